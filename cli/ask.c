@@ -1,0 +1,44 @@
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+gboolean
+weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask, GError **error)
+{
+  const struct weft_cli_flag flags[] = { { .name = "markdown", .on = &ask->markdown } };
+  const struct weft_cli_page page = { .flags = flags, .n_flags = markdown ? G_N_ELEMENTS (flags) : 0 };
+  g_auto (weft_cli_input) input = { 0 };
+
+  memset (ask, 0, sizeof *ask);
+  if (!weft_cli_read (&page, argc, argv, &input, error))
+    return FALSE;
+  ask->name = input.operand;
+  ask->json = input.json;
+  ask->help = input.help;
+  return TRUE;
+}
+
+int
+weft_cli_columns (void)
+{
+  struct winsize size;
+
+  if (ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col)
+    return size.ws_col;
+  return G_MAXINT;
+}
+
+void
+weft_cli_print_rest (const char *text, int used, int columns)
+{
+  if (g_utf8_strlen (text, -1) <= columns - used)
+    printf ("%s\n", text);
+  else if (columns - used > 10) {
+    g_autofree char *part = g_utf8_substring (text, 0, columns - used - 3);
+    printf ("%s...\n", part);
+  } else
+    printf ("\n");
+}

@@ -1,0 +1,349 @@
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/suggest.h"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VERSION "0.1.0"
+
+/* -------------------------------------------------------------------- commands */
+
+#define COMMAND_ROW(id, what, how) { #id, what, how, weft_cli_##id },
+static const struct command {
+  const char *name, *doc, *example;
+  int (*run) (int argc, char **argv);
+} commands[] = { WEFT_CLI_COMMAND_LIST (COMMAND_ROW) };
+
+static const char *
+name_at (const void *table, unsigned i)
+{
+  return ((const struct command *) table)[i].name;
+}
+
+static const struct command *
+find_command (const char *name)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
+    if (strcmp (commands[i].name, name) == 0)
+      return &commands[i];
+  return NULL;
+}
+
+static int
+print_commands (void)
+{
+  printf ("usage: weft COMMAND [JOB] [flags]\n\n"
+          "Weft plans, simulates and runs one training step of a large transformer.\n\n");
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
+    printf ("  %-12s %s\n", commands[i].name, commands[i].doc);
+  printf ("\nexamples:\n");
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
+    printf ("  %s\n", commands[i].example);
+  printf ("\n`weft COMMAND --help` shows the flags of one.  Exit status: 0 done, 1 it failed,\n"
+          "2 usage or bad input, 3 the answer is no, 4 nothing feasible was found.\n");
+  return 0;
+}
+
+static int
+unknown_command (const char *name)
+{
+  g_autoptr (GError) error = NULL;
+  const char *near = weft_suggest (name, name_at, commands, G_N_ELEMENTS (commands));
+
+  if (*name == '-')
+    weft_bad_input (&error, "found \"%s\", wanted a command before any flag; see weft --help", name);
+  else if (near)
+    weft_bad_input (&error, "unknown command \"%s\"; did you mean %s?", name, near);
+  else
+    weft_bad_input (&error, "unknown command \"%s\"; see weft --help", name);
+  return weft_cli_fail (error);
+}
+
+static int
+help_about (char *name)
+{
+  const struct command *command = find_command (name);
+  char *argv[] = { name, (char[]) { "--help" }, NULL };
+
+  return command ? command->run (2, argv) : unknown_command (name);
+}
+
+int
+weft_cli_run (int argc, char **argv)
+{
+  static const char *const help[] = { "help", "--help", "-h", NULL };
+  static const char *const version[] = { "version", "--version", NULL };
+
+  if (argc < 2)
+    return print_commands ();
+  if (g_strv_contains (help, argv[1]))
+    return argc > 2 ? help_about (argv[2]) : print_commands ();
+  if (g_strv_contains (version, argv[1])) {
+    printf ("weft " VERSION "\n");
+    return 0;
+  }
+  const struct command *command = find_command (argv[1]);
+  return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
+}
+
+/* ------------------------------------------------------------------- arguments */
+
+struct reader {
+  const struct weft_cli_page *page;
+  weft_cli_input *input;
+  int argc, at;
+  char **argv;
+  GPtrArray *settings; /* section, key, value and flag of each, until the file has been read */
+};
+
+/* A flag as it was typed, in parts: "--nodes", "nodes", "4" or NULL. */
+struct typed {
+  char *whole;
+  const char *name, *value;
+};
+
+static struct typed
+split_flag (const char *word)
+{
+  struct typed flag = { .whole = g_strdup (word) };
+  char *equals = strchr (flag.whole, '=');
+
+  if (equals) {
+    *equals = '\0';
+    flag.value = equals + 1;
+  }
+  flag.name = flag.whole + 2;
+  return flag;
+}
+
+/* After "=", or the next word. */
+static const char *
+value_of (struct reader *r, const struct typed *flag, const char *what, GError **error)
+{
+  if (flag->value)
+    return flag->value;
+  if (r->at + 1 < r->argc && !g_str_has_prefix (r->argv[r->at + 1], "--"))
+    return r->argv[++r->at];
+  weft_bad_input (error, "%s: wanted a value: %s %s", flag->whole, flag->whole, what);
+  return NULL;
+}
+
+static gboolean
+takes_none (const struct typed *flag, GError **error)
+{
+  if (!flag->value)
+    return TRUE;
+  return weft_bad_input (error, "%s: found \"%s\", wanted no value", flag->whole, flag->value);
+}
+
+static gboolean
+set_own (struct reader *r, const struct weft_cli_flag *own, const struct typed *flag, GError **error)
+{
+  if (own->value)
+    return (*own->text = value_of (r, flag, own->value, error)) != NULL;
+  *own->on = TRUE;
+  return takes_none (flag, error);
+}
+
+/* "--no-NAME" of a boolean setting. */
+static gboolean
+clears (const struct typed *flag, const char **section, const char **key)
+{
+  gboolean boolean;
+  return (g_str_has_prefix (flag->name, "no-") || g_str_has_prefix (flag->name, "no_")) &&
+         weft_job_flag (flag->name + strlen ("no-"), section, key, &boolean) && boolean;
+}
+
+/* A setting of the job; FALSE with no error when there is none of this name. */
+static gboolean
+set_job (struct reader *r, const struct typed *flag, GError **error)
+{
+  const char *section, *key, *value;
+  gboolean boolean;
+
+  if (weft_job_flag (flag->name, &section, &key, &boolean))
+    value = boolean ? flag->value ? flag->value : "true" : value_of (r, flag, "VALUE", error);
+  else if (clears (flag, &section, &key))
+    value = takes_none (flag, error) ? "false" : NULL;
+  else
+    return FALSE;
+  if (!value)
+    return FALSE;
+  const char *parts[] = { section, key, value, flag->whole };
+  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
+    g_ptr_array_add (r->settings, g_strdup (parts[i]));
+  return TRUE;
+}
+
+static gboolean
+unknown_flag (const struct reader *r, const struct typed *flag, GError **error)
+{
+  g_autoptr (GPtrArray) names = g_ptr_array_new ();
+
+  for (unsigned i = 0; i < r->page->n_flags; i++)
+    g_ptr_array_add (names, (char *) r->page->flags[i].name);
+  g_ptr_array_add (names, (char *) "json");
+  g_ptr_array_add (names, (char *) "help");
+  g_ptr_array_add (names, NULL);
+  const char *near = weft_suggest_strv (flag->name, (const char *const *) names->pdata);
+  if (near)
+    return weft_bad_input (error, "unknown flag %s; did you mean --%s?", flag->whole, near);
+  if (r->page->job)
+    return weft_job_unknown_flag (flag->name, error);
+  return weft_bad_input (error, "unknown flag %s", flag->whole);
+}
+
+static gboolean
+read_flag (struct reader *r, const struct typed *flag, GError **error)
+{
+  const struct weft_cli_flag common[] = { { "json", NULL, NULL, &r->input->json, NULL },
+                                          { "help", NULL, NULL, &r->input->help, NULL } };
+  GError *wrong = NULL;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (common); i++)
+    if (weft_same_name (common[i].name, flag->name))
+      return set_own (r, &common[i], flag, error);
+  for (unsigned i = 0; i < r->page->n_flags; i++)
+    if (weft_same_name (r->page->flags[i].name, flag->name))
+      return set_own (r, &r->page->flags[i], flag, error);
+  if (r->page->job && set_job (r, flag, &wrong))
+    return TRUE;
+  if (!wrong)
+    return unknown_flag (r, flag, error);
+  g_propagate_error (error, wrong);
+  return FALSE;
+}
+
+static gboolean
+read_operand (struct reader *r, const char *word, GError **error)
+{
+  if (*word == '-')
+    return weft_bad_input (error, "unknown flag %s; flags begin with two dashes", word);
+  if (r->input->operand)
+    return weft_bad_input (error, "found \"%s\" after \"%s\", wanted one %s at most", word,
+                           r->input->operand, r->page->job ? "job file" : "name");
+  r->input->operand = word;
+  return TRUE;
+}
+
+static gboolean
+read_word (struct reader *r, GError **error)
+{
+  const char *word = r->argv[r->at];
+
+  if (strcmp (word, "-h") == 0)
+    word = "--help";
+  if (!g_str_has_prefix (word, "--"))
+    return read_operand (r, word, error);
+  struct typed flag = split_flag (word);
+  gboolean ok = read_flag (r, &flag, error);
+  g_free (flag.whole);
+  return ok;
+}
+
+/* The file first: flags override it. */
+static gboolean
+collect (struct reader *r, GError **error)
+{
+  if (!r->page->job || r->input->help)
+    return TRUE;
+  r->input->settings = weft_settings_new ();
+  if (r->input->operand && !weft_settings_add_file (r->input->settings, r->input->operand, error))
+    return FALSE;
+  char *const *part = (char *const *) r->settings->pdata;
+  for (unsigned i = 0; i < r->settings->len; i += 4)
+    weft_settings_add (r->input->settings, part[i], part[i + 1], part[i + 2], part[i + 3]);
+  return TRUE;
+}
+
+gboolean
+weft_cli_read (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input,
+               GError **error)
+{
+  g_autoptr (GPtrArray) settings = g_ptr_array_new_with_free_func (g_free);
+  struct reader r = { .page = page, .input = input, .argc = argc, .argv = argv, .settings = settings };
+
+  *input = (weft_cli_input) { 0 };
+  for (r.at = 1; r.at < argc; r.at++)
+    if (!read_word (&r, error))
+      return FALSE;
+  return collect (&r, error);
+}
+
+void
+weft_cli_input_clear (weft_cli_input *input)
+{
+  g_clear_pointer (&input->settings, weft_settings_free);
+}
+
+int
+weft_cli_help (const struct weft_cli_page *page)
+{
+  printf ("usage: %s\n\n%s\n", page->usage, page->doc);
+  if (page->n_flags)
+    printf ("\n");
+  for (unsigned i = 0; i < page->n_flags; i++) {
+    const struct weft_cli_flag *flag = &page->flags[i];
+    g_autofree char *left = g_strconcat ("--", flag->name, " ", flag->value, NULL);
+    printf ("  %-24s %s\n", left, flag->doc);
+  }
+  if (page->job)
+    printf ("\nJOB is an .ini file; flags override it, and without one they say everything.  Every knob\n"
+            "(weft knobs) and every field of model, cluster, training and stack is a flag:\n"
+            "--model, --topology, --nodes or --gpus, --stack, --micro-batch-size,\n"
+            "--tensor-model-parallel-size ...; booleans take no value, --no-NAME clears them.\n");
+  printf ("\nexamples:\n%s", page->examples);
+  return 0;
+}
+
+gboolean
+weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error)
+{
+  if (!weft_job_build (input->settings, job, error))
+    return FALSE;
+  g_autoptr (GPtrArray) warnings = weft_job_warnings (job);
+  for (unsigned i = 0; i < warnings->len; i++)
+    fprintf (stderr, "weft: note: %s\n", (const char *) warnings->pdata[i]);
+  return TRUE;
+}
+
+gboolean
+weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number, GError **error)
+{
+  gint64 value;
+
+  if (!g_ascii_string_to_signed (text, 10, lo, INT32_MAX, &value, NULL))
+    return weft_bad_input (error, "--%s: found \"%s\", wanted a whole number from %" G_GINT64_FORMAT, flag,
+                           text, lo);
+  *number = value;
+  return TRUE;
+}
+
+/* ---------------------------------------------------------------------- output */
+
+int
+weft_cli_fail (const GError *error)
+{
+  fprintf (stderr, "weft: %s\n", error->message);
+  return weft_error_exit_status (error);
+}
+
+void
+weft_cli_print_json (JsonBuilder *builder)
+{
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = json_builder_get_root (builder);
+
+  json_generator_set_pretty (generator, TRUE);
+  json_generator_set_root (generator, root);
+  g_autofree char *text = json_generator_to_data (generator, NULL);
+  printf ("%s\n", text);
+}
+
+gboolean
+weft_cli_has_colour (void)
+{
+  const char *no = g_getenv ("NO_COLOR");
+  return isatty (STDOUT_FILENO) && !(no && *no);
+}

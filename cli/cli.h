@@ -1,0 +1,83 @@
+/* cli.h - what all commands share: the list of them, the reader of their flags, how they end.
+ *
+ * A command is one row of the list and one function.  It reads its arguments with weft_cli_read(), prints
+ * its answer to stdout and everything else to stderr, and returns an exit status (core/error.h). */
+#pragma once
+#include "core/job.h"
+#include <json-glib/json-glib.h>
+
+/*  name       what it does
+ *             an example, for `weft help` */
+#define WEFT_CLI_COMMAND_LIST(X)                                                                   \
+  X (sim, "predict one training step: time, throughput, overlap, memory",                          \
+     "weft sim --model llama3-8b --topology dgx-h100 --nodes 4")                                   \
+  X (plan, "search the best strategies for a model on a cluster",                                  \
+     "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
+  X (memory, "what fills the memory of each stage, and what would make it fit",                    \
+     "weft memory --model llama2-7b --topology dgx-h100")                                          \
+  X (program, "print the program of a role, or the pipeline schedule",                             \
+     "weft program --model gpt2-nano --topology dgx-h100 --gpus 2 --role 0")                       \
+  X (knobs, "every knob: type, default, range, source, what it affects", "weft knobs bucket_size") \
+  X (rules, "what must hold between the settings of a job", "weft rules world")                    \
+  X (models, "bundled models, or every field of one", "weft models llama3-8b")                     \
+  X (topologies, "bundled clusters, with the source of every number", "weft topologies dgx-h100")  \
+  X (stacks, "software stacks whose speed can be predicted", "weft stacks megatron-core")
+
+#define WEFT_CLI_DECLARE(name, doc, example) int weft_cli_##name (int argc, char **argv);
+WEFT_CLI_COMMAND_LIST (WEFT_CLI_DECLARE)
+#undef WEFT_CLI_DECLARE
+
+/* All of `weft`: finds the command and runs it. */
+int weft_cli_run (int argc, char **argv);
+
+/* ------------------------------------------------------------------- arguments */
+
+/* A flag of one command: sets *on, or takes a value. */
+struct weft_cli_flag {
+  const char *name;  /* "trace" */
+  const char *value; /* "FILE"; NULL: takes none */
+  const char *doc;
+  gboolean *on;
+  const char **text;
+};
+
+/* What a command accepts, and its page for --help. */
+struct weft_cli_page {
+  const char *usage, *doc, *examples;
+  const struct weft_cli_flag *flags;
+  unsigned n_flags;
+  gboolean job; /* the operand is a job file and every setting of a job is a flag */
+};
+
+struct weft_cli_input {
+  const char *operand;     /* JOB or NAME; NULL when not given */
+  gboolean json, help;     /* flags of every command */
+  weft_settings *settings; /* of a job; NULL with help */
+};
+void weft_cli_input_clear (struct weft_cli_input *input);
+typedef struct weft_cli_input weft_cli_input;
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cli_input, weft_cli_input_clear)
+
+/* --flag value, --flag=value, --flag and --no-flag for booleans; dashes and underscores are one.  Flags
+ * override the file wherever they stand.  Clear `input` even after an error. */
+gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input,
+                        GError **error);
+
+/* The page of --help; returns 0. */
+int weft_cli_help (const struct weft_cli_page *page);
+
+/* The job that was read; its warnings go to stderr. */
+gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
+
+/* A whole number from lo on, for flags that take one. */
+gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number, GError **error);
+
+/* ---------------------------------------------------------------------- output */
+
+/* Prints the error to stderr and returns its exit status. */
+int weft_cli_fail (const GError *error);
+
+void weft_cli_print_json (JsonBuilder *builder);
+
+/* Stdout is a terminal and NO_COLOR is not set. */
+gboolean weft_cli_has_colour (void);

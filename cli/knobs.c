@@ -1,0 +1,262 @@
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/strategy.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct weft_table *const table = &weft_strategy_table;
+
+/* The class a row is listed under: the first of its sources. */
+static gboolean
+is_listed_under (const struct weft_field *knob, const char *class)
+{
+  size_t length = strcspn (knob->source, " ");
+  return strlen (class) == length && strncmp (knob->source, class, length) == 0;
+}
+
+/* Classes in the order in which the table meets them. */
+static GPtrArray *
+classes (void)
+{
+  GPtrArray *all = g_ptr_array_new_with_free_func (g_free);
+
+  for (unsigned i = 0; i < table->n; i++) {
+    const struct weft_field *knob = &table->field[i];
+    unsigned k = 0;
+    while (k < all->len && !is_listed_under (knob, g_ptr_array_index (all, k)))
+      k++;
+    if (k == all->len)
+      g_ptr_array_add (all, g_strndup (knob->source, strcspn (knob->source, " ")));
+  }
+  return all;
+}
+
+typedef void (*print_knob) (const struct weft_field *knob);
+
+static void
+for_each_of (const char *class, print_knob print)
+{
+  for (unsigned i = 0; i < table->n; i++)
+    if (is_listed_under (&table->field[i], class))
+      print (&table->field[i]);
+}
+
+/* The reason after "none: ", or NULL. */
+static const char *
+reason_of (const struct weft_field *knob)
+{
+  return g_str_has_prefix (knob->affects, "none: ") ? knob->affects + strlen ("none: ") : NULL;
+}
+
+static const char *
+effect_of (const struct weft_field *knob)
+{
+  return reason_of (knob) ? "none" : knob->affects;
+}
+
+static const char *
+default_of (const struct weft_field *knob)
+{
+  return knob->type == WEFT_TYPE_METHOD ? "-" : knob->def;
+}
+
+static void
+print_row (const struct weft_field *knob)
+{
+  int used = printf ("  %-37s %-9s %-19s ", knob->name, default_of (knob), effect_of (knob));
+  weft_cli_print_rest (knob->doc, used, weft_cli_columns ());
+}
+
+static void
+print_class (gpointer class, gpointer unused)
+{
+  (void) unused;
+  printf ("\n%s\n", (const char *) class);
+  for_each_of (class, print_row);
+}
+
+static void
+print_list (void)
+{
+  g_autoptr (GPtrArray) all = classes ();
+
+  printf ("  %-37s %-9s %-19s %s\n", "knob", "default", "affects", "");
+  g_ptr_array_foreach (all, print_class, NULL);
+  printf (
+      "\nA knob that affects \"not yet\" is known but must stay at its default.  Flags are spelled"
+      "\n--tensor-model-parallel-size 8; `weft knobs NAME` shows a knob's range and its "
+      "sources.\n");
+}
+
+static void
+print_line (const char *head, const char *text)
+{
+  if (*text)
+    printf ("  %-8s %s\n", head, text);
+}
+
+static void
+print_one (const struct weft_field *knob)
+{
+  g_autofree char *range = weft_field_range (knob);
+
+  printf ("%s\n  %s\n\n", knob->name, knob->doc);
+  print_line ("type", weft_type_word (knob->type));
+  print_line ("default", default_of (knob));
+  print_line ("range", range);
+  print_line ("affects", effect_of (knob));
+  if (reason_of (knob))
+    print_line ("because", reason_of (knob));
+  print_line ("source", knob->source);
+  print_line ("aliases", knob->aliases);
+}
+
+static void
+build_text (JsonBuilder *builder, const char *member, const char *text)
+{
+  json_builder_set_member_name (builder, member);
+  json_builder_add_string_value (builder, text);
+}
+
+static void
+build_words (JsonBuilder *builder, const char *member, const char *text)
+{
+  g_auto (GStrv) words = g_strsplit (text, " ", -1);
+
+  json_builder_set_member_name (builder, member);
+  json_builder_begin_array (builder);
+  for (unsigned i = 0; words[i]; i++)
+    json_builder_add_string_value (builder, words[i]);
+  json_builder_end_array (builder);
+}
+
+/* "not yet" is one word of the set. */
+static void
+build_affects (JsonBuilder *builder, const struct weft_field *knob)
+{
+  if (!weft_field_is_pending (knob)) {
+    build_words (builder, "affects", effect_of (knob));
+    return;
+  }
+  json_builder_set_member_name (builder, "affects");
+  json_builder_begin_array (builder);
+  json_builder_add_string_value (builder, knob->affects);
+  json_builder_end_array (builder);
+}
+
+static void
+build_knob (JsonBuilder *builder, const struct weft_field *knob)
+{
+  g_autofree char *range = weft_field_range (knob);
+
+  json_builder_begin_object (builder);
+  build_text (builder, "name", knob->name);
+  build_text (builder, "type", weft_type_word (knob->type));
+  build_text (builder, "default", knob->def);
+  build_text (builder, "range", range);
+  build_words (builder, "source", knob->source);
+  build_affects (builder, knob);
+  if (reason_of (knob))
+    build_text (builder, "reason", reason_of (knob));
+  build_text (builder, "doc", knob->doc);
+  build_words (builder, "aliases", knob->aliases);
+  json_builder_end_object (builder);
+}
+
+/* Row `only`, or every row when it is negative. */
+static void
+print_json (int only)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+
+  json_builder_begin_array (builder);
+  for (unsigned i = 0; i < table->n; i++)
+    if (only < 0 || (unsigned) only == i)
+      build_knob (builder, &table->field[i]);
+  json_builder_end_array (builder);
+  weft_cli_print_json (builder);
+}
+
+/* A bar ends a cell, so a set of words shows as a list. */
+static char *
+cell (const char *text)
+{
+  g_auto (GStrv) parts = g_strsplit (text, "|", -1);
+  return g_strjoinv (", ", parts);
+}
+
+static void
+print_markdown_row (const struct weft_field *knob)
+{
+  g_autofree char *range = weft_field_range (knob);
+  g_autofree char *set = cell (range);
+  const char *reason = reason_of (knob);
+
+  printf ("| `%s` | %s | %s | %s | %s%s%s | %s |\n", knob->name, weft_type_word (knob->type),
+          default_of (knob), set, effect_of (knob), reason ? ": " : "", reason ? reason : "",
+          knob->doc);
+}
+
+static void
+print_markdown_class (gpointer class, gpointer unused)
+{
+  (void) unused;
+  printf ("\n## %s\n\n| knob | type | default | range | affects | what it is |\n"
+          "|---|---|---|---|---|---|\n",
+          (const char *) class);
+  for_each_of (class, print_markdown_row);
+}
+
+static void
+print_markdown (void)
+{
+  g_autoptr (GPtrArray) all = classes ();
+
+  printf ("# Knobs\n\nPrinted by `weft knobs --markdown` from `core/strategy.def`; a test compares "
+          "the two."
+          "\n\nEvery knob is a key of the job file's `[strategy]` section and a flag"
+          " (`--tensor-model-parallel-size 8`;\nbooleans without a value, `--no-...` to clear)."
+          "  *affects* says what it changes today: the program, its memory,\nthe cost of its ops."
+          "  A knob that affects \"not yet\" is known, and refused away from its default.  A "
+          "method is an\n"
+          "entry of the public interface and cannot be set.  A name that several classes share "
+          "stands under"
+          " the first.\n");
+  g_ptr_array_foreach (all, print_markdown_class, NULL);
+}
+
+static int
+print_help (void)
+{
+  printf ("usage: weft knobs [NAME] [--json | --markdown]\n\n"
+          "Lists every knob of a strategy, or shows one: type, default, range, source, what it "
+          "affects.\n\n"
+          "examples:\n  weft knobs\n  weft knobs bucket_size\n  weft knobs --json\n");
+  return 0;
+}
+
+int
+weft_cli_knobs (int argc, char **argv)
+{
+  struct weft_cli_ask ask;
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_ask (argc, argv, TRUE, &ask, &error))
+    return weft_cli_fail (error);
+  if (ask.help)
+    return print_help ();
+  int row = ask.name ? weft_table_find (table, ask.name) : -1;
+  if (ask.name && row < 0) {
+    weft_table_unknown (table, ask.name, &error);
+    return weft_cli_fail (error);
+  }
+  if (ask.json)
+    print_json (row);
+  else if (ask.markdown)
+    print_markdown ();
+  else if (ask.name)
+    print_one (&table->field[row]);
+  else
+    print_list ();
+  return 0;
+}

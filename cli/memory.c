@@ -1,0 +1,242 @@
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/report.h"
+#include "core/units.h"
+#include <stdio.h>
+
+/* --------------------------------------------------------------------- changes */
+
+/* Each moves a job one step towards less memory and says whether it could.  Cheap ones come first: what
+ * is split among replicas costs no time, what is computed again costs a third of the work. */
+static gboolean
+shard_optimizer (struct weft_job *job)
+{
+  if (job->strategy.use_distributed_optimizer || weft_job_dp (job) * job->strategy.context_parallel_size < 2)
+    return FALSE;
+  job->strategy.use_distributed_optimizer = TRUE;
+  return TRUE;
+}
+
+static gboolean
+halve_micro_batch (struct weft_job *job)
+{
+  if (job->train.micro_batch_size % 2)
+    return FALSE;
+  job->train.micro_batch_size /= 2;
+  return TRUE;
+}
+
+static gboolean
+recompute (struct weft_job *job)
+{
+  if (job->strategy.recompute_granularity == WEFT_RECOMPUTE_FULL)
+    return FALSE;
+  job->strategy.recompute_granularity = WEFT_RECOMPUTE_FULL;
+  job->strategy.recompute_method = WEFT_RECOMPUTE_UNIFORM;
+  job->strategy.recompute_num_layers = 1;
+  return TRUE;
+}
+
+static gboolean
+double_pipeline (struct weft_job *job)
+{
+  job->strategy.pipeline_model_parallel_size *= 2;
+  return TRUE;
+}
+
+/* Tensor parallel groups stay inside a node. */
+static gboolean
+double_tensor (struct weft_job *job)
+{
+  job->strategy.tensor_model_parallel_size *= 2;
+  return job->strategy.tensor_model_parallel_size <= job->cluster.f.node_gpus;
+}
+
+static gboolean (*const changes[]) (struct weft_job *job) = {
+  shard_optimizer, halve_micro_batch, recompute, double_pipeline, double_tensor,
+};
+
+/* Most changes that are tried together. */
+enum { MOST_CHANGES = 3 };
+
+static gboolean
+is_allowed (const struct weft_job *job)
+{
+  return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
+}
+
+/* The plan of a job when it fits. */
+static weft_plan *
+fitting_plan (const struct weft_job *job)
+{
+  g_autoptr (weft_plan) plan = is_allowed (job) ? weft_plan_new (job, NULL) : NULL;
+  return plan && weft_plan_fits (plan) ? g_steal_pointer (&plan) : NULL;
+}
+
+/* Tries all sets of exactly `more` changes, those from `first` on, in the order of the table. */
+static weft_plan *
+try_changes (const struct weft_job *job, unsigned first, unsigned more)
+{
+  if (more == 0)
+    return fitting_plan (job);
+  for (unsigned i = first; i < G_N_ELEMENTS (changes); i++) {
+    struct weft_job changed = *job;
+    if (!changes[i] (&changed))
+      continue;
+    weft_plan *plan = try_changes (&changed, i, more - 1);
+    if (plan)
+      return plan;
+  }
+  return NULL;
+}
+
+static weft_plan *
+smallest_change (const struct weft_job *job)
+{
+  for (unsigned n = 1; n <= MOST_CHANGES; n++) {
+    weft_plan *plan = try_changes (job, 0, n);
+    if (plan)
+      return plan;
+  }
+  return NULL;
+}
+
+/* Flags that lead from one table of settings to another. */
+static void
+append_flags (GPtrArray *out, const struct weft_table *table, const union weft_value *from,
+              const union weft_value *to)
+{
+  for (unsigned i = 0; i < table->n; i++) {
+    if (from[i].i == to[i].i)
+      continue;
+    g_autofree char *name = g_strdelimit (g_strdup (table->field[i].name), "_", '-');
+    g_autofree char *value = weft_field_print (&table->field[i], to[i]);
+    g_ptr_array_add (out, table->field[i].type == WEFT_TYPE_BOOL
+                              ? g_strdup_printf ("--%s", name)
+                              : g_strdup_printf ("--%s %s", name, value));
+  }
+}
+
+static GPtrArray *
+flags_between (const struct weft_job *from, const struct weft_job *to)
+{
+  GPtrArray *flags = g_ptr_array_new_with_free_func (g_free);
+
+  append_flags (flags, &weft_strategy_table, from->strategy.at, to->strategy.at);
+  append_flags (flags, &weft_train_table, from->train.at, to->train.at);
+  return flags;
+}
+
+/* ---------------------------------------------------------------------- output */
+
+static void
+print_advice (const weft_report *report, const weft_plan *fitting)
+{
+  if (report->fits) {
+    g_autofree char *left = weft_units_human (report->capacity_bytes - report->peak_bytes, "B");
+    printf ("\n%s to spare on the fullest GPU\n", left);
+    return;
+  }
+  if (!fitting) {
+    printf ("\nNo %d changes of optimizer sharding, microbatch, recompute, pipeline and tensor size\n"
+            "make it fit: more GPUs or a smaller model are needed.\n",
+            MOST_CHANGES);
+    return;
+  }
+  g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);
+  g_autofree char *peak = weft_units_human (weft_plan_worst_bytes (fitting), "B");
+  printf ("\nfits, at %s, with:\n", peak);
+  for (unsigned i = 0; i < flags->len; i++)
+    printf ("  %s\n", (const char *) flags->pdata[i]);
+}
+
+static void
+print_text (const weft_report *report, const weft_plan *fitting)
+{
+  struct weft_report_style style = { weft_cli_columns (), weft_cli_has_colour () };
+  g_autoptr (GString) out = g_string_new (NULL);
+
+  weft_report_print_job (&report->plan->job, out);
+  g_string_append_c (out, '\n');
+  weft_report_print_memory (report, style, out);
+  fputs (out->str, stdout);
+  print_advice (report, fitting);
+}
+
+static void
+build_change (JsonBuilder *b, const weft_report *report, const weft_plan *fitting)
+{
+  json_builder_set_member_name (b, "change");
+  if (!fitting) {
+    json_builder_add_null_value (b);
+    return;
+  }
+  g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);
+  json_builder_begin_object (b);
+  json_builder_set_member_name (b, "flags");
+  json_builder_begin_array (b);
+  for (unsigned i = 0; i < flags->len; i++)
+    json_builder_add_string_value (b, flags->pdata[i]);
+  json_builder_end_array (b);
+  json_builder_set_member_name (b, "peak_bytes");
+  json_builder_add_int_value (b, weft_plan_worst_bytes (fitting));
+  json_builder_end_object (b);
+}
+
+static void
+print_json (const weft_report *report, const weft_plan *fitting)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  json_builder_set_member_name (b, "schema");
+  json_builder_add_string_value (b, "weft.memory/1");
+  json_builder_set_member_name (b, "job");
+  weft_report_build_job (&report->plan->job, b);
+  json_builder_set_member_name (b, "memory");
+  weft_report_build_memory (report, b);
+  build_change (b, report, fitting);
+  json_builder_end_object (b);
+  weft_cli_print_json (b);
+}
+
+static int
+run (const weft_cli_input *input)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  if (!weft_cli_job (input, &job, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  if (!plan)
+    return weft_cli_fail (error);
+  g_autoptr (weft_report) report = weft_report_new (plan, NULL);
+  g_autoptr (weft_plan) fitting = report->fits ? NULL : smallest_change (&plan->job);
+  if (input->json)
+    print_json (report, fitting);
+  else
+    print_text (report, fitting);
+  return report->fits ? 0 : 3;
+}
+
+int
+weft_cli_memory (int argc, char **argv)
+{
+  static const struct weft_cli_page page = {
+    .usage = "weft memory [JOB] [flags] [--json]",
+    .doc = "What fills the memory of each stage's GPUs and where the peak is.  Kinds are those alive\n"
+           "at the peak; padding is lost between buffers; reserved is what libraries take.\n"
+           "When it does not fit, names the smallest change that does, and ends with status 3.",
+    .examples = "  weft memory --model llama2-7b --topology dgx-h100\n"
+                "  weft memory job.ini --pipeline-model-parallel-size 4 --json\n",
+    .job = TRUE,
+  };
+  g_auto (weft_cli_input) input = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : run (&input);
+}

@@ -1,0 +1,289 @@
+/* weft plan: searches, prints the ten best and why each of them loses to the first. */
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/report.h"
+#include "core/units.h"
+#include "planner/planner.h"
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static void
+show_progress (void *user, const char *phase, uint32_t done, uint32_t of)
+{
+  (void) user;
+  fprintf (stderr, "\r%s %u of %u strategies\033[K", phase, done, of);
+}
+
+static void
+clear_progress (void)
+{
+  if (isatty (STDERR_FILENO))
+    fprintf (stderr, "\r\033[K");
+}
+
+/* ------------------------------------------------------------------------ text */
+
+/* What of the step grew against the best strategy: kernels, idle time, or communication in the open. */
+static char *
+why_it_loses (const weft_report *best, const weft_report *other)
+{
+  const struct weft_report_overlap *a = &best->overlap, *b = &other->overlap;
+  const struct {
+    const char *text;
+    double more;
+  } parts[] = { { "more work in kernels", b->compute_s - a->compute_s },
+                { "bubble", b->bubble_s - a->bubble_s },
+                { "exposed communication", b->exposed_communication_s - a->exposed_communication_s } };
+  int worst = 0;
+
+  for (unsigned i = 1; i < G_N_ELEMENTS (parts); i++)
+    if (parts[i].more > parts[worst].more)
+      worst = i;
+  double slower = other->iteration.time_s / best->iteration.time_s - 1;
+  if (parts[worst].more <= 0)
+    return g_strdup_printf ("%+.1f %%", 100 * slower);
+  g_autofree char *seconds = weft_units_human (parts[worst].more, "s");
+  return g_strdup_printf ("%+.1f %%: %s +%s", 100 * slower, parts[worst].text, seconds);
+}
+
+static const char *
+optimizer_word (const union weft_strategy *s)
+{
+  return s->use_distributed_optimizer ? "sharded" : "whole";
+}
+
+static const char *
+overlap_word (const union weft_strategy *s)
+{
+  return s->overlap_param_gather ? "grad+param" : s->overlap_grad_reduce ? "grad" : "none";
+}
+
+static void
+print_strategy (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+  gboolean stages = s->pipeline_model_parallel_size > 1;
+
+  printf ("%3" G_GINT64_FORMAT " %4" G_GINT64_FORMAT " %4" G_GINT64_FORMAT "  %-8s  %-9s  %-9s  %-10s",
+          s->pipeline_model_parallel_size, weft_job_dp (job), job->train.micro_batch_size,
+          stages ? weft_schedule_words[s->pipeline_schedule] : "-",
+          weft_recompute_words[s->recompute_granularity], optimizer_word (s), overlap_word (s));
+}
+
+static void
+print_row (const struct weft_candidate *c, uint32_t rank, const weft_report *best)
+{
+  g_autoptr (weft_report) report = weft_report_new (c->plan, c->timeline);
+  g_autofree char *time = weft_units_human (c->seconds, "s");
+  g_autofree char *why = rank > 1 ? why_it_loses (best, report) : g_strdup ("the best");
+
+  printf ("%2u ", rank);
+  print_strategy (&c->job);
+  printf (" %9s %9.0f %6.1f %8.1f   %s\n", time, report->iteration.tokens_per_s_per_gpu,
+          100 * report->iteration.mfu, c->bytes * 1e-9, why);
+}
+
+static void
+print_table (const weft_search *search)
+{
+  uint32_t n = search->by_fate[WEFT_FATE_SIMULATED];
+  g_autoptr (weft_report) best = weft_report_new (search->candidate[0].plan, search->candidate[0].timeline);
+
+  printf ("\n #  pp   dp  mbs  schedule  recompute  optimizer  overlap         step   tok/s/G  MFU %%"
+          "  mem GB   why it loses\n");
+  for (uint32_t i = 0; i < n; i++)
+    print_row (&search->candidate[i], i + 1, best);
+}
+
+/* The quickest of those with a fate, for "what was lost by it". */
+static const struct weft_candidate *
+quickest (const weft_search *search, enum weft_fate fate)
+{
+  const struct weft_candidate *best = NULL;
+
+  for (uint32_t i = 0; i < search->n; i++) {
+    const struct weft_candidate *c = &search->candidate[i];
+    if (c->fate == fate && c->clock > 0 && (!best || c->clock < best->clock))
+      best = c;
+  }
+  return best;
+}
+
+static void
+print_near_miss (const weft_search *search)
+{
+  const struct weft_candidate *c = quickest (search, WEFT_FATE_MEMORY);
+
+  if (!c)
+    return;
+  g_autofree char *time = weft_units_human (c->clock, "s");
+  printf ("\nquickest that does not fit (%s, needs %.1f of %.1f GB):\n   ", time, c->bytes * 1e-9,
+          c->job.cluster.f.gpu_memory * 1e-9);
+  print_strategy (&c->job);
+  printf ("\n");
+}
+
+static void
+print_counts (const weft_search *search)
+{
+  const uint32_t *n = search->by_fate;
+
+  printf ("%u strategies: %u break a rule, %u do not fit, %u cannot win, %u ranked by closed formulas,\n"
+          "%u of these simulated with SimGrid; %.1f s.",
+          search->n, n[WEFT_FATE_RULE], n[WEFT_FATE_MEMORY], n[WEFT_FATE_PRUNED],
+          n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED], search->wall_seconds);
+  if (n[WEFT_FATE_SIMULATED])
+    printf ("  The best is within %.1f %% of the optimum of this space.", 100 * search->gap);
+  printf ("\n");
+}
+
+/* The flags that say the best strategy to weft sim. */
+static void
+print_command (const struct weft_job *job)
+{
+  printf ("\nlook closer:  weft sim with the same model and cluster, and --micro-batch-size %" G_GINT64_FORMAT,
+          job->train.micro_batch_size);
+  for (unsigned i = 0; i < weft_strategy_table.n; i++) {
+    const struct weft_field *field = &weft_strategy_table.field[i];
+    if (weft_field_is_default (field, job->strategy.at[i]))
+      continue;
+    g_autofree char *value = weft_field_print (field, job->strategy.at[i]);
+    g_autofree char *flag = g_strdelimit (g_strdup (field->name), "_", '-');
+    printf (" --%s%s%s", flag, field->type == WEFT_TYPE_BOOL ? "" : " ",
+            field->type == WEFT_TYPE_BOOL ? "" : value);
+  }
+  printf ("\n");
+}
+
+static void
+print_text (const struct weft_job *job, const weft_search *search)
+{
+  g_autoptr (GString) head = g_string_new (NULL);
+
+  weft_report_print_job (job, head);
+  fputs (head->str, stdout);
+  print_counts (search);
+  if (search->by_fate[WEFT_FATE_SIMULATED]) {
+    print_table (search);
+    print_near_miss (search);
+    print_command (&search->candidate[0].job);
+  } else {
+    print_near_miss (search);
+  }
+}
+
+/* ------------------------------------------------------------------------ JSON */
+
+static void
+add_number (JsonBuilder *b, const char *name, double value)
+{
+  json_builder_set_member_name (b, name);
+  json_builder_add_double_value (b, value);
+}
+
+static void
+add_count (JsonBuilder *b, const char *name, uint32_t value)
+{
+  json_builder_set_member_name (b, name);
+  json_builder_add_int_value (b, value);
+}
+
+static void
+add_best (JsonBuilder *b, const struct weft_candidate *c, uint32_t rank)
+{
+  g_autoptr (weft_report) report = weft_report_new (c->plan, c->timeline);
+
+  json_builder_begin_object (b);
+  add_count (b, "rank", rank);
+  json_builder_set_member_name (b, "strategy");
+  weft_report_build_strategy (&c->job, b);
+  json_builder_set_member_name (b, "train");
+  weft_report_build_train (&c->job, b);
+  json_builder_set_member_name (b, "iteration");
+  weft_report_build_iteration (report, b);
+  json_builder_set_member_name (b, "memory");
+  weft_report_build_memory (report, b);
+  json_builder_end_object (b);
+}
+
+static void
+print_json (const weft_search *search)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  json_builder_set_member_name (b, "schema");
+  json_builder_add_string_value (b, "weft.plan/1");
+  add_count (b, "space", search->n);
+  json_builder_set_member_name (b, "infeasible");
+  json_builder_begin_object (b);
+  add_count (b, "memory", search->by_fate[WEFT_FATE_MEMORY]);
+  add_count (b, "rule", search->by_fate[WEFT_FATE_RULE]);
+  json_builder_end_object (b);
+  add_count (b, "pruned", search->by_fate[WEFT_FATE_PRUNED]);
+  add_count (b, "ranked", search->by_fate[WEFT_FATE_RANKED] + search->by_fate[WEFT_FATE_SIMULATED]);
+  add_count (b, "simulated", search->by_fate[WEFT_FATE_SIMULATED]);
+  add_number (b, "wall_s", search->wall_seconds);
+  add_number (b, "gap", search->gap);
+  json_builder_set_member_name (b, "best");
+  json_builder_begin_array (b);
+  for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++)
+    add_best (b, &search->candidate[i], i + 1);
+  json_builder_end_array (b);
+  json_builder_end_object (b);
+  weft_cli_print_json (b);
+}
+
+/* --------------------------------------------------------------------- command */
+
+static int
+plan (const weft_cli_input *input, const char *finalists)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+  struct weft_search_options options = { .progress = isatty (STDERR_FILENO) ? show_progress : NULL };
+  int64_t n = 0;
+
+  if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
+    return weft_cli_fail (error);
+  options.finalists = n;
+  if (!weft_job_assemble (input->settings, &job, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+  clear_progress ();
+  if (error && error->code != WEFT_ERROR_INFEASIBLE)
+    return weft_cli_fail (error);
+  if (input->json)
+    print_json (search);
+  else
+    print_text (&job, search);
+  return error ? weft_cli_fail (error) : 0;
+}
+
+int
+weft_cli_plan (int argc, char **argv)
+{
+  g_autoptr (GError) error = NULL;
+  g_auto (weft_cli_input) input = { 0 };
+  const char *finalists = NULL;
+  const struct weft_cli_flag flags[] = {
+    { "finalists", "N", "how many of the best SimGrid decides between (10)", NULL, &finalists },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft plan [JOB] [flags]",
+    .doc = "Searches every strategy that the job leaves open: pipeline stages, micro batch, schedule,\n"
+           "recompute, distributed optimizer, overlaps.  A knob that is given stays as it is.  Memory\n"
+           "is exact, closed formulas rank what fits, SimGrid decides between the best.",
+    .examples = "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
+                "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+    .job = TRUE,
+  };
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : plan (&input, finalists);
+}

@@ -1,0 +1,279 @@
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/pipeline.h"
+#include "core/plan.h"
+#include "core/program_json.h"
+#include "core/step.h"
+#include "core/units.h"
+#include <stdio.h>
+
+struct lane_sum {
+  uint32_t ops;
+  double flops, bytes;
+};
+
+static struct lane_sum
+sum_lane (const weft_program *p, enum weft_lane lane)
+{
+  struct lane_sum sum = { .ops = p->lane_n[lane] };
+
+  for (uint32_t i = 0; i < sum.ops; i++) {
+    sum.flops += weft_op_flops (p, p->lane_ops[lane][i]);
+    sum.bytes += weft_op_bytes (p, p->lane_ops[lane][i]);
+  }
+  return sum;
+}
+
+static void
+print_lane (const weft_program *p, enum weft_lane lane)
+{
+  struct lane_sum sum = sum_lane (p, lane);
+  g_autofree char *bytes = weft_units_human (sum.bytes, "B");
+  g_autofree char *flops = weft_units_human (sum.flops, "FLOP");
+
+  if (sum.ops)
+    printf ("#   %-5s %6u ops %10s%s%s\n", weft_lane_words[lane], sum.ops, bytes,
+            sum.flops > 0 ? "  " : "", sum.flops > 0 ? flops : "");
+}
+
+/* The arena of a pool, if there is one, and what fills it at its peak. */
+static void
+print_pool (const struct weft_memory *memory, enum weft_pool pool)
+{
+  g_autofree char *planned = weft_units_human (memory->planned[pool], "B");
+
+  if (!memory->planned[pool])
+    return;
+  printf ("# %s arena %s, at its peak\n", weft_pool_words[pool], planned);
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
+    g_autofree char *bytes = weft_units_human (memory->at_peak[pool][kind], "B");
+    if (memory->at_peak[pool][kind])
+      printf ("#   %-14s %10s\n", weft_buf_kind_words[kind], bytes);
+  }
+}
+
+/* Everything above the program is a comment of its text, so the whole output reads back. */
+static void
+print_text (const weft_plan *plan, uint32_t role)
+{
+  const weft_program *p = plan->role[role];
+  g_autofree char *text = weft_program_print (p);
+  uint32_t first, n;
+
+  weft_step_layers (&plan->job, &plan->mesh, role, &first, &n);
+  printf ("# role %u of %u: layers %u to %u, %u ranks\n", role, plan->n_roles, first, first + n - 1,
+          weft_mesh_stage_size (&plan->mesh));
+  printf ("# %u ops by lane, with the bytes they move\n", p->n_op);
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    print_lane (p, lane);
+  printf ("# %u buffers\n", p->n_buf);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    print_pool (&plan->memory[role], pool);
+  fputs (text, stdout);
+}
+
+static void
+print_json (const weft_program *p)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+
+  weft_program_to_json (p, builder);
+  weft_cli_print_json (builder);
+}
+
+static void
+print_dot (const weft_program *p)
+{
+  g_autofree char *dot = weft_program_dot (p);
+  fputs (dot, stdout);
+}
+
+/* --------------------------------------------------------------------- schedule */
+
+static void
+add_rank (JsonBuilder *b, const weft_grid *grid, uint32_t rank)
+{
+  json_builder_begin_array (b);
+  for (uint32_t i = 0; i < grid->n_cell[rank]; i++) {
+    g_autofree char *cell = weft_cell_print (grid, rank, &grid->cell[rank][i]);
+    json_builder_add_string_value (b, cell);
+  }
+  json_builder_end_array (b);
+}
+
+static void
+print_schedule_json (const weft_grid *grid, const char *schedule)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  json_builder_set_member_name (b, "schedule");
+  json_builder_add_string_value (b, schedule);
+  json_builder_set_member_name (b, "stages");
+  json_builder_add_int_value (b, grid->n_ranks);
+  json_builder_set_member_name (b, "chunks");
+  json_builder_add_int_value (b, grid->n_chunks);
+  json_builder_set_member_name (b, "ranks");
+  json_builder_begin_array (b);
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    add_rank (b, grid, rank);
+  json_builder_end_array (b);
+  json_builder_end_object (b);
+  weft_cli_print_json (b);
+}
+
+static void
+print_picture (const weft_grid *grid, const char *schedule)
+{
+  g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
+
+  printf ("%s: %u ranks, %u stages, %u microbatches, at most %u in flight on rank 0\n\n", schedule,
+          grid->n_ranks, grid->n_ranks * grid->n_chunks, grid->n_micro,
+          weft_grid_in_flight (grid, 0));
+  printf ("%s\n", picture);
+  printf ("one row a pipeline rank; the last digit of a microbatch is its forward (one slot), the\n"
+          "letter its backward (a for 0, two slots); dots are idle\n");
+}
+
+static int
+print_svg (const weft_grid *grid, const char *path)
+{
+  g_autofree char *svg = weft_grid_svg (grid);
+  g_autoptr (GError) error = NULL;
+
+  if (!g_file_set_contents (path, svg, -1, &error))
+    return weft_cli_fail (error);
+  return 0;
+}
+
+/* ------------------------------------------------------------------- the command */
+
+struct request {
+  const char *role, *rank, *svg;
+  gboolean dot, schedule, csv, json;
+};
+
+static int
+print_schedule (const struct request *request, const struct weft_job *job)
+{
+  const char *schedule = weft_schedule_words[job->strategy.pipeline_schedule];
+  g_autoptr (weft_grid) grid =
+      weft_grid_new (job->strategy.pipeline_schedule, job->strategy.pipeline_model_parallel_size,
+                     weft_job_microbatches (job));
+
+  if (request->svg)
+    return print_svg (grid, request->svg);
+  if (request->csv) {
+    g_autofree char *csv = weft_grid_csv (grid);
+    fputs (csv, stdout);
+  } else if (request->json) {
+    print_schedule_json (grid, schedule);
+  } else {
+    print_picture (grid, schedule);
+  }
+  return 0;
+}
+
+/* A number below n, of stages or of ranks. */
+static gboolean
+read_below (const char *flag, const char *text, uint32_t n, int64_t *out, GError **error)
+{
+  if (!weft_cli_number (flag, text, 0, out, error))
+    return FALSE;
+  return *out < n || weft_bad_input (error, "--%s: found %s, wanted 0..%u", flag, text, n - 1);
+}
+
+static gboolean
+find_role (const struct request *request, const weft_plan *plan, uint32_t *role, GError **error)
+{
+  int64_t n = 0;
+
+  if (request->rank) {
+    if (!read_below ("rank", request->rank, plan->mesh.n_ranks, &n, error))
+      return FALSE;
+    *role = weft_mesh_stage (&plan->mesh, n);
+    return TRUE;
+  }
+  if (request->role && !read_below ("role", request->role, plan->n_roles, &n, error))
+    return FALSE;
+  *role = n;
+  return TRUE;
+}
+
+static int
+print_program (const struct request *request, const struct weft_job *job)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_plan) plan = weft_plan_new (job, &error);
+  uint32_t role;
+
+  if (!plan || !find_role (request, plan, &role, &error))
+    return weft_cli_fail (error);
+  if (request->json)
+    print_json (plan->role[role]);
+  else if (request->dot)
+    print_dot (plan->role[role]);
+  else
+    print_text (plan, role);
+  return 0;
+}
+
+/* Flags that ask for two answers at once. */
+static gboolean
+check_request (const struct request *r, GError **error)
+{
+  if (r->role && r->rank)
+    return weft_bad_input (error, "found --role and --rank, wanted one of them");
+  if ((r->csv || r->svg) && !r->schedule)
+    return weft_bad_input (error, "found --%s without --schedule, wanted both",
+                           r->csv ? "csv" : "svg");
+  if (r->schedule && (r->dot || r->role || r->rank))
+    return weft_bad_input (
+        error, "found --schedule and --%s, wanted one of them; a schedule is of all ranks",
+        r->dot    ? "dot"
+        : r->role ? "role"
+                  : "rank");
+  if (r->json + r->csv + r->dot + (r->svg != NULL) > 1)
+    return weft_bad_input (error,
+                           "found several of --json, --dot, --csv and --svg, wanted one at most");
+  return TRUE;
+}
+
+int
+weft_cli_program (int argc, char **argv)
+{
+  struct request r = { .role = NULL };
+  const struct weft_cli_flag flags[] = {
+    { "role", "N", "the pipeline stage whose program is printed; 0 without it", NULL, &r.role },
+    { "rank", "N", "the same, of the stage this rank belongs to", NULL, &r.rank },
+    { "dot", NULL, "as a graph, for Graphviz", &r.dot, NULL },
+    { "schedule", NULL, "the pipeline schedule of all ranks as a grid instead", &r.schedule, NULL },
+    { "csv", NULL, "the schedule in PyTorch's pipeline grammar", &r.csv, NULL },
+    { "svg", "FILE", "the schedule as a picture, written to FILE", NULL, &r.svg },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft program [JOB] [--role N | --rank N] [--json | --dot]\n"
+             "       weft program [JOB] --schedule [--json | --csv | --svg FILE]",
+    .doc = "Prints what every rank of one pipeline stage does in a step: names, shapes, buffers,\n"
+           "parameters, then the ops in order with the buffers they use and the ops they wait for.",
+    .examples = "  weft program --model llama-nano --topology cpu --gpus 8\n"
+                "  weft program job.ini --role 1 --dot | dot -Tsvg > role1.svg\n"
+                "  weft program job.ini --schedule\n",
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+    .job = TRUE,
+  };
+  g_auto (weft_cli_input) input = { .operand = NULL };
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  if (input.help)
+    return weft_cli_help (&page);
+  r.json = input.json;
+  if (!check_request (&r, &error) || !weft_cli_job (&input, &job, &error))
+    return weft_cli_fail (error);
+  return r.schedule ? print_schedule (&r, &job) : print_program (&r, &job);
+}

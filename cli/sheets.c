@@ -1,0 +1,348 @@
+#include "cli/sheets.h"
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/conf.h"
+#include "core/units.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { WIDTH = 100, KEY_WIDTH = 26, VALUE_WIDTH = 16, INDENT = 2 + KEY_WIDTH + VALUE_WIDTH };
+
+/* A file as its readers see it: values by row, and what is written about each. */
+typedef struct sheet_page {
+  const struct weft_sheet *sheet;
+  char *name, *path, *title; /* the title is the comment on the first line */
+  union weft_value *values;
+  GPtrArray *source; /* char * by row */
+} sheet_page;
+
+static void
+page_free (sheet_page *page)
+{
+  g_free (page->name);
+  g_free (page->path);
+  g_free (page->title);
+  g_free (page->values);
+  g_ptr_array_unref (page->source);
+  g_free (page);
+}
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (sheet_page, page_free)
+
+static char *
+strip_hashes (const char *comment)
+{
+  while (*comment == '#' || *comment == ' ')
+    comment++;
+  return g_strchomp (g_strdup (comment));
+}
+
+static gboolean
+is_comment (const char *line)
+{
+  return line[strspn (line, " \t")] == '#';
+}
+
+/* Comment lines right above line `at` (0-based), then the one beside it, in one paragraph. */
+static char *
+comment_of (char *const *lines, unsigned at)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+  const char *beside = strchr (lines[at], '#');
+  unsigned first = at;
+
+  while (first > 0 && is_comment (lines[first - 1]))
+    first--;
+  for (unsigned i = first; i < at + (beside != NULL); i++) {
+    g_autofree char *part = strip_hashes (i == at ? beside : g_strchug (lines[i]));
+    g_string_append_printf (text, "%s%s", text->len ? " " : "", part);
+  }
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static void
+read_sources (sheet_page *page, const weft_conf *conf, char *const *lines)
+{
+  page->source = g_ptr_array_new_with_free_func (g_free);
+  for (unsigned i = 0; i < page->sheet->table->n; i++)
+    g_ptr_array_add (page->source, NULL);
+  for (unsigned i = 0; i < conf->n_entry; i++) {
+    int row = weft_sheet_find (page->sheet, conf->entry[i].section, conf->entry[i].key);
+    page->source->pdata[row] = comment_of (lines, conf->entry[i].line - 1);
+  }
+  page->title = is_comment (lines[0]) ? strip_hashes (lines[0]) : g_strdup ("");
+}
+
+static char *
+base_name (const char *path)
+{
+  char *name = g_path_get_basename (path);
+  if (g_str_has_suffix (name, WEFT_SHEET_SUFFIX))
+    name[strlen (name) - strlen (WEFT_SHEET_SUFFIX)] = '\0';
+  return name;
+}
+
+static sheet_page *
+page_load (const struct weft_sheet *sheet, const char *name, GError **error)
+{
+  g_autofree union weft_value *values = g_new0 (union weft_value, sheet->table->n);
+  g_autofree char *text = NULL;
+
+  if (!weft_sheet_load (sheet, name, values, error))
+    return NULL;
+  g_autofree char *path = weft_data_find (sheet->folder, name, WEFT_SHEET_SUFFIX, error);
+  if (!path || !g_file_get_contents (path, &text, NULL, error))
+    return NULL;
+  g_autoptr (weft_conf) conf = weft_conf_parse (text, -1, path, error);
+  if (!conf)
+    return NULL;
+  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+  sheet_page *page = g_new0 (sheet_page, 1);
+  page->sheet = sheet;
+  page->name = base_name (path);
+  page->path = g_steal_pointer (&path);
+  page->values = g_steal_pointer (&values);
+  read_sources (page, conf, lines);
+  return page;
+}
+
+static const char *
+source_of (const sheet_page *page, unsigned row)
+{
+  return page->source->pdata[row] ? page->source->pdata[row] : "not in the file: the default";
+}
+
+char *
+weft_cli_field_human (const struct weft_field *field, union weft_value value)
+{
+  if (field->type == WEFT_TYPE_REAL && *field->unit)
+    return weft_units_human (value.r, field->unit);
+  return weft_field_print (field, value);
+}
+
+/* "16/6/8": how many numbers are specifications, measured, and neither, by the first word. */
+static char *
+count_sources (const sheet_page *page)
+{
+  unsigned specification = 0, measured = 0;
+  const unsigned n = page->sheet->table->n;
+
+  for (unsigned i = 0; i < n; i++) {
+    specification += g_str_has_prefix (source_of (page, i), "specification");
+    measured += g_str_has_prefix (source_of (page, i), "measured");
+  }
+  return g_strdup_printf ("%u/%u/%u", specification, measured, n - specification - measured);
+}
+
+static void
+print_wrapped (const char *text, int indent)
+{
+  g_auto (GStrv) words = g_strsplit (text, " ", -1);
+  int column = 0;
+
+  for (unsigned i = 0; words[i]; i++) {
+    int width = g_utf8_strlen (words[i], -1);
+    gboolean breaks = column > 0 && column + 1 + width > WIDTH;
+    if (breaks)
+      printf ("\n");
+    if (breaks || column == 0)
+      column = printf ("%*s", indent, "");
+    else
+      column += printf (" ");
+    column += width;
+    printf ("%s", words[i]);
+  }
+  printf ("\n");
+}
+
+static void
+print_field (const sheet_page *page, unsigned row)
+{
+  const struct weft_field *field = &page->sheet->table->field[row];
+  g_autofree char *value = weft_cli_field_human (field, page->values[row]);
+  const char *source = source_of (page, row);
+
+  printf ("  %-*s%-*s", KEY_WIDTH, weft_sheet_key (page->sheet, row), VALUE_WIDTH - 2, value);
+  printf ("  %s\n", field->doc);
+  if (*source)
+    print_wrapped (source, INDENT + 2);
+}
+
+static void
+print_page (const sheet_page *page)
+{
+  const char *section = "";
+
+  printf ("%s: %s\n%s\n", page->name, page->title, page->path);
+  for (unsigned i = 0; i < page->sheet->table->n; i++) {
+    if (strcmp (section, weft_sheet_section (page->sheet, i)) != 0) {
+      section = weft_sheet_section (page->sheet, i);
+      printf ("\n[%s]\n", section);
+    }
+    print_field (page, i);
+  }
+}
+
+static void
+build_value (JsonBuilder *builder, const struct weft_field *field, union weft_value value)
+{
+  json_builder_set_member_name (builder, "value");
+  if (field->type == WEFT_TYPE_INT)
+    json_builder_add_int_value (builder, value.i);
+  else if (field->type == WEFT_TYPE_REAL)
+    json_builder_add_double_value (builder, value.r);
+  else {
+    g_autofree char *text = weft_field_print (field, value);
+    json_builder_add_string_value (builder, text);
+  }
+}
+
+static void
+build_text (JsonBuilder *builder, const char *member, const char *text)
+{
+  json_builder_set_member_name (builder, member);
+  json_builder_add_string_value (builder, text);
+}
+
+static void
+build_page (JsonBuilder *builder, const sheet_page *page)
+{
+  json_builder_begin_object (builder);
+  build_text (builder, "name", page->name);
+  build_text (builder, "title", page->title);
+  json_builder_set_member_name (builder, "fields");
+  json_builder_begin_object (builder);
+  for (unsigned i = 0; i < page->sheet->table->n; i++) {
+    const struct weft_field *field = &page->sheet->table->field[i];
+    json_builder_set_member_name (builder, field->name);
+    json_builder_begin_object (builder);
+    build_value (builder, field, page->values[i]);
+    build_text (builder, "unit", field->unit);
+    build_text (builder, "doc", field->doc);
+    build_text (builder, "source", source_of (page, i));
+    json_builder_end_object (builder);
+  }
+  json_builder_end_object (builder);
+  json_builder_end_object (builder);
+}
+
+static GPtrArray *
+load_pages (const struct weft_sheet *sheet, GError **error)
+{
+  g_autoptr (GPtrArray) pages = g_ptr_array_new_with_free_func ((GDestroyNotify) page_free);
+  g_auto (GStrv) names = weft_data_names (sheet->folder, WEFT_SHEET_SUFFIX);
+
+  for (unsigned i = 0; names[i]; i++) {
+    sheet_page *page = page_load (sheet, names[i], error);
+    if (!page)
+      return NULL;
+    g_ptr_array_add (pages, page);
+  }
+  return g_steal_pointer (&pages);
+}
+
+/* Name, the kind's own columns, where the numbers come from; NULL page: the heads. */
+static char **
+list_row (const struct weft_cli_sheets *kind, const sheet_page *page)
+{
+  GPtrArray *cells = g_ptr_array_new ();
+
+  g_ptr_array_add (cells, g_strdup (page ? page->name : "name"));
+  for (unsigned i = 0; kind->heads[i]; i++)
+    g_ptr_array_add (cells, page ? kind->cell (page->values, i) : g_strdup (kind->heads[i]));
+  g_ptr_array_add (cells, page ? count_sources (page) : g_strdup ("printed/measured/other"));
+  g_ptr_array_add (cells, NULL);
+  return (char **) g_ptr_array_free (cells, FALSE);
+}
+
+static int
+column_width (const GPtrArray *rows, unsigned column)
+{
+  int width = 0;
+
+  for (unsigned i = 0; i < rows->len; i++)
+    width = MAX (width, (int) g_utf8_strlen (((char **) rows->pdata[i])[column], -1));
+  return width;
+}
+
+static void
+print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
+{
+  g_autoptr (GPtrArray) rows = g_ptr_array_new_with_free_func ((GDestroyNotify) g_strfreev);
+
+  g_ptr_array_add (rows, list_row (kind, NULL));
+  for (unsigned i = 0; i < pages->len; i++)
+    g_ptr_array_add (rows, list_row (kind, pages->pdata[i]));
+  for (unsigned i = 0; i < rows->len; i++) {
+    char *const *cells = rows->pdata[i];
+    for (unsigned k = 0; cells[k + 1]; k++)
+      printf ("%-*s  ", column_width (rows, k), cells[k]);
+    printf ("%s\n", cells[g_strv_length ((char **) cells) - 1]);
+  }
+  printf ("\nprinted/measured/other: how many numbers a vendor prints, how many are measured,\n"
+          "and how many are estimated, derived or chosen.\n"
+          "`weft %s NAME` shows each with its source.\n",
+          kind->command);
+}
+
+static int
+show_all (const struct weft_cli_sheets *kind, gboolean json)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GPtrArray) pages = load_pages (kind->sheet, &error);
+
+  if (!pages)
+    return weft_cli_fail (error);
+  if (!json) {
+    print_list (kind, pages);
+    return 0;
+  }
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  json_builder_begin_array (builder);
+  for (unsigned i = 0; i < pages->len; i++)
+    build_page (builder, pages->pdata[i]);
+  json_builder_end_array (builder);
+  weft_cli_print_json (builder);
+  return 0;
+}
+
+static int
+show_one (const struct weft_cli_sheets *kind, const char *name, gboolean json)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (sheet_page) page = page_load (kind->sheet, name, &error);
+
+  if (!page)
+    return weft_cli_fail (error);
+  if (!json) {
+    print_page (page);
+    return 0;
+  }
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  build_page (builder, page);
+  weft_cli_print_json (builder);
+  return 0;
+}
+
+static int
+show_help (const struct weft_cli_sheets *kind)
+{
+  printf ("usage: weft %s [NAME] [--json]\n\n"
+          "Lists the files of %s/, or shows one: a bundled name or a path to an .ini.\n\n"
+          "examples:\n  weft %s\n  weft %s %s\n  weft %s --json\n",
+          kind->command, kind->sheet->folder, kind->command, kind->command, kind->example,
+          kind->command);
+  return 0;
+}
+
+int
+weft_cli_sheets (const struct weft_cli_sheets *kind, int argc, char **argv)
+{
+  struct weft_cli_ask ask;
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_ask (argc, argv, FALSE, &ask, &error))
+    return weft_cli_fail (error);
+  if (ask.help)
+    return show_help (kind);
+  return ask.name ? show_one (kind, ask.name, ask.json) : show_all (kind, ask.json);
+}

@@ -1,0 +1,120 @@
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/exec.h"
+#include "core/report.h"
+#include "core/trace.h"
+#include "exec_sim/exec_sim.h"
+#include <stdio.h>
+#include <string.h>
+
+static const char examples[] =
+    "  weft sim --model gpt2 --topology dgx-h100\n"
+    "  weft sim --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 64 \\\n"
+    "      --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --trace step.json.gz\n"
+    "  weft sim job.ini --executor clock --json\n";
+
+/* What was asked for beside the job. */
+struct sim_ask {
+  const char *executor, *trace, *trace_ranks;
+  struct weft_exec_options options;
+};
+
+static const char *const executor_names[] = { "sim", "clock", NULL };
+static const struct weft_exec_ops *const executors[] = { &weft_exec_sim, &weft_exec_clock };
+
+static const struct weft_exec_ops *
+find_executor (const char *name, GError **error)
+{
+  for (unsigned i = 0; executor_names[i]; i++)
+    if (!name || strcmp (name, executor_names[i]) == 0)
+      return executors[i];
+  weft_bad_input (error, "--executor: found \"%s\", wanted sim or clock", name);
+  return NULL;
+}
+
+static gboolean
+write_trace (const struct sim_ask *ask, const weft_plan *plan, const weft_timeline *t, GError **error)
+{
+  int64_t ranks = 0;
+
+  if (ask->trace_ranks && !weft_cli_number ("trace-ranks", ask->trace_ranks, 1, &ranks, error))
+    return FALSE;
+  return !ask->trace || weft_trace_write (plan, t, ranks, ask->trace, error);
+}
+
+static void
+print_text (const weft_report *report)
+{
+  struct weft_report_style style = { weft_cli_columns (), weft_cli_has_colour () };
+  g_autoptr (GString) out = g_string_new (NULL);
+
+  weft_report_print (report, style, out);
+  fputs (out->str, stdout);
+}
+
+static void
+print_json (const weft_report *report)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+
+  weft_report_to_json (report, builder);
+  weft_cli_print_json (builder);
+}
+
+static int
+run (const weft_cli_input *input, const struct sim_ask *ask)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+  const struct weft_exec_ops *executor = find_executor (ask->executor, &error);
+
+  if (!executor || !weft_cli_job (input, &job, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  if (!plan)
+    return weft_cli_fail (error);
+  g_autoptr (weft_timeline) timeline = weft_exec_run (executor, plan, &ask->options, &error);
+  if (!timeline || !write_trace (ask, plan, timeline, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_report) report = weft_report_new (plan, timeline);
+  if (input->json)
+    print_json (report);
+  else
+    print_text (report);
+  return report->fits ? 0 : 3;
+}
+
+int
+weft_cli_sim (int argc, char **argv)
+{
+  struct sim_ask ask = { 0 };
+  const struct weft_cli_flag flags[] = {
+    { .name = "executor", .value = "sim|clock", .text = &ask.executor,
+      .doc = "SimGrid with contention (default), or closed formulas without" },
+    { .name = "unfolded", .on = &ask.options.unfolded,
+      .doc = "simulate every rank, not one of each kind" },
+    { .name = "step-by-step", .on = &ask.options.step_by_step,
+      .doc = "collectives round by round, not as fluid flows" },
+    { .name = "trace", .value = "FILE", .text = &ask.trace,
+      .doc = "write the timeline for Perfetto (.json or .json.gz)" },
+    { .name = "trace-ranks", .value = "N", .text = &ask.trace_ranks,
+      .doc = "only the first N ranks of it" },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft sim [JOB] [flags] [--json]",
+    .doc = "Predicts one training step of a job: time, throughput, overlap, bubble and memory.  --json\n"
+           "prints one document (schema weft.sim/1) instead of the page for people.\n"
+           "Ends with status 3 when the job does not fit the GPU's memory.",
+    .examples = examples,
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+    .job = TRUE,
+  };
+  g_auto (weft_cli_input) input = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : run (&input, &ask);
+}

@@ -1,0 +1,395 @@
+#include "core/actors.h"
+#include "core/coll.h"
+#include <string.h>
+
+struct colouring {
+  const struct weft_fabric *f;
+  const struct weft_mesh *m;
+  uint32_t n_links;
+  uint32_t *rank, n_rank;   /* colour of each rank, colours */
+  uint32_t *link, n_link;   /* likewise of links */
+  uint64_t *group;          /* [kind][first rank]: signature of the group's colours */
+  struct weft_coll_shape *outline; /* [kind]: of the group looked at last; ranks come group by group */
+};
+
+/* Which group a collective pattern belongs to; WEFT_GROUP_NONE for the others. */
+static const struct {
+  enum weft_group_kind group;
+  gboolean remote;
+} patterns[WEFT_N_PATTERN] = {
+  [WEFT_PATTERN_DP_LOCAL] = { WEFT_GROUP_DP, FALSE },   [WEFT_PATTERN_DP_REMOTE] = { WEFT_GROUP_DP, TRUE },
+  [WEFT_PATTERN_TP_LOCAL] = { WEFT_GROUP_TP, FALSE },   [WEFT_PATTERN_TP_REMOTE] = { WEFT_GROUP_TP, TRUE },
+  [WEFT_PATTERN_CP_LOCAL] = { WEFT_GROUP_CP, FALSE },   [WEFT_PATTERN_CP_REMOTE] = { WEFT_GROUP_CP, TRUE },
+  [WEFT_PATTERN_EMBD_LOCAL] = { WEFT_GROUP_EMBD, FALSE }, [WEFT_PATTERN_EMBD_REMOTE] = { WEFT_GROUP_EMBD, TRUE },
+};
+
+enum weft_pattern
+weft_group_pattern (enum weft_group_kind kind, gboolean remote)
+{
+  for (int p = 0; p < WEFT_N_PATTERN; p++)
+    if (patterns[p].group == kind && patterns[p].remote == remote)
+      return p;
+  g_assert_not_reached ();
+}
+
+/* A strong mixing of one word (the finaliser of SplitMix64, Steele et al. 2014). */
+static uint64_t
+mix (uint64_t x)
+{
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+static uint64_t
+mix2 (uint64_t a, uint64_t b)
+{
+  return mix (mix (a) ^ b);
+}
+
+/* The route of a pattern from a rank; FALSE when the rank sends nothing of the kind. */
+static gboolean
+collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct weft_route *route)
+{
+  enum weft_group_kind kind = patterns[p].group;
+  struct weft_group g = weft_mesh_group (c->m, rank, kind);
+  struct weft_coll_shape *shape = &c->outline[kind];
+  struct weft_flow flows[2];
+
+  if (weft_group_size (&g) == 1 || !weft_mesh_has_role (c->m, kind, weft_mesh_stage (c->m, rank)))
+    return FALSE;
+  if (shape->n == 0 || memcmp (&shape->group, &g, sizeof g) != 0)
+    weft_coll_shape_outline (shape, c->f, &g);
+  uint32_t n = weft_coll_flows (shape, c->f, weft_group_index (&g, rank), flows);
+  for (uint32_t i = 0; i < n; i++)
+    if (flows[i].remote == patterns[p].remote) {
+      weft_fabric_route (c->f, flows[i].from, flows[i].to, route);
+      return TRUE;
+    }
+  return FALSE;
+}
+
+static gboolean
+route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct weft_route *route)
+{
+  uint32_t stage = weft_mesh_stage_size (c->m);
+
+  if (patterns[p].group != WEFT_GROUP_NONE)
+    return collective_route (c, p, rank, route);
+  if (p == WEFT_PATTERN_H2D || p == WEFT_PATTERN_D2H) {
+    weft_fabric_host_route (c->f, rank, p == WEFT_PATTERN_H2D, route);
+    return TRUE;
+  }
+  if (p == WEFT_PATTERN_NEXT ? rank + stage >= c->m->n_ranks : rank < stage)
+    return FALSE;
+  weft_fabric_route (c->f, rank, p == WEFT_PATTERN_NEXT ? rank + stage : rank - stage, route);
+  return TRUE;
+}
+
+/* Dense colours 0, 1, 2 ... in the order signatures first appear; returns how many. */
+static uint32_t
+renumber (const uint64_t *signature, uint32_t n, uint32_t *colour)
+{
+  g_autoptr (GHashTable) known = g_hash_table_new (g_int64_hash, g_int64_equal);
+
+  for (uint32_t i = 0; i < n; i++) {
+    gpointer found;
+    if (!g_hash_table_lookup_extended (known, &signature[i], NULL, &found)) {
+      found = GUINT_TO_POINTER (g_hash_table_size (known));
+      g_hash_table_insert (known, (gpointer) (uintptr_t) &signature[i], found);
+    }
+    colour[i] = GPOINTER_TO_UINT (found);
+  }
+  return g_hash_table_size (known);
+}
+
+static void
+colour_links (struct colouring *c)
+{
+  g_autofree uint64_t *signature = g_new (uint64_t, c->n_links + 1);
+
+  for (uint32_t link = 0; link < c->n_links; link++)
+    signature[link] = mix (c->link[link]);
+  for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+    for (int p = 0; p < WEFT_N_PATTERN; p++) {
+      struct weft_route route;
+      if (route_of (c, p, rank, &route))
+        for (uint32_t i = 0; i < route.n; i++)
+          signature[route.link[i]] += mix2 (c->rank[rank], p);
+    }
+  c->n_link = renumber (signature, c->n_links, c->link);
+}
+
+/* Sums over members do not depend on their order, so a signature is a multiset of colours. */
+static void
+sign_groups (struct colouring *c)
+{
+  memset (c->group, 0, (size_t) WEFT_N_GROUP * c->m->n_ranks * sizeof *c->group);
+  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
+    for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+      if (weft_mesh_has_role (c->m, kind, weft_mesh_stage (c->m, rank))) {
+        struct weft_group g = weft_mesh_group (c->m, rank, kind);
+        c->group[(size_t) kind * c->m->n_ranks + g.first] += mix2 (c->rank[rank], kind);
+      }
+}
+
+static uint64_t
+group_signature (const struct colouring *c, int kind, uint32_t rank)
+{
+  struct weft_group g = weft_mesh_group (c->m, rank, kind);
+  return c->group[(size_t) kind * c->m->n_ranks + g.first];
+}
+
+static uint64_t
+rank_signature (const struct colouring *c, uint32_t rank)
+{
+  uint32_t stage = weft_mesh_stage_size (c->m);
+  uint64_t h = mix (c->rank[rank]);
+
+  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
+    h = mix2 (h, group_signature (c, kind, rank));
+  h = mix2 (h, rank >= stage ? c->rank[rank - stage] : G_MAXUINT32);
+  h = mix2 (h, rank + stage < c->m->n_ranks ? c->rank[rank + stage] : G_MAXUINT32);
+  for (int p = 0; p < WEFT_N_PATTERN; p++) {
+    struct weft_route route;
+    uint64_t sum = 0, latency = 0;
+    if (route_of (c, p, rank, &route)) {
+      memcpy (&latency, &route.latency, sizeof latency);
+      for (uint32_t i = 0; i < route.n; i++)
+        sum += mix (c->link[route.link[i]]);
+    }
+    h = mix2 (mix2 (h, sum), latency);
+  }
+  return h;
+}
+
+static void
+colour_ranks (struct colouring *c)
+{
+  g_autofree uint64_t *signature = g_new (uint64_t, c->m->n_ranks);
+
+  sign_groups (c);
+  for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+    signature[rank] = rank_signature (c, rank);
+  c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
+}
+
+static void
+refine (struct colouring *c)
+{
+  uint32_t ranks, links;
+
+  do {
+    ranks = c->n_rank;
+    links = c->n_link;
+    colour_links (c);
+    colour_ranks (c);
+  } while (c->n_rank != ranks || c->n_link != links);
+  sign_groups (c);
+}
+
+static void
+fill_ranks (weft_actors *a, const struct weft_mesh *m, const uint32_t *colour, uint32_t n)
+{
+  a->n = n;
+  a->actor_of = g_memdup2 (colour, m->n_ranks * sizeof *colour);
+  a->rank = g_new (uint32_t, n);
+  a->role = g_new (uint32_t, n);
+  a->stands_for = g_new0 (uint32_t, n);
+  for (uint32_t rank = m->n_ranks; rank-- > 0;) {
+    a->rank[colour[rank]] = rank;
+    a->stands_for[colour[rank]]++;
+  }
+  for (uint32_t i = 0; i < n; i++)
+    a->role[i] = weft_mesh_stage (m, a->rank[i]);
+  a->folded = n < m->n_ranks;
+  a->peer = g_new (uint32_t, (size_t) n * 2);
+  uint32_t stage = weft_mesh_stage_size (m);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t rank = a->rank[i];
+    a->peer[2 * i] = rank + stage < m->n_ranks ? colour[rank + stage] : WEFT_NO_ACTOR;
+    a->peer[2 * i + 1] = rank >= stage ? colour[rank - stage] : WEFT_NO_ACTOR;
+  }
+}
+
+static struct weft_comm
+make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind kind, uint32_t rank)
+{
+  struct weft_group g = weft_mesh_group (m, rank, kind);
+  uint32_t size = weft_group_size (&g);
+  struct weft_comm comm = { .kind = kind, .rank = rank, .actor = g_new (uint32_t, MIN (size, a->n)) };
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+
+  for (uint32_t i = 0; i < size; i++) {
+    uint32_t actor = a->actor_of[weft_group_rank (&g, i)];
+    if (g_hash_table_add (seen, GUINT_TO_POINTER (actor + 1)))
+      comm.actor[comm.n_actor++] = actor;
+  }
+  return comm;
+}
+
+/* Groups of one kind with one signature behave alike and are one communicator.  Without folding every
+ * rank has its own colour, so no two groups share a signature. */
+static void
+fill_comms (weft_actors *a, const struct colouring *c)
+{
+  GArray *comms = g_array_new (FALSE, FALSE, sizeof (struct weft_comm));
+  g_autoptr (GHashTable) known = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, NULL);
+
+  a->comm_of = g_new (uint32_t, (size_t) a->n * WEFT_N_GROUP);
+  for (uint32_t i = 0; i < a->n; i++)
+    for (int kind = 0; kind < WEFT_N_GROUP; kind++) {
+      uint32_t *comm = &a->comm_of[(size_t) i * WEFT_N_GROUP + kind];
+      uint64_t key = mix2 (group_signature (c, kind, a->rank[i]), kind);
+      gpointer found;
+      *comm = WEFT_NO_ACTOR;
+      if (!weft_mesh_has_role (c->m, kind, a->role[i]))
+        continue;
+      if (!g_hash_table_lookup_extended (known, &key, NULL, &found)) {
+        struct weft_comm made = make_comm (a, c->m, kind, a->rank[i]);
+        found = GUINT_TO_POINTER (comms->len);
+        g_array_append_val (comms, made);
+        g_hash_table_insert (known, g_memdup2 (&key, sizeof key), found);
+      }
+      *comm = GPOINTER_TO_UINT (found);
+    }
+  a->n_comm = comms->len;
+  a->comm = (struct weft_comm *) (void *) g_array_free (comms, FALSE);
+}
+
+static uint32_t
+gcd (uint32_t a, uint32_t b)
+{
+  return b ? gcd (b, a % b) : a;
+}
+
+/* How often flows of (actor, pattern) cross one link of each colour: counted on a representative. */
+struct crossing {
+  uint32_t colour, actor, pattern, times;
+};
+
+static GArray *
+count_crossings (const weft_actors *a, const struct colouring *c, const uint32_t *representative)
+{
+  GArray *all = g_array_new (FALSE, FALSE, sizeof (struct crossing));
+  g_autoptr (GHashTable) at = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, NULL);
+
+  for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+    for (int p = 0; p < WEFT_N_PATTERN; p++) {
+      struct weft_route route;
+      if (!route_of (c, p, rank, &route))
+        continue;
+      for (uint32_t i = 0; i < route.n; i++) {
+        uint32_t colour = c->link[route.link[i]], actor = a->actor_of[rank];
+        if (representative[colour] != route.link[i])
+          continue;
+        int64_t key = ((int64_t) colour << 32 | actor) * WEFT_N_PATTERN + p;
+        gpointer found = g_hash_table_lookup (at, &key);
+        if (!found) {
+          struct crossing first = { colour, actor, p, 0 };
+          g_array_append_val (all, first);
+          found = GUINT_TO_POINTER (all->len);
+          g_hash_table_insert (at, g_memdup2 (&key, sizeof key), found);
+        }
+        g_array_index (all, struct crossing, GPOINTER_TO_UINT (found) - 1).times++;
+      }
+    }
+  return all;
+}
+
+static void
+fill_paths (weft_actors *a, const struct colouring *c)
+{
+  g_autofree uint32_t *representative = g_new (uint32_t, c->n_link + 1);
+  g_autofree uint32_t *unit = g_new0 (uint32_t, c->n_link + 1);
+
+  a->path = g_new0 (struct weft_path, (size_t) a->n * WEFT_N_PATTERN);
+  a->n_link = c->n_link;
+  a->capacity = g_new0 (double, c->n_link + 1);
+  for (uint32_t link = c->n_links; link-- > 0;)
+    representative[c->link[link]] = link;
+  g_autoptr (GArray) all = count_crossings (a, c, representative);
+  for (guint i = 0; i < all->len; i++) {
+    const struct crossing *x = &g_array_index (all, struct crossing, i);
+    unit[x->colour] = gcd (unit[x->colour], x->times);
+  }
+  for (uint32_t colour = 0; colour < c->n_link; colour++)
+    a->capacity[colour] =
+        weft_fabric_capacity (c->f, representative[colour]) / (unit[colour] ? unit[colour] : 1);
+  for (guint i = 0; i < all->len; i++) {
+    const struct crossing *x = &g_array_index (all, struct crossing, i);
+    struct weft_path *path = &a->path[(size_t) x->actor * WEFT_N_PATTERN + x->pattern];
+    uint32_t times = x->times / unit[x->colour];
+    path->exists = TRUE;
+    path->link = g_renew (uint32_t, path->link, path->n + times);
+    for (uint32_t t = 0; t < times; t++)
+      path->link[path->n++] = x->colour;
+  }
+}
+
+weft_actors *
+weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolean fold)
+{
+  weft_actors *a = g_new0 (weft_actors, 1);
+  struct colouring c = { .f = f, .m = m, .n_links = f->first[WEFT_N_LINK] };
+
+  c.rank = g_new (uint32_t, m->n_ranks);
+  c.link = g_new (uint32_t, c.n_links + 1);
+  c.group = g_new (uint64_t, (size_t) WEFT_N_GROUP * m->n_ranks);
+  for (uint32_t rank = 0; rank < m->n_ranks; rank++)
+    c.rank[rank] = fold ? weft_mesh_stage (m, rank) : rank;
+  for (uint32_t link = 0; link < c.n_links; link++)
+    c.link[link] = fold ? weft_fabric_kind (f, link) : link;
+  c.outline = g_new0 (struct weft_coll_shape, WEFT_N_GROUP);
+  c.n_rank = fold ? m->pp : m->n_ranks;
+  c.n_link = fold ? WEFT_N_LINK : c.n_links;
+  if (fold)
+    refine (&c);
+  sign_groups (&c);
+  fill_ranks (a, m, c.rank, c.n_rank);
+  fill_comms (a, &c);
+  fill_paths (a, &c);
+  g_free (c.outline);
+  g_free (c.rank);
+  g_free (c.link);
+  g_free (c.group);
+  return a;
+}
+
+weft_actors *
+weft_actors_new_roles (const struct weft_mesh *m)
+{
+  weft_actors *a = g_new0 (weft_actors, 1);
+  struct colouring c = { .m = m, .n_rank = m->pp };
+
+  c.rank = g_new (uint32_t, m->n_ranks);
+  c.group = g_new (uint64_t, (size_t) WEFT_N_GROUP * m->n_ranks);
+  for (uint32_t rank = 0; rank < m->n_ranks; rank++)
+    c.rank[rank] = weft_mesh_stage (m, rank);
+  sign_groups (&c);
+  fill_ranks (a, m, c.rank, c.n_rank);
+  fill_comms (a, &c);
+  g_free (c.rank);
+  g_free (c.group);
+  return a;
+}
+
+void
+weft_actors_free (weft_actors *a)
+{
+  for (uint32_t i = 0; i < a->n_comm; i++)
+    g_free (a->comm[i].actor);
+  for (size_t i = 0; a->path && i < (size_t) a->n * WEFT_N_PATTERN; i++)
+    g_free (a->path[i].link);
+  g_free (a->path);
+  g_free (a->comm);
+  g_free (a->rank);
+  g_free (a->role);
+  g_free (a->stands_for);
+  g_free (a->actor_of);
+  g_free (a->comm_of);
+  g_free (a->peer);
+  g_free (a->capacity);
+  g_free (a);
+}

@@ -1,0 +1,76 @@
+/* coll.h - collectives as data: who sends how much to whom, in how many steps, and the closed formula.
+ *
+ * Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
+ *
+ *   ring       every rank sends f S bytes in s steps:  all_reduce f = 2(n-1)/n, s = 2(n-1);
+ *              reduce_scatter, all_gather f = (n-1)/n, s = n-1; broadcast f = 1 (pipelined), s = n-1.
+ *              (Patarasuk and Yuan 2009; NCCL's bus bandwidth definition in nccl-tests PERFORMANCE.md.)
+ *   tree       all_reduce over double binary trees: 2 S per node between nodes, 2 ((g-1) + ceil(log2 k))
+ *              steps (NCCL's tree; Sanders, Speck, Traeff 2009).
+ *   direct     all_to_all: (n-1)/n S, one step.
+ *
+ * Over several nodes NCCL runs one ring for each GPU of a node, each entering and leaving the node at
+ * another GPU.  Summed over these rings every GPU sends (g-1)/g of its bytes to the next GPU of its node
+ * and 1/g over its own NIC to the GPU at the same place of the next node: two flows a rank.  A group
+ * with unequal nodes runs one plain ring.
+ *
+ *   seconds = base + steps_local * intra_latency + steps_remote * fabric_latency
+ *             + max over links of (bytes crossing it / capacity)
+ *
+ * A payload of at most 16 bytes rides in the latency. */
+#pragma once
+#include "core/fabric.h"
+#include "core/mesh.h"
+#include "core/op.h"
+
+struct weft_flow {
+  uint32_t from, to; /* GPUs */
+  gboolean remote;
+};
+
+/* How a group lies on the cluster.  Loads are distinct (flows crossing a link, capacity) triples. */
+struct weft_load {
+  uint32_t local, remote;
+  double capacity;
+};
+
+struct weft_coll_shape {
+  struct weft_group group;
+  uint32_t n, n_local, n_nodes;
+  gboolean uniform;
+  double local_latency, remote_latency; /* of one step */
+  uint32_t n_load;
+  struct weft_load *load;
+};
+
+struct weft_traffic {
+  const char *algorithm;
+  double bytes_local, bytes_remote; /* of one flow, whole collective */
+  uint32_t steps_local, steps_remote;
+  double latency;                   /* base + all steps */
+  double seconds;                   /* the closed formula, alone on the cluster */
+};
+
+void weft_coll_shape_init (struct weft_coll_shape *shape, const struct weft_fabric *fabric,
+                           const struct weft_group *group);
+
+/* Only where the members lie: enough for weft_coll_flows(); nothing to release. */
+void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric *fabric,
+                              const struct weft_group *group);
+void weft_coll_shape_release (struct weft_coll_shape *shape);
+
+/* The quickest algorithm for `bytes` (of the full tensor) by the closed formula. */
+struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum weft_op_kind kind,
+                                    double bytes, double base_latency);
+
+/* Flows that member i sends; returns how many (0, 1 or 2). */
+uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,
+                          uint32_t member, struct weft_flow flows[2]);
+
+/* A ring as moves: in round r, `from` sends piece `piece` to `to`, which adds it or stores it. */
+struct weft_move {
+  uint32_t round, from, to, piece;
+  gboolean reduce;
+};
+/* All moves of a ring collective over n ranks, in round order; element type struct weft_move. */
+GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);

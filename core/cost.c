@@ -1,0 +1,76 @@
+#include "core/cost.h"
+#include <math.h>
+
+static double
+matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
+{
+  const double rate[WEFT_N_DTYPE] = {
+    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16, [WEFT_FP16] = c->f.gpu_bf16,
+    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32,
+  };
+  return rate[dtype];
+}
+
+/* The output of a matmul op: (rows, columns, depth) of what its tiles cover. */
+static void
+tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns, double *depth)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+
+  *rows = kind == WEFT_OP_MATMUL_WGRAD ? n : m;
+  *columns = kind == WEFT_OP_MATMUL ? n : k;
+  *depth = kind == WEFT_OP_MATMUL ? k : kind == WEFT_OP_MATMUL_DGRAD ? n : m;
+}
+
+/* Seconds of a matmul from its tiles: whole waves of full tiles. */
+static double
+matmul_seconds (const struct weft_cluster *c, const union weft_stack *stack, enum weft_op_kind kind,
+                const struct weft_shape *s, double sms)
+{
+  double rows, columns, depth;
+
+  tiled_extent (kind, s, &rows, &columns, &depth);
+  double tiles = ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
+  double tile_flops = 2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
+  double sm_rate = matmul_rate (c, s->dtype) / c->f.gpu_sms;
+  return ceil (tiles / sms) * tile_flops / sm_rate;
+}
+
+static gboolean
+is_matmul (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+}
+
+double
+weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack, enum weft_op_kind kind,
+                  const struct weft_shape *s, uint32_t sms_taken)
+{
+  double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
+  double flops = weft_op_info[kind].flops (s), bytes = weft_op_info[kind].bytes (s), work = 0;
+
+  if (kind == WEFT_OP_RELEASE)
+    return 0;
+  if (is_matmul (kind))
+    work = matmul_seconds (c, stack, kind, s, sms);
+  else if (kind == WEFT_OP_ATTENTION)
+    work = flops / (matmul_rate (c, s->dtype) * stack->attention_forward_share * share);
+  else if (kind == WEFT_OP_ATTENTION_BWD)
+    work = flops / (matmul_rate (c, s->dtype) * stack->attention_backward_share * share);
+  /* Half of the SMs already saturate memory; below that bandwidth falls with them. */
+  double memory = bytes / (c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share));
+  return stack->kernel_gap + fmax (work, memory);
+}
+
+uint32_t
+weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  switch (weft_op_info[kind].class) {
+  case WEFT_CLASS_COLLECTIVE:
+    return stack->collective_sms;
+  case WEFT_CLASS_P2P:
+    return stack->p2p_sms;
+  default:
+    return 0;
+  }
+}

@@ -1,0 +1,144 @@
+/* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss on
+ * the last. */
+#include "core/step.h"
+
+static uint32_t
+activation (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
+}
+
+static uint32_t
+end_weight (const struct weft_step *s, enum weft_end_param which)
+{
+  return weft_params_weight (s, s->end_param[which]);
+}
+
+/* The output head: its own matrix, or the embedding when both are on one stage. */
+static uint32_t
+head_param (const struct weft_step *s)
+{
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  return own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
+}
+
+/* Tokens of the next microbatch come while this one computes, not earlier: their memory is then free of
+ * whoever had it before. */
+static uint32_t
+load (struct weft_step *s, const char *name)
+{
+  uint32_t buf = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_INT32, s->tokens, name);
+
+  weft_emit_on (s, WEFT_LANE_H2D,
+                (struct weft_op) { .kind = WEFT_OP_COPY_IN, .name = weft_build_name (s->b, name) },
+                WEFT_SHAPE (WEFT_INT32, s->tokens), WEFT_USES (WEFT_W (buf)));
+  weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
+  return buf;
+}
+
+void
+weft_ends_load (struct weft_step *s, uint32_t micro)
+{
+  struct weft_op at = s->at;
+
+  s->at.micro = micro;
+  if (weft_step_is_first (s))
+    s->saved_end[micro].ids = load (s, "ids");
+  if (weft_step_is_last (s))
+    s->saved_end[micro].targets = load (s, "targets");
+  s->at = at;
+}
+
+uint32_t
+weft_embed_forward (struct weft_step *s, uint32_t micro)
+{
+  uint32_t x = activation (s, s->model->hidden_size, "embedding");
+
+  weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (end_weight (s, WEFT_EMBED_WEIGHT)),
+                        WEFT_R (end_weight (s, WEFT_POSITION_WEIGHT)), WEFT_W (x)));
+  return x;
+}
+
+void
+weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
+{
+  uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
+  uint32_t dtable = weft_params_grad_target (s, table);
+  uint32_t dposition = weft_params_grad_target (s, position);
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_EMBED_BWD, "embedding", shape,
+             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (dx),
+                        { .buf = dtable, .read = fused, .write = 1 },
+                        { .buf = dposition, .read = fused, .write = 1 }));
+  weft_params_grad_done (s, position, dposition);
+  weft_params_grad_done (s, table, dtable);
+}
+
+void
+weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
+{
+  uint64_t h = s->model->hidden_size, v = s->model->vocab_size;
+  struct weft_saved_end *end = &s->saved_end[micro];
+
+  end->x = x;
+  end->normed = activation (s, h, "final_norm");
+  weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
+             WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_FINAL_NORM_WEIGHT)),
+                        WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (end->normed)));
+  end->logits = activation (s, v, "logits");
+  weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->dtype, s->tokens, v, h),
+             WEFT_USES (WEFT_R (end->normed), WEFT_R (weft_params_weight (s, head_param (s))),
+                        WEFT_R (WEFT_NO_BUF), WEFT_W (end->logits)));
+  end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
+  weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->dtype, s->tokens, v),
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
+                        WEFT_RW (s->loss)));
+}
+
+/* The head's weight gradient is complete here, unless the embedding shares the matrix and will add to it
+ * in its own backward. */
+static void
+head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
+{
+  uint32_t w = head_param (s), dw = weft_params_grad_target (s, w);
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
+  gboolean shared = w == s->end_param[WEFT_EMBED_WEIGHT], last = s->last_micro;
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->normed),
+                        { .buf = dw, .read = s->strategy->gradient_accumulation_fusion, .write = 1 },
+                        WEFT_RW (WEFT_NO_BUF)));
+  s->last_micro = last && !shared;
+  weft_params_grad_done (s, w, dw);
+  s->last_micro = last;
+}
+
+uint32_t
+weft_head_backward (struct weft_step *s, uint32_t micro)
+{
+  const struct weft_saved_end *end = &s->saved_end[micro];
+  uint64_t h = s->model->hidden_size, v = s->model->vocab_size;
+
+  weft_emit (s, WEFT_OP_XENT_BWD, "loss", WEFT_SHAPE (s->dtype, s->tokens, v),
+             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
+  uint32_t dn = activation (s, h, "head");
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->dtype, s->tokens, v, h),
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_params_weight (s, head_param (s))), WEFT_W (dn)));
+  head_wgrad (s, end);
+  uint32_t w = s->end_param[WEFT_FINAL_NORM_WEIGHT], bias = s->end_param[WEFT_FINAL_NORM_BIAS];
+  uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+  uint32_t dx = activation (s, h, "dresidual");
+  weft_emit (s, WEFT_OP_NORM_BWD, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
+             WEFT_USES (WEFT_R (dn), WEFT_R (end->x), WEFT_R (weft_params_weight (s, w)),
+                        WEFT_R (WEFT_NO_BUF), WEFT_W (dx), { .buf = dw, .read = fused, .write = 1 },
+                        { .buf = db, .read = fused, .write = 1 }));
+  weft_params_grad_done (s, w, dw);
+  weft_params_grad_done (s, bias, db);
+  return dx;
+}

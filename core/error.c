@@ -1,0 +1,31 @@
+#include "core/error.h"
+
+GQuark
+weft_error_quark (void)
+{
+  return g_quark_from_static_string ("weft_error");
+}
+
+int
+weft_error_exit_status (const GError *error)
+{
+  static const int status[] = {
+#define WEFT_ERROR_ROW(id, exit_status, doc) [id] = exit_status,
+    WEFT_ERROR_LIST (WEFT_ERROR_ROW)
+#undef WEFT_ERROR_ROW
+  };
+  if (error->domain != WEFT_ERROR)
+    return 1;
+  return status[error->code];
+}
+
+gboolean
+weft_bad_input (GError **error, const char *format, ...)
+{
+  va_list args;
+  va_start (args, format);
+  g_autofree char *message = g_strdup_vprintf (format, args);
+  va_end (args);
+  g_set_error_literal (error, WEFT_ERROR, WEFT_ERROR_INPUT, message);
+  return FALSE;
+}

@@ -1,0 +1,74 @@
+/* Sends and receives between the cells of the pipeline grid, in Megatron-Core's non-interleaved order
+ * (schedules.py forward_backward_pipelining_without_interleaving; knobs.md D.3):
+ *
+ *   F then F:  send_forward, then recv_forward
+ *   F then B:  {send_forward, recv_backward} as one exchange with the next stage
+ *   B then F:  {send_backward, recv_forward} as one exchange with the stage before
+ *   B then B:  send_backward, then recv_backward
+ *
+ * batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
+#include "core/step.h"
+
+static uint64_t
+payload (const struct weft_step *s)
+{
+  return s->tokens * s->model->hidden_size;
+}
+
+static void
+transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int peer, uint32_t buf,
+          const struct weft_cell *cell)
+{
+  struct weft_op row = { .kind = kind,
+                         .group = WEFT_GROUP_PP,
+                         .peer = peer,
+                         .flags = s->at.flags,
+                         .name = weft_build_name (s->b, name) };
+  struct weft_op at = s->at;
+
+  s->at.micro = cell->micro;
+  s->at.phase = cell->phase;
+  s->exchange = weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (s->p2p_dtype, payload (s)),
+                              &(const struct weft_use){ .buf = buf,
+                                                        .read = kind == WEFT_OP_SEND,
+                                                        .write = kind == WEFT_OP_RECV }, 1);
+  s->at = at;
+}
+
+static gboolean
+send (struct weft_step *s, const struct weft_cell *done)
+{
+  gboolean forward = done->phase == WEFT_PHASE_FORWARD;
+
+  if (forward ? weft_step_is_last (s) : weft_step_is_first (s))
+    return FALSE;
+  transfer (s, forward ? "send_forward" : "send_backward", WEFT_OP_SEND, forward ? 1 : -1,
+            forward ? s->output[done->micro] : s->input_grad[done->micro], done);
+  return TRUE;
+}
+
+static void
+receive (struct weft_step *s, const struct weft_cell *next)
+{
+  gboolean forward = next->phase == WEFT_PHASE_FORWARD;
+
+  if (forward ? weft_step_is_first (s) : weft_step_is_last (s))
+    return;
+  uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
+                                   forward ? "input" : "dresidual");
+  weft_build_buf_at (s->b, buf)->micro = next->micro;
+  transfer (s, forward ? "recv_forward" : "recv_backward", WEFT_OP_RECV, forward ? -1 : 1, buf, next);
+  (forward ? s->output : s->input_grad)[next->micro] = buf;
+}
+
+void
+weft_exchange (struct weft_step *s, const struct weft_cell *done, const struct weft_cell *next)
+{
+  gboolean sent = done && send (s, done);
+
+  if (!next)
+    return;
+  s->at.flags = sent && done->phase != next->phase ? WEFT_OP_GROUPED : 0;
+  receive (s, next);
+  s->at.flags = 0;
+}

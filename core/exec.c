@@ -1,0 +1,40 @@
+#include "core/exec.h"
+
+static gboolean
+enqueue (weft_exec *x, const weft_program *p, uint32_t row, uint32_t op, GError **error)
+{
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+    if (!x->ops->wait (x, row, p->op[op].lane, p->deps[d], error))
+      return FALSE;
+  return x->ops->issue (x, row, op, error);
+}
+
+gboolean
+weft_exec_walk (weft_exec *x, uint32_t row, GError **error)
+{
+  const weft_program *p = x->plan->role[x->actors->role[row]];
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (!enqueue (x, p, row, op, error))
+      return FALSE;
+  return TRUE;
+}
+
+weft_timeline *
+weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
+               const struct weft_exec_options *options, GError **error)
+{
+  gint64 start = g_get_monotonic_time ();
+  weft_exec *x = ops->open (plan, options, error);
+  gboolean ok = x != NULL;
+  weft_timeline *timeline = NULL;
+
+  for (uint32_t row = 0; ok && row < x->actors->n; row++)
+    ok = weft_exec_walk (x, row, error);
+  if (ok)
+    timeline = ops->drain (x, error);
+  ops->close (x);
+  if (timeline)
+    timeline->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
+  return timeline;
+}

@@ -1,0 +1,46 @@
+/* exec.h - an executor is a machine with lanes and events, like a GPU with streams.
+ *
+ *  - ops on one lane of one rank run in the order they were issued;
+ *  - lanes run side by side; wait() makes a lane stand until an op of the same rank has ended;
+ *  - a collective starts when the last member of its group has issued it, a send when its receive has;
+ *  - open, wait and issue only enqueue; drain returns when everything has run.
+ *
+ * The walk in exec.c is the same for all: what is predicted is what is run. */
+#pragma once
+#include "core/timeline.h"
+
+typedef struct weft_exec weft_exec;
+
+struct weft_exec_options {
+  gboolean unfolded;     /* simulate every rank */
+  gboolean step_by_step; /* collectives round by round instead of as fluid flows */
+};
+
+#define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
+#define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
+
+struct weft_exec_ops {
+  const char *name, *doc;
+  uint32_t flags;
+  weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options, GError **error);
+  gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
+  gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
+  weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
+  void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
+};
+
+/* Every executor's own state begins with this. */
+struct weft_exec {
+  const struct weft_exec_ops *ops;
+  const weft_plan *plan;
+  weft_actors *actors; /* the ranks it runs: rows of the timeline; owned */
+};
+
+extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
+
+/* Walks every row of the executor and drains it.  The whole of "run this plan on that machine". */
+weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
+                              const struct weft_exec_options *options, GError **error);
+
+/* Enqueues one row: for each op its waits, then the op. */
+gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

@@ -1,0 +1,76 @@
+/* field.h - a closed set of named settings is one table; parsing, printing, checking, help and docs
+ * are loops over it.
+ *
+ * Four tables use this: strategy.def (knobs), model.def, cluster.def, stack.def, and train.def.  A row
+ * holds text only: the default goes through the parser, so a wrong default fails the first test.
+ * A value is 8 bytes, an int64_t or a double, so a struct of settings is also an array of values:
+ *
+ *   union weft_strategy { struct { int64_t tensor_model_parallel_size; ... }; union weft_value at[N]; }
+ */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+/* X(ID, "word", "doc"): the enum constant is spelled whole, so grep finds it. */
+#define WEFT_WORD_ID(id, text, doc) id,
+#define WEFT_WORD_TEXT(id, text, doc) text,
+
+enum weft_type {
+  WEFT_TYPE_INT,    /* int64_t within [lo, hi] */
+  WEFT_TYPE_BOOL,   /* 0 or 1 */
+  WEFT_TYPE_REAL,   /* double in `unit`, within [lo, hi] */
+  WEFT_TYPE_WORD,   /* index into words[] */
+  WEFT_TYPE_TEXT,   /* GQuark of the text */
+  WEFT_TYPE_METHOD, /* an API entry: documented here, cannot be set */
+};
+
+/* The value of an optional field that is not given; prints and parses as "none". */
+#define WEFT_NONE INT64_MIN
+
+union weft_value {
+  int64_t i;
+  double r;
+};
+
+struct weft_field {
+  const char *name;
+  enum weft_type type;
+  const char *def;          /* "none" makes the field optional */
+  const char *lo, *hi;      /* inclusive, NULL: unbounded */
+  const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
+  const char *const *words; /* NULL-terminated, for WEFT_TYPE_WORD */
+  const char *source;       /* classes or files it comes from, space separated */
+  const char *affects;      /* subset of "program memory cost executor init", "none", or "not yet" */
+  const char *aliases;      /* other spellings, space separated, or "" */
+  const char *doc;          /* one line */
+};
+
+struct weft_table {
+  const char *noun; /* "knob", "model field": used in messages */
+  const struct weft_field *field;
+  unsigned n;
+};
+
+const char *weft_type_word (enum weft_type type);
+
+/* Parses every default.  A default that does not parse aborts: it is a bug in the table. */
+void weft_table_defaults (const struct weft_table *table, union weft_value *values);
+
+/* Row number by name or alias, ignoring case, dashes and underscores; -1 when unknown. */
+int weft_table_find (const struct weft_table *table, const char *name);
+
+/* Sets "unknown <noun> NAME; did you mean OTHER?".  Always returns FALSE. */
+gboolean weft_table_unknown (const struct weft_table *table, const char *name, GError **error);
+
+gboolean weft_field_parse (const struct weft_field *field, const char *text, union weft_value *value,
+                           GError **error);
+gboolean weft_field_is_default (const struct weft_field *field, union weft_value value);
+
+/* Inverts weft_field_parse().  Caller frees. */
+char *weft_field_print (const struct weft_field *field, union weft_value value);
+
+/* "1..1024", "none|selective|full", "true|false": for help and messages.  Caller frees. */
+char *weft_field_range (const struct weft_field *field);
+
+/* `affects` begins with "not yet": the field is known, but nothing reads it so far. */
+gboolean weft_field_is_pending (const struct weft_field *field);

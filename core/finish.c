@@ -1,0 +1,181 @@
+/* What follows the last backward, in Megatron-Core's order (knobs.md B.8, B.9): join the buckets, add
+ * the two copies of a tied embedding, measure the gradient norm, clip, update, gather. */
+#include "core/step.h"
+
+static uint32_t
+flat_state (struct weft_step *s, uint64_t elements, const char *name)
+{
+  return weft_step_permanent (s, WEFT_BUF_OPTIMIZER, WEFT_FP32, elements, name);
+}
+
+static uint64_t
+shard_size (const struct weft_step *s, uint32_t k)
+{
+  uint32_t view = s->bucket[k].grad_shard;
+  return weft_build_buf_at (s->b, view)->bytes / weft_dtype_bytes (s->grad_dtype);
+}
+
+/* One flat buffer of a state for all buckets, and each bucket's view of it. */
+static void
+add_state (struct weft_step *s, const char *name, size_t member, gboolean wanted)
+{
+  uint64_t total = 0, start = 0;
+  uint32_t flat = WEFT_NO_BUF;
+
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    total += shard_size (s, k);
+  if (wanted)
+    flat = flat_state (s, total, name);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    uint64_t n = shard_size (s, k);
+    uint32_t *view = (uint32_t *) (void *) ((char *) &s->bucket[k] + member);
+    *view = wanted ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
+    start += n;
+  }
+}
+
+static void
+add_states (struct weft_step *s)
+{
+  add_state (s, "master", offsetof (struct weft_bucket_state, master), s->dtype != WEFT_FP32);
+  add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), TRUE);
+  add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), TRUE);
+  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32), s->grad_dtype != WEFT_FP32);
+}
+
+/* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
+static uint32_t
+reduce_scalar (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce, uint32_t buf,
+               const char *name)
+{
+  if (weft_mesh_group_size (s->mesh, group) == 1)
+    return WEFT_NO_OP;
+  struct weft_op row = { .kind = WEFT_OP_ALL_REDUCE,
+                         .group = group,
+                         .reduce = reduce,
+                         .name = weft_build_name (s->b, name) };
+  const struct weft_buf *b = weft_build_buf_at (s->b, buf);
+  uint64_t n = b->bytes / weft_dtype_bytes (b->dtype);
+  return weft_emit_on (s, weft_group_lane (group), row, WEFT_SHAPE (b->dtype, n),
+                       WEFT_USES (WEFT_RW (buf)));
+}
+
+static uint32_t
+tied_param (const struct weft_step *s)
+{
+  if (s->mesh->pp == 1 || !s->model->share_embeddings_and_output_weights)
+    return WEFT_NO_PARAM;
+  return weft_step_is_first (s)  ? s->end_param[WEFT_EMBED_WEIGHT]
+         : weft_step_is_last (s) ? s->end_param[WEFT_HEAD_WEIGHT]
+                                 : WEFT_NO_PARAM;
+}
+
+/* The whole gradient travels although only one slice of it is this rank's (knobs.md B.8, row 5). */
+static uint32_t
+reduce_tied (struct weft_step *s, uint32_t param)
+{
+  uint32_t last = weft_build_last (s->b, WEFT_LANE_GPU);
+  uint32_t bucket = s->bucket[s->layout.place[param].bucket].reduced;
+  uint32_t op = reduce_scalar (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM,
+                               g_array_index (s->params, struct weft_param, param).grad, "tied embedding");
+
+  weft_build_dep (s->b, bucket != WEFT_NO_OP ? bucket : last);
+  return op;
+}
+
+static uint32_t
+owned_grad (const struct weft_step *s, uint32_t k)
+{
+  return s->bucket[k].grad32 != WEFT_NO_BUF ? s->bucket[k].grad32 : s->bucket[k].grad_shard;
+}
+
+static gboolean
+only_duplicates (const struct weft_step *s, uint32_t k)
+{
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k && !g_array_index (s->params, struct weft_param, i).duplicate)
+      return FALSE;
+  return TRUE;
+}
+
+static void
+measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    uint64_t n = shard_size (s, k);
+    gboolean waits = tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k;
+
+    if (s->bucket[k].grad32 != WEFT_NO_BUF) {
+      struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, n);
+      shape.out_dtype = WEFT_FP32;
+      weft_emit (s, WEFT_OP_CAST, "grad_fp32", shape,
+                 WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
+      if (waits)
+        weft_build_dep (s->b, tied_reduced);
+      waits = FALSE;
+    }
+    if (only_duplicates (s, k) || s->job->train.clip_grad == 0)
+      continue;
+    weft_emit (s, WEFT_OP_GRAD_NORM, "grad_norm", WEFT_SHAPE (WEFT_FP32, n),
+               WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_RW (s->squares)));
+    if (waits)
+      weft_build_dep (s->b, tied_reduced);
+  }
+}
+
+static void
+clip (struct weft_step *s)
+{
+  if (s->job->train.clip_grad == 0)
+    return;
+  /* Every rank of one distributed optimizer holds another slice; without it, replicas hold the same. */
+  reduce_scalar (s, s->strategy->use_distributed_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP,
+                 WEFT_REDUCE_SUM, s->squares, "grad_norm");
+  weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
+             WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
+}
+
+static void
+update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  uint32_t factor = s->job->train.clip_grad == 0 ? WEFT_NO_BUF : s->factor;
+
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    const struct weft_bucket_state *b = &s->bucket[k];
+    weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->dtype, shard_size (s, k)),
+               WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor), WEFT_RW (b->weight_shard),
+                          WEFT_RW (b->master), WEFT_RW (b->m), WEFT_RW (b->v)));
+    if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+      weft_build_dep (s->b, tied_reduced);
+  }
+}
+
+/* The loss is averaged over replicas and leaves for the log, with the norm. */
+static void
+report (struct weft_step *s)
+{
+  struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
+
+  if (weft_step_is_last (s))
+    reduce_scalar (s, WEFT_GROUP_DP, WEFT_REDUCE_AVG, s->loss, "loss");
+  weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 2),
+                WEFT_USES (WEFT_R (s->loss), WEFT_R (s->squares)));
+}
+
+void
+weft_finish (struct weft_step *s)
+{
+  uint32_t tied = tied_param (s), tied_reduced = WEFT_NO_OP;
+
+  s->at = (struct weft_op) { .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO, .phase = WEFT_PHASE_REDUCE };
+  weft_ddp_finish (s);
+  if (tied != WEFT_NO_PARAM)
+    tied_reduced = reduce_tied (s, tied);
+  s->at.phase = WEFT_PHASE_OPTIMIZER;
+  add_states (s);
+  measure_norm (s, tied, tied_reduced);
+  clip (s);
+  update (s, tied, tied_reduced);
+  weft_ddp_gather_all (s);
+  report (s);
+}

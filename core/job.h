@@ -1,0 +1,92 @@
+/* job.h - what a user asks for: model, cluster, batch and precision, stack, strategy.
+ *
+ * A job is a file (INI), flags, or both; flags override the file.  Every error names where the wrong
+ * word stands: file, line, section and key, or the flag. */
+#pragma once
+#include "core/cluster.h"
+#include "core/conf.h"
+#include "core/model.h"
+#include "core/strategy.h"
+
+enum weft_train_field {
+#define FIELD_INT(name, ...) WEFT_TRAIN_##name,
+#define FIELD_WORD(name, ...) WEFT_TRAIN_##name,
+#define FIELD_REAL(name, ...) WEFT_TRAIN_##name,
+#include "core/train.def"
+  WEFT_N_TRAIN_FIELD
+};
+
+union weft_train {
+  struct {
+#define FIELD_INT(name, ...) int64_t name;
+#define FIELD_WORD(name, ...) int64_t name;
+#define FIELD_REAL(name, ...) double name;
+#include "core/train.def"
+  };
+  union weft_value at[WEFT_N_TRAIN_FIELD];
+};
+
+extern const struct weft_table weft_train_table;
+
+struct weft_job {
+  union weft_model model;
+  struct weft_cluster cluster;
+  union weft_train train;
+  union weft_stack stack;
+  union weft_strategy strategy;
+  gboolean knob_set[WEFT_N_KNOB];          /* given by the user: the planner leaves them alone */
+  gboolean train_set[WEFT_N_TRAIN_FIELD];
+};
+
+/* One setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
+struct weft_setting {
+  char *section, *key, *value, *where;
+};
+
+/* Collects settings: all of a file, or one flag.  Order matters, the later wins. */
+typedef struct weft_settings weft_settings;
+weft_settings *weft_settings_new (void);
+void weft_settings_free (weft_settings *settings);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_settings, weft_settings_free)
+gboolean weft_settings_add_file (weft_settings *settings, const char *path, GError **error);
+void weft_settings_add (weft_settings *settings, const char *section, const char *key,
+                        const char *value, const char *where);
+
+/* The section a flag belongs to ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster,
+ * "num-layers" -> model, ...), its canonical key, and whether it is boolean; FALSE when unknown. */
+gboolean weft_job_flag (const char *flag, const char **section, const char **key, gboolean *boolean);
+
+/* Sets "unknown flag --x; did you mean --y?".  Always returns FALSE. */
+gboolean weft_job_unknown_flag (const char *flag, GError **error);
+
+/* Builds the job: loads the model and the topology, applies every setting in order, fills what follows
+ * (data parallel size, global batch, reduction order), then checks fields, pending knobs and rules. */
+gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error);
+
+/* The same without the rules: a planner starts from a job whose open knobs may break them. */
+gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
+
+/* Applies the rules of rules.def to a finished job; the error begins with the rule's name. */
+gboolean weft_job_check (const struct weft_job *job, GError **error);
+
+/* Fills what follows from other settings; done by weft_job_build, again by the planner per candidate. */
+void weft_job_derive (struct weft_job *job);
+
+/* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of
+ * one rank: what remains of the GPUs and of the global batch.  Valid after the rules passed. */
+int64_t weft_job_dp (const struct weft_job *job);
+int64_t weft_job_microbatches (const struct weft_job *job);
+
+/* rules.def as a table, for `weft rules` and the tests. */
+struct weft_rule {
+  const char *name, *doc;
+  gboolean warning; /* printed, not refused */
+};
+extern const struct weft_rule weft_rules[];
+extern const unsigned weft_n_rules;
+
+/* Warnings of a job, one char * each; the array owns them. */
+GPtrArray *weft_job_warnings (const struct weft_job *job);
+
+/* The job as an INI text that builds the same job.  Caller frees. */
+char *weft_job_print (const struct weft_job *job);

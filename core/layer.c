@@ -1,0 +1,236 @@
+/* One transformer layer as kernels.
+ *
+ *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
+ *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
+ *
+ * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
+ * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
+ * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
+ * 2205.05198, section 4; knobs.md F.1).  Norm statistics are rebuilt in backward and cost nothing here. */
+#include "core/step.h"
+
+struct widths {
+  uint64_t t, h, q, qkv, f, up;
+};
+
+static struct widths
+widths (const struct weft_step *s)
+{
+  const union weft_model *m = s->model;
+  uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
+
+  return (struct widths) { .t = s->tokens,
+                           .h = m->hidden_size,
+                           .q = q,
+                           .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
+                           .f = m->ffn_hidden_size,
+                           .up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1) };
+}
+
+static uint32_t
+activation (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
+}
+
+static uint32_t
+weight (struct weft_step *s, enum weft_layer_param which)
+{
+  return weft_params_weight (s, weft_params_layer (s, which));
+}
+
+static uint32_t
+norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
+{
+  uint32_t y = activation (s, s->model->hidden_size, name);
+
+  weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)), WEFT_W (y)));
+  return y;
+}
+
+static uint32_t
+linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x, uint64_t n,
+        uint64_t k)
+{
+  uint32_t y = activation (s, n, name);
+
+  weft_emit (s, WEFT_OP_MATMUL, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
+             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)), WEFT_W (y)));
+  return y;
+}
+
+static uint32_t
+add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
+{
+  uint32_t y = activation (s, s->model->hidden_size, name);
+
+  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+             WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));
+  return y;
+}
+
+static uint64_t
+head_rows (const struct weft_step *s)
+{
+  return s->tokens * (s->model->num_attention_heads + s->model->num_query_groups);
+}
+
+static struct weft_shape
+attention_shape (const struct weft_step *s)
+{
+  const union weft_model *m = s->model;
+  return WEFT_SHAPE (s->dtype, s->tokens / m->seq_length, m->seq_length, m->num_attention_heads,
+                     m->num_query_groups, m->kv_channels);
+}
+
+static void
+turn_heads (struct weft_step *s, struct weft_saved *saved)
+{
+  const union weft_model *m = s->model;
+
+  if (m->qk_layernorm) {
+    saved->raw = activation (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
+    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+               WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weight (s, WEFT_Q_NORM_WEIGHT)),
+                          WEFT_R (weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
+  }
+  if (m->position_embedding_type == WEFT_ROPE)
+    weft_emit (s, WEFT_OP_ROPE, "rope", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+               WEFT_USES (WEFT_RW (saved->qkv)));
+}
+
+/* Forward and backward op of each activation, and its label. */
+static const struct {
+  enum weft_op_kind forward, backward;
+  const char *name;
+} activations[] = {
+  [WEFT_GELU] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
+  [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu" },
+  [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
+};
+
+static uint32_t
+mlp_forward (struct weft_step *s, const struct widths *w, struct weft_saved *saved)
+{
+  saved->n2 = norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+  saved->u = linear (s, "fc1", WEFT_FC1_WEIGHT, saved->n2, w->up, w->h);
+  saved->a = activation (s, w->f, "act");
+  weft_emit (s, activations[s->model->activation].forward, activations[s->model->activation].name,
+             WEFT_SHAPE (s->dtype, w->t, w->f), WEFT_USES (WEFT_R (saved->u), WEFT_W (saved->a)));
+  return linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, w->h, w->f);
+}
+
+uint32_t
+weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
+{
+  struct widths w = widths (s);
+
+  s->at.layer = layer;
+  saved->x = x;
+  saved->raw = WEFT_NO_BUF;
+  saved->n1 = norm (s, "norm1", WEFT_NORM1_WEIGHT, x);
+  saved->qkv = linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w.qkv, w.h);
+  turn_heads (s, saved);
+  saved->o = activation (s, w.q, "attention");
+  saved->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32,
+                                 w.t * s->model->num_attention_heads, "lse");
+  weft_emit (s, WEFT_OP_ATTENTION, "attention", attention_shape (s),
+             WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
+  uint32_t p = linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w.h, w.q);
+  saved->x1 = add (s, "residual1", x, p);
+  uint32_t y = add (s, "residual2", saved->x1, mlp_forward (s, &w, saved));
+  s->at.layer = WEFT_NO_LAYER;
+  return y;
+}
+
+/* dy -> dx through y = x w^T: input gradient first, then the weight gradient that buckets wait for. */
+static uint32_t
+linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
+                 uint32_t x, uint64_t n, uint64_t k)
+{
+  uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
+  uint32_t dx = activation (s, k, name);
+
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
+             WEFT_USES (WEFT_R (dy), WEFT_R (weft_params_weight (s, w)), WEFT_W (dx)));
+  uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, n, k);
+  shape.out_dtype = s->grad_dtype;
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, name, shape,
+             WEFT_USES (WEFT_R (dy), WEFT_R (x), { .buf = dw, .read = fused, .write = 1 },
+                        { .buf = db, .read = fused, .write = 1 }));
+  weft_params_grad_done (s, w, dw);
+  weft_params_grad_done (s, bias, db);
+  return dx;
+}
+
+static void
+norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
+               uint32_t x, uint32_t dresidual)
+{
+  uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
+  uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+
+  weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+             WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)), WEFT_R (dresidual),
+                        WEFT_W (dresidual), { .buf = dw, .read = fused, .write = 1 },
+                        { .buf = db, .read = fused, .write = 1 }));
+  weft_params_grad_done (s, w, dw);
+  weft_params_grad_done (s, bias, db);
+}
+
+static void
+turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+{
+  const union weft_model *m = s->model;
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+
+  if (m->position_embedding_type == WEFT_ROPE)
+    weft_emit (s, WEFT_OP_ROPE_BWD, "rope", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+               WEFT_USES (WEFT_RW (dqkv)));
+  if (!m->qk_layernorm)
+    return;
+  uint32_t q = weft_params_layer (s, WEFT_Q_NORM_WEIGHT), k = weft_params_layer (s, WEFT_K_NORM_WEIGHT);
+  uint32_t dq = weft_params_grad_target (s, q), dk = weft_params_grad_target (s, k);
+  weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+             WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
+                        WEFT_R (weft_params_weight (s, k)), { .buf = dq, .read = fused, .write = 1 },
+                        { .buf = dk, .read = fused, .write = 1 }));
+  weft_params_grad_done (s, q, dq);
+  weft_params_grad_done (s, k, dk);
+}
+
+static void
+mlp_backward (struct weft_step *s, const struct widths *w, const struct weft_saved *saved, uint32_t dres)
+{
+  uint32_t da = linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dres, saved->a, w->h, w->f);
+  uint32_t du = activation (s, w->up, "dact");
+
+  weft_emit (s, activations[s->model->activation].backward, activations[s->model->activation].name,
+             WEFT_SHAPE (s->dtype, w->t, w->f),
+             WEFT_USES (WEFT_R (saved->u), WEFT_R (da), WEFT_W (du)));
+  uint32_t dn2 = linear_backward (s, "fc1", WEFT_FC1_WEIGHT, du, saved->n2, w->up, w->h);
+  norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
+}
+
+uint32_t
+weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved, uint32_t dres)
+{
+  struct widths w = widths (s);
+
+  s->at.layer = layer;
+  mlp_backward (s, &w, saved, dres);
+  uint32_t d_o = linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w.h, w.q);
+  uint32_t dqkv = activation (s, w.qkv, "dqkv");
+  weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
+             WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
+                        WEFT_W (dqkv)));
+  turn_heads_backward (s, saved, dqkv);
+  uint32_t dn1 = linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv, saved->n1, w.qkv, w.h);
+  norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, dres);
+  s->at.layer = WEFT_NO_LAYER;
+  return dres;
+}

@@ -1,0 +1,304 @@
+#include "core/memory.h"
+#include <string.h>
+
+/* Free bytes, and the ops on each lane that must have ended before they are taken. */
+struct chunk {
+  uint64_t from, to;
+  uint32_t until[WEFT_N_LANE];
+};
+
+struct planner {
+  weft_program *p;
+  uint32_t *before;
+  double *start, *end;  /* of the earliest schedule */
+  GArray *free[WEFT_N_POOL]; /* struct chunk, by address, never adjacent */
+  uint64_t top[WEFT_N_POOL];
+  struct chunk *last_use;    /* by owner: `until` only, of its own uses */
+  GArray *edges;             /* uint32_t[2] */
+};
+
+static uint64_t
+align (uint64_t bytes)
+{
+  return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
+}
+
+/* The role by itself: lanes in order, dependencies, no waiting for others. */
+static void
+earliest_schedule (struct planner *m, const double *seconds)
+{
+  const weft_program *p = m->p;
+  double lane_end[WEFT_N_LANE] = { 0 };
+
+  m->start = g_new (double, p->n_op + 1);
+  m->end = g_new (double, p->n_op + 1);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    double ready = lane_end[p->op[op].lane];
+    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+      ready = MAX (ready, m->end[p->deps[d]]);
+    if (p->op[op].flags & WEFT_OP_GROUPED)
+      ready = MIN (ready, m->start[p->lane_ops[p->op[op].lane][p->pos[op] - 1]]);
+    m->start[op] = ready;
+    m->end[op] = ready + (seconds ? seconds[op] : 1);
+    lane_end[p->op[op].lane] = MAX (lane_end[p->op[op].lane], m->end[op]);
+  }
+}
+
+static void
+find_last_uses (struct planner *m)
+{
+  const weft_program *p = m->p;
+
+  m->last_use = g_new (struct chunk, p->n_buf + 1);
+  memset (m->last_use, 0xff, (p->n_buf + 1) * sizeof *m->last_use);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+      if (p->uses[u].buf != WEFT_NO_BUF)
+        m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
+}
+
+enum readiness { NOT_YET, WITH_EDGES, READY };
+
+static enum readiness
+readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
+{
+  enum readiness result = READY;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    uint32_t last = chunk->until[lane];
+    if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
+      continue;
+    /* Not ordered on one lane: both belong to one group and run at once. */
+    if (last >= op || lane == m->p->op[op].lane || m->end[last] > m->start[op])
+      return NOT_YET;
+    result = WITH_EDGES;
+  }
+  return result;
+}
+
+static void
+add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
+{
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    uint32_t edge[2] = { chunk->until[lane], op };
+    if (edge[0] != WEFT_NO_OP && !weft_ordered (m->p, m->before, edge[0], op))
+      g_array_append_val (m->edges, edge);
+  }
+}
+
+/* Index of the best chunk, or -1: fits, needs no edge if possible, wastes least. */
+static int
+best_chunk (const struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
+{
+  const GArray *free = m->free[pool];
+  enum readiness best_ready = NOT_YET;
+  uint64_t best_size = 0;
+  int best = -1;
+
+  for (guint i = 0; i < free->len; i++) {
+    const struct chunk *chunk = &g_array_index (free, struct chunk, i);
+    uint64_t size = chunk->to - chunk->from;
+    if (size < bytes || (best_ready == READY && size >= best_size))
+      continue;
+    enum readiness ready = readiness (m, chunk, op);
+    if (ready > best_ready || (ready == best_ready && ready != NOT_YET && size < best_size)) {
+      best = i;
+      best_ready = ready;
+      best_size = size;
+    }
+  }
+  return best;
+}
+
+/* The arena grows; a free chunk that touches its end is the beginning of the new place when ready. */
+static uint64_t
+grow (struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
+{
+  GArray *free = m->free[pool];
+  uint64_t at = m->top[pool];
+
+  if (free->len) {
+    const struct chunk *last = &g_array_index (free, struct chunk, free->len - 1);
+    if (last->to == at && readiness (m, last, op) == READY) {
+      at = last->from;
+      g_array_set_size (free, free->len - 1);
+    }
+  }
+  m->top[pool] = at + bytes;
+  return at;
+}
+
+static uint64_t
+take (struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
+{
+  int i = best_chunk (m, pool, bytes, op);
+
+  if (i < 0)
+    return grow (m, pool, bytes, op);
+  struct chunk *chunk = &g_array_index (m->free[pool], struct chunk, i);
+  uint64_t at = chunk->from;
+  add_edges (m, chunk, op);
+  chunk->from += bytes;
+  if (chunk->from == chunk->to)
+    g_array_remove_index (m->free[pool], i);
+  return at;
+}
+
+static void
+merge (struct chunk *into, const struct chunk *other)
+{
+  into->from = MIN (into->from, other->from);
+  into->to = MAX (into->to, other->to);
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    if (other->until[lane] != WEFT_NO_OP &&
+        (into->until[lane] == WEFT_NO_OP || other->until[lane] > into->until[lane]))
+      into->until[lane] = other->until[lane];
+}
+
+static void
+give_back (struct planner *m, enum weft_pool pool, const struct chunk *chunk)
+{
+  GArray *free = m->free[pool];
+  guint low = 0, high = free->len;
+
+  while (low < high) {
+    guint middle = (low + high) / 2;
+    if (g_array_index (free, struct chunk, middle).from < chunk->from)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  gboolean joins_left = low > 0 && g_array_index (free, struct chunk, low - 1).to == chunk->from;
+  gboolean joins_right = low < free->len && g_array_index (free, struct chunk, low).from == chunk->to;
+  if (joins_left)
+    merge (&g_array_index (free, struct chunk, low - 1), chunk);
+  else if (joins_right)
+    merge (&g_array_index (free, struct chunk, low), chunk);
+  else
+    g_array_insert_vals (free, low, chunk, 1);
+  if (joins_left && joins_right) {
+    merge (&g_array_index (free, struct chunk, low - 1), &g_array_index (free, struct chunk, low));
+    g_array_remove_index (free, low);
+  }
+}
+
+static gboolean
+is_placed (const struct weft_buf *b)
+{
+  return b->base == WEFT_NO_BUF && b->bytes && !b->permanent && b->first != WEFT_NO_OP;
+}
+
+/* Buffers by the op of their first (or last) use: next[] chains from head[op]. */
+static void
+chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *next)
+{
+  memset (head, 0xff, (p->n_op + 1) * sizeof *head);
+  for (uint32_t i = p->n_buf; i-- > 0;)
+    if (is_placed (&p->buf[i])) {
+      uint32_t op = by_last ? p->buf[i].last : p->buf[i].first;
+      next[i] = head[op];
+      head[op] = i;
+    }
+}
+
+static void
+place_permanent (struct planner *m)
+{
+  for (uint32_t i = 0; i < m->p->n_buf; i++) {
+    struct weft_buf *b = &m->p->buf[i];
+    if (!b->permanent || b->base != WEFT_NO_BUF)
+      continue;
+    b->offset = m->top[b->pool];
+    m->top[b->pool] += align (b->bytes);
+  }
+}
+
+static void
+place_others (struct planner *m)
+{
+  weft_program *p = m->p;
+  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1), *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1), *next_close = g_new (uint32_t, p->n_buf + 1);
+
+  chain_by_op (p, FALSE, opens, next_open);
+  chain_by_op (p, TRUE, closes, next_close);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
+      p->buf[i].offset = take (m, p->buf[i].pool, align (p->buf[i].bytes), op);
+    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
+      m->last_use[i].from = p->buf[i].offset;
+      m->last_use[i].to = p->buf[i].offset + align (p->buf[i].bytes);
+      give_back (m, p->buf[i].pool, &m->last_use[i]);
+    }
+  }
+}
+
+static void
+add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[][WEFT_N_BUF_KIND])
+{
+  for (uint32_t i = 0; i < p->n_buf; i++)
+    if (p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
+      memory->permanent[p->buf[i].pool][p->buf[i].kind] += p->buf[i].bytes;
+  memcpy (live, memory->permanent, sizeof memory->permanent);
+}
+
+/* Most bytes alive in op order: the arena can not be smaller. */
+static void
+find_peak (const weft_program *p, struct weft_memory *memory)
+{
+  uint64_t live[WEFT_N_POOL][WEFT_N_BUF_KIND], sum[WEFT_N_POOL] = { 0 };
+  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1), *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1), *next_close = g_new (uint32_t, p->n_buf + 1);
+
+  add_permanent (p, memory, live);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+      sum[pool] += live[pool][kind];
+    memory->live[pool] = sum[pool];
+    memcpy (memory->at_peak[pool], live[pool], sizeof live[pool]);
+  }
+  chain_by_op (p, FALSE, opens, next_open);
+  chain_by_op (p, TRUE, closes, next_close);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i]) {
+      live[p->buf[i].pool][p->buf[i].kind] += p->buf[i].bytes;
+      sum[p->buf[i].pool] += p->buf[i].bytes;
+    }
+    for (int pool = 0; pool < WEFT_N_POOL; pool++)
+      if (sum[pool] > memory->live[pool]) {
+        memory->live[pool] = sum[pool];
+        memory->peak_op[pool] = op;
+        memcpy (memory->at_peak[pool], live[pool], sizeof live[pool]);
+      }
+    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
+      live[p->buf[i].pool][p->buf[i].kind] -= p->buf[i].bytes;
+      sum[p->buf[i].pool] -= p->buf[i].bytes;
+    }
+  }
+}
+
+void
+weft_memory_plan (weft_program *p, const double *seconds, struct weft_memory *memory)
+{
+  struct planner m = { .p = p, .before = weft_program_order (p),
+                       .edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t)) };
+
+  *memory = (struct weft_memory) { 0 };
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    m.free[pool] = g_array_new (FALSE, FALSE, sizeof (struct chunk));
+  earliest_schedule (&m, seconds);
+  find_last_uses (&m);
+  place_permanent (&m);
+  place_others (&m);
+  find_peak (p, memory);
+  memcpy (memory->planned, m.top, sizeof m.top);
+  memory->n_reuse_deps = m.edges->len;
+  weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    g_array_unref (m.free[pool]);
+  g_array_unref (m.edges);
+  g_free (m.before);
+  g_free (m.start);
+  g_free (m.end);
+  g_free (m.last_use);
+}

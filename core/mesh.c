@@ -1,0 +1,72 @@
+#include "core/mesh.h"
+
+const char *
+weft_group_word (enum weft_group_kind kind)
+{
+  static const char *const words[] = {
+#define WEFT_GROUP_ROW(id, word, lane, doc) [id] = word,
+    WEFT_GROUP_LIST (WEFT_GROUP_ROW)
+#undef WEFT_GROUP_ROW
+  };
+  return words[kind];
+}
+
+struct weft_mesh
+weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
+{
+  return (struct weft_mesh) { tp, cp, dp, pp, tp * cp * dp * pp };
+}
+
+/* One row a kind: the two nested sizes and strides, as functions of the mesh. */
+static struct weft_group
+extent (const struct weft_mesh *m, enum weft_group_kind kind)
+{
+  uint32_t stage = weft_mesh_stage_size (m);
+  const struct weft_group table[WEFT_N_GROUP] = {
+    [WEFT_GROUP_NONE] = { 0, { 1, 1 }, { 0, 0 } },
+    [WEFT_GROUP_TP] = { 0, { m->tp, 1 }, { 1, 0 } },
+    [WEFT_GROUP_CP] = { 0, { m->cp, 1 }, { m->tp, 0 } },
+    [WEFT_GROUP_EP] = { 0, { 1, 1 }, { 0, 0 } },
+    [WEFT_GROUP_DP] = { 0, { m->cp * m->dp, 1 }, { m->tp, 0 } },
+    [WEFT_GROUP_PP] = { 0, { m->pp, 1 }, { stage, 0 } },
+    [WEFT_GROUP_EMBD] = { 0, { m->pp > 1 ? 2 : 1, 1 }, { (m->pp - 1) * stage, 0 } },
+    [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
+    [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },
+  };
+  return table[kind];
+}
+
+struct weft_group
+weft_mesh_group (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind)
+{
+  struct weft_group g = extent (m, kind);
+
+  g.first = rank;
+  for (int level = 0; level < 2; level++)
+    if (g.n[level] > 1)
+      g.first -= rank / g.stride[level] % g.n[level] * g.stride[level];
+  return g;
+}
+
+uint32_t
+weft_group_index (const struct weft_group *g, uint32_t rank)
+{
+  uint32_t away = rank - g->first;
+  uint32_t outer = g->n[1] > 1 ? away / g->stride[1] : 0;
+  uint32_t rest = away - outer * g->stride[1];
+
+  return outer * g->n[0] + (g->n[0] > 1 ? rest / g->stride[0] : 0);
+}
+
+int
+weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role)
+{
+  return kind != WEFT_GROUP_EMBD || role == 0 || role == m->pp - 1;
+}
+
+uint32_t
+weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind)
+{
+  struct weft_group g = extent (m, kind);
+  return weft_group_size (&g);
+}

@@ -1,0 +1,73 @@
+/* mesh.h - ranks as coordinates, groups as arithmetic.
+ *
+ * Rank order is Megatron's tp-cp-ep-dp-pp, first axis fastest.  Dense layers see
+ *   rank = tp + t * (cp + c * (dp + d * pp))
+ * and experts, over the same ranks, (etp, ep, edp, pp).  A group is never an array of ranks: it is
+ * at most two nested strides. */
+#pragma once
+#include <stdint.h>
+
+/*  constant            word     lane it talks on   who is in it */
+#define WEFT_GROUP_LIST(X)                                                                         \
+  X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "nobody: a local op")                                    \
+  X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
+  X (WEFT_GROUP_CP, "cp", WEFT_LANE_CP, "ranks that share a sequence")                             \
+  X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
+  X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
+  X (WEFT_GROUP_PP, "pp", WEFT_LANE_PP, "the stages of one pipeline")                              \
+  X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
+  X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
+  X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
+enum weft_group_kind {
+#define WEFT_GROUP_ROW(id, word, lane, doc) id,
+  WEFT_GROUP_LIST (WEFT_GROUP_ROW)
+#undef WEFT_GROUP_ROW
+      WEFT_N_GROUP
+};
+const char *weft_group_word (enum weft_group_kind kind);
+
+struct weft_mesh {
+  uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
+  uint32_t n_ranks;
+};
+
+/* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
+struct weft_group {
+  uint32_t first, n[2], stride[2];
+};
+
+struct weft_mesh weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp);
+
+static inline uint32_t
+weft_mesh_stage_size (const struct weft_mesh *m)
+{
+  return m->tp * m->cp * m->dp;
+}
+
+/* The pipeline stage of a rank: its role. */
+static inline uint32_t
+weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
+{
+  return rank / weft_mesh_stage_size (m);
+}
+
+struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind);
+
+static inline uint32_t
+weft_group_size (const struct weft_group *g)
+{
+  return g->n[0] * g->n[1];
+}
+
+static inline uint32_t
+weft_group_rank (const struct weft_group *g, uint32_t i)
+{
+  return g->first + i % g->n[0] * g->stride[0] + i / g->n[0] * g->stride[1];
+}
+
+/* Inverts weft_group_rank(). */
+uint32_t weft_group_index (const struct weft_group *g, uint32_t rank);
+
+/* Whether stage `role` takes part in groups of this kind, and the size of such a group. */
+int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
+uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

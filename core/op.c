@@ -1,0 +1,149 @@
+#include "core/op.h"
+#include <string.h>
+
+const char *const weft_lane_words[] = { WEFT_LANE_LIST (WEFT_WORD_TEXT) NULL };
+const char *const weft_phase_words[] = { WEFT_PHASE_LIST (WEFT_WORD_TEXT) NULL };
+const char *const weft_reduce_words[] = { WEFT_REDUCE_LIST (WEFT_WORD_TEXT) NULL };
+
+static double
+elements (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * (s->dim[1] ? (double) s->dim[1] : 1.0);
+}
+
+static double
+none_flops (const struct weft_shape *s)
+{
+  (void) s;
+  return 0;
+}
+
+#define nothing_flops none_flops
+#define nothing_bytes none_flops
+
+static double
+none_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
+}
+
+/* Pointwise and row kernels: passes over (rows, columns); their few FLOPs never bind and count 0. */
+#define PASS(n)                                                                                    \
+  static double pass##n##_bytes (const struct weft_shape *s)                                       \
+  {                                                                                                \
+    return n * elements (s) * weft_dtype_bytes (s->dtype);                                         \
+  }
+PASS (1)
+PASS (2)
+PASS (3)
+PASS (4)
+PASS (5)
+#undef PASS
+#define pass1_flops none_flops
+#define pass2_flops none_flops
+#define pass3_flops none_flops
+#define pass4_flops none_flops
+#define pass5_flops none_flops
+
+#define embed_flops none_flops
+#define embed_bytes pass2_bytes
+#define embed_bwd_flops none_flops
+
+static double
+embed_bwd_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 2.0 * weft_dtype_bytes (s->out_dtype));
+}
+
+static double
+matmul_flops (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * s->dim[1] * s->dim[2];
+}
+
+static double
+matmul_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + n * k + m * n) * weft_dtype_bytes (s->dtype);
+}
+
+#define wgrad_flops matmul_flops
+
+/* dw is read and written in the accumulator's type. */
+static double
+wgrad_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) + 2 * n * k * weft_dtype_bytes (s->out_dtype);
+}
+
+/* Two products of (s, s, width) a head, half of them masked away. */
+static double
+attention_flops (const struct weft_shape *s)
+{
+  double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2], width = s->dim[4];
+  return 2.0 * batch * heads * sequence * sequence * width;
+}
+
+static double
+attention_bytes (const struct weft_shape *s)
+{
+  double tokens = (double) s->dim[0] * s->dim[1], heads = s->dim[2], groups = s->dim[3];
+  return tokens * s->dim[4] * (2 * heads + 2 * groups) * weft_dtype_bytes (s->dtype);
+}
+
+static double
+attention_bwd_flops (const struct weft_shape *s)
+{
+  return 2 * attention_flops (s);
+}
+
+static double
+attention_bwd_bytes (const struct weft_shape *s)
+{
+  return 2 * attention_bytes (s);
+}
+
+#define adam_flops none_flops
+
+/* Gradient, master, both moments in fp32: read all, write all but the gradient; the 16-bit parameter. */
+static double
+adam_bytes (const struct weft_shape *s)
+{
+  double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
+  return s->dim[0] * (7 * 4.0 + parameter);
+}
+
+const struct weft_op_info weft_op_info[WEFT_N_OP] = {
+#define WEFT_OP_ROW(id, text, kind, cost, dimensions, uses, what)                                  \
+  [id] = { .word = text,                                                                           \
+           .class = WEFT_CLASS_##kind,                                                             \
+           .dims = dimensions,                                                                     \
+           .operands = uses,                                                                       \
+           .doc = what,                                                                            \
+           .flops = cost##_flops,                                                                  \
+           .bytes = cost##_bytes },
+  WEFT_OP_LIST (WEFT_OP_ROW)
+#undef WEFT_OP_ROW
+};
+
+int
+weft_op_kind_find (const char *word)
+{
+  for (int kind = 0; kind < WEFT_N_OP; kind++)
+    if (strcmp (weft_op_info[kind].word, word) == 0)
+      return kind;
+  return -1;
+}
+
+enum weft_lane
+weft_group_lane (enum weft_group_kind kind)
+{
+  static const uint8_t lanes[WEFT_N_GROUP] = {
+#define WEFT_GROUP_ROW(id, word, lane, doc) [id] = lane,
+    WEFT_GROUP_LIST (WEFT_GROUP_ROW)
+#undef WEFT_GROUP_ROW
+  };
+  return lanes[kind];
+}

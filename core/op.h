@@ -1,0 +1,158 @@
+/* op.h - the closed set of things a rank does, once.
+ *
+ * A row says what an op is called, where it runs, what its shape dimensions mean, which operands it
+ * takes in which order, and what it costs in FLOPs and bytes of memory traffic.  Operands: name:access,
+ * access r, w or rw, a trailing ? marks one that may be absent (WEFT_NO_BUF keeps its place).
+ *
+ * FLOPs count a multiply and an add as two.  Attention is causal: half of the full square (the
+ * convention of Megatron-LM since 2024); its backward counts twice the forward, as in the 6 N rule, though
+ * kernels that rebuild the scores execute two and a half times as much.  Byte counts are the compulsory
+ * traffic: every operand once. */
+#pragma once
+#include "core/mesh.h"
+#include "core/words.h"
+
+#define WEFT_LANE_LIST(X)                                                                          \
+  X (WEFT_LANE_GPU, "gpu", "kernels")                                                              \
+  X (WEFT_LANE_TP, "tp", "tensor parallel collectives")                                            \
+  X (WEFT_LANE_CP, "cp", "context parallel exchange")                                              \
+  X (WEFT_LANE_EP, "ep", "expert dispatch and combine")                                            \
+  X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
+  X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
+  X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
+  X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
+  X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
+  X (WEFT_LANE_HOST, "host", "work of the CPU")
+enum weft_lane { WEFT_LANE_LIST (WEFT_WORD_ID) WEFT_N_LANE };
+extern const char *const weft_lane_words[];
+
+/* What kind of machine an op needs. */
+enum weft_op_class {
+  WEFT_CLASS_COMPUTE,    /* a kernel */
+  WEFT_CLASS_COLLECTIVE, /* all members of a group take part */
+  WEFT_CLASS_P2P,        /* send or recv: one peer */
+  WEFT_CLASS_COPY,       /* host link */
+};
+
+/*  constant               word             class        dimensions  operands */
+#define WEFT_OP_LIST(X)                                                                            \
+  X (WEFT_OP_EMBED, "embed", COMPUTE, embed, "tokens hidden",                                      \
+     "ids:r table:r positions:r? y:w", "look up token (and position) vectors")                     \
+  X (WEFT_OP_EMBED_BWD, "embed_bwd", COMPUTE, embed_bwd, "tokens hidden",                          \
+     "ids:r dy:r dtable:rw dpositions:rw?", "add gradients to the rows that were looked up")       \
+  X (WEFT_OP_MATMUL, "matmul", COMPUTE, matmul, "m n k", "x:r w:r b:r? y:w",                       \
+     "y(m,n) = x(m,k) w(n,k)^T + b(n)")                                                            \
+  X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k", "dy:r w:r dx:w",              \
+     "dx(m,k) = dy(m,n) w(n,k)")                                                                   \
+  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
+     "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
+  X (WEFT_OP_NORM, "norm", COMPUTE, pass2, "rows columns", "x:r weight:r bias:r? y:w",             \
+     "layernorm or rmsnorm of each row; statistics are rebuilt in backward")                       \
+  X (WEFT_OP_NORM_BWD, "norm_bwd", COMPUTE, pass4, "rows columns",                                 \
+     "dy:r x:r weight:r dresidual:r? dx:w dweight:rw dbias:rw?",                                   \
+     "dx = dresidual + input gradient, in place where the residual branch meets")                  \
+  X (WEFT_OP_HEAD_NORM, "head_norm", COMPUTE, pass2, "rows columns",                               \
+     "qkv:rw q_weight:r k_weight:r raw:w", "norm of each query and key head, in place; raw keeps the input")           \
+  X (WEFT_OP_HEAD_NORM_BWD, "head_norm_bwd", COMPUTE, pass4, "rows columns",                       \
+     "dqkv:rw raw:r q_weight:r k_weight:r dq_weight:rw dk_weight:rw", "its gradient, in place")    \
+  X (WEFT_OP_ROPE, "rope", COMPUTE, pass2, "tokens columns", "qkv:rw",                             \
+     "turn queries and keys by their position, in place")                                          \
+  X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns", "dqkv:rw",                    \
+     "turn gradients back, in place")                                                              \
+  X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention, "batch sequence heads groups width",      \
+     "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
+  X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
+     "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
+  X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w", "Gaussian error linear unit") \
+  X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
+     "its gradient")                                                                               \
+  X (WEFT_OP_SWIGLU, "swiglu", COMPUTE, pass3, "rows columns", "gate_up:r y:w",                    \
+     "silu(gate) * up; gate_up is (rows, 2 columns)")                                              \
+  X (WEFT_OP_SWIGLU_BWD, "swiglu_bwd", COMPUTE, pass5, "rows columns", "gate_up:r dy:r dgate_up:w", \
+     "its gradient")                                                                               \
+  X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
+  X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
+     "its gradient")                                                                               \
+  X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
+  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns", "logits:r targets:r lse:w loss:rw",     \
+     "loss += sum of cross entropies; lse is fp32 per row")                                        \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns", "logits:rw targets:r lse:r",    \
+     "logits become their gradient, scaled by 1 / (rows x microbatches)")                          \
+  X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
+     "main += grad: accumulation that is not fused into the matmul")                               \
+  X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
+  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw", "x /= divisor")       \
+  X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
+     "the framework held x until here; nothing is computed")                                       \
+  X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements", "x:r y:w", "convert to the type of y")      \
+  X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
+     "squares += sum of squares of what this rank answers for")                                    \
+  X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
+     "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
+     "grad:r factor:r? param:rw master:rw? m:rw v:rw", "AdamW; master is absent when param is fp32") \
+  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
+  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
+     "reduce, slice r of x to member r, in place")                                                 \
+  X (WEFT_OP_ALL_GATHER, "all_gather", COLLECTIVE, none, "elements", "x:r y:w",                    \
+     "slice of each member, to all, in place")                                                     \
+  X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
+     "slice i of member j to slice j of member i")                                                 \
+  X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw", "from member 0 to all") \
+  X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
+  X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
+  X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
+  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm")
+
+enum weft_op_kind {
+#define WEFT_OP_ROW(id, ...) id,
+  WEFT_OP_LIST (WEFT_OP_ROW)
+#undef WEFT_OP_ROW
+      WEFT_N_OP
+};
+
+/* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
+struct weft_shape {
+  uint64_t dim[5];
+  uint8_t dtype;     /* of the operands */
+  uint8_t out_dtype; /* of what is accumulated or written, where it differs */
+  uint8_t pad[6];
+};
+
+struct weft_op_info {
+  const char *word;
+  enum weft_op_class class;
+  const char *dims, *operands, *doc;
+  double (*flops) (const struct weft_shape *shape);
+  double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload for communication */
+};
+extern const struct weft_op_info weft_op_info[WEFT_N_OP];
+
+static inline int
+weft_op_is_comm (enum weft_op_kind kind)
+{
+  return weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE || weft_op_info[kind].class == WEFT_CLASS_P2P;
+}
+
+#define WEFT_PHASE_LIST(X)                                                                         \
+  X (WEFT_PHASE_FORWARD, "F", "forward")                                                           \
+  X (WEFT_PHASE_BACKWARD, "B", "backward")                                                         \
+  X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
+  X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
+  X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and finalize")                                    \
+  X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
+enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
+extern const char *const weft_phase_words[];
+
+#define WEFT_REDUCE_LIST(X)                                                                        \
+  X (WEFT_REDUCE_SUM, "sum", "plain sum")                                                          \
+  X (WEFT_REDUCE_AVG, "avg", "sum divided by the size of the group")                               \
+  X (WEFT_REDUCE_MIN, "min", "smallest")                                                           \
+  X (WEFT_REDUCE_MAX, "max", "largest")
+enum weft_reduce { WEFT_REDUCE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_reduce_words[];
+
+/* The kind with this word, or -1. */
+int weft_op_kind_find (const char *word);
+enum weft_lane weft_group_lane (enum weft_group_kind kind);

@@ -1,0 +1,226 @@
+/* Which tensors a stage holds, in registration order, and where they lie: one flat buffer of weights
+ * and one of gradients, both in the order of layout.h. */
+#include "core/step.h"
+#include <string.h>
+
+/* The size of a named tensor of one layer; rows 0 where the model has none. */
+struct extent {
+  uint64_t rows, columns;
+};
+
+static struct extent
+layer_extent (const union weft_model *m, enum weft_layer_param which)
+{
+  uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
+  uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
+  uint64_t up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1);
+  uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
+  uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
+  const struct extent table[WEFT_N_LAYER_PARAM] = {
+    [WEFT_NORM1_WEIGHT] = { h, 1 },
+    [WEFT_NORM1_BIAS] = { norm_bias, 1 },
+    [WEFT_QKV_WEIGHT] = { q + kv, h },
+    [WEFT_QKV_BIAS] = { m->add_qkv_bias ? q + kv : 0, 1 },
+    [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
+    [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
+    [WEFT_PROJ_WEIGHT] = { h, q },
+    [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
+    [WEFT_NORM2_WEIGHT] = { h, 1 },
+    [WEFT_NORM2_BIAS] = { norm_bias, 1 },
+    [WEFT_FC1_WEIGHT] = { up, h },
+    [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1 },
+    [WEFT_FC2_WEIGHT] = { h, m->ffn_hidden_size },
+    [WEFT_FC2_BIAS] = { m->add_bias_linear ? h : 0, 1 },
+  };
+  return table[which];
+}
+
+static struct extent
+end_extent (const struct weft_step *s, enum weft_end_param which)
+{
+  const union weft_model *m = s->model;
+  uint64_t h = m->hidden_size, v = m->vocab_size;
+  gboolean first = weft_step_is_first (s), last = weft_step_is_last (s);
+  gboolean tied = m->share_embeddings_and_output_weights;
+  const struct extent table[WEFT_N_END_PARAM] = {
+    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h },
+    [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
+                                   ? (uint64_t) m->max_position_embeddings
+                                   : 0, h },
+    [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
+    [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
+    [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h },
+  };
+  return table[which];
+}
+
+static uint32_t
+add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent size)
+{
+  struct weft_param row = { .name = weft_build_name (s->b, name),
+                            .layer = layer,
+                            .decay = size.columns > 1,
+                            .rows = size.rows,
+                            .columns = size.columns };
+
+  if (size.rows == 0)
+    return WEFT_NO_PARAM;
+  g_array_append_val (s->params, row);
+  return s->params->len - 1;
+}
+
+static void
+add_end (struct weft_step *s, enum weft_end_param which)
+{
+  static const char *const names[] = {
+#define WEFT_PARAM_ROW(id, name) [id] = name,
+    WEFT_END_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+  };
+  s->end_param[which] = add_param (s, names[which], WEFT_NO_LAYER, end_extent (s, which));
+}
+
+/* Registration order: embeddings, layers, final norm, head. */
+static void
+list_params (struct weft_step *s)
+{
+  static const char *const names[] = {
+#define WEFT_PARAM_ROW(id, name) [id] = name,
+    WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+  };
+  add_end (s, WEFT_EMBED_WEIGHT);
+  add_end (s, WEFT_POSITION_WEIGHT);
+  for (uint32_t l = 0; l < s->n_layers; l++)
+    for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
+      s->layer_param[l * WEFT_N_LAYER_PARAM + which] =
+          add_param (s, names[which], s->first_layer + l, layer_extent (s->model, which));
+  add_end (s, WEFT_FINAL_NORM_WEIGHT);
+  add_end (s, WEFT_FINAL_NORM_BIAS);
+  add_end (s, WEFT_HEAD_WEIGHT);
+}
+
+/* A tied embedding lives on the first and the last stage; the last stage's copy is not counted twice in
+ * global sums. */
+static void
+mark_tied (struct weft_step *s)
+{
+  uint32_t tied[] = { s->end_param[WEFT_EMBED_WEIGHT], s->end_param[WEFT_HEAD_WEIGHT] };
+
+  if (!s->model->share_embeddings_and_output_weights)
+    return;
+  for (int i = 0; i < 2; i++)
+    if (tied[i] != WEFT_NO_PARAM) {
+      struct weft_param *param = &g_array_index (s->params, struct weft_param, tied[i]);
+      param->tied = 1;
+      param->duplicate = i == 1;
+    }
+}
+
+static uint64_t
+threshold (const struct weft_step *s, uint32_t group)
+{
+  if (!s->strategy->overlap_grad_reduce || s->role > 0 || s->strategy->disable_bucketing)
+    return WEFT_BUCKET_INFINITE;
+  if (s->strategy->bucket_size != WEFT_NONE)
+    return s->strategy->bucket_size;
+  return weft_layout_default_threshold (group);
+}
+
+static void
+lay_out (struct weft_step *s)
+{
+  uint32_t n = s->params->len, group = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  struct weft_layout_rule rule = { .threshold = threshold (s, group),
+                                   .group = group,
+                                   .sharded = s->strategy->use_distributed_optimizer,
+                                   .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
+  g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
+
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    list[i] = (struct weft_layout_param) { param->rows * param->columns, param->tied };
+  }
+  weft_layout_init (&s->layout, &rule, list, n);
+}
+
+static uint32_t
+add_views (struct weft_step *s, uint32_t flat, enum weft_dtype dtype)
+{
+  uint32_t first = WEFT_NO_BUF, size = weft_dtype_bytes (dtype);
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    const struct weft_layout_place *place = &s->layout.place[i];
+    uint32_t view = weft_build_view (s->b, flat, place->start * size, (place->end - place->start) * size,
+                                     "view");
+    struct weft_buf *row = weft_build_buf_at (s->b, view);
+    row->name = param->name;
+    row->layer = param->layer;
+    if (i == 0)
+      first = view;
+  }
+  return first;
+}
+
+void
+weft_params_build (struct weft_step *s)
+{
+  s->params = g_array_new (FALSE, TRUE, sizeof (struct weft_param));
+  s->layer_param = g_new (uint32_t, (size_t) s->n_layers * WEFT_N_LAYER_PARAM);
+  list_params (s);
+  mark_tied (s);
+  lay_out (s);
+  s->weights = weft_step_permanent (s, WEFT_BUF_WEIGHTS, s->dtype, s->layout.numel, "weights");
+  s->grads = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->layout.numel, "gradients");
+  s->first_weight_view = add_views (s, s->weights, s->dtype);
+  uint32_t first_grad = add_views (s, s->grads, s->grad_dtype);
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    param->weight = s->first_weight_view + i;
+    param->grad = first_grad + i;
+    param->start = s->layout.place[i].start;
+    param->bucket = s->layout.place[i].bucket;
+    weft_build_param (s->b, param);
+  }
+}
+
+uint32_t
+weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
+{
+  return s->layer_param[(s->at.layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];
+}
+
+uint32_t
+weft_params_weight (const struct weft_step *s, uint32_t param)
+{
+  return param == WEFT_NO_PARAM ? WEFT_NO_BUF : s->first_weight_view + param;
+}
+
+/* Fused: kernels add into the gradient buffer.  Otherwise they leave a gradient of the parameter's own
+ * type, and a second kernel adds it (knobs.md A.4, gradient_accumulation_fusion). */
+uint32_t
+weft_params_grad_target (struct weft_step *s, uint32_t param)
+{
+  if (param == WEFT_NO_PARAM)
+    return WEFT_NO_BUF;
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  if (s->strategy->gradient_accumulation_fusion)
+    return row->grad;
+  return weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, row->rows * row->columns, "grad");
+}
+
+void
+weft_params_grad_done (struct weft_step *s, uint32_t param, uint32_t target)
+{
+  if (param == WEFT_NO_PARAM)
+    return;
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  if (target != row->grad)
+    weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add",
+               (struct weft_shape) { .dim = { row->rows * row->columns },
+                                     .dtype = s->dtype, .out_dtype = s->grad_dtype },
+               WEFT_USES (WEFT_RW (row->grad), WEFT_R (target)));
+  if (s->last_micro)
+    weft_ddp_grad_ready (s, param);
+}

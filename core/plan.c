@@ -1,0 +1,187 @@
+#include "core/plan.h"
+#include "core/check.h"
+#include "core/cost.h"
+#include "core/step.h"
+#include <math.h>
+
+/* Kernels by shape: a program has thousands of ops and a few dozen shapes. */
+struct price_list {
+  double *seconds; /* [shape][op kind], NAN until asked for */
+};
+
+static double
+kernel_seconds (const weft_plan *plan, struct price_list *list, const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+  double *at = &list->seconds[(size_t) row->shape * WEFT_N_OP + row->kind];
+
+  if (isnan (*at))
+    *at = weft_cost_kernel (&plan->job.cluster, &plan->job.stack, row->kind, &p->shape[row->shape], 0);
+  return *at;
+}
+
+static double
+p2p_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
+{
+  uint32_t stage = weft_mesh_stage_size (&plan->mesh);
+  uint32_t peer = p->op[op].peer > 0 ? rank + stage : rank - stage;
+  gboolean sends = p->op[op].kind == WEFT_OP_SEND;
+  struct weft_route route;
+
+  weft_fabric_route (&plan->fabric, sends ? rank : peer, sends ? peer : rank, &route);
+  return plan->job.stack.collective_base_latency + route.latency +
+         weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
+}
+
+static double
+copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
+{
+  struct weft_route route;
+
+  weft_fabric_host_route (&plan->fabric, rank, p->op[op].kind == WEFT_OP_COPY_IN, &route);
+  return plan->job.stack.kernel_gap + weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
+}
+
+double
+weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
+{
+  const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, rank)];
+
+  switch (weft_op_info[p->op[op].kind].class) {
+  case WEFT_CLASS_P2P:
+    return p2p_seconds (plan, rank, p, op);
+  case WEFT_CLASS_COPY:
+    return copy_seconds (plan, rank, p, op);
+  default:
+    break;
+  }
+  struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
+  struct weft_coll_shape shape;
+  weft_coll_shape_init (&shape, &plan->fabric, &group);
+  double seconds = weft_coll_plan (&shape, p->op[op].kind, weft_op_bytes (p, op),
+                                   plan->job.stack.collective_base_latency).seconds;
+  weft_coll_shape_release (&shape);
+  return seconds;
+}
+
+/* Communication repeats itself too: one price for each (kind, shape, group, peer). */
+static double
+comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+  uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 | (uint8_t) row->peer;
+  double *price = g_hash_table_lookup (known, &key);
+
+  if (!price) {
+    price = g_new (double, 1);
+    *price = weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
+    g_hash_table_insert (known, g_memdup2 (&key, sizeof key), price);
+  }
+  return *price;
+}
+
+static double *
+price_program (const weft_plan *plan, const weft_program *p)
+{
+  double *seconds = g_new (double, p->n_op + 1);
+  size_t n = (size_t) p->n_shape * WEFT_N_OP;
+  struct price_list list = { g_new (double, n + 1) };
+  g_autoptr (GHashTable) known = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+
+  for (size_t i = 0; i < n; i++)
+    list.seconds[i] = NAN;
+  for (uint32_t op = 0; op < p->n_op; op++)
+    seconds[op] = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE
+                      ? kernel_seconds (plan, &list, p, op)
+                      : comm_seconds (plan, known, p, op);
+  g_free (list.seconds);
+  return seconds;
+}
+
+static void
+build_role (weft_plan *plan, uint32_t role)
+{
+  plan->role[role] = weft_step_build (&plan->job, &plan->mesh, role);
+  plan->seconds[role] = price_program (plan, plan->role[role]);
+  weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
+}
+
+gboolean
+weft_plan_check (const weft_plan *plan, GError **error)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    if (!weft_check_program (plan->role[role], error) || !weft_check_addresses (plan->role[role], error))
+      return FALSE;
+  return weft_check_roles (&plan->mesh, plan->role, error);
+}
+
+weft_plan *
+weft_plan_new (const struct weft_job *job, GError **error)
+{
+  g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
+
+  plan->job = *job;
+  plan->mesh = weft_mesh_make (job->strategy.tensor_model_parallel_size, job->strategy.context_parallel_size,
+                               weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
+  plan->n_roles = plan->mesh.pp;
+  plan->role = g_new0 (weft_program *, plan->n_roles);
+  plan->memory = g_new0 (struct weft_memory, plan->n_roles);
+  plan->seconds = g_new0 (double *, plan->n_roles);
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    build_role (plan, role);
+  if (!weft_plan_check (plan, error))
+    return NULL;
+  return g_steal_pointer (&plan);
+}
+
+void
+weft_plan_free (weft_plan *plan)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    weft_program_free (plan->role[role]);
+    g_free (plan->seconds[role]);
+  }
+  g_free (plan->role);
+  g_free (plan->memory);
+  g_free (plan->seconds);
+  g_free (plan);
+}
+
+/* One communicator for every group of more than one rank that the role really uses. */
+uint64_t
+weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
+{
+  const weft_program *p = plan->role[role];
+  gboolean used[WEFT_N_GROUP] = { FALSE };
+  double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    used[p->op[op].group] = TRUE;
+  for (int kind = WEFT_GROUP_NONE + 1; kind < WEFT_N_GROUP; kind++)
+    if (used[kind])
+      bytes += plan->job.stack.communicator_bytes;
+  return bytes;
+}
+
+uint64_t
+weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
+{
+  return plan->memory[role].planned[WEFT_POOL_DEVICE] + plan->memory[role].planned[WEFT_POOL_SYMMETRIC] +
+         weft_plan_reserved_bytes (plan, role);
+}
+
+uint64_t
+weft_plan_worst_bytes (const weft_plan *plan)
+{
+  uint64_t worst = 0;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    worst = MAX (worst, weft_plan_peak_bytes (plan, role));
+  return worst;
+}
+
+gboolean
+weft_plan_fits (const weft_plan *plan)
+{
+  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory;
+}

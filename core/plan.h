@@ -1,0 +1,37 @@
+/* plan.h - everything an executor needs and nothing it may write: job, mesh, programs, memory, who is
+ * simulated and what every op costs.  Owns all of it; read-only once made. */
+#pragma once
+#include "core/actors.h"
+#include "core/coll.h"
+#include "core/job.h"
+#include "core/memory.h"
+#include "core/program.h"
+
+typedef struct weft_plan {
+  struct weft_job job;
+  struct weft_mesh mesh;
+  struct weft_fabric fabric; /* points into job.cluster */
+  uint32_t n_roles;
+  weft_program **role;
+  struct weft_memory *memory; /* by role */
+  double **seconds;           /* [role][op]: alone on its GPU, links to itself */
+} weft_plan;
+
+/* Builds every role, plans memory, proves the result (check.h).  The job must have passed its rules. */
+weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
+void weft_plan_free (weft_plan *plan);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
+
+/* All proofs of check.h again. */
+gboolean weft_plan_check (const weft_plan *plan, GError **error);
+
+/* GPU bytes that libraries take beside the arena: context, communicators, workspace of the stack. */
+uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
+
+/* Planned and reserved device bytes of a role; the largest role; whether every role fits. */
+uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
+uint64_t weft_plan_worst_bytes (const weft_plan *plan);
+gboolean weft_plan_fits (const weft_plan *plan);
+
+/* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster. */
+double weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op);

@@ -1,0 +1,62 @@
+/* The layers of a stage for one microbatch, and what of them is kept between forward and backward.
+ *
+ * Full recompute keeps the input of a block of layers and runs the block forward again inside backward
+ * (Megatron-Core recompute_method): uniform cuts the whole chunk into blocks of recompute_num_layers,
+ * block recomputes each of the first recompute_num_layers layers by itself and keeps the others whole. */
+#include "core/step.h"
+
+/* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */
+static uint32_t
+block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
+{
+  const union weft_strategy *k = s->strategy;
+  uint32_t n = k->recompute_num_layers == WEFT_NONE ? 1 : k->recompute_num_layers;
+
+  if (k->recompute_granularity != WEFT_RECOMPUTE_FULL)
+    return 0;
+  if (k->recompute_method == WEFT_RECOMPUTE_BLOCK) {
+    *first = l;
+    return l < n ? 1 : 0;
+  }
+  *first = l / n * n;
+  return MIN (n, s->n_layers - *first);
+}
+
+static struct weft_saved *
+saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
+{
+  return &s->saved[(size_t) micro * s->n_layers + l];
+}
+
+uint32_t
+weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
+{
+  for (uint32_t l = 0; l < s->n_layers; l++)
+    x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+  return x;
+}
+
+static void
+forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
+{
+  uint32_t x = saved_at (s, micro, first)->x;
+  struct weft_op at = s->at;
+
+  s->at.phase = WEFT_PHASE_RECOMPUTE;
+  s->at.flags = WEFT_OP_RECOMPUTE;
+  for (uint32_t l = first; l < first + n; l++)
+    x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+  s->at = at;
+}
+
+uint32_t
+weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
+{
+  for (uint32_t l = s->n_layers; l-- > 0;) {
+    uint32_t first = l, n = block_of (s, l, &first);
+    if (n && l == first + n - 1)
+      forward_again (s, micro, first, n);
+    dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);
+  }
+  return dy;
+}

@@ -1,0 +1,338 @@
+#include "core/replay.h"
+#include "core/error.h"
+#include <string.h>
+
+/* One lane of one actor: the next op, when the lane is free, and the communication it has posted. */
+struct lane {
+  uint32_t cursor;
+  double free_at;
+  gboolean posted;
+  uint32_t pending; /* transfers of the posted group that have not met their peer */
+  double group_end;
+};
+
+/* A communicator: who has arrived at the collective it is in. */
+struct meeting {
+  uint32_t arrived, first_actor, first_op;
+  double ready;
+};
+
+/* One direction of one stage boundary: a posted transfer waiting for the other side. */
+struct post {
+  uint32_t op; /* WEFT_NO_OP: none */
+  double ready;
+};
+
+struct run {
+  const struct weft_replay *r;
+  const weft_actors *a;
+  struct lane *lanes;       /* [actor][lane] */
+  struct meeting *meetings; /* [comm] */
+  struct post *sends, *recvs; /* [actor][direction]: towards (send) or from (recv) peer +1, -1 */
+  GArray *dirty;            /* actors to advance */
+  gboolean *is_dirty;
+  GError *error;
+};
+
+static const weft_program *
+program_of (const struct run *x, uint32_t actor)
+{
+  return x->r->role[x->a->role[actor]];
+}
+
+static struct lane *
+lane_at (const struct run *x, uint32_t actor, enum weft_lane lane)
+{
+  return &x->lanes[(size_t) actor * WEFT_N_LANE + lane];
+}
+
+static void
+mark (struct run *x, uint32_t actor)
+{
+  if (x->is_dirty[actor])
+    return;
+  x->is_dirty[actor] = TRUE;
+  g_array_append_val (x->dirty, actor);
+}
+
+static double
+cost (const struct run *x, uint32_t actor, uint32_t op)
+{
+  return x->r->seconds ? x->r->seconds (x->r->user, actor, op) : 0;
+}
+
+static void
+record (const struct run *x, uint32_t actor, uint32_t op, double begin, double end)
+{
+  if (x->r->begin)
+    x->r->begin[actor][op] = begin;
+  if (x->r->end)
+    x->r->end[actor][op] = end;
+}
+
+/* When the dependencies of `op` have ended; FALSE while one has not. */
+static gboolean
+deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
+{
+  const weft_program *p = program_of (x, actor);
+
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
+    uint32_t dep = p->deps[d];
+    if (p->pos[dep] >= lane_at (x, actor, p->op[dep].lane)->cursor)
+      return FALSE;
+    if (x->r->end)
+      *ready = MAX (*ready, x->r->end[actor][dep]);
+  }
+  return TRUE;
+}
+
+/* One past the last op of the group that starts at lane position `first`. */
+static uint32_t
+group_end (const weft_program *p, enum weft_lane lane, uint32_t first)
+{
+  uint32_t last = first + 1;
+  while (last < p->lane_n[lane] && p->op[p->lane_ops[lane][last]].flags & WEFT_OP_GROUPED)
+    last++;
+  return last;
+}
+
+static void
+disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
+{
+  g_autofree char *one = weft_op_label (program_of (x, a), op_a), *two = weft_op_label (program_of (x, b), op_b);
+
+  if (!x->error)
+    weft_bad_input (&x->error,
+                    "role %u issues %s %s (op %u) where role %u issues %s %s (op %u): members of a "
+                    "group must agree in kind, size, type and order",
+                    x->a->role[a], weft_op_info[program_of (x, a)->op[op_a].kind].word, one, op_a,
+                    x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
+}
+
+static gboolean
+same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
+{
+  return memcmp (weft_op_shape (program_of (x, a), op_a), weft_op_shape (program_of (x, b), op_b),
+                 sizeof (struct weft_shape)) == 0;
+}
+
+static gboolean
+same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
+{
+  const weft_program *p = program_of (x, a), *q = program_of (x, b);
+  const struct weft_op *i = &p->op[op_a], *j = &q->op[op_b];
+
+  return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group && i->micro == j->micro &&
+         strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
+}
+
+static void
+finish_collective (struct run *x, struct meeting *m, const struct weft_comm *comm, enum weft_lane lane)
+{
+  double end = m->ready + cost (x, m->first_actor, m->first_op);
+
+  for (uint32_t i = 0; i < comm->n_actor; i++) {
+    uint32_t actor = comm->actor[i];
+    struct lane *l = lane_at (x, actor, lane);
+    record (x, actor, program_of (x, actor)->lane_ops[lane][l->cursor], m->ready, end);
+    l->cursor++;
+    l->free_at = end;
+    l->posted = FALSE;
+    mark (x, actor);
+  }
+  *m = (struct meeting) { 0 };
+}
+
+static void
+arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
+{
+  const struct weft_op *row = &program_of (x, actor)->op[op];
+  uint32_t c = x->a->comm_of[(size_t) actor * WEFT_N_GROUP + row->group];
+  const struct weft_comm *comm = &x->a->comm[c];
+  struct meeting *m = &x->meetings[c];
+
+  if (m->arrived == 0) {
+    m->first_actor = actor;
+    m->first_op = op;
+  } else if (!same_collective (x, m->first_actor, m->first_op, actor, op)) {
+    disagree (x, m->first_actor, m->first_op, actor, op);
+  }
+  m->ready = m->arrived ? MAX (m->ready, ready) : ready;
+  if (++m->arrived == comm->n_actor)
+    finish_collective (x, m, comm, row->lane);
+}
+
+/* A whole group is over: its lane goes on. */
+static void
+finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
+{
+  const weft_program *p = program_of (x, actor);
+  struct lane *l = lane_at (x, actor, lane);
+  uint32_t last = group_end (p, lane, l->cursor);
+
+  for (uint32_t i = l->cursor; i < last; i++) {
+    uint32_t op = p->lane_ops[lane][i];
+    if (x->r->end)
+      x->r->end[actor][op] = l->group_end;
+  }
+  l->cursor = last;
+  l->free_at = l->group_end;
+  l->posted = FALSE;
+  mark (x, actor);
+}
+
+static void
+meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
+{
+  enum weft_lane lane = program_of (x, actor)->op[op].lane;
+  struct lane *l = lane_at (x, actor, lane);
+
+  record (x, actor, op, begin, end);
+  l->group_end = MAX (l->group_end, end);
+  if (--l->pending == 0)
+    finish_group (x, actor, lane);
+}
+
+/* A sender towards +1 meets the receiver from -1, and the other way round. */
+static void
+post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
+{
+  const struct weft_op *row = &program_of (x, actor)->op[op];
+  int direction = row->peer < 0;
+  gboolean sends = row->kind == WEFT_OP_SEND;
+  uint32_t peer = x->a->peer[2 * actor + direction];
+  struct post *mine = &(sends ? x->sends : x->recvs)[2 * actor + direction];
+  struct post *theirs = &(sends ? x->recvs : x->sends)[2 * peer + !direction];
+
+  if (theirs->op == WEFT_NO_OP) {
+    *mine = (struct post) { op, ready };
+    return;
+  }
+  uint32_t other = theirs->op;
+  const struct weft_op *row2 = &program_of (x, peer)->op[other];
+  if (row->micro != row2->micro || row->phase != row2->phase || !same_shape (x, actor, op, peer, other))
+    disagree (x, actor, op, peer, other);
+  double begin = MAX (ready, theirs->ready);
+  double end = begin + (sends ? cost (x, actor, op) : cost (x, peer, other));
+  theirs->op = WEFT_NO_OP;
+  meet (x, actor, op, begin, end);
+  meet (x, peer, other, begin, end);
+}
+
+static gboolean
+post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
+{
+  const weft_program *p = program_of (x, actor);
+  struct lane *l = lane_at (x, actor, lane);
+  uint32_t first = l->cursor, last = group_end (p, lane, first);
+
+  for (uint32_t i = first; i < last; i++)
+    if (!deps_ready (x, actor, p->lane_ops[lane][i], &ready))
+      return FALSE;
+  l->posted = TRUE;
+  l->pending = last - first;
+  l->group_end = 0;
+  for (uint32_t i = first; i < last; i++)
+    post_transfer (x, actor, p->lane_ops[lane][i], ready);
+  return TRUE;
+}
+
+/* Runs as far as the head of one lane can go; TRUE when anything happened. */
+static gboolean
+advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)
+{
+  const weft_program *p = program_of (x, actor);
+  struct lane *l = lane_at (x, actor, lane);
+  gboolean moved = FALSE;
+
+  while (l->cursor < p->lane_n[lane] && !l->posted && !x->error) {
+    uint32_t op = p->lane_ops[lane][l->cursor];
+    double ready = l->free_at;
+    enum weft_op_class class = weft_op_info[p->op[op].kind].class;
+
+    if (class == WEFT_CLASS_P2P) {
+      if (!post_group (x, actor, lane, ready))
+        break;
+    } else if (!deps_ready (x, actor, op, &ready)) {
+      break;
+    } else if (class == WEFT_CLASS_COLLECTIVE) {
+      l->posted = TRUE;
+      arrive (x, actor, op, ready);
+    } else {
+      l->free_at = ready + cost (x, actor, op);
+      record (x, actor, op, ready, l->free_at);
+      l->cursor++;
+    }
+    moved = TRUE;
+  }
+  return moved;
+}
+
+static void
+advance (struct run *x, uint32_t actor)
+{
+  gboolean moved = TRUE;
+
+  while (moved && !x->error) {
+    moved = FALSE;
+    for (int lane = 0; lane < WEFT_N_LANE; lane++)
+      moved |= advance_lane (x, actor, lane);
+  }
+}
+
+static void
+report_deadlock (struct run *x)
+{
+  GString *who = g_string_new (NULL);
+  uint32_t listed = 0;
+
+  for (uint32_t actor = 0; actor < x->a->n && listed < 12; actor++)
+    for (int lane = 0; lane < WEFT_N_LANE && listed < 12; lane++) {
+      const weft_program *p = program_of (x, actor);
+      uint32_t cursor = lane_at (x, actor, lane)->cursor;
+      if (cursor == p->lane_n[lane])
+        continue;
+      uint32_t op = p->lane_ops[lane][cursor];
+      g_autofree char *text = weft_op_label (p, op);
+      g_string_append_printf (who, "%srole %u lane %s at op %u (%s %s)", listed++ ? "; " : "", p->role,
+                              weft_lane_words[lane], op, weft_op_info[p->op[op].kind].word, text);
+    }
+  if (listed)
+    weft_bad_input (&x->error, "everybody waits: %s", who->str);
+  g_string_free (who, TRUE);
+}
+
+gboolean
+weft_replay_run (const struct weft_replay *r, GError **error)
+{
+  const weft_actors *a = r->actors;
+  struct run x = { .r = r, .a = a };
+
+  x.lanes = g_new0 (struct lane, (size_t) a->n * WEFT_N_LANE);
+  x.meetings = g_new0 (struct meeting, a->n_comm + 1);
+  x.sends = g_new (struct post, (size_t) a->n * 2);
+  x.recvs = g_new (struct post, (size_t) a->n * 2);
+  memset (x.sends, 0xff, (size_t) a->n * 2 * sizeof *x.sends);
+  memset (x.recvs, 0xff, (size_t) a->n * 2 * sizeof *x.recvs);
+  x.dirty = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  x.is_dirty = g_new0 (gboolean, a->n);
+  for (uint32_t actor = a->n; actor-- > 0;)
+    mark (&x, actor);
+  while (x.dirty->len && !x.error) {
+    uint32_t actor = g_array_index (x.dirty, uint32_t, x.dirty->len - 1);
+    g_array_set_size (x.dirty, x.dirty->len - 1);
+    x.is_dirty[actor] = FALSE;
+    advance (&x, actor);
+  }
+  if (!x.error)
+    report_deadlock (&x);
+  g_free (x.lanes);
+  g_free (x.meetings);
+  g_free (x.sends);
+  g_free (x.recvs);
+  g_array_unref (x.dirty);
+  g_free (x.is_dirty);
+  if (x.error)
+    g_propagate_error (error, x.error);
+  return x.error == NULL;
+}

@@ -1,0 +1,241 @@
+/* The report as the weft.sim/1 document. */
+#include "core/report.h"
+#include <math.h>
+
+static void
+add_real (JsonBuilder *b, const char *name, double value)
+{
+  json_builder_set_member_name (b, name);
+  json_builder_add_double_value (b, value);
+}
+
+static void
+add_int (JsonBuilder *b, const char *name, int64_t value)
+{
+  json_builder_set_member_name (b, name);
+  json_builder_add_int_value (b, value);
+}
+
+static void
+add_text (JsonBuilder *b, const char *name, const char *text)
+{
+  json_builder_set_member_name (b, name);
+  json_builder_add_string_value (b, text);
+}
+
+static void
+add_bool (JsonBuilder *b, const char *name, gboolean value)
+{
+  json_builder_set_member_name (b, name);
+  json_builder_add_boolean_value (b, value);
+}
+
+/* ------------------------------------------------------------------------- job */
+
+static void
+add_field (JsonBuilder *b, const struct weft_field *field, union weft_value value)
+{
+  if (value.i == WEFT_NONE) {
+    json_builder_set_member_name (b, field->name);
+    json_builder_add_null_value (b);
+  } else if (field->type == WEFT_TYPE_INT)
+    add_int (b, field->name, value.i);
+  else if (field->type == WEFT_TYPE_REAL)
+    add_real (b, field->name, value.r);
+  else if (field->type == WEFT_TYPE_BOOL)
+    add_bool (b, field->name, value.i != 0);
+  else {
+    g_autofree char *text = weft_field_print (field, value);
+    add_text (b, field->name, text);
+  }
+}
+
+static void
+add_fields (JsonBuilder *b, const struct weft_table *table, const union weft_value *values)
+{
+  for (unsigned i = 0; i < table->n; i++)
+    add_field (b, &table->field[i], values[i]);
+}
+
+static void
+add_table (JsonBuilder *b, const struct weft_table *table, const union weft_value *values)
+{
+  json_builder_begin_object (b);
+  add_fields (b, table, values);
+  json_builder_end_object (b);
+}
+
+void
+weft_report_build_train (const struct weft_job *job, JsonBuilder *b)
+{
+  add_table (b, &weft_train_table, job->train.at);
+}
+
+/* The sizes always show. */
+static gboolean
+shows (const struct weft_job *job, unsigned knob)
+{
+  static const unsigned sizes[] = { WEFT_KNOB_tensor_model_parallel_size,
+                                    WEFT_KNOB_pipeline_model_parallel_size,
+                                    WEFT_KNOB_context_parallel_size };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (sizes); i++)
+    if (sizes[i] == knob)
+      return TRUE;
+  return job->knob_set[knob] ||
+         !weft_field_is_default (&weft_strategy_table.field[knob], job->strategy.at[knob]);
+}
+
+void
+weft_report_build_strategy (const struct weft_job *job, JsonBuilder *b)
+{
+  json_builder_begin_object (b);
+  for (unsigned i = 0; i < weft_strategy_table.n; i++)
+    if (i != WEFT_KNOB_dp_size && shows (job, i))
+      add_field (b, &weft_strategy_table.field[i], job->strategy.at[i]);
+  add_int (b, "dp_size", weft_job_dp (job));
+  json_builder_end_object (b);
+}
+
+static void
+add_cluster (JsonBuilder *b, const struct weft_cluster *cluster)
+{
+  json_builder_begin_object (b);
+  add_text (b, "topology", g_quark_to_string (cluster->topology));
+  add_int (b, "nodes", cluster->n_nodes);
+  add_int (b, "gpus", cluster->n_gpus);
+  add_fields (b, &weft_cluster_table, cluster->f.at);
+  json_builder_end_object (b);
+}
+
+void
+weft_report_build_job (const struct weft_job *job, JsonBuilder *b)
+{
+  json_builder_begin_object (b);
+  json_builder_set_member_name (b, "model");
+  add_table (b, &weft_model_table, job->model.at);
+  json_builder_set_member_name (b, "cluster");
+  add_cluster (b, &job->cluster);
+  json_builder_set_member_name (b, "train");
+  weft_report_build_train (job, b);
+  json_builder_set_member_name (b, "stack");
+  add_table (b, &weft_stack_table, job->stack.at);
+  json_builder_set_member_name (b, "strategy");
+  weft_report_build_strategy (job, b);
+  json_builder_end_object (b);
+}
+
+/* --------------------------------------------------------------------- numbers */
+
+#define MEMBER(name, doc) add_real (b, #name, part->name);
+
+void
+weft_report_build_iteration (const weft_report *r, JsonBuilder *b)
+{
+  const struct weft_report_iteration *part = &r->iteration;
+
+  json_builder_begin_object (b);
+  WEFT_REPORT_ITERATION_LIST (MEMBER)
+  add_text (b, "flops_convention", "causal");
+  json_builder_end_object (b);
+}
+
+static void
+add_axes (JsonBuilder *b, const weft_report *r)
+{
+  json_builder_begin_object (b);
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    if (!weft_report_is_axis (lane))
+      continue;
+    json_builder_set_member_name (b, weft_lane_words[lane]);
+    json_builder_begin_object (b);
+    add_real (b, "busy_s", r->axis[lane].busy_s);
+    add_real (b, "exposed_s", r->axis[lane].exposed_s);
+    add_int (b, "bytes", llround (r->axis[lane].bytes));
+    json_builder_end_object (b);
+  }
+  json_builder_end_object (b);
+}
+
+static void
+add_overlap (JsonBuilder *b, const weft_report *r)
+{
+  const struct weft_report_overlap *part = &r->overlap;
+
+  json_builder_begin_object (b);
+  WEFT_REPORT_OVERLAP_LIST (MEMBER)
+  json_builder_set_member_name (b, "by_axis");
+  add_axes (b, r);
+  json_builder_end_object (b);
+}
+
+static void
+add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
+{
+  const struct weft_report_role *row = &r->role[role];
+  g_autofree char *label = weft_op_label (r->plan->role[role], row->peak_op);
+
+  json_builder_begin_object (b);
+  add_int (b, "role", role);
+  add_int (b, "peak_bytes", row->peak_bytes);
+  add_text (b, "peak_op", label);
+  add_int (b, "planned_bytes", row->planned_bytes);
+  add_int (b, "live_bytes", row->live_bytes);
+  add_int (b, "reserved_bytes", row->reserved_bytes);
+  json_builder_set_member_name (b, "by_kind");
+  json_builder_begin_object (b);
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+    add_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
+  add_int (b, "padding", row->padding);
+  json_builder_end_object (b);
+  add_int (b, "host_bytes", row->host_bytes);
+  json_builder_end_object (b);
+}
+
+void
+weft_report_build_memory (const weft_report *r, JsonBuilder *b)
+{
+  json_builder_begin_object (b);
+  add_int (b, "capacity_bytes", r->capacity_bytes);
+  add_int (b, "peak_bytes", r->peak_bytes);
+  add_bool (b, "fits", r->fits);
+  json_builder_set_member_name (b, "roles");
+  json_builder_begin_array (b);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    add_role (b, r, role);
+  json_builder_end_array (b);
+  json_builder_end_object (b);
+}
+
+static void
+add_engine (JsonBuilder *b, const weft_timeline *t)
+{
+  json_builder_begin_object (b);
+  add_text (b, "executor", t->executor);
+  add_text (b, "simgrid", t->engine);
+  add_bool (b, "folded", t->folded);
+  add_int (b, "rows", t->n);
+  add_bool (b, "contended", t->contended);
+  add_int (b, "ops", t->n_ops);
+  add_int (b, "activities", t->n_activities);
+  add_real (b, "wall_s", t->wall_seconds);
+  json_builder_end_object (b);
+}
+
+void
+weft_report_to_json (const weft_report *r, JsonBuilder *b)
+{
+  json_builder_begin_object (b);
+  add_text (b, "schema", "weft.sim/1");
+  json_builder_set_member_name (b, "job");
+  weft_report_build_job (&r->plan->job, b);
+  json_builder_set_member_name (b, "iteration");
+  weft_report_build_iteration (r, b);
+  json_builder_set_member_name (b, "overlap");
+  add_overlap (b, r);
+  json_builder_set_member_name (b, "memory");
+  weft_report_build_memory (r, b);
+  json_builder_set_member_name (b, "engine");
+  add_engine (b, r->timeline);
+  json_builder_end_object (b);
+}

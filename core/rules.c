@@ -1,0 +1,137 @@
+#include "core/error.h"
+#include "core/job.h"
+#include <math.h>
+#include <string.h>
+
+#define S(knob) j->strategy.knob
+#define M(field) j->model.field
+#define T(field) j->train.field
+#define I "%" G_GINT64_FORMAT
+#define N "%s"
+
+static int64_t
+mesh (const struct weft_job *j)
+{
+  return S (tensor_model_parallel_size) * S (pipeline_model_parallel_size) *
+         S (context_parallel_size);
+}
+
+static int64_t
+replicas (const struct weft_job *j)
+{
+  return weft_job_dp (j) * S (context_parallel_size);
+}
+
+static int64_t
+stage_layers (const struct weft_job *j)
+{
+  return M (num_layers) / S (pipeline_model_parallel_size);
+}
+
+static int64_t
+rotary_width (const struct weft_job *j)
+{
+  return llround (M (kv_channels) * M (rotary_percent));
+}
+
+/* A bucket takes at least one tensor, and all but the last and tied ones reach the threshold. */
+static int64_t
+most_buckets (const struct weft_job *j)
+{
+  int64_t tensors = 14 * stage_layers (j) + 5;
+  int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
+
+  if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce))
+    return 1;
+  return MIN (tensors, numel / S (bucket_size) + 3);
+}
+
+static gboolean
+full (const struct weft_job *j)
+{
+  return S (recompute_granularity) == WEFT_RECOMPUTE_FULL;
+}
+
+static gboolean
+is_built (int64_t precision)
+{
+  return precision == WEFT_BF16 || precision == WEFT_FP32;
+}
+
+static const char *
+truth (int64_t value)
+{
+  return value ? "true" : "false";
+}
+
+/* Each row becomes a check and a text of its own; the numbers are printed only when it fails. */
+#define RULE(id, condition, doc, ...)                                                              \
+  static gboolean id##_holds (const struct weft_job *j)                                            \
+  {                                                                                                \
+    return (condition);                                                                            \
+  }                                                                                                \
+  static char *id##_found (G_GNUC_UNUSED const struct weft_job *j)                                 \
+  {                                                                                                \
+    return g_strdup_printf (__VA_ARGS__);                                                          \
+  }
+#define WARNING RULE
+#include "core/rules.def"
+
+const struct weft_rule weft_rules[] = {
+#define RULE(id, condition, doc, ...) { #id, doc, FALSE },
+#define WARNING(id, condition, doc, ...) { #id, doc, TRUE },
+#include "core/rules.def"
+};
+const unsigned weft_n_rules = G_N_ELEMENTS (weft_rules);
+
+static const struct {
+  gboolean (*holds) (const struct weft_job *j);
+  char *(*found) (const struct weft_job *j);
+} checks[] = {
+#define RULE(id, ...) { id##_holds, id##_found },
+#define WARNING RULE
+#include "core/rules.def"
+};
+
+gboolean
+weft_job_check (const struct weft_job *job, GError **error)
+{
+  for (unsigned i = 0; i < weft_n_rules; i++) {
+    if (weft_rules[i].warning || checks[i].holds (job))
+      continue;
+    g_autofree char *found = checks[i].found (job);
+    return weft_bad_input (error, "rule %s: %s: %s", weft_rules[i].name, found, weft_rules[i].doc);
+  }
+  return TRUE;
+}
+
+/* Knobs that upstream has given up: accepted, and without effect here as there. */
+static void
+warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
+{
+  static const char mark[] = "none: deprecated";
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (g_str_has_prefix (knob->affects, mark) &&
+        !weft_field_is_default (knob, job->strategy.at[i]))
+      g_ptr_array_add (warnings, g_strdup_printf ("%s changes nothing: %s", knob->name,
+                                                  knob->affects + strlen ("none: ")));
+  }
+}
+
+GPtrArray *
+weft_job_warnings (const struct weft_job *job)
+{
+  GPtrArray *warnings = g_ptr_array_new_with_free_func (g_free);
+
+  for (unsigned i = 0; i < weft_n_rules; i++) {
+    if (!weft_rules[i].warning || checks[i].holds (job))
+      continue;
+    g_autofree char *found = checks[i].found (job);
+    g_ptr_array_add (warnings,
+                     g_strdup_printf ("%s: %s: %s", weft_rules[i].name, found, weft_rules[i].doc));
+  }
+  warn_deprecated (job, warnings);
+  return warnings;
+}

@@ -1,0 +1,229 @@
+/* The passes in order, and the few functions through which they append ops. */
+#include "core/step.h"
+
+uint32_t
+weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                  uint64_t elements, const char *name)
+{
+  struct weft_buf row = { .bytes = elements * weft_dtype_bytes (dtype),
+                          .base = WEFT_NO_BUF,
+                          .name = weft_build_name (s->b, name),
+                          .layer = s->at.layer,
+                          .micro = s->at.micro,
+                          .kind = kind,
+                          .pool = WEFT_POOL_DEVICE,
+                          .dtype = dtype };
+  return weft_build_buf (s->b, &row);
+}
+
+uint32_t
+weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                     uint64_t elements, const char *name)
+{
+  uint32_t buf = weft_step_buffer (s, kind, dtype, elements, name);
+
+  weft_build_buf_at (s->b, buf)->permanent = 1;
+  weft_build_buf_at (s->b, buf)->layer = WEFT_NO_LAYER;
+  weft_build_buf_at (s->b, buf)->micro = WEFT_NO_MICRO;
+  return buf;
+}
+
+static uint32_t
+append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
+        const struct weft_use *uses, uint32_t n_uses)
+{
+  uint32_t op = weft_build_op (s->b, row, &shape);
+
+  for (uint32_t u = 0; u < n_uses; u++)
+    weft_build_use (s->b, uses[u].buf, uses[u].read, uses[u].write);
+  return op;
+}
+
+/* Parameter whose weights a use reads, or WEFT_NO_PARAM. */
+static uint32_t
+used_param (const struct weft_step *s, const struct weft_use *use)
+{
+  uint32_t i = use->buf - s->first_weight_view;
+  return use->buf != WEFT_NO_BUF && use->buf >= s->first_weight_view && i < s->params->len
+             ? i
+             : WEFT_NO_PARAM;
+}
+
+uint32_t
+weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name, struct weft_shape shape,
+           const struct weft_use *uses, uint32_t n_uses)
+{
+  struct weft_op row = s->at;
+
+  for (uint32_t u = 0; u < n_uses; u++)
+    if (used_param (s, &uses[u]) != WEFT_NO_PARAM)
+      weft_ddp_before_use (s, used_param (s, &uses[u]));
+  row.kind = kind;
+  row.lane = WEFT_LANE_GPU;
+  row.name = weft_build_name (s->b, name);
+  uint32_t op = append (s, &row, shape, uses, n_uses);
+  if (s->exchange != WEFT_NO_OP)
+    weft_build_dep (s->b, s->exchange);
+  s->exchange = WEFT_NO_OP;
+  for (uint32_t u = 0; u < n_uses; u++) {
+    uint32_t param = used_param (s, &uses[u]);
+    if (param != WEFT_NO_PARAM && weft_ddp_gather_of (s, param) != WEFT_NO_OP)
+      weft_build_dep (s->b, weft_ddp_gather_of (s, param));
+  }
+  return op;
+}
+
+uint32_t
+weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, struct weft_shape shape,
+              const struct weft_use *uses, uint32_t n_uses)
+{
+  row.lane = lane;
+  row.layer = s->at.layer;
+  row.micro = s->at.micro;
+  row.chunk = s->at.chunk;
+  row.phase = s->at.phase;
+  return append (s, &row, shape, uses, n_uses);
+}
+
+void
+weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
+                  uint32_t *first, uint32_t *n)
+{
+  *n = job->model.num_layers / mesh->pp;
+  *first = role * *n;
+}
+
+static void
+start_buffers (struct weft_step *s)
+{
+  uint32_t scalars[3];
+  static const char *const names[] = { "loss", "grad_squares", "clip_factor" };
+
+  for (int i = 0; i < 3; i++)
+    scalars[i] = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, names[i]);
+  s->loss = scalars[0];
+  s->squares = scalars[1];
+  s->factor = scalars[2];
+}
+
+/* zero_grad_buffer(): gradients and the two running sums. */
+static void
+zero (struct weft_step *s)
+{
+  s->at.phase = WEFT_PHASE_FORWARD;
+  weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, s->layout.numel),
+             WEFT_USES (WEFT_W (s->grads)));
+  weft_emit (s, WEFT_OP_ZERO, "zero_loss", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (s->loss)));
+  weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (s->squares)));
+}
+
+static void
+forward_cell (struct weft_step *s, uint32_t micro)
+{
+  uint32_t x = weft_step_is_first (s) ? weft_embed_forward (s, micro) : s->output[micro];
+
+  x = weft_chunk_forward (s, micro, x);
+  s->output[micro] = x;
+  if (weft_step_is_last (s))
+    weft_head_forward (s, micro, x);
+}
+
+static void
+backward_cell (struct weft_step *s, uint32_t micro)
+{
+  uint32_t output = s->output[micro];
+  uint32_t dy = weft_step_is_last (s) ? weft_head_backward (s, micro) : s->input_grad[micro];
+
+  /* The graph of the framework holds a stage's output until its backward begins. */
+  if (!weft_step_is_last (s) && !s->strategy->deallocate_pipeline_outputs)
+    weft_emit (s, WEFT_OP_RELEASE, "release_output", WEFT_SHAPE (s->dtype, 0),
+               WEFT_USES (WEFT_R (output)));
+  dy = weft_chunk_backward (s, micro, dy);
+  s->input_grad[micro] = dy;
+  if (weft_step_is_first (s))
+    weft_embed_backward (s, micro, dy);
+}
+
+/* Tokens come one forward cell ahead of their use. */
+static void
+load_ahead (struct weft_step *s, const struct weft_cell *cell, uint32_t n, uint32_t i)
+{
+  for (i++; i < n; i++)
+    if (cell[i].phase == WEFT_PHASE_FORWARD) {
+      weft_ends_load (s, cell[i].micro);
+      return;
+    }
+}
+
+static void
+play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
+{
+  uint32_t backwards = 0;
+
+  weft_ends_load (s, cell[0].micro);
+  for (uint32_t i = 0; i < n; i++) {
+    gboolean forward = cell[i].phase == WEFT_PHASE_FORWARD;
+    weft_exchange (s, i ? &cell[i - 1] : NULL, &cell[i]);
+    if (forward)
+      load_ahead (s, cell, n, i);
+    s->at = (struct weft_op) { .layer = WEFT_NO_LAYER,
+                               .micro = cell[i].micro,
+                               .chunk = cell[i].chunk,
+                               .phase = cell[i].phase };
+    s->last_micro = !forward && ++backwards == s->n_micro;
+    (forward ? forward_cell : backward_cell) (s, cell[i].micro);
+  }
+  weft_exchange (s, &cell[n - 1], NULL);
+}
+
+static void
+begin (struct weft_step *s)
+{
+  const struct weft_job *job = s->job;
+
+  s->model = &job->model;
+  s->strategy = &job->strategy;
+  s->n_micro = weft_job_microbatches (job);
+  s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
+  s->dtype = job->train.precision;
+  s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
+  s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE ? s->dtype : (enum weft_dtype) s->strategy->pipeline_dtype;
+  weft_step_layers (job, s->mesh, s->role, &s->first_layer, &s->n_layers);
+  s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
+  s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
+  s->output = g_new0 (uint32_t, s->n_micro);
+  s->input_grad = g_new0 (uint32_t, s->n_micro);
+  s->exchange = WEFT_NO_OP;
+  s->at = (struct weft_op) { .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
+}
+
+static void
+end (struct weft_step *s)
+{
+  weft_layout_release (&s->layout);
+  g_array_unref (s->params);
+  g_free (s->layer_param);
+  g_free (s->bucket);
+  g_free (s->saved);
+  g_free (s->saved_end);
+  g_free (s->output);
+  g_free (s->input_grad);
+}
+
+weft_program *
+weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role)
+{
+  g_autoptr (weft_builder) b = weft_builder_new (role, mesh->pp);
+  struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
+
+  begin (&s);
+  g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
+  weft_params_build (&s);
+  start_buffers (&s);
+  weft_ddp_start (&s);
+  zero (&s);
+  play (&s, grid->cell[role], grid->n_cell[role]);
+  weft_finish (&s);
+  end (&s);
+  return weft_builder_freeze (b);
+}

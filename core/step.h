@@ -1,0 +1,194 @@
+/* step.h - building one role's program: an ordered list of passes over one shared state.
+ *
+ *   params     which tensors this stage holds, their flat layout and buckets
+ *   layer      forward, backward and recompute of one transformer layer
+ *   ends       embedding on the first stage, head and loss on the last
+ *   exchange   sends and receives between the cells of the pipeline grid
+ *   ddp        gradient buckets: launched by the last gradient; parameter gathers before the first use
+ *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
+ *
+ * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is used
+ * and tells it after a gradient is complete: sharded units, tensor parallel collectives and offload hook
+ * in at the same two places. */
+#pragma once
+#include "core/job.h"
+#include "core/layout.h"
+#include "core/mesh.h"
+#include "core/pipeline.h"
+#include "core/program.h"
+
+/* Parameters of one layer, by meaning; WEFT_NO_BUF where a model has none. */
+#define WEFT_LAYER_PARAM_LIST(X)                                                                   \
+  X (WEFT_NORM1_WEIGHT, "norm1.weight")                                                            \
+  X (WEFT_NORM1_BIAS, "norm1.bias")                                                                \
+  X (WEFT_QKV_WEIGHT, "qkv.weight")                                                                \
+  X (WEFT_QKV_BIAS, "qkv.bias")                                                                    \
+  X (WEFT_Q_NORM_WEIGHT, "q_norm.weight")                                                          \
+  X (WEFT_K_NORM_WEIGHT, "k_norm.weight")                                                          \
+  X (WEFT_PROJ_WEIGHT, "proj.weight")                                                              \
+  X (WEFT_PROJ_BIAS, "proj.bias")                                                                  \
+  X (WEFT_NORM2_WEIGHT, "norm2.weight")                                                            \
+  X (WEFT_NORM2_BIAS, "norm2.bias")                                                                \
+  X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
+  X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
+  X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
+  X (WEFT_FC2_BIAS, "fc2.bias")
+enum weft_layer_param {
+#define WEFT_PARAM_ROW(id, name) id,
+  WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+      WEFT_N_LAYER_PARAM
+};
+
+/* Parameters at the two ends of the pipeline. */
+#define WEFT_END_PARAM_LIST(X)                                                                     \
+  X (WEFT_EMBED_WEIGHT, "embedding.weight")                                                        \
+  X (WEFT_POSITION_WEIGHT, "position.weight")                                                      \
+  X (WEFT_FINAL_NORM_WEIGHT, "final_norm.weight")                                                  \
+  X (WEFT_FINAL_NORM_BIAS, "final_norm.bias")                                                      \
+  X (WEFT_HEAD_WEIGHT, "head.weight")
+enum weft_end_param {
+#define WEFT_PARAM_ROW(id, name) id,
+  WEFT_END_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+      WEFT_N_END_PARAM
+};
+
+#define WEFT_NO_PARAM 0xffffffffu
+
+/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers. */
+struct weft_saved {
+  uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+};
+
+/* What the two ends leave: token ids, the final norm's input and output, logits. */
+struct weft_saved_end {
+  uint32_t ids, targets, x, normed, logits, lse;
+};
+
+/* A bucket on its way: views of the flat buffers and the collectives already launched. */
+struct weft_bucket_state {
+  uint32_t grads, grad_shard, weights, weight_shard; /* buffer views */
+  uint32_t master, m, v, grad32;                     /* this rank's optimizer state; NO_BUF if none */
+  uint32_t n_param, n_ready;
+  uint32_t reduced;                                  /* the collective, or WEFT_NO_OP */
+  uint32_t gathered;                                 /* likewise, of its parameters */
+};
+
+struct weft_step {
+  const struct weft_job *job;
+  const union weft_model *model;
+  const union weft_strategy *strategy;
+  const struct weft_mesh *mesh;
+  weft_builder *b;
+
+  uint32_t role, n_micro;
+  uint32_t first_layer, n_layers; /* of this stage */
+  uint64_t tokens;                /* of one microbatch on this rank */
+  enum weft_dtype dtype, grad_dtype, p2p_dtype;
+
+  /* parameters */
+  GArray *params;                 /* struct weft_param, registration order */
+  uint32_t *layer_param;          /* [n_layers][WEFT_N_LAYER_PARAM] -> parameter or WEFT_NO_PARAM */
+  uint32_t end_param[WEFT_N_END_PARAM];
+  struct weft_layout layout;
+  uint32_t weights, grads;        /* flat buffers */
+  struct weft_bucket_state *bucket;
+  uint32_t first_weight_view;     /* weight view of parameter i is first_weight_view + i */
+
+  /* activations between forward and backward */
+  struct weft_saved *saved;       /* [n_micro][n_layers] */
+  struct weft_saved_end *saved_end;
+  uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+
+  /* where ops are being added */
+  struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
+  gboolean last_micro;            /* gradients of this backward are final: buckets may go */
+  uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
+  uint32_t gather_next;           /* buckets not yet gathered this step: [0, gather_next) */
+  uint32_t loss, squares, factor; /* scalars */
+};
+
+static inline gboolean
+weft_step_is_first (const struct weft_step *s)
+{
+  return s->role == 0;
+}
+
+static inline gboolean
+weft_step_is_last (const struct weft_step *s)
+{
+  return s->role == s->mesh->pp - 1;
+}
+
+/* The whole list of passes: the program of one role, offsets not yet planned. */
+weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role);
+
+/* Layers [first, first + n) of a stage. */
+void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
+                       uint32_t *first, uint32_t *n);
+
+/* ---------------------------------------------------------------- emitting */
+
+#define WEFT_R(b) { .buf = (b), .read = 1 }
+#define WEFT_W(b) { .buf = (b), .write = 1 }
+#define WEFT_RW(b) { .buf = (b), .read = 1, .write = 1 }
+#define WEFT_USES(...)                                                                             \
+  (const struct weft_use[]) { __VA_ARGS__ },                                                       \
+      sizeof ((const struct weft_use[]) { __VA_ARGS__ }) / sizeof (struct weft_use)
+#define WEFT_SHAPE(type, ...) ((struct weft_shape) { .dim = { __VA_ARGS__ }, .dtype = (type), .out_dtype = (type) })
+
+/* One kernel on the gpu lane, in the current place.  Returns the op. */
+uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                    struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* A communication or copy op on a lane; waits only for its hazards and what the caller adds. */
+uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
+                       struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* A buffer of `elements` x dtype living from its first to its last use. */
+uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                           uint64_t elements, const char *name);
+uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                              uint64_t elements, const char *name);
+
+/* ----------------------------------------------------------------- passes */
+
+/* params.c */
+void weft_params_build (struct weft_step *s);
+uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
+uint32_t weft_params_weight (const struct weft_step *s, uint32_t param); /* buffer or WEFT_NO_BUF */
+
+/* Where a kernel accumulates the gradient of a parameter, and what follows when it has. */
+uint32_t weft_params_grad_target (struct weft_step *s, uint32_t param);
+void weft_params_grad_done (struct weft_step *s, uint32_t param, uint32_t target);
+
+/* layer.c: x is the layer's input, the result its output. */
+uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved);
+uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
+                              uint32_t dresidual);
+
+/* recompute.c: which layers of a stage keep only their block's input. */
+uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
+uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
+
+/* ends.c */
+uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
+void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
+void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
+uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
+void weft_ends_load (struct weft_step *s, uint32_t micro);
+
+/* exchange.c: what is sent and received between one cell and the next; either may be NULL. */
+void weft_exchange (struct weft_step *s, const struct weft_cell *done, const struct weft_cell *next);
+
+/* ddp.c */
+void weft_ddp_start (struct weft_step *s);
+void weft_ddp_before_use (struct weft_step *s, uint32_t param);
+uint32_t weft_ddp_gather_of (const struct weft_step *s, uint32_t param); /* op to wait for, or NO_OP */
+void weft_ddp_grad_ready (struct weft_step *s, uint32_t param);
+void weft_ddp_finish (struct weft_step *s);
+void weft_ddp_gather_all (struct weft_step *s);
+
+/* finish.c */
+void weft_finish (struct weft_step *s);

@@ -1,0 +1,110 @@
+/* words.h - the closed sets of words that several tables and files share.  X(ID, "word", "doc"). */
+#pragma once
+#include "core/field.h"
+
+#define WEFT_PRECISION_LIST(X)                                                                     \
+  X (WEFT_FP32, "fp32", "IEEE single")                                                             \
+  X (WEFT_BF16, "bf16", "bfloat16")                                                                \
+  X (WEFT_FP16, "fp16", "IEEE half")                                                               \
+  X (WEFT_FP8, "fp8", "8-bit float, e4m3 or e5m2")
+#define WEFT_DTYPE_LIST(X)                                                                         \
+  WEFT_PRECISION_LIST (X)                                                                          \
+  X (WEFT_INT32, "int32", "token ids and counters")
+extern const char *const weft_precision_words[];
+enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
+extern const char *const weft_dtype_words[];
+
+/* Bytes of one element. */
+uint32_t weft_dtype_bytes (enum weft_dtype dtype);
+
+#define WEFT_RECOMPUTE_LIST(X)                                                                     \
+  X (WEFT_RECOMPUTE_NONE, "none", "keep every activation the backward pass reads")                 \
+  X (WEFT_RECOMPUTE_SELECTIVE, "selective", "recompute the modules of recompute_modules")          \
+  X (WEFT_RECOMPUTE_FULL, "full", "keep only the input of a block of layers")
+enum weft_recompute { WEFT_RECOMPUTE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_recompute_words[];
+
+#define WEFT_RECOMPUTE_METHOD_LIST(X)                                                              \
+  X (WEFT_RECOMPUTE_UNIFORM, "uniform", "all layers, in blocks of recompute_num_layers")           \
+  X (WEFT_RECOMPUTE_BLOCK, "block", "the first recompute_num_layers layers of each chunk")
+enum weft_recompute_method { WEFT_RECOMPUTE_METHOD_LIST (WEFT_WORD_ID) };
+extern const char *const weft_recompute_method_words[];
+
+#define WEFT_SCHEDULE_LIST(X)                                                                      \
+  X (WEFT_SCHEDULE_1F1B, "1f1b", "one forward, one backward; at most p microbatches in flight")    \
+  X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")
+enum weft_schedule { WEFT_SCHEDULE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_schedule_words[];
+
+#define WEFT_NORM_LIST(X)                                                                          \
+  X (WEFT_LAYERNORM, "layernorm", "mean and variance, weight and bias")                            \
+  X (WEFT_RMSNORM, "rmsnorm", "root mean square, weight only")
+enum weft_norm { WEFT_NORM_LIST (WEFT_WORD_ID) };
+extern const char *const weft_norm_words[];
+
+#define WEFT_ACTIVATION_LIST(X)                                                                    \
+  X (WEFT_GELU, "gelu", "Gaussian error linear unit, one projection up")                           \
+  X (WEFT_SWIGLU, "swiglu", "SiLU gate times up: two projections up")                              \
+  X (WEFT_SQUARED_RELU, "squared_relu", "max(x, 0)^2, one projection up")
+enum weft_activation { WEFT_ACTIVATION_LIST (WEFT_WORD_ID) };
+extern const char *const weft_activation_words[];
+
+#define WEFT_POSITION_LIST(X)                                                                      \
+  X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \
+  X (WEFT_ROPE, "rope", "rotary: queries and keys are turned by their position")
+enum weft_position { WEFT_POSITION_LIST (WEFT_WORD_ID) };
+extern const char *const weft_position_words[];
+
+#define WEFT_INTRA_LIST(X)                                                                         \
+  X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
+  X (WEFT_PCIE, "pcie", "GPUs of a node meet at the host bridge")                                  \
+  X (WEFT_SHARED_MEMORY, "memory", "ranks of one machine share its memory bus")
+enum weft_intra { WEFT_INTRA_LIST (WEFT_WORD_ID) };
+extern const char *const weft_intra_words[];
+
+#define WEFT_REDUCTION_ORDER_LIST(X)                                                               \
+  X (WEFT_ORDER_FAST, "fast", "whatever order the collective finds quickest")                      \
+  X (WEFT_ORDER_CANONICAL, "canonical", "sums in one order whatever the strategy")
+enum weft_reduction_order { WEFT_REDUCTION_ORDER_LIST (WEFT_WORD_ID) };
+extern const char *const weft_reduction_order_words[];
+
+#define WEFT_OPTIMIZER_LIST(X) X (WEFT_ADAM, "adam", "AdamW with fp32 moments")
+enum weft_optimizer { WEFT_OPTIMIZER_LIST (WEFT_WORD_ID) };
+extern const char *const weft_optimizer_words[];
+
+#define WEFT_SHARDING_LIST(X)                                                                      \
+  X (WEFT_NO_SHARD, "no_shard", "every rank holds everything")                                     \
+  X (WEFT_SHARD_OPTIM, "optim", "master weights and moments are split (ZeRO-1)")                   \
+  X (WEFT_SHARD_GRADS, "optim_grads", "gradients too (ZeRO-2)")                                    \
+  X (WEFT_SHARD_PARAMS, "optim_grads_params", "and the weights (ZeRO-3)")
+enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
+extern const char *const weft_sharding_words[];
+
+#define WEFT_P2P_BACKEND_LIST(X)                                                                   \
+  X (WEFT_P2P_NCCL, "nccl", "sends take streaming multiprocessors")                                \
+  X (WEFT_P2P_UCC, "ucc", "sends take none")
+enum weft_p2p_backend { WEFT_P2P_BACKEND_LIST (WEFT_WORD_ID) };
+extern const char *const weft_p2p_backend_words[];
+
+#define WEFT_BOOTSTRAP_LIST(X)                                                                     \
+  X (WEFT_BOOTSTRAP_NCCL, "nccl", "handles travel over NCCL")                                      \
+  X (WEFT_BOOTSTRAP_MPI, "mpi", "over MPI")                                                        \
+  X (WEFT_BOOTSTRAP_GLOO, "gloo", "over TCP")
+enum weft_bootstrap { WEFT_BOOTSTRAP_LIST (WEFT_WORD_ID) };
+extern const char *const weft_bootstrap_words[];
+
+#define WEFT_BACKEND_LIST(X)                                                                       \
+  X (WEFT_BACKEND_NCCL, "nccl", "GPUs")                                                            \
+  X (WEFT_BACKEND_GLOO, "gloo", "CPUs")
+enum weft_backend { WEFT_BACKEND_LIST (WEFT_WORD_ID) };
+extern const char *const weft_backend_words[];
+
+#define WEFT_LOSS_FUSION_LIST(X)                                                                   \
+  X (WEFT_LOSS_NATIVE, "native", "two reductions over the vocabulary ranks")                       \
+  X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")
+enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
+extern const char *const weft_loss_fusion_words[];
+
+#define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer live in host memory")
+enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };
+extern const char *const weft_offload_words[];

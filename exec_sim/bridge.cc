@@ -1,0 +1,573 @@
+#include "exec_sim/bridge.h"
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <functional>
+#include <list>
+#include <simgrid/kernel/Timer.hpp>
+#include <simgrid/kernel/resource/Model.hpp>
+#include <simgrid/kernel/routing/NetZoneImpl.hpp>
+#include <simgrid/s4u.hpp>
+#include <simgrid/version.h>
+#include <stdexcept>
+#include <string>
+#include <unistd.h>
+#include <unordered_set>
+#include <vector>
+#if __has_include(<simgrid/kernel/resource/NetworkModelIntf.hpp>)
+#include <simgrid/kernel/resource/NetworkModelIntf.hpp>
+#endif
+extern "C" {
+#include "core/error.h"
+}
+
+namespace
+{
+namespace sg = simgrid::s4u;
+namespace kernel = simgrid::kernel;
+using link_impl = kernel::resource::StandardLinkImpl;
+using activity_list = std::list<kernel::activity::ActivityImplPtr>;
+using factor = std::function<double (double, const sg::Host *, const sg::Host *,
+                                     const std::vector<sg::Link *> &,
+                                     const std::unordered_set<sg::NetZone *> &)>;
+
+/* What differs between SimGrid 3.32 and the versions after it, all of it: names. */
+#if SIMGRID_VERSION >= 40000
+#define ADD_HOST add_host
+#define ADD_LINK add_link
+#define DATE_PRECISION "precision/timing"
+#define WORK_PRECISION "precision/work-amount"
+#else
+#define ADD_HOST create_host
+#define ADD_LINK create_link
+#define DATE_PRECISION "surf/precision"
+#define WORK_PRECISION "maxmin/precision"
+#endif
+
+/* This setter moved from the model to the zone somewhere between 3.32 and 3.36: ask the headers. */
+template <class Zone>
+auto
+set_latency_factor (Zone *zone, const factor &f, int) -> decltype (zone->set_latency_factor_cb (f))
+{
+  return zone->set_latency_factor_cb (f);
+}
+
+template <class Zone>
+auto
+set_latency_factor (Zone *zone, const factor &f, long)
+    -> decltype (zone->get_network_model ()->set_lat_factor_cb (f))
+{
+  return zone->get_network_model ()->set_lat_factor_cb (f);
+}
+
+/* Units of payload per byte; see EXACTNESS in the header. */
+constexpr double scale = 65536;
+constexpr double most_bytes = 0x1p47;
+
+/* The CM02 model is fluid max-min sharing once its TCP corrections are off: reverse traffic, window
+ * bound (gamma), weight of the round trip (S).  The date precision is absolute (s), a double
+ * resolves 1e-12 s up to 4096 s. https://simgrid.org/doc/latest/Configuring_SimGrid.html */
+constexpr const char *settings[] = {
+  "network/model:CM02",    "network/crosstraffic:0",     "network/TCP-gamma:1e30",
+  "network/weight-S:0",    "network/bandwidth-factor:1", "network/optim:Lazy",
+  DATE_PRECISION ":1e-12", WORK_PRECISION ":1e-9",
+};
+
+/* A zone without a routing table: the route of a flow is the one being started.  CM02 shares a link
+ * in inverse proportion to the latency of routes, so all routes get 1 s, and the factor that models
+ * may apply to a latency turns it into the true one. */
+struct zone final : kernel::routing::NetZoneImpl {
+  std::vector<link_impl *> route;
+  double latency = 0;
+
+  explicit zone (const char *name) : NetZoneImpl (name)
+  {
+  }
+
+  void get_local_route (const kernel::routing::NetPoint *, const kernel::routing::NetPoint *,
+                        kernel::routing::Route *into, double *seconds) override
+  {
+    into->link_list_.insert (into->link_list_.end (), route.begin (), route.end ());
+    if (seconds)
+      *seconds += 1;
+  }
+};
+
+struct timer {
+  double date;
+  uint64_t seq, tag;
+  bool operator<(const timer &b) const /* std heaps have the greatest on top */
+  {
+    return date != b.date ? date > b.date : seq > b.seq;
+  }
+};
+
+struct flow {
+  uint64_t seq, tag;
+  sg::CommPtr comm;
+};
+
+/* SimGrid is one engine per process, so there is one bridge; neither is ever destroyed. */
+struct bridge {
+  sg::Engine *engine = nullptr;
+  zone *hosts = nullptr, *cables = nullptr;
+  sg::Host *from = nullptr, *to = nullptr;
+  kernel::resource::Model *network = nullptr;
+  std::vector<sg::Link *> links; /* of all simulations; the first n_links are this one's */
+  std::vector<double> capacity;
+
+  bool ready = false, wanted = true, open = false, delivering = false;
+  activity_list *running = nullptr; /* the shortcuts; null: not taken */
+  double *clock = nullptr;
+
+  weft_bridge_done done = nullptr;
+  void *user = nullptr;
+  double origin = 0, now = 0; /* SimGrid's date at opening; ours of the last call */
+  uint64_t seq = 0;
+  uint32_t n_links = 0;
+  std::string failure;
+
+  std::vector<timer> timers; /* a heap */
+  kernel::timer::Timer *armed = nullptr;
+  double armed_date = 0;
+
+  std::deque<flow> flows; /* never moves its elements */
+  std::vector<flow *> spare, ended;
+  std::vector<sg::CommPtr> grave;
+  double grave_date = -1;
+};
+
+bridge &
+the_bridge ()
+{
+  static bridge *const b = new bridge;
+  return *b;
+}
+
+size_t
+flows_in_flight (const bridge &b)
+{
+  return b.flows.size () - b.spare.size ();
+}
+
+void fire (bridge &b);
+
+/* One SimGrid timer, for the earliest of ours: a heap of our own is several times cheaper. */
+void
+arm (bridge &b)
+{
+  if (b.delivering || b.timers.empty ())
+    return;
+  const double date = b.origin + b.timers.front ().date;
+  if (b.armed && b.armed_date <= date)
+    return;
+  if (b.armed)
+    b.armed->remove ();
+  b.armed_date = date;
+  b.armed = kernel::timer::Timer::set (date, [] { fire (the_bridge ()); });
+}
+
+void
+disarm (bridge &b)
+{
+  b.timers.clear ();
+  if (b.armed)
+    b.armed->remove ();
+  b.armed = nullptr;
+}
+
+void
+call (bridge &b, double date, uint64_t tag)
+{
+  b.now = date;
+  if (b.done)
+    b.done (b.user, tag);
+}
+
+void
+fire (bridge &b)
+{
+  const double clock = sg::Engine::get_clock ();
+
+  b.armed = nullptr;
+  b.delivering = true;
+  while (!b.timers.empty () && b.origin + b.timers.front ().date <= clock) {
+    const timer due = b.timers.front ();
+    std::pop_heap (b.timers.begin (), b.timers.end ());
+    b.timers.pop_back ();
+    call (b, due.date, due.tag);
+  }
+  b.delivering = false;
+  arm (b);
+}
+
+/* SimGrid still uses an activity after announcing its end, until time moves on. */
+void
+bury (bridge &b, flow *f, double clock)
+{
+  if (clock != b.grave_date)
+    b.grave.clear ();
+  b.grave_date = clock;
+  b.grave.push_back (std::move (f->comm));
+  b.spare.push_back (f);
+}
+
+void
+deliver (bridge &b)
+{
+  const double clock = sg::Engine::get_clock ();
+  std::vector<flow *> ended;
+
+  ended.swap (b.ended);
+  if (ended.size () > 1)
+    std::sort (ended.begin (), ended.end (), [] (flow *x, flow *y) { return x->seq < y->seq; });
+  b.delivering = true;
+  for (flow *f : ended) {
+    bury (b, f, clock);
+    call (b, clock - b.origin, f->tag);
+  }
+  b.delivering = false;
+  ended.clear ();
+  b.ended.swap (ended); /* keeps the memory */
+  arm (b);
+}
+
+/* SimGrid hands out the ends of one date one by one, in the order of its own heap: collect them
+ * until none is left, to call in ours. */
+void
+flow_ended (const sg::Activity &activity)
+{
+  bridge &b = the_bridge ();
+  flow *f = activity.get_data<flow> ();
+
+  if (!f || activity.get_state () != sg::Activity::State::FINISHED)
+    return;
+  b.ended.push_back (f);
+  if (b.network->get_finished_action_set ()->empty ())
+    deliver (b);
+}
+
+bool
+readable (const void *address, size_t size)
+{
+  int fd[2];
+
+  if (pipe2 (fd, O_CLOEXEC) != 0)
+    return false;
+  /* The kernel refuses an address that is not ours instead of raising a fault. */
+  const bool yes = write (fd[1], address, size) == (ssize_t)size;
+  close (fd[0]);
+  close (fd[1]);
+  return yes;
+}
+
+/* The private list of activities of SimGrid's main actor, recognised by the one activity in it. */
+activity_list *
+find_running (const bridge &b)
+{
+  /* Read off SimGrid 3.32 for 64-bit Linux with libstdc++; checked below. */
+  constexpr size_t offset = 192;
+  struct {
+    char *next, *prev;
+    size_t size;
+  } head;
+  struct {
+    char *next, *prev;
+    void *activity;
+  } node;
+  int major, minor, patch;
+  auto self = (char *(*)())dlsym (RTLD_DEFAULT, "_ZN7simgrid6kernel5actor9ActorImpl4selfEv");
+
+  sg_version_get (&major, &minor, &patch);
+  if (!self || !self () || major != 3 || minor != 32 || sizeof (void *) != 8)
+    return nullptr;
+  const sg::CommPtr probe = sg::Comm::sendto_init (b.from, b.to);
+  char *at = self () + offset;
+  std::memcpy (&head, at, sizeof head);
+  if (head.size != 1 || !head.next || head.next != head.prev || !readable (head.next, sizeof node))
+    return nullptr;
+  std::memcpy (&node, head.next, sizeof node);
+  if (node.next != at || node.prev != at || node.activity != probe->get_impl ())
+    return nullptr;
+  auto list = reinterpret_cast<activity_list *> (at);
+  list->clear ();
+  return list;
+}
+
+double *
+find_clock ()
+{
+  auto clock = (double *)dlsym (RTLD_DEFAULT, "_ZN7simgrid6kernel10EngineImpl4now_E");
+  const double old = sg::Engine::get_clock ();
+
+  if (!clock || *clock != old)
+    return nullptr;
+  *clock = 1 + old;
+  const bool same = sg::Engine::get_clock () == 1 + old;
+  *clock = old;
+  return same ? clock : nullptr;
+}
+
+/* SimGrid takes over Ctrl-C and memory faults; what was there before comes back.  It reads a
+ * command line, so it gets one: silent, and without its cleaning at exit, which touches timers that
+ * are gone when a program exits in the middle of a simulation. */
+sg::Engine *
+new_engine ()
+{
+  static char name[] = "weft", silent[] = "--log=root.thres:critical",
+              unclean[] = "--cfg=debug/clean-atexit:no";
+  static char *argv[] = { name, silent, unclean, nullptr };
+  static const int taken[] = { SIGINT, SIGSEGV, SIGBUS };
+  struct sigaction before[G_N_ELEMENTS (taken)];
+  stack_t stack;
+  int argc = G_N_ELEMENTS (argv) - 1;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (taken); i++)
+    sigaction (taken[i], nullptr, &before[i]);
+  sigaltstack (nullptr, &stack);
+  auto engine = new sg::Engine (&argc, argv);
+  sigaltstack (&stack, nullptr);
+  for (unsigned i = 0; i < G_N_ELEMENTS (taken); i++)
+    sigaction (taken[i], &before[i], nullptr);
+  return engine;
+}
+
+/* SimGrid closes its zones when it first runs.  Links live in a zone of their own that it does not
+ * know of, so they can be added at any time. */
+void
+make_zones (bridge &b)
+{
+  b.hosts = new zone ("weft");
+  sg::NetZone *root = b.engine->get_netzone_root (), *hosts = b.hosts->get_iface ();
+  if (root != hosts) /* before 4.0 the first zone is the root */
+    b.hosts->set_parent (root->get_impl ());
+  set_latency_factor (
+      hosts, [&b] (auto &&...) { return b.hosts->latency; }, 0);
+  b.from = hosts->ADD_HOST ("from", 1.0)->seal ();
+  b.to = hosts->ADD_HOST ("to", 1.0)->seal ();
+  hosts->seal ();
+  b.cables = new zone ("weft links");
+  b.cables->set_network_model (b.hosts->get_network_model ());
+}
+
+void
+set_up (bridge &b)
+{
+  b.engine = new_engine ();
+  for (const char *setting : settings)
+    sg::Engine::set_config (std::string (setting));
+  make_zones (b);
+  for (auto *model : b.engine->get_all_models ())
+    if (model->get_name () == "Network_CM02")
+      b.network = model;
+  if (!b.network)
+    throw std::runtime_error ("it has no network model named Network_CM02");
+  sg::Comm::on_completion_cb (flow_ended);
+  b.ready = true;
+}
+
+void
+begin (bridge &b, weft_bridge_done done, void *user)
+{
+  b.running = b.wanted ? find_running (b) : nullptr;
+  b.clock = b.wanted ? find_clock () : nullptr;
+  if (b.clock)
+    *b.clock = 0;
+  b.origin = sg::Engine::get_clock ();
+  b.now = 0;
+  b.grave_date = -1;
+  b.seq = 0;
+  b.n_links = 0;
+  b.failure.clear ();
+  b.done = done;
+  b.user = user;
+  b.open = true;
+}
+
+gboolean
+failed (GError **error, const char *what)
+{
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "SimGrid %s: %s", weft_bridge_version (), what);
+  return FALSE;
+}
+
+/* Only out of memory could throw here, and that ends the program anyway. */
+void
+plug_link (bridge &b, double capacity) noexcept
+{
+  if (b.n_links == b.links.size ()) {
+    const std::string name = "link " + std::to_string (b.n_links);
+    b.links.push_back (b.cables->get_iface ()->ADD_LINK (name, capacity)->seal ());
+    b.capacity.push_back (capacity);
+  } else if (b.capacity[b.n_links] != capacity) {
+    b.links[b.n_links]->set_bandwidth (capacity);
+    b.capacity[b.n_links] = capacity;
+  }
+}
+
+flow *
+take_flow (bridge &b)
+{
+  if (b.spare.empty ()) {
+    b.flows.emplace_back ();
+    return &b.flows.back ();
+  }
+  flow *f = b.spare.back ();
+  b.spare.pop_back ();
+  return f;
+}
+
+void
+start_flow (bridge &b, double bytes, uint64_t tag)
+{
+  flow *f = take_flow (b);
+
+  f->seq = b.seq++;
+  f->tag = tag;
+  f->comm = sg::Comm::sendto_init (b.from, b.to);
+  f->comm->set_payload_size ((uint64_t)std::nearbyint (bytes * scale));
+  f->comm->set_data (f);
+  f->comm->start ();
+  if (b.running)
+    b.running->clear ();
+}
+} // namespace
+
+extern "C" {
+gboolean
+weft_bridge_open (weft_bridge_done done, void *user, GError **error)
+{
+  bridge &b = the_bridge ();
+
+  if (b.open)
+    return failed (error, "a simulation is open already, close it first");
+  if (b.engine && !b.ready)
+    return failed (error, "it could not be set up earlier in this process");
+  if (flows_in_flight (b) > 0)
+    return failed (error, "flows of the simulation before this one could not be ended");
+  try {
+    if (!b.ready)
+      set_up (b);
+    begin (b, done, user);
+  } catch (const std::exception &e) {
+    return failed (error, e.what ());
+  }
+  return TRUE;
+}
+
+uint32_t
+weft_bridge_link (double bytes_per_s)
+{
+  bridge &b = the_bridge ();
+  const double capacity = bytes_per_s * scale;
+
+  g_assert (b.open && bytes_per_s > 0 && std::isfinite (capacity));
+  plug_link (b, capacity);
+  return b.n_links++;
+}
+
+void
+weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double latency,
+                  uint64_t tag)
+{
+  bridge &b = the_bridge ();
+
+  g_assert (b.open && bytes >= 0 && latency >= 0 && std::isfinite (latency));
+  if (n_links == 0 || bytes * scale < 0.5) {
+    weft_bridge_after (latency, tag);
+    return;
+  }
+  if (bytes > most_bytes) {
+    b.failure = "a flow of " + std::to_string (bytes) + " bytes, more than 2^47";
+    return;
+  }
+  b.hosts->route.clear ();
+  for (uint32_t i = 0; i < n_links; i++) {
+    g_assert (links[i] < b.n_links);
+    b.hosts->route.push_back (b.links[links[i]]->get_impl ());
+  }
+  b.hosts->latency = latency;
+  try {
+    start_flow (b, bytes, tag);
+  } catch (const std::exception &e) {
+    b.failure = e.what ();
+  }
+}
+
+void
+weft_bridge_after (double delay, uint64_t tag)
+{
+  bridge &b = the_bridge ();
+
+  g_assert (b.open && delay >= 0 && std::isfinite (delay));
+  b.timers.push_back ({ b.now + delay, b.seq++, tag });
+  std::push_heap (b.timers.begin (), b.timers.end ());
+  arm (b);
+}
+
+double
+weft_bridge_now (void)
+{
+  return the_bridge ().now;
+}
+
+gboolean
+weft_bridge_run (GError **error)
+{
+  bridge &b = the_bridge ();
+
+  g_assert (b.open && !b.delivering);
+  try {
+    b.engine->run ();
+  } catch (const std::exception &e) {
+    b.failure = e.what ();
+  }
+  b.grave.clear ();
+  if (b.failure.empty () && (flows_in_flight (b) > 0 || !b.timers.empty ()))
+    b.failure = "it stopped before all flows had ended";
+  return b.failure.empty () ? TRUE : failed (error, b.failure.c_str ());
+}
+
+void
+weft_bridge_close (void)
+{
+  bridge &b = the_bridge ();
+
+  if (!b.open)
+    return;
+  g_assert (!b.delivering);
+  b.done = nullptr;
+  disarm (b);
+  if (flows_in_flight (b) > 0) /* SimGrid cannot forget a flow: let them end unheard */
+    weft_bridge_run (nullptr);
+  b.open = false;
+}
+
+uint64_t
+weft_bridge_activities (void)
+{
+  return the_bridge ().seq;
+}
+
+const char *
+weft_bridge_version (void)
+{
+  static const std::string version = [] {
+    int major, minor, patch;
+    sg_version_get (&major, &minor, &patch);
+    return std::to_string (major) + "." + std::to_string (minor) +
+           (patch ? "." + std::to_string (patch) : "");
+  }();
+  return version.c_str ();
+}
+
+void
+weft_bridge_shortcuts (gboolean wanted)
+{
+  the_bridge ().wanted = wanted;
+}
+}

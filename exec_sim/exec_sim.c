@@ -1,0 +1,473 @@
+#include "exec_sim/exec_sim.h"
+#include "core/cost.h"
+#include "core/error.h"
+#include "exec_sim/bridge.h"
+#include "exec_sim/machine.h"
+#include <math.h>
+#include <string.h>
+
+static void advance (struct sim *x, uint32_t actor);
+
+gboolean
+sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = sim_program (x, actor);
+
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
+    uint32_t dep = p->deps[d];
+    if (p->pos[dep] >= sim_lane_at (x, actor, p->op[dep].lane)->cursor)
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static void
+hold_sms (struct sim *x, uint32_t actor, uint32_t op, int sign)
+{
+  uint32_t sms = weft_cost_sms (&x->base.plan->job.stack, sim_program (x, actor)->op[op].kind);
+  sim_gpu_take_sms (x, actor, sign * (int32_t) sms);
+}
+
+/* A flow of one actor: the links that its class crosses (actors.h). */
+static void
+start_flow (struct sim *x, uint32_t actor, enum weft_pattern pattern, double bytes, double latency,
+            uint64_t tag)
+{
+  const struct weft_path *path = &x->base.actors->path[(size_t) actor * WEFT_N_PATTERN + pattern];
+  weft_bridge_flow (bytes, path->link, bytes > 0 ? path->n : 0, latency, tag);
+}
+
+/* Marks when something took longer than it does alone. */
+static void
+compare_alone (struct sim *x, double took, double alone)
+{
+  if (took > alone * (1 + 1e-9))
+    x->t->contended = TRUE;
+}
+
+/* ------------------------------------------------------------- collectives */
+
+static const struct weft_traffic *
+traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
+{
+  struct sim_comm *comm = &x->comm[c];
+  const weft_plan *plan = x->base.plan;
+
+  if (!comm->known) {
+    struct weft_group g = weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
+    weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
+    comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+    comm->known = TRUE;
+  }
+  uint64_t key = (uint64_t) weft_op_bytes (p, op) << 8 | p->op[op].kind;
+  struct weft_traffic *known = g_hash_table_lookup (comm->traffic, &key);
+  if (!known) {
+    struct weft_traffic made = weft_coll_plan (&comm->shape, p->op[op].kind, weft_op_bytes (p, op),
+                                               plan->job.stack.collective_base_latency);
+    known = g_memdup2 (&made, sizeof made);
+    g_hash_table_insert (comm->traffic, g_memdup2 (&key, sizeof key), known);
+  }
+  return known;
+}
+
+/* Latency of one round: rounds that cross nodes come first. */
+static double
+round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t, uint32_t round)
+{
+  double base = t->latency - t->steps_local * shape->local_latency - t->steps_remote * shape->remote_latency;
+  double step = round < t->steps_remote ? shape->remote_latency : shape->local_latency;
+  return step + (round == 0 ? base : 0);
+}
+
+static void
+start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
+{
+  struct sim_meeting *m = &x->meeting[c];
+  enum weft_group_kind kind = x->base.actors->comm[c].kind;
+
+  for (int remote = 0; remote < 2; remote++) {
+    enum weft_pattern pattern = weft_group_pattern (kind, remote);
+    double bytes = remote ? m->traffic.bytes_remote : m->traffic.bytes_local;
+    if (!x->base.actors->path[(size_t) actor * WEFT_N_PATTERN + pattern].exists)
+      continue;
+    m->pending++;
+    start_flow (x, actor, pattern, bytes / m->n_rounds, latency, sim_tag (SIM_COLLECTIVE, 0, c));
+  }
+}
+
+static void
+start_round (struct sim *x, uint32_t c)
+{
+  struct sim_meeting *m = &x->meeting[c];
+  const struct weft_comm *comm = &x->base.actors->comm[c];
+  double latency = m->n_rounds > 1 ? round_latency (&x->comm[c].shape, &m->traffic, m->round)
+                                   : m->traffic.latency;
+
+  /* A payload that rides in the latency is one delay for all. */
+  if (m->traffic.bytes_local == 0 && m->traffic.bytes_remote == 0) {
+    m->pending = 1;
+    weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
+    return;
+  }
+  for (uint32_t i = 0; i < comm->n_actor; i++)
+    start_member_flows (x, c, comm->actor[i], latency);
+}
+
+static void
+finish_collective (struct sim *x, uint32_t c)
+{
+  struct sim_meeting *m = &x->meeting[c];
+  const struct weft_comm *comm = &x->base.actors->comm[c];
+  double now = weft_bridge_now ();
+
+  compare_alone (x, now - m->begin, m->traffic.seconds);
+  double begin = m->begin;
+  *m = (struct sim_meeting) { 0 };
+  for (uint32_t i = 0; i < comm->n_actor; i++) {
+    uint32_t actor = comm->actor[i], lane = weft_group_lane (comm->kind);
+    struct sim_lane *l = sim_lane_at (x, actor, lane);
+    uint32_t op = sim_program (x, actor)->lane_ops[lane][l->cursor];
+    x->t->begin[actor][op] = begin;
+    x->t->end[actor][op] = now;
+    l->cursor++;
+    l->posted = FALSE;
+    hold_sms (x, actor, op, -1);
+  }
+  for (uint32_t i = 0; i < comm->n_actor; i++)
+    advance (x, comm->actor[i]);
+}
+
+static void
+collective_flow_done (struct sim *x, uint32_t c)
+{
+  struct sim_meeting *m = &x->meeting[c];
+
+  if (--m->pending)
+    return;
+  if (++m->round < m->n_rounds)
+    start_round (x, c);
+  else
+    finish_collective (x, c);
+}
+
+static void
+arrive (struct sim *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = sim_program (x, actor);
+  uint32_t c = x->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + p->op[op].group];
+  struct sim_meeting *m = &x->meeting[c];
+
+  sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
+  hold_sms (x, actor, op, 1);
+  if (++m->arrived < x->base.actors->comm[c].n_actor)
+    return;
+  m->traffic = *traffic_of (x, c, p, op);
+  m->n_rounds = x->step_by_step ? MAX (1, m->traffic.steps_local + m->traffic.steps_remote) : 1;
+  m->begin = weft_bridge_now ();
+  start_round (x, c);
+}
+
+/* --------------------------------------------------------------- transfers */
+
+static uint32_t
+group_end (const weft_program *p, uint32_t lane, uint32_t first)
+{
+  uint32_t last = first + 1;
+  while (last < p->lane_n[lane] && p->op[p->lane_ops[lane][last]].flags & WEFT_OP_GROUPED)
+    last++;
+  return last;
+}
+
+static void
+finish_group (struct sim *x, uint32_t actor, uint32_t lane)
+{
+  const weft_program *p = sim_program (x, actor);
+  struct sim_lane *l = sim_lane_at (x, actor, lane);
+  uint32_t last = group_end (p, lane, l->cursor);
+  double now = weft_bridge_now ();
+
+  for (uint32_t i = l->cursor; i < last; i++) {
+    x->t->end[actor][p->lane_ops[lane][i]] = now;
+    hold_sms (x, actor, p->lane_ops[lane][i], -1);
+  }
+  l->cursor = last;
+  l->posted = FALSE;
+  advance (x, actor);
+}
+
+static void
+transfer_done (struct sim *x, uint32_t actor, uint32_t direction)
+{
+  uint32_t peer = x->base.actors->peer[2 * actor + direction];
+  struct sim_post *sent = &x->send[2 * actor + direction], *got = &x->recv[2 * peer + !direction];
+  uint32_t both[2][2] = { { actor, sent->op }, { peer, got->op } };
+
+  compare_alone (x, weft_bridge_now () - sent->begin, sent->alone);
+  sent->op = got->op = WEFT_NO_OP;
+  for (int i = 0; i < 2; i++) {
+    uint32_t lane = sim_program (x, both[i][0])->op[both[i][1]].lane;
+    if (--sim_lane_at (x, both[i][0], lane)->pending == 0)
+      finish_group (x, both[i][0], lane);
+  }
+}
+
+static void
+start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
+{
+  const weft_plan *plan = x->base.plan;
+  uint32_t peer = x->base.actors->peer[2 * actor + direction], rank = x->base.actors->rank[actor];
+  uint32_t stage = weft_mesh_stage_size (&plan->mesh);
+  struct sim_post *sent = &x->send[2 * actor + direction];
+  double bytes = weft_op_bytes (sim_program (x, actor), sent->op);
+  struct weft_route route;
+
+  weft_fabric_route (&plan->fabric, rank, direction ? rank - stage : rank + stage, &route);
+  double latency = plan->job.stack.collective_base_latency + route.latency;
+  sent->begin = weft_bridge_now ();
+  sent->alone = latency + bytes / weft_fabric_route_rate (&plan->fabric, &route);
+  x->t->begin[actor][sent->op] = sent->begin;
+  x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
+  start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, bytes, latency,
+              sim_tag (SIM_TRANSFER, direction, actor));
+}
+
+static void
+post_transfer (struct sim *x, uint32_t actor, uint32_t op)
+{
+  const struct weft_op *row = &sim_program (x, actor)->op[op];
+  uint32_t direction = row->peer < 0, peer = x->base.actors->peer[2 * actor + direction];
+
+  hold_sms (x, actor, op, 1);
+  if (row->kind == WEFT_OP_SEND) {
+    x->send[2 * actor + direction].op = op;
+    if (x->recv[2 * peer + !direction].op != WEFT_NO_OP)
+      start_transfer (x, actor, direction);
+  } else {
+    x->recv[2 * actor + direction].op = op;
+    if (x->send[2 * peer + !direction].op != WEFT_NO_OP)
+      start_transfer (x, peer, !direction);
+  }
+}
+
+static gboolean
+post_group (struct sim *x, uint32_t actor, uint32_t lane)
+{
+  const weft_program *p = sim_program (x, actor);
+  struct sim_lane *l = sim_lane_at (x, actor, lane);
+  uint32_t first = l->cursor, last = group_end (p, lane, first);
+
+  for (uint32_t i = first; i < last; i++)
+    if (!sim_deps_done (x, actor, p->lane_ops[lane][i]))
+      return FALSE;
+  l->posted = TRUE;
+  l->pending = last - first;
+  for (uint32_t i = first; i < last; i++)
+    post_transfer (x, actor, p->lane_ops[lane][i]);
+  return TRUE;
+}
+
+static void
+start_copy (struct sim *x, uint32_t actor, uint32_t op)
+{
+  const weft_plan *plan = x->base.plan;
+  const weft_program *p = sim_program (x, actor);
+
+  sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
+  x->t->begin[actor][op] = weft_bridge_now ();
+  start_flow (x, actor, p->op[op].kind == WEFT_OP_COPY_IN ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
+              weft_op_bytes (p, op), plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
+}
+
+static void
+copy_done (struct sim *x, uint32_t actor, uint32_t lane)
+{
+  struct sim_lane *l = sim_lane_at (x, actor, lane);
+  const weft_program *p = sim_program (x, actor);
+  uint32_t op = p->lane_ops[lane][l->cursor];
+
+  x->t->end[actor][op] = weft_bridge_now ();
+  compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op], x->base.plan->seconds[p->role][op]);
+  l->cursor++;
+  l->posted = FALSE;
+  advance (x, actor);
+}
+
+/* ------------------------------------------------------------- the machine */
+
+static void
+advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
+{
+  const weft_program *p = sim_program (x, actor);
+  struct sim_lane *l = sim_lane_at (x, actor, lane);
+
+  if (l->posted || l->cursor == p->lane_n[lane])
+    return;
+  uint32_t op = p->lane_ops[lane][l->cursor];
+  enum weft_op_class class = weft_op_info[p->op[op].kind].class;
+  if (class == WEFT_CLASS_P2P)
+    post_group (x, actor, lane);
+  else if (sim_deps_done (x, actor, op)) {
+    if (class == WEFT_CLASS_COLLECTIVE)
+      arrive (x, actor, op);
+    else
+      start_copy (x, actor, op);
+  }
+}
+
+/* Whatever may start on this rank now, starts; flows and timers only begin here, they end later. */
+static void
+advance (struct sim *x, uint32_t actor)
+{
+  const weft_program *p = sim_program (x, actor);
+
+  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+    if (lane != WEFT_LANE_GPU && p->lane_n[lane])
+      advance_lane (x, actor, lane);
+  sim_gpu_advance (x, actor);
+}
+
+static void
+on_event (void *user, uint64_t tag)
+{
+  struct sim *x = user;
+  uint32_t who = (uint32_t) tag, detail = tag >> 32 & 0xfffffff;
+
+  switch ((enum sim_event) (tag >> 60)) {
+  case SIM_KERNELS:
+    if (sim_gpu_fired (x, who, detail))
+      advance (x, who);
+    break;
+  case SIM_COLLECTIVE:
+    collective_flow_done (x, who);
+    break;
+  case SIM_TRANSFER:
+    transfer_done (x, who, detail);
+    break;
+  case SIM_COPY:
+    copy_done (x, who, detail);
+    break;
+  }
+}
+
+static void
+sim_close (weft_exec *base)
+{
+  struct sim *x = (struct sim *) base;
+
+  if (!x)
+    return;
+  weft_bridge_close ();
+  for (uint32_t c = 0; c < x->base.actors->n_comm; c++)
+    if (x->comm[c].known) {
+      weft_coll_shape_release (&x->comm[c].shape);
+      g_hash_table_unref (x->comm[c].traffic);
+    }
+  sim_gpu_close (x);
+  weft_actors_free (x->base.actors);
+  g_free (x->lane);
+  g_free (x->meeting);
+  g_free (x->comm);
+  g_free (x->send);
+  g_free (x->recv);
+  g_free (x->issued);
+  if (x->t)
+    weft_timeline_free (x->t);
+  g_free (x);
+}
+
+static struct sim_post *
+no_posts (uint32_t n)
+{
+  struct sim_post *posts = g_new0 (struct sim_post, n + 1);
+  for (uint32_t i = 0; i < n; i++)
+    posts[i].op = WEFT_NO_OP;
+  return posts;
+}
+
+static weft_exec *
+sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  struct sim *x = g_new0 (struct sim, 1);
+  weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
+
+  x->base = (weft_exec) { .ops = &weft_exec_sim, .plan = plan, .actors = a };
+  x->step_by_step = options->step_by_step;
+  x->lane = g_new0 (struct sim_lane, (size_t) a->n * WEFT_N_LANE);
+  x->meeting = g_new0 (struct sim_meeting, a->n_comm + 1);
+  x->comm = g_new0 (struct sim_comm, a->n_comm + 1);
+  x->send = no_posts (2 * a->n);
+  x->recv = no_posts (2 * a->n);
+  x->issued = g_new0 (uint32_t, a->n);
+  x->t = weft_timeline_new (plan, a, "sim");
+  sim_gpu_open (x);
+  if (!weft_bridge_open (on_event, x, error)) {
+    sim_close (&x->base);
+    return NULL;
+  }
+  for (uint32_t link = 0; link < a->n_link; link++)
+    weft_bridge_link (a->capacity[link]);
+  return &x->base;
+}
+
+/* Waits are dependencies of the plan, which the machine reads when it gets there; issue proves that the
+ * walk brings ops in their order. */
+static gboolean
+sim_wait (weft_exec *base, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
+{
+  const struct sim *x = (const struct sim *) base;
+
+  (void) lane, (void) error;
+  g_assert (op < x->issued[row]);
+  return TRUE;
+}
+
+static gboolean
+sim_issue (weft_exec *base, uint32_t row, uint32_t op, GError **error)
+{
+  struct sim *x = (struct sim *) base;
+
+  (void) error;
+  g_assert (op == x->issued[row]);
+  x->issued[row]++;
+  return TRUE;
+}
+
+static gboolean
+all_done (const struct sim *x, GError **error)
+{
+  for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
+    for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+      if (sim_lane_at (x, actor, lane)->cursor != sim_program (x, actor)->lane_n[lane]) {
+        g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "rank %u stands still on lane %s at op %u",
+                     x->base.actors->rank[actor], weft_lane_words[lane],
+                     sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor]);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+static weft_timeline *
+sim_drain (weft_exec *base, GError **error)
+{
+  struct sim *x = (struct sim *) base;
+
+  for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
+    advance (x, actor);
+  if (!weft_bridge_run (error) || !all_done (x, error))
+    return NULL;
+  weft_timeline_finish (x->t, x->base.plan);
+  x->t->engine = weft_bridge_version ();
+  x->t->n_activities = weft_bridge_activities ();
+  return g_steal_pointer (&x->t);
+}
+
+const struct weft_exec_ops weft_exec_sim = {
+  .name = "sim",
+  .doc = "SimGrid: contention on links and SMs",
+  .flags = WEFT_EXEC_VIRTUAL | WEFT_EXEC_TIMES,
+  .open = sim_open,
+  .wait = sim_wait,
+  .issue = sim_issue,
+  .drain = sim_drain,
+  .close = sim_close,
+};

@@ -1,0 +1,213 @@
+/* Kernels of one GPU: runs of ops that nothing interrupts are one timer.
+ *
+ * A run ends after an op that another lane waits for, or before one that waits for another lane.  When
+ * communication takes or returns SMs the run's position is found in the old speed's prefix sums and the
+ * rest goes on at the new speed: the running kernel keeps the fraction of its work that is done. */
+#include "core/cost.h"
+#include "exec_sim/bridge.h"
+#include "exec_sim/machine.h"
+#include <math.h>
+
+static void
+find_stops (struct sim_role *role)
+{
+  const weft_program *p = role->p;
+  uint32_t n = p->lane_n[WEFT_LANE_GPU];
+  g_autofree gboolean *signals = g_new0 (gboolean, p->n_op + 1);
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+      signals[p->deps[d]] = TRUE;
+  role->stop = g_new (uint32_t, n + 1);
+  for (uint32_t i = n; i-- > 0;) {
+    uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
+    uint32_t next = i + 1 < n ? p->lane_ops[WEFT_LANE_GPU][i + 1] : op;
+    gboolean waits = i + 1 < n && p->op[next].deps < p->op[next + 1].deps;
+    role->stop[i] = i + 1 == n || waits || signals[op] ? i : role->stop[i + 1];
+  }
+}
+
+void
+sim_gpu_open (struct sim *x)
+{
+  const weft_plan *plan = x->base.plan;
+
+  x->role = g_new0 (struct sim_role, plan->n_roles);
+  x->gpu = g_new0 (struct sim_gpu, x->base.actors->n);
+  for (uint32_t r = 0; r < plan->n_roles; r++) {
+    x->role[r].p = plan->role[r];
+    x->role[r].speeds = g_array_new (FALSE, FALSE, sizeof (struct sim_speed));
+    find_stops (&x->role[r]);
+  }
+}
+
+void
+sim_gpu_close (struct sim *x)
+{
+  for (uint32_t r = 0; r < x->base.plan->n_roles; r++) {
+    for (guint i = 0; i < x->role[r].speeds->len; i++)
+      g_free (g_array_index (x->role[r].speeds, struct sim_speed, i).prefix);
+    g_array_unref (x->role[r].speeds);
+    g_free (x->role[r].stop);
+  }
+  g_free (x->role);
+  g_free (x->gpu);
+}
+
+static double *
+make_prefix (const struct sim *x, const weft_program *p, uint32_t sms_taken)
+{
+  const struct weft_job *job = &x->base.plan->job;
+  uint32_t n = p->lane_n[WEFT_LANE_GPU];
+  double *prefix = g_new (double, n + 1);
+  size_t cells = (size_t) p->n_shape * WEFT_N_OP;
+  g_autofree double *price = g_new (double, cells + 1);
+
+  for (size_t i = 0; i < cells; i++)
+    price[i] = NAN;
+  prefix[0] = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_op *op = &p->op[p->lane_ops[WEFT_LANE_GPU][i]];
+    double *at = &price[(size_t) op->shape * WEFT_N_OP + op->kind];
+    if (isnan (*at))
+      *at = weft_cost_kernel (&job->cluster, &job->stack, op->kind, &p->shape[op->shape], sms_taken);
+    prefix[i + 1] = prefix[i] + *at;
+  }
+  return prefix;
+}
+
+static const double *
+prefix_of (struct sim *x, uint32_t actor, uint32_t sms_taken)
+{
+  struct sim_role *role = &x->role[x->base.actors->role[actor]];
+
+  for (guint i = 0; i < role->speeds->len; i++) {
+    const struct sim_speed *speed = &g_array_index (role->speeds, struct sim_speed, i);
+    if (speed->sms_taken == sms_taken)
+      return speed->prefix;
+  }
+  struct sim_speed speed = { sms_taken, make_prefix (x, role->p, sms_taken) };
+  g_array_append_val (role->speeds, speed);
+  return speed.prefix;
+}
+
+static uint32_t
+op_at (const struct sim *x, uint32_t actor, uint32_t position)
+{
+  return sim_program (x, actor)->lane_ops[WEFT_LANE_GPU][position];
+}
+
+/* Seconds that the rest of the run takes with so many SMs missing. */
+static double
+rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
+{
+  const struct sim_gpu *g = &x->gpu[actor];
+  const double *prefix = prefix_of (x, actor, sms_taken);
+
+  return prefix[g->stop + 1] - prefix[g->at] - g->done * (prefix[g->at + 1] - prefix[g->at]);
+}
+
+/* Arms the timer for the rest of the run at the present speed. */
+static void
+arm (struct sim *x, uint32_t actor)
+{
+  struct sim_gpu *g = &x->gpu[actor];
+  double rest = rest_of_run (x, actor, g->sms_taken);
+
+  g->generation = (g->generation + 1) & 0xfffffff;
+  if (g->sms_taken > 0)
+    x->t->contended |= rest > rest_of_run (x, actor, 0) * (1 + 1e-9);
+  weft_bridge_after (fmax (rest, 0), sim_tag (SIM_KERNELS, g->generation, actor));
+}
+
+/* Kernels [at, to) of the run have ended: writes their times, moves the run to `to`. */
+static void
+record_until (struct sim *x, uint32_t actor, uint32_t to)
+{
+  struct sim_gpu *g = &x->gpu[actor];
+  const double *prefix = prefix_of (x, actor, g->sms_taken);
+  double *begin = x->t->begin[actor], *end = x->t->end[actor];
+  double origin = g->since - g->done * (prefix[g->at + 1] - prefix[g->at]) - prefix[g->at];
+
+  for (uint32_t i = g->at; i < to; i++) {
+    end[op_at (x, actor, i)] = origin + prefix[i + 1];
+    if (i < g->stop)
+      begin[op_at (x, actor, i + 1)] = origin + prefix[i + 1];
+  }
+  if (to > g->at) {
+    g->since = origin + prefix[to];
+    g->at = to;
+    g->done = 0;
+  }
+}
+
+void
+sim_gpu_advance (struct sim *x, uint32_t actor)
+{
+  struct sim_gpu *g = &x->gpu[actor];
+  const weft_program *p = sim_program (x, actor);
+
+  if (g->running || g->cursor == p->lane_n[WEFT_LANE_GPU] ||
+      !sim_deps_done (x, actor, op_at (x, actor, g->cursor)))
+    return;
+  g->running = TRUE;
+  g->at = g->cursor;
+  g->stop = x->role[p->role].stop[g->cursor];
+  g->since = weft_bridge_now ();
+  g->done = 0;
+  x->t->begin[actor][op_at (x, actor, g->at)] = g->since;
+  arm (x, actor);
+}
+
+gboolean
+sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation)
+{
+  struct sim_gpu *g = &x->gpu[actor];
+
+  if (!g->running || g->generation != generation)
+    return FALSE;
+  uint32_t last = g->stop;
+  record_until (x, actor, last + 1);
+  x->t->end[actor][op_at (x, actor, last)] = weft_bridge_now ();
+  g->running = FALSE;
+  g->cursor = last + 1;
+  sim_lane_at (x, actor, WEFT_LANE_GPU)->cursor = g->cursor;
+  return TRUE;
+}
+
+/* First position of the run that has not ended after `elapsed` seconds at this speed. */
+static uint32_t
+position_after (const double *prefix, const struct sim_gpu *g, double elapsed)
+{
+  double target = prefix[g->at] + g->done * (prefix[g->at + 1] - prefix[g->at]) + elapsed;
+  uint32_t low = g->at, high = g->stop;
+
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (prefix[middle + 1] <= target)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+void
+sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms)
+{
+  struct sim_gpu *g = &x->gpu[actor];
+
+  if (sms == 0)
+    return;
+  if (g->running) {
+    const double *prefix = prefix_of (x, actor, g->sms_taken);
+    double now = weft_bridge_now ();
+    record_until (x, actor, position_after (prefix, g, now - g->since));
+    double whole = prefix[g->at + 1] - prefix[g->at];
+    g->done = whole > 0 ? fmin (1, g->done + (now - g->since) / whole) : 1;
+    g->since = now;
+  }
+  g->sms_taken += sms;
+  if (g->running)
+    arm (x, actor);
+}

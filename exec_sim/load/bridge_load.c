@@ -1,0 +1,77 @@
+/* The bridge on demand.  SimGrid and what it brings along take 18 ms to load (Debian's 3.32, which is
+ * built with ns-3), and most commands simulate nothing: bridge.cc is a module of its own that the first
+ * call opens, and this file stands for it wherever Weft is linked.  The module is never closed, because
+ * SimGrid cannot be. */
+#include "core/error.h"
+#include "exec_sim/bridge.h"
+#include <dlfcn.h>
+#include <string.h>
+
+/*   name        returns, parameters, arguments */
+#define CALL_LIST(X)                                                                               \
+  X (link, uint32_t, (double bytes_per_s), (bytes_per_s))                                          \
+  X (flow, void,                                                                                   \
+     (double bytes, const uint32_t *links, uint32_t n_links, double latency, uint64_t tag),        \
+     (bytes, links, n_links, latency, tag))                                                        \
+  X (after, void, (double delay, uint64_t tag), (delay, tag))                                      \
+  X (now, double, (void), ())                                                                      \
+  X (run, gboolean, (GError **error), (error))                                                     \
+  X (close, void, (void), ())                                                                      \
+  X (activities, uint64_t, (void), ())                                                             \
+  X (version, const char *, (void), ())                                                            \
+  X (shortcuts, void, (gboolean wanted), (wanted))
+
+struct calls {
+  gboolean (*open) (weft_bridge_done done, void *user, GError **error);
+#define CALL(name, returns, parameters, arguments) returns (*name) parameters;
+  CALL_LIST (CALL)
+#undef CALL
+};
+
+/* Written once, by load(). */
+static struct calls bridge;
+
+/* Addresses of functions go through memory: C knows no cast from an object's address to a function's. */
+static gboolean
+find (void *module, const char *name, void *call, size_t size)
+{
+  void *symbol = module ? dlsym (module, name) : NULL;
+
+  memcpy (call, &symbol, size);
+  return symbol != NULL;
+}
+
+static gboolean
+load (GError **error)
+{
+  struct calls all;
+
+  if (bridge.open)
+    return TRUE;
+  void *module = dlopen (WEFT_BRIDGE_MODULE, RTLD_NOW | RTLD_LOCAL);
+  gboolean ok = find (module, "weft_bridge_open", &all.open, sizeof all.open);
+#define CALL(name, ...) ok = ok && find (module, "weft_bridge_" #name, &all.name, sizeof all.name);
+  CALL_LIST (CALL)
+#undef CALL
+  if (ok)
+    bridge = all;
+  else
+    g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "SimGrid cannot be used: %s", dlerror ());
+  return ok;
+}
+
+gboolean
+weft_bridge_open (weft_bridge_done done, void *user, GError **error)
+{
+  return load (error) && bridge.open (done, user, error);
+}
+
+/* Without SimGrid, which weft_bridge_open() reports, the others do nothing. */
+#define CALL(name, returns, parameters, arguments)                                                 \
+  returns weft_bridge_##name parameters                                                            \
+  {                                                                                                \
+    if (!load (NULL))                                                                              \
+      return (returns) 0;                                                                          \
+    return bridge.name arguments;                                                                  \
+  }
+CALL_LIST (CALL)

@@ -1,0 +1,155 @@
+/* An axis is a setting and the values worth trying; one that the user gave has one value.  Axes are a
+ * table, so a new knob joins the search with one row. */
+#include "planner/space.h"
+
+struct axis {
+  enum { KNOB, TRAIN } table;
+  unsigned field;
+  /* Values into out[], returns how many; `job` is complete for the axes before this one. */
+  uint32_t (*values) (const struct weft_job *job, int64_t out[32]);
+};
+
+static uint32_t
+stages (const struct weft_job *job, int64_t out[32])
+{
+  uint32_t n = 0;
+  for (int64_t p = 1; p <= job->model.num_layers && p <= job->cluster.n_gpus && n < 32; p++)
+    if (job->model.num_layers % p == 0 && job->cluster.n_gpus % p == 0)
+      out[n++] = p;
+  return n;
+}
+
+static uint32_t
+micro_batches (const struct weft_job *job, int64_t out[32])
+{
+  int64_t dp = job->cluster.n_gpus / job->strategy.pipeline_model_parallel_size;
+  uint32_t n = 0;
+
+  for (int64_t b = 1; b <= 16 && job->train.global_batch_size % (b * dp) == 0; b *= 2)
+    out[n++] = b;
+  return n;
+}
+
+static uint32_t
+both (const struct weft_job *job, int64_t out[32])
+{
+  (void) job;
+  out[0] = FALSE;
+  out[1] = TRUE;
+  return 2;
+}
+
+static uint32_t
+only_true (const struct weft_job *job, int64_t out[32])
+{
+  (void) job;
+  out[0] = TRUE;
+  return 1;
+}
+
+static gboolean
+replicated (const struct weft_job *job)
+{
+  return job->cluster.n_gpus > job->strategy.pipeline_model_parallel_size;
+}
+
+/* A pipeline of one stage has no schedule to choose. */
+static uint32_t
+schedules (const struct weft_job *job, int64_t out[32])
+{
+  out[0] = WEFT_SCHEDULE_1F1B;
+  out[1] = WEFT_SCHEDULE_GPIPE;
+  return job->strategy.pipeline_model_parallel_size > 1 ? 2 : 1;
+}
+
+static uint32_t
+recomputes (const struct weft_job *job, int64_t out[32])
+{
+  (void) job;
+  out[0] = WEFT_RECOMPUTE_NONE;
+  out[1] = WEFT_RECOMPUTE_FULL;
+  return 2;
+}
+
+static uint32_t
+if_replicated (const struct weft_job *job, int64_t out[32])
+{
+  return replicated (job) ? both (job, out) : (out[0] = FALSE, 1);
+}
+
+static uint32_t
+if_sharded_and_overlapped (const struct weft_job *job, int64_t out[32])
+{
+  gboolean possible = job->strategy.use_distributed_optimizer && job->strategy.overlap_grad_reduce;
+  return possible ? both (job, out) : (out[0] = FALSE, 1);
+}
+
+/* deallocate_pipeline_outputs and gradient_accumulation_fusion cost nothing and save: not searched. */
+static const struct axis axes[] = {
+  { KNOB, WEFT_KNOB_pipeline_model_parallel_size, stages },
+  { TRAIN, WEFT_TRAIN_micro_batch_size, micro_batches },
+  { KNOB, WEFT_KNOB_pipeline_schedule, schedules },
+  { KNOB, WEFT_KNOB_recompute_granularity, recomputes },
+  { KNOB, WEFT_KNOB_use_distributed_optimizer, if_replicated },
+  { KNOB, WEFT_KNOB_overlap_grad_reduce, if_replicated },
+  { KNOB, WEFT_KNOB_overlap_param_gather, if_sharded_and_overlapped },
+  { KNOB, WEFT_KNOB_deallocate_pipeline_outputs, only_true },
+  { KNOB, WEFT_KNOB_gradient_accumulation_fusion, only_true },
+};
+
+static gboolean
+is_fixed (const struct weft_job *job, const struct axis *axis)
+{
+  return axis->table == KNOB ? job->knob_set[axis->field] : job->train_set[axis->field];
+}
+
+/* Full recompute in blocks of one layer unless the user said otherwise. */
+static void
+complete (struct weft_job *job)
+{
+  union weft_strategy *s = &job->strategy;
+
+  if (s->recompute_granularity == WEFT_RECOMPUTE_FULL) {
+    if (s->recompute_method == WEFT_NONE)
+      s->recompute_method = WEFT_RECOMPUTE_UNIFORM;
+    if (s->recompute_num_layers == WEFT_NONE)
+      s->recompute_num_layers = 1;
+  }
+  weft_job_derive (job);
+}
+
+static void
+enumerate (struct weft_job *job, size_t depth, GArray *out)
+{
+  int64_t values[32];
+
+  if (depth == G_N_ELEMENTS (axes)) {
+    struct weft_candidate candidate = { .job = *job };
+    complete (&candidate.job);
+    g_array_append_val (out, candidate);
+    return;
+  }
+  const struct axis *axis = &axes[depth];
+  union weft_value *at = axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
+  if (is_fixed (job, axis)) {
+    enumerate (job, depth + 1, out);
+    return;
+  }
+  union weft_value before = *at;
+  uint32_t n = axis->values (job, values);
+  for (uint32_t i = 0; i < n; i++) {
+    at->i = values[i];
+    enumerate (job, depth + 1, out);
+  }
+  *at = before;
+}
+
+GArray *
+weft_space_enumerate (const struct weft_job *job)
+{
+  GArray *out = g_array_new (FALSE, TRUE, sizeof (struct weft_candidate));
+  struct weft_job open = *job;
+
+  enumerate (&open, 0, out);
+  return out;
+}

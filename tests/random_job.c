@@ -1,0 +1,231 @@
+#include "random_job.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+gboolean
+weft_test_job (const char *words, struct weft_job *job, GError **error)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  g_auto (GStrv) word = g_strsplit (words, " ", -1);
+
+  for (uint32_t i = 0; word[i]; i++) {
+    g_auto (GStrv) pair = g_strsplit (word[i], "=", 2);
+    g_autofree char *where = g_strconcat ("--", pair[0], NULL);
+    const char *section, *key;
+    gboolean boolean;
+    if (!weft_job_flag (pair[0], &section, &key, &boolean))
+      return weft_job_unknown_flag (where, error);
+    weft_settings_add (settings, section, key, pair[1], where);
+  }
+  return weft_job_build (settings, job, error);
+}
+
+weft_plan *
+weft_test_plan (const char *words, ...)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+  va_list args;
+
+  va_start (args, words);
+  g_autofree char *all = g_strdup_vprintf (words, args);
+  va_end (args);
+  weft_plan *plan = weft_test_job (all, &job, &error) ? weft_plan_new (&job, &error) : NULL;
+  if (!plan)
+    fail_msg ("%s: %s", all, error->message);
+  return plan;
+}
+
+/* ------------------------------------------------------------------- random */
+
+static uint32_t
+up_to (GRand *rand, uint32_t n)
+{
+  return g_rand_int_range (rand, 0, n + 1);
+}
+
+static gboolean
+one_in (GRand *rand, uint32_t n)
+{
+  return up_to (rand, n - 1) == 0;
+}
+
+static uint32_t
+pick (GRand *rand, const uint32_t *from, uint32_t n)
+{
+  return from[up_to (rand, n - 1)];
+}
+
+#define PICK(rand, ...)                                                                            \
+  pick (rand, (const uint32_t[]) { __VA_ARGS__ },                                                  \
+        sizeof ((const uint32_t[]) { __VA_ARGS__ }) / sizeof (uint32_t))
+
+static void
+add (GString *words, const char *key, uint32_t value)
+{
+  g_string_append_printf (words, " %s=%u", key, value);
+}
+
+static void
+add_word (GString *words, const char *key, const char *value)
+{
+  g_string_append_printf (words, " %s=%s", key, value);
+}
+
+/* A switch that is off by default, on in one of `n` jobs. */
+static gboolean
+flip (GString *words, GRand *rand, uint32_t n, const char *key)
+{
+  if (!one_in (rand, n))
+    return FALSE;
+  add_word (words, key, "true");
+  return TRUE;
+}
+
+static uint32_t
+divisor (GRand *rand, uint32_t of, uint32_t most)
+{
+  uint32_t d;
+
+  do
+    d = 1 + up_to (rand, most - 1);
+  while (of % d);
+  return d;
+}
+
+/* Returns how many GPUs. */
+static uint32_t
+random_cluster (GString *words, GRand *rand)
+{
+  static const char *const names[] = { "dgx-h100", "dgx-a100", "l40s-pcie", "gb200-nvl72", "cpu" };
+  uint32_t which = up_to (rand, G_N_ELEMENTS (names) - 1), node = which == 3 ? 72 : 8;
+  gboolean one_node = which >= 3;
+
+  add_word (words, "topology", names[which]);
+  if (which == 4 || one_in (rand, 4)) {
+    uint32_t few = 1 + up_to (rand, which == 4 ? 23 : 7);
+    add (words, "gpus", few);
+    return few;
+  }
+  if (which == 3 && one_in (rand, 2)) {
+    node = PICK (rand, 4, 9, 12);
+    one_node = FALSE;
+    add (words, "node_gpus", node);
+  } else if (which < 3 && one_in (rand, 3)) {
+    node = PICK (rand, 1, 2, 3, 4, 5, 6);
+    add (words, "node_gpus", node);
+    add (words, "node_nics", PICK (rand, 1, 2, node));
+  }
+  uint32_t gpus = one_node ? 1 + up_to (rand, 63) : node * (1 + up_to (rand, 64 / node - 1));
+  add (words, "gpus", gpus);
+  if (!one_node && one_in (rand, 2)) {
+    add (words, "fabric_nodes_per_unit", PICK (rand, 1, 2, 3));
+    add (words, "fabric_units_per_pod", PICK (rand, 1, 2, 4));
+    add (words, "fabric_leaf_oversubscription", PICK (rand, 1, 2, 3));
+    add (words, "fabric_spine_oversubscription", PICK (rand, 1, 2, 4));
+  }
+  return gpus;
+}
+
+/* Returns the layers of a stage. */
+static uint32_t
+random_model (GString *words, GRand *rand, uint32_t stages)
+{
+  static const char *const activations[] = { "gelu", "swiglu", "squared_relu" };
+
+  if (8 % stages == 0 && one_in (rand, 3)) {
+    add_word (words, "model", one_in (rand, 2) ? "llama-nano" : "gpt2-nano");
+    return 8 / stages;
+  }
+  uint32_t heads = PICK (rand, 1, 2, 3, 4, 8), width = PICK (rand, 4, 8, 16, 32);
+  uint32_t per_stage = 1 + up_to (rand, MAX (12 / stages, 1) - 1);
+  add (words, "num_layers", per_stage * stages);
+  add (words, "hidden_size", MAX (8, heads * width));
+  add (words, "num_attention_heads", heads);
+  add (words, "num_query_groups", divisor (rand, heads, heads));
+  add (words, "kv_channels", width);
+  add (words, "ffn_hidden_size", 8 * (1 + up_to (rand, 31)));
+  add (words, "vocab_size", 50 + up_to (rand, 950));
+  add (words, "seq_length", PICK (rand, 8, 16, 31, 64, 128));
+  add_word (words, "activation", activations[up_to (rand, 2)]);
+  add_word (words, "normalization", one_in (rand, 2) ? "layernorm" : "rmsnorm");
+  add_word (words, "position_embedding_type", one_in (rand, 2) ? "learned" : "rope");
+  flip (words, rand, 2, "share_embeddings_and_output_weights");
+  flip (words, rand, 2, "add_bias_linear");
+  flip (words, rand, 2, "add_qkv_bias");
+  flip (words, rand, 3, "qk_layernorm");
+  return per_stage;
+}
+
+static void
+random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
+{
+  uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
+
+  add (words, "micro_batch_size", micro);
+  add (words, "global_batch_size", micro * replicas * (1 + up_to (rand, MIN (most, 12) - 1)));
+  add_word (words, "precision", one_in (rand, 3) ? "fp32" : "bf16");
+  if (one_in (rand, 4))
+    add (words, "clip_grad", 0);
+}
+
+static void
+random_data_parallel (GString *words, GRand *rand)
+{
+  gboolean sharded = flip (words, rand, 2, "use_distributed_optimizer");
+  gboolean overlapped = flip (words, rand, 2, "overlap_grad_reduce");
+
+  flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
+  if (one_in (rand, 2))
+    add (words, "bucket_size", PICK (rand, 1, 3000, 20000, 100000));
+  flip (words, rand, 4, "pad_buckets_for_high_nccl_busbw");
+  flip (words, rand, 6, "disable_bucketing");
+  flip (words, rand, 3, "average_in_collective");
+  flip (words, rand, 2, "grad_reduce_in_fp32");
+  flip (words, rand, 2, "gradient_accumulation_fusion");
+}
+
+static void
+random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
+{
+  if (!one_in (rand, 2))
+    return;
+  add_word (words, "recompute_granularity", "full");
+  add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
+  add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
+}
+
+/* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
+static void
+spread_out (GString *words)
+{
+  add (words, "collective_sms", 0);
+  add (words, "p2p_sms", 0);
+  add (words, "node_gpus_per_switch", 1);
+  add_word (words, "node_host_bandwidth", "1PB/s");
+}
+
+char *
+weft_random_job (GRand *rand)
+{
+  g_autoptr (GString) words = g_string_new ("stack=weft");
+  uint32_t gpus = random_cluster (words, rand), stages = divisor (rand, gpus, MIN (gpus, 8));
+
+  add (words, "pipeline_model_parallel_size", stages);
+  uint32_t stage_layers = random_model (words, rand, stages);
+  random_batch (words, rand, gpus / stages, stages);
+  random_data_parallel (words, rand);
+  random_recompute (words, rand, stage_layers);
+  if (stages > 1) {
+    add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
+    flip (words, rand, 3, "deallocate_pipeline_outputs");
+    if (one_in (rand, 6))
+      add_word (words, "pipeline_dtype", one_in (rand, 2) ? "fp32" : "bf16");
+  }
+  if (one_in (rand, 3))
+    spread_out (words);
+  return g_string_free (g_steal_pointer (&words), FALSE);
+}

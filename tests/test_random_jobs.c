@@ -1,0 +1,499 @@
+/* Random small jobs over everything that programs are built from: the plan is proved, text gives it
+ * back, folding and repeating change nothing, and closed formulas bound the simulation. */
+#include "core/exec.h"
+#include "exec_sim/exec_sim.h"
+#include "random_job.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define N_JOB 200
+#define SEED 20261121
+#define EXACT 1e-9 /* of the step: sums of doubles in another order */
+
+struct sample {
+  char *words;
+  weft_plan *plan;
+  weft_timeline *clock, *sim; /* folded */
+};
+
+struct samples {
+  struct sample at[N_JOB];
+  uint32_t filtered;
+};
+
+static weft_timeline *
+run (const struct weft_exec_ops *ops, const struct sample *s, const struct weft_exec_options *options)
+{
+  g_autoptr (GError) error = NULL;
+  weft_timeline *t = weft_exec_run (ops, s->plan, options, &error);
+
+  if (!t)
+    fail_msg ("%s: %s", s->words, error->message);
+  return t;
+}
+
+static void
+assert_close (const struct sample *s, const char *what, double a, double b)
+{
+  if (!(fabs (a - b) <= EXACT * s->sim->seconds))
+    fail_msg ("%s: %s: %.15g and %.15g", s->words, what, a, b);
+}
+
+static void
+assert_holds (const struct sample *s, const char *what, gboolean holds)
+{
+  if (!holds)
+    fail_msg ("%s: %s", s->words, what);
+}
+
+/* Draws until a job passes its rules; the plan must then pass its proofs. */
+static void
+draw (struct samples *all, struct sample *s, GRand *rand)
+{
+  struct weft_job job;
+  struct weft_exec_options folded = { 0 };
+
+  for (;;) {
+    g_autoptr (GError) error = NULL;
+    s->words = weft_random_job (rand);
+    if (weft_test_job (s->words, &job, &error))
+      break;
+    if (!strstr (error->message, "rule "))
+      fail_msg ("%s: %s", s->words, error->message);
+    g_free (s->words);
+    all->filtered++;
+  }
+  s->plan = weft_test_plan ("%s", s->words);
+  s->clock = run (&weft_exec_clock, s, &folded);
+  s->sim = run (&weft_exec_sim, s, &folded);
+}
+
+static int
+set_up (void **state)
+{
+  struct samples *all = g_new0 (struct samples, 1);
+  GRand *rand = g_rand_new_with_seed (SEED);
+
+  for (uint32_t i = 0; i < N_JOB; i++)
+    draw (all, &all->at[i], rand);
+  g_rand_free (rand);
+  *state = all;
+  return 0;
+}
+
+static int
+tear_down (void **state)
+{
+  struct samples *all = *state;
+
+  for (uint32_t i = 0; i < N_JOB; i++) {
+    g_free (all->at[i].words);
+    weft_plan_free (all->at[i].plan);
+    weft_timeline_free (all->at[i].clock);
+    weft_timeline_free (all->at[i].sim);
+  }
+  g_free (all);
+  return 0;
+}
+
+/* ---------------------------------------------------------------- the sample */
+
+static uint32_t
+count_word (const struct samples *all, const char *word)
+{
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < N_JOB; i++)
+    n += strstr (all->at[i].words, word) != NULL;
+  return n;
+}
+
+static void
+the_sample_has_some_of_everything (void **state)
+{
+  static const char *const words[] = {
+    "dgx-h100", "dgx-a100", "l40s-pcie", "gb200-nvl72", "topology=cpu", "node_gpus=",
+    "leaf_oversubscription=2", "llama-nano", "gpt2-nano", "=gelu", "=swiglu", "=squared_relu",
+    "=layernorm", "=rmsnorm", "=learned", "=rope", "share_embeddings", "add_bias_linear",
+    "add_qkv_bias", "qk_layernorm", "=fp32", "=bf16", "clip_grad=0", "gpipe", "1f1b",
+    "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "bucket_size=1 ",
+    "pad_buckets", "disable_bucketing", "average_in_collective", "grad_reduce_in_fp32",
+    "gradient_accumulation_fusion", "=uniform", "=block", "deallocate_pipeline_outputs",
+    "pipeline_dtype=", "model_parallel_size=1 ", "model_parallel_size=2 ", "model_parallel_size=4 ",
+  };
+  const struct samples *all = *state;
+
+  for (size_t i = 0; i < G_N_ELEMENTS (words); i++)
+    if (count_word (all, words[i]) < N_JOB / 50)
+      fail_msg ("only %u of %u jobs have %s", count_word (all, words[i]), N_JOB, words[i]);
+  print_message ("%u jobs, %u drawn and refused by a rule\n", N_JOB, all->filtered);
+  assert_in_range (all->filtered, 1, N_JOB / 2);
+}
+
+/* ---------------------------------------------------------------------- text */
+
+static void
+every_program_comes_back_from_its_text (void **state)
+{
+  const struct samples *all = *state;
+
+  for (uint32_t i = 0; i < N_JOB; i++)
+    for (uint32_t role = 0; role < all->at[i].plan->n_roles; role++) {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *text = weft_program_print (all->at[i].plan->role[role]);
+      g_autoptr (weft_program) again = weft_program_parse (text, "text", &error);
+      if (!again)
+        fail_msg ("%s: role %u: %s", all->at[i].words, role, error->message);
+      g_autofree char *second = weft_program_print (again);
+      assert_string_equal (text, second);
+    }
+}
+
+/* ------------------------------------------------------------------- folding */
+
+/* Every rank of the unfolded run against the row that stands for it. */
+static void
+compare_rows (const struct sample *s, const weft_timeline *whole, const weft_actors *actors)
+{
+  for (uint32_t row = 0; row < whole->n; row++) {
+    uint32_t actor = actors->actor_of[whole->rank[row]];
+    assert_int_equal (whole->role[row], s->sim->role[actor]);
+    for (uint32_t op = 0; op < s->plan->role[whole->role[row]]->n_op; op++) {
+      assert_close (s, "begin", whole->begin[row][op], s->sim->begin[actor][op]);
+      assert_close (s, "end", whole->end[row][op], s->sim->end[actor][op]);
+    }
+  }
+}
+
+static void
+folding_changes_no_time_of_any_op_on_any_rank (void **state)
+{
+  const struct weft_exec_options unfolded = { .unfolded = TRUE };
+  const struct samples *all = *state;
+  uint32_t n_folded = 0, n_partly = 0, n_contended = 0;
+
+  for (uint32_t i = 0; i < N_JOB; i++) {
+    const struct sample *s = &all->at[i];
+    g_autoptr (weft_actors) actors = weft_actors_new (&s->plan->fabric, &s->plan->mesh, TRUE);
+    g_autoptr (weft_timeline) whole = run (&weft_exec_sim, s, &unfolded);
+    assert_int_equal (whole->n, s->plan->mesh.n_ranks);
+    assert_int_equal (actors->n, s->sim->n);
+    assert_close (s, "step", whole->seconds, s->sim->seconds);
+    assert_holds (s, "contended folded as unfolded", whole->contended == s->sim->contended);
+    compare_rows (s, whole, actors);
+    n_folded += s->sim->folded;
+    n_partly += s->sim->folded && s->sim->n > s->plan->n_roles;
+    n_contended += s->sim->folded && s->sim->contended;
+  }
+  print_message ("%u of %u jobs fold, %u of them to more actors than roles, %u of them contended\n",
+                 n_folded, N_JOB, n_partly, n_contended);
+  assert_true (n_folded > N_JOB / 2);
+  assert_true (n_partly > N_JOB / 20);
+  assert_true (n_contended > N_JOB / 10);
+}
+
+/* --------------------------------------------------------------------- clock */
+
+static void
+the_clock_is_never_later_than_the_simulation (void **state)
+{
+  const struct samples *all = *state;
+  uint32_t later = 0;
+
+  for (uint32_t i = 0; i < N_JOB; i++) {
+    const struct sample *s = &all->at[i];
+    if (!(s->clock->seconds <= s->sim->seconds * (1 + EXACT)))
+      fail_msg ("%s: clock %.15g, sim %.15g", s->words, s->clock->seconds, s->sim->seconds);
+    later += s->sim->seconds > s->clock->seconds * (1 + EXACT);
+  }
+  print_message ("the simulation is later for %u of %u jobs\n", later, N_JOB);
+  assert_true (later > N_JOB / 10);
+}
+
+static void
+compare_clock (const struct sample *s)
+{
+  assert_int_equal (s->clock->n, s->sim->n);
+  assert_close (s, "clock and sim", s->clock->seconds, s->sim->seconds);
+  for (uint32_t row = 0; row < s->sim->n; row++)
+    for (uint32_t op = 0; op < s->plan->role[s->sim->role[row]]->n_op; op++) {
+      assert_close (s, "begin", s->clock->begin[row][op], s->sim->begin[row][op]);
+      assert_close (s, "end", s->clock->end[row][op], s->sim->end[row][op]);
+    }
+}
+
+static void
+the_clock_is_exact_where_nothing_contends (void **state)
+{
+  const struct samples *all = *state;
+  uint32_t n = 0, n_large = 0;
+
+  for (uint32_t i = 0; i < N_JOB; i++)
+    if (!all->at[i].sim->contended) {
+      compare_clock (&all->at[i]);
+      n++;
+      n_large += all->at[i].plan->mesh.n_ranks > 8;
+    }
+  print_message ("%u of %u jobs are free of contention, %u of them on more than 8 GPUs\n", n, N_JOB,
+                 n_large);
+  assert_true (n > N_JOB / 4);
+  assert_true (n_large > N_JOB / 10);
+}
+
+/* -------------------------------------------------------------------- rounds */
+
+static struct weft_traffic
+traffic (const weft_plan *plan, uint32_t role, uint32_t op, struct weft_coll_shape *shape)
+{
+  const weft_program *p = plan->role[role];
+  struct weft_group group =
+      weft_mesh_group (&plan->mesh, role * weft_mesh_stage_size (&plan->mesh), p->op[op].group);
+
+  weft_coll_shape_init (shape, &plan->fabric, &group);
+  return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op),
+                         plan->job.stack.collective_base_latency);
+}
+
+static gboolean
+is_collective (const weft_program *p, uint32_t op)
+{
+  return weft_op_info[p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
+}
+
+static gboolean
+only_rings (const weft_plan *plan)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    for (uint32_t op = 0; op < plan->role[role]->n_op; op++)
+      if (is_collective (plan->role[role], op)) {
+        struct weft_coll_shape shape;
+        struct weft_traffic t = traffic (plan, role, op, &shape);
+        weft_coll_shape_release (&shape);
+        if (strcmp (t.algorithm, "ring") != 0)
+          return FALSE;
+      }
+  return TRUE;
+}
+
+/* Rounds spread a collective's latency over its whole length, so that it may meet a send which, as one
+ * flow, it lets by while its latency passes: then rounds contend where the flow did not. */
+static void
+rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
+{
+  const struct weft_exec_options in_rounds = { .step_by_step = TRUE };
+  const struct samples *all = *state;
+  uint32_t n = 0, n_met = 0;
+
+  for (uint32_t i = 0; i < N_JOB; i++) {
+    const struct sample *s = &all->at[i];
+    if (s->sim->contended || !only_rings (s->plan))
+      continue;
+    g_autoptr (weft_timeline) t = run (&weft_exec_sim, s, &in_rounds);
+    if (t->contended) {
+      assert_holds (s, "rounds are no shortcut", t->seconds >= s->sim->seconds * (1 - EXACT));
+      n_met++;
+      continue;
+    }
+    assert_close (s, "rounds and flow", t->seconds, s->sim->seconds);
+    n++;
+  }
+  print_message ("%u jobs without trees are free of contention in both, %u only as flows\n", n, n_met);
+  assert_true (n > N_JOB / 10);
+}
+
+/* ---------------------------------------------------------------- repetition */
+
+static void
+assert_same_times (const struct sample *s, const weft_timeline *a, const weft_timeline *b)
+{
+  assert_int_equal (a->n, b->n);
+  assert_memory_equal (&a->seconds, &b->seconds, sizeof a->seconds);
+  assert_memory_equal (a->rank, b->rank, a->n * sizeof *a->rank);
+  for (uint32_t row = 0; row < a->n; row++) {
+    size_t bytes = s->plan->role[a->role[row]]->n_op * sizeof (double);
+    assert_memory_equal (a->begin[row], b->begin[row], bytes);
+    assert_memory_equal (a->end[row], b->end[row], bytes);
+  }
+}
+
+static void
+a_second_run_gives_the_same_bits (void **state)
+{
+  const struct weft_exec_options folded = { 0 };
+  const struct samples *all = *state;
+
+  for (uint32_t i = N_JOB; i-- > 0;) {
+    const struct sample *s = &all->at[i];
+    struct sample again = { .words = s->words, .plan = weft_test_plan ("%s", s->words) };
+    for (uint32_t role = 0; role < s->plan->n_roles; role++) {
+      g_autofree char *one = weft_program_print (s->plan->role[role]);
+      g_autofree char *two = weft_program_print (again.plan->role[role]);
+      assert_string_equal (one, two);
+    }
+    g_autoptr (weft_timeline) clock = run (&weft_exec_clock, &again, &folded);
+    g_autoptr (weft_timeline) sim = run (&weft_exec_sim, &again, &folded);
+    assert_same_times (s, clock, s->clock);
+    assert_same_times (s, sim, s->sim);
+    assert_int_equal (sim->n_activities, s->sim->n_activities);
+    weft_plan_free (again.plan);
+  }
+}
+
+/* -------------------------------------------------------------------- memory */
+
+static void
+check_memory (const struct sample *s, const weft_program *p, const struct weft_memory *m)
+{
+  uint64_t top[WEFT_N_POOL] = { 0 };
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    if (b->base != WEFT_NO_BUF)
+      continue;
+    assert_holds (s, "offsets are aligned", b->offset % WEFT_ALIGN == 0);
+    top[b->pool] = MAX (top[b->pool], b->offset + b->bytes);
+  }
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    uint64_t at_peak = 0;
+    for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+      at_peak += m->at_peak[pool][kind];
+    assert_holds (s, "the parts make the peak", at_peak == m->live[pool]);
+    assert_holds (s, "the arena holds what lives", m->planned[pool] >= m->live[pool]);
+    assert_holds (s, "the arena ends with its last buffer",
+                  m->planned[pool] == (top[pool] + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN);
+  }
+}
+
+static void
+arenas_are_aligned_and_large_enough (void **state)
+{
+  const struct samples *all = *state;
+  double planned = 0, live = 0;
+
+  for (uint32_t i = 0; i < N_JOB; i++)
+    for (uint32_t role = 0; role < all->at[i].plan->n_roles; role++) {
+      const struct weft_memory *m = &all->at[i].plan->memory[role];
+      check_memory (&all->at[i], all->at[i].plan->role[role], m);
+      planned += m->planned[WEFT_POOL_DEVICE];
+      live += m->live[WEFT_POOL_DEVICE];
+    }
+  print_message ("arenas are %.2f %% larger than what lives in them at the peak\n",
+                 100 * (planned / live - 1));
+  assert_true (planned < 1.15 * live);
+}
+
+/* --------------------------------------------------------------------- bytes */
+
+/* Over a ring every member passes on (n - 1) / n of the tensor, twice to reduce it to all. */
+static void
+check_flows (const struct sample *s, uint32_t role, uint32_t op)
+{
+  struct weft_coll_shape shape;
+  struct weft_traffic t = traffic (s->plan, role, op, &shape);
+  double bytes = weft_op_bytes (s->plan->role[role], op), n = shape.n, sent = 0;
+  double twice = s->plan->role[role]->op[op].kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
+
+  for (uint32_t member = 0; member < shape.n; member++) {
+    struct weft_flow flows[2];
+    uint32_t n_flow = weft_coll_flows (&shape, &s->plan->fabric, member, flows);
+    for (uint32_t f = 0; f < n_flow; f++)
+      sent += flows[f].remote ? t.bytes_remote : t.bytes_local;
+  }
+  if (strcmp (t.algorithm, "ring") == 0 && bytes > 16)
+    assert_holds (s, "members of a ring send what it takes", /* flows are rounded to whole bytes */
+                  fabs (sent - twice * (n - 1) * bytes) <= n);
+  if (bytes <= 16)
+    assert_holds (s, "a scalar rides in the latency", sent == 0);
+  weft_coll_shape_release (&shape);
+}
+
+struct tally {
+  uint64_t reduced, gathered, sent[2], received[2]; /* bytes; forward, backward */
+};
+
+static struct tally
+add_up (const struct sample *s, uint32_t role)
+{
+  const weft_program *p = s->plan->role[role];
+  struct tally sum = { 0 };
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    uint64_t bytes = weft_op_bytes (p, op);
+    int backward = p->op[op].phase == WEFT_PHASE_BACKWARD;
+    if (is_collective (p, op))
+      check_flows (s, role, op);
+    if (g_str_has_prefix (p->name[p->op[op].name], "bucket "))
+      sum.reduced += bytes;
+    else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
+      sum.gathered += bytes;
+    else if (p->op[op].kind == WEFT_OP_SEND)
+      sum.sent[backward] += bytes;
+    else if (p->op[op].kind == WEFT_OP_RECV)
+      sum.received[backward] += bytes;
+  }
+  return sum;
+}
+
+static uint64_t
+flat_bytes (const weft_program *p, enum weft_buf_kind kind)
+{
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < p->n_buf; i++)
+    if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
+      bytes += p->buf[i].bytes;
+  return bytes;
+}
+
+static void
+check_bytes (const struct sample *s, uint32_t role)
+{
+  const weft_plan *plan = s->plan;
+  const union weft_strategy *k = &plan->job.strategy;
+  struct tally sum = add_up (s, role);
+  enum weft_dtype sent_as = k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
+  uint64_t cells = weft_job_microbatches (&plan->job) * plan->job.train.micro_batch_size *
+                   plan->job.model.seq_length * plan->job.model.hidden_size * weft_dtype_bytes (sent_as);
+  gboolean first = role == 0, last = role + 1 == plan->n_roles, shared = plan->mesh.dp > 1;
+  const weft_program *p = plan->role[role];
+
+  assert_holds (s, "buckets are all gradients",
+                sum.reduced == (shared ? flat_bytes (p, WEFT_BUF_GRADIENTS) : 0));
+  assert_holds (s, "gathers are all weights",
+                sum.gathered == (shared && k->use_distributed_optimizer ? flat_bytes (p, WEFT_BUF_WEIGHTS) : 0));
+  assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
+  assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));
+  assert_holds (s, "received forward", sum.received[0] == (first ? 0 : cells));
+  assert_holds (s, "received backward", sum.received[1] == (last ? 0 : cells));
+}
+
+static void
+bytes_of_all_communication_add_up (void **state)
+{
+  const struct samples *all = *state;
+
+  for (uint32_t i = 0; i < N_JOB; i++)
+    for (uint32_t role = 0; role < all->at[i].plan->n_roles; role++)
+      check_bytes (&all->at[i], role);
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (the_sample_has_some_of_everything),
+    cmocka_unit_test (every_program_comes_back_from_its_text),
+    cmocka_unit_test (folding_changes_no_time_of_any_op_on_any_rank),
+    cmocka_unit_test (the_clock_is_never_later_than_the_simulation),
+    cmocka_unit_test (the_clock_is_exact_where_nothing_contends),
+    cmocka_unit_test (rounds_take_as_long_as_a_flow_where_rings_are_alone),
+    cmocka_unit_test (a_second_run_gives_the_same_bits),
+    cmocka_unit_test (arenas_are_aligned_and_large_enough),
+    cmocka_unit_test (bytes_of_all_communication_add_up),
+  };
+  return cmocka_run_group_tests (tests, set_up, tear_down);
+}
