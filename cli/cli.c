@@ -242,6 +242,14 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
+static gboolean
+read_file (const char *path, weft_settings *settings, GError **error)
+{
+  if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags", path);
+  return weft_settings_add_file (settings, path, error);
+}
+
 /* The file first: flags override it. */
 static gboolean
 collect (struct reader *r, GError **error)
@@ -249,7 +257,7 @@ collect (struct reader *r, GError **error)
   if (!r->page->job || r->input->help)
     return TRUE;
   r->input->settings = weft_settings_new ();
-  if (r->input->operand && !weft_settings_add_file (r->input->settings, r->input->operand, error))
+  if (r->input->operand && !read_file (r->input->operand, r->input->settings, error))
     return FALSE;
   char *const *part = (char *const *) r->settings->pdata;
   for (unsigned i = 0; i < r->settings->len; i += 4)

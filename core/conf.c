@@ -68,6 +68,17 @@ remember (struct scan *scan, const char *key, GError **error)
   return blame_line (scan, error);
 }
 
+/* An odd number of backslashes: the last one escapes nothing, and GKeyFile warns on stderr of it. */
+static gboolean
+ends_in_escape (const char *value)
+{
+  size_t length = strlen (value), n = 0;
+
+  while (n < length && value[length - 1 - n] == '\\')
+    n++;
+  return n % 2;
+}
+
 static gboolean
 scan_entry (struct scan *scan, char *line, GError **error)
 {
@@ -79,6 +90,10 @@ scan_entry (struct scan *scan, char *line, GError **error)
   }
   if (!scan->section) {
     weft_bad_input (error, "found \"%.60s\", wanted a [section] before it", line);
+    return blame_line (scan, error);
+  }
+  if (ends_in_escape (equals + 1)) {
+    weft_bad_input (error, "found \"%.60s\", wanted a character after the last backslash", line);
     return blame_line (scan, error);
   }
   *equals = '\0';

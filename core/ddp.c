@@ -19,18 +19,27 @@ bucket_view (struct weft_step *s, uint32_t flat, enum weft_dtype dtype, uint64_t
   return weft_build_view (s->b, flat, start * size, n * size, "bucket");
 }
 
-/* The slice this rank answers for: rank-relative, so offset 0 stands for "member r, slice r". */
+/* The slice this rank answers for: the whole bucket, marked as a shard. */
+static uint32_t
+shard_of (struct weft_step *s, uint32_t view)
+{
+  const struct weft_buf *row = weft_build_buf_at (s->b, view);
+  uint32_t shard = weft_build_view (s->b, row->base, row->offset, row->bytes, "shard");
+
+  weft_build_buf_at (s->b, shard)->shard = WEFT_GROUP_DP;
+  return shard;
+}
+
 static void
 make_views (struct weft_step *s, struct weft_bucket_state *state, const struct weft_bucket *bucket)
 {
   gboolean sharded = s->strategy->use_distributed_optimizer && !alone (s);
   uint64_t n = bucket->end - bucket->start;
-  uint64_t shard = n / weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
 
   state->grads = bucket_view (s, s->grads, s->grad_dtype, bucket->start, n);
   state->weights = bucket_view (s, s->weights, s->dtype, bucket->start, n);
-  state->grad_shard = sharded ? bucket_view (s, s->grads, s->grad_dtype, bucket->start, shard) : state->grads;
-  state->weight_shard = sharded ? bucket_view (s, s->weights, s->dtype, bucket->start, shard) : state->weights;
+  state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
+  state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   state->reduced = state->gathered = WEFT_NO_OP;
 }
 

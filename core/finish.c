@@ -11,8 +11,8 @@ flat_state (struct weft_step *s, uint64_t elements, const char *name)
 static uint64_t
 shard_size (const struct weft_step *s, uint32_t k)
 {
-  uint32_t view = s->bucket[k].grad_shard;
-  return weft_build_buf_at (s->b, view)->bytes / weft_dtype_bytes (s->grad_dtype);
+  const struct weft_buf *view = weft_build_buf_at (s->b, s->bucket[k].grad_shard);
+  return view->bytes / weft_dtype_bytes (s->grad_dtype) / weft_mesh_group_size (s->mesh, view->shard);
 }
 
 /* One flat buffer of a state for all buckets, and each bucket's view of it. */

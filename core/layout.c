@@ -1,7 +1,6 @@
 #include "core/layout.h"
 
 struct cursor {
-  const struct weft_layout_rule *rule;
   uint64_t divisor;
   uint64_t bucket_start;
   uint32_t n_in_bucket;
@@ -48,7 +47,7 @@ weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rul
                   const struct weft_layout_param *param, uint32_t n_param)
 {
   uint64_t align = rule->sharded ? 64 : 1, end = 0;
-  struct cursor c = { rule, 1, 0, 0, g_array_new (FALSE, FALSE, sizeof (struct weft_bucket)) };
+  struct cursor c = { 1, 0, 0, g_array_new (FALSE, FALSE, sizeof (struct weft_bucket)) };
 
   if (rule->sharded)
     c.divisor = lcm (lcm (rule->group, 128), rule->high_busbw ? 65536 : 1);
@@ -65,7 +64,7 @@ weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rul
     end = start + param[q].numel;
     layout->place[q] = (struct weft_layout_place) { start, end, c.buckets->len };
     c.n_in_bucket++;
-    if (own || (rule->threshold != WEFT_BUCKET_INFINITE && end - c.bucket_start >= rule->threshold)) {
+    if (own || end - c.bucket_start >= rule->threshold) {
       close_bucket (&c, end);
       end = c.bucket_start;
     }

@@ -676,12 +676,47 @@ scan_fail (const struct scan *s, const char *wanted, GError **error)
   return weft_bad_input (error, "%u:%u: found '%s', wanted %s", s->line, s->column, found, wanted);
 }
 
+/* The code unit of the four hex digits at `at`, or -1. */
+static int
+code_unit (const char *at, const char *end)
+{
+  int unit = 0;
+
+  for (int i = 0; i < 4; i++) {
+    if (at + i >= end || !g_ascii_isxdigit (at[i]))
+      return -1;
+    unit = unit * 16 + g_ascii_xdigit_value (at[i]);
+  }
+  return unit;
+}
+
+/* At the u of \\u: a surrogate alone, or fewer digits, would become bytes that are not UTF-8. */
+static gboolean
+scan_unicode (struct scan *s, GError **error)
+{
+  int unit = code_unit (s->at + 1, s->end), other = -1;
+
+  if (s->end - s->at > 11 && s->at[5] == '\\' && s->at[6] == 'u')
+    other = code_unit (s->at + 7, s->end);
+  gboolean pair = unit >> 10 == 0xd800 >> 10 && other >> 10 == 0xdc00 >> 10;
+  if (unit < 0 || (unit >> 11 == 0xd800 >> 11 && !pair))
+    return scan_fail (s, "\\u and four hexadecimal digits, surrogates in pairs", error);
+  for (int n = pair ? 10 : 4; n; n--)
+    step (s);
+  return TRUE;
+}
+
 static gboolean
 scan_string (struct scan *s, GError **error)
 {
   for (step (s); s->at < s->end && *s->at != '"'; step (s)) {
-    if (*s->at == '\\' && s->at + 1 < s->end)
+    if (*s->at == '\\' && s->at + 1 < s->end) {
       step (s);
+      if (!*s->at || !strchr ("\"\\/bfnrtu", *s->at))
+        return scan_fail (s, "an escape of JSON after the backslash", error);
+      if (*s->at == 'u' && !scan_unicode (s, error))
+        return FALSE;
+    }
     if (*s->at == '\0')
       return scan_fail (s, "text", error);
   }

@@ -75,7 +75,8 @@ struct weft_buf {
   uint32_t base;        /* WEFT_NO_BUF: owns memory */
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  uint16_t pad;
+  uint8_t shard; /* a group kind: uses touch only slice i of n equal ones, i this rank's place in it */
+  uint8_t pad;
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 

@@ -158,6 +158,8 @@ add_buffer (JsonBuilder *b, const weft_program *p, uint32_t i)
   add_int_or_null (b, "micro", buf->micro, WEFT_NO_MICRO);
   add_text (b, "dtype", weft_dtype_words[buf->dtype]);
   add_int_or_null (b, "base", buf->base, WEFT_NO_BUF);
+  if (buf->shard)
+    add_text (b, "shard", weft_group_word (buf->shard));
   add_flags (b, buf->permanent, flags);
   json_builder_end_object (b);
 }

@@ -112,6 +112,10 @@ put_buf (GString *text, const weft_program *p, const struct weft_buf *buf)
     put_number (text, " in ", buf->base);
   if (buf->permanent)
     put_word (text, "permanent");
+  if (buf->shard) {
+    put_word (text, "shard");
+    put_word (text, group_words[buf->shard]);
+  }
 }
 
 static void
@@ -601,6 +605,8 @@ read_buf_row (struct reader *r, GError **error)
       !read_huge (r, "at", &buf.offset, error) || !read_base (r, &buf, error))
     return FALSE;
   buf.permanent = accept (r, "permanent");
+  if (accept (r, "shard") && !read_word (r, "a group", group_words, &buf.shard, error))
+    return FALSE;
   g_array_append_val (r->buf, buf);
   return TRUE;
 }

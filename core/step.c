@@ -49,6 +49,19 @@ used_param (const struct weft_step *s, const struct weft_use *use)
              : WEFT_NO_PARAM;
 }
 
+/* batch_p2p_comm: the first kernel after an exchange waits for it; batch_p2p_sync: for every lane. */
+static void
+wait_for_exchange (struct weft_step *s)
+{
+  if (s->exchange == WEFT_NO_OP)
+    return;
+  weft_build_dep (s->b, s->exchange);
+  s->exchange = WEFT_NO_OP;
+  for (int lane = 0; lane < WEFT_N_LANE && s->strategy->batch_p2p_sync; lane++)
+    if (lane != WEFT_LANE_GPU && weft_build_last (s->b, lane) != WEFT_NO_OP)
+      weft_build_dep (s->b, weft_build_last (s->b, lane));
+}
+
 uint32_t
 weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name, struct weft_shape shape,
            const struct weft_use *uses, uint32_t n_uses)
@@ -62,9 +75,7 @@ weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name, struct
   row.lane = WEFT_LANE_GPU;
   row.name = weft_build_name (s->b, name);
   uint32_t op = append (s, &row, shape, uses, n_uses);
-  if (s->exchange != WEFT_NO_OP)
-    weft_build_dep (s->b, s->exchange);
-  s->exchange = WEFT_NO_OP;
+  wait_for_exchange (s);
   for (uint32_t u = 0; u < n_uses; u++) {
     uint32_t param = used_param (s, &uses[u]);
     if (param != WEFT_NO_PARAM && weft_ddp_gather_of (s, param) != WEFT_NO_OP)

@@ -6,7 +6,6 @@
 #include <deque>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <functional>
 #include <list>
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/kernel/resource/Model.hpp>
@@ -16,11 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <unistd.h>
-#include <unordered_set>
 #include <vector>
-#if __has_include(<simgrid/kernel/resource/NetworkModelIntf.hpp>)
-#include <simgrid/kernel/resource/NetworkModelIntf.hpp>
-#endif
 extern "C" {
 #include "core/error.h"
 }
@@ -31,9 +26,6 @@ namespace sg = simgrid::s4u;
 namespace kernel = simgrid::kernel;
 using link_impl = kernel::resource::StandardLinkImpl;
 using activity_list = std::list<kernel::activity::ActivityImplPtr>;
-using factor = std::function<double (double, const sg::Host *, const sg::Host *,
-                                     const std::vector<sg::Link *> &,
-                                     const std::unordered_set<sg::NetZone *> &)>;
 
 /* What differs between SimGrid 3.32 and the versions after it, all of it: names. */
 #if SIMGRID_VERSION >= 40000
@@ -48,22 +40,6 @@ using factor = std::function<double (double, const sg::Host *, const sg::Host *,
 #define WORK_PRECISION "maxmin/precision"
 #endif
 
-/* This setter moved from the model to the zone somewhere between 3.32 and 3.36: ask the headers. */
-template <class Zone>
-auto
-set_latency_factor (Zone *zone, const factor &f, int) -> decltype (zone->set_latency_factor_cb (f))
-{
-  return zone->set_latency_factor_cb (f);
-}
-
-template <class Zone>
-auto
-set_latency_factor (Zone *zone, const factor &f, long)
-    -> decltype (zone->get_network_model ()->set_lat_factor_cb (f))
-{
-  return zone->get_network_model ()->set_lat_factor_cb (f);
-}
-
 /* Units of payload per byte; see EXACTNESS in the header. */
 constexpr double scale = 65536;
 constexpr double most_bytes = 0x1p47;
@@ -77,38 +53,39 @@ constexpr const char *settings[] = {
   DATE_PRECISION ":1e-12", WORK_PRECISION ":1e-9",
 };
 
-/* A zone without a routing table: the route of a flow is the one being started.  CM02 shares a link
- * in inverse proportion to the latency of routes, so all routes get 1 s, and the factor that models
- * may apply to a latency turns it into the true one. */
+/* A zone without a routing table: the route of a flow is the one being started.  It has no latency.
+ * CM02 would share a link in inverse proportion to the latency of routes; and 3.32 forgets, when the
+ * latencies of several flows through one link end at one date, to share the other links of all but the
+ * first of them.  The bridge waits for a latency itself. */
 struct zone final : kernel::routing::NetZoneImpl {
   std::vector<link_impl *> route;
-  double latency = 0;
 
   explicit zone (const char *name) : NetZoneImpl (name)
   {
   }
 
   void get_local_route (const kernel::routing::NetPoint *, const kernel::routing::NetPoint *,
-                        kernel::routing::Route *into, double *seconds) override
+                        kernel::routing::Route *into, double *) override
   {
     into->link_list_.insert (into->link_list_.end (), route.begin (), route.end ());
-    if (seconds)
-      *seconds += 1;
-  }
-};
-
-struct timer {
-  double date;
-  uint64_t seq, tag;
-  bool operator<(const timer &b) const /* std heaps have the greatest on top */
-  {
-    return date != b.date ? date > b.date : seq > b.seq;
   }
 };
 
 struct flow {
   uint64_t seq, tag;
+  double bytes;
+  std::vector<link_impl *> route;
   sg::CommPtr comm;
+};
+
+struct timer {
+  double date;
+  uint64_t seq, tag;
+  flow *latency_of; /* starts when the timer ends; null: tell the user */
+  bool operator<(const timer &b) const /* std heaps have the greatest on top */
+  {
+    return date != b.date ? date > b.date : seq > b.seq;
+  }
 };
 
 /* SimGrid is one engine per process, so there is one bridge; neither is ever destroyed. */
@@ -174,6 +151,9 @@ arm (bridge &b)
 void
 disarm (bridge &b)
 {
+  for (const timer &t : b.timers)
+    if (t.latency_of)
+      b.spare.push_back (t.latency_of);
   b.timers.clear ();
   if (b.armed)
     b.armed->remove ();
@@ -188,6 +168,23 @@ call (bridge &b, double date, uint64_t tag)
     b.done (b.user, tag);
 }
 
+/* The bytes of a flow begin to move.  No exception may cross SimGrid's timers. */
+void
+transfer (bridge &b, flow *f)
+{
+  b.hosts->route.swap (f->route);
+  try {
+    f->comm = sg::Comm::sendto_init (b.from, b.to);
+    f->comm->set_payload_size ((uint64_t)std::llround (f->bytes * scale));
+    f->comm->set_data (f);
+    f->comm->start ();
+  } catch (const std::exception &e) {
+    b.failure = e.what ();
+  }
+  if (b.running)
+    b.running->clear ();
+}
+
 void
 fire (bridge &b)
 {
@@ -199,7 +196,10 @@ fire (bridge &b)
     const timer due = b.timers.front ();
     std::pop_heap (b.timers.begin (), b.timers.end ());
     b.timers.pop_back ();
-    call (b, due.date, due.tag);
+    if (due.latency_of)
+      transfer (b, due.latency_of);
+    else
+      call (b, due.date, due.tag);
   }
   b.delivering = false;
   arm (b);
@@ -345,8 +345,6 @@ make_zones (bridge &b)
   sg::NetZone *root = b.engine->get_netzone_root (), *hosts = b.hosts->get_iface ();
   if (root != hosts) /* before 4.0 the first zone is the root */
     b.hosts->set_parent (root->get_impl ());
-  set_latency_factor (
-      hosts, [&b] (auto &&...) { return b.hosts->latency; }, 0);
   b.from = hosts->ADD_HOST ("from", 1.0)->seal ();
   b.to = hosts->ADD_HOST ("to", 1.0)->seal ();
   hosts->seal ();
@@ -422,18 +420,11 @@ take_flow (bridge &b)
 }
 
 void
-start_flow (bridge &b, double bytes, uint64_t tag)
+start_timer (bridge &b, double delay, uint64_t tag, flow *latency_of)
 {
-  flow *f = take_flow (b);
-
-  f->seq = b.seq++;
-  f->tag = tag;
-  f->comm = sg::Comm::sendto_init (b.from, b.to);
-  f->comm->set_payload_size ((uint64_t)std::nearbyint (bytes * scale));
-  f->comm->set_data (f);
-  f->comm->start ();
-  if (b.running)
-    b.running->clear ();
+  b.timers.push_back ({ b.now + delay, b.seq++, tag, latency_of });
+  std::push_heap (b.timers.begin (), b.timers.end ());
+  arm (b);
 }
 } // namespace
 
@@ -485,17 +476,21 @@ weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double 
     b.failure = "a flow of " + std::to_string (bytes) + " bytes, more than 2^47";
     return;
   }
-  b.hosts->route.clear ();
+  flow *f = take_flow (b);
+  f->tag = tag;
+  f->bytes = bytes;
+  f->route.clear ();
   for (uint32_t i = 0; i < n_links; i++) {
     g_assert (links[i] < b.n_links);
-    b.hosts->route.push_back (b.links[links[i]]->get_impl ());
+    f->route.push_back (b.links[links[i]]->get_impl ());
   }
-  b.hosts->latency = latency;
-  try {
-    start_flow (b, bytes, tag);
-  } catch (const std::exception &e) {
-    b.failure = e.what ();
+  f->seq = b.seq;
+  if (latency > 0) {
+    start_timer (b, latency, tag, f);
+    return;
   }
+  b.seq++;
+  transfer (b, f);
 }
 
 void
@@ -504,9 +499,7 @@ weft_bridge_after (double delay, uint64_t tag)
   bridge &b = the_bridge ();
 
   g_assert (b.open && delay >= 0 && std::isfinite (delay));
-  b.timers.push_back ({ b.now + delay, b.seq++, tag });
-  std::push_heap (b.timers.begin (), b.timers.end ());
-  arm (b);
+  start_timer (b, delay, tag, nullptr);
 }
 
 double

@@ -47,6 +47,14 @@ only_true (const struct weft_job *job, int64_t out[32])
   return 1;
 }
 
+static uint32_t
+only_false (const struct weft_job *job, int64_t out[32])
+{
+  (void) job;
+  out[0] = FALSE;
+  return 1;
+}
+
 static gboolean
 replicated (const struct weft_job *job)
 {
@@ -84,7 +92,7 @@ if_sharded_and_overlapped (const struct weft_job *job, int64_t out[32])
   return possible ? both (job, out) : (out[0] = FALSE, 1);
 }
 
-/* deallocate_pipeline_outputs and gradient_accumulation_fusion cost nothing and save: not searched. */
+/* The last three cost nothing and save, so they are set and not searched. */
 static const struct axis axes[] = {
   { KNOB, WEFT_KNOB_pipeline_model_parallel_size, stages },
   { TRAIN, WEFT_TRAIN_micro_batch_size, micro_batches },
@@ -95,6 +103,7 @@ static const struct axis axes[] = {
   { KNOB, WEFT_KNOB_overlap_param_gather, if_sharded_and_overlapped },
   { KNOB, WEFT_KNOB_deallocate_pipeline_outputs, only_true },
   { KNOB, WEFT_KNOB_gradient_accumulation_fusion, only_true },
+  { KNOB, WEFT_KNOB_batch_p2p_sync, only_false },
 };
 
 static gboolean

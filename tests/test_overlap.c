@@ -176,6 +176,8 @@ two_communications_take_their_sms_together (void **state)
   g_autoptr (weft_plan) plan = two_collectives (b, 16);
   g_autoptr (weft_timeline) t = made_run (plan);
   double done = 2 + 2 * 116.0 / 132 + 3 * 100.0 / 132 + 2 * 116.0 / 132;
+  assert_near (t->begin[0][plan->role[0]->lane_ops[WEFT_LANE_DP][0]], 4e-3);
+  assert_near (t->end[0][plan->role[0]->lane_ops[WEFT_LANE_TP][0]], 7e-3);
   assert_near (t->end[0][kernel_at (plan, 0, 0)], (9 + 10 - done) * 1e-3);
 }
 

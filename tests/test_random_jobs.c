@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#define N_JOB 200
+#define N_JOB 400
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 
