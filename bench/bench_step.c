@@ -1,8 +1,8 @@
 /* What one large step costs to plan and to simulate: GPT-3 175B on 1024 GPUs, 16 stages, 192
- * microbatches.  Every measurement is a process of its own, so that its peak memory is its own; a row
- * counts the time of its stage alone, and the memory of that stage and of all it needs first.  The best
- * of a few runs is shown: a busy machine only ever adds time.  Whether the plan fits into the GPUs does
- * not matter here. */
+ * microbatches.  Every measurement is a process of its own, so that its peak memory is its own;
+ * a row counts the time of its stage alone, and the memory of that stage and of all it needs
+ * first.  The best of a few runs is shown: a busy machine only ever adds time.  Whether the plan
+ * fits into the GPUs does not matter here. */
 #include "core/check.h"
 #include "core/error.h"
 #include "core/step.h"

@@ -9,7 +9,8 @@ gboolean
 weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask, GError **error)
 {
   const struct weft_cli_flag flags[] = { { .name = "markdown", .on = &ask->markdown } };
-  const struct weft_cli_page page = { .flags = flags, .n_flags = markdown ? G_N_ELEMENTS (flags) : 0 };
+  const struct weft_cli_page page = { .flags = flags,
+                                      .n_flags = markdown ? G_N_ELEMENTS (flags) : 0 };
   g_auto (weft_cli_input) input = { 0 };
 
   memset (ask, 0, sizeof *ask);

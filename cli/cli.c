@@ -52,7 +52,8 @@ unknown_command (const char *name)
   const char *near = weft_suggest (name, name_at, commands, G_N_ELEMENTS (commands));
 
   if (*name == '-')
-    weft_bad_input (&error, "found \"%s\", wanted a command before any flag; see weft --help", name);
+    weft_bad_input (&error, "found \"%s\", wanted a command before any flag; see weft --help",
+                    name);
   else if (near)
     weft_bad_input (&error, "unknown command \"%s\"; did you mean %s?", name, near);
   else
@@ -97,7 +98,7 @@ struct reader {
   GPtrArray *settings; /* section, key, value and flag of each, until the file has been read */
 };
 
-/* A flag as it was typed, in parts: "--nodes", "nodes", "4" or NULL. */
+/* A flag as it was typed, in parts: "--nodes", "nodes" in it, and "4" of the arguments or NULL. */
 struct typed {
   char *whole;
   const char *name, *value;
@@ -106,15 +107,10 @@ struct typed {
 static struct typed
 split_flag (const char *word)
 {
-  struct typed flag = { .whole = g_strdup (word) };
-  char *equals = strchr (flag.whole, '=');
+  const char *equals = strchr (word, '=');
+  char *whole = equals ? g_strndup (word, equals - word) : g_strdup (word);
 
-  if (equals) {
-    *equals = '\0';
-    flag.value = equals + 1;
-  }
-  flag.name = flag.whole + 2;
-  return flag;
+  return (struct typed) { whole, whole + strlen ("--"), equals ? equals + 1 : NULL };
 }
 
 /* After "=", or the next word. */
@@ -138,7 +134,8 @@ takes_none (const struct typed *flag, GError **error)
 }
 
 static gboolean
-set_own (struct reader *r, const struct weft_cli_flag *own, const struct typed *flag, GError **error)
+set_own (struct reader *r, const struct weft_cli_flag *own, const struct typed *flag,
+         GError **error)
 {
   if (own->value)
     return (*own->text = value_of (r, flag, own->value, error)) != NULL;
@@ -246,7 +243,8 @@ static gboolean
 read_file (const char *path, weft_settings *settings, GError **error)
 {
   if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags", path);
+    return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags",
+                           path);
   return weft_settings_add_file (settings, path, error);
 }
 
@@ -270,7 +268,9 @@ weft_cli_read (const struct weft_cli_page *page, int argc, char **argv, weft_cli
                GError **error)
 {
   g_autoptr (GPtrArray) settings = g_ptr_array_new_with_free_func (g_free);
-  struct reader r = { .page = page, .input = input, .argc = argc, .argv = argv, .settings = settings };
+  struct reader r = {
+    .page = page, .input = input, .argc = argc, .argv = argv, .settings = settings
+  };
 
   *input = (weft_cli_input) { 0 };
   for (r.at = 1; r.at < argc; r.at++)
@@ -297,7 +297,8 @@ weft_cli_help (const struct weft_cli_page *page)
     printf ("  %-24s %s\n", left, flag->doc);
   }
   if (page->job)
-    printf ("\nJOB is an .ini file; flags override it, and without one they say everything.  Every knob\n"
+    printf ("\nJOB is an .ini file; flags override it, and without one they say everything.  Every "
+            "knob\n"
             "(weft knobs) and every field of model, cluster, training and stack is a flag:\n"
             "--model, --topology, --nodes or --gpus, --stack, --micro-batch-size,\n"
             "--tensor-model-parallel-size ...; booleans take no value, --no-NAME clears them.\n");
@@ -322,8 +323,8 @@ weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number
   gint64 value;
 
   if (!g_ascii_string_to_signed (text, 10, lo, INT32_MAX, &value, NULL))
-    return weft_bad_input (error, "--%s: found \"%s\", wanted a whole number from %" G_GINT64_FORMAT, flag,
-                           text, lo);
+    return weft_bad_input (
+        error, "--%s: found \"%s\", wanted a whole number from %" G_GINT64_FORMAT, flag, text, lo);
   *number = value;
   return TRUE;
 }

@@ -1,7 +1,8 @@
 /* cli.h - what all commands share: the list of them, the reader of their flags, how they end.
  *
- * A command is one row of the list and one function.  It reads its arguments with weft_cli_read(), prints
- * its answer to stdout and everything else to stderr, and returns an exit status (core/error.h). */
+ * A command is one row of the list and one function.  It reads its arguments with
+ * weft_cli_read(), prints its answer to stdout and everything else to stderr, and returns an exit
+ * status (core/error.h). */
 #pragma once
 #include "core/job.h"
 #include <json-glib/json-glib.h>
@@ -58,10 +59,10 @@ void weft_cli_input_clear (struct weft_cli_input *input);
 typedef struct weft_cli_input weft_cli_input;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cli_input, weft_cli_input_clear)
 
-/* --flag value, --flag=value, --flag and --no-flag for booleans; dashes and underscores are one.  Flags
- * override the file wherever they stand.  Clear `input` even after an error. */
-gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input,
-                        GError **error);
+/* --flag value, --flag=value, --flag and --no-flag for booleans; dashes and underscores are one.
+ * Flags override the file wherever they stand.  Clear `input` even after an error. */
+gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv,
+                        weft_cli_input *input, GError **error);
 
 /* The page of --help; returns 0. */
 int weft_cli_help (const struct weft_cli_page *page);
@@ -70,7 +71,8 @@ int weft_cli_help (const struct weft_cli_page *page);
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
 
 /* A whole number from lo on, for flags that take one. */
-gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number, GError **error);
+gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
+                          GError **error);
 
 /* ---------------------------------------------------------------------- output */
 

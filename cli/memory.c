@@ -7,12 +7,14 @@
 
 /* --------------------------------------------------------------------- changes */
 
-/* Each moves a job one step towards less memory and says whether it could.  Cheap ones come first: what
- * is split among replicas costs no time, what is computed again costs a third of the work. */
+/* Each moves a job one step towards less memory and says whether it could.  Cheap ones come
+ * first: what is split among replicas costs no time, what is computed again costs a third of the
+ * work. */
 static gboolean
 shard_optimizer (struct weft_job *job)
 {
-  if (job->strategy.use_distributed_optimizer || weft_job_dp (job) * job->strategy.context_parallel_size < 2)
+  if (job->strategy.use_distributed_optimizer ||
+      weft_job_dp (job) * job->strategy.context_parallel_size < 2)
     return FALSE;
   job->strategy.use_distributed_optimizer = TRUE;
   return TRUE;
@@ -82,7 +84,7 @@ try_changes (const struct weft_job *job, unsigned first, unsigned more)
     return fitting_plan (job);
   for (unsigned i = first; i < G_N_ELEMENTS (changes); i++) {
     struct weft_job changed = *job;
-    if (!changes[i] (&changed))
+    if (!changes[i](&changed))
       continue;
     weft_plan *plan = try_changes (&changed, i, more - 1);
     if (plan)
@@ -139,9 +141,10 @@ print_advice (const weft_report *report, const weft_plan *fitting)
     return;
   }
   if (!fitting) {
-    printf ("\nNo %d changes of optimizer sharding, microbatch, recompute, pipeline and tensor size\n"
-            "make it fit: more GPUs or a smaller model are needed.\n",
-            MOST_CHANGES);
+    printf (
+        "\nNo %d changes of optimizer sharding, microbatch, recompute, pipeline and tensor size\n"
+        "make it fit: more GPUs or a smaller model are needed.\n",
+        MOST_CHANGES);
     return;
   }
   g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);
@@ -226,9 +229,10 @@ weft_cli_memory (int argc, char **argv)
 {
   static const struct weft_cli_page page = {
     .usage = "weft memory [JOB] [flags] [--json]",
-    .doc = "What fills the memory of each stage's GPUs and where the peak is.  Kinds are those alive\n"
-           "at the peak; padding is lost between buffers; reserved is what libraries take.\n"
-           "When it does not fit, names the smallest change that does, and ends with status 3.",
+    .doc =
+        "What fills the memory of each stage's GPUs and where the peak is.  Kinds are those alive\n"
+        "at the peak; padding is lost between buffers; reserved is what libraries take.\n"
+        "When it does not fit, names the smallest change that does, and ends with status 3.",
     .examples = "  weft memory --model llama2-7b --topology dgx-h100\n"
                 "  weft memory job.ini --pipeline-model-parallel-size 4 --json\n",
     .job = TRUE,

@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/html.h"
 #include "core/error.h"
 #include "core/exec.h"
 #include "core/report.h"
@@ -11,12 +12,12 @@
 static const char examples[] =
     "  weft sim --model gpt2 --topology dgx-h100\n"
     "  weft sim --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 64 \\\n"
-    "      --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --trace step.json.gz\n"
+    "      --pipeline-model-parallel-size 4 --trace step.json.gz --html step.html\n"
     "  weft sim job.ini --executor clock --json\n";
 
 /* What was asked for beside the job. */
 struct sim_ask {
-  const char *executor, *trace, *trace_ranks;
+  const char *executor, *trace, *trace_ranks, *html;
   struct weft_exec_options options;
 };
 
@@ -34,7 +35,8 @@ find_executor (const char *name, GError **error)
 }
 
 static gboolean
-write_trace (const struct sim_ask *ask, const weft_plan *plan, const weft_timeline *t, GError **error)
+write_trace (const struct sim_ask *ask, const weft_plan *plan, const weft_timeline *t,
+             GError **error)
 {
   int64_t ranks = 0;
 
@@ -78,6 +80,8 @@ run (const weft_cli_input *input, const struct sim_ask *ask)
   if (!timeline || !write_trace (ask, plan, timeline, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
+  if (ask->html && !weft_cli_html (report, ask->html, &error))
+    return weft_cli_fail (error);
   if (input->json)
     print_json (report);
   else
@@ -90,20 +94,33 @@ weft_cli_sim (int argc, char **argv)
 {
   struct sim_ask ask = { 0 };
   const struct weft_cli_flag flags[] = {
-    { .name = "executor", .value = "sim|clock", .text = &ask.executor,
+    { .name = "executor",
+      .value = "sim|clock",
+      .text = &ask.executor,
       .doc = "SimGrid with contention (default), or closed formulas without" },
-    { .name = "unfolded", .on = &ask.options.unfolded,
+    { .name = "unfolded",
+      .on = &ask.options.unfolded,
       .doc = "simulate every rank, not one of each kind" },
-    { .name = "step-by-step", .on = &ask.options.step_by_step,
+    { .name = "step-by-step",
+      .on = &ask.options.step_by_step,
       .doc = "collectives round by round, not as fluid flows" },
-    { .name = "trace", .value = "FILE", .text = &ask.trace,
+    { .name = "trace",
+      .value = "FILE",
+      .text = &ask.trace,
       .doc = "write the timeline for Perfetto (.json or .json.gz)" },
-    { .name = "trace-ranks", .value = "N", .text = &ask.trace_ranks,
+    { .name = "trace-ranks",
+      .value = "N",
+      .text = &ask.trace_ranks,
       .doc = "only the first N ranks of it" },
+    { .name = "html",
+      .value = "FILE",
+      .text = &ask.html,
+      .doc = "write the report as one self-contained page" },
   };
   const struct weft_cli_page page = {
     .usage = "weft sim [JOB] [flags] [--json]",
-    .doc = "Predicts one training step of a job: time, throughput, overlap, bubble and memory.  --json\n"
+    .doc = "Predicts one training step of a job: time, throughput, overlap, bubble and memory.  "
+           "--json\n"
            "prints one document (schema weft.sim/1) instead of the page for people.\n"
            "Ends with status 3 when the job does not fit the GPU's memory.",
     .examples = examples,

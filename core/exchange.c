@@ -6,7 +6,8 @@
  *   B then F:  {send_backward, recv_forward} as one exchange with the stage before
  *   B then B:  send_backward, then recv_backward
  *
- * batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
+ * An exchange waits for everything enqueued on the compute stream so far (knobs.md B.0), and batch_p2p_comm
+ * waits for every exchange at once: the next kernel depends on it. */
 #include "core/step.h"
 
 static uint64_t
@@ -25,6 +26,7 @@ transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int pee
                          .flags = s->at.flags,
                          .name = weft_build_name (s->b, name) };
   struct weft_op at = s->at;
+  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
 
   s->at.micro = cell->micro;
   s->at.phase = cell->phase;
@@ -32,6 +34,8 @@ transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int pee
                               &(const struct weft_use){ .buf = buf,
                                                         .read = kind == WEFT_OP_SEND,
                                                         .write = kind == WEFT_OP_RECV }, 1);
+  if (enqueued != WEFT_NO_OP)
+    weft_build_dep (s->b, enqueued);
   s->at = at;
 }
 

@@ -7,14 +7,20 @@ struct chunk {
   uint32_t until[WEFT_N_LANE];
 };
 
+/* Part of a pool that is packed by itself. */
+struct region {
+  GArray *free; /* struct chunk, by address, never adjacent */
+  uint64_t top;
+};
+
 struct planner {
   weft_program *p;
   uint32_t *before;
-  double *start, *end;  /* of the earliest schedule */
-  GArray *free[WEFT_N_POOL]; /* struct chunk, by address, never adjacent */
-  uint64_t top[WEFT_N_POOL];
-  struct chunk *last_use;    /* by owner: `until` only, of its own uses */
-  GArray *edges;             /* uint32_t[2] */
+  double *start, *end;    /* of the earliest schedule */
+  gboolean split;         /* what one pass makes and uses up lies above what waits for backward */
+  struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
+  struct chunk *last_use; /* by owner: `until` only, of its own uses */
+  GArray *edges;          /* uint32_t[2] */
 };
 
 static uint64_t
@@ -88,9 +94,8 @@ add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
 
 /* Index of the best chunk, or -1: fits, needs no edge if possible, wastes least. */
 static int
-best_chunk (const struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
+best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, uint32_t op)
 {
-  const GArray *free = m->free[pool];
   enum readiness best_ready = NOT_YET;
   uint64_t best_size = 0;
   int best = -1;
@@ -112,10 +117,10 @@ best_chunk (const struct planner *m, enum weft_pool pool, uint64_t bytes, uint32
 
 /* The arena grows; a free chunk that touches its end is the beginning of the new place when ready. */
 static uint64_t
-grow (struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
+grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
-  GArray *free = m->free[pool];
-  uint64_t at = m->top[pool];
+  GArray *free = region->free;
+  uint64_t at = region->top;
 
   if (free->len) {
     const struct chunk *last = &g_array_index (free, struct chunk, free->len - 1);
@@ -124,23 +129,23 @@ grow (struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
       g_array_set_size (free, free->len - 1);
     }
   }
-  m->top[pool] = at + bytes;
+  region->top = at + bytes;
   return at;
 }
 
 static uint64_t
-take (struct planner *m, enum weft_pool pool, uint64_t bytes, uint32_t op)
+take (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
-  int i = best_chunk (m, pool, bytes, op);
+  int i = best_chunk (m, region->free, bytes, op);
 
   if (i < 0)
-    return grow (m, pool, bytes, op);
-  struct chunk *chunk = &g_array_index (m->free[pool], struct chunk, i);
+    return grow (m, region, bytes, op);
+  struct chunk *chunk = &g_array_index (region->free, struct chunk, i);
   uint64_t at = chunk->from;
   add_edges (m, chunk, op);
   chunk->from += bytes;
   if (chunk->from == chunk->to)
-    g_array_remove_index (m->free[pool], i);
+    g_array_remove_index (region->free, i);
   return at;
 }
 
@@ -156,9 +161,8 @@ merge (struct chunk *into, const struct chunk *other)
 }
 
 static void
-give_back (struct planner *m, enum weft_pool pool, const struct chunk *chunk)
+give_back (GArray *free, const struct chunk *chunk)
 {
-  GArray *free = m->free[pool];
   guint low = 0, high = free->len;
 
   while (low < high) {
@@ -201,6 +205,22 @@ chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *
     }
 }
 
+/* Made and used up by one microbatch's forward, or by its backward (recompute included). */
+static gboolean
+is_passing (const weft_program *p, const struct weft_buf *b)
+{
+  const struct weft_op *first = &p->op[b->first], *last = &p->op[b->last];
+
+  return first->micro == last->micro &&
+         (first->phase != WEFT_PHASE_FORWARD || last->phase == WEFT_PHASE_FORWARD);
+}
+
+static struct region *
+region_of (struct planner *m, const struct weft_buf *b)
+{
+  return &(m->split && is_passing (m->p, b) ? m->passing : m->kept)[b->pool];
+}
+
 static void
 place_permanent (struct planner *m)
 {
@@ -208,8 +228,8 @@ place_permanent (struct planner *m)
     struct weft_buf *b = &m->p->buf[i];
     if (!b->permanent || b->base != WEFT_NO_BUF)
       continue;
-    b->offset = m->top[b->pool];
-    m->top[b->pool] += align (b->bytes);
+    b->offset = m->kept[b->pool].top;
+    m->kept[b->pool].top += align (b->bytes);
   }
 }
 
@@ -224,11 +244,11 @@ place_others (struct planner *m)
   chain_by_op (p, TRUE, closes, next_close);
   for (uint32_t op = 0; op < p->n_op; op++) {
     for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
-      p->buf[i].offset = take (m, p->buf[i].pool, align (p->buf[i].bytes), op);
+      p->buf[i].offset = take (m, region_of (m, &p->buf[i]), align (p->buf[i].bytes), op);
     for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
       m->last_use[i].from = p->buf[i].offset;
       m->last_use[i].to = p->buf[i].offset + align (p->buf[i].bytes);
-      give_back (m, p->buf[i].pool, &m->last_use[i]);
+      give_back (region_of (m, &p->buf[i])->free, &m->last_use[i]);
     }
   }
 }
@@ -277,26 +297,75 @@ find_peak (const weft_program *p, struct weft_memory *memory)
   }
 }
 
+static void
+start_regions (struct planner *m)
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    m->kept[pool] = (struct region) { g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+    m->passing[pool] = (struct region) { g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+  }
+  m->edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t));
+}
+
+static void
+end_regions (struct planner *m)
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    g_array_unref (m->kept[pool].free);
+    g_array_unref (m->passing[pool].free);
+  }
+  g_array_unref (m->edges);
+}
+
+/* Stacks the two regions of each pool. */
+static void
+stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    planned[pool] = m->kept[pool].top + m->passing[pool].top;
+  for (uint32_t i = 0; m->split && i < m->p->n_buf; i++) {
+    struct weft_buf *b = &m->p->buf[i];
+    if (is_placed (b) && is_passing (m->p, b))
+      b->offset += m->kept[b->pool].top;
+  }
+}
+
+static uint64_t
+place (struct planner *m, gboolean split, uint64_t planned[WEFT_N_POOL])
+{
+  uint64_t sum = 0;
+
+  m->split = split;
+  start_regions (m);
+  place_permanent (m);
+  place_others (m);
+  stack_regions (m, planned);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    sum += planned[pool];
+  return sum;
+}
+
 void
 weft_memory_plan (weft_program *p, const double *seconds, struct weft_memory *memory)
 {
-  struct planner m = { .p = p, .before = weft_program_order (p),
-                       .edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t)) };
+  struct planner m = { .p = p, .before = weft_program_order (p) };
 
   *memory = (struct weft_memory) { 0 };
-  for (int pool = 0; pool < WEFT_N_POOL; pool++)
-    m.free[pool] = g_array_new (FALSE, FALSE, sizeof (struct chunk));
   earliest_schedule (&m, seconds);
   find_last_uses (&m);
-  place_permanent (&m);
-  place_others (&m);
   find_peak (p, memory);
-  memcpy (memory->planned, m.top, sizeof m.top);
+  /* Neither way of packing is always the smaller; a loss of one percent is not worth a second look. */
+  uint64_t mixed = place (&m, FALSE, memory->planned);
+  if (mixed > memory->live[WEFT_POOL_DEVICE] + memory->live[WEFT_POOL_DEVICE] / 100) {
+    end_regions (&m);
+    if (place (&m, TRUE, memory->planned) > mixed) {
+      end_regions (&m);
+      place (&m, FALSE, memory->planned);
+    }
+  }
   memory->n_reuse_deps = m.edges->len;
   weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
-  for (int pool = 0; pool < WEFT_N_POOL; pool++)
-    g_array_unref (m.free[pool]);
-  g_array_unref (m.edges);
+  end_regions (&m);
   g_free (m.before);
   g_free (m.start);
   g_free (m.end);

@@ -71,7 +71,8 @@ common (const GArray *a, const GArray *b)
   double sum = 0;
 
   for (unsigned i = 0, j = 0; i < a->len && j < b->len;) {
-    const struct span *x = &g_array_index (a, struct span, i), *y = &g_array_index (b, struct span, j);
+    const struct span *x = &g_array_index (a, struct span, i),
+                      *y = &g_array_index (b, struct span, j);
     sum += fmax (0, fmin (x->to, y->to) - fmax (x->from, y->from));
     if (x->to < y->to)
       i++;
@@ -216,6 +217,22 @@ fill_role (weft_report *r, uint32_t role)
   }
   row->padding = row->planned_bytes - row->live_bytes;
   row->peak_bytes = row->planned_bytes + row->reserved_bytes;
+}
+
+const char *
+weft_report_part_word (int part)
+{
+  if (part == WEFT_REPORT_PADDING)
+    return "padding";
+  return part == WEFT_REPORT_RESERVED ? "reserved" : weft_buf_kind_words[part];
+}
+
+uint64_t
+weft_report_part_bytes (const struct weft_report_role *role, int part)
+{
+  if (part == WEFT_REPORT_PADDING)
+    return role->padding;
+  return part == WEFT_REPORT_RESERVED ? role->reserved_bytes : role->by_kind[part];
 }
 
 static void

@@ -2,9 +2,9 @@
  *
  * iteration
  *   model FLOPs      forward and backward of the model once, nothing done again: 6 N + 6 L a d s a
- *                    token, causal half of attention (weft_model_flops_per_token; the convention of
- *                    Megatron-LM since 2024).  MFU divides their rate by the dense peak that the
- *                    vendor prints for the precision of the job.
+ *                    token, causal half of attention (weft_model_flops_per_token; the convention
+ *                    of Megatron-LM since 2024).  MFU divides their rate by the dense peak that
+ *                    the vendor prints for the precision of the job.
  *   hardware FLOPs   those of the ops that really run: recompute and padded vocabulary included.
  *                    HFU divides their rate by the same peak.
  *
@@ -14,15 +14,16 @@
  *   communication    an op runs on a lane that moves data: all lanes but gpu and host
  *   exposed          communication while no kernel runs
  *   overlap          (communication - exposed) / communication; 0 where nothing is sent
- *   bubble           the rest of the step: neither compute nor communication; the fraction is of the
- *                    step.  compute + exposed + bubble is the step.
- * An axis counts its own lane alone: exposed times of two axes may cover the same second, so they may add
- * up to more than the whole.  Its bytes are the payloads of its ops; what a stage receives counts as
- * what it sends.  All are means over ranks; a row of the timeline counts as many ranks as it stands for.
+ *   bubble           the rest of the step: neither compute nor communication; the fraction is of
+ *                    the step.  compute + exposed + bubble is the step.
+ * An axis counts its own lane alone: exposed times of two axes may cover the same second, so they
+ * may add up to more than the whole.  Its bytes are the payloads of its ops; what a stage
+ * receives counts as what it sends.  All are means over ranks; a row of the timeline counts as
+ * many ranks as it stands for.
  *
- * memory, by role: planned is the arena that the executors allocate on the GPU, reserved what libraries
- * take beside it, peak their sum.  Kinds are those alive when most is, and padding is what the placement
- * of buffers costs above that, so kinds and padding add up to planned. */
+ * memory, by role: planned is the arena that the executors allocate on the GPU, reserved what
+ * libraries take beside it, peak their sum.  Kinds are those alive when most is, and padding is
+ * what the placement of buffers costs above that, so kinds and padding add up to planned. */
 #pragma once
 #include "core/timeline.h"
 #include <json-glib/json-glib.h>
@@ -80,6 +81,11 @@ weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeli
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 
+/* What a role's memory is made of, in the order it is shown: kinds, padding, reserved. */
+enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
+const char *weft_report_part_word (int part);
+uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
+
 /* Lanes that move data. */
 static inline gboolean
 weft_report_is_axis (enum weft_lane lane)
@@ -116,9 +122,11 @@ void weft_report_print (const weft_report *report, struct weft_report_style styl
 void weft_report_print_job (const struct weft_job *job, GString *out);
 
 /* A bar and a line of numbers for every role. */
-void weft_report_print_memory (const weft_report *report, struct weft_report_style style, GString *out);
+void weft_report_print_memory (const weft_report *report, struct weft_report_style style,
+                               GString *out);
 
-/* One row for each stage, time from left to right: digits are forward passes and letters backward ones
- * of that microbatch (capitals: weight gradients alone), # is the update, ~ waits for communication, and
- * a dot is idle. */
-void weft_report_print_pipeline (const weft_report *report, struct weft_report_style style, GString *out);
+/* One row for each stage, time from left to right: digits are forward passes and letters backward
+ * ones of that microbatch (capitals: weight gradients alone), # is the update, ~ waits for
+ * communication, and a dot is idle. */
+void weft_report_print_pipeline (const weft_report *report, struct weft_report_style style,
+                                 GString *out);

@@ -7,7 +7,16 @@
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
 
 /* What a mark in a bar or in the picture is drawn in: ANSI colours. */
-enum ink { INK_NONE, INK_RED = 31, INK_GREEN, INK_YELLOW, INK_BLUE, INK_MAGENTA, INK_CYAN, INK_GREY = 90 };
+enum ink {
+  INK_NONE,
+  INK_RED = 31,
+  INK_GREEN,
+  INK_YELLOW,
+  INK_BLUE,
+  INK_MAGENTA,
+  INK_CYAN,
+  INK_GREY = 90
+};
 
 static int
 clamp_columns (struct weft_report_style style)
@@ -40,20 +49,19 @@ weft_report_print_job (const struct weft_job *job, GString *out)
   const union weft_strategy *s = &job->strategy;
   const char *model = g_quark_to_string ((GQuark) job->model.name);
 
-  g_string_append_printf (out, "%s on %u x %s (%s), stack %s, %s\n", model && *model ? model : "model",
-                          job->cluster.n_gpus, g_quark_to_string ((GQuark) job->cluster.f.gpu_name),
-                          g_quark_to_string (job->cluster.topology),
-                          g_quark_to_string ((GQuark) job->stack.name),
-                          weft_precision_words[job->train.precision]);
-  g_string_append_printf (out,
-                          "tensor %" G_GINT64_FORMAT ", context %" G_GINT64_FORMAT
-                          ", pipeline %" G_GINT64_FORMAT ", data %" G_GINT64_FORMAT
-                          "; %" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT
-                          " tokens, microbatches %" G_GINT64_FORMAT " x %" G_GINT64_FORMAT "\n",
-                          s->tensor_model_parallel_size, s->context_parallel_size,
-                          s->pipeline_model_parallel_size, weft_job_dp (job),
-                          job->train.global_batch_size, job->model.seq_length,
-                          weft_job_microbatches (job), job->train.micro_batch_size);
+  g_string_append_printf (
+      out, "%s on %u x %s (%s), stack %s, %s\n", model && *model ? model : "model",
+      job->cluster.n_gpus, g_quark_to_string ((GQuark) job->cluster.f.gpu_name),
+      g_quark_to_string (job->cluster.topology), g_quark_to_string ((GQuark) job->stack.name),
+      weft_precision_words[job->train.precision]);
+  g_string_append_printf (
+      out,
+      "tensor %" G_GINT64_FORMAT ", context %" G_GINT64_FORMAT ", pipeline %" G_GINT64_FORMAT
+      ", data %" G_GINT64_FORMAT "; %" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT
+      " tokens, microbatches %" G_GINT64_FORMAT " x %" G_GINT64_FORMAT "\n",
+      s->tensor_model_parallel_size, s->context_parallel_size, s->pipeline_model_parallel_size,
+      weft_job_dp (job), job->train.global_batch_size, job->model.seq_length,
+      weft_job_microbatches (job), job->train.micro_batch_size);
 }
 
 /* --------------------------------------------------------------------- numbers */
@@ -62,7 +70,8 @@ static void
 line (GString *out, const char *label, double value, const char *unit, const char *rest)
 {
   g_autofree char *text = weft_units_human (value, unit);
-  g_string_append_printf (out, "%-*s%*s%s%s\n", LABEL, label, VALUE, text, *rest ? "   " : "", rest);
+  g_string_append_printf (out, "%-*s%*s%s%s\n", LABEL, label, VALUE, text, *rest ? "   " : "",
+                          rest);
 }
 
 static void
@@ -102,8 +111,8 @@ print_axes (const weft_report *r, GString *out)
 {
   if (r->overlap.communication_s <= 0)
     return;
-  g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is hidden\n", LABEL, "transfers",
-                          VALUE, "busy", VALUE, "exposed", VALUE, "payload",
+  g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is hidden\n", LABEL,
+                          "transfers", VALUE, "busy", VALUE, "exposed", VALUE, "payload",
                           100 * r->overlap.overlap_fraction);
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
     const struct weft_report_axis *axis = &r->axis[lane];
@@ -112,53 +121,35 @@ print_axes (const weft_report *r, GString *out)
     g_autofree char *busy = weft_units_human (axis->busy_s, "s");
     g_autofree char *exposed = weft_units_human (axis->exposed_s, "s");
     g_autofree char *bytes = weft_units_human (axis->bytes, "B");
-    g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, weft_lane_words[lane], VALUE, busy, VALUE,
-                            exposed, VALUE, bytes);
+    g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, weft_lane_words[lane], VALUE, busy,
+                            VALUE, exposed, VALUE, bytes);
   }
 }
 
 /* ---------------------------------------------------------------------- memory */
 
-/* Parts of a memory bar in the order they are drawn; kinds first. */
-enum { PART_PADDING = WEFT_N_BUF_KIND, PART_RESERVED, N_PART };
-
 static const struct {
   char mark;
   enum ink ink;
-} parts[N_PART] = {
-  [WEFT_BUF_WEIGHTS] = { 'w', INK_BLUE },       [WEFT_BUF_GRADIENTS] = { 'g', INK_GREEN },
-  [WEFT_BUF_OPTIMIZER] = { 'o', INK_YELLOW },   [WEFT_BUF_ACTIVATIONS] = { 'a', INK_CYAN },
-  [WEFT_BUF_GATHERED] = { 'G', INK_MAGENTA },   [WEFT_BUF_COMMUNICATION] = { 'c', INK_MAGENTA },
-  [WEFT_BUF_WORKSPACE] = { 's', INK_GREY },     [PART_PADDING] = { '-', INK_GREY },
-  [PART_RESERVED] = { 'r', INK_RED },
+} parts[WEFT_N_REPORT_PART] = {
+  [WEFT_BUF_WEIGHTS] = { 'w', INK_BLUE },     [WEFT_BUF_GRADIENTS] = { 'g', INK_GREEN },
+  [WEFT_BUF_OPTIMIZER] = { 'o', INK_YELLOW }, [WEFT_BUF_ACTIVATIONS] = { 'a', INK_CYAN },
+  [WEFT_BUF_GATHERED] = { 'G', INK_MAGENTA }, [WEFT_BUF_COMMUNICATION] = { 'c', INK_MAGENTA },
+  [WEFT_BUF_WORKSPACE] = { 's', INK_GREY },   [WEFT_REPORT_PADDING] = { '-', INK_GREY },
+  [WEFT_REPORT_RESERVED] = { 'r', INK_RED },
 };
-
-static uint64_t
-part_bytes (const struct weft_report_role *row, int part)
-{
-  if (part == PART_PADDING)
-    return row->padding;
-  return part == PART_RESERVED ? row->reserved_bytes : row->by_kind[part];
-}
-
-static const char *
-part_word (int part)
-{
-  if (part == PART_PADDING)
-    return "padding";
-  return part == PART_RESERVED ? "reserved" : weft_buf_kind_words[part];
-}
 
 /* `width` marks stand for `scale` bytes. */
 static void
-print_bar (const struct weft_report_role *row, double scale, int width, gboolean colour, GString *out)
+print_bar (const struct weft_report_role *row, double scale, int width, gboolean colour,
+           GString *out)
 {
   enum ink now = INK_NONE;
   double sum = 0;
   int drawn = 0;
 
-  for (int part = 0; part < N_PART; part++) {
-    sum += part_bytes (row, part);
+  for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
+    sum += weft_report_part_bytes (row, part);
     for (; drawn < (int) lround (sum / scale * width); drawn++)
       put_mark (out, parts[part].mark, colour ? parts[part].ink : INK_NONE, &now);
   }
@@ -172,7 +163,7 @@ static gboolean
 is_column (const weft_report *r, int part)
 {
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
-    if (part_bytes (&r->role[role], part))
+    if (weft_report_part_bytes (&r->role[role], part))
       return TRUE;
   return FALSE;
 }
@@ -180,7 +171,7 @@ is_column (const weft_report *r, int part)
 static int
 column_width (int part)
 {
-  return MAX (8, (int) strlen (part_word (part))) + 2;
+  return MAX (8, (int) strlen (weft_report_part_word (part))) + 2;
 }
 
 /* Words, and under each the mark it has in the bars. */
@@ -188,11 +179,11 @@ static void
 print_heads (const weft_report *r, GString *out)
 {
   g_string_append_printf (out, "%*s", INDENT, "");
-  for (int part = 0; part < N_PART; part++)
+  for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     if (is_column (r, part))
-      g_string_append_printf (out, "%*s", column_width (part), part_word (part));
+      g_string_append_printf (out, "%*s", column_width (part), weft_report_part_word (part));
   g_string_append_printf (out, "  most at\n%*s", INDENT, "");
-  for (int part = 0; part < N_PART; part++)
+  for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     if (is_column (r, part))
       g_string_append_printf (out, "%*c", column_width (part), parts[part].mark);
   g_string_append_c (out, '\n');
@@ -205,8 +196,8 @@ print_parts (const weft_report *r, uint32_t role, GString *out)
   g_autofree char *label = weft_op_label (r->plan->role[role], row->peak_op);
 
   g_string_append_printf (out, "  stage %-*u", INDENT - 8, role);
-  for (int part = 0; part < N_PART; part++) {
-    g_autofree char *bytes = weft_units_human (part_bytes (row, part), "B");
+  for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
+    g_autofree char *bytes = weft_units_human (weft_report_part_bytes (row, part), "B");
     if (is_column (r, part))
       g_string_append_printf (out, "%*s", column_width (part), bytes);
   }
@@ -219,8 +210,8 @@ print_role_bar (const weft_report *r, uint32_t role, struct weft_report_style st
   g_autofree char *bytes = weft_units_human (r->role[role].peak_bytes, "B");
 
   g_string_append_printf (out, "  stage %-*u%9s  ", INDENT - 8, role, bytes);
-  print_bar (&r->role[role], MAX (r->capacity_bytes, r->peak_bytes), clamp_columns (style) - INDENT - 11,
-             style.colour, out);
+  print_bar (&r->role[role], MAX (r->capacity_bytes, r->peak_bytes),
+             clamp_columns (style) - INDENT - 11, style.colour, out);
   g_string_append_c (out, '\n');
 }
 
@@ -246,9 +237,12 @@ static const struct {
   char first, period;
   enum ink ink;
 } looks[WEFT_N_PHASE] = {
-  [WEFT_PHASE_FORWARD] = { '0', 10, INK_CYAN },     [WEFT_PHASE_BACKWARD] = { 'a', 26, INK_GREEN },
-  [WEFT_PHASE_INPUT_GRAD] = { 'a', 26, INK_GREEN }, [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, INK_MAGENTA },
-  [WEFT_PHASE_RECOMPUTE] = { 'a', 26, INK_GREEN },  [WEFT_PHASE_REDUCE] = { '#', 0, INK_YELLOW },
+  [WEFT_PHASE_FORWARD] = { '0', 10, INK_CYAN },
+  [WEFT_PHASE_BACKWARD] = { 'a', 26, INK_GREEN },
+  [WEFT_PHASE_INPUT_GRAD] = { 'a', 26, INK_GREEN },
+  [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, INK_MAGENTA },
+  [WEFT_PHASE_RECOMPUTE] = { 'a', 26, INK_GREEN },
+  [WEFT_PHASE_REDUCE] = { '#', 0, INK_YELLOW },
   [WEFT_PHASE_OPTIMIZER] = { '#', 0, INK_YELLOW },
 };
 
@@ -350,8 +344,9 @@ print_engine (const weft_timeline *t, GString *out)
 {
   g_autofree char *wall = weft_units_human (t->wall_seconds, "s");
 
-  g_string_append_printf (out, "\nexecutor %s%s%s; ranks watched: %u; %" G_GUINT64_FORMAT " ops in %s\n",
-                          t->executor, *t->engine ? ", SimGrid " : "", t->engine, t->n, t->n_ops, wall);
+  g_string_append_printf (
+      out, "\nexecutor %s%s%s; ranks watched: %u; %" G_GUINT64_FORMAT " ops in %s\n", t->executor,
+      *t->engine ? ", SimGrid " : "", t->engine, t->n, t->n_ops, wall);
 }
 
 void

@@ -42,8 +42,8 @@ sink_compress (struct sink *s, gboolean last)
 
   while (!s->error && (at < s->text->len || (last && result != G_CONVERTER_FINISHED))) {
     result = g_converter_convert (s->gzip, s->text->str + at, s->text->len - at, out, CHUNK,
-                                  last ? G_CONVERTER_INPUT_AT_END : G_CONVERTER_NO_FLAGS, &read, &written,
-                                  &s->error);
+                                  last ? G_CONVERTER_INPUT_AT_END : G_CONVERTER_NO_FLAGS, &read,
+                                  &written, &s->error);
     if (s->error)
       return;
     at += read;
@@ -132,7 +132,8 @@ nanoseconds (double seconds)
 static void
 append_time (GString *out, const char *key, int64_t ns)
 {
-  g_string_append_printf (out, ",\"%s\":%" G_GINT64_FORMAT ".%03d", key, ns / 1000, (int) (ns % 1000));
+  g_string_append_printf (out, ",\"%s\":%" G_GINT64_FORMAT ".%03d", key, ns / 1000,
+                          (int) (ns % 1000));
 }
 
 static const weft_program *
@@ -158,7 +159,8 @@ place_in_group (const weft_program *p, uint32_t op)
 {
   uint32_t place = 0, at = p->pos[op];
 
-  while (p->op[p->lane_ops[p->op[op].lane][at]].flags & WEFT_OP_GROUPED && at > 0 && place < MOST_ROWS - 1)
+  while (p->op[p->lane_ops[p->op[op].lane][at]].flags & WEFT_OP_GROUPED && at > 0 &&
+         place < MOST_ROWS - 1)
     at--, place++;
   return place;
 }
@@ -174,8 +176,9 @@ name_event (struct trace *tr, uint32_t rank, uint32_t thread, const char *what, 
 {
   GString *out = event (tr);
 
-  g_string_append_printf (out, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":",
-                          what, rank, thread);
+  g_string_append_printf (
+      out, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":", what, rank,
+      thread);
   append_quoted (out, name);
   g_string_append (out, "}}");
 }
@@ -183,9 +186,10 @@ name_event (struct trace *tr, uint32_t rank, uint32_t thread, const char *what, 
 static void
 sort_event (struct trace *tr, uint32_t rank, uint32_t thread, const char *what, uint32_t index)
 {
-  g_string_append_printf (event (tr),
-                          "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
-                          what, rank, thread, index);
+  g_string_append_printf (
+      event (tr),
+      "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}", what,
+      rank, thread, index);
 }
 
 static void
@@ -242,8 +246,9 @@ append_args (GString *out, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
 
-  g_string_append_printf (out, ",\"args\":{\"op\":%u,\"kind\":\"%s\",\"phase\":\"%s\",\"chunk\":%u", op,
-                          weft_op_info[row->kind].word, weft_phase_words[row->phase], row->chunk);
+  g_string_append_printf (out, ",\"args\":{\"op\":%u,\"kind\":\"%s\",\"phase\":\"%s\",\"chunk\":%u",
+                          op, weft_op_info[row->kind].word, weft_phase_words[row->phase],
+                          row->chunk);
   if (row->layer != WEFT_NO_LAYER)
     g_string_append_printf (out, ",\"layer\":%u", row->layer);
   if (row->micro != WEFT_NO_MICRO)
@@ -252,7 +257,8 @@ append_args (GString *out, const weft_program *p, uint32_t op)
     g_string_append_printf (out, ",\"group\":\"%s\"", weft_group_word (row->group));
   if (row->flags & WEFT_OP_RECOMPUTE)
     g_string_append (out, ",\"recompute\":true");
-  g_string_append_printf (out, ",\"bytes\":%.0f,\"flops\":%.0f", weft_op_bytes (p, op), weft_op_flops (p, op));
+  g_string_append_printf (out, ",\"bytes\":%.0f,\"flops\":%.0f", weft_op_bytes (p, op),
+                          weft_op_flops (p, op));
   append_shape (out, weft_op_shape (p, op));
   g_string_append_c (out, '}');
 }
@@ -294,7 +300,8 @@ arrow_end (struct trace *tr, struct end e, const char *phase, const char *cat, i
 {
   GString *out = event (tr);
 
-  g_string_append_printf (out, "{\"ph\":%s,\"id\":%" G_GUINT64_FORMAT
+  g_string_append_printf (out,
+                          "{\"ph\":%s,\"id\":%" G_GUINT64_FORMAT
                           ",\"cat\":\"%s\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u",
                           phase, tr->n_arrow, cat, cat, tr->t->rank[e.row],
                           thread_of (program_of (tr, e.row), e.op));
@@ -361,8 +368,8 @@ write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
   }
 }
 
-/* The row of a rank's neighbour in the next stage; after folding the one row of that stage stands for
- * it, and among several no arrow is drawn. */
+/* The row of a rank's neighbour in the next stage; after folding the one row of that stage stands
+ * for it, and among several no arrow is drawn. */
 static int
 row_of_next (const struct trace *tr, uint32_t row)
 {
@@ -449,8 +456,8 @@ write_memory (struct trace *tr, uint32_t row, double at, const uint64_t *live)
   append_time (out, "ts", nanoseconds (at));
   g_string_append (out, ",\"args\":{");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
-    g_string_append_printf (out, "%s\"%s\":%" G_GUINT64_FORMAT, kind ? "," : "", weft_buf_kind_words[kind],
-                            live[kind]);
+    g_string_append_printf (out, "%s\"%s\":%" G_GUINT64_FORMAT, kind ? "," : "",
+                            weft_buf_kind_words[kind], live[kind]);
   g_string_append (out, "}}");
 }
 
@@ -496,7 +503,8 @@ static uint64_t
 count_events (const struct trace *tr, uint32_t row)
 {
   const weft_program *p = program_of (tr, row);
-  return 3 * (uint64_t) p->n_op + 2 * (uint64_t) p->op[p->n_op].deps + 2 * (uint64_t) p->lane_n[WEFT_LANE_PP];
+  return 3 * (uint64_t) p->n_op + 2 * (uint64_t) p->op[p->n_op].deps +
+         2 * (uint64_t) p->lane_n[WEFT_LANE_PP];
 }
 
 static gboolean
@@ -522,21 +530,24 @@ write_all (struct trace *tr)
 {
   GString *out = tr->sink.text;
 
-  g_string_append_printf (out,
-                          "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"traceName\":\"weft %s\","
-                          "\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":%u,\"world_size\":%u},"
-                          "\"traceEvents\":[",
-                          tr->t->executor, tr->t->rank[0], tr->plan->mesh.n_ranks);
+  g_string_append_printf (
+      out,
+      "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"traceName\":\"weft %s\","
+      "\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":%u,\"world_size\":%u},"
+      "\"traceEvents\":[",
+      tr->t->executor, tr->t->rank[0], tr->plan->mesh.n_ranks);
   for (uint32_t row = 0; row < tr->n_rows && !tr->sink.error; row++)
     write_row (tr, row);
   g_string_append (out, "\n]}\n");
 }
 
 gboolean
-weft_trace_write (const weft_plan *plan, const weft_timeline *timeline, uint32_t n_rows, const char *path,
-                  GError **error)
+weft_trace_write (const weft_plan *plan, const weft_timeline *timeline, uint32_t n_rows,
+                  const char *path, GError **error)
 {
-  struct trace tr = { .plan = plan, .t = timeline, .n_rows = n_rows ? MIN (n_rows, timeline->n) : timeline->n };
+  struct trace tr = { .plan = plan,
+                      .t = timeline,
+                      .n_rows = n_rows ? MIN (n_rows, timeline->n) : timeline->n };
 
   if (!check_size (&tr, error))
     return FALSE;

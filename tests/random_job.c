@@ -222,6 +222,8 @@ weft_random_job (GRand *rand)
   if (stages > 1) {
     add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
     flip (words, rand, 3, "deallocate_pipeline_outputs");
+    if (one_in (rand, 2))
+      add_word (words, "batch_p2p_sync", "false");
     if (one_in (rand, 6))
       add_word (words, "pipeline_dtype", one_in (rand, 2) ? "fp32" : "bf16");
   }

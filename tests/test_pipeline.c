@@ -276,6 +276,15 @@ chunks_of_one_rank_are_stages_of_their_own (void **state)
   assert_int_equal (weft_grid_in_flight (grid, 1), 2); /* three chunks */
 }
 
+static void
+the_last_stage_of_a_chunk_waits_for_the_gradient_of_the_next_chunk (void **state)
+{
+  (void) state;
+  g_autoptr (weft_grid) grid = grid_read ("0F0 2F0 2B0 0B0\n1F0 3F0 1B0 3B0", 2, 1);
+
+  assert_damaged (grid, "2B0 never starts: it waits for 3B0, which rank 1 runs after 1B0");
+}
+
 /* ZB-H1 in unit times: 24 slots of work and a bubble of (p - 1)(tF + tI - tW). */
 static const char *const zero_bubble =
   "0F0 0F1 0F2 0F3 0I0 0W0 0F4 0I1 0W1 0F5 0I2 0W2 "
@@ -295,7 +304,8 @@ weight_gradients_fill_the_bubble (void **state)
 
   assert_good (grid);
   assert_true (weft_grid_replay (grid, 1, 2, NULL) == 27);
-  assert_int_equal (weft_grid_in_flight (grid, 0), 4);
+  for (uint32_t rank = 0; rank < 4; rank++)
+    assert_int_equal (weft_grid_in_flight (grid, rank), 4); /* until W */
 }
 
 static void
@@ -352,6 +362,15 @@ a_circle_of_waits_names_one_of_its_own (void **state)
   (void) state;
   assert_wrong ("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1\n2F0 2B0 2F1 2B1", 2,
                 "0B0 never starts: it waits for 1B0, which rank 1 runs after 1F1");
+}
+
+/* Rank 0 too wants a cell that has another before it, but only waits for the circle of 1 and 2. */
+static void
+a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
+{
+  (void) state;
+  assert_wrong ("0F0 0F1 0B1 0B0\n1F0 1B0 1F1 1B1\n2F0 2F1 2B0 2B1", 2,
+                "2F1 never starts: it waits for 1F1, which rank 1 runs after 1B0");
 }
 
 /* Three ranks of two chunks: 3F0 wants 2F0, which wants 1F0, which rank 1 puts behind 4F0, which
@@ -517,7 +536,7 @@ pictures_fit_their_width (void **state)
 }
 
 struct drawn {
-  uint32_t n_rect, n_number, n_open;
+  uint32_t n_rect, n_number;
   double width, height;
 };
 
@@ -601,6 +620,16 @@ a_number_is_left_out_where_it_does_not_fit (void **state)
 }
 
 static void
+the_key_of_a_tiny_drawing_is_inside_the_frame (void **state)
+{
+  (void) state;
+  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_GPIPE, 1, 1);
+  struct drawn seen = look (grid);
+
+  assert_int_equal (seen.n_rect, 2 + 1 + 2);
+}
+
+static void
 the_drawing_says_what_it_is (void **state)
 {
   (void) state;
@@ -627,6 +656,7 @@ main (void)
     cmocka_unit_test (a_rank_keeps_one_microbatch_for_each_stage_from_it_to_the_end),
     cmocka_unit_test (a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole),
     cmocka_unit_test (chunks_of_one_rank_are_stages_of_their_own),
+    cmocka_unit_test (the_last_stage_of_a_chunk_waits_for_the_gradient_of_the_next_chunk),
     cmocka_unit_test (weight_gradients_fill_the_bubble),
     cmocka_unit_test (a_backward_of_one_stage_may_be_split_and_that_of_the_next_whole),
     cmocka_unit_test (a_missing_cell_is_named),
@@ -634,6 +664,7 @@ main (void)
     cmocka_unit_test (a_cell_that_is_none_is_named),
     cmocka_unit_test (a_backward_before_its_forward_never_starts),
     cmocka_unit_test (a_circle_of_waits_names_one_of_its_own),
+    cmocka_unit_test (a_rank_that_waits_for_a_circle_is_not_blamed),
     cmocka_unit_test (the_named_wait_is_where_the_order_is_wrong),
     cmocka_unit_test (any_cell_may_not_be_dropped_or_doubled),
     cmocka_unit_test (shuffled_grids_pass_exactly_when_they_can_run),
@@ -643,6 +674,7 @@ main (void)
     cmocka_unit_test (pictures_fit_their_width),
     cmocka_unit_test (the_drawing_holds_every_cell_with_its_number),
     cmocka_unit_test (a_number_is_left_out_where_it_does_not_fit),
+    cmocka_unit_test (the_key_of_a_tiny_drawing_is_inside_the_frame),
     cmocka_unit_test (the_drawing_says_what_it_is),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -124,7 +124,7 @@ the_sample_has_some_of_everything (void **state)
     "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "bucket_size=1 ",
     "pad_buckets", "disable_bucketing", "average_in_collective", "grad_reduce_in_fp32",
     "gradient_accumulation_fusion", "=uniform", "=block", "deallocate_pipeline_outputs",
-    "pipeline_dtype=", "model_parallel_size=1 ", "model_parallel_size=2 ", "model_parallel_size=4 ",
+    "batch_p2p_sync=false", "pipeline_dtype=", "model_parallel_size=1 ", "model_parallel_size=2 ", "model_parallel_size=4 ",
   };
   const struct samples *all = *state;
 

@@ -1,5 +1,5 @@
-/* The report: numbers of steps made by hand, where every figure is known, and the page and the document
- * of a real one. */
+/* The report: numbers of steps made by hand, where every figure is known, and the page and the
+ * document of a real one. */
 #include "core/exec.h"
 #include "core/report.h"
 #include <math.h>
@@ -28,8 +28,11 @@ program_of (const struct made *ops, unsigned n, uint32_t role, uint32_t n_roles)
   g_autoptr (weft_builder) b = weft_builder_new (role, n_roles);
 
   for (unsigned i = 0; i < n; i++) {
-    struct weft_op row = { .kind = ops[i].kind, .lane = ops[i].lane, .phase = ops[i].phase,
-                           .micro = ops[i].micro, .layer = WEFT_NO_LAYER,
+    struct weft_op row = { .kind = ops[i].kind,
+                           .lane = ops[i].lane,
+                           .phase = ops[i].phase,
+                           .micro = ops[i].micro,
+                           .layer = WEFT_NO_LAYER,
                            .name = weft_build_name (b, "op") };
     struct weft_shape product = { .dim = { 8, 4, 2 }, .dtype = WEFT_FP32 };
     struct weft_shape moved = { .dim = { 1000 }, .dtype = WEFT_FP32 };
@@ -110,11 +113,17 @@ step_free (struct step *s)
 }
 
 #define KERNEL(begin, end)                                                                         \
-  { WEFT_OP_MATMUL, WEFT_LANE_GPU, WEFT_PHASE_FORWARD, 0, begin, end }
+  {                                                                                                \
+    WEFT_OP_MATMUL, WEFT_LANE_GPU, WEFT_PHASE_FORWARD, 0, begin, end                               \
+  }
 #define REDUCE(begin, end)                                                                         \
-  { WEFT_OP_ALL_REDUCE, WEFT_LANE_DP, WEFT_PHASE_REDUCE, WEFT_NO_MICRO, begin, end }
+  {                                                                                                \
+    WEFT_OP_ALL_REDUCE, WEFT_LANE_DP, WEFT_PHASE_REDUCE, WEFT_NO_MICRO, begin, end                 \
+  }
 #define LOAD(begin, end)                                                                           \
-  { WEFT_OP_COPY_IN, WEFT_LANE_H2D, WEFT_PHASE_FORWARD, 0, begin, end }
+  {                                                                                                \
+    WEFT_OP_COPY_IN, WEFT_LANE_H2D, WEFT_PHASE_FORWARD, 0, begin, end                              \
+  }
 
 static void
 near (double found, double wanted)
@@ -192,7 +201,8 @@ kernels_with_gaps_hide_only_what_they_cover (void **state)
 static void
 a_row_counts_as_the_ranks_it_stands_for (void **state)
 {
-  const struct made first[] = { KERNEL (0, 8) }, second[] = { KERNEL (0, 2) }, third[] = { KERNEL (0, 4) };
+  const struct made first[] = { KERNEL (0, 8) }, second[] = { KERNEL (0, 2) },
+                    third[] = { KERNEL (0, 4) };
   struct step s = { empty_plan (2), empty_timeline (3, 8), NULL };
 
   (void) state;
@@ -234,7 +244,8 @@ an_op_without_a_time_counts_nothing (void **state)
 
 /* -------------------------------------------------------------------- iteration */
 
-/* gpt2: 12 layers of 12 x 768^2 and a head of 50257 x 768 in products; 12 x 768 x 1024 for attention. */
+/* gpt2: 12 layers of 12 x 768^2 and a head of 50257 x 768 in products; 12 x 768 x 1024 for
+ * attention. */
 #define GPT2_FLOPS_PER_TOKEN (6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768) + 6.0 * 12 * 768 * 1024)
 
 static void
@@ -297,11 +308,21 @@ run (const char *const *settings)
   return s;
 }
 
-static const char *const pipeline[] = { "model",    "config",                       "gpt2-nano",
-                                        "cluster",  "topology",                     "dgx-h100",
-                                        "cluster",  "gpus",                         "4",
-                                        "train",    "global_batch_size",            "8",
-                                        "strategy", "pipeline_model_parallel_size", "2",
+static const char *const pipeline[] = { "model",
+                                        "config",
+                                        "gpt2-nano",
+                                        "cluster",
+                                        "topology",
+                                        "dgx-h100",
+                                        "cluster",
+                                        "gpus",
+                                        "4",
+                                        "train",
+                                        "global_batch_size",
+                                        "8",
+                                        "strategy",
+                                        "pipeline_model_parallel_size",
+                                        "2",
                                         NULL };
 
 static void
@@ -336,14 +357,16 @@ compute_exposed_and_idle_fill_the_step (void **state)
   step_free (&s);
 }
 
-/* Without recompute only padding of the vocabulary tells the two apart; recompute adds a forward pass. */
+/* Without recompute only padding of the vocabulary tells the two apart; recompute adds a forward
+ * pass. */
 static void
 recompute_counts_as_hardware_only (void **state)
 {
   const char *again[G_N_ELEMENTS (pipeline) + 9];
   const char *const more[] = { "strategy", "recompute_granularity", "full",
                                "strategy", "recompute_method",      "uniform",
-                               "strategy", "recompute_num_layers",  "1", NULL };
+                               "strategy", "recompute_num_layers",  "1",
+                               NULL };
   const unsigned n = G_N_ELEMENTS (pipeline) - 1;
 
   (void) state;
@@ -361,25 +384,59 @@ recompute_counts_as_hardware_only (void **state)
 
 /* ------------------------------------------------------------------------- JSON */
 
-/* Members that scripts rely on and their types: s text, d number with places, i whole, b truth, o object. */
+/* Members that scripts rely on and their types: s text, d number with places, i whole, b truth, o
+ * object. */
 static const char *const members[] = {
-  "schema:s", "job/model/num_layers:i", "job/cluster/gpus:i", "job/train/micro_batch_size:i",
-  "job/strategy/tensor_model_parallel_size:i", "iteration/time_s:d", "iteration/tokens_per_s:d",
-  "iteration/tokens_per_s_per_gpu:d", "iteration/model_tflops_per_gpu:d",
-  "iteration/hardware_tflops_per_gpu:d", "iteration/mfu:d", "iteration/hfu:d",
-  "iteration/flops_convention:s", "overlap/compute_s:d", "overlap/communication_s:d",
-  "overlap/exposed_communication_s:d", "overlap/overlap_fraction:d", "overlap/bubble_s:d",
-  "overlap/bubble_fraction:d", "overlap/by_axis/tp/busy_s:d", "overlap/by_axis/dp/exposed_s:d",
-  "overlap/by_axis/pp/bytes:i", "overlap/by_axis/cp:o", "overlap/by_axis/ep:o",
-  "overlap/by_axis/world:o", "overlap/by_axis/h2d:o", "overlap/by_axis/d2h:o",
-  "memory/capacity_bytes:i", "memory/peak_bytes:i", "memory/fits:b", "memory/roles/1/role:i",
-  "memory/roles/0/peak_bytes:i", "memory/roles/0/peak_op:s", "memory/roles/0/planned_bytes:i",
-  "memory/roles/0/reserved_bytes:i", "memory/roles/0/by_kind/weights:i",
-  "memory/roles/0/by_kind/gradients:i", "memory/roles/0/by_kind/optimizer:i",
-  "memory/roles/0/by_kind/activations:i", "memory/roles/0/by_kind/gathered:i",
-  "memory/roles/0/by_kind/communication:i", "memory/roles/0/by_kind/workspace:i",
-  "memory/roles/0/by_kind/padding:i", "memory/roles/0/host_bytes:i", "engine/executor:s",
-  "engine/simgrid:s", "engine/folded:b", "engine/ops:i", "engine/activities:i", "engine/wall_s:d",
+  "schema:s",
+  "job/model/num_layers:i",
+  "job/cluster/gpus:i",
+  "job/train/micro_batch_size:i",
+  "job/strategy/tensor_model_parallel_size:i",
+  "iteration/time_s:d",
+  "iteration/tokens_per_s:d",
+  "iteration/tokens_per_s_per_gpu:d",
+  "iteration/model_tflops_per_gpu:d",
+  "iteration/hardware_tflops_per_gpu:d",
+  "iteration/mfu:d",
+  "iteration/hfu:d",
+  "iteration/flops_convention:s",
+  "overlap/compute_s:d",
+  "overlap/communication_s:d",
+  "overlap/exposed_communication_s:d",
+  "overlap/overlap_fraction:d",
+  "overlap/bubble_s:d",
+  "overlap/bubble_fraction:d",
+  "overlap/by_axis/tp/busy_s:d",
+  "overlap/by_axis/dp/exposed_s:d",
+  "overlap/by_axis/pp/bytes:i",
+  "overlap/by_axis/cp:o",
+  "overlap/by_axis/ep:o",
+  "overlap/by_axis/world:o",
+  "overlap/by_axis/h2d:o",
+  "overlap/by_axis/d2h:o",
+  "memory/capacity_bytes:i",
+  "memory/peak_bytes:i",
+  "memory/fits:b",
+  "memory/roles/1/role:i",
+  "memory/roles/0/peak_bytes:i",
+  "memory/roles/0/peak_op:s",
+  "memory/roles/0/planned_bytes:i",
+  "memory/roles/0/reserved_bytes:i",
+  "memory/roles/0/by_kind/weights:i",
+  "memory/roles/0/by_kind/gradients:i",
+  "memory/roles/0/by_kind/optimizer:i",
+  "memory/roles/0/by_kind/activations:i",
+  "memory/roles/0/by_kind/gathered:i",
+  "memory/roles/0/by_kind/communication:i",
+  "memory/roles/0/by_kind/workspace:i",
+  "memory/roles/0/by_kind/padding:i",
+  "memory/roles/0/host_bytes:i",
+  "engine/executor:s",
+  "engine/simgrid:s",
+  "engine/folded:b",
+  "engine/ops:i",
+  "engine/activities:i",
+  "engine/wall_s:d",
 };
 
 static JsonNode *
@@ -455,7 +512,8 @@ the_picture_shows_phases_waits_and_idle_time (void **state)
 
   (void) state;
   weft_report_print_pipeline (s.report, style, out);
-  assert_non_null (strstr (out->str, "\n  stage 0  33333333333333.......bbbbbbbbbbbbbb~~~~~~~#######\n"));
+  assert_non_null (
+      strstr (out->str, "\n  stage 0  33333333333333.......bbbbbbbbbbbbbb~~~~~~~#######\n"));
   step_free (&s);
 }
 

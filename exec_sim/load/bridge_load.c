@@ -1,7 +1,7 @@
-/* The bridge on demand.  SimGrid and what it brings along take 18 ms to load (Debian's 3.32, which is
- * built with ns-3), and most commands simulate nothing: bridge.cc is a module of its own that the first
- * call opens, and this file stands for it wherever Weft is linked.  The module is never closed, because
- * SimGrid cannot be. */
+/* The bridge on demand.  SimGrid and what it brings along take 18 ms to load (Debian's 3.32,
+ * which is built with ns-3), and most commands simulate nothing: bridge.cc is a module of its
+ * own that the first call opens, and this file stands for it wherever Weft is linked.  The
+ * module is never closed, because SimGrid cannot be. */
 #include "core/error.h"
 #include "exec_sim/bridge.h"
 #include <dlfcn.h>
@@ -31,7 +31,8 @@ struct calls {
 /* Written once, by load(). */
 static struct calls bridge;
 
-/* Addresses of functions go through memory: C knows no cast from an object's address to a function's. */
+/* Addresses of functions go through memory: C knows no cast from an object's address to a
+ * function's. */
 static gboolean
 find (void *module, const char *name, void *call, size_t size)
 {

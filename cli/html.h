@@ -1,0 +1,9 @@
+/* html.h - the report as one self-contained page: numbers, memory bars and the timeline as a
+ * picture.  Nothing is loaded from elsewhere and no script runs; light and dark follow the
+ * reader's setting.  Transfers closer together than a two-thousandth of the step are drawn as
+ * one. */
+#pragma once
+#include "core/report.h"
+
+/* Writes the page; the report must have a timeline. */
+gboolean weft_cli_html (const weft_report *report, const char *path, GError **error);

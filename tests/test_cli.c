@@ -1,0 +1,390 @@
+/* The commands as a shell sees them: exit status, where the message goes, what it says. */
+#define _GNU_SOURCE /* posix_openpt */
+#include "cli/cli.h"
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct answer {
+  char *out, *err;
+  int status;
+};
+
+/* `weft` with these words, separated by blanks. */
+static struct answer
+weft (const char *words)
+{
+  g_autofree char *line = g_strdup_printf ("%s %s", WEFT_BINARY, words);
+  g_auto (GStrv) argv = g_strsplit (g_strchomp (line), " ", -1);
+  g_autoptr (GError) error = NULL;
+  struct answer a;
+
+  if (!g_spawn_sync (NULL, argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &a.out, &a.err, &a.status,
+                     &error))
+    fail_msg ("%s", error->message);
+  assert_true (WIFEXITED (a.status));
+  a.status = WEXITSTATUS (a.status);
+  return a;
+}
+
+static void
+answer_free (struct answer *a)
+{
+  g_free (a->out);
+  g_free (a->err);
+}
+
+/* Refused: this status, nothing on stdout, and a message that begins with "weft: " and holds
+ * `part`. */
+static void
+refused (const char *words, int status, const char *part)
+{
+  struct answer a = weft (words);
+
+  if (a.status != status || *a.out || !g_str_has_prefix (a.err, "weft: ") || !strstr (a.err, part))
+    fail_msg ("weft %s: status %d\n%s%s\nwanted %d and \"%s\"", words, a.status, a.out, a.err,
+              status, part);
+  answer_free (&a);
+}
+
+static void
+accepted (const char *words, const char *part)
+{
+  struct answer a = weft (words);
+
+  if (a.status != 0 || !strstr (a.out, part))
+    fail_msg ("weft %s: status %d\n%s%s\nwanted \"%s\"", words, a.status, a.out, a.err, part);
+  answer_free (&a);
+}
+
+#define NANO "--model gpt2-nano --topology dgx-h100 "
+
+static JsonNode *
+document (const char *words, int status)
+{
+  struct answer a = weft (words);
+  g_autoptr (GError) error = NULL;
+  JsonNode *root = json_from_string (a.out, &error);
+
+  if (!root || a.status != status)
+    fail_msg ("weft %s: status %d, %s\n%s", words, a.status, error ? error->message : "", a.err);
+  answer_free (&a);
+  return root;
+}
+
+static double
+number (JsonNode *root, const char *section, const char *name)
+{
+  JsonObject *part = json_object_get_object_member (json_node_get_object (root), section);
+  return json_object_get_double_member (part, name);
+}
+
+/* ------------------------------------------------------------------------- help */
+
+static void
+without_a_command_the_commands_are_listed (void **state)
+{
+  (void) state;
+  accepted ("", "usage: weft COMMAND");
+  accepted ("--help", "topologies");
+  accepted ("--version", "weft ");
+}
+
+#define NAME(id, doc, example) #id,
+static const char *const commands[] = { WEFT_CLI_COMMAND_LIST (NAME) };
+
+static void
+every_command_has_help_with_examples (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++) {
+    g_autofree char *usage = g_strdup_printf ("usage: weft %s", commands[i]);
+    g_autofree char *flag = g_strdup_printf ("%s --help", commands[i]);
+    g_autofree char *word = g_strdup_printf ("help %s", commands[i]);
+    accepted (flag, usage);
+    accepted (flag, "\nexamples:\n");
+    accepted (word, usage);
+  }
+}
+
+#define EXAMPLE(id, doc, example) example,
+static const char *const examples[] = { WEFT_CLI_COMMAND_LIST (EXAMPLE) };
+
+/* 3 is an answer, too. */
+static void
+the_examples_of_the_list_work (void **state)
+{
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (examples); i++) {
+    struct answer a = weft (examples[i] + strlen ("weft "));
+    if ((a.status != 0 && a.status != 3) || !*a.out)
+      fail_msg ("%s: status %d\n%s", examples[i], a.status, a.err);
+    answer_free (&a);
+  }
+}
+
+/* -------------------------------------------------------------------- bad input */
+
+static void
+bad_input_ends_with_2_and_names_what_was_found (void **state)
+{
+  static const char *const cases[][2] = {
+    { "simm", "unknown command \"simm\"; did you mean sim?" },
+    { "help memroy", "did you mean memory?" },
+    { "--model gpt2", "wanted a command before any flag" },
+    { "sim nowhere.ini", "found \"nowhere.ini\", which is no file" },
+    { "sim /", "found \"/\", which is no file" },
+    { "sim a.ini b.ini", "found \"b.ini\" after \"a.ini\", wanted one job file" },
+    { "sim", "--model NAME" },
+    { "sim --modle gpt2", "unknown flag --modle; did you mean --model?" },
+    { "sim --trase x", "unknown flag --trase; did you mean --trace?" },
+    { "knobs --jsn", "unknown flag --jsn; did you mean --json?" },
+    { "sim -x", "flags begin with two dashes" },
+    { "sim --model", "--model: wanted a value" },
+    { "sim --model --json", "--model: wanted a value" },
+    { "sim --json=1", "--json: found \"1\", wanted no value" },
+    { "sim " NANO "--executor abacus", "--executor: found \"abacus\", wanted sim or clock" },
+    { "sim " NANO "--trace t.json --trace-ranks no", "--trace-ranks: found \"no\"" },
+    { "sim " NANO "--gpus 8 --pipeline-model-parallel-size 3", "rule world: " },
+    { "memory " NANO "--micro-batch-size 0", "--micro-batch-size: " },
+    { "sim " NANO "--no-micro-batch-size", "unknown flag --no-micro-batch-size" },
+    { "topologies --markdown", "unknown flag --markdown" },
+    { "models a b", "wanted one name" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++)
+    refused (cases[i][0], 2, cases[i][1]);
+}
+
+static void
+a_file_that_cannot_be_written_ends_with_1 (void **state)
+{
+  (void) state;
+  refused ("sim " NANO "--executor clock --trace /nonexistent/t.json", 1, "/nonexistent/t.json: ");
+}
+
+/* ------------------------------------------------------------------------- jobs */
+
+static char *
+write_job (const char *text)
+{
+  char *path;
+  int fd = g_file_open_tmp ("weft-cli-XXXXXX.ini", &path, NULL);
+
+  assert_true (fd >= 0);
+  g_close (fd, NULL);
+  assert_true (g_file_set_contents (path, text, -1, NULL));
+  return path;
+}
+
+static void
+flags_override_the_file_wherever_they_stand (void **state)
+{
+  g_autofree char *path = write_job ("[model]\nconfig = gpt2-nano\n[cluster]\ntopology = dgx-h100\n"
+                                     "[train]\nmicro_batch_size = 4\n");
+  const char *const orders[] = { "sim %s --executor clock --micro-batch-size 2 --json",
+                                 "sim --executor=clock --micro_batch_size=2 --json %s" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (orders); i++) {
+    g_auto (GStrv) parts = g_strsplit (orders[i], "%s", 2);
+    g_autofree char *words = g_strjoinv (path, parts);
+    g_autoptr (JsonNode) root = document (words, 0);
+    JsonObject *job = json_object_get_object_member (json_node_get_object (root), "job");
+    assert_int_equal (json_object_get_int_member (json_object_get_object_member (job, "train"),
+                                                  "micro_batch_size"),
+                      2);
+  }
+  g_unlink (path);
+}
+
+static void
+no_clears_a_boolean_and_the_last_flag_counts (void **state)
+{
+  g_autoptr (JsonNode) root =
+      document ("memory " NANO "--use-distributed-optimizer "
+                "--no-use-distributed-optimizer --overlap-grad-reduce --json",
+                0);
+  JsonObject *job = json_object_get_object_member (json_node_get_object (root), "job");
+  JsonObject *strategy = json_object_get_object_member (job, "strategy");
+
+  (void) state;
+  assert_false (json_object_get_boolean_member (strategy, "use_distributed_optimizer"));
+  assert_true (json_object_get_boolean_member (strategy, "overlap_grad_reduce"));
+}
+
+static void
+notes_about_a_job_go_to_stderr (void **state)
+{
+  struct answer a = weft ("memory " NANO "--bucket-size 1000 --json");
+
+  (void) state;
+  assert_int_equal (a.status, 0);
+  assert_non_null (strstr (a.err, "weft: note: bucket_size_unused: "));
+  assert_int_equal (*a.out, '{');
+  answer_free (&a);
+}
+
+/* ----------------------------------------------------------------------- answers */
+
+/* One GPU, or replicas of one stage: nothing shares a link. */
+static void
+both_executors_agree_where_nothing_contends (void **state)
+{
+  g_autoptr (JsonNode) clock = document ("sim " NANO "--gpus 1 --executor clock --json", 0);
+  g_autoptr (JsonNode) sim = document ("sim " NANO "--gpus 1 --executor sim --json", 0);
+  double a = number (clock, "iteration", "time_s"), b = number (sim, "iteration", "time_s");
+
+  (void) state;
+  assert_true (a > 0 && b > a * (1 - 1e-9) && b < a * (1 + 1e-9));
+}
+
+static void
+what_does_not_fit_is_printed_and_ends_with_3 (void **state)
+{
+  const char *const words = "--model llama2-13b --topology dgx-h100 --executor clock --json";
+  g_autofree char *line = g_strdup_printf ("sim %s", words);
+  g_autoptr (JsonNode) root = document (line, 3);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
+
+  (void) state;
+  assert_false (json_object_get_boolean_member (memory, "fits"));
+  assert_true (json_object_get_int_member (memory, "peak_bytes") >
+               json_object_get_int_member (memory, "capacity_bytes"));
+}
+
+/* What `weft memory` names must really fit, told to it as flags. */
+static void
+the_change_it_names_fits (void **state)
+{
+  const char *const words = "memory --model llama2-13b --topology dgx-h100 --json";
+  g_autoptr (JsonNode) root = document (words, 3);
+  JsonObject *change = json_object_get_object_member (json_node_get_object (root), "change");
+  JsonArray *flags = json_object_get_array_member (change, "flags");
+  g_autoptr (GString) again = g_string_new (words);
+
+  (void) state;
+  assert_true (json_array_get_length (flags) > 0);
+  for (unsigned i = 0; i < json_array_get_length (flags); i++)
+    g_string_append_printf (again, " %s", json_array_get_string_element (flags, i));
+  g_autoptr (JsonNode) fitting = document (again->str, 0);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (fitting), "memory");
+  assert_int_equal (json_object_get_int_member (memory, "peak_bytes"),
+                    json_object_get_int_member (change, "peak_bytes"));
+}
+
+static void
+a_trace_is_written_beside_the_answer (void **state)
+{
+  g_autofree char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "t.json", NULL);
+  g_autofree char *words = g_strdup_printf ("sim " NANO "--executor clock --trace %s", path);
+  g_autofree char *text = NULL;
+
+  (void) state;
+  accepted (words, "step time");
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  assert_true (g_str_has_prefix (text, "{\"schemaVersion\":1"));
+  g_unlink (path);
+  g_rmdir (folder);
+}
+
+static void
+the_page_is_whole_in_itself_and_well_formed (void **state)
+{
+  static const char *const elsewhere[] = { "http", "src=", "url(", "<link", "<script" };
+  static const GMarkupParser parser = { 0 };
+  g_autofree char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "r.html", NULL);
+  g_autofree char *words =
+      g_strdup_printf ("sim " NANO "--pipeline-model-parallel-size 2 --global-batch-size 8 "
+                       "--executor clock --html %s", path);
+  g_autofree char *text = NULL;
+
+  (void) state;
+  accepted (words, "step time");
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  for (unsigned i = 0; i < G_N_ELEMENTS (elsewhere); i++)
+    assert_null (strstr (text, elsewhere[i]));
+  const char *svg = strstr (text, "<svg"), *end = strstr (text, "</svg>");
+  assert_true (svg && end && strstr (svg, "stage 1</text>"));
+  g_autoptr (GMarkupParseContext) context = g_markup_parse_context_new (&parser, 0, NULL, NULL);
+  assert_true (g_markup_parse_context_parse (context, svg, end - svg + strlen ("</svg>"), NULL));
+  assert_true (g_markup_parse_context_end_parse (context, NULL));
+  g_unlink (path);
+  g_rmdir (folder);
+}
+
+/* ------------------------------------------------------------------------ colour */
+
+/* What a command writes to a terminal. */
+static char *
+on_terminal (const char *no_color)
+{
+  const char *argv[] = { WEFT_BINARY,  "memory",   "--model", "gpt2-nano",
+                         "--topology", "dgx-h100", NULL };
+  g_auto (GStrv) env = g_environ_unsetenv (g_get_environ (), "NO_COLOR");
+  int terminal = posix_openpt (O_RDWR | O_NOCTTY);
+  GString *out = g_string_new (NULL);
+  char part[4096];
+  ssize_t n;
+
+  assert_true (terminal >= 0 && grantpt (terminal) == 0 && unlockpt (terminal) == 0);
+  int slave = open (ptsname (terminal), O_RDWR | O_NOCTTY);
+  if (no_color)
+    env = g_environ_setenv (env, "NO_COLOR", no_color, TRUE);
+  assert_true (g_spawn_async_with_fds (NULL, (char **) argv, env, G_SPAWN_DEFAULT, NULL, NULL, NULL,
+                                       -1, slave, -1, NULL));
+  close (slave);
+  while ((n = read (terminal, part, sizeof part)) > 0)
+    g_string_append_len (out, part, n);
+  close (terminal);
+  return g_string_free (out, FALSE);
+}
+
+static void
+colour_is_for_terminals_and_no_color_forbids_it (void **state)
+{
+  g_autofree char *coloured = on_terminal (NULL), *plain = on_terminal ("1"),
+                  *empty = on_terminal ("");
+  struct answer piped = weft ("memory " NANO);
+
+  (void) state;
+  assert_non_null (strchr (coloured, '\033'));
+  assert_null (strchr (plain, '\033'));
+  assert_non_null (strstr (plain, "fits"));
+  assert_non_null (strchr (empty, '\033'));
+  assert_null (strchr (piped.out, '\033'));
+  answer_free (&piped);
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (without_a_command_the_commands_are_listed),
+    cmocka_unit_test (every_command_has_help_with_examples),
+    cmocka_unit_test (the_examples_of_the_list_work),
+    cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
+    cmocka_unit_test (a_file_that_cannot_be_written_ends_with_1),
+    cmocka_unit_test (flags_override_the_file_wherever_they_stand),
+    cmocka_unit_test (no_clears_a_boolean_and_the_last_flag_counts),
+    cmocka_unit_test (notes_about_a_job_go_to_stderr),
+    cmocka_unit_test (both_executors_agree_where_nothing_contends),
+    cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
+    cmocka_unit_test (the_change_it_names_fits),
+    cmocka_unit_test (a_trace_is_written_beside_the_answer),
+    cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),
+    cmocka_unit_test (colour_is_for_terminals_and_no_color_forbids_it),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
