@@ -209,12 +209,11 @@ place_group (const weft_program *p, uint32_t op, const double *seconds, double *
 
   while (to < p->lane_n[lane] && p->op[p->lane_ops[lane][to]].flags & WEFT_OP_GROUPED)
     to++;
-  for (uint32_t d = p->op[op].deps; d < p->op[p->lane_ops[lane][to - 1] + 1].deps; d++)
-    for (uint32_t i = from; i < to; i++) {
-      uint32_t member = p->lane_ops[lane][i];
-      if (p->op[member].deps <= d && d < p->op[member + 1].deps)
-        start = fmax (start, end[p->deps[d]]);
-    }
+  for (uint32_t i = from; i < to; i++) {
+    uint32_t member = p->lane_ops[lane][i];
+    for (uint32_t d = p->op[member].deps; d < p->op[member + 1].deps; d++)
+      start = fmax (start, end[p->deps[d]]);
+  }
   for (uint32_t i = from; i < to; i++)
     stop = fmax (stop, start + seconds[p->lane_ops[lane][i]]);
   gboolean later = start > begin[op] || stop > end[op];
