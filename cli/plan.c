@@ -151,8 +151,10 @@ print_command (const struct weft_job *job)
       continue;
     g_autofree char *value = weft_field_print (field, job->strategy.at[i]);
     g_autofree char *flag = g_strdelimit (g_strdup (field->name), "_", '-');
-    printf (" --%s%s%s", flag, field->type == WEFT_TYPE_BOOL ? "" : " ",
-            field->type == WEFT_TYPE_BOOL ? "" : value);
+    if (field->type == WEFT_TYPE_BOOL)
+      printf (" --%s%s", job->strategy.at[i].i ? "" : "no-", flag);
+    else
+      printf (" --%s %s", flag, value);
   }
   printf ("\n");
 }

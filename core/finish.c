@@ -1,4 +1,4 @@
-/* What follows the last backward, in Megatron-Core's order (knobs.md B.8, B.9): join the buckets, add
+/* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py, distrib_optimizer.py): join the buckets, add
  * the two copies of a tied embedding, measure the gradient norm, clip, update, gather. */
 #include "core/step.h"
 
@@ -70,7 +70,8 @@ tied_param (const struct weft_step *s)
                                  : WEFT_NO_PARAM;
 }
 
-/* The whole gradient travels although only one slice of it is this rank's (knobs.md B.8, row 5). */
+/* The whole gradient travels although only one slice of it is this rank's (finalize_model_grads.py
+ * _allreduce_word_embedding_grads). */
 static uint32_t
 reduce_tied (struct weft_step *s, uint32_t param)
 {

@@ -6,7 +6,7 @@
  * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
  * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4; knobs.md F.1).  Norm statistics are rebuilt in backward and cost nothing here. */
+ * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here. */
 #include "core/step.h"
 
 struct widths {

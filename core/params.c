@@ -198,7 +198,7 @@ weft_params_weight (const struct weft_step *s, uint32_t param)
 }
 
 /* Fused: kernels add into the gradient buffer.  Otherwise they leave a gradient of the parameter's own
- * type, and a second kernel adds it (knobs.md A.4, gradient_accumulation_fusion). */
+ * type, and a second kernel adds it (Megatron-Core tensor_parallel/layers.py). */
 uint32_t
 weft_params_grad_target (struct weft_step *s, uint32_t param)
 {

@@ -89,7 +89,7 @@ struct weft_param {
   uint8_t duplicate;    /* counted by another stage in global sums (norm): a tied copy */
   uint32_t weight, grad;/* buffers; views of the flat buffers */
   uint64_t rows, columns; /* columns 1 for vectors */
-  uint64_t start;       /* element offset in the flat buffer, knobs.md B.2 */
+  uint64_t start;       /* element offset in the flat buffer, layout.h */
   uint32_t bucket;
   uint32_t pad;
 };

@@ -1,19 +1,20 @@
 /* made.h - clusters with round numbers and plans written by hand, for tests that know the answer.
  *
  * A made cluster has no latencies and no overheads; every GPU has ports of 100 GB/s, a PCIe link of
- * 100 GB/s and a NIC of 50 GB/s of its own, so sharing is what a test asks for and nothing else.  A made
- * kernel is an attention op, whose time is inverse to the SMs that are left to it. */
+ * 100 GB/s and a NIC of 50 GB/s of its own, so sharing is what a test asks for and nothing else.  A
+ * made kernel is an attention op, whose time is inverse to the SMs that are left to it. */
 #pragma once
 #include "core/cost.h"
 #include "core/exec.h"
 #include "exec_sim/exec_sim.h"
-/* CMocka wants these before itself. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h>
-#include <math.h>
 #include <string.h>
+/* CMocka wants those before itself. */
+
+#include <cmocka.h>
 
 #define MADE_PORT 100e9
 #define MADE_NIC 50e9
@@ -71,10 +72,10 @@ static inline struct weft_op
 made_row (weft_builder *b, enum weft_op_kind kind, const char *name)
 {
   return (struct weft_op) { .kind = kind,
-                            .lane = WEFT_LANE_GPU,
-                            .layer = WEFT_NO_LAYER,
-                            .micro = WEFT_NO_MICRO,
-                            .name = weft_build_name (b, name) };
+                           .lane = WEFT_LANE_GPU,
+                           .layer = WEFT_NO_LAYER,
+                           .micro = WEFT_NO_MICRO,
+                           .name = weft_build_name (b, name) };
 }
 
 static inline struct weft_shape
@@ -90,12 +91,14 @@ made_kernel (weft_builder *b, uint32_t microseconds)
 {
   struct weft_op row = made_row (b, WEFT_OP_ATTENTION, "kernel");
   struct weft_shape shape = { .dim = { microseconds, 1000, 1, 1, 1 },
-                              .dtype = WEFT_BF16, .out_dtype = WEFT_BF16 };
+                              .dtype = WEFT_BF16,
+                              .out_dtype = WEFT_BF16 };
   return weft_build_op (b, &row, &shape);
 }
 
 static inline uint32_t
-made_collective (weft_builder *b, enum weft_op_kind kind, enum weft_group_kind group, uint64_t bytes)
+made_collective (weft_builder *b, enum weft_op_kind kind, enum weft_group_kind group,
+                 uint64_t bytes)
 {
   struct weft_op row = made_row (b, kind, weft_group_word (group));
   struct weft_shape shape = made_bytes (bytes);
@@ -138,10 +141,11 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   plan->role[role] = p;
   plan->seconds[role] = seconds;
   for (uint32_t op = 0; op < p->n_op; op++)
-    seconds[op] = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE
-                      ? weft_cost_kernel (&plan->job.cluster, &plan->job.stack, p->op[op].kind,
-                                          weft_op_shape (p, op), 0)
-                      : weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
+    seconds[op] =
+        weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE
+            ? weft_cost_kernel (&plan->job.cluster, &plan->job.stack, p->op[op].kind,
+                                weft_op_shape (p, op), 0)
+            : weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
   weft_memory_plan (p, seconds, &plan->memory[role]);
 }
 
@@ -208,7 +212,8 @@ made_real_plan (const struct weft_job *job)
 /* ----------------------------------------------------------------- running */
 
 static inline weft_timeline *
-made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, struct weft_exec_options options)
+made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan,
+               struct weft_exec_options options)
 {
   g_autoptr (GError) error = NULL;
   weft_timeline *t = weft_exec_run (exec, plan, &options, &error);
@@ -220,7 +225,8 @@ made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, struct w
 
 /* Every rank of `whole` has the dates of the row of `folded` that speaks for it. */
 static inline void
-made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded, const weft_timeline *whole)
+made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
+                        const weft_timeline *whole)
 {
   g_autoptr (weft_actors) actors = weft_actors_new (&plan->fabric, &plan->mesh, TRUE);
 

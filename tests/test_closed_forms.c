@@ -1,5 +1,5 @@
-/* The simulator against formulas worked out here from the textbook, to 1e-9: collectives on one node
- * and over several, pipelines with equal stages and free communication, activations in flight. */
+/* The simulator against formulas worked out here from the textbook, to 1e-9: collectives on one
+ * node and over several, pipelines of equal stages with free communication, activations kept. */
 #include "core/pipeline.h"
 #include "tests/made.h"
 
@@ -37,7 +37,8 @@ ring_seconds (double rounds, double k, double g, double bytes)
 {
   double n = k * g, sent = rounds * (n - 1) / n * bytes;
   double steps_remote = rounds * (k - 1), steps_local = rounds * (n - 1) - steps_remote;
-  double local = sent * (k > 1 ? (g - 1) / g : 1) / MADE_PORT, remote = k > 1 ? sent / g / MADE_NIC : 0;
+  double local = sent * (k > 1 ? (g - 1) / g : 1) / MADE_PORT;
+  double remote = k > 1 ? sent / g / MADE_NIC : 0;
 
   return BASE + steps_local * LOCAL_LATENCY + steps_remote * REMOTE_LATENCY + fmax (local, remote);
 }
@@ -70,8 +71,8 @@ a_ring_on_one_node_takes_its_formula (void **state)
 static void
 rings_over_nodes_take_their_formula (void **state)
 {
-  static const uint32_t sizes[][2] = { { 2, 1 }, { 3, 1 },  { 17, 1 }, { 64, 1 }, { 2, 2 }, { 3, 2 },
-                                       { 2, 8 }, { 5, 4 },  { 4, 8 },  { 8, 8 },  { 7, 9 } };
+  static const uint32_t sizes[][2] = { { 2, 1 }, { 3, 1 }, { 17, 1 }, { 64, 1 }, { 2, 2 }, { 3, 2 },
+                                       { 2, 8 }, { 5, 4 }, { 4, 8 },  { 8, 8 },  { 7, 9 } };
   (void) state;
   for (size_t i = 0; i < G_N_ELEMENTS (sizes); i++)
     check_rings (sizes[i][0], sizes[i][1], FALSE);
@@ -80,7 +81,7 @@ rings_over_nodes_take_their_formula (void **state)
 static void
 fluid_flows_end_with_the_last_step (void **state)
 {
-  static const uint32_t sizes[][2] = { { 1, 2 }, { 1, 3 }, { 1, 8 }, { 1, 64 }, { 2, 1 },
+  static const uint32_t sizes[][2] = { { 1, 2 },  { 1, 3 }, { 1, 8 }, { 1, 64 }, { 2, 1 },
                                        { 16, 1 }, { 2, 4 }, { 4, 2 }, { 3, 5 } };
   (void) state;
   for (size_t i = 0; i < G_N_ELEMENTS (sizes); i++)
@@ -95,7 +96,8 @@ the_clock_knows_the_same_formulas (void **state)
     struct weft_job job = job_with_latencies (nodes, 4);
     uint64_t bytes = SLICE * nodes * 16;
     g_autoptr (weft_plan) plan = made_collective_plan (&job, WEFT_OP_ALL_REDUCE, bytes);
-    g_autoptr (weft_timeline) t = made_run_with (&weft_exec_clock, plan, (struct weft_exec_options) { 0 });
+    g_autoptr (weft_timeline) t =
+        made_run_with (&weft_exec_clock, plan, (struct weft_exec_options) { 0 });
     assert_near (t->seconds, ring_seconds (2, nodes, 4, bytes));
   }
 }
@@ -112,7 +114,8 @@ struct stage {
 };
 
 static void
-transfer (struct stage *s, enum weft_op_kind kind, int peer, const struct weft_cell *cell, gboolean grouped)
+transfer (struct stage *s, enum weft_op_kind kind, int peer, const struct weft_cell *cell,
+          gboolean grouped)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   struct weft_op row = made_row (s->b, kind, "transfer");
@@ -164,7 +167,8 @@ pipeline_plan (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
   struct weft_cluster cluster = made_cluster (1, p);
   g_autoptr (weft_grid) grid = weft_grid_new (schedule, p, m);
-  g_autoptr (GPtrArray) builders = g_ptr_array_new_with_free_func ((GDestroyNotify) weft_builder_free);
+  g_autoptr (GPtrArray) builders =
+      g_ptr_array_new_with_free_func ((GDestroyNotify) weft_builder_free);
 
   cluster.f.node_intra_bandwidth = 1e18;
   struct weft_job job = made_job (&cluster);
@@ -197,7 +201,8 @@ check_pipeline (enum weft_schedule schedule, uint32_t p, uint32_t m)
   const struct weft_exec_ops *const machines[] = { &weft_exec_sim, &weft_exec_clock };
 
   for (size_t i = 0; i < G_N_ELEMENTS (machines); i++) {
-    g_autoptr (weft_timeline) t = made_run_with (machines[i], plan, (struct weft_exec_options) { 0 });
+    g_autoptr (weft_timeline) t =
+        made_run_with (machines[i], plan, (struct weft_exec_options) { 0 });
     assert_near (t->seconds, (m + p - 1) * slot);
     for (uint32_t row = 0; row < t->n; row++) {
       assert_near (busy (plan, t, row), m * slot);
@@ -210,7 +215,8 @@ check_pipeline (enum weft_schedule schedule, uint32_t p, uint32_t m)
 static void
 a_pipeline_of_equal_stages_idles_p_minus_one_slots (void **state)
 {
-  static const uint32_t stages[] = { 1, 2, 3, 4, 5, 8, 16 }, micros[] = { 1, 2, 3, 4, 7, 8, 16, 33 };
+  static const uint32_t stages[] = { 1, 2, 3, 4, 5, 8, 16 };
+  static const uint32_t micros[] = { 1, 2, 3, 4, 7, 8, 16, 33 };
 
   (void) state;
   for (size_t i = 0; i < G_N_ELEMENTS (stages); i++)
@@ -220,14 +226,15 @@ a_pipeline_of_equal_stages_idles_p_minus_one_slots (void **state)
     }
 }
 
-/* Backwards of 1F1B start as early as they can: stage r gives B0 back after the forward has gone to the
- * end and the gradient has come back. */
+/* Backwards of 1F1B start as early as they can: stage r gives B0 back after the forward has gone to
+ * the end and the gradient has come back. */
 static void
 the_first_backward_comes_when_the_gradient_arrives (void **state)
 {
   const uint32_t p = 4, m = 8;
   g_autoptr (weft_plan) plan = pipeline_plan (WEFT_SCHEDULE_1F1B, p, m);
-  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { 0 });
+  g_autoptr (weft_timeline) t =
+      made_run_with (&weft_exec_sim, plan, (struct weft_exec_options) { 0 });
 
   (void) state;
   for (uint32_t row = 0; row < t->n; row++) {
@@ -260,9 +267,11 @@ static void
 check_in_flight (const char *schedule, uint32_t p, uint32_t m)
 {
   g_autofree char *stages = g_strdup_printf ("%u", p), *batch = g_strdup_printf ("%u", m);
-  const char *flags[] = { "--model", "gpt2-nano", "--num-layers", stages, "--topology", "dgx-h100",
-                          "--gpus", stages, "--pipeline-model-parallel-size", stages,
-                          "--global-batch-size", batch, "--pipeline-schedule", schedule, NULL };
+  const char *flags[] = {
+    "--model", "gpt2-nano", "--num-layers", stages, "--topology", "dgx-h100", "--gpus", stages,
+    "--pipeline-model-parallel-size", stages, "--global-batch-size", batch,
+    "--pipeline-schedule", schedule, NULL
+  };
   struct weft_job job;
 
   made_real_job (&job, flags);
@@ -276,7 +285,8 @@ check_in_flight (const char *schedule, uint32_t p, uint32_t m)
 static void
 stage_r_of_1f1b_keeps_p_minus_r_microbatches_alive (void **state)
 {
-  static const uint32_t sizes[][2] = { { 1, 3 }, { 2, 1 }, { 2, 5 }, { 4, 2 }, { 4, 4 }, { 4, 8 }, { 8, 9 } };
+  static const uint32_t sizes[][2] = { { 1, 3 }, { 2, 1 }, { 2, 5 }, { 4, 2 },
+                                       { 4, 4 }, { 4, 8 }, { 8, 9 } };
 
   (void) state;
   for (size_t i = 0; i < G_N_ELEMENTS (sizes); i++)

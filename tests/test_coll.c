@@ -1,5 +1,5 @@
-/* Collectives as data: the moves of a ring on real numbers, the closed formula beside them, how a group
- * lies on the cluster, and which algorithm is quickest. */
+/* Collectives as data: the moves of a ring on real numbers, the closed formula beside them, how a
+ * group lies on the cluster, and which algorithm is quickest. */
 #include "tests/made.h"
 
 /* ------------------------------------------------------------------- moves */
@@ -20,7 +20,7 @@ sum_of (uint32_t n, uint32_t piece)
   return sum;
 }
 
-/* Plays the moves on values[rank * n + piece].  All moves of a round read what was there before it. */
+/* Plays the moves on values[rank * n + piece].  All moves of a round read what was there before. */
 static void
 play (const GArray *moves, uint32_t n, double *values)
 {
@@ -95,7 +95,9 @@ the_moves_are_the_closed_formula (void **state)
   static const struct {
     enum weft_op_kind kind;
     uint32_t phases;
-  } kinds[] = { { WEFT_OP_ALL_REDUCE, 2 }, { WEFT_OP_REDUCE_SCATTER, 1 }, { WEFT_OP_ALL_GATHER, 1 } };
+  } kinds[] = { { WEFT_OP_ALL_REDUCE, 2 },
+                { WEFT_OP_REDUCE_SCATTER, 1 },
+                { WEFT_OP_ALL_GATHER, 1 } };
 
   (void) state;
   for (uint32_t n = 2; n <= 17; n++)
@@ -136,7 +138,8 @@ shape_of (const struct weft_fabric *fabric, uint32_t first, uint32_t n, uint32_t
 }
 
 static struct weft_traffic
-plan_on (const struct weft_cluster *cluster, uint32_t n, uint32_t stride, enum weft_op_kind kind, double bytes)
+plan_on (const struct weft_cluster *cluster, uint32_t n, uint32_t stride, enum weft_op_kind kind,
+         double bytes)
 {
   struct weft_fabric fabric = weft_fabric_make (cluster);
   struct weft_coll_shape shape = shape_of (&fabric, 0, n, stride);
@@ -151,7 +154,8 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
 {
   static const struct {
     uint32_t n, stride, n_local, n_nodes;
-  } cases[] = { { 32, 1, 8, 4 }, { 16, 2, 4, 4 }, { 8, 4, 2, 4 }, { 4, 8, 1, 4 }, { 8, 1, 8, 1 }, { 4, 2, 4, 1 } };
+  } cases[] = { { 32, 1, 8, 4 }, { 16, 2, 4, 4 }, { 8, 4, 2, 4 },
+                { 4, 8, 1, 4 },  { 8, 1, 8, 1 },  { 4, 2, 4, 1 } };
   struct weft_cluster cluster = made_cluster (4, 8);
   struct weft_fabric fabric = weft_fabric_make (&cluster);
 
@@ -165,8 +169,8 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
   }
 }
 
-/* Every rank has one flow to the next of its node and one to the same place of the next node; together
- * they carry what a ring sends. */
+/* Every rank has one flow to the next of its node and one to the same place of the next node;
+ * together they carry what a ring sends. */
 static void
 the_two_levels_add_up_to_the_ring (void **state)
 {
@@ -222,7 +226,7 @@ unequal_nodes_run_one_plain_ring (void **state)
   weft_coll_shape_release (&shape);
 }
 
-/* 2 + 4: a first node with fewer ranks than the second is not uniform either, though 2 divides 6. */
+/* 2 + 4: a first node with fewer ranks than the second is not uniform, though 2 divides 6. */
 static void
 a_divisor_does_not_make_a_group_uniform (void **state)
 {
@@ -277,8 +281,8 @@ a_port_carries_one_flow_of_its_ring (void **state)
 
 /* -------------------------------------------------------------- algorithms */
 
-/* Eight nodes of one GPU, a = latency of a step.  Ring: 14 a + 1.75 S / B; double tree: 6 a + 2 S / B.
- * They meet at S = 32 a B. */
+/* Eight nodes of one GPU, a = latency of a step.  Ring: 14 a + 1.75 S / B; double tree: 6 a + 2 S /
+ * B. They meet at S = 32 a B. */
 static void
 small_tensors_take_the_tree_and_large_ones_the_ring (void **state)
 {

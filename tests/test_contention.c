@@ -1,6 +1,6 @@
-/* Flows that meet on a link, against max-min shares worked out by hand: NICs, leaf and spine uplinks,
- * PCIe switches, host memory.  made_run() compares folded with unfolded in every case; a timeline says
- * `contended` exactly when something took longer than it does alone. */
+/* Flows that meet on a link, against max-min shares worked out by hand: NICs, leaf and spine
+ * uplinks, PCIe switches, host memory.  made_run() compares folded with unfolded in every case; a
+ * timeline says `contended` exactly when something took longer than it does alone. */
 #include "exec_sim/bridge.h"
 #include "tests/made.h"
 
@@ -8,7 +8,8 @@
 
 /* One collective of the data parallel groups of this mesh. */
 static weft_timeline *
-run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_kind kind, uint64_t bytes)
+run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_kind kind,
+        uint64_t bytes)
 {
   struct weft_job job = made_job (cluster);
   g_autoptr (weft_builder) b = weft_builder_new (0, 1);
@@ -18,10 +19,11 @@ run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_
   return made_run (plan);
 }
 
-/* Two stages: every rank of the first sends `bytes` to its next; `dp_bytes`, when not 0, are all-reduced
- * by each stage at the same time. */
+/* Two stages: every rank of the first sends `bytes` to its next; `dp_bytes`, when not 0, are
+ * all-reduced by each stage at the same time. */
 static weft_plan *
-send_plan (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes, uint64_t dp_bytes)
+send_plan (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes,
+           uint64_t dp_bytes)
 {
   struct weft_job job = made_job (cluster);
   g_autoptr (weft_builder) first = weft_builder_new (0, 2), second = weft_builder_new (1, 2);
@@ -36,7 +38,8 @@ send_plan (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t b
 }
 
 static double
-send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes, gboolean contended)
+send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_t bytes,
+              gboolean contended)
 {
   g_autoptr (weft_plan) plan = send_plan (cluster, mesh, bytes, 0);
   g_autoptr (weft_timeline) t = made_run (plan);
@@ -74,7 +77,8 @@ a_group_that_shares_with_itself_is_not_contended (void **state)
   (void) state;
   cluster.f.node_nics = 1;
   /* n = 4: of 1.5 S a GPU gives one half to its node, the other to the NIC that it shares. */
-  g_autoptr (weft_timeline) t = run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
+  g_autoptr (weft_timeline) t =
+      run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
   assert_near (t->seconds, 2 * 0.75 * 100e6 / MADE_NIC);
   assert_false (t->contended);
 }
@@ -91,8 +95,8 @@ two_senders_on_one_nic_get_half_each (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, TRUE), 2 * 100e6 / MADE_NIC);
 }
 
-/* Eight GPUs on three NICs: slots 0-2, 3-5 and 6-7 share one each; a stage is a node.  Flows on a NIC of
- * three take three times as long, those on the NIC of two twice. */
+/* Eight GPUs on three NICs: slots 0-2, 3-5 and 6-7 share one each; a stage is a node.  Flows on a
+ * NIC of three take three times as long, those on the NIC of two twice. */
 static void
 uneven_shares_of_nics_end_apart (void **state)
 {
@@ -109,8 +113,8 @@ uneven_shares_of_nics_end_apart (void **state)
   assert_true (folded->n < t->n);
 }
 
-/* Context parallel groups {0, 1} and {2, 3}, one data parallel group of all, a GPU a node: on each NIC
- * two flows.  The data parallel ring sends 1.5 S, the context parallel one S. */
+/* Context parallel groups {0, 1} and {2, 3}, one data parallel group of all, a GPU a node: on each
+ * NIC two flows.  The data parallel ring sends 1.5 S, the context parallel one S. */
 static void
 two_lanes_of_one_gpu_share_its_nic (void **state)
 {
@@ -167,7 +171,7 @@ a_ring_over_pcie_shares_with_copies (void **state)
 
 /* ---------------------------------------------------------- leaf and spine */
 
-/* Units of 4 nodes of one GPU; a leaf has a fourth of its ports up: the rate of one NIC for four. */
+/* Units of 4 nodes of one GPU; a leaf has a fourth of its ports up: one NIC's rate for four. */
 static struct weft_cluster
 narrow_leaf (uint32_t nodes)
 {
@@ -197,25 +201,27 @@ leaves_do_not_share_with_each_other (void **state)
   struct weft_cluster cluster = narrow_leaf (16);
 
   (void) state;
-  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 8, 2), 100 * MB, TRUE), 4 * 100e6 / MADE_NIC);
+  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 8, 2), 100 * MB, TRUE),
+               4 * 100e6 / MADE_NIC);
 }
 
-/* Six ranks a stage: stage 0 is unit 0 and half of unit 1, stage 1 the other half and unit 2.  Ranks 0 to
- * 5 send to 6 to 11.  Unit 0 sends ranks 0, 1 into unit 1 and 2, 3 into unit 2; unit 1 sends ranks 4, 5
- * into unit 2.  Leaf up of unit 0 has four flows, a fourth each; leaf down of unit 2 also four: 2, 3 at a
- * fourth and 4, 5, which meet nobody else, share what is left: a fourth. */
+/* Six ranks a stage: stage 0 is unit 0 and half of unit 1, stage 1 the other half and unit 2. Ranks
+ * 0 to 5 send to 6 to 11.  Unit 0 sends ranks 0, 1 into unit 1 and 2, 3 into unit 2; unit 1 sends
+ * ranks 4, 5 into unit 2.  Leaf up of unit 0 has four flows, a fourth each; leaf down of unit 2
+ * also four: 2, 3 at a fourth and 4, 5, which meet nobody else, share what is left: a fourth. */
 static void
 a_leaf_partly_covered_by_a_stage (void **state)
 {
   struct weft_cluster cluster = narrow_leaf (12);
 
   (void) state;
-  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 6, 2), 100 * MB, TRUE), 4 * 100e6 / MADE_NIC);
+  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 6, 2), 100 * MB, TRUE),
+               4 * 100e6 / MADE_NIC);
 }
 
-/* Five ranks a stage on units of four: 0..4 to 5..9.  Leaf up of unit 0: 0, 1, 2 into unit 1 and 3 into
- * unit 2; leaf up of unit 1: 4 into unit 2.  Ranks 0 to 3 get a fourth of a NIC; rank 4 shares leaf down
- * of unit 2 with rank 3 and gets the other three fourths. */
+/* Five ranks a stage on units of four: 0..4 to 5..9.  Leaf up of unit 0: 0, 1, 2 into unit 1 and 3
+ * into unit 2; leaf up of unit 1: 4 into unit 2.  Ranks 0 to 3 get a fourth of a NIC; rank 4 shares
+ * leaf down of unit 2 with rank 3 and gets the other three fourths. */
 static void
 what_a_bottleneck_leaves_goes_to_the_others (void **state)
 {
@@ -231,13 +237,15 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* A stage is a unit; its gradient ring stays inside, its sends leave over a leaf of one NIC's rate for
- * four.  A send gets a fourth of a NIC, so the ring beside it three fourths, and all of it afterwards. */
+/* A stage is a unit; its gradient ring stays inside, its sends leave over a leaf of one NIC's rate
+ * for four.  A send gets a fourth of a NIC, so the ring beside it three fourths, and all of it
+ * afterwards. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
   struct weft_cluster cluster = narrow_leaf (8);
-  g_autoptr (weft_plan) plan = send_plan (&cluster, weft_mesh_make (1, 1, 4, 2), 100 * MB, 400 * MB);
+  g_autoptr (weft_plan) plan =
+      send_plan (&cluster, weft_mesh_make (1, 1, 4, 2), 100 * MB, 400 * MB);
   g_autoptr (weft_timeline) t = made_run (plan);
 
   (void) state;
@@ -247,8 +255,8 @@ a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
   assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
 }
 
-/* Two pods of two units of two nodes; pods have an eighth of their four NICs up: half a NIC for the four
- * flows of a stage.  Leaves are wide. */
+/* Two pods of two units of two nodes; pods have an eighth of their four NICs up: half a NIC for the
+ * four flows of a stage.  Leaves are wide. */
 static void
 four_flows_share_a_spine_of_half_a_nic (void **state)
 {
@@ -258,7 +266,8 @@ four_flows_share_a_spine_of_half_a_nic (void **state)
   cluster.f.fabric_nodes_per_unit = 2;
   cluster.f.fabric_units_per_pod = 2;
   cluster.f.fabric_spine_oversubscription = 8;
-  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 4, 2), 100 * MB, TRUE), 8 * 100e6 / MADE_NIC);
+  assert_near (send_seconds (&cluster, weft_mesh_make (1, 1, 4, 2), 100 * MB, TRUE),
+               8 * 100e6 / MADE_NIC);
 }
 
 /* A ring over two units of two nodes of two GPUs: at every border one flow a rail. */
@@ -271,7 +280,8 @@ a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
   cluster.f.fabric_nodes_per_unit = 2;
   cluster.f.fabric_leaf_oversubscription = 4;
   /* n = 8: 7/4 S, half of it over the NIC; a leaf has half a NIC's rate for that one flow. */
-  g_autoptr (weft_timeline) t = run_dp (&cluster, weft_mesh_make (1, 1, 8, 1), WEFT_OP_ALL_REDUCE, 80 * MB);
+  g_autoptr (weft_timeline) t =
+      run_dp (&cluster, weft_mesh_make (1, 1, 8, 1), WEFT_OP_ALL_REDUCE, 80 * MB);
   assert_near (t->seconds, 7.0 / 4 / 2 * 80e6 / (MADE_NIC / 2));
   assert_false (t->contended);
 }
@@ -382,8 +392,8 @@ make_case (GRand *dice, struct random_case *c)
   for (uint32_t i = 0; i < FLOWS; i++) {
     struct random_flow *f = &c->flow[i];
     *f = (struct random_flow) { .start = g_rand_int_range (dice, 0, 3) * 1e-3,
-                                .bytes = g_rand_int_range (dice, 1, 4) * 1e6,
-                                .n = g_rand_int_range (dice, 1, 5) };
+                               .bytes = g_rand_int_range (dice, 1, 4) * 1e6,
+                               .n = g_rand_int_range (dice, 1, 5) };
     f->left = f->bytes;
     for (uint32_t l = 0; l < f->n; l++)
       f->link[l] = g_rand_int_range (dice, 0, LINKS);
@@ -409,7 +419,8 @@ share (struct random_case *c, double now)
     double crossings[LINKS] = { 0 }, least = INFINITY;
     uint32_t tightest = 0;
     for (uint32_t i = 0; i < FLOWS; i++)
-      for (uint32_t l = 0; is_moving (&c->flow[i], now) && c->flow[i].rate == 0 && l < c->flow[i].n; l++)
+      for (uint32_t l = 0; is_moving (&c->flow[i], now) && c->flow[i].rate == 0 && l < c->flow[i].n;
+           l++)
         crossings[c->flow[i].link[l]]++;
     for (uint32_t l = 0; l < LINKS; l++)
       if (crossings[l] > 0 && room[l] / crossings[l] < least) {
@@ -490,8 +501,8 @@ flows_that_start_and_end_at_once_share_max_min (void **state)
 
 /* ---------------------------------------------------------------- real jobs */
 
-/* Whole steps, pipelines and buckets, on clusters where much is shared: folded is unfolded.  The stages of
- * the second end inside a node, which leaves no symmetry. */
+/* Whole steps, pipelines and buckets, on clusters where much is shared: folded is unfolded.  The
+ * stages of the second end inside a node, which leaves no symmetry. */
 static void
 a_real_step_folds_without_a_trace (void **state)
 {
@@ -501,7 +512,8 @@ a_real_step_folds_without_a_trace (void **state)
     { "--nodes", "3", "--topology", "l40s-pcie", "--pipeline-model-parallel-size", "2",
       "--use-distributed-optimizer", "true", "--global-batch-size", "48", NULL },
     { "--nodes", "4", "--topology", "dgx-a100", "--pipeline-model-parallel-size", "4",
-      "--use-distributed-optimizer", "true", "--overlap-grad-reduce", "true", "--global-batch-size", "32", NULL },
+      "--use-distributed-optimizer", "true", "--overlap-grad-reduce", "true", "--global-batch-size",
+      "32", NULL },
   };
   static const uint32_t actors[] = { 2, 24, 4 };
 

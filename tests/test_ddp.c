@@ -1,9 +1,10 @@
-/* What data parallelism and the pipeline add to a real program: buckets, their launch points and sizes,
- * parameter gathers, the tied embedding, the norm, and the exchanges between stages. */
+/* What data parallelism and the pipeline add to a real program: buckets, their launch points and
+ * sizes, parameter gathers, the tied embedding, the norm, and the exchanges between stages. */
 #include "core/layout.h"
 #include "tests/made.h"
 
-/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs, with more flags, NULL at the end. */
+/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs, with more flags, NULL at
+ * the end. */
 static weft_plan *
 plan_of (const char *first, ...)
 {
@@ -116,7 +117,8 @@ elements (const weft_program *p, uint32_t op)
 
 /* ----------------------------------------------------------------- buckets */
 
-/* It waits for the kernel of its last gradient and for none after it; kernels that follow do not wait. */
+/* It waits for the kernel of its last gradient and for none after it; kernels that follow do not
+ * wait. */
 static void
 a_bucket_waits_for_its_last_gradient (void **state)
 {
@@ -199,7 +201,8 @@ check_sizes (const weft_program *p, enum weft_op_kind kind, struct weft_layout_r
   struct weft_layout layout;
 
   for (uint32_t i = 0; i < p->n_param; i++)
-    list[i] = (struct weft_layout_param) { p->param[i].rows * p->param[i].columns, p->param[i].tied };
+    list[i] =
+        (struct weft_layout_param) { p->param[i].rows * p->param[i].columns, p->param[i].tied };
   weft_layout_init (&layout, &rule, list, p->n_param);
   assert_int_equal (count (p, kind, "bucket"), layout.n_bucket);
   for (uint32_t i = 0; i < p->n_param; i++) {
@@ -220,12 +223,16 @@ buckets_have_the_sizes_of_the_layout (void **state)
 {
   g_autoptr (weft_plan) plain = plan_of (OVERLAP, NULL);
   g_autoptr (weft_plan) sharded = plan_of (OVERLAP, SHARDED, NULL);
-  g_autoptr (weft_plan) padded = plan_of (OVERLAP, SHARDED, "--pad-buckets-for-high-nccl-busbw", "true", NULL);
+  g_autoptr (weft_plan) padded =
+      plan_of (OVERLAP, SHARDED, "--pad-buckets-for-high-nccl-busbw", "true", NULL);
 
   (void) state;
-  check_sizes (plain->role[0], WEFT_OP_ALL_REDUCE, (struct weft_layout_rule) { 100000, 8, FALSE, FALSE });
-  check_sizes (sharded->role[0], WEFT_OP_REDUCE_SCATTER, (struct weft_layout_rule) { 100000, 8, TRUE, FALSE });
-  check_sizes (padded->role[0], WEFT_OP_REDUCE_SCATTER, (struct weft_layout_rule) { 100000, 8, TRUE, TRUE });
+  check_sizes (plain->role[0], WEFT_OP_ALL_REDUCE,
+               (struct weft_layout_rule) { 100000, 8, FALSE, FALSE });
+  check_sizes (sharded->role[0], WEFT_OP_REDUCE_SCATTER,
+               (struct weft_layout_rule) { 100000, 8, TRUE, FALSE });
+  check_sizes (padded->role[0], WEFT_OP_REDUCE_SCATTER,
+               (struct weft_layout_rule) { 100000, 8, TRUE, TRUE });
 }
 
 static void
@@ -235,7 +242,8 @@ later_stages_fill_one_bucket (void **state)
 
   (void) state;
   assert_true (n_buckets (plan->role[0]) > 1);
-  check_sizes (plan->role[0], WEFT_OP_ALL_REDUCE, (struct weft_layout_rule) { 100000, 2, FALSE, FALSE });
+  check_sizes (plan->role[0], WEFT_OP_ALL_REDUCE,
+               (struct weft_layout_rule) { 100000, 2, FALSE, FALSE });
   for (uint32_t r = 1; r < 4; r++) {
     check_sizes (plan->role[r], WEFT_OP_ALL_REDUCE,
                  (struct weft_layout_rule) { WEFT_BUCKET_INFINITE, 2, FALSE, FALSE });
@@ -246,7 +254,8 @@ later_stages_fill_one_bucket (void **state)
 static void
 without_overlap_one_collective_follows_the_last_backward (void **state)
 {
-  g_autoptr (weft_plan) plan = plan_of (PLAIN, STAGES ("2"), BATCH ("16"), "--bucket-size", "100000", NULL);
+  g_autoptr (weft_plan) plan =
+      plan_of (PLAIN, STAGES ("2"), BATCH ("16"), "--bucket-size", "100000", NULL);
 
   (void) state;
   for (uint32_t r = 0; r < 2; r++) {
@@ -283,7 +292,8 @@ a_shard_is_reduced_updated_and_gathered (void **state)
   assert_int_equal (count (p, WEFT_OP_ADAM, ""), n_buckets (p));
   for (uint32_t k = 0; k < n_buckets (p); k++) {
     uint32_t scatter = named (p, WEFT_OP_REDUCE_SCATTER, "bucket", k);
-    uint32_t adam = nth (p, WEFT_OP_ADAM, "", k), gather = named (p, WEFT_OP_ALL_GATHER, "gather", k);
+    uint32_t adam = nth (p, WEFT_OP_ADAM, "", k);
+    uint32_t gather = named (p, WEFT_OP_ALL_GATHER, "gather", k);
     assert_true (comes_after (p, scatter, adam));
     assert_true (comes_after (p, adam, gather));
     assert_int_equal (elements (p, adam) * 8, elements (p, scatter));
@@ -302,7 +312,8 @@ gathers_come_last_bucket_first (void **state)
 
   (void) state;
   for (uint32_t k = 0; k + 1 < n; k++)
-    assert_true (named (p, WEFT_OP_ALL_GATHER, "gather", k) > named (p, WEFT_OP_ALL_GATHER, "gather", k + 1));
+    assert_true (named (p, WEFT_OP_ALL_GATHER, "gather", k) >
+                 named (p, WEFT_OP_ALL_GATHER, "gather", k + 1));
   assert_true (nth (p, WEFT_OP_ALL_GATHER, "", 0) > nth (p, WEFT_OP_ADAM, "", n - 1));
 }
 
@@ -319,8 +330,9 @@ lowest_bucket_used (const weft_program *p, uint32_t op)
   return lowest;
 }
 
-/* The first is launched before any kernel of the forward pass; bucket k - 1 when k is first used: behind
- * the kernels enqueued so far and no later one.  A use waits for the gathers it needs, not for the next. */
+/* The first is launched before any kernel of the forward pass; bucket k - 1 when k is first used:
+ * behind the kernels enqueued so far and no later one.  A use waits for the gathers it needs, not
+ * for the next. */
 static void
 gathers_are_a_chain_of_first_uses (void **state)
 {
@@ -351,8 +363,8 @@ gathers_are_a_chain_of_first_uses (void **state)
 static void
 a_later_stage_gathers_when_its_first_input_is_there (void **state)
 {
-  g_autoptr (weft_plan) plan =
-      plan_of (OVERLAP, SHARDED, "--overlap-param-gather", "true", STAGES ("2"), BATCH ("16"), NULL);
+  g_autoptr (weft_plan) plan = plan_of (OVERLAP, SHARDED, "--overlap-param-gather", "true",
+                                        STAGES ("2"), BATCH ("16"), NULL);
   const weft_program *p = plan->role[1];
 
   (void) state;
@@ -399,8 +411,8 @@ a_tied_embedding_has_a_bucket_of_its_own (void **state)
                     elements (q, named (q, WEFT_OP_REDUCE_SCATTER, "bucket", b)));
 }
 
-/* Both copies are added after the replicas' reduction and before norm and update; the whole gradient
- * travels.  The last stage's copy is not counted in the norm. */
+/* Both copies are added after the replicas' reduction and before norm and update; the whole
+ * gradient travels.  The last stage's copy is not counted in the norm. */
 static void
 the_two_copies_are_added_between_bucket_and_norm (void **state)
 {
@@ -448,7 +460,8 @@ norm_group (const weft_program *p)
     return WEFT_GROUP_NONE;
   assert_int_equal (elements (p, op), 1);
   assert_true (comes_after (p, op, nth (p, WEFT_OP_CLIP, "", 0)));
-  assert_true (comes_after (p, nth (p, WEFT_OP_GRAD_NORM, "", count (p, WEFT_OP_GRAD_NORM, "") - 1), op));
+  assert_true (
+      comes_after (p, nth (p, WEFT_OP_GRAD_NORM, "", count (p, WEFT_OP_GRAD_NORM, "") - 1), op));
   return p->op[op].group;
 }
 
@@ -471,7 +484,8 @@ the_norm_is_summed_over_those_who_differ (void **state)
 static void
 without_clipping_there_is_no_norm (void **state)
 {
-  g_autoptr (weft_plan) plan = plan_of (SHARDED, STAGES ("2"), BATCH ("8"), "--clip-grad", "0", NULL);
+  g_autoptr (weft_plan) plan =
+      plan_of (SHARDED, STAGES ("2"), BATCH ("8"), "--clip-grad", "0", NULL);
 
   (void) state;
   for (uint32_t r = 0; r < 2; r++) {
@@ -537,7 +551,8 @@ gpipe_sends_all_forwards_before_the_first_gradient (void **state)
     "F0 >F0 F1 >F1 F2 >F2+<B0 B0 <B1 B1 <B2 B2",
     "<F0 F0 <F1 F1 <F2 F2 B0 >B0 B1 >B1 B2 >B2",
   };
-  g_autoptr (weft_plan) plan = plan_of (STAGES ("2"), BATCH ("12"), "--pipeline-schedule", "gpipe", NULL);
+  g_autoptr (weft_plan) plan =
+      plan_of (STAGES ("2"), BATCH ("12"), "--pipeline-schedule", "gpipe", NULL);
 
   (void) state;
   for (uint32_t r = 0; r < 2; r++) {
@@ -579,8 +594,10 @@ an_exchange_waits_for_all_kernels_before_and_those_after_wait_for_it (void **sta
 static void
 a_stage_passes_on_one_microbatch_of_activations (void **state)
 {
-  g_autoptr (weft_plan) plan = plan_of (STAGES ("2"), BATCH ("16"), "--micro-batch-size", "2", NULL);
-  g_autoptr (weft_plan) wide = plan_of (STAGES ("2"), BATCH ("16"), "--pipeline-dtype", "fp32", NULL);
+  g_autoptr (weft_plan) plan =
+      plan_of (STAGES ("2"), BATCH ("16"), "--micro-batch-size", "2", NULL);
+  g_autoptr (weft_plan) wide =
+      plan_of (STAGES ("2"), BATCH ("16"), "--pipeline-dtype", "fp32", NULL);
   const weft_program *p = plan->role[0], *q = wide->role[0];
 
   (void) state;
@@ -626,10 +643,12 @@ stages_split_the_layers_of_a_microbatch (void **state)
 
   (void) state;
   for (uint32_t op = 0; op < one->role[0]->n_op; op++)
-    wanted += one->role[0]->op[op].layer != WEFT_NO_LAYER && one->role[0]->op[op].lane == WEFT_LANE_GPU;
+    wanted +=
+        one->role[0]->op[op].layer != WEFT_NO_LAYER && one->role[0]->op[op].lane == WEFT_LANE_GPU;
   for (uint32_t r = 0; r < 4; r++)
     for (uint32_t op = 0; op < four->role[r]->n_op; op++)
-      found += four->role[r]->op[op].layer != WEFT_NO_LAYER && four->role[r]->op[op].lane == WEFT_LANE_GPU;
+      found += four->role[r]->op[op].layer != WEFT_NO_LAYER &&
+               four->role[r]->op[op].lane == WEFT_LANE_GPU;
   assert_true (wanted > 0);
   assert_int_equal (found, wanted);
 }

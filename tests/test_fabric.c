@@ -1,5 +1,5 @@
-/* Links and routes of every kind of cluster, and who is simulated: classes of ranks, and loads that stay
- * what they were when classes stand for many ranks. */
+/* Links and routes of every kind of cluster, and who is simulated: classes of ranks, and loads that
+ * stay what they were when classes stand for many ranks. */
 #include "tests/made.h"
 
 static struct weft_fabric
@@ -115,10 +115,12 @@ a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
   assert_int_equal (weft_fabric_owner (&f, WEFT_LINK_HOST_UP, 23) - f.first[WEFT_LINK_HOST_UP], 11);
   assert_int_equal (weft_fabric_owner (&f, WEFT_LINK_NIC_UP, 23) - f.first[WEFT_LINK_NIC_UP], 11);
   assert_int_equal (weft_fabric_owner (&f, WEFT_LINK_LEAF_UP, 23) - f.first[WEFT_LINK_LEAF_UP], 5);
-  assert_int_equal (weft_fabric_owner (&f, WEFT_LINK_SPINE_UP, 23) - f.first[WEFT_LINK_SPINE_UP], 1);
+  assert_int_equal (weft_fabric_owner (&f, WEFT_LINK_SPINE_UP, 23) - f.first[WEFT_LINK_SPINE_UP],
+                    1);
 }
 
-/* A leaf has a port down for each of its 2 nodes and half as many up; a pod 4 nodes x 2 NICs, a fourth. */
+/* A leaf has a port down for each of its 2 nodes and half as many up; a pod 4 nodes x 2 NICs, a
+ * fourth. */
 static void
 oversubscription_divides_the_ports_up (void **state)
 {
@@ -154,8 +156,8 @@ gpus_without_nvlink_cross_pcie (void **state)
 
   (void) state;
   c.f.node_intra = WEFT_PCIE;
-  assert_route (&f, 4, 7, { WEFT_LINK_PORT_UP, 4 }, { WEFT_LINK_PCIE_UP, 4 }, { WEFT_LINK_PCIE_DOWN, 7 },
-                { WEFT_LINK_PORT_DOWN, 7 });
+  assert_route (&f, 4, 7, { WEFT_LINK_PORT_UP, 4 }, { WEFT_LINK_PCIE_UP, 4 },
+                { WEFT_LINK_PCIE_DOWN, 7 }, { WEFT_LINK_PORT_DOWN, 7 });
 }
 
 static void
@@ -166,10 +168,11 @@ ranks_of_one_machine_share_its_memory (void **state)
 
   (void) state;
   c.f.node_intra = WEFT_SHARED_MEMORY;
-  assert_route (&f, 4, 7, { WEFT_LINK_PORT_UP, 4 }, { WEFT_LINK_MEMORY, 4 }, { WEFT_LINK_PORT_DOWN, 7 });
+  assert_route (&f, 4, 7, { WEFT_LINK_PORT_UP, 4 }, { WEFT_LINK_MEMORY, 4 },
+                { WEFT_LINK_PORT_DOWN, 7 });
 }
 
-/* GPU 1 of node 0 to GPU 0 of node 1: one unit, one rail (both on the first NIC): under one leaf. */
+/* GPU 1 of node 0 to GPU 0 of node 1: one unit, one rail (both on the first NIC), one leaf. */
 static void
 one_rail_of_a_unit_stays_under_its_leaf (void **state)
 {
@@ -177,8 +180,8 @@ one_rail_of_a_unit_stays_under_its_leaf (void **state)
   struct weft_fabric f = fabric_of (&c);
 
   (void) state;
-  assert_route (&f, 1, 4, { WEFT_LINK_PCIE_UP, 1 }, { WEFT_LINK_NIC_UP, 1 }, { WEFT_LINK_NIC_DOWN, 4 },
-                { WEFT_LINK_PCIE_DOWN, 4 });
+  assert_route (&f, 1, 4, { WEFT_LINK_PCIE_UP, 1 }, { WEFT_LINK_NIC_UP, 1 },
+                { WEFT_LINK_NIC_DOWN, 4 }, { WEFT_LINK_PCIE_DOWN, 4 });
   assert_near (latency (&f, 1, 4), 5e-6);
 }
 
@@ -190,8 +193,9 @@ another_rail_is_across_the_spine (void **state)
   struct weft_fabric f = fabric_of (&c);
 
   (void) state;
-  assert_route (&f, 1, 6, { WEFT_LINK_PCIE_UP, 1 }, { WEFT_LINK_NIC_UP, 1 }, { WEFT_LINK_LEAF_UP, 1 },
-                { WEFT_LINK_LEAF_DOWN, 6 }, { WEFT_LINK_NIC_DOWN, 6 }, { WEFT_LINK_PCIE_DOWN, 6 });
+  assert_route (&f, 1, 6, { WEFT_LINK_PCIE_UP, 1 }, { WEFT_LINK_NIC_UP, 1 },
+                { WEFT_LINK_LEAF_UP, 1 }, { WEFT_LINK_LEAF_DOWN, 6 }, { WEFT_LINK_NIC_DOWN, 6 },
+                { WEFT_LINK_PCIE_DOWN, 6 });
   assert_near (latency (&f, 1, 6), 7e-6);
 }
 
@@ -202,8 +206,9 @@ another_unit_is_across_the_spine (void **state)
   struct weft_fabric f = fabric_of (&c);
 
   (void) state;
-  assert_route (&f, 0, 8, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 }, { WEFT_LINK_LEAF_UP, 0 },
-                { WEFT_LINK_LEAF_DOWN, 8 }, { WEFT_LINK_NIC_DOWN, 8 }, { WEFT_LINK_PCIE_DOWN, 8 });
+  assert_route (&f, 0, 8, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 },
+                { WEFT_LINK_LEAF_UP, 0 }, { WEFT_LINK_LEAF_DOWN, 8 }, { WEFT_LINK_NIC_DOWN, 8 },
+                { WEFT_LINK_PCIE_DOWN, 8 });
   assert_near (latency (&f, 0, 8), 7e-6);
 }
 
@@ -214,9 +219,10 @@ another_pod_is_across_the_core (void **state)
   struct weft_fabric f = fabric_of (&c);
 
   (void) state;
-  assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 }, { WEFT_LINK_LEAF_UP, 0 },
-                { WEFT_LINK_SPINE_UP, 0 }, { WEFT_LINK_SPINE_DOWN, 16 }, { WEFT_LINK_LEAF_DOWN, 16 },
-                { WEFT_LINK_NIC_DOWN, 16 }, { WEFT_LINK_PCIE_DOWN, 16 });
+  assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 },
+                { WEFT_LINK_LEAF_UP, 0 }, { WEFT_LINK_SPINE_UP, 0 }, { WEFT_LINK_SPINE_DOWN, 16 },
+                { WEFT_LINK_LEAF_DOWN, 16 }, { WEFT_LINK_NIC_DOWN, 16 },
+                { WEFT_LINK_PCIE_DOWN, 16 });
 }
 
 /* What cannot be a bottleneck does not exist, and routes leave it out. */
@@ -229,14 +235,15 @@ wide_switches_are_no_links (void **state)
   c.f.fabric_leaf_oversubscription = 1;
   struct weft_fabric f = fabric_of (&c);
   assert_int_equal (f.first[WEFT_LINK_LEAF_UP], f.first[WEFT_LINK_SPINE_UP]);
-  assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 }, { WEFT_LINK_SPINE_UP, 0 },
-                { WEFT_LINK_SPINE_DOWN, 16 }, { WEFT_LINK_NIC_DOWN, 16 }, { WEFT_LINK_PCIE_DOWN, 16 });
+  assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 },
+                { WEFT_LINK_SPINE_UP, 0 }, { WEFT_LINK_SPINE_DOWN, 16 }, { WEFT_LINK_NIC_DOWN, 16 },
+                { WEFT_LINK_PCIE_DOWN, 16 });
   assert_near (latency (&f, 0, 8), 7e-6);
   c.f.fabric_spine_oversubscription = 1;
   f = fabric_of (&c);
   assert_int_equal (f.first[WEFT_LINK_LEAF_UP], f.first[WEFT_N_LINK]);
-  assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 }, { WEFT_LINK_NIC_DOWN, 16 },
-                { WEFT_LINK_PCIE_DOWN, 16 });
+  assert_route (&f, 0, 16, { WEFT_LINK_PCIE_UP, 0 }, { WEFT_LINK_NIC_UP, 0 },
+                { WEFT_LINK_NIC_DOWN, 16 }, { WEFT_LINK_PCIE_DOWN, 16 });
 }
 
 static void
@@ -248,11 +255,17 @@ copies_cross_memory_the_switch_and_pcie (void **state)
 
   (void) state;
   weft_fabric_host_route (&f, 6, TRUE, &route);
-  assert_hops (&f, &route, (const struct hop[]) { { WEFT_LINK_MEMORY, 6 }, { WEFT_LINK_HOST_DOWN, 6 },
-                                                  { WEFT_LINK_PCIE_DOWN, 6 }, { WEFT_N_LINK, 0 } });
+  assert_hops (&f, &route,
+               (const struct hop[]) { { WEFT_LINK_MEMORY, 6 },
+                                     { WEFT_LINK_HOST_DOWN, 6 },
+                                     { WEFT_LINK_PCIE_DOWN, 6 },
+                                     { WEFT_N_LINK, 0 } });
   weft_fabric_host_route (&f, 6, FALSE, &route);
-  assert_hops (&f, &route, (const struct hop[]) { { WEFT_LINK_MEMORY, 6 }, { WEFT_LINK_HOST_UP, 6 },
-                                                  { WEFT_LINK_PCIE_UP, 6 }, { WEFT_N_LINK, 0 } });
+  assert_hops (&f, &route,
+               (const struct hop[]) { { WEFT_LINK_MEMORY, 6 },
+                                     { WEFT_LINK_HOST_UP, 6 },
+                                     { WEFT_LINK_PCIE_UP, 6 },
+                                     { WEFT_N_LINK, 0 } });
 }
 
 static void
@@ -278,7 +291,7 @@ fold (const struct weft_cluster *c, struct weft_mesh mesh)
   return weft_actors_new (&f, &mesh, TRUE);
 }
 
-/* The parts of a partition add up, members of a class are of one stage, and its first is its rank. */
+/* The parts of a partition add up, a class is of one stage, and its first member stands for it. */
 static void
 assert_partition (const weft_actors *a, struct weft_mesh mesh)
 {
@@ -319,7 +332,8 @@ a_symmetric_job_has_one_actor_a_stage (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 4, 8)), 8);
 }
 
-/* Stages of 2 on nodes of 4: stage 0 is followed by a stage of its own node, stage 1 by one of another. */
+/* Stages of 2 on nodes of 4: stage 0 is followed by a stage of its own node, stage 1 by one of
+ * another. */
 static void
 stages_that_share_a_node_still_fold (void **state)
 {
@@ -339,9 +353,9 @@ a_stage_that_ends_inside_a_node_does_not_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* Units of 4 nodes of one GPU.  Wide leaves are invisible.  Over narrow ones a stage of a whole unit still
- * folds; a stage of one and a half knows who sends across: ranks 0, 1 leave unit 0 for unit 1, ranks 2, 3
- * for unit 2, and 4, 5 leave unit 1; and the ring crosses at two of its places. */
+/* Units of 4 nodes of one GPU.  Wide leaves are invisible.  Over narrow ones a stage of a whole
+ * unit still folds; a stage of one and a half knows who sends across: ranks 0, 1 leave unit 0 for
+ * unit 1, ranks 2, 3 for unit 2, and 4, 5 leave unit 1; and the ring crosses at two places. */
 static void
 a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
 {
@@ -465,8 +479,8 @@ fullness (const struct weft_path *path, const double *full)
   return all;
 }
 
-/* Every flow of every rank meets links as full as those its class meets.  Two links of one route may have
- * become one of a class, which keeps their fullness. */
+/* Every flow of every rank meets links as full as those its class meets.  Two links of one route
+ * may have become one of a class, which keeps their fullness. */
 static void
 assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
 {
@@ -482,7 +496,8 @@ assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
       assert_int_equal (one->exists, many->exists);
       g_autoptr (GArray) a = fullness (one, whole_full), b = fullness (many, folded_full);
       for (uint32_t i = 0, j = 0; i < a->len; i++) {
-        while (j + 1 < b->len && g_array_index (b, double, j) < g_array_index (a, double, i) * (1 - 1e-9))
+        while (j + 1 < b->len &&
+               g_array_index (b, double, j) < g_array_index (a, double, i) * (1 - 1e-9))
           j++;
         assert_true (b->len > 0);
         assert_near (g_array_index (b, double, j), g_array_index (a, double, i));
@@ -495,8 +510,9 @@ assert_same_loads (const struct weft_cluster *c, struct weft_mesh mesh)
 static void
 classes_fill_links_as_their_ranks_do (void **state)
 {
-  static const uint32_t meshes[][4] = { { 1, 1, 32, 1 }, { 1, 1, 16, 2 }, { 2, 1, 8, 2 }, { 1, 2, 4, 4 },
-                                        { 4, 1, 2, 4 },  { 1, 1, 4, 8 },  { 2, 2, 1, 8 }, { 1, 1, 2, 16 } };
+  static const uint32_t meshes[][4] = { { 1, 1, 32, 1 }, { 1, 1, 16, 2 }, { 2, 1, 8, 2 },
+                                        { 1, 2, 4, 4 },  { 4, 1, 2, 4 },  { 1, 1, 4, 8 },
+                                        { 2, 2, 1, 8 },  { 1, 1, 2, 16 } };
   struct weft_cluster clusters[] = { made_cluster (8, 4), deep_cluster (), deep_cluster () };
 
   (void) state;
@@ -506,7 +522,8 @@ classes_fill_links_as_their_ranks_do (void **state)
   clusters[2].f.fabric_nodes_per_unit = 3;
   for (size_t c = 0; c < G_N_ELEMENTS (clusters); c++)
     for (size_t i = 0; i < G_N_ELEMENTS (meshes); i++) {
-      struct weft_mesh mesh = weft_mesh_make (meshes[i][0], meshes[i][1], meshes[i][2], meshes[i][3]);
+      struct weft_mesh mesh =
+          weft_mesh_make (meshes[i][0], meshes[i][1], meshes[i][2], meshes[i][3]);
       assert_same_loads (&clusters[c], mesh);
       n_actors (&clusters[c], mesh);
     }

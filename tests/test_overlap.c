@@ -1,5 +1,5 @@
-/* Communication beside kernels: what is hidden, what is exposed, and the SMs that it takes meanwhile,
- * against sums worked out by hand. */
+/* Communication beside kernels: what is hidden, what is exposed, and the SMs that it takes
+ * meanwhile, against sums worked out by hand. */
 #include "tests/made.h"
 
 #define LAYERS 6
@@ -23,8 +23,8 @@ job_on (uint32_t nodes, uint32_t node_gpus, uint32_t collective_sms)
 
 /* ---------------------------------------------------- gradients of L layers */
 
-/* Backward passes of LAYERS equal layers on two replicas, a bucket each: launched by its layer, or all of
- * them by the last one. */
+/* Backward passes of LAYERS equal layers on two replicas, a bucket each: launched by its layer, or
+ * all of them by the last one. */
 static double
 backward_seconds (uint32_t kernel_us, uint32_t bucket_us, gboolean overlap, uint32_t sms)
 {
@@ -77,10 +77,11 @@ overlapped_buckets_slow_the_layers_beside_them (void **state)
   double layer = 1000 + 400 * 16.0 / 132;
 
   (void) state;
-  assert_near (backward_seconds (1000, 400, TRUE, 16), (1000 + (LAYERS - 1) * layer + 400) * MADE_US);
+  assert_near (backward_seconds (1000, 400, TRUE, 16),
+               (1000 + (LAYERS - 1) * layer + 400) * MADE_US);
 }
 
-/* With buckets all the time the layers run at 116/132, and the network is what the step waits for. */
+/* With buckets all the time the layers run at 116/132, but the step waits for the network. */
 static void
 queued_buckets_slow_layers_but_not_the_step (void **state)
 {
@@ -95,7 +96,8 @@ sms_return_between_two_buckets (void **state)
   double layer = 1000 + 1000 * 16.0 / 132;
 
   (void) state;
-  assert_near (backward_seconds (1000, 1000, TRUE, 16), (1000 + (LAYERS - 1) * layer + 1000) * MADE_US);
+  assert_near (backward_seconds (1000, 1000, TRUE, 16),
+               (1000 + (LAYERS - 1) * layer + 1000) * MADE_US);
 }
 
 static void
@@ -151,8 +153,8 @@ a_matmul_beside_nccl_ends_at_10_606_ms (void **state)
   assert_true (t->contended);
 }
 
-/* Two GPUs a node and two nodes: tensor parallel groups use the ports, data parallel ones the NICs (of
- * half the rate) and PCIe once the alarms have rung, so they share SMs only. */
+/* Two GPUs a node and two nodes: tensor parallel groups use the ports, data parallel ones the NICs
+ * (of half the rate) and PCIe once the alarms have rung, so they share SMs only. */
 static weft_plan *
 two_collectives (weft_builder *b, uint32_t sms)
 {
@@ -194,8 +196,8 @@ one_sm_is_always_left_to_a_kernel (void **state)
   assert_near (t->end[0][kernel_at (plan, 0, 0)], (9 + 10 - done) * 1e-3);
 }
 
-/* Stage 0 sends at 2 ms, stage 1 receives from 6 ms on for 1 ms: the kernel of stage 0 misses the SMs of
- * its send for 5 ms, that of stage 1 those of its receive for 1 ms. */
+/* Stage 0 sends at 2 ms, stage 1 receives from 6 ms on for 1 ms: the kernel of stage 0 misses the
+ * SMs of its send for 5 ms, that of stage 1 those of its receive for 1 ms. */
 static void
 communication_that_waits_holds_its_sms (void **state)
 {
@@ -243,7 +245,8 @@ work_by (double at, const double burst[][2], double sms)
 static weft_plan *
 interrupted_run (double burst[][2])
 {
-  static const uint32_t waits[BURSTS] = { 137, 901, 2222, 1500, 55 }, lasts[BURSTS] = { 61, 640, 1999, 3, 900 };
+  static const uint32_t waits[BURSTS] = { 137, 901, 2222, 1500, 55 };
+  static const uint32_t lasts[BURSTS] = { 61, 640, 1999, 3, 900 };
   struct weft_job job = job_on (1, 2, 24);
   g_autoptr (weft_builder) b = weft_builder_new (0, 1);
   double alarm = 0, free_at = 0;
@@ -294,8 +297,8 @@ bursts_begin_and_end_where_they_should (void **state)
   }
 }
 
-/* A kernel that waits for a collective leaves a gap; the run after it starts at the collective's end
- * with all SMs back. */
+/* A kernel that waits for a collective leaves a gap; the run after it starts at the collective's
+ * end with all SMs back. */
 static void
 a_kernel_that_waits_starts_with_all_sms (void **state)
 {
