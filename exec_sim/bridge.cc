@@ -53,10 +53,10 @@ constexpr const char *settings[] = {
   DATE_PRECISION ":1e-12", WORK_PRECISION ":1e-9",
 };
 
-/* A zone without a routing table: the route of a flow is the one being started.  It has no latency.
- * CM02 would share a link in inverse proportion to the latency of routes; and 3.32 forgets, when the
- * latencies of several flows through one link end at one date, to share the other links of all but the
- * first of them.  The bridge waits for a latency itself. */
+/* A zone without a routing table: the route of a flow is the one being started, and it has no
+ * latency; the bridge waits for that itself.  CM02 shares links in inverse proportion to the
+ * latency of routes.  And when the latencies of several flows through one link end at one date,
+ * 3.32 solves the other links of the first of them only. */
 struct zone final : kernel::routing::NetZoneImpl {
   std::vector<link_impl *> route;
 

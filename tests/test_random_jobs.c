@@ -389,7 +389,16 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Over a ring every member passes on (n - 1) / n of the tensor, twice to reduce it to all. */
+/* Over a ring every member passes on (n - 1) / n of the tensor, twice to reduce it to all, in n - 1 steps,
+ * k - 1 of them between the k nodes. */
+static void
+check_ring (const struct sample *s, const struct weft_coll_shape *shape, const struct weft_traffic *t,
+            double rounds)
+{
+  assert_holds (s, "steps of a ring", t->steps_local + t->steps_remote == rounds * (shape->n - 1));
+  assert_holds (s, "steps between nodes", t->steps_remote == rounds * (shape->n_nodes - 1));
+}
+
 static void
 check_flows (const struct sample *s, uint32_t role, uint32_t op)
 {
@@ -404,6 +413,8 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
     for (uint32_t f = 0; f < n_flow; f++)
       sent += flows[f].remote ? t.bytes_remote : t.bytes_local;
   }
+  if (strcmp (t.algorithm, "ring") == 0)
+    check_ring (s, &shape, &t, twice);
   if (strcmp (t.algorithm, "ring") == 0 && bytes > 16)
     assert_holds (s, "members of a ring send what it takes", /* flows are rounded to whole bytes */
                   fabs (sent - twice * (n - 1) * bytes) <= n);
