@@ -65,7 +65,7 @@ static int
 help_about (char *name)
 {
   const struct command *command = find_command (name);
-  char *argv[] = { name, (char[]) { "--help" }, NULL };
+  char *argv[] = { name, (char[]){ "--help" }, NULL };
 
   return command ? command->run (2, argv) : unknown_command (name);
 }
@@ -110,7 +110,7 @@ split_flag (const char *word)
   const char *equals = strchr (word, '=');
   char *whole = equals ? g_strndup (word, equals - word) : g_strdup (word);
 
-  return (struct typed) { whole, whole + strlen ("--"), equals ? equals + 1 : NULL };
+  return (struct typed){ whole, whole + strlen ("--"), equals ? equals + 1 : NULL };
 }
 
 /* After "=", or the next word. */
@@ -272,7 +272,7 @@ weft_cli_read (const struct weft_cli_page *page, int argc, char **argv, weft_cli
     .page = page, .input = input, .argc = argc, .argv = argv, .settings = settings
   };
 
-  *input = (weft_cli_input) { 0 };
+  *input = (weft_cli_input){ 0 };
   for (r.at = 1; r.at < argc; r.at++)
     if (!read_word (&r, error))
       return FALSE;

@@ -213,7 +213,7 @@ append_gpu (GString *out, const weft_report *r, uint32_t row, double y)
     if (!continues (&run, &p->op[op], begin, slack)) {
       if (run.end >= 0)
         append_kernels (out, r, &run, y);
-      run = (struct run) { begin, end, p->op[op].phase, p->op[op].micro };
+      run = (struct run){ begin, end, p->op[op].phase, p->op[op].micro };
     }
     run.end = end;
   }

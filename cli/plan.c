@@ -35,7 +35,8 @@ why_it_loses (const weft_report *best, const weft_report *other)
     double more;
   } parts[] = { { "more work in kernels", b->compute_s - a->compute_s },
                 { "bubble", b->bubble_s - a->bubble_s },
-                { "exposed communication", b->exposed_communication_s - a->exposed_communication_s } };
+                { "exposed communication",
+                  b->exposed_communication_s - a->exposed_communication_s } };
   int worst = 0;
 
   for (unsigned i = 1; i < G_N_ELEMENTS (parts); i++)
@@ -66,7 +67,8 @@ print_strategy (const struct weft_job *job)
   const union weft_strategy *s = &job->strategy;
   gboolean stages = s->pipeline_model_parallel_size > 1;
 
-  printf ("%3" G_GINT64_FORMAT " %4" G_GINT64_FORMAT " %4" G_GINT64_FORMAT "  %-8s  %-9s  %-9s  %-10s",
+  printf ("%3" G_GINT64_FORMAT " %4" G_GINT64_FORMAT " %4" G_GINT64_FORMAT
+          "  %-8s  %-9s  %-9s  %-10s",
           s->pipeline_model_parallel_size, weft_job_dp (job), job->train.micro_batch_size,
           stages ? weft_schedule_words[s->pipeline_schedule] : "-",
           weft_recompute_words[s->recompute_granularity], optimizer_word (s), overlap_word (s));
@@ -89,10 +91,12 @@ static void
 print_table (const weft_search *search)
 {
   uint32_t n = search->by_fate[WEFT_FATE_SIMULATED];
-  g_autoptr (weft_report) best = weft_report_new (search->candidate[0].plan, search->candidate[0].timeline);
+  g_autoptr (weft_report) best =
+      weft_report_new (search->candidate[0].plan, search->candidate[0].timeline);
 
-  printf ("\n #  pp   dp  mbs  schedule  recompute  optimizer  overlap         step   tok/s/G  MFU %%"
-          "  mem GB   why it loses\n");
+  printf (
+      "\n #  pp   dp  mbs  schedule  recompute  optimizer  overlap         step   tok/s/G  MFU %%"
+      "  mem GB   why it loses\n");
   for (uint32_t i = 0; i < n; i++)
     print_row (&search->candidate[i], i + 1, best);
 }
@@ -130,10 +134,12 @@ print_counts (const weft_search *search)
 {
   const uint32_t *n = search->by_fate;
 
-  printf ("%u strategies: %u break a rule, %u do not fit, %u cannot win, %u ranked by closed formulas,\n"
+  printf ("%u strategies: %u break a rule, %u do not fit, %u cannot win, %u ranked by closed "
+          "formulas,\n"
           "%u of these simulated with SimGrid; %.1f s.",
           search->n, n[WEFT_FATE_RULE], n[WEFT_FATE_MEMORY], n[WEFT_FATE_PRUNED],
-          n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED], search->wall_seconds);
+          n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED],
+          search->wall_seconds);
   if (n[WEFT_FATE_SIMULATED])
     printf ("  The best is within %.1f %% of the optimum of this space.", 100 * search->gap);
   printf ("\n");
@@ -143,7 +149,8 @@ print_counts (const weft_search *search)
 static void
 print_command (const struct weft_job *job)
 {
-  printf ("\nlook closer:  weft sim with the same model and cluster, and --micro-batch-size %" G_GINT64_FORMAT,
+  printf ("\nlook closer:  weft sim with the same model and cluster, and --micro-batch-size "
+          "%" G_GINT64_FORMAT,
           job->train.micro_batch_size);
   for (unsigned i = 0; i < weft_strategy_table.n; i++) {
     const struct weft_field *field = &weft_strategy_table.field[i];
@@ -245,7 +252,8 @@ plan (const weft_cli_input *input, const char *finalists)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
-  struct weft_search_options options = { .progress = isatty (STDERR_FILENO) ? show_progress : NULL };
+  struct weft_search_options options = { .progress =
+                                             isatty (STDERR_FILENO) ? show_progress : NULL };
   int64_t n = 0;
 
   if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
@@ -275,11 +283,14 @@ weft_cli_plan (int argc, char **argv)
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
-    .doc = "Searches every strategy that the job leaves open: pipeline stages, micro batch, schedule,\n"
-           "recompute, distributed optimizer, overlaps.  A knob that is given stays as it is.  Memory\n"
+    .doc = "Searches every strategy that the job leaves open: pipeline stages, micro batch, "
+           "schedule,\n"
+           "recompute, distributed optimizer, overlaps.  A knob that is given stays as it is.  "
+           "Memory\n"
            "is exact, closed formulas rank what fits, SimGrid decides between the best.",
-    .examples = "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
-                "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",
+    .examples =
+        "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
+        "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,

@@ -6,10 +6,11 @@ struct colouring {
   const struct weft_fabric *f;
   const struct weft_mesh *m;
   uint32_t n_links;
-  uint32_t *rank, n_rank;   /* colour of each rank, colours */
-  uint32_t *link, n_link;   /* likewise of links */
-  uint64_t *group;          /* [kind][first rank]: signature of the group's colours */
-  struct weft_coll_shape *outline; /* [kind]: of the group looked at last; ranks come group by group */
+  uint32_t *rank, n_rank; /* colour of each rank, colours */
+  uint32_t *link, n_link; /* likewise of links */
+  uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
+  struct weft_coll_shape
+      *outline; /* [kind]: of the group looked at last; ranks come group by group */
 };
 
 /* Which group a collective pattern belongs to; WEFT_GROUP_NONE for the others. */
@@ -17,10 +18,14 @@ static const struct {
   enum weft_group_kind group;
   gboolean remote;
 } patterns[WEFT_N_PATTERN] = {
-  [WEFT_PATTERN_DP_LOCAL] = { WEFT_GROUP_DP, FALSE },   [WEFT_PATTERN_DP_REMOTE] = { WEFT_GROUP_DP, TRUE },
-  [WEFT_PATTERN_TP_LOCAL] = { WEFT_GROUP_TP, FALSE },   [WEFT_PATTERN_TP_REMOTE] = { WEFT_GROUP_TP, TRUE },
-  [WEFT_PATTERN_CP_LOCAL] = { WEFT_GROUP_CP, FALSE },   [WEFT_PATTERN_CP_REMOTE] = { WEFT_GROUP_CP, TRUE },
-  [WEFT_PATTERN_EMBD_LOCAL] = { WEFT_GROUP_EMBD, FALSE }, [WEFT_PATTERN_EMBD_REMOTE] = { WEFT_GROUP_EMBD, TRUE },
+  [WEFT_PATTERN_DP_LOCAL] = { WEFT_GROUP_DP, FALSE },
+  [WEFT_PATTERN_DP_REMOTE] = { WEFT_GROUP_DP, TRUE },
+  [WEFT_PATTERN_TP_LOCAL] = { WEFT_GROUP_TP, FALSE },
+  [WEFT_PATTERN_TP_REMOTE] = { WEFT_GROUP_TP, TRUE },
+  [WEFT_PATTERN_CP_LOCAL] = { WEFT_GROUP_CP, FALSE },
+  [WEFT_PATTERN_CP_REMOTE] = { WEFT_GROUP_CP, TRUE },
+  [WEFT_PATTERN_EMBD_LOCAL] = { WEFT_GROUP_EMBD, FALSE },
+  [WEFT_PATTERN_EMBD_REMOTE] = { WEFT_GROUP_EMBD, TRUE },
 };
 
 enum weft_pattern
@@ -50,7 +55,8 @@ mix2 (uint64_t a, uint64_t b)
 
 /* The route of a pattern from a rank; FALSE when the rank sends nothing of the kind. */
 static gboolean
-collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct weft_route *route)
+collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
+                  struct weft_route *route)
 {
   enum weft_group_kind kind = patterns[p].group;
   struct weft_group g = weft_mesh_group (c->m, rank, kind);
@@ -214,11 +220,14 @@ fill_ranks (weft_actors *a, const struct weft_mesh *m, const uint32_t *colour, u
 }
 
 static struct weft_comm
-make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind kind, uint32_t rank)
+make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind kind,
+           uint32_t rank)
 {
   struct weft_group g = weft_mesh_group (m, rank, kind);
   uint32_t size = weft_group_size (&g);
-  struct weft_comm comm = { .kind = kind, .rank = rank, .actor = g_new (uint32_t, MIN (size, a->n)) };
+  struct weft_comm comm = { .kind = kind,
+                            .rank = rank,
+                            .actor = g_new (uint32_t, MIN (size, a->n)) };
   g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
 
   for (uint32_t i = 0; i < size; i++) {

@@ -92,7 +92,8 @@ make_atoms (struct race *r)
     }
     uint64_t from = i == owner ? 0 : p->buf[i].offset;
     r->first_atom[i] = find_border (border, n_border, owner, from);
-    r->n_atoms[i] = find_border (border, n_border, owner, from + p->buf[i].bytes) - r->first_atom[i];
+    r->n_atoms[i] =
+        find_border (border, n_border, owner, from + p->buf[i].bytes) - r->first_atom[i];
   }
   r->n_atom = next;
   r->atoms = g_new (struct atom, next + 1);
@@ -105,10 +106,11 @@ race (const struct race *r, uint32_t first, uint32_t then, uint32_t buf, GError 
   g_autofree char *a = weft_op_label (r->p, first), *b = weft_op_label (r->p, then);
   g_autofree char *what = weft_buf_label (r->p, buf);
 
-  return weft_bad_input (error,
-                         "role %u: op %u (%s) and op %u (%s) both touch buffer %u (%s), and nothing "
-                         "orders them: a race",
-                         r->p->role, first, a, then, b, buf, what);
+  return weft_bad_input (
+      error,
+      "role %u: op %u (%s) and op %u (%s) both touch buffer %u (%s), and nothing "
+      "orders them: a race",
+      r->p->role, first, a, then, b, buf, what);
 }
 
 static gboolean
@@ -118,10 +120,12 @@ access (struct race *r, struct atom *atom, uint32_t op, struct weft_use use, GEr
 
   if (atom->writer == WEFT_NO_OP && use.read && !p->buf[use.buf].permanent) {
     g_autofree char *what = weft_buf_label (p, use.buf), *who = weft_op_label (p, op);
-    return weft_bad_input (error, "role %u: op %u (%s) reads buffer %u (%s) before anything wrote it",
+    return weft_bad_input (error,
+                           "role %u: op %u (%s) reads buffer %u (%s) before anything wrote it",
                            p->role, op, who, use.buf, what);
   }
-  if (atom->writer != WEFT_NO_OP && atom->writer != op && !weft_ordered (p, r->before, atom->writer, op))
+  if (atom->writer != WEFT_NO_OP && atom->writer != op &&
+      !weft_ordered (p, r->before, atom->writer, op))
     return race (r, atom->writer, op, use.buf, error);
   if (!use.write) {
     atom->reader[p->op[op].lane] = op;
@@ -195,8 +199,8 @@ find_spans (const weft_program *p)
 }
 
 static gboolean
-handed_over (const weft_program *p, const uint32_t *before, const struct span *old, uint32_t old_buf,
-             uint32_t new_buf, GError **error)
+handed_over (const weft_program *p, const uint32_t *before, const struct span *old,
+             uint32_t old_buf, uint32_t new_buf, GError **error)
 {
   uint32_t first = p->buf[new_buf].first;
 
@@ -205,10 +209,11 @@ handed_over (const weft_program *p, const uint32_t *before, const struct span *o
     if (last == WEFT_NO_OP || (last < first && weft_ordered (p, before, last, first)))
       continue;
     g_autofree char *a = weft_buf_label (p, old_buf), *b = weft_buf_label (p, new_buf);
-    return weft_bad_input (error,
-                           "role %u: buffer %u (%s) takes the place of buffer %u (%s), but op %u still "
-                           "uses the old one when op %u may start",
-                           p->role, new_buf, b, old_buf, a, last, first);
+    return weft_bad_input (
+        error,
+        "role %u: buffer %u (%s) takes the place of buffer %u (%s), but op %u still "
+        "uses the old one when op %u may start",
+        p->role, new_buf, b, old_buf, a, last, first);
   }
   return TRUE;
 }
@@ -267,8 +272,8 @@ by_first (const void *a, const void *b, void *program)
 }
 
 static gboolean
-check_pool (const weft_program *p, const uint32_t *before, const struct span *span, enum weft_pool pool,
-            GError **error)
+check_pool (const weft_program *p, const uint32_t *before, const struct span *span,
+            enum weft_pool pool, GError **error)
 {
   g_autofree uint32_t *order = g_new (uint32_t, p->n_buf + 1);
   g_autoptr (GArray) map = g_array_new (FALSE, FALSE, sizeof (struct segment));

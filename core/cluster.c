@@ -61,10 +61,9 @@ check_nodes (const struct weft_cluster *cluster, int64_t nodes, GError **error)
 
   if (nodes >= 1 && nodes <= most)
     return TRUE;
-  return weft_bad_input (error,
-                         "nodes: found %" G_GINT64_FORMAT ", wanted 1..%" G_GINT64_FORMAT
-                         " on topology %s",
-                         nodes, most, g_quark_to_string (cluster->topology));
+  return weft_bad_input (
+      error, "nodes: found %" G_GINT64_FORMAT ", wanted 1..%" G_GINT64_FORMAT " on topology %s",
+      nodes, most, g_quark_to_string (cluster->topology));
 }
 
 /* `nodes`, when not 0, has been checked. */

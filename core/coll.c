@@ -31,17 +31,18 @@ weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *
 
   if (!shape->uniform) {
     uint32_t to = weft_group_rank (g, (member + 1) % shape->n);
-    flows[0] = (struct weft_flow) { from, to, weft_fabric_node (f, from) != weft_fabric_node (f, to) };
+    flows[0] =
+        (struct weft_flow){ from, to, weft_fabric_node (f, from) != weft_fabric_node (f, to) };
     return 1;
   }
   uint32_t block = member / shape->n_local * shape->n_local;
   if (shape->n_local > 1)
-    flows[n++] = (struct weft_flow) {
+    flows[n++] = (struct weft_flow){
       from, weft_group_rank (g, block + (member - block + 1) % shape->n_local), FALSE
     };
   if (shape->n_nodes > 1)
     flows[n++] =
-        (struct weft_flow) { from, weft_group_rank (g, (member + shape->n_local) % shape->n), TRUE };
+        (struct weft_flow){ from, weft_group_rank (g, (member + shape->n_local) % shape->n), TRUE };
   return n;
 }
 
@@ -65,8 +66,8 @@ add_distinct (gpointer key, gpointer value, gpointer loads)
 }
 
 static void
-count_flow (struct weft_coll_shape *shape, const struct weft_fabric *f, const struct weft_flow *flow,
-            GHashTable *by_link)
+count_flow (struct weft_coll_shape *shape, const struct weft_fabric *f,
+            const struct weft_flow *flow, GHashTable *by_link)
 {
   struct weft_route route;
 
@@ -110,7 +111,7 @@ weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric
 
   while (n_local < n && node_of (f, group, n_local) == node_of (f, group, 0))
     n_local++;
-  *shape = (struct weft_coll_shape) { .group = *group, .n = n, .n_local = n_local };
+  *shape = (struct weft_coll_shape){ .group = *group, .n = n, .n_local = n_local };
   shape->uniform = is_uniform (f, group, n, n_local);
   shape->n_nodes = shape->uniform ? n / n_local : 0;
   for (uint32_t i = 0; i < n && !shape->uniform; i++)
@@ -129,14 +130,15 @@ void
 weft_coll_shape_release (struct weft_coll_shape *shape)
 {
   g_free (shape->load);
-  *shape = (struct weft_coll_shape) { 0 };
+  *shape = (struct weft_coll_shape){ 0 };
 }
 
 /* Bytes (as a share of S) and steps of the algorithms, for n ranks on k nodes of g. */
 struct algorithm {
   const char *name;
   double (*share) (enum weft_op_kind kind, const struct weft_coll_shape *s);
-  void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local, uint32_t *remote);
+  void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
+                 uint32_t *remote);
 };
 
 static double
@@ -157,7 +159,8 @@ ring_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 }
 
 static void
-ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local, uint32_t *remote)
+ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
+            uint32_t *remote)
 {
   uint32_t rounds = kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
 
@@ -173,7 +176,8 @@ tree_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 }
 
 static void
-tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local, uint32_t *remote)
+tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
+            uint32_t *remote)
 {
   (void) kind;
   *local = 2 * (s->n_local - 1);
@@ -187,7 +191,8 @@ direct_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 }
 
 static void
-direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local, uint32_t *remote)
+direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
+              uint32_t *remote)
 {
   (void) kind;
   *local = s->n_nodes == 1;
@@ -207,14 +212,16 @@ plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft
   double total = bytes > 16 ? bytes * a->share (kind, s) : 0, longest = 0;
   gboolean split = s->uniform && s->n_nodes > 1;
   struct weft_traffic t = { .algorithm = a->name,
-                            .bytes_local = round (split ? total * (s->n_local - 1) / s->n_local : total),
+                            .bytes_local =
+                                round (split ? total * (s->n_local - 1) / s->n_local : total),
                             .bytes_remote = round (split ? total / s->n_local : total) };
 
   a->steps (kind, s, &t.steps_local, &t.steps_remote);
   t.latency = base + t.steps_local * s->local_latency + t.steps_remote * s->remote_latency;
   for (uint32_t i = 0; i < s->n_load; i++)
-    longest = fmax (longest, (s->load[i].local * t.bytes_local + s->load[i].remote * t.bytes_remote) /
-                                 s->load[i].capacity);
+    longest =
+        fmax (longest, (s->load[i].local * t.bytes_local + s->load[i].remote * t.bytes_remote) /
+                           s->load[i].capacity);
   t.seconds = t.latency + longest;
   return t;
 }
@@ -225,7 +232,7 @@ weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double 
   struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY };
 
   if (s->n == 1)
-    return (struct weft_traffic) { .algorithm = "none" };
+    return (struct weft_traffic){ .algorithm = "none" };
   for (size_t i = 0; i < G_N_ELEMENTS (algorithms); i++)
     if (algorithms[i].share (kind, s) >= 0) {
       struct weft_traffic t = plan_with (&algorithms[i], s, kind, bytes, base);

@@ -5,7 +5,7 @@ static double
 matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
 {
   const double rate[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16, [WEFT_FP16] = c->f.gpu_bf16,
+    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
     [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32,
   };
   return rate[dtype];
@@ -13,7 +13,8 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
 
 /* The output of a matmul op: (rows, columns, depth) of what its tiles cover. */
 static void
-tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns, double *depth)
+tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
+              double *depth)
 {
   double m = s->dim[0], n = s->dim[1], k = s->dim[2];
 
@@ -31,7 +32,8 @@ matmul_seconds (const struct weft_cluster *c, const union weft_stack *stack, enu
 
   tiled_extent (kind, s, &rows, &columns, &depth);
   double tiles = ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
-  double tile_flops = 2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
+  double tile_flops =
+      2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
   double sm_rate = matmul_rate (c, s->dtype) / c->f.gpu_sms;
   return ceil (tiles / sms) * tile_flops / sm_rate;
 }
@@ -43,8 +45,8 @@ is_matmul (enum weft_op_kind kind)
 }
 
 double
-weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack, enum weft_op_kind kind,
-                  const struct weft_shape *s, uint32_t sms_taken)
+weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack,
+                  enum weft_op_kind kind, const struct weft_shape *s, uint32_t sms_taken)
 {
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   double flops = weft_op_info[kind].flops (s), bytes = weft_op_info[kind].bytes (s), work = 0;

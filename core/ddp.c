@@ -68,7 +68,8 @@ collective (struct weft_step *s, enum weft_op_kind kind, const char *name, struc
   struct weft_op row = { .kind = kind,
                          .group = WEFT_GROUP_DP,
                          .name = weft_build_name (s->b, name),
-                         .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM };
+                         .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG
+                                                                      : WEFT_REDUCE_SUM };
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, WEFT_LANE_DP, row, shape, uses, n_uses);
 
@@ -89,15 +90,17 @@ launch_reduce (struct weft_step *s, uint32_t k)
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
   if (!s->strategy->average_in_collective)
-    weft_emit (s, WEFT_OP_SCALE, "scale",
-               WEFT_SHAPE (s->grad_dtype, shape.dim[0], 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
-               WEFT_USES (WEFT_RW (state->grads)));
+    weft_emit (
+        s, WEFT_OP_SCALE, "scale",
+        WEFT_SHAPE (s->grad_dtype, shape.dim[0], 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
+        WEFT_USES (WEFT_RW (state->grads)));
   g_autofree char *name = g_strdup_printf ("bucket %u", k);
   if (s->strategy->use_distributed_optimizer)
     state->reduced = collective (s, WEFT_OP_REDUCE_SCATTER, name, shape,
                                  WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
   else
-    state->reduced = collective (s, WEFT_OP_ALL_REDUCE, name, shape, WEFT_USES (WEFT_RW (state->grads)));
+    state->reduced =
+        collective (s, WEFT_OP_ALL_REDUCE, name, shape, WEFT_USES (WEFT_RW (state->grads)));
   s->at = at;
 }
 
@@ -106,7 +109,8 @@ weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
 {
   uint32_t k = s->layout.place[param].bucket;
 
-  if (++s->bucket[k].n_ready == s->bucket[k].n_param && s->strategy->overlap_grad_reduce && !alone (s))
+  if (++s->bucket[k].n_ready == s->bucket[k].n_param && s->strategy->overlap_grad_reduce &&
+      !alone (s))
     launch_reduce (s, k);
 }
 
@@ -129,8 +133,9 @@ launch_gather (struct weft_step *s, uint32_t k)
 
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   s->at.layer = s->at.micro = WEFT_NO_LAYER;
-  state->gathered = collective (s, WEFT_OP_ALL_GATHER, name, WEFT_SHAPE (s->dtype, bucket_size (s, k)),
-                                WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  state->gathered =
+      collective (s, WEFT_OP_ALL_GATHER, name, WEFT_SHAPE (s->dtype, bucket_size (s, k)),
+                  WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
   s->at = at;
 }
 

@@ -30,7 +30,7 @@ load (struct weft_step *s, const char *name)
   uint32_t buf = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_INT32, s->tokens, name);
 
   weft_emit_on (s, WEFT_LANE_H2D,
-                (struct weft_op) { .kind = WEFT_OP_COPY_IN, .name = weft_build_name (s->b, name) },
+                (struct weft_op){ .kind = WEFT_OP_COPY_IN, .name = weft_build_name (s->b, name) },
                 WEFT_SHAPE (WEFT_INT32, s->tokens), WEFT_USES (WEFT_W (buf)));
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
   return buf;
@@ -55,7 +55,8 @@ weft_embed_forward (struct weft_step *s, uint32_t micro)
   uint32_t x = activation (s, s->model->hidden_size, "embedding");
 
   weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
-             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (end_weight (s, WEFT_EMBED_WEIGHT)),
+             WEFT_USES (WEFT_R (s->saved_end[micro].ids),
+                        WEFT_R (end_weight (s, WEFT_EMBED_WEIGHT)),
                         WEFT_R (end_weight (s, WEFT_POSITION_WEIGHT)), WEFT_W (x)));
   return x;
 }
@@ -105,14 +106,16 @@ static void
 head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
 {
   uint32_t w = head_param (s), dw = weft_params_grad_target (s, w);
-  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
+  struct weft_shape shape =
+      WEFT_SHAPE (s->dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
   gboolean shared = w == s->end_param[WEFT_EMBED_WEIGHT], last = s->last_micro;
 
   shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->normed),
-                        { .buf = dw, .read = s->strategy->gradient_accumulation_fusion, .write = 1 },
-                        WEFT_RW (WEFT_NO_BUF)));
+  weft_emit (
+      s, WEFT_OP_MATMUL_WGRAD, "head", shape,
+      WEFT_USES (WEFT_R (end->logits), WEFT_R (end->normed),
+                 { .buf = dw, .read = s->strategy->gradient_accumulation_fusion, .write = 1 },
+                 WEFT_RW (WEFT_NO_BUF)));
   s->last_micro = last && !shared;
   weft_params_grad_done (s, w, dw);
   s->last_micro = last;
@@ -128,7 +131,8 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
              WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
   uint32_t dn = activation (s, h, "head");
   weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->dtype, s->tokens, v, h),
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_params_weight (s, head_param (s))), WEFT_W (dn)));
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_params_weight (s, head_param (s))),
+                        WEFT_W (dn)));
   head_wgrad (s, end);
   uint32_t w = s->end_param[WEFT_FINAL_NORM_WEIGHT], bias = s->end_param[WEFT_FINAL_NORM_BIAS];
   uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);

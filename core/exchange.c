@@ -30,10 +30,11 @@ transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int pee
 
   s->at.micro = cell->micro;
   s->at.phase = cell->phase;
-  s->exchange = weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (s->p2p_dtype, payload (s)),
-                              &(const struct weft_use){ .buf = buf,
-                                                        .read = kind == WEFT_OP_SEND,
-                                                        .write = kind == WEFT_OP_RECV }, 1);
+  s->exchange =
+      weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (s->p2p_dtype, payload (s)),
+                    &(const struct weft_use){
+                        .buf = buf, .read = kind == WEFT_OP_SEND, .write = kind == WEFT_OP_RECV },
+                    1);
   if (enqueued != WEFT_NO_OP)
     weft_build_dep (s->b, enqueued);
   s->at = at;
@@ -61,7 +62,8 @@ receive (struct weft_step *s, const struct weft_cell *next)
   uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
                                    forward ? "input" : "dresidual");
   weft_build_buf_at (s->b, buf)->micro = next->micro;
-  transfer (s, forward ? "recv_forward" : "recv_backward", WEFT_OP_RECV, forward ? -1 : 1, buf, next);
+  transfer (s, forward ? "recv_forward" : "recv_backward", WEFT_OP_RECV, forward ? -1 : 1, buf,
+            next);
   (forward ? s->output : s->input_grad)[next->micro] = buf;
 }
 

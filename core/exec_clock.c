@@ -6,8 +6,9 @@
 
 struct clock {
   weft_exec base;
-  uint32_t *issued;   /* by row: ops must come in program order */
-  GHashTable *prices; /* communication by (actor, shape, kind, group, peer) where ranks of a role differ */
+  uint32_t *issued; /* by row: ops must come in program order */
+  GHashTable
+      *prices; /* communication by (actor, shape, kind, group, peer) where ranks of a role differ */
 };
 
 static weft_exec *
@@ -20,7 +21,8 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
   c->base.plan = plan;
   c->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
   c->issued = g_new0 (uint32_t, c->base.actors->n);
-  c->prices = g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, g_free);
+  c->prices =
+      g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, g_free);
   return &c->base;
 }
 
@@ -53,7 +55,8 @@ actor_price (struct clock *c, uint32_t actor, const weft_program *p, uint32_t op
   uint32_t who = weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE
                      ? c->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + row->group]
                      : actor;
-  uint32_t key[] = { who, p->role, row->shape, row->kind | row->group << 8 | (uint8_t) row->peer << 16 };
+  uint32_t key[] = { who, p->role, row->shape,
+                     row->kind | row->group << 8 | (uint8_t) row->peer << 16 };
   g_autoptr (GBytes) bytes = g_bytes_new (key, sizeof key);
   double *price = g_hash_table_lookup (c->prices, bytes);
 

@@ -20,7 +20,8 @@ count (const struct weft_cluster *c, enum weft_link_kind kind)
 {
   uint32_t switches = (c->f.node_gpus + c->f.node_gpus_per_switch - 1) / c->f.node_gpus_per_switch;
   uint32_t pods = (n_units (c) + c->f.fabric_units_per_pod - 1) / c->f.fabric_units_per_pod;
-  gboolean leaf = c->f.fabric_leaf_oversubscription > 1, spine = c->f.fabric_spine_oversubscription > 1;
+  gboolean leaf = c->f.fabric_leaf_oversubscription > 1,
+           spine = c->f.fabric_spine_oversubscription > 1;
   const uint32_t table[WEFT_N_LINK] = {
     [WEFT_LINK_PORT_UP] = c->n_gpus,
     [WEFT_LINK_PORT_DOWN] = c->n_gpus,
@@ -111,7 +112,8 @@ weft_fabric_owner (const struct weft_fabric *f, enum weft_link_kind kind, uint32
 }
 
 static void
-cross (const struct weft_fabric *f, struct weft_route *route, enum weft_link_kind kind, uint32_t gpu)
+cross (const struct weft_fabric *f, struct weft_route *route, enum weft_link_kind kind,
+       uint32_t gpu)
 {
   if (f->first[kind] < f->first[kind + 1])
     route->link[route->n++] = weft_fabric_owner (f, kind, gpu);
@@ -134,15 +136,17 @@ local_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct wef
 }
 
 void
-weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct weft_route *route)
+weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
+                   struct weft_route *route)
 {
   const union weft_cluster_fields *c = &f->cluster->f;
   uint32_t rail_from = nic_of_slot (f->cluster, from % c->node_gpus);
   uint32_t rail_to = nic_of_slot (f->cluster, to % c->node_gpus);
   uint32_t node_from = weft_fabric_node (f, from), node_to = weft_fabric_node (f, to);
-  uint32_t unit_from = node_from / c->fabric_nodes_per_unit, unit_to = node_to / c->fabric_nodes_per_unit;
+  uint32_t unit_from = node_from / c->fabric_nodes_per_unit,
+           unit_to = node_to / c->fabric_nodes_per_unit;
 
-  *route = (struct weft_route) { 0 };
+  *route = (struct weft_route){ 0 };
   if (node_from == node_to) {
     local_route (f, from, to, route);
     return;
@@ -165,9 +169,10 @@ weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to, stru
 }
 
 void
-weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_gpu, struct weft_route *route)
+weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_gpu,
+                        struct weft_route *route)
 {
-  *route = (struct weft_route) { 0 };
+  *route = (struct weft_route){ 0 };
   cross (f, route, WEFT_LINK_MEMORY, gpu);
   cross (f, route, to_gpu ? WEFT_LINK_HOST_DOWN : WEFT_LINK_HOST_UP, gpu);
   cross (f, route, to_gpu ? WEFT_LINK_PCIE_DOWN : WEFT_LINK_PCIE_UP, gpu);

@@ -115,7 +115,8 @@ weft_field_parse (const struct weft_field *field, const char *text, union weft_v
   gboolean ok = FALSE;
   double number;
 
-  if (field->type != WEFT_TYPE_TEXT && strcmp (field->def, "none") == 0 && strcmp (text, "none") == 0 &&
+  if (field->type != WEFT_TYPE_TEXT && strcmp (field->def, "none") == 0 &&
+      strcmp (text, "none") == 0 &&
       !(field->type == WEFT_TYPE_WORD && parse_word (field->words, text, &value->i))) {
     value->i = WEFT_NONE;
     return TRUE;
@@ -192,8 +193,8 @@ weft_field_range (const struct weft_field *field)
   }
   case WEFT_TYPE_INT:
   case WEFT_TYPE_REAL:
-    return g_strdup_printf ("%s%s..%s%s%s", none, field->lo ? field->lo : "", field->hi ? field->hi : "",
-                            *field->unit ? " " : "", field->unit);
+    return g_strdup_printf ("%s%s..%s%s%s", none, field->lo ? field->lo : "",
+                            field->hi ? field->hi : "", *field->unit ? " " : "", field->unit);
   case WEFT_TYPE_TEXT:
     return g_strdup ("text");
   case WEFT_TYPE_METHOD:

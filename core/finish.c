@@ -12,7 +12,8 @@ static uint64_t
 shard_size (const struct weft_step *s, uint32_t k)
 {
   const struct weft_buf *view = weft_build_buf_at (s->b, s->bucket[k].grad_shard);
-  return view->bytes / weft_dtype_bytes (s->grad_dtype) / weft_mesh_group_size (s->mesh, view->shard);
+  return view->bytes / weft_dtype_bytes (s->grad_dtype) /
+         weft_mesh_group_size (s->mesh, view->shard);
 }
 
 /* One flat buffer of a state for all buckets, and each bucket's view of it. */
@@ -40,13 +41,14 @@ add_states (struct weft_step *s)
   add_state (s, "master", offsetof (struct weft_bucket_state, master), s->dtype != WEFT_FP32);
   add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), TRUE);
   add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), TRUE);
-  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32), s->grad_dtype != WEFT_FP32);
+  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32),
+             s->grad_dtype != WEFT_FP32);
 }
 
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
 static uint32_t
-reduce_scalar (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce, uint32_t buf,
-               const char *name)
+reduce_scalar (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+               uint32_t buf, const char *name)
 {
   if (weft_mesh_group_size (s->mesh, group) == 1)
     return WEFT_NO_OP;
@@ -77,8 +79,9 @@ reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t last = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t bucket = s->bucket[s->layout.place[param].bucket].reduced;
-  uint32_t op = reduce_scalar (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM,
-                               g_array_index (s->params, struct weft_param, param).grad, "tied embedding");
+  uint32_t op =
+      reduce_scalar (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM,
+                     g_array_index (s->params, struct weft_param, param).grad, "tied embedding");
 
   weft_build_dep (s->b, bucket != WEFT_NO_OP ? bucket : last);
   return op;
@@ -94,7 +97,8 @@ static gboolean
 only_duplicates (const struct weft_step *s, uint32_t k)
 {
   for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k && !g_array_index (s->params, struct weft_param, i).duplicate)
+    if (s->layout.place[i].bucket == k &&
+        !g_array_index (s->params, struct weft_param, i).duplicate)
       return FALSE;
   return TRUE;
 }
@@ -168,7 +172,9 @@ weft_finish (struct weft_step *s)
 {
   uint32_t tied = tied_param (s), tied_reduced = WEFT_NO_OP;
 
-  s->at = (struct weft_op) { .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO, .phase = WEFT_PHASE_REDUCE };
+  s->at = (struct weft_op){ .layer = WEFT_NO_LAYER,
+                            .micro = WEFT_NO_MICRO,
+                            .phase = WEFT_PHASE_REDUCE };
   weft_ddp_finish (s);
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);

@@ -5,14 +5,37 @@
 
 static const struct weft_field train_fields[] = {
 #define FIELD_INT(id, def_, lo_, hi_, doc_)                                                        \
-  { .name = #id, .type = WEFT_TYPE_INT, .def = def_, .lo = lo_, .hi = hi_, .unit = "",             \
-    .source = "Weft", .affects = "program memory", .aliases = "", .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_INT,                                                                         \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = "",                                                                                    \
+    .source = "Weft",                                                                              \
+    .affects = "program memory",                                                                   \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
 #define FIELD_WORD(id, def_, words_, doc_)                                                         \
-  { .name = #id, .type = WEFT_TYPE_WORD, .def = def_, .unit = "", .words = words_,                 \
-    .source = "Weft", .affects = "program memory cost", .aliases = "", .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_WORD,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .words = words_,                                                                               \
+    .source = "Weft",                                                                              \
+    .affects = "program memory cost",                                                              \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
 #define FIELD_REAL(id, def_, lo_, hi_, unit_, doc_)                                                \
-  { .name = #id, .type = WEFT_TYPE_REAL, .def = def_, .lo = lo_, .hi = hi_, .unit = unit_,         \
-    .source = "Weft", .affects = "program", .aliases = "", .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_REAL,                                                                        \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = unit_,                                                                                 \
+    .source = "Weft",                                                                              \
+    .affects = "program",                                                                          \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
 #include "core/train.def"
 };
 

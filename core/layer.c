@@ -19,12 +19,12 @@ widths (const struct weft_step *s)
   const union weft_model *m = s->model;
   uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
 
-  return (struct widths) { .t = s->tokens,
-                           .h = m->hidden_size,
-                           .q = q,
-                           .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
-                           .f = m->ffn_hidden_size,
-                           .up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1) };
+  return (struct widths){ .t = s->tokens,
+                          .h = m->hidden_size,
+                          .q = q,
+                          .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
+                          .f = m->ffn_hidden_size,
+                          .up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1) };
 }
 
 static uint32_t
@@ -45,7 +45,8 @@ norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32
   uint32_t y = activation (s, s->model->hidden_size, name);
 
   weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
-             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)), WEFT_W (y)));
+             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)),
+                        WEFT_W (y)));
   return y;
 }
 
@@ -56,7 +57,8 @@ linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint
   uint32_t y = activation (s, n, name);
 
   weft_emit (s, WEFT_OP_MATMUL, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
-             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)), WEFT_W (y)));
+             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)),
+                        WEFT_W (y)));
   return y;
 }
 
@@ -91,7 +93,8 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
 
   if (m->qk_layernorm) {
     saved->raw = activation (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
-    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
+               WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
                WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weight (s, WEFT_Q_NORM_WEIGHT)),
                           WEFT_R (weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
   }
@@ -175,8 +178,9 @@ norm_backward (struct weft_step *s, const char *name, enum weft_layer_param whic
   gboolean fused = s->strategy->gradient_accumulation_fusion;
 
   weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
-             WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)), WEFT_R (dresidual),
-                        WEFT_W (dresidual), { .buf = dw, .read = fused, .write = 1 },
+             WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),
+                        WEFT_R (dresidual), WEFT_W (dresidual),
+                        { .buf = dw, .read = fused, .write = 1 },
                         { .buf = db, .read = fused, .write = 1 }));
   weft_params_grad_done (s, w, dw);
   weft_params_grad_done (s, bias, db);
@@ -193,18 +197,21 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
                WEFT_USES (WEFT_RW (dqkv)));
   if (!m->qk_layernorm)
     return;
-  uint32_t q = weft_params_layer (s, WEFT_Q_NORM_WEIGHT), k = weft_params_layer (s, WEFT_K_NORM_WEIGHT);
+  uint32_t q = weft_params_layer (s, WEFT_Q_NORM_WEIGHT),
+           k = weft_params_layer (s, WEFT_K_NORM_WEIGHT);
   uint32_t dq = weft_params_grad_target (s, q), dk = weft_params_grad_target (s, k);
-  weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
-             WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
-                        WEFT_R (weft_params_weight (s, k)), { .buf = dq, .read = fused, .write = 1 },
-                        { .buf = dk, .read = fused, .write = 1 }));
+  weft_emit (
+      s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+      WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
+                 WEFT_R (weft_params_weight (s, k)), { .buf = dq, .read = fused, .write = 1 },
+                 { .buf = dk, .read = fused, .write = 1 }));
   weft_params_grad_done (s, q, dq);
   weft_params_grad_done (s, k, dk);
 }
 
 static void
-mlp_backward (struct weft_step *s, const struct widths *w, const struct weft_saved *saved, uint32_t dres)
+mlp_backward (struct weft_step *s, const struct widths *w, const struct weft_saved *saved,
+              uint32_t dres)
 {
   uint32_t da = linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dres, saved->a, w->h, w->f);
   uint32_t du = activation (s, w->up, "dact");
@@ -217,7 +224,8 @@ mlp_backward (struct weft_step *s, const struct widths *w, const struct weft_sav
 }
 
 uint32_t
-weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved, uint32_t dres)
+weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
+                     uint32_t dres)
 {
   struct widths w = widths (s);
 

@@ -62,7 +62,7 @@ weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rul
       start = c.bucket_start;
     }
     end = start + param[q].numel;
-    layout->place[q] = (struct weft_layout_place) { start, end, c.buckets->len };
+    layout->place[q] = (struct weft_layout_place){ start, end, c.buckets->len };
     c.n_in_bucket++;
     if (own || end - c.bucket_start >= rule->threshold) {
       close_bucket (&c, end);
@@ -81,5 +81,5 @@ weft_layout_release (struct weft_layout *layout)
 {
   g_free (layout->place);
   g_free (layout->bucket);
-  *layout = (struct weft_layout) { 0 };
+  *layout = (struct weft_layout){ 0 };
 }

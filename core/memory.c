@@ -16,8 +16,8 @@ struct region {
 struct planner {
   weft_program *p;
   uint32_t *before;
-  double *start, *end;    /* of the earliest schedule */
-  gboolean split;         /* what one pass makes and uses up lies above what waits for backward */
+  double *start, *end; /* of the earliest schedule */
+  gboolean split;      /* what one pass makes and uses up lies above what waits for backward */
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   struct chunk *last_use; /* by owner: `until` only, of its own uses */
   GArray *edges;          /* uint32_t[2] */
@@ -173,7 +173,8 @@ give_back (GArray *free, const struct chunk *chunk)
       high = middle;
   }
   gboolean joins_left = low > 0 && g_array_index (free, struct chunk, low - 1).to == chunk->from;
-  gboolean joins_right = low < free->len && g_array_index (free, struct chunk, low).from == chunk->to;
+  gboolean joins_right =
+      low < free->len && g_array_index (free, struct chunk, low).from == chunk->to;
   if (joins_left)
     merge (&g_array_index (free, struct chunk, low - 1), chunk);
   else if (joins_right)
@@ -237,8 +238,10 @@ static void
 place_others (struct planner *m)
 {
   weft_program *p = m->p;
-  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1), *closes = g_new (uint32_t, p->n_op + 1);
-  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1), *next_close = g_new (uint32_t, p->n_buf + 1);
+  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1),
+                      *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
+                      *next_close = g_new (uint32_t, p->n_buf + 1);
 
   chain_by_op (p, FALSE, opens, next_open);
   chain_by_op (p, TRUE, closes, next_close);
@@ -267,8 +270,10 @@ static void
 find_peak (const weft_program *p, struct weft_memory *memory)
 {
   uint64_t live[WEFT_N_POOL][WEFT_N_BUF_KIND], sum[WEFT_N_POOL] = { 0 };
-  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1), *closes = g_new (uint32_t, p->n_op + 1);
-  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1), *next_close = g_new (uint32_t, p->n_buf + 1);
+  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1),
+                      *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
+                      *next_close = g_new (uint32_t, p->n_buf + 1);
 
   add_permanent (p, memory, live);
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
@@ -301,8 +306,8 @@ static void
 start_regions (struct planner *m)
 {
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
-    m->kept[pool] = (struct region) { g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
-    m->passing[pool] = (struct region) { g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+    m->kept[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+    m->passing[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
   }
   m->edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t));
 }
@@ -350,7 +355,7 @@ weft_memory_plan (weft_program *p, const double *seconds, struct weft_memory *me
 {
   struct planner m = { .p = p, .before = weft_program_order (p) };
 
-  *memory = (struct weft_memory) { 0 };
+  *memory = (struct weft_memory){ 0 };
   earliest_schedule (&m, seconds);
   find_last_uses (&m);
   find_peak (p, memory);

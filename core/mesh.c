@@ -1,20 +1,22 @@
 #include "core/mesh.h"
 
+const char *const weft_group_words[] = {
+#define WEFT_GROUP_ROW(id, word, lane, doc) word,
+  WEFT_GROUP_LIST (WEFT_GROUP_ROW)
+#undef WEFT_GROUP_ROW
+      NULL
+};
+
 const char *
 weft_group_word (enum weft_group_kind kind)
 {
-  static const char *const words[] = {
-#define WEFT_GROUP_ROW(id, word, lane, doc) [id] = word,
-    WEFT_GROUP_LIST (WEFT_GROUP_ROW)
-#undef WEFT_GROUP_ROW
-  };
-  return words[kind];
+  return weft_group_words[kind];
 }
 
 struct weft_mesh
 weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
 {
-  return (struct weft_mesh) { tp, cp, dp, pp, tp * cp * dp * pp };
+  return (struct weft_mesh){ tp, cp, dp, pp, tp * cp * dp * pp };
 }
 
 /* One row a kind: the two nested sizes and strides, as functions of the mesh. */

@@ -5,6 +5,7 @@
  * and experts, over the same ranks, (etp, ep, edp, pp).  A group is never an array of ranks: it is
  * at most two nested strides. */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 /*  constant            word     lane it talks on   who is in it */
@@ -24,6 +25,7 @@ enum weft_group_kind {
 #undef WEFT_GROUP_ROW
       WEFT_N_GROUP
 };
+extern const char *const weft_group_words[]; /* NULL-terminated */
 const char *weft_group_word (enum weft_group_kind kind);
 
 struct weft_mesh {

@@ -5,16 +5,33 @@ static const struct weft_field fields[] = {
 #define FIELD_TEXT(id, def_, aliases_, doc_)                                                       \
   { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .aliases = aliases_, .doc = doc_, FIXED },
 #define FIELD_INT(id, def_, lo_, hi_, aliases_, doc_)                                              \
-  { .name = #id, .type = WEFT_TYPE_INT, .def = def_, .lo = lo_, .hi = hi_, .aliases = aliases_,    \
-    .doc = doc_, FIXED },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_INT,                                                                         \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_,                                                                                   \
+    FIXED },
 #define FIELD_WORD(id, def_, words_, aliases_, doc_)                                               \
-  { .name = #id, .type = WEFT_TYPE_WORD, .def = def_, .words = words_, .aliases = aliases_,        \
-    .doc = doc_, FIXED },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_WORD,                                                                        \
+    .def = def_,                                                                                   \
+    .words = words_,                                                                               \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_,                                                                                   \
+    FIXED },
 #define FIELD_BOOL(id, def_, aliases_, doc_)                                                       \
   { .name = #id, .type = WEFT_TYPE_BOOL, .def = def_, .aliases = aliases_, .doc = doc_, FIXED },
 #define FIELD_REAL(id, def_, lo_, hi_, unit_, aliases_, doc_)                                      \
-  { .name = #id, .type = WEFT_TYPE_REAL, .def = def_, .lo = lo_, .hi = hi_, .aliases = aliases_,   \
-    .doc = doc_, FIXED },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_REAL,                                                                        \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_,                                                                                   \
+    FIXED },
 #define FIXED .unit = "", .source = "", .affects = "program memory"
 #include "core/model.def"
 #undef FIXED
@@ -263,7 +280,10 @@ static const struct {
                      enum weft_model_field b, GError **error);
   enum weft_model_field a, b;
 } relations[] = {
-#define RELATION(holds, a, b) { holds, WEFT_MODEL_##a, WEFT_MODEL_##b }
+#define RELATION(holds, a, b)                                                                      \
+  {                                                                                                \
+    holds, WEFT_MODEL_##a, WEFT_MODEL_##b                                                          \
+  }
   RELATION (divides, num_query_groups, num_attention_heads),
   RELATION (at_most, moe_first_dense_layers, num_layers),
   RELATION (comes_with, num_moe_experts, moe_router_topk),
@@ -311,7 +331,8 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
                            "nor per-head norms here",
                            spelled (typed, WEFT_MODEL_kv_lora_rank), m->kv_lora_rank);
   if (m->num_query_groups != m->num_attention_heads)
-    return weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted %" G_GINT64_FORMAT
+    return weft_bad_input (error,
+                           "%s: found %" G_GINT64_FORMAT ", wanted %" G_GINT64_FORMAT
                            " (all heads) with multi-latent attention",
                            spelled (typed, WEFT_MODEL_num_query_groups), m->num_query_groups,
                            m->num_attention_heads);

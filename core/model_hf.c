@@ -5,15 +5,15 @@
  * then in `ignored`; keys that begin with an underscore are comments; the rest is reported. */
 #include "core/conf.h"
 #include "core/error.h"
+#include "core/json_scan.h"
 #include "core/model.h"
 #include "core/suggest.h"
 #include "core/units.h"
 #include <json-glib/json-glib.h>
 #include <string.h>
 
-/* Real files have a few KiB and nest four deep; the JSON parser recurses on every level. */
+/* Real files have a few KiB. */
 #define MOST_BYTES (4 << 20)
-#define MOST_LEVELS 32
 
 /* What a model_type means without any key, and which fields its file must give. */
 static const struct family {
@@ -134,8 +134,9 @@ read_value (const struct weft_field *field, const char *key, JsonNode *node,
 static gboolean
 read_int (const struct key *key, JsonNode *node, int64_t *out, GError **error)
 {
-  static const struct weft_field any = { .type = WEFT_TYPE_INT, .def = "0", .lo = "0",
-                                         .hi = "1048576", .unit = "" };
+  static const struct weft_field any = {
+    .type = WEFT_TYPE_INT, .def = "0", .lo = "0", .hi = "1048576", .unit = ""
+  };
   union weft_value value;
 
   if (!read_value (&any, key->name, node, &value, error))
@@ -206,15 +207,16 @@ take_activation (struct reader *r, const struct key *key, JsonNode *node, GError
     { "gelu_fast", FALSE, WEFT_GELU },   { "gelu_pytorch_tanh", FALSE, WEFT_GELU },
     { "gelu_python", FALSE, WEFT_GELU }, { "relu2", FALSE, WEFT_SQUARED_RELU },
   };
-  const char *wanted = r->gated ? "silu (this family has a gate)" : "gelu, gelu_new, gelu_fast, "
-                                                                    "gelu_pytorch_tanh or relu2";
+  const char *wanted = r->gated ? "silu (this family has a gate)"
+                                : "gelu, gelu_new, gelu_fast, "
+                                  "gelu_pytorch_tanh or relu2";
   g_autofree char *text = value_text (node, WEFT_TYPE_WORD);
 
   if (!text)
     return wrong_kind (key->name, node, wanted, error);
   for (unsigned i = 0; i < G_N_ELEMENTS (known); i++)
     if (known[i].gated == r->gated && strcmp (known[i].name, text) == 0)
-      return assign (r, key->field, key->name, (union weft_value) { .i = known[i].word }, error);
+      return assign (r, key->field, key->name, (union weft_value){ .i = known[i].word }, error);
   return weft_bad_input (error, "%s: found \"%s\", wanted %s", key->name, text, wanted);
 }
 
@@ -291,7 +293,7 @@ take_dense_layers (struct reader *r, const struct key *key, JsonNode *node, GErr
                              "layers must lead",
                              key->name, layer, i, i);
   }
-  return n == 0 || assign (r, key->field, key->name, (union weft_value) { .i = n }, error);
+  return n == 0 || assign (r, key->field, key->name, (union weft_value){ .i = n }, error);
 }
 
 static void
@@ -341,7 +343,10 @@ take_object (struct reader *r, const struct key *key, JsonNode *node, GError **e
 /* Keys that carry shape, where they differ from the field's own name.  Sources: the configuration
  * classes of huggingface/transformers 4 and 5 for the families above. */
 static const struct key keys[] = {
-#define KEY(name, take, field) { name, take_##take, WEFT_MODEL_##field }
+#define KEY(name, take, field)                                                                     \
+  {                                                                                                \
+    name, take_##take, WEFT_MODEL_##field                                                          \
+  }
   KEY ("_source", field, source),
   KEY ("num_hidden_layers", field, num_layers),
   KEY ("n_layer", field, num_layers),
@@ -388,22 +393,80 @@ static const struct key keys[] = {
 /* Known, and without effect on the shape: tokens, dropout, initialisation, stored precision,
  * stretching of rotary positions, choice among groups of experts, losses.  Sources as above. */
 static const char *const ignored[] = {
-  "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map",
-  "quantization_config", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id",
-  "unk_token_id", "sep_token_id", "decoder_start_token_id", "initializer_range",
-  "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
-  "summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout",
-  "summary_proj_to_labels", "scale_attn_weights", "scale_attn_by_inverse_layer_idx",
-  "reorder_and_upcast_attn", "n_ctx", "task_specific_params", "pretraining_tp", "rope_scaling",
-  "rope_interleave", "rope_type", "type", "factor", "attention_factor",
-  "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast",
-  "beta_slow", "mscale", "mscale_all_dim", "short_factor", "long_factor", "truncate", "use_mrope",
-  "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "norm_topk_prob",
-  "aux_loss_alpha", "seq_aux", "ep_size", "n_group", "topk_group", "scoring_func",
-  "routed_scaling_factor", "gradient_checkpointing", "is_decoder", "is_encoder_decoder",
-  "add_cross_attention", "cross_attention_hidden_size", "output_attentions",
-  "output_hidden_states", "return_dict", "id2label", "label2id", "problem_type",
-  "finetuning_task", "chunk_size_feed_forward", "pruned_heads", "generation_config",
+  "architectures",
+  "model_type",
+  "transformers_version",
+  "torch_dtype",
+  "dtype",
+  "auto_map",
+  "quantization_config",
+  "use_cache",
+  "bos_token_id",
+  "eos_token_id",
+  "pad_token_id",
+  "unk_token_id",
+  "sep_token_id",
+  "decoder_start_token_id",
+  "initializer_range",
+  "attention_dropout",
+  "hidden_dropout",
+  "resid_pdrop",
+  "embd_pdrop",
+  "attn_pdrop",
+  "summary_type",
+  "summary_use_proj",
+  "summary_activation",
+  "summary_first_dropout",
+  "summary_proj_to_labels",
+  "scale_attn_weights",
+  "scale_attn_by_inverse_layer_idx",
+  "reorder_and_upcast_attn",
+  "n_ctx",
+  "task_specific_params",
+  "pretraining_tp",
+  "rope_scaling",
+  "rope_interleave",
+  "rope_type",
+  "type",
+  "factor",
+  "attention_factor",
+  "original_max_position_embeddings",
+  "low_freq_factor",
+  "high_freq_factor",
+  "beta_fast",
+  "beta_slow",
+  "mscale",
+  "mscale_all_dim",
+  "short_factor",
+  "long_factor",
+  "truncate",
+  "use_mrope",
+  "router_aux_loss_coef",
+  "router_jitter_noise",
+  "output_router_logits",
+  "norm_topk_prob",
+  "aux_loss_alpha",
+  "seq_aux",
+  "ep_size",
+  "n_group",
+  "topk_group",
+  "scoring_func",
+  "routed_scaling_factor",
+  "gradient_checkpointing",
+  "is_decoder",
+  "is_encoder_decoder",
+  "add_cross_attention",
+  "cross_attention_hidden_size",
+  "output_attentions",
+  "output_hidden_states",
+  "return_dict",
+  "id2label",
+  "label2id",
+  "problem_type",
+  "finetuning_task",
+  "chunk_size_feed_forward",
+  "pruned_heads",
+  "generation_config",
 };
 
 static gboolean
@@ -425,7 +488,7 @@ take (struct reader *r, const char *name, JsonNode *node, GError **error)
       return keys[i].take (r, &keys[i], node, error);
   int f = weft_table_find (&weft_model_table, name);
   if (f >= 0 && weft_model_table.field[f].type != WEFT_TYPE_TEXT)
-    return take_field (r, &(struct key) { .name = name, .field = f }, node, error);
+    return take_field (r, &(struct key){ .name = name, .field = f }, node, error);
   if (!is_ignored (name))
     report (r, name);
   return TRUE;
@@ -630,8 +693,13 @@ check_given (const struct reader *r, const char *names, GError **error)
 static gboolean
 read_root (JsonObject *root, union weft_model *model, GPtrArray *unknown, GError **error)
 {
-  struct reader r = { .model = model, .unknown = unknown, .prefix = "", .attention_bias = UNSAID,
-                      .mlp_bias = UNSAID, .use_window = UNSAID, .layer_window = UNSAID };
+  struct reader r = { .model = model,
+                      .unknown = unknown,
+                      .prefix = "",
+                      .attention_bias = UNSAID,
+                      .mlp_bias = UNSAID,
+                      .use_window = UNSAID,
+                      .layer_window = UNSAID };
 
   r.family = find_family (root, error);
   if (!r.family)
@@ -646,152 +714,13 @@ read_root (JsonObject *root, union weft_model *model, GPtrArray *unknown, GError
          weft_model_complete (model, r.typed, error);
 }
 
-/* A walk over the text before the parser sees it.  json-glib takes more than JSON ('quotes', octal
- * numbers, a second value after the first), wraps integers at 64 bits and recurses without end. */
-struct scan {
-  const char *at, *end;
-  unsigned line, column, levels;
-  gboolean closed;
-};
-
-static void
-step (struct scan *s)
-{
-  s->column = *s->at == '\n' ? 1 : s->column + 1;
-  s->line += *s->at == '\n';
-  s->at++;
-}
-
-static gboolean
-scan_fail (const struct scan *s, const char *wanted, GError **error)
-{
-  char found[] = { s->at < s->end ? *s->at : ' ', '\0' };
-
-  if (s->at == s->end)
-    return weft_bad_input (error, "%u:%u: found the end of the file, wanted %s", s->line, s->column,
-                           wanted);
-  if (!g_ascii_isgraph (*found))
-    return weft_bad_input (error, "%u:%u: found byte 0x%02x, wanted %s", s->line, s->column,
-                           (unsigned char) *found, wanted);
-  return weft_bad_input (error, "%u:%u: found '%s', wanted %s", s->line, s->column, found, wanted);
-}
-
-/* The code unit of the four hex digits at `at`, or -1. */
-static int
-code_unit (const char *at, const char *end)
-{
-  int unit = 0;
-
-  for (int i = 0; i < 4; i++) {
-    if (at + i >= end || !g_ascii_isxdigit (at[i]))
-      return -1;
-    unit = unit * 16 + g_ascii_xdigit_value (at[i]);
-  }
-  return unit;
-}
-
-/* At the u of \\u: a surrogate alone, or fewer digits, would become bytes that are not UTF-8. */
-static gboolean
-scan_unicode (struct scan *s, GError **error)
-{
-  int unit = code_unit (s->at + 1, s->end), other = -1;
-
-  if (s->end - s->at > 11 && s->at[5] == '\\' && s->at[6] == 'u')
-    other = code_unit (s->at + 7, s->end);
-  gboolean pair = unit >> 10 == 0xd800 >> 10 && other >> 10 == 0xdc00 >> 10;
-  if (unit < 0 || (unit >> 11 == 0xd800 >> 11 && !pair))
-    return scan_fail (s, "\\u and four hexadecimal digits, surrogates in pairs", error);
-  for (int n = pair ? 10 : 4; n; n--)
-    step (s);
-  return TRUE;
-}
-
-static gboolean
-scan_string (struct scan *s, GError **error)
-{
-  for (step (s); s->at < s->end && *s->at != '"'; step (s)) {
-    if (*s->at == '\\' && s->at + 1 < s->end) {
-      step (s);
-      if (!*s->at || !strchr ("\"\\/bfnrtu", *s->at))
-        return scan_fail (s, "an escape of JSON after the backslash", error);
-      if (*s->at == 'u' && !scan_unicode (s, error))
-        return FALSE;
-    }
-    if (*s->at == '\0')
-      return scan_fail (s, "text", error);
-  }
-  if (s->at == s->end)
-    return scan_fail (s, "a closing quote", error);
-  step (s);
-  return TRUE;
-}
-
-/* Eighteen digits always fit 64 bits. */
-static gboolean
-scan_number (struct scan *s, GError **error)
-{
-  struct scan start = *s;
-  size_t length = 0;
-  gboolean whole = TRUE;
-
-  for (; s->at < s->end && strchr ("0123456789+-.eE", *s->at) && *s->at; step (s), length++)
-    whole = whole && *s->at != '.' && *s->at != 'e' && *s->at != 'E';
-  const char *digits = start.at + (*start.at == '-');
-  if (digits + 1 < s->at && digits[0] == '0' && g_ascii_isdigit (digits[1]))
-    return scan_fail (&start, "a number without leading zeros", error);
-  if (whole && length > 18)
-    return scan_fail (&start, "a whole number of at most 18 digits", error);
-  return TRUE;
-}
-
-static gboolean
-scan_bracket (struct scan *s, GError **error)
-{
-  gboolean opens = *s->at == '{' || *s->at == '[';
-
-  if (!opens && s->levels == 0)
-    return scan_fail (s, "an opening bracket first", error);
-  if (opens && s->levels == MOST_LEVELS)
-    return scan_fail (s, "at most 32 levels of brackets", error);
-  s->levels += opens ? 1 : -1;
-  s->closed = s->levels == 0;
-  step (s);
-  return TRUE;
-}
-
-static gboolean
-scan_text (struct scan *s, GError **error)
-{
-  while (s->at < s->end) {
-    if (*s->at && strchr (" \t\r\n", *s->at))
-      step (s);
-    else if (s->closed)
-      return scan_fail (s, "nothing after the last bracket", error);
-    else if (*s->at == '"') {
-      if (!scan_string (s, error))
-        return FALSE;
-    } else if (*s->at == '-' || g_ascii_isdigit (*s->at)) {
-      if (!scan_number (s, error))
-        return FALSE;
-    } else if (*s->at && strchr ("{}[]", *s->at)) {
-      if (!scan_bracket (s, error))
-        return FALSE;
-    } else if (*s->at && strchr (":,truefalsn", *s->at))
-      step (s);
-    else
-      return scan_fail (s, "JSON", error);
-  }
-  return s->levels == 0 || scan_fail (s, "a closing bracket", error);
-}
-
 /* Parser errors read "<data>:LINE:COLUMN: ..."; the place stays, the file name takes the front. */
 static gboolean
 load_json (JsonParser *parser, const char *json, gsize length, GError **error)
 {
   g_autoptr (GError) found = NULL;
-  struct scan scan = { .at = json, .end = json + length, .line = 1, .column = 1 };
 
-  if (!scan_text (&scan, error))
+  if (!weft_json_scan (json, length, error))
     return FALSE;
   if (json_parser_load_from_data (parser, json, length, &found))
     return TRUE;

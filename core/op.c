@@ -1,5 +1,4 @@
 #include "core/op.h"
-#include <string.h>
 
 const char *const weft_lane_words[] = { WEFT_LANE_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_phase_words[] = { WEFT_PHASE_LIST (WEFT_WORD_TEXT) NULL };
@@ -75,7 +74,8 @@ static double
 wgrad_bytes (const struct weft_shape *s)
 {
   double m = s->dim[0], n = s->dim[1], k = s->dim[2];
-  return (m * k + m * n) * weft_dtype_bytes (s->dtype) + 2 * n * k * weft_dtype_bytes (s->out_dtype);
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) +
+         2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
 /* Two products of (s, s, width) a head, half of them masked away. */
@@ -128,14 +128,12 @@ const struct weft_op_info weft_op_info[WEFT_N_OP] = {
 #undef WEFT_OP_ROW
 };
 
-int
-weft_op_kind_find (const char *word)
-{
-  for (int kind = 0; kind < WEFT_N_OP; kind++)
-    if (strcmp (weft_op_info[kind].word, word) == 0)
-      return kind;
-  return -1;
-}
+const char *const weft_op_words[] = {
+#define WEFT_OP_ROW(id, word, ...) word,
+  WEFT_OP_LIST (WEFT_OP_ROW)
+#undef WEFT_OP_ROW
+      NULL
+};
 
 enum weft_lane
 weft_group_lane (enum weft_group_kind kind)

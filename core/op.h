@@ -153,6 +153,5 @@ extern const char *const weft_phase_words[];
 enum weft_reduce { WEFT_REDUCE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_reduce_words[];
 
-/* The kind with this word, or -1. */
-int weft_op_kind_find (const char *word);
+extern const char *const weft_op_words[]; /* NULL-terminated */
 enum weft_lane weft_group_lane (enum weft_group_kind kind);

@@ -46,7 +46,8 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
     [WEFT_EMBED_WEIGHT] = { first ? v : 0, h },
     [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
                                    ? (uint64_t) m->max_position_embeddings
-                                   : 0, h },
+                                   : 0,
+                               h },
     [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
     [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
     [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h },
@@ -139,7 +140,7 @@ lay_out (struct weft_step *s)
 
   for (uint32_t i = 0; i < n; i++) {
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    list[i] = (struct weft_layout_param) { param->rows * param->columns, param->tied };
+    list[i] = (struct weft_layout_param){ param->rows * param->columns, param->tied };
   }
   weft_layout_init (&s->layout, &rule, list, n);
 }
@@ -152,8 +153,8 @@ add_views (struct weft_step *s, uint32_t flat, enum weft_dtype dtype)
   for (uint32_t i = 0; i < s->params->len; i++) {
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     const struct weft_layout_place *place = &s->layout.place[i];
-    uint32_t view = weft_build_view (s->b, flat, place->start * size, (place->end - place->start) * size,
-                                     "view");
+    uint32_t view = weft_build_view (s->b, flat, place->start * size,
+                                     (place->end - place->start) * size, "view");
     struct weft_buf *row = weft_build_buf_at (s->b, view);
     row->name = param->name;
     row->layer = param->layer;
@@ -172,7 +173,8 @@ weft_params_build (struct weft_step *s)
   mark_tied (s);
   lay_out (s);
   s->weights = weft_step_permanent (s, WEFT_BUF_WEIGHTS, s->dtype, s->layout.numel, "weights");
-  s->grads = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->layout.numel, "gradients");
+  s->grads =
+      weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->layout.numel, "gradients");
   s->first_weight_view = add_views (s, s->weights, s->dtype);
   uint32_t first_grad = add_views (s, s->grads, s->grad_dtype);
   for (uint32_t i = 0; i < s->params->len; i++) {
@@ -218,8 +220,9 @@ weft_params_grad_done (struct weft_step *s, uint32_t param, uint32_t target)
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
   if (target != row->grad)
     weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add",
-               (struct weft_shape) { .dim = { row->rows * row->columns },
-                                     .dtype = s->dtype, .out_dtype = s->grad_dtype },
+               (struct weft_shape){ .dim = { row->rows * row->columns },
+                                    .dtype = s->dtype,
+                                    .out_dtype = s->grad_dtype },
                WEFT_USES (WEFT_RW (row->grad), WEFT_R (target)));
   if (s->last_micro)
     weft_ddp_grad_ready (s, param);

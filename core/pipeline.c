@@ -72,12 +72,12 @@ weft_grid_new (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
   weft_grid *grid = g_new (weft_grid, 1);
 
   g_assert (n_ranks > 0 && n_micro > 0 && n_micro <= UINT16_MAX);
-  *grid = (weft_grid) { .n_ranks = n_ranks, .n_chunks = 1, .n_micro = n_micro };
+  *grid = (weft_grid){ .n_ranks = n_ranks, .n_chunks = 1, .n_micro = n_micro };
   grid->n_cell = g_new (uint32_t, n_ranks);
   grid->cell = g_new (struct weft_cell *, n_ranks);
   for (uint32_t rank = 0; rank < n_ranks; rank++) {
     GArray *cells = g_array_new (FALSE, FALSE, sizeof (struct weft_cell));
-    fill[schedule] (grid, rank, cells);
+    fill[schedule](grid, rank, cells);
     grid->n_cell[rank] = cells->len;
     grid->cell[rank] = (struct weft_cell *) (void *) g_array_free (cells, FALSE);
   }
@@ -172,13 +172,13 @@ needs (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell, struc
   uint32_t n = 0, stage = cell_stage (grid, rank, cell), micro = cell->micro;
 
   if (cell_pays (cell, PART_INPUT_GRAD)) {
-    need[n++] = (struct event) { PART_FORWARD, stage, micro };
+    need[n++] = (struct event){ PART_FORWARD, stage, micro };
     if (stage + 1 < n_stages (grid))
-      need[n++] = (struct event) { PART_INPUT_GRAD, stage + 1, micro };
+      need[n++] = (struct event){ PART_INPUT_GRAD, stage + 1, micro };
   } else if (cell_pays (cell, PART_WEIGHT_GRAD)) {
-    need[n++] = (struct event) { PART_INPUT_GRAD, stage, micro };
+    need[n++] = (struct event){ PART_INPUT_GRAD, stage, micro };
   } else if (stage > 0) {
-    need[n++] = (struct event) { PART_FORWARD, stage - 1, micro };
+    need[n++] = (struct event){ PART_FORWARD, stage - 1, micro };
   }
   return n;
 }
@@ -210,7 +210,7 @@ run_cell (struct replay *r, uint32_t rank)
   r->clock[rank] = start + duration (r, cell);
   for (uint32_t part = 0; part < N_PART; part++)
     if (cell_pays (cell, part))
-      r->end[event_index (r->grid, (struct event) { part, stage, cell->micro })] = r->clock[rank];
+      r->end[event_index (r->grid, (struct event){ part, stage, cell->micro })] = r->clock[rank];
   return TRUE;
 }
 
@@ -338,7 +338,7 @@ check_once (const weft_grid *grid, GError **error)
       return FALSE;
   for (uint32_t stage = 0; stage < n_stages (grid); stage++)
     for (uint32_t micro = 0; micro < grid->n_micro; micro++)
-      if (!check_paid (grid, (struct event) { 0, stage, micro }, paid, error))
+      if (!check_paid (grid, (struct event){ 0, stage, micro }, paid, error))
         return FALSE;
   return TRUE;
 }
@@ -364,8 +364,8 @@ event_cell (const weft_grid *grid, struct event e)
   uint32_t rank = e.stage % grid->n_ranks;
   const struct weft_cell *cell = grid->cell[rank];
 
-  while (cell->micro != e.micro || cell_stage (grid, rank, cell) != e.stage
-         || !cell_pays (cell, e.part))
+  while (cell->micro != e.micro || cell_stage (grid, rank, cell) != e.stage ||
+         !cell_pays (cell, e.part))
     cell++;
   return cell;
 }

@@ -16,7 +16,8 @@ kernel_seconds (const weft_plan *plan, struct price_list *list, const weft_progr
   double *at = &list->seconds[(size_t) row->shape * WEFT_N_OP + row->kind];
 
   if (isnan (*at))
-    *at = weft_cost_kernel (&plan->job.cluster, &plan->job.stack, row->kind, &p->shape[row->shape], 0);
+    *at = weft_cost_kernel (&plan->job.cluster, &plan->job.stack, row->kind, &p->shape[row->shape],
+                            0);
   return *at;
 }
 
@@ -39,7 +40,8 @@ copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint3
   struct weft_route route;
 
   weft_fabric_host_route (&plan->fabric, rank, p->op[op].kind == WEFT_OP_COPY_IN, &route);
-  return plan->job.stack.kernel_gap + weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
+  return plan->job.stack.kernel_gap +
+         weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
 }
 
 double
@@ -59,7 +61,8 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   struct weft_coll_shape shape;
   weft_coll_shape_init (&shape, &plan->fabric, &group);
   double seconds = weft_coll_plan (&shape, p->op[op].kind, weft_op_bytes (p, op),
-                                   plan->job.stack.collective_base_latency).seconds;
+                                   plan->job.stack.collective_base_latency)
+                       .seconds;
   weft_coll_shape_release (&shape);
   return seconds;
 }
@@ -69,7 +72,8 @@ static double
 comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
-  uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 | (uint8_t) row->peer;
+  uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 |
+                 (uint8_t) row->peer;
   double *price = g_hash_table_lookup (known, &key);
 
   if (!price) {
@@ -86,7 +90,8 @@ price_program (const weft_plan *plan, const weft_program *p)
   double *seconds = g_new (double, p->n_op + 1);
   size_t n = (size_t) p->n_shape * WEFT_N_OP;
   struct price_list list = { g_new (double, n + 1) };
-  g_autoptr (GHashTable) known = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+  g_autoptr (GHashTable) known =
+      g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
 
   for (size_t i = 0; i < n; i++)
     list.seconds[i] = NAN;
@@ -110,7 +115,8 @@ gboolean
 weft_plan_check (const weft_plan *plan, GError **error)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++)
-    if (!weft_check_program (plan->role[role], error) || !weft_check_addresses (plan->role[role], error))
+    if (!weft_check_program (plan->role[role], error) ||
+        !weft_check_addresses (plan->role[role], error))
       return FALSE;
   return weft_check_roles (&plan->mesh, plan->role, error);
 }
@@ -121,8 +127,9 @@ weft_plan_new (const struct weft_job *job, GError **error)
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
   plan->job = *job;
-  plan->mesh = weft_mesh_make (job->strategy.tensor_model_parallel_size, job->strategy.context_parallel_size,
-                               weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
+  plan->mesh =
+      weft_mesh_make (job->strategy.tensor_model_parallel_size, job->strategy.context_parallel_size,
+                      weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
   plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
@@ -167,8 +174,8 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
 uint64_t
 weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
 {
-  return plan->memory[role].planned[WEFT_POOL_DEVICE] + plan->memory[role].planned[WEFT_POOL_SYMMETRIC] +
-         weft_plan_reserved_bytes (plan, role);
+  return plan->memory[role].planned[WEFT_POOL_DEVICE] +
+         plan->memory[role].planned[WEFT_POOL_SYMMETRIC] + weft_plan_reserved_bytes (plan, role);
 }
 
 uint64_t

@@ -185,7 +185,8 @@ weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_sha
   g_array_append_vals (b->op, &full, 1);
   g_array_append_vals (b->pos, &pos, 1);
   g_array_set_size (b->before, op + 1);
-  begin_order (before_row (b, op), previous == WEFT_NO_OP ? NULL : before_row (b, previous), &full, pos);
+  begin_order (before_row (b, op), previous == WEFT_NO_OP ? NULL : before_row (b, previous), &full,
+               pos);
   b->last[row->lane] = op;
   return op;
 }

@@ -194,5 +194,6 @@ weft_ordered (const weft_program *p, const uint32_t *before, uint32_t first, uin
 /* ------------------------------------------------------------------------ text */
 
 /* Prints the whole program; weft_program_parse() inverts it exactly.  Caller frees. */
+#define WEFT_PROGRAM_TEXT_VERSION 1
 char *weft_program_print (const weft_program *program);
 weft_program *weft_program_parse (const char *text, const char *name, GError **error);

@@ -26,10 +26,10 @@ struct post {
 struct run {
   const struct weft_replay *r;
   const weft_actors *a;
-  struct lane *lanes;       /* [actor][lane] */
-  struct meeting *meetings; /* [comm] */
+  struct lane *lanes;         /* [actor][lane] */
+  struct meeting *meetings;   /* [comm] */
   struct post *sends, *recvs; /* [actor][direction]: towards (send) or from (recv) peer +1, -1 */
-  GArray *dirty;            /* actors to advance */
+  GArray *dirty;              /* actors to advance */
   gboolean *is_dirty;
   GError *error;
 };
@@ -99,7 +99,8 @@ group_end (const weft_program *p, enum weft_lane lane, uint32_t first)
 static void
 disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
 {
-  g_autofree char *one = weft_op_label (program_of (x, a), op_a), *two = weft_op_label (program_of (x, b), op_b);
+  g_autofree char *one = weft_op_label (program_of (x, a), op_a),
+                  *two = weft_op_label (program_of (x, b), op_b);
 
   if (!x->error)
     weft_bad_input (&x->error,
@@ -122,12 +123,14 @@ same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uin
   const weft_program *p = program_of (x, a), *q = program_of (x, b);
   const struct weft_op *i = &p->op[op_a], *j = &q->op[op_b];
 
-  return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group && i->micro == j->micro &&
-         strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
+  return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group &&
+         i->micro == j->micro && strcmp (p->name[i->name], q->name[j->name]) == 0 &&
+         same_shape (x, a, op_a, b, op_b);
 }
 
 static void
-finish_collective (struct run *x, struct meeting *m, const struct weft_comm *comm, enum weft_lane lane)
+finish_collective (struct run *x, struct meeting *m, const struct weft_comm *comm,
+                   enum weft_lane lane)
 {
   double end = m->ready + cost (x, m->first_actor, m->first_op);
 
@@ -140,7 +143,7 @@ finish_collective (struct run *x, struct meeting *m, const struct weft_comm *com
     l->posted = FALSE;
     mark (x, actor);
   }
-  *m = (struct meeting) { 0 };
+  *m = (struct meeting){ 0 };
 }
 
 static void
@@ -205,12 +208,13 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   struct post *theirs = &(sends ? x->recvs : x->sends)[2 * peer + !direction];
 
   if (theirs->op == WEFT_NO_OP) {
-    *mine = (struct post) { op, ready };
+    *mine = (struct post){ op, ready };
     return;
   }
   uint32_t other = theirs->op;
   const struct weft_op *row2 = &program_of (x, peer)->op[other];
-  if (row->micro != row2->micro || row->phase != row2->phase || !same_shape (x, actor, op, peer, other))
+  if (row->micro != row2->micro || row->phase != row2->phase ||
+      !same_shape (x, actor, op, peer, other))
     disagree (x, actor, op, peer, other);
   double begin = MAX (ready, theirs->ready);
   double end = begin + (sends ? cost (x, actor, op) : cost (x, peer, other));
@@ -294,8 +298,9 @@ report_deadlock (struct run *x)
         continue;
       uint32_t op = p->lane_ops[lane][cursor];
       g_autofree char *text = weft_op_label (p, op);
-      g_string_append_printf (who, "%srole %u lane %s at op %u (%s %s)", listed++ ? "; " : "", p->role,
-                              weft_lane_words[lane], op, weft_op_info[p->op[op].kind].word, text);
+      g_string_append_printf (who, "%srole %u lane %s at op %u (%s %s)", listed++ ? "; " : "",
+                              p->role, weft_lane_words[lane], op, weft_op_info[p->op[op].kind].word,
+                              text);
     }
   if (listed)
     weft_bad_input (&x->error, "everybody waits: %s", who->str);

@@ -125,7 +125,8 @@ zero (struct weft_step *s)
   weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, s->layout.numel),
              WEFT_USES (WEFT_W (s->grads)));
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (s->loss)));
-  weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (s->squares)));
+  weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (s->squares)));
 }
 
 static void
@@ -177,10 +178,9 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     weft_exchange (s, i ? &cell[i - 1] : NULL, &cell[i]);
     if (forward)
       load_ahead (s, cell, n, i);
-    s->at = (struct weft_op) { .layer = WEFT_NO_LAYER,
-                               .micro = cell[i].micro,
-                               .chunk = cell[i].chunk,
-                               .phase = cell[i].phase };
+    s->at = (struct weft_op){
+      .layer = WEFT_NO_LAYER, .micro = cell[i].micro, .chunk = cell[i].chunk, .phase = cell[i].phase
+    };
     s->last_micro = !forward && ++backwards == s->n_micro;
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
   }
@@ -198,14 +198,16 @@ begin (struct weft_step *s)
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
   s->dtype = job->train.precision;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
-  s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE ? s->dtype : (enum weft_dtype) s->strategy->pipeline_dtype;
+  s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
+                     ? s->dtype
+                     : (enum weft_dtype) s->strategy->pipeline_dtype;
   weft_step_layers (job, s->mesh, s->role, &s->first_layer, &s->n_layers);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
   s->exchange = WEFT_NO_OP;
-  s->at = (struct weft_op) { .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
+  s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
 
 static void

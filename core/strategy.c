@@ -3,23 +3,64 @@
 
 static const struct weft_field knobs[] = {
 #define KNOB_INT(id, def_, lo_, hi_, source_, affects_, aliases_, doc_)                            \
-  { .name = #id, .type = WEFT_TYPE_INT, .def = def_, .lo = lo_, .hi = hi_, .unit = "",             \
-    .source = source_, .affects = affects_, .aliases = aliases_, .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_INT,                                                                         \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = "",                                                                                    \
+    .source = source_,                                                                             \
+    .affects = affects_,                                                                           \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_ },
 #define KNOB_REAL(id, def_, lo_, hi_, source_, affects_, aliases_, doc_)                           \
-  { .name = #id, .type = WEFT_TYPE_REAL, .def = def_, .lo = lo_, .hi = hi_, .unit = "",            \
-    .source = source_, .affects = affects_, .aliases = aliases_, .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_REAL,                                                                        \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = "",                                                                                    \
+    .source = source_,                                                                             \
+    .affects = affects_,                                                                           \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_ },
 #define KNOB_BOOL(id, def_, source_, affects_, aliases_, doc_)                                     \
-  { .name = #id, .type = WEFT_TYPE_BOOL, .def = def_, .unit = "", .source = source_,               \
-    .affects = affects_, .aliases = aliases_, .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_BOOL,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .source = source_,                                                                             \
+    .affects = affects_,                                                                           \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_ },
 #define KNOB_WORD(id, def_, words_, source_, affects_, aliases_, doc_)                             \
-  { .name = #id, .type = WEFT_TYPE_WORD, .def = def_, .unit = "", .words = words_,                 \
-    .source = source_, .affects = affects_, .aliases = aliases_, .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_WORD,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .words = words_,                                                                               \
+    .source = source_,                                                                             \
+    .affects = affects_,                                                                           \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_ },
 #define KNOB_TEXT(id, def_, source_, affects_, aliases_, doc_)                                     \
-  { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .unit = "", .source = source_,               \
-    .affects = affects_, .aliases = aliases_, .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_TEXT,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .source = source_,                                                                             \
+    .affects = affects_,                                                                           \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_ },
 #define KNOB_METHOD(id, source_, affects_, aliases_, doc_)                                         \
-  { .name = #id, .type = WEFT_TYPE_METHOD, .def = "", .unit = "", .source = source_,               \
-    .affects = affects_, .aliases = aliases_, .doc = doc_ },
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_METHOD,                                                                      \
+    .def = "",                                                                                     \
+    .unit = "",                                                                                    \
+    .source = source_,                                                                             \
+    .affects = affects_,                                                                           \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_ },
 #include "core/strategy.def"
 };
 

@@ -327,7 +327,7 @@ write_waits (struct trace *tr, uint32_t row, uint32_t op)
 
   for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
     if (p->op[p->deps[d]].lane != p->op[op].lane)
-      write_arrow (tr, (struct end) { row, p->deps[d] }, (struct end) { row, op }, "wait");
+      write_arrow (tr, (struct end){ row, p->deps[d] }, (struct end){ row, op }, "wait");
 }
 
 /* A transfer starts and ends at both stages together: the arrow leads from begin to end. */
@@ -364,7 +364,7 @@ write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
     uint32_t got = next_transfer (program_of (tr, to), WEFT_OP_RECV, -peer, &got_at);
     if (sent == WEFT_NO_OP || got == WEFT_NO_OP)
       return;
-    write_transfer (tr, (struct end) { from, sent }, (struct end) { to, got });
+    write_transfer (tr, (struct end){ from, sent }, (struct end){ to, got });
   }
 }
 

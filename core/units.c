@@ -32,7 +32,8 @@ weft_units_parse (const char *text, const char *unit, double *out, GError **erro
   double value = g_ascii_strtod (text, &rest);
 
   if (rest == text || !isfinite (value))
-    return weft_bad_input (error, "found \"%s\", wanted a number%s%s", text, *unit ? " in " : "", unit);
+    return weft_bad_input (error, "found \"%s\", wanted a number%s%s", text, *unit ? " in " : "",
+                           unit);
   while (*rest == ' ')
     rest++;
   for (size_t i = 0; i < G_N_ELEMENTS (prefixes); i++) {
@@ -43,7 +44,8 @@ weft_units_parse (const char *text, const char *unit, double *out, GError **erro
       return TRUE;
     }
   }
-  return weft_bad_input (error, "found \"%s\", wanted a number%s%s", text, *unit ? " in " : "", unit);
+  return weft_bad_input (error, "found \"%s\", wanted a number%s%s", text, *unit ? " in " : "",
+                         unit);
 }
 
 char *

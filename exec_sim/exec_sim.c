@@ -54,7 +54,8 @@ traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
   const weft_plan *plan = x->base.plan;
 
   if (!comm->known) {
-    struct weft_group g = weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
+    struct weft_group g =
+        weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
     weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
     comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
     comm->known = TRUE;
@@ -74,7 +75,8 @@ traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
 static double
 round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t, uint32_t round)
 {
-  double base = t->latency - t->steps_local * shape->local_latency - t->steps_remote * shape->remote_latency;
+  double base =
+      t->latency - t->steps_local * shape->local_latency - t->steps_remote * shape->remote_latency;
   double step = round < t->steps_remote ? shape->remote_latency : shape->local_latency;
   return step + (round == 0 ? base : 0);
 }
@@ -122,7 +124,7 @@ finish_collective (struct sim *x, uint32_t c)
 
   compare_alone (x, now - m->begin, m->traffic.seconds);
   double begin = m->begin;
-  *m = (struct sim_meeting) { 0 };
+  *m = (struct sim_meeting){ 0 };
   for (uint32_t i = 0; i < comm->n_actor; i++) {
     uint32_t actor = comm->actor[i], lane = weft_group_lane (comm->kind);
     struct sim_lane *l = sim_lane_at (x, actor, lane);
@@ -275,7 +277,8 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
   start_flow (x, actor, p->op[op].kind == WEFT_OP_COPY_IN ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
-              weft_op_bytes (p, op), plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
+              weft_op_bytes (p, op), plan->job.stack.kernel_gap,
+              sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
 static void
@@ -286,7 +289,8 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
   uint32_t op = p->lane_ops[lane][l->cursor];
 
   x->t->end[actor][op] = weft_bridge_now ();
-  compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op], x->base.plan->seconds[p->role][op]);
+  compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op],
+                 x->base.plan->seconds[p->role][op]);
   l->cursor++;
   l->posted = FALSE;
   advance (x, actor);
@@ -390,7 +394,7 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   struct sim *x = g_new0 (struct sim, 1);
   weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
 
-  x->base = (weft_exec) { .ops = &weft_exec_sim, .plan = plan, .actors = a };
+  x->base = (weft_exec){ .ops = &weft_exec_sim, .plan = plan, .actors = a };
   x->step_by_step = options->step_by_step;
   x->lane = g_new0 (struct sim_lane, (size_t) a->n * WEFT_N_LANE);
   x->meeting = g_new0 (struct sim_meeting, a->n_comm + 1);

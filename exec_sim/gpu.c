@@ -70,7 +70,8 @@ make_prefix (const struct sim *x, const weft_program *p, uint32_t sms_taken)
     const struct weft_op *op = &p->op[p->lane_ops[WEFT_LANE_GPU][i]];
     double *at = &price[(size_t) op->shape * WEFT_N_OP + op->kind];
     if (isnan (*at))
-      *at = weft_cost_kernel (&job->cluster, &job->stack, op->kind, &p->shape[op->shape], sms_taken);
+      *at =
+          weft_cost_kernel (&job->cluster, &job->stack, op->kind, &p->shape[op->shape], sms_taken);
     prefix[i + 1] = prefix[i] + *at;
   }
   return prefix;

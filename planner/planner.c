@@ -30,7 +30,8 @@ lower_bound (const struct weft_job *job)
   double flops = weft_model_flops_per_token (&job->model, TRUE);
   double head = 6.0 * job->model.vocab_size * job->model.hidden_size;
   double m = weft_job_microbatches (job), p = job->strategy.pipeline_model_parallel_size;
-  double rate = job->train.precision == WEFT_FP32 ? job->cluster.f.gpu_fp32 : job->cluster.f.gpu_bf16;
+  double rate =
+      job->train.precision == WEFT_FP32 ? job->cluster.f.gpu_fp32 : job->cluster.f.gpu_bf16;
 
   if (job->strategy.recompute_granularity == WEFT_RECOMPUTE_FULL)
     flops += (flops - head) / 3;
@@ -62,7 +63,7 @@ sample (const struct weft_job *job, struct sample *out, GError **error)
   g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &folded, error);
   if (!t)
     return FALSE;
-  *out = (struct sample) { t->seconds, weft_plan_worst_bytes (plan) };
+  *out = (struct sample){ t->seconds, weft_plan_worst_bytes (plan) };
   return TRUE;
 }
 
@@ -187,7 +188,8 @@ collect (struct searcher *s)
 
   sort (s);
   search->n = s->all->len;
-  search->candidate = (struct weft_candidate *) (void *) g_array_free (g_steal_pointer (&s->all), FALSE);
+  search->candidate =
+      (struct weft_candidate *) (void *) g_array_free (g_steal_pointer (&s->all), FALSE);
   for (uint32_t i = 0; i < search->n; i++)
     search->by_fate[search->candidate[i].fate]++;
   if (search->by_fate[WEFT_FATE_SIMULATED])
@@ -196,9 +198,12 @@ collect (struct searcher *s)
 }
 
 weft_search *
-weft_search_run (const struct weft_job *job, const struct weft_search_options *options, GError **error)
+weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
+                 GError **error)
 {
-  struct searcher s = { .options = options, .all = weft_space_enumerate (job), .best_clock = INFINITY };
+  struct searcher s = { .options = options,
+                        .all = weft_space_enumerate (job),
+                        .best_clock = INFINITY };
   gint64 start = g_get_monotonic_time ();
   gboolean ok = TRUE;
 

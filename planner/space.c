@@ -139,7 +139,8 @@ enumerate (struct weft_job *job, size_t depth, GArray *out)
     return;
   }
   const struct axis *axis = &axes[depth];
-  union weft_value *at = axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
+  union weft_value *at =
+      axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
   if (is_fixed (job, axis)) {
     enumerate (job, depth + 1, out);
     return;

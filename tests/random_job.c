@@ -60,8 +60,8 @@ pick (GRand *rand, const uint32_t *from, uint32_t n)
 }
 
 #define PICK(rand, ...)                                                                            \
-  pick (rand, (const uint32_t[]) { __VA_ARGS__ },                                                  \
-        sizeof ((const uint32_t[]) { __VA_ARGS__ }) / sizeof (uint32_t))
+  pick (rand, (const uint32_t[]){ __VA_ARGS__ },                                                   \
+        sizeof ((const uint32_t[]){ __VA_ARGS__ }) / sizeof (uint32_t))
 
 static void
 add (GString *words, const char *key, uint32_t value)

@@ -1,16 +1,16 @@
 /* random_job.h - jobs for tests: from words, or at random.
  *
- * Words are the flags of the command line without their dashes: "model=llama-nano gpus=8 bf16=true".
- * A random job is such words too, so a test that fails prints what to give to `weft plan`. */
+ * Words are the flags of the command line without their dashes: "model=llama-nano gpus=8".  A
+ * random job is such words too, so a test that fails prints what to give to `weft plan`. */
 #pragma once
 #include "core/plan.h"
 
 /* FALSE with the message a user would get: a word is unknown, or the job breaks a rule. */
 gboolean weft_test_job (const char *words, struct weft_job *job, GError **error);
 
-/* The proved plan of these words; fails the test when there is none.  `words` is a printf format. */
+/* The proved plan of these words, a printf format; fails the test when there is none. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
 /* Words of a small job over everything a program is built from: model shapes, clusters, batches,
- * pipeline, data parallel and recompute knobs.  A few break a rule. */
+ * pipeline, data parallel and recompute knobs.  A few break a rule.  Caller frees. */
 char *weft_random_job (GRand *rand);

@@ -1,5 +1,5 @@
-/* The proofs of check.h, one by one, on programs of a few ops: the smallest that breaks each, its whole
- * message, and the smallest change that mends it. */
+/* The proofs of check.h, one by one, on programs of a few ops: the smallest that breaks each, its
+ * whole message, and the smallest change that mends it. */
 #include "core/check.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,14 +12,14 @@
 #define HEAD(role, of)                                                                             \
   "program 1 role " role " of " of "\n"                                                            \
   "name 0 \"a\"\nname 1 \"b\"\nname 2 \"c\"\nname 3 \"d\"\n"                                       \
-  "name 4 \"x\"\nname 5 \"y\"\nname 6 \"p\"\nname 7 \"v\"\nname 8 \"w\"\nname 9 \"q\"\n"            \
+  "name 4 \"x\"\nname 5 \"y\"\nname 6 \"p\"\nname 7 \"v\"\nname 8 \"w\"\nname 9 \"q\"\n"           \
   "shape 0 fp32 64\nshape 1 fp32 63\nshape 2 bf16 64\n"
 #define BUFS(x_at, y_at, p_at)                                                                     \
-  "buf 0 activations device fp32 \"x\" bytes 256 at " x_at "\n"                                     \
-  "buf 1 activations device fp32 m1 \"y\" bytes 256 at " y_at "\n"                                  \
-  "buf 2 weights device fp32 \"p\" bytes 256 at " p_at " permanent\n"                               \
-  "buf 3 weights device fp32 \"v\" bytes 128 at 0 in 2 permanent\n"                                 \
-  "buf 4 weights device fp32 \"w\" bytes 128 at 64 in 2 permanent\n"                                \
+  "buf 0 activations device fp32 \"x\" bytes 256 at " x_at "\n"                                    \
+  "buf 1 activations device fp32 m1 \"y\" bytes 256 at " y_at "\n"                                 \
+  "buf 2 weights device fp32 \"p\" bytes 256 at " p_at " permanent\n"                              \
+  "buf 3 weights device fp32 \"v\" bytes 128 at 0 in 2 permanent\n"                                \
+  "buf 4 weights device fp32 \"w\" bytes 128 at 64 in 2 permanent\n"                               \
   "buf 5 weights device fp32 \"q\" bytes 128 at 128 in 2 permanent\n"
 #define ONE HEAD ("0", "1") BUFS ("256", "512", "0")
 #define END "end\n"
@@ -58,8 +58,8 @@ check_each (const struct sample *samples, size_t n,
 }
 
 #define CHECK_EACH(check, ...)                                                                     \
-  check_each ((const struct sample[]) { __VA_ARGS__ },                                             \
-              sizeof ((const struct sample[]) { __VA_ARGS__ }) / sizeof (struct sample), check)
+  check_each ((const struct sample[]){ __VA_ARGS__ },                                              \
+              sizeof ((const struct sample[]){ __VA_ARGS__ }) / sizeof (struct sample), check)
 
 /* --------------------------------------------------------------------- uses */
 
@@ -67,95 +67,101 @@ static void
 a_read_needs_a_write_before_it (void **state)
 {
   (void) state;
-  CHECK_EACH (weft_check_program,
-              { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r0 w1\n" END,
-                "role 0: op 0 (a) reads buffer 0 (x) before anything wrote it" },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F m1 c0 \"b\" s0 uses r0 r1\n" END,
-                "role 0: op 1 (b m1) reads buffer 1 (y m1) before anything wrote it" },
-              { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
-                "role 0: op 0 (L7 a) reads buffer 0 (x) before anything wrote it" },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
-              /* What is permanent was made before the step; an absent operand is no use. */
-              { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
+  CHECK_EACH (
+      weft_check_program,
+      { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r0 w1\n" END,
+        "role 0: op 0 (a) reads buffer 0 (x) before anything wrote it" },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F m1 c0 \"b\" s0 uses r0 r1\n" END,
+        "role 0: op 1 (b m1) reads buffer 1 (y m1) before anything wrote it" },
+      { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
+        "role 0: op 0 (L7 a) reads buffer 0 (x) before anything wrote it" },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
+      /* What is permanent was made before the step; an absent operand is no use. */
+      { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
 }
 
 static void
 lanes_that_touch_one_buffer_need_an_order (void **state)
 {
   (void) state;
-  CHECK_EACH (weft_check_program,
-              /* read after write, write after read, write after write */
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r0\n" END,
-                "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
-              { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w2\n" END,
-                "role 0: op 0 (a) and op 1 (b) both touch buffer 2 (p), and nothing orders them: a race" },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w0\n" END,
-                "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 d2h copy_out F c0 \"b\" s0 uses r0 after 0\n" END },
-              /* Two that only read need none. */
-              { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r2\n" END },
-              /* One lane is order enough. */
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu zero F c0 \"b\" s0 uses w0\n" END });
+  CHECK_EACH (
+      weft_check_program,
+      /* read after write, write after read, write after write */
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r0\n" END,
+        "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
+      { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w2\n" END,
+        "role 0: op 0 (a) and op 1 (b) both touch buffer 2 (p), and nothing orders them: a race" },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w0\n" END,
+        "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 d2h copy_out F c0 \"b\" s0 uses r0 after 0\n" END },
+      /* Two that only read need none. */
+      { ONE
+        "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r2\n" END },
+      /* One lane is order enough. */
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu zero F c0 \"b\" s0 uses w0\n" END });
 }
 
 static void
 order_may_pass_through_other_lanes (void **state)
 {
   (void) state;
-  CHECK_EACH (weft_check_program,
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 gpu zero F c0 \"b\" s0 uses w1\n"
-                    "op 2 dp all_reduce G c0 \"c\" s0 over dp uses rw1 after 1\n"
-                    "op 3 d2h copy_out F c0 \"d\" s0 uses r0 after 2\n" END },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw2\n"
-                    "op 2 gpu zero F c0 \"c\" s0 uses w1 after 1\n"
-                    "op 3 d2h copy_out F c0 \"d\" s0 uses r0 after 1\n" END,
-                "role 0: op 0 (a) and op 3 (d) both touch buffer 0 (x), and nothing orders them: a race" });
+  CHECK_EACH (
+      weft_check_program,
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 gpu zero F c0 \"b\" s0 uses w1\n"
+            "op 2 dp all_reduce G c0 \"c\" s0 over dp uses rw1 after 1\n"
+            "op 3 d2h copy_out F c0 \"d\" s0 uses r0 after 2\n" END },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw2\n"
+            "op 2 gpu zero F c0 \"c\" s0 uses w1 after 1\n"
+            "op 3 d2h copy_out F c0 \"d\" s0 uses r0 after 1\n" END,
+        "role 0: op 0 (a) and op 3 (d) both touch buffer 0 (x), and nothing orders them: a race" });
 }
 
 static void
 views_race_where_they_overlap (void **state)
 {
   (void) state;
-  CHECK_EACH (weft_check_program,
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
-                    "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4\n" END,
-                "role 0: op 0 (a) and op 1 (b) both touch buffer 4 (w), and nothing orders them: a race" },
-              /* 64 bytes further they only touch. */
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
-                    "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
-              /* The whole is every part of it. */
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
-                    "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
-                "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
-                    "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4 after 0\n" END });
+  CHECK_EACH (
+      weft_check_program,
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
+            "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4\n" END,
+        "role 0: op 0 (a) and op 1 (b) both touch buffer 4 (w), and nothing orders them: a race" },
+      /* 64 bytes further they only touch. */
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
+            "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
+      /* The whole is every part of it. */
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
+            "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
+        "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
+            "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4 after 0\n" END });
 }
 
 static void
 ops_of_one_group_run_at_once (void **state)
 {
   (void) state;
-  CHECK_EACH (weft_check_program,
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
-                    "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w0\n" END,
-                "role 0: op 1 (b) and op 2 (c) both touch buffer 0 (x), and nothing orders them: a race" },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
-                    "op 2 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n" END },
-              /* The next on the lane waits for all of the group, and so does who waits for one of it. */
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
-                    "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
-                    "op 3 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n"
-                    "op 4 gpu zero F c0 \"d\" s0 uses w1 after 2\n" END },
-              { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
-                    "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
-                    "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
-                    "op 3 gpu zero F c0 \"d\" s0 uses w0 after 2\n" END });
+  CHECK_EACH (
+      weft_check_program,
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
+            "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w0\n" END,
+        "role 0: op 1 (b) and op 2 (c) both touch buffer 0 (x), and nothing orders them: a race" },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
+            "op 2 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n" END },
+      /* The next on the lane waits for all of the group, and so does who waits for one of it. */
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
+            "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
+            "op 3 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n"
+            "op 4 gpu zero F c0 \"d\" s0 uses w1 after 2\n" END },
+      { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
+            "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
+            "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
+            "op 3 gpu zero F c0 \"d\" s0 uses w0 after 2\n" END });
 }
 
 /* ---------------------------------------------------------------- addresses */
@@ -167,36 +173,38 @@ ops_of_one_group_run_at_once (void **state)
 static void
 bytes_are_handed_over_after_their_last_use (void **state)
 {
-  static const char early[] = "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 1 still "
-                              "uses the old one when op 2 may start";
+  static const char early[] =
+      "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 1 still "
+      "uses the old one when op 2 may start";
   (void) state;
-  CHECK_EACH (weft_check_addresses,
-              { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END, early },
-              { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
-              { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
-              { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
-              { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
-              /* Side by side nothing is handed over. */
-              { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
-              /* A later use of the old buffer is no handing over at all. */
-              { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
-                             "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
-                "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 3 still uses the old one "
-                "when op 2 may start" });
+  CHECK_EACH (
+      weft_check_addresses, { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END, early },
+      { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
+      { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
+      { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
+      { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
+      /* Side by side nothing is handed over. */
+      { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
+      /* A later use of the old buffer is no handing over at all. */
+      { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
+                     "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
+        "role 0: buffer 1 (y m1) takes the place of buffer 0 (x), but op 3 still uses the old one "
+        "when op 2 may start" });
 }
 
 static void
 nothing_shares_bytes_with_what_is_permanent (void **state)
 {
   (void) state;
-  CHECK_EACH (weft_check_addresses,
-              { HEAD ("0", "1") BUFS ("128", "512", "0") FIRST END,
-                "role 0: buffer 2 (p) takes the place of buffer 0 (x), but op 1 still uses the old one "
-                "when op 0 may start" },
-              { HEAD ("0", "1") BUFS ("512", "128", "0") FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END,
-                "role 0: buffer 1 (y m1) takes the place of buffer 2 (p), but op 2 still uses the old one "
-                "when op 2 may start" },
-              { HEAD ("0", "1") BUFS ("256", "512", "0") FIRST END });
+  CHECK_EACH (
+      weft_check_addresses,
+      { HEAD ("0", "1") BUFS ("128", "512", "0") FIRST END,
+        "role 0: buffer 2 (p) takes the place of buffer 0 (x), but op 1 still uses the old one "
+        "when op 0 may start" },
+      { HEAD ("0", "1") BUFS ("512", "128", "0") FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END,
+        "role 0: buffer 1 (y m1) takes the place of buffer 2 (p), but op 2 still uses the old one "
+        "when op 2 may start" },
+      { HEAD ("0", "1") BUFS ("256", "512", "0") FIRST END });
 }
 
 /* -------------------------------------------------------------------- roles */
@@ -274,9 +282,11 @@ a_send_needs_its_receive (void **state)
                "everybody waits: role 1 lane pp at op 0 (recv b m0)");
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\n", "op 0 " RECV ("b", "s1", "-1") "\n",
                "role 1 issues recv b m0 (op 0) where role 0 issues send a m0 (op 0)" AGREE);
-  check_roles ("op 0 " SEND ("a", "s0", "+1") "\n", "op 0 pp recv F m1 c0 \"b\" s0 over pp peer -1\n",
+  check_roles ("op 0 " SEND ("a", "s0", "+1") "\n",
+               "op 0 pp recv F m1 c0 \"b\" s0 over pp peer -1\n",
                "role 1 issues recv b m1 (op 0) where role 0 issues send a m0 (op 0)" AGREE);
-  check_roles ("op 0 " SEND ("a", "s0", "+1") "\n", "op 0 pp recv B m0 c0 \"b\" s0 over pp peer -1\n",
+  check_roles ("op 0 " SEND ("a", "s0", "+1") "\n",
+               "op 0 pp recv B m0 c0 \"b\" s0 over pp peer -1\n",
                "role 1 issues recv b m0 (op 0) where role 0 issues send a m0 (op 0)" AGREE);
 }
 
@@ -284,9 +294,10 @@ static void
 two_that_send_first_wait_for_ever_unless_grouped (void **state)
 {
   (void) state;
-  check_roles ("op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") "\n",
-               "op 0 " SEND ("c", "s0", "-1") "\nop 1 " RECV ("d", "s0", "-1") "\n",
-               "everybody waits: role 0 lane pp at op 0 (send a m0); role 1 lane pp at op 0 (send c m0)");
+  check_roles (
+      "op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") "\n",
+      "op 0 " SEND ("c", "s0", "-1") "\nop 1 " RECV ("d", "s0", "-1") "\n",
+      "everybody waits: role 0 lane pp at op 0 (send a m0); role 1 lane pp at op 0 (send c m0)");
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") " grouped\n",
                "op 0 " SEND ("c", "s0", "-1") "\nop 1 " RECV ("d", "s0", "-1") " grouped\n", NULL);
   check_roles ("op 0 " SEND ("a", "s0", "+1") "\nop 1 " RECV ("b", "s0", "+1") "\n",
@@ -297,9 +308,10 @@ two_that_send_first_wait_for_ever_unless_grouped (void **state)
 static void
 crossed_orders_of_two_lanes_wait_for_ever (void **state)
 {
-  static const char sends_last[] = "op 0 " SUM ("a", "s0") "op 1 " SEND ("b", "s0", "+1") " after 0\n";
-  static const char receives_first[] =
-      "op 0 " RECV ("c", "s0", "-1") "\nop 1 world all_reduce O c0 \"a\" s0 over world uses rw2 after 0\n";
+  static const char sends_last[] =
+      "op 0 " SUM ("a", "s0") "op 1 " SEND ("b", "s0", "+1") " after 0\n";
+  static const char receives_first[] = "op 0 " RECV (
+      "c", "s0", "-1") "\nop 1 world all_reduce O c0 \"a\" s0 over world uses rw2 after 0\n";
   (void) state;
   check_roles (sends_last, receives_first,
                "everybody waits: role 0 lane pp at op 1 (send b m0); role 0 lane world at op 0 "

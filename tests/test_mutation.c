@@ -1,10 +1,10 @@
-/* Damage to good plans.  Every single dependency is removed in turn, and every other row that the
- * proofs of check.h stand on is bent: what a second, slow and simple judge finds wrong, they must
- * refuse, and what it finds harmless they must let pass.
+/* Damage to good plans.  Every single dependency is removed in turn, and other rows that the proofs
+ * of check.h stand on are bent: what a second, slow and simple judge finds wrong, they must refuse,
+ * and what it finds harmless they must let pass.
  *
- * The judge knows two facts of program.h: lanes run in op order, and an op waits for its dependencies.
- * From them it computes which ops have ended when an op starts, and compares that with what all pairs
- * of uses ask for: all O(n^2) of them, one by one. */
+ * The judge knows two facts of program.h: lanes run in op order, and an op waits for its
+ * dependencies.  From them it computes which ops have ended when an op starts, and compares that
+ * with what pairs of uses ask for: all O(n^2) of them, one by one. */
 #include "core/check.h"
 #include "random_job.h"
 #include <setjmp.h>
@@ -17,19 +17,23 @@
 #define TINY                                                                                       \
   "num_layers=4 hidden_size=16 num_attention_heads=2 kv_channels=8 ffn_hidden_size=32 "            \
   "vocab_size=64 seq_length=16 activation=swiglu precision=bf16 topology=dgx-h100 "
-#define BOTH_OVERLAPS "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+#define BOTH_OVERLAPS                                                                              \
+  "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
 
 static const char *const jobs[] = {
   TINY "gpus=1 global_batch_size=2",
   TINY "gpus=4 global_batch_size=8",
   TINY "gpus=4 global_batch_size=8 overlap_grad_reduce=true bucket_size=2000",
-  TINY "gpus=4 global_batch_size=8 " BOTH_OVERLAPS "bucket_size=2000 gradient_accumulation_fusion=true",
+  TINY "gpus=4 global_batch_size=8 " BOTH_OVERLAPS
+       "bucket_size=2000 gradient_accumulation_fusion=true",
   TINY "gpus=4 global_batch_size=8 " BOTH_OVERLAPS "bucket_size=1 grad_reduce_in_fp32=true "
        "share_embeddings_and_output_weights=true",
-  TINY "gpus=8 global_batch_size=16 pipeline_model_parallel_size=2 " BOTH_OVERLAPS
-       "bucket_size=2000 recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+  TINY
+  "gpus=8 global_batch_size=16 pipeline_model_parallel_size=2 " BOTH_OVERLAPS
+  "bucket_size=2000 recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
   TINY "gpus=8 global_batch_size=16 pipeline_model_parallel_size=2 overlap_grad_reduce=true "
-       "batch_p2p_sync=false bucket_size=2000 share_embeddings_and_output_weights=true pipeline_schedule=gpipe",
+       "batch_p2p_sync=false bucket_size=2000 share_embeddings_and_output_weights=true "
+       "pipeline_schedule=gpipe",
   TINY "gpus=8 global_batch_size=16 pipeline_model_parallel_size=4 " BOTH_OVERLAPS
        "bucket_size=3000 share_embeddings_and_output_weights=true deallocate_pipeline_outputs=true "
        "batch_p2p_sync=false",
@@ -105,7 +109,7 @@ static struct relation
 relation_new (uint32_t n)
 {
   uint32_t words = n / 64 + 1;
-  return (struct relation) { n, words, g_new0 (uint64_t, (size_t) n * words + 1) };
+  return (struct relation){ n, words, g_new0 (uint64_t, (size_t) n * words + 1) };
 }
 
 static uint64_t *
@@ -153,7 +157,7 @@ after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
     put (known, op, p->lane_ops[p->op[dep].lane][i]);
 }
 
-/* What must have ended when `op` starts: what its group waits for, and what came before it on its lane. */
+/* What must have ended when `op` starts: what its group waits for, and its lane before that. */
 static void
 learn (struct relation *known, const weft_program *p, uint32_t op)
 {
@@ -237,7 +241,8 @@ share_address (const weft_program *p, uint32_t a, uint32_t b)
 
 /* All uses of one before all uses of the other; FALSE when both live at once. */
 static gboolean
-ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, uint32_t old, uint32_t new)
+ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, uint32_t old,
+                 uint32_t new)
 {
   GArray *before = all->pdata[old], *then = all->pdata[new];
 
@@ -245,7 +250,8 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
     return TRUE; /* asked for the other way round */
   for (guint i = 0; i < before->len; i++)
     for (guint j = 0; j < then->len; j++)
-      put (asked, g_array_index (then, struct access, j).op, g_array_index (before, struct access, i).op);
+      put (asked, g_array_index (then, struct access, j).op,
+           g_array_index (before, struct access, i).op);
   return p->buf[old].last < p->buf[new].first;
 }
 
@@ -301,7 +307,8 @@ static gboolean
 judge (const weft_program *p)
 {
   struct relation asked;
-  gboolean ok = find_asked (p, &asked) && ordered_as_asked (p, &asked) && reads_what_was_written (p);
+  gboolean ok =
+      find_asked (p, &asked) && ordered_as_asked (p, &asked) && reads_what_was_written (p);
 
   g_free (asked.bits);
   return ok;
@@ -367,10 +374,12 @@ static const struct launch {
   gboolean sync; /* only with batch_p2p_sync */
   const char *why;
 } launches[] = {
-  { WEFT_LANE_DP, WEFT_LANE_GPU, FALSE, "a collective of a bucket waits for kernels enqueued before it" },
+  { WEFT_LANE_DP, WEFT_LANE_GPU, FALSE,
+    "a collective of a bucket waits for kernels enqueued before it" },
   { WEFT_LANE_DP, WEFT_LANE_PP, FALSE, "and for the exchange that the next kernel would wait for" },
   { WEFT_LANE_PP, WEFT_LANE_GPU, FALSE, "an exchange waits for kernels enqueued before it" },
-  { WEFT_LANE_GPU, WEFT_LANE_PP, FALSE, "a kernel waits for all of the exchange before it (batch_p2p_comm)" },
+  { WEFT_LANE_GPU, WEFT_LANE_PP, FALSE,
+    "a kernel waits for all of the exchange before it (batch_p2p_comm)" },
   { WEFT_LANE_GPU, WEFT_LANE_H2D, TRUE, "and for tokens on their way (batch_p2p_sync)" },
   { WEFT_LANE_H2D, WEFT_LANE_GPU, FALSE, "tokens come one forward pass ahead, not earlier" },
 };
@@ -419,7 +428,8 @@ remove_each_edge (const weft_plan *plan, uint32_t role, void *user)
       gboolean harmless = ordered_as_asked (q, &asked);
       if (proved (q, &error) != harmless)
         fail_msg ("role %u without op %u before op %u: the judge says %s, the check %s", role,
-                  p->deps[d], op, harmless ? "harmless" : "race", error ? error->message : "nothing");
+                  p->deps[d], op, harmless ? "harmless" : "race",
+                  error ? error->message : "nothing");
       if (harmless)
         count_harmless (n, plan, q, op, p->deps[d]);
       n->caught += !harmless;
@@ -433,7 +443,8 @@ every_dependency_is_missed_or_only_launch_order (void **state)
   struct edges n = { 0 };
 
   for_all (state, remove_each_edge, &n);
-  print_message ("%5u dependencies removed and caught\n%5u implied by others\n", n.caught, n.implied);
+  print_message ("%5u dependencies removed and caught\n%5u implied by others\n", n.caught,
+                 n.implied);
   for (size_t i = 0; i < G_N_ELEMENTS (launches); i++) {
     print_message ("%5u only launch order: %s\n", n.launch[i], launches[i].why);
     assert_true (n.launch[i] > 0);
@@ -484,7 +495,8 @@ a_write_that_is_dropped_leaves_its_reader_without (void **state)
   struct tally n = { 0 };
 
   for_all (state, drop_each_write, &n);
-  print_message ("%u writes dropped and caught, %u of permanent buffers or unread\n", n.caught, n.harmless);
+  print_message ("%u writes dropped and caught, %u of permanent buffers or unread\n", n.caught,
+                 n.harmless);
   assert_true (n.caught > n.harmless);
 }
 
@@ -541,7 +553,8 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
   struct tally n = { 0 };
 
   for_all (state, shift_each_view, &n);
-  print_message ("%u shifted views race, %u keep to bytes of their own lane's order\n", n.caught, n.harmless);
+  print_message ("%u shifted views race, %u keep to bytes of their own lane's order\n", n.caught,
+                 n.harmless);
   assert_true (n.caught > 100);
 }
 
@@ -582,7 +595,8 @@ swap_transfers (const weft_plan *plan, uint32_t role, void *user)
       uint16_t micro = q->op[op[i]].micro;
       q->op[op[i]].micro = q->op[op[i + 1]].micro;
       q->op[op[i + 1]].micro = micro;
-      if (p->op[op[i]].peer != p->op[op[i + 1]].peer || p->op[op[i]].micro == p->op[op[i + 1]].micro)
+      if (p->op[op[i]].peer != p->op[op[i + 1]].peer ||
+          p->op[op[i]].micro == p->op[op[i + 1]].micro)
         continue;
       assert_false (roles_proved (plan, q, &error));
       assert_non_null (strstr (error->message, "must agree in kind, size, type and order"));

@@ -28,7 +28,8 @@ struct samples {
 };
 
 static weft_timeline *
-run (const struct weft_exec_ops *ops, const struct sample *s, const struct weft_exec_options *options)
+run (const struct weft_exec_ops *ops, const struct sample *s,
+     const struct weft_exec_options *options)
 {
   g_autoptr (GError) error = NULL;
   weft_timeline *t = weft_exec_run (ops, s->plan, options, &error);
@@ -113,24 +114,57 @@ count_word (const struct samples *all, const char *word)
   return n;
 }
 
+static const char *const wanted[] = { "dgx-h100",
+                                      "dgx-a100",
+                                      "l40s-pcie",
+                                      "gb200-nvl72",
+                                      "topology=cpu",
+                                      "node_gpus=",
+                                      "leaf_oversubscription=2",
+                                      "llama-nano",
+                                      "gpt2-nano",
+                                      "=gelu",
+                                      "=swiglu",
+                                      "=squared_relu",
+                                      "=layernorm",
+                                      "=rmsnorm",
+                                      "=learned",
+                                      "=rope",
+                                      "share_embeddings",
+                                      "add_bias_linear",
+                                      "add_qkv_bias",
+                                      "qk_layernorm",
+                                      "=fp32",
+                                      "=bf16",
+                                      "clip_grad=0",
+                                      "gpipe",
+                                      "1f1b",
+                                      "use_distributed_optimizer",
+                                      "overlap_grad_reduce",
+                                      "overlap_param_gather",
+                                      "bucket_size=1 ",
+                                      "pad_buckets",
+                                      "disable_bucketing",
+                                      "average_in_collective",
+                                      "grad_reduce_in_fp32",
+                                      "gradient_accumulation_fusion",
+                                      "=uniform",
+                                      "=block",
+                                      "deallocate_pipeline_outputs",
+                                      "batch_p2p_sync=false",
+                                      "pipeline_dtype=",
+                                      "model_parallel_size=1 ",
+                                      "model_parallel_size=2 ",
+                                      "model_parallel_size=4 " };
+
 static void
 the_sample_has_some_of_everything (void **state)
 {
-  static const char *const words[] = {
-    "dgx-h100", "dgx-a100", "l40s-pcie", "gb200-nvl72", "topology=cpu", "node_gpus=",
-    "leaf_oversubscription=2", "llama-nano", "gpt2-nano", "=gelu", "=swiglu", "=squared_relu",
-    "=layernorm", "=rmsnorm", "=learned", "=rope", "share_embeddings", "add_bias_linear",
-    "add_qkv_bias", "qk_layernorm", "=fp32", "=bf16", "clip_grad=0", "gpipe", "1f1b",
-    "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "bucket_size=1 ",
-    "pad_buckets", "disable_bucketing", "average_in_collective", "grad_reduce_in_fp32",
-    "gradient_accumulation_fusion", "=uniform", "=block", "deallocate_pipeline_outputs",
-    "batch_p2p_sync=false", "pipeline_dtype=", "model_parallel_size=1 ", "model_parallel_size=2 ", "model_parallel_size=4 ",
-  };
   const struct samples *all = *state;
 
-  for (size_t i = 0; i < G_N_ELEMENTS (words); i++)
-    if (count_word (all, words[i]) < N_JOB / 50)
-      fail_msg ("only %u of %u jobs have %s", count_word (all, words[i]), N_JOB, words[i]);
+  for (size_t i = 0; i < G_N_ELEMENTS (wanted); i++)
+    if (count_word (all, wanted[i]) < N_JOB / 50)
+      fail_msg ("only %u of %u jobs have %s", count_word (all, wanted[i]), N_JOB, wanted[i]);
   print_message ("%u jobs, %u drawn and refused by a rule\n", N_JOB, all->filtered);
   assert_in_range (all->filtered, 1, N_JOB / 2);
 }
@@ -280,8 +314,8 @@ only_rings (const weft_plan *plan)
   return TRUE;
 }
 
-/* Rounds spread a collective's latency over its whole length, so that it may meet a send which, as one
- * flow, it lets by while its latency passes: then rounds contend where the flow did not. */
+/* Rounds spread a collective's latency over its whole length, so that it may meet a send which, as
+ * one flow, it lets by while its latency passes: then rounds contend where the flow did not. */
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {
@@ -302,7 +336,8 @@ rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
     assert_close (s, "rounds and flow", t->seconds, s->sim->seconds);
     n++;
   }
-  print_message ("%u jobs without trees are free of contention in both, %u only as flows\n", n, n_met);
+  print_message ("%u jobs without trees are free of contention in both, %u only as flows\n", n,
+                 n_met);
   assert_true (n > N_JOB / 10);
 }
 
@@ -389,11 +424,11 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Over a ring every member passes on (n - 1) / n of the tensor, twice to reduce it to all, in n - 1 steps,
- * k - 1 of them between the k nodes. */
+/* Over a ring every member passes on (n - 1) / n of the tensor, twice to reduce it to all, in
+ * n - 1 steps, k - 1 of them between the k nodes. */
 static void
-check_ring (const struct sample *s, const struct weft_coll_shape *shape, const struct weft_traffic *t,
-            double rounds)
+check_ring (const struct sample *s, const struct weft_coll_shape *shape,
+            const struct weft_traffic *t, double rounds)
 {
   assert_holds (s, "steps of a ring", t->steps_local + t->steps_remote == rounds * (shape->n - 1));
   assert_holds (s, "steps between nodes", t->steps_remote == rounds * (shape->n_nodes - 1));
@@ -466,16 +501,20 @@ check_bytes (const struct sample *s, uint32_t role)
   const weft_plan *plan = s->plan;
   const union weft_strategy *k = &plan->job.strategy;
   struct tally sum = add_up (s, role);
-  enum weft_dtype sent_as = k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
+  enum weft_dtype sent_as =
+      k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
   uint64_t cells = weft_job_microbatches (&plan->job) * plan->job.train.micro_batch_size *
-                   plan->job.model.seq_length * plan->job.model.hidden_size * weft_dtype_bytes (sent_as);
+                   plan->job.model.seq_length * plan->job.model.hidden_size *
+                   weft_dtype_bytes (sent_as);
   gboolean first = role == 0, last = role + 1 == plan->n_roles, shared = plan->mesh.dp > 1;
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients",
                 sum.reduced == (shared ? flat_bytes (p, WEFT_BUF_GRADIENTS) : 0));
-  assert_holds (s, "gathers are all weights",
-                sum.gathered == (shared && k->use_distributed_optimizer ? flat_bytes (p, WEFT_BUF_WEIGHTS) : 0));
+  assert_holds (
+      s, "gathers are all weights",
+      sum.gathered ==
+          (shared && k->use_distributed_optimizer ? flat_bytes (p, WEFT_BUF_WEIGHTS) : 0));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));
   assert_holds (s, "received forward", sum.received[0] == (first ? 0 : cells));

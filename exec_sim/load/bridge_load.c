@@ -15,7 +15,7 @@
      (bytes, links, n_links, latency, tag))                                                        \
   X (after, void, (double delay, uint64_t tag), (delay, tag))                                      \
   X (now, double, (void), ())                                                                      \
-  X (run, gboolean, (GError **error), (error))                                                     \
+  X (run, gboolean, (GError * *error), (error))                                                    \
   X (close, void, (void), ())                                                                      \
   X (activities, uint64_t, (void), ())                                                             \
   X (version, const char *, (void), ())                                                            \
