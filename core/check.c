@@ -174,9 +174,9 @@ weft_check_program (const weft_program *p, GError **error)
 
 /* ---------------------------------------------------------------- addresses */
 
-/* Newest use of a buffer on each lane, WEFT_NO_OP where none, and its first use. */
+/* Oldest and newest use of a buffer on each lane, WEFT_NO_OP where none. */
 struct span {
-  uint32_t last[WEFT_N_LANE];
+  uint32_t first[WEFT_N_LANE], last[WEFT_N_LANE];
 };
 
 /* Who occupies [from, next segment's from) now; sorted by from, covering the whole arena. */
@@ -193,28 +193,40 @@ find_spans (const weft_program *p)
   memset (span, 0xff, (p->n_buf + 1) * sizeof *span);
   for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
-      if (p->uses[u].buf != WEFT_NO_BUF)
-        span[weft_buf_owner (p, p->uses[u].buf)].last[p->op[op].lane] = op;
+      if (p->uses[u].buf != WEFT_NO_BUF) {
+        struct span *s = &span[weft_buf_owner (p, p->uses[u].buf)];
+        s->first[p->op[op].lane] = MIN (s->first[p->op[op].lane], op);
+        s->last[p->op[op].lane] = op;
+      }
   return span;
 }
 
 static gboolean
-handed_over (const weft_program *p, const uint32_t *before, const struct span *old,
-             uint32_t old_buf, uint32_t new_buf, GError **error)
+still_used (const weft_program *p, uint32_t old, uint32_t last, uint32_t new, uint32_t first,
+            GError **error)
 {
-  uint32_t first = p->buf[new_buf].first;
+  g_autofree char *a = weft_buf_label (p, old), *b = weft_buf_label (p, new);
 
-  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
-    uint32_t last = old->last[lane];
-    if (last == WEFT_NO_OP || (last < first && weft_ordered (p, before, last, first)))
-      continue;
-    g_autofree char *a = weft_buf_label (p, old_buf), *b = weft_buf_label (p, new_buf);
-    return weft_bad_input (
-        error,
-        "role %u: buffer %u (%s) takes the place of buffer %u (%s), but op %u still "
-        "uses the old one when op %u may start",
-        p->role, new_buf, b, old_buf, a, last, first);
-  }
+  return weft_bad_input (
+      error,
+      "role %u: buffer %u (%s) takes the place of buffer %u (%s), but op %u still "
+      "uses the old one when op %u may start",
+      p->role, new, b, old, a, last, first);
+}
+
+/* Each lane's first use of the new buffer comes after each lane's last use of the old one: views of
+ * one buffer may be written on lanes that do not wait for each other. */
+static gboolean
+handed_over (const weft_program *p, const uint32_t *before, const struct span *span, uint32_t old,
+             uint32_t new, GError **error)
+{
+  for (int to = 0; to < WEFT_N_LANE; to++)
+    for (int from = 0; from < WEFT_N_LANE; from++) {
+      uint32_t first = span[new].first[to], last = span[old].last[from];
+      if (first != WEFT_NO_OP && last != WEFT_NO_OP &&
+          (last >= first || !weft_ordered (p, before, last, first)))
+        return still_used (p, old, last, new, first, error);
+    }
   return TRUE;
 }
 
@@ -252,7 +264,7 @@ occupy (const weft_program *p, const uint32_t *before, const struct span *span, 
 
   for (guint i = from; i < to; i++) {
     uint32_t old = g_array_index (map, struct segment, i).owner;
-    if (old != WEFT_NO_BUF && !handed_over (p, before, &span[old], old, buf, error))
+    if (old != WEFT_NO_BUF && !handed_over (p, before, span, old, buf, error))
       return FALSE;
   }
   g_array_index (map, struct segment, from).owner = buf;
@@ -298,8 +310,10 @@ static void
 extend_permanent (const weft_program *p, struct span *span)
 {
   for (uint32_t i = 0; i < p->n_buf; i++)
-    if (p->buf[i].permanent && p->n_op)
+    if (p->buf[i].permanent && p->n_op) {
+      span[i].first[p->op[0].lane] = 0;
       span[i].last[p->op[p->n_op - 1].lane] = p->n_op - 1;
+    }
 }
 
 gboolean

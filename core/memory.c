@@ -13,20 +13,54 @@ struct region {
   uint64_t top;
 };
 
+/* MIXED: all buffers in one region.  SPLIT: what one pass makes and uses up lies above what waits for
+ * backward.  SLABS: likewise, and what one microbatch leaves for its backward is one piece, so that every
+ * microbatch fits exactly where another was and long steps do not crumble. */
+enum packing { MIXED, SPLIT, SLABS, N_PACKING };
+
+/* What one microbatch keeps: placed with its first buffer, free after the last use of its last. */
+struct slab {
+  uint64_t bytes, offset;
+  uint32_t n, n_closed;
+  gboolean placed;
+  struct chunk place;
+};
+
 struct planner {
   weft_program *p;
   uint32_t *before;
   double *start, *end; /* of the earliest schedule */
-  gboolean split;      /* what one pass makes and uses up lies above what waits for backward */
+  enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   struct chunk *last_use; /* by owner: `until` only, of its own uses */
   GArray *edges;          /* uint32_t[2] */
+  struct slab *slab;      /* [micro], with SLABS */
+  uint64_t *inner;        /* [buffer]: offset in its slab */
 };
 
 static uint64_t
 align (uint64_t bytes)
 {
   return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
+}
+
+/* An op joins the group before it: all begin when the last of them may, and end together. */
+static void
+join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
+{
+  const uint32_t *lane = m->p->lane_ops[m->p->op[op].lane];
+  uint32_t last = m->p->pos[op], first = last;
+  double end = 0;
+
+  while (m->p->op[lane[first]].flags & WEFT_OP_GROUPED)
+    first--;
+  ready = MAX (ready, m->start[lane[first]]);
+  for (uint32_t i = first; i <= last; i++)
+    end = MAX (end, ready + (seconds ? seconds[lane[i]] : 1));
+  for (uint32_t i = first; i <= last; i++) {
+    m->start[lane[i]] = ready;
+    m->end[lane[i]] = end;
+  }
 }
 
 /* The role by itself: lanes in order, dependencies, no waiting for others. */
@@ -39,14 +73,15 @@ earliest_schedule (struct planner *m, const double *seconds)
   m->start = g_new (double, p->n_op + 1);
   m->end = g_new (double, p->n_op + 1);
   for (uint32_t op = 0; op < p->n_op; op++) {
-    double ready = lane_end[p->op[op].lane];
+    gboolean grouped = p->op[op].flags & WEFT_OP_GROUPED;
+    double ready = grouped ? 0 : lane_end[p->op[op].lane];
     for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
       ready = MAX (ready, m->end[p->deps[d]]);
-    if (p->op[op].flags & WEFT_OP_GROUPED)
-      ready = MIN (ready, m->start[p->lane_ops[p->op[op].lane][p->pos[op] - 1]]);
     m->start[op] = ready;
     m->end[op] = ready + (seconds ? seconds[op] : 1);
-    lane_end[p->op[op].lane] = MAX (lane_end[p->op[op].lane], m->end[op]);
+    if (grouped)
+      join_group (m, op, ready, seconds);
+    lane_end[p->op[op].lane] = m->end[op];
   }
 }
 
@@ -219,7 +254,7 @@ is_passing (const weft_program *p, const struct weft_buf *b)
 static struct region *
 region_of (struct planner *m, const struct weft_buf *b)
 {
-  return &(m->split && is_passing (m->p, b) ? m->passing : m->kept)[b->pool];
+  return &(m->packing != MIXED && is_passing (m->p, b) ? m->passing : m->kept)[b->pool];
 }
 
 static void
@@ -234,6 +269,67 @@ place_permanent (struct planner *m)
   }
 }
 
+static struct slab *
+slab_of (struct planner *m, uint32_t i)
+{
+  const struct weft_buf *b = &m->p->buf[i];
+  gboolean kept = m->packing == SLABS && b->micro != WEFT_NO_MICRO && b->pool == WEFT_POOL_DEVICE;
+
+  return kept && !is_passing (m->p, b) ? &m->slab[b->micro] : NULL;
+}
+
+static void
+lay_out_slabs (struct planner *m)
+{
+  m->slab = g_new0 (struct slab, WEFT_NO_MICRO + 1);
+  m->inner = g_new0 (uint64_t, m->p->n_buf + 1);
+  for (uint32_t i = 0; i < m->p->n_buf; i++) {
+    struct slab *slab = is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;
+    if (!slab)
+      continue;
+    m->inner[i] = slab->bytes;
+    slab->bytes += align (m->p->buf[i].bytes);
+    slab->n++;
+    memset (slab->place.until, 0xff, sizeof slab->place.until);
+  }
+}
+
+static void
+open_buffer (struct planner *m, uint32_t i, uint32_t op)
+{
+  struct weft_buf *b = &m->p->buf[i];
+  struct slab *slab = slab_of (m, i);
+
+  if (!slab) {
+    b->offset = take (m, region_of (m, b), align (b->bytes), op);
+    return;
+  }
+  if (!slab->placed)
+    slab->offset = take (m, region_of (m, b), slab->bytes, op);
+  slab->placed = TRUE;
+  b->offset = slab->offset + m->inner[i];
+}
+
+static void
+close_buffer (struct planner *m, uint32_t i)
+{
+  struct weft_buf *b = &m->p->buf[i];
+  struct slab *slab = slab_of (m, i);
+  struct chunk *chunk = &m->last_use[i];
+
+  chunk->from = b->offset;
+  chunk->to = b->offset + align (b->bytes);
+  if (!slab) {
+    give_back (region_of (m, b)->free, chunk);
+    return;
+  }
+  if (slab->n_closed == 0)
+    slab->place.from = slab->place.to = chunk->from;
+  merge (&slab->place, chunk);
+  if (++slab->n_closed == slab->n)
+    give_back (region_of (m, b)->free, &slab->place);
+}
+
 static void
 place_others (struct planner *m)
 {
@@ -245,14 +341,16 @@ place_others (struct planner *m)
 
   chain_by_op (p, FALSE, opens, next_open);
   chain_by_op (p, TRUE, closes, next_close);
-  for (uint32_t op = 0; op < p->n_op; op++) {
+  /* Members of a group run at once: what one of them frees, none of them can take, and joined to other
+   * free bytes it would spoil those too.  So a group frees when it is over. */
+  for (uint32_t op = 0, closed = 0; op < p->n_op; op++) {
     for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
-      p->buf[i].offset = take (m, region_of (m, &p->buf[i]), align (p->buf[i].bytes), op);
-    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
-      m->last_use[i].from = p->buf[i].offset;
-      m->last_use[i].to = p->buf[i].offset + align (p->buf[i].bytes);
-      give_back (region_of (m, &p->buf[i])->free, &m->last_use[i]);
-    }
+      open_buffer (m, i, op);
+    if (op + 1 < p->n_op && p->op[op + 1].flags & WEFT_OP_GROUPED)
+      continue;
+    for (; closed <= op; closed++)
+      for (uint32_t i = closes[closed]; i != WEFT_NO_OP; i = next_close[i])
+        close_buffer (m, i);
   }
 }
 
@@ -328,7 +426,7 @@ stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
 {
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     planned[pool] = m->kept[pool].top + m->passing[pool].top;
-  for (uint32_t i = 0; m->split && i < m->p->n_buf; i++) {
+  for (uint32_t i = 0; m->packing != MIXED && i < m->p->n_buf; i++) {
     struct weft_buf *b = &m->p->buf[i];
     if (is_placed (b) && is_passing (m->p, b))
       b->offset += m->kept[b->pool].top;
@@ -336,18 +434,47 @@ stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
 }
 
 static uint64_t
-place (struct planner *m, gboolean split, uint64_t planned[WEFT_N_POOL])
+place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
 {
   uint64_t sum = 0;
 
-  m->split = split;
+  m->packing = packing;
   start_regions (m);
+  if (packing == SLABS)
+    lay_out_slabs (m);
   place_permanent (m);
   place_others (m);
   stack_regions (m, planned);
+  g_clear_pointer (&m->slab, g_free);
+  g_clear_pointer (&m->inner, g_free);
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     sum += planned[pool];
   return sum;
+}
+
+/* No packing is always the smallest; a loss of half a percent is not worth another look. */
+static void
+place_best (struct planner *m, struct weft_memory *memory)
+{
+  static const enum packing order[N_PACKING] = { SLABS, SPLIT, MIXED };
+  uint64_t enough = 0, best = G_MAXUINT64;
+  enum packing best_packing = SLABS;
+
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    enough += memory->live[pool] + memory->live[pool] / 200;
+  for (int i = 0; i < N_PACKING && best > enough; i++) {
+    if (i)
+      end_regions (m);
+    uint64_t bytes = place (m, order[i], memory->planned);
+    if (bytes < best) {
+      best = bytes;
+      best_packing = order[i];
+    }
+  }
+  if (m->packing != best_packing) {
+    end_regions (m);
+    place (m, best_packing, memory->planned);
+  }
 }
 
 void
@@ -359,15 +486,7 @@ weft_memory_plan (weft_program *p, const double *seconds, struct weft_memory *me
   earliest_schedule (&m, seconds);
   find_last_uses (&m);
   find_peak (p, memory);
-  /* Neither way of packing is always the smaller; a loss of one percent is not worth a second look. */
-  uint64_t mixed = place (&m, FALSE, memory->planned);
-  if (mixed > memory->live[WEFT_POOL_DEVICE] + memory->live[WEFT_POOL_DEVICE] / 100) {
-    end_regions (&m);
-    if (place (&m, TRUE, memory->planned) > mixed) {
-      end_regions (&m);
-      place (&m, FALSE, memory->planned);
-    }
-  }
+  place_best (&m, memory);
   memory->n_reuse_deps = m.edges->len;
   weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
   end_regions (&m);

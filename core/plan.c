@@ -163,6 +163,10 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   gboolean used[WEFT_N_GROUP] = { FALSE };
   double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
 
+  /* Ranks that are threads of one machine have no CUDA context and no NCCL channels. */
+  if (plan->job.cluster.f.node_intra == WEFT_SHARED_MEMORY)
+    return 0;
+
   for (uint32_t op = 0; op < p->n_op; op++)
     used[p->op[op].group] = TRUE;
   for (int kind = WEFT_GROUP_NONE + 1; kind < WEFT_N_GROUP; kind++)

@@ -110,6 +110,21 @@ disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
                     x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
 }
 
+/* An op that talks to a stage or a group that its role does not have. */
+static void
+nobody_there (struct run *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = program_of (x, actor);
+  g_autofree char *text = weft_op_label (p, op);
+
+  if (!x->error)
+    weft_bad_input (&x->error,
+                    "role %u issues %s %s (op %u), and there is nobody at the other end: peer %+d, "
+                    "group %s, lane %s",
+                    x->a->role[actor], weft_op_info[p->op[op].kind].word, text, op, p->op[op].peer,
+                    weft_group_word (p->op[op].group), weft_lane_words[p->op[op].lane]);
+}
+
 static gboolean
 same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
 {
@@ -151,6 +166,10 @@ arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
   const struct weft_op *row = &program_of (x, actor)->op[op];
   uint32_t c = x->a->comm_of[(size_t) actor * WEFT_N_GROUP + row->group];
+  if (c == WEFT_NO_ACTOR || weft_group_lane (row->group) != row->lane) {
+    nobody_there (x, actor, op);
+    return;
+  }
   const struct weft_comm *comm = &x->a->comm[c];
   struct meeting *m = &x->meetings[c];
 
@@ -204,6 +223,10 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   int direction = row->peer < 0;
   gboolean sends = row->kind == WEFT_OP_SEND;
   uint32_t peer = x->a->peer[2 * actor + direction];
+  if (peer == WEFT_NO_ACTOR || ABS (row->peer) != 1) {
+    nobody_there (x, actor, op);
+    return;
+  }
   struct post *mine = &(sends ? x->sends : x->recvs)[2 * actor + direction];
   struct post *theirs = &(sends ? x->recvs : x->sends)[2 * peer + !direction];
 
@@ -236,7 +259,7 @@ post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
   l->posted = TRUE;
   l->pending = last - first;
   l->group_end = 0;
-  for (uint32_t i = first; i < last; i++)
+  for (uint32_t i = first; i < last && !x->error; i++)
     post_transfer (x, actor, p->lane_ops[lane][i], ready);
   return TRUE;
 }

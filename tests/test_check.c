@@ -320,6 +320,42 @@ crossed_orders_of_two_lanes_wait_for_ever (void **state)
   check_roles (sends_last, "op 0 " RECV ("c", "s0", "-1") "\nop 1 " SUM ("a", "s0"), NULL);
 }
 
+#define NOBODY ", and there is nobody at the other end: "
+
+static void
+what_a_role_talks_to_must_be_there (void **state)
+{
+  (void) state;
+  check_roles ("op 0 " SEND ("a", "s0", "-1") "\n", "",
+               "role 0 issues send a m0 (op 0)" NOBODY "peer -1, group pp, lane pp");
+  check_roles ("", "op 0 " RECV ("a", "s0", "+1") "\n",
+               "role 1 issues recv a m0 (op 0)" NOBODY "peer +1, group pp, lane pp");
+  check_roles ("op 0 " SEND ("a", "s0", "+0") "\n", "op 0 " RECV ("a", "s0", "-1") "\n",
+               "role 0 issues send a m0 (op 0)" NOBODY "peer +0, group pp, lane pp");
+  check_roles ("op 0 " SUM ("a", "s0"), "op 0 dp all_reduce O c0 \"a\" s0 over world uses rw2\n",
+               "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
+}
+
+/* Halves of y are written on two lanes; the first op of y is in time, that of the other lane is not. */
+static void
+every_lane_waits_for_bytes_that_change_hands (void **state)
+{
+#define HALVES                                                                                     \
+  HEAD ("0", "1")                                                                                  \
+  "buf 0 activations device fp32 \"x\" bytes 256 at 256\n"                                         \
+  "buf 1 activations device fp32 \"y\" bytes 256 at 256\n"                                         \
+  "buf 2 activations device fp32 \"v\" bytes 128 at 0 in 1\n"                                      \
+  "buf 3 activations device fp32 \"w\" bytes 128 at 128 in 1\n"                                    \
+  "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0\n"                     \
+  "op 2 gpu zero F c0 \"c\" s0 uses w2\nop 3 h2d copy_in F c0 \"d\" s0 uses w3"
+  (void) state;
+  CHECK_EACH (weft_check_addresses,
+              { HALVES "\n" END,
+                "role 0: buffer 1 (y) takes the place of buffer 0 (x), but op 1 still "
+                "uses the old one when op 3 may start" },
+              { HALVES " after 1\n" END });
+}
+
 int
 main (void)
 {
@@ -336,6 +372,8 @@ main (void)
     cmocka_unit_test (a_send_needs_its_receive),
     cmocka_unit_test (two_that_send_first_wait_for_ever_unless_grouped),
     cmocka_unit_test (crossed_orders_of_two_lanes_wait_for_ever),
+    cmocka_unit_test (what_a_role_talks_to_must_be_there),
+    cmocka_unit_test (every_lane_waits_for_bytes_that_change_hands),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

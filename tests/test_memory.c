@@ -318,6 +318,32 @@ members_of_one_group_never_share (void **state)
   }
 }
 
+/* The exchange waits for the long kernel because of what it receives into: what it sends is free after
+ * that, not as early as the send alone would be. */
+static void
+a_group_is_as_late_as_its_last_member (void **state)
+{
+  (void) state;
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+  const double seconds[] = { 1, 10, 1, 1, 1, 1 };
+  struct weft_memory memory;
+  double begin[6];
+  uint32_t sent = buffer (b, UNIT), received = buffer (b, 64), next = buffer (b, UNIT);
+
+  writes (b, sent);
+  writes (b, received);
+  add_op (b, WEFT_LANE_PP, WEFT_OP_SEND, 0);
+  weft_build_use (b, sent, TRUE, FALSE);
+  add_op (b, WEFT_LANE_PP, WEFT_OP_RECV, WEFT_OP_GROUPED);
+  weft_build_use (b, received, FALSE, TRUE);
+  writes (b, next);
+  reads (b, next);
+  g_autoptr (weft_program) p = plan (b, seconds, &memory);
+  assert_int_equal (memory.n_reuse_deps, 0);
+  assert_int_not_equal (p->buf[next].offset, p->buf[sent].offset);
+  assert_float_equal (schedule (p, seconds, begin), 13, 0);
+}
+
 /* -------------------------------------------------------------------- random */
 
 /* Buffers of random size, each written and then read a few times, on `n_lane` lanes, by ops of
@@ -724,6 +750,7 @@ main (void)
     cmocka_unit_test (lanes_share_bytes_where_there_is_time),
     cmocka_unit_test (lanes_do_not_share_where_one_would_wait),
     cmocka_unit_test (members_of_one_group_never_share),
+    cmocka_unit_test (a_group_is_as_late_as_its_last_member),
     cmocka_unit_test (the_peak_and_its_parts_are_exact),
     cmocka_unit_test (random_lifetimes_leave_few_gaps),
     cmocka_unit_test (sharing_between_lanes_delays_no_op),
