@@ -1,0 +1,245 @@
+/* The search against brute force: nothing better is in the space, and no sieve drops the best. */
+#include "core/error.h"
+#include "exec_sim/exec_sim.h"
+#include "planner/planner.h"
+#include "planner/space.h"
+#include <json-glib/json-glib.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+/* Pairs of flag and value, NULL-terminated, as a job whose open knobs may break rules. */
+static struct weft_job
+job_of (const char *const *words)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  for (unsigned i = 0; words[i]; i += 2) {
+    const char *section, *key;
+    gboolean boolean;
+    assert_true (weft_job_flag (words[i], &section, &key, &boolean));
+    weft_settings_add (settings, section, key, words[i + 1], words[i]);
+  }
+  if (!weft_job_assemble (settings, &job, &error))
+    fail_msg ("%s", error->message);
+  return job;
+}
+
+static weft_search *
+search_all (const struct weft_job *job, uint32_t finalists)
+{
+  struct weft_search_options options = { .finalists = finalists };
+  g_autoptr (GError) error = NULL;
+  weft_search *search = weft_search_run (job, &options, &error);
+
+  if (error)
+    fail_msg ("%s", error->message);
+  return search;
+}
+
+static const char *const small[] = { "model", "llama-nano",        "topology", "dgx-h100", "gpus",
+                                     "8",     "global-batch-size", "64",       NULL };
+static const char *const real[] = { "model", "gpt2-large",        "topology", "dgx-a100", "nodes",
+                                    "2",     "global-batch-size", "128",      NULL };
+
+static void
+no_strategy_of_the_space_beats_the_answer (void **state)
+{
+  struct weft_job job = job_of (small);
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (weft_search) search = search_all (&job, 10);
+  g_autoptr (GArray) space = weft_space_enumerate (&job);
+  double best = search->candidate[0].seconds;
+  uint32_t legal = 0;
+
+  (void) state;
+  for (guint i = 0; i < space->len; i++) {
+    const struct weft_job *one = &g_array_index (space, struct weft_candidate, i).job;
+    g_autoptr (GError) error = NULL;
+    if (!weft_job_check (one, NULL))
+      continue;
+    g_autoptr (weft_plan) plan = weft_plan_new (one, &error);
+    assert_null (error);
+    g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &folded, &error);
+    assert_null (error);
+    if (t->seconds < best * (1 - 1e-9) && weft_plan_fits (plan))
+      fail_msg ("candidate %u takes %.9g s, the answer %.9g s", i, t->seconds, best);
+    legal++;
+  }
+  assert_true (legal > 100);
+  assert_int_equal (space->len, search->n);
+}
+
+static void
+bound_is_below_clock_and_clock_below_simulation (void **state)
+{
+  struct weft_job job = job_of (real);
+  g_autoptr (weft_search) search = search_all (&job, 40);
+
+  (void) state;
+  for (uint32_t i = 0; i < search->n; i++) {
+    const struct weft_candidate *c = &search->candidate[i];
+    if (c->fate < WEFT_FATE_RANKED)
+      continue;
+    assert_true (c->bound > 0 && c->bound <= c->clock);
+    if (c->fate == WEFT_FATE_SIMULATED)
+      assert_true (c->clock <= c->seconds * (1 + 1e-9));
+  }
+  assert_true (search->by_fate[WEFT_FATE_SIMULATED] == 40);
+}
+
+/* Ranking builds two short steps and draws a line through them. */
+static void
+short_steps_tell_time_and_memory_of_long_ones (void **state)
+{
+  struct weft_job job = job_of (real);
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (weft_search) search = search_all (&job, 30);
+  uint32_t n_long = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
+    const struct weft_candidate *c = &search->candidate[i];
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, c->plan, &folded, &error);
+    assert_null (error);
+    assert_true (t->seconds <= c->clock * 1.02 && t->seconds >= c->clock * 0.98);
+    n_long += weft_job_microbatches (&c->job) > c->job.strategy.pipeline_model_parallel_size + 3;
+  }
+  assert_true (n_long >= 5);
+}
+
+static void
+the_order_is_by_simulated_time_and_counts_add_up (void **state)
+{
+  struct weft_job job = job_of (small);
+  g_autoptr (weft_search) search = search_all (&job, 7);
+  uint32_t sum = 0;
+
+  (void) state;
+  for (int fate = 0; fate <= WEFT_FATE_SIMULATED; fate++)
+    sum += search->by_fate[fate];
+  assert_int_equal (sum, search->n);
+  assert_int_equal (search->by_fate[WEFT_FATE_SIMULATED], 7);
+  for (uint32_t i = 1; i < 7; i++)
+    assert_true (search->candidate[i - 1].seconds <= search->candidate[i].seconds);
+  assert_true (search->gap >= 0 && search->gap < 1);
+}
+
+static void
+a_knob_that_was_given_stays (void **state)
+{
+  static const char *const fixed[] = { "model",
+                                       "llama-nano",
+                                       "topology",
+                                       "dgx-h100",
+                                       "gpus",
+                                       "8",
+                                       "global-batch-size",
+                                       "64",
+                                       "pipeline-model-parallel-size",
+                                       "4",
+                                       "pipeline-schedule",
+                                       "gpipe",
+                                       "use-distributed-optimizer",
+                                       "false",
+                                       "micro-batch-size",
+                                       "2",
+                                       NULL };
+  struct weft_job job = job_of (fixed);
+  g_autoptr (GArray) space = weft_space_enumerate (&job);
+
+  (void) state;
+  assert_int_equal (space->len, 2 * 2); /* recompute, gradient overlap */
+  for (guint i = 0; i < space->len; i++) {
+    const struct weft_job *one = &g_array_index (space, struct weft_candidate, i).job;
+    assert_int_equal (one->strategy.pipeline_model_parallel_size, 4);
+    assert_int_equal (one->strategy.pipeline_schedule, WEFT_SCHEDULE_GPIPE);
+    assert_int_equal (one->train.micro_batch_size, 2);
+    assert_false (one->strategy.use_distributed_optimizer);
+  }
+}
+
+static void
+a_model_that_fits_nowhere_is_infeasible (void **state)
+{
+  static const char *const big[] = { "model", "gpt3-175b",         "topology", "l40s-pcie", "gpus",
+                                     "8",     "global-batch-size", "8",        NULL };
+  struct weft_job job = job_of (big);
+  struct weft_search_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+
+  (void) state;
+  assert_non_null (error);
+  assert_int_equal (error->code, WEFT_ERROR_INFEASIBLE);
+  assert_int_equal (weft_error_exit_status (error), 4);
+  assert_int_equal (search->by_fate[WEFT_FATE_SIMULATED], 0);
+  assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
+}
+
+static void
+finalists_fit_and_were_proved (void **state)
+{
+  struct weft_job job = job_of (real);
+  g_autoptr (weft_search) search = search_all (&job, 10);
+
+  (void) state;
+  for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
+    g_autoptr (GError) error = NULL;
+    const struct weft_candidate *c = &search->candidate[i];
+    assert_true (weft_plan_check (c->plan, &error));
+    assert_true (weft_plan_fits (c->plan));
+    assert_int_equal (c->bytes, weft_plan_worst_bytes (c->plan));
+  }
+}
+
+static void
+plan_prints_the_document_of_the_contract (void **state)
+{
+  const char *argv[] = {
+    WEFT_BINARY,           "plan", "--model",     "llama-nano", "--topology", "cpu", "--gpus", "4",
+    "--global-batch-size", "16",   "--finalists", "3",          "--json",     NULL
+  };
+  static const char *const numbers[] = { "space", "pruned", "simulated", "wall_s", "gap", NULL };
+  static const char *const parts[] = { "strategy", "train", "iteration", "memory", NULL };
+  g_autofree char *out = NULL, *err = NULL;
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  int status;
+
+  (void) state;
+  assert_true (g_spawn_sync (NULL, (char **) argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &out, &err,
+                             &status, NULL));
+  assert_int_equal (status, 0);
+  assert_true (json_parser_load_from_data (parser, out, -1, NULL));
+  JsonObject *root = json_node_get_object (json_parser_get_root (parser));
+  assert_string_equal (json_object_get_string_member (root, "schema"), "weft.plan/1");
+  for (int i = 0; numbers[i]; i++)
+    assert_true (json_object_has_member (root, numbers[i]));
+  JsonArray *best = json_object_get_array_member (root, "best");
+  assert_int_equal (json_array_get_length (best), 3);
+  for (int i = 0; parts[i]; i++)
+    assert_true (json_object_has_member (json_array_get_object_element (best, 0), parts[i]));
+  assert_int_equal (json_object_get_int_member (json_array_get_object_element (best, 2), "rank"),
+                    3);
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (no_strategy_of_the_space_beats_the_answer),
+    cmocka_unit_test (bound_is_below_clock_and_clock_below_simulation),
+    cmocka_unit_test (short_steps_tell_time_and_memory_of_long_ones),
+    cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
+    cmocka_unit_test (a_knob_that_was_given_stays),
+    cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
+    cmocka_unit_test (finalists_fit_and_were_proved),
+    cmocka_unit_test (plan_prints_the_document_of_the_contract),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
