@@ -311,10 +311,16 @@ weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error)
 {
   if (!weft_job_build (input->settings, job, error))
     return FALSE;
+  weft_cli_warn (job);
+  return TRUE;
+}
+
+void
+weft_cli_warn (const struct weft_job *job)
+{
   g_autoptr (GPtrArray) warnings = weft_job_warnings (job);
   for (unsigned i = 0; i < warnings->len; i++)
     fprintf (stderr, "weft: note: %s\n", (const char *) warnings->pdata[i]);
-  return TRUE;
 }
 
 gboolean

@@ -70,6 +70,9 @@ int weft_cli_help (const struct weft_cli_page *page);
 /* The job that was read; its warnings go to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
 
+/* Prints the warnings of a job to stderr. */
+void weft_cli_warn (const struct weft_job *job);
+
 /* A whole number from lo on, for flags that take one. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
                           GError **error);

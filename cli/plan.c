@@ -261,6 +261,7 @@ plan (const weft_cli_input *input, const char *finalists)
   options.finalists = n;
   if (!weft_job_assemble (input->settings, &job, &error))
     return weft_cli_fail (error);
+  weft_cli_warn (&job);
   g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
   clear_progress ();
   if (error && error->code != WEFT_ERROR_INFEASIBLE)

@@ -284,13 +284,26 @@ static const char *const shape[] = { "num_layers", "hidden_size", "num_attention
                                      "vocab_size" };
 
 static gboolean
+load_config (const struct weft_setting *config, struct weft_job *job, GError **error)
+{
+  g_autoptr (GPtrArray) unknown = g_ptr_array_new_with_free_func (g_free);
+
+  if (!weft_model_load (config->value, &job->model, unknown, error))
+    return blame (config, error);
+  g_ptr_array_add (unknown, NULL);
+  g_autofree char *keys = g_strjoinv (", ", (char **) unknown->pdata);
+  job->unknown_keys = *keys ? g_quark_from_string (keys) : 0;
+  return TRUE;
+}
+
+static gboolean
 load_model (const weft_settings *settings, struct weft_job *job, GError **error)
 {
   const struct weft_setting *config = last_of (settings, "model", "config");
   size_t given = 0;
 
   if (config)
-    return weft_model_load (config->value, &job->model, NULL, error) ? TRUE : blame (config, error);
+    return load_config (config, job, error);
   while (given < G_N_ELEMENTS (shape) && last_of (settings, "model", shape[given]))
     given++;
   if (given == G_N_ELEMENTS (shape))
@@ -421,6 +434,7 @@ set_defaults (struct weft_job *job)
 gboolean
 weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error)
 {
+  job->unknown_keys = 0;
   set_defaults (job);
   if (!check_settings (settings, error) || !load_model (settings, job, error) ||
       !load_cluster (settings, job, error) || !load_stack (settings, job, error) ||

@@ -34,6 +34,7 @@ struct weft_job {
   union weft_train train;
   union weft_stack stack;
   union weft_strategy strategy;
+  GQuark unknown_keys;                     /* of the model's config.json, "a, b"; 0: none */
   gboolean knob_set[WEFT_N_KNOB];          /* given by the user: the planner leaves them alone */
   gboolean train_set[WEFT_N_TRAIN_FIELD];
 };

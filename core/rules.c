@@ -133,5 +133,8 @@ weft_job_warnings (const struct weft_job *job)
                      g_strdup_printf ("%s: %s: %s", weft_rules[i].name, found, weft_rules[i].doc));
   }
   warn_deprecated (job, warnings);
+  if (job->unknown_keys)
+    g_ptr_array_add (warnings, g_strdup_printf ("model config: nothing reads %s",
+                                                g_quark_to_string (job->unknown_keys)));
   return warnings;
 }

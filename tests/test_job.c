@@ -5,7 +5,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -452,6 +454,31 @@ a_planned_job_keeps_what_was_not_given (void **state)
   assert_memory_equal (&job.strategy, &again.strategy, sizeof job.strategy);
 }
 
+static void
+keys_of_a_config_that_nothing_reads_are_told (void **state)
+{
+  const char *json = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,"
+                     "\"num_attention_heads\":4,\"intermediate_size\":128,\"vocab_size\":256,"
+                     "\"max_position_embeddings\":128,\"frobnicate\":3}";
+  g_autofree char *path = NULL;
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+  int file = g_file_open_tmp ("weft-XXXXXX.json", &path, NULL);
+
+  (void) state;
+  assert_true (file >= 0 && g_file_set_contents (path, json, -1, NULL));
+  close (file);
+  weft_settings_add (settings, "model", "config", path, "test");
+  weft_settings_add (settings, "cluster", "topology", "cpu", "test");
+  weft_settings_add (settings, "cluster", "gpus", "1", "test");
+  assert_true (weft_job_build (settings, &job, &error));
+  remove (path);
+  g_autoptr (GPtrArray) warnings = weft_job_warnings (&job);
+  assert_int_equal (warnings->len, 1);
+  assert_string_equal (warnings->pdata[0], "model config: nothing reads frobnicate");
+}
+
 int
 main (void)
 {
@@ -472,6 +499,7 @@ main (void)
     cmocka_unit_test (random_jobs_print_and_build_back),
     cmocka_unit_test (bundled_models_print_by_name),
     cmocka_unit_test (a_planned_job_keeps_what_was_not_given),
+    cmocka_unit_test (keys_of_a_config_that_nothing_reads_are_told),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }
