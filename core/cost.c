@@ -64,6 +64,27 @@ weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack,
   return stack->kernel_gap + fmax (work, memory);
 }
 
+/* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind). */
+void
+weft_cost_program (const struct weft_cluster *c, const union weft_stack *stack,
+                   const weft_program *p, uint32_t sms_taken, double *seconds)
+{
+  size_t n = (size_t) p->n_shape * WEFT_N_OP;
+  g_autofree double *price = g_new (double, n + 1);
+
+  for (size_t i = 0; i < n; i++)
+    price[i] = NAN;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_op *row = &p->op[op];
+    double *at = &price[(size_t) row->shape * WEFT_N_OP + row->kind];
+    if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
+      continue;
+    if (isnan (*at))
+      *at = weft_cost_kernel (c, stack, row->kind, &p->shape[row->shape], sms_taken);
+    seconds[op] = *at;
+  }
+}
+
 uint32_t
 weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
 {

@@ -19,5 +19,9 @@
 double weft_cost_kernel (const struct weft_cluster *cluster, const union weft_stack *stack,
                          enum weft_op_kind kind, const struct weft_shape *shape, uint32_t sms_taken);
 
+/* Seconds of every kernel of a program, by op; ops that are no kernels are left alone. */
+void weft_cost_program (const struct weft_cluster *cluster, const union weft_stack *stack,
+                        const weft_program *program, uint32_t sms_taken, double *seconds);
+
 /* SMs an op's communication kernel holds while it runs. */
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);

@@ -2,24 +2,6 @@
 #include "core/check.h"
 #include "core/cost.h"
 #include "core/step.h"
-#include <math.h>
-
-/* Kernels by shape: a program has thousands of ops and a few dozen shapes. */
-struct price_list {
-  double *seconds; /* [shape][op kind], NAN until asked for */
-};
-
-static double
-kernel_seconds (const weft_plan *plan, struct price_list *list, const weft_program *p, uint32_t op)
-{
-  const struct weft_op *row = &p->op[op];
-  double *at = &list->seconds[(size_t) row->shape * WEFT_N_OP + row->kind];
-
-  if (isnan (*at))
-    *at = weft_cost_kernel (&plan->job.cluster, &plan->job.stack, row->kind, &p->shape[row->shape],
-                            0);
-  return *at;
-}
 
 static double
 p2p_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
@@ -88,18 +70,13 @@ static double *
 price_program (const weft_plan *plan, const weft_program *p)
 {
   double *seconds = g_new (double, p->n_op + 1);
-  size_t n = (size_t) p->n_shape * WEFT_N_OP;
-  struct price_list list = { g_new (double, n + 1) };
   g_autoptr (GHashTable) known =
       g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
 
-  for (size_t i = 0; i < n; i++)
-    list.seconds[i] = NAN;
+  weft_cost_program (&plan->job.cluster, &plan->job.stack, p, 0, seconds);
   for (uint32_t op = 0; op < p->n_op; op++)
-    seconds[op] = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE
-                      ? kernel_seconds (plan, &list, p, op)
-                      : comm_seconds (plan, known, p, op);
-  g_free (list.seconds);
+    if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
+      seconds[op] = comm_seconds (plan, known, p, op);
   return seconds;
 }
 

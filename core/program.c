@@ -379,6 +379,16 @@ weft_program_add_deps (weft_program *p, const uint32_t (*pairs)[2], uint32_t n_p
   p->deps = deps;
 }
 
+uint32_t
+weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first)
+{
+  uint32_t last = first + 1;
+
+  while (last < p->lane_n[lane] && p->op[p->lane_ops[lane][last]].flags & WEFT_OP_GROUPED)
+    last++;
+  return last;
+}
+
 double
 weft_op_flops (const weft_program *p, uint32_t op)
 {

@@ -132,6 +132,9 @@ weft_op_shape (const weft_program *p, uint32_t op)
   return &p->shape[p->op[op].shape];
 }
 
+/* One past the last position of the group that begins at position `first` of a lane. */
+uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
+
 double weft_op_flops (const weft_program *p, uint32_t op);
 
 /* Memory traffic of a kernel, payload of communication. */

@@ -86,16 +86,6 @@ deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
   return TRUE;
 }
 
-/* One past the last op of the group that starts at lane position `first`. */
-static uint32_t
-group_end (const weft_program *p, enum weft_lane lane, uint32_t first)
-{
-  uint32_t last = first + 1;
-  while (last < p->lane_n[lane] && p->op[p->lane_ops[lane][last]].flags & WEFT_OP_GROUPED)
-    last++;
-  return last;
-}
-
 static void
 disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
 {
@@ -190,7 +180,7 @@ finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
 {
   const weft_program *p = program_of (x, actor);
   struct lane *l = lane_at (x, actor, lane);
-  uint32_t last = group_end (p, lane, l->cursor);
+  uint32_t last = weft_program_group_end (p, lane, l->cursor);
 
   for (uint32_t i = l->cursor; i < last; i++) {
     uint32_t op = p->lane_ops[lane][i];
@@ -251,7 +241,7 @@ post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
 {
   const weft_program *p = program_of (x, actor);
   struct lane *l = lane_at (x, actor, lane);
-  uint32_t first = l->cursor, last = group_end (p, lane, first);
+  uint32_t first = l->cursor, last = weft_program_group_end (p, lane, first);
 
   for (uint32_t i = first; i < last; i++)
     if (!deps_ready (x, actor, p->lane_ops[lane][i], &ready))

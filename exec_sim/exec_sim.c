@@ -171,21 +171,12 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
 
 /* --------------------------------------------------------------- transfers */
 
-static uint32_t
-group_end (const weft_program *p, uint32_t lane, uint32_t first)
-{
-  uint32_t last = first + 1;
-  while (last < p->lane_n[lane] && p->op[p->lane_ops[lane][last]].flags & WEFT_OP_GROUPED)
-    last++;
-  return last;
-}
-
 static void
 finish_group (struct sim *x, uint32_t actor, uint32_t lane)
 {
   const weft_program *p = sim_program (x, actor);
   struct sim_lane *l = sim_lane_at (x, actor, lane);
-  uint32_t last = group_end (p, lane, l->cursor);
+  uint32_t last = weft_program_group_end (p, lane, l->cursor);
   double now = weft_bridge_now ();
 
   for (uint32_t i = l->cursor; i < last; i++) {
@@ -256,7 +247,7 @@ post_group (struct sim *x, uint32_t actor, uint32_t lane)
 {
   const weft_program *p = sim_program (x, actor);
   struct sim_lane *l = sim_lane_at (x, actor, lane);
-  uint32_t first = l->cursor, last = group_end (p, lane, first);
+  uint32_t first = l->cursor, last = weft_program_group_end (p, lane, first);
 
   for (uint32_t i = first; i < last; i++)
     if (!sim_deps_done (x, actor, p->lane_ops[lane][i]))

@@ -60,20 +60,12 @@ make_prefix (const struct sim *x, const weft_program *p, uint32_t sms_taken)
   const struct weft_job *job = &x->base.plan->job;
   uint32_t n = p->lane_n[WEFT_LANE_GPU];
   double *prefix = g_new (double, n + 1);
-  size_t cells = (size_t) p->n_shape * WEFT_N_OP;
-  g_autofree double *price = g_new (double, cells + 1);
+  g_autofree double *seconds = g_new (double, p->n_op + 1);
 
-  for (size_t i = 0; i < cells; i++)
-    price[i] = NAN;
+  weft_cost_program (&job->cluster, &job->stack, p, sms_taken, seconds);
   prefix[0] = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    const struct weft_op *op = &p->op[p->lane_ops[WEFT_LANE_GPU][i]];
-    double *at = &price[(size_t) op->shape * WEFT_N_OP + op->kind];
-    if (isnan (*at))
-      *at =
-          weft_cost_kernel (&job->cluster, &job->stack, op->kind, &p->shape[op->shape], sms_taken);
-    prefix[i + 1] = prefix[i] + *at;
-  }
+  for (uint32_t i = 0; i < n; i++)
+    prefix[i + 1] = prefix[i] + seconds[p->lane_ops[WEFT_LANE_GPU][i]];
   return prefix;
 }
 
