@@ -3,6 +3,7 @@
  * a row counts the time of its stage alone, and the memory of that stage and of all it needs
  * first.  The best of a few runs is shown: a busy machine only ever adds time.  Whether the plan
  * fits into the GPUs does not matter here. */
+#include "core/json.h"
 #include "core/check.h"
 #include "core/error.h"
 #include "core/step.h"
@@ -301,26 +302,18 @@ print_row (const struct stage *stage, const struct result *r)
 }
 
 static void
-add_number (JsonBuilder *builder, const char *member, double value)
-{
-  json_builder_set_member_name (builder, member);
-  json_builder_add_double_value (builder, value);
-}
-
-static void
 add_row (JsonBuilder *builder, const struct stage *stage, const struct result *r)
 {
   json_builder_begin_object (builder);
-  json_builder_set_member_name (builder, "stage");
-  json_builder_add_string_value (builder, stage->name);
-  add_number (builder, "seconds", r->best.seconds);
-  add_number (builder, "ops", r->best.ops);
-  add_number (builder, "activities", r->best.activities);
-  add_number (builder, "peak_megabytes", r->megabytes);
+  weft_json_text (builder, "stage", stage->name);
+  weft_json_real (builder, "seconds", r->best.seconds);
+  weft_json_real (builder, "ops", r->best.ops);
+  weft_json_real (builder, "activities", r->best.activities);
+  weft_json_real (builder, "peak_megabytes", r->megabytes);
   if (stage->seconds_limit > 0)
-    add_number (builder, "limit_seconds", stage->seconds_limit);
+    weft_json_real (builder, "limit_seconds", stage->seconds_limit);
   if (stage->megabytes_limit > 0)
-    add_number (builder, "limit_megabytes", stage->megabytes_limit);
+    weft_json_real (builder, "limit_megabytes", stage->megabytes_limit);
   json_builder_end_object (builder);
 }
 

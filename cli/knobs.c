@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "core/strategy.h"
 #include <stdio.h>
 #include <string.h>
@@ -112,19 +113,11 @@ print_one (const struct weft_field *knob)
 }
 
 static void
-build_text (JsonBuilder *builder, const char *member, const char *text)
-{
-  json_builder_set_member_name (builder, member);
-  json_builder_add_string_value (builder, text);
-}
-
-static void
 build_words (JsonBuilder *builder, const char *member, const char *text)
 {
   g_auto (GStrv) words = g_strsplit (text, " ", -1);
 
-  json_builder_set_member_name (builder, member);
-  json_builder_begin_array (builder);
+  weft_json_array (builder, member);
   for (unsigned i = 0; words[i]; i++)
     json_builder_add_string_value (builder, words[i]);
   json_builder_end_array (builder);
@@ -138,8 +131,7 @@ build_affects (JsonBuilder *builder, const struct weft_field *knob)
     build_words (builder, "affects", effect_of (knob));
     return;
   }
-  json_builder_set_member_name (builder, "affects");
-  json_builder_begin_array (builder);
+  weft_json_array (builder, "affects");
   json_builder_add_string_value (builder, knob->affects);
   json_builder_end_array (builder);
 }
@@ -150,15 +142,15 @@ build_knob (JsonBuilder *builder, const struct weft_field *knob)
   g_autofree char *range = weft_field_range (knob);
 
   json_builder_begin_object (builder);
-  build_text (builder, "name", knob->name);
-  build_text (builder, "type", weft_type_word (knob->type));
-  build_text (builder, "default", knob->def);
-  build_text (builder, "range", range);
+  weft_json_text (builder, "name", knob->name);
+  weft_json_text (builder, "type", weft_type_word (knob->type));
+  weft_json_text (builder, "default", knob->def);
+  weft_json_text (builder, "range", range);
   build_words (builder, "source", knob->source);
   build_affects (builder, knob);
   if (reason_of (knob))
-    build_text (builder, "reason", reason_of (knob));
-  build_text (builder, "doc", knob->doc);
+    weft_json_text (builder, "reason", reason_of (knob));
+  weft_json_text (builder, "doc", knob->doc);
   build_words (builder, "aliases", knob->aliases);
   json_builder_end_object (builder);
 }

@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "core/error.h"
 #include "core/report.h"
 #include "core/units.h"
@@ -177,13 +178,11 @@ build_change (JsonBuilder *b, const weft_report *report, const weft_plan *fittin
   }
   g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);
   json_builder_begin_object (b);
-  json_builder_set_member_name (b, "flags");
-  json_builder_begin_array (b);
+  weft_json_array (b, "flags");
   for (unsigned i = 0; i < flags->len; i++)
     json_builder_add_string_value (b, flags->pdata[i]);
   json_builder_end_array (b);
-  json_builder_set_member_name (b, "peak_bytes");
-  json_builder_add_int_value (b, weft_plan_worst_bytes (fitting));
+  weft_json_int (b, "peak_bytes", weft_plan_worst_bytes (fitting));
   json_builder_end_object (b);
 }
 
@@ -193,8 +192,7 @@ print_json (const weft_report *report, const weft_plan *fitting)
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
   json_builder_begin_object (b);
-  json_builder_set_member_name (b, "schema");
-  json_builder_add_string_value (b, "weft.memory/1");
+  weft_json_text (b, "schema", "weft.memory/1");
   json_builder_set_member_name (b, "job");
   weft_report_build_job (&report->plan->job, b);
   json_builder_set_member_name (b, "memory");

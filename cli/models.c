@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "core/model.h"
 #include <math.h>
 #include <stdio.h>
@@ -140,22 +141,6 @@ print_page (const union weft_model *m)
   RESULT_LIST (RESULT_PRINT)
 }
 
-static void
-build_field (JsonBuilder *builder, const struct weft_field *field, union weft_value value)
-{
-  g_autofree char *text = weft_field_print (field, value);
-
-  json_builder_set_member_name (builder, field->name);
-  if (field->type == WEFT_TYPE_INT)
-    json_builder_add_int_value (builder, value.i);
-  else if (field->type == WEFT_TYPE_REAL)
-    json_builder_add_double_value (builder, value.r);
-  else if (field->type == WEFT_TYPE_BOOL)
-    json_builder_add_boolean_value (builder, value.i != 0);
-  else
-    json_builder_add_string_value (builder, text);
-}
-
 #define RESULT_BUILD(name, value, doc)                                                             \
   json_builder_set_member_name (builder, name);                                                    \
   json_builder_add_int_value (builder, value);
@@ -164,7 +149,7 @@ build_page (JsonBuilder *builder, const union weft_model *m)
 {
   json_builder_begin_object (builder);
   for (unsigned i = 0; i < table->n; i++)
-    build_field (builder, &table->field[i], m->at[i]);
+    weft_json_value (builder, (&table->field[i])->name, &table->field[i], m->at[i]);
   RESULT_LIST (RESULT_BUILD)
   json_builder_end_object (builder);
 }

@@ -2,6 +2,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "core/report.h"
 #include "core/units.h"
 #include "planner/planner.h"
@@ -186,26 +187,12 @@ print_text (const struct weft_job *job, const weft_search *search)
 /* ------------------------------------------------------------------------ JSON */
 
 static void
-add_number (JsonBuilder *b, const char *name, double value)
-{
-  json_builder_set_member_name (b, name);
-  json_builder_add_double_value (b, value);
-}
-
-static void
-add_count (JsonBuilder *b, const char *name, uint32_t value)
-{
-  json_builder_set_member_name (b, name);
-  json_builder_add_int_value (b, value);
-}
-
-static void
 add_best (JsonBuilder *b, const struct weft_candidate *c, uint32_t rank)
 {
   g_autoptr (weft_report) report = weft_report_new (c->plan, c->timeline);
 
   json_builder_begin_object (b);
-  add_count (b, "rank", rank);
+  weft_json_int (b, "rank", rank);
   json_builder_set_member_name (b, "strategy");
   weft_report_build_strategy (&c->job, b);
   json_builder_set_member_name (b, "train");
@@ -223,21 +210,19 @@ print_json (const weft_search *search)
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
   json_builder_begin_object (b);
-  json_builder_set_member_name (b, "schema");
-  json_builder_add_string_value (b, "weft.plan/1");
-  add_count (b, "space", search->n);
-  json_builder_set_member_name (b, "infeasible");
-  json_builder_begin_object (b);
-  add_count (b, "memory", search->by_fate[WEFT_FATE_MEMORY]);
-  add_count (b, "rule", search->by_fate[WEFT_FATE_RULE]);
+  weft_json_text (b, "schema", "weft.plan/1");
+  weft_json_int (b, "space", search->n);
+  weft_json_object (b, "infeasible");
+  weft_json_int (b, "memory", search->by_fate[WEFT_FATE_MEMORY]);
+  weft_json_int (b, "rule", search->by_fate[WEFT_FATE_RULE]);
   json_builder_end_object (b);
-  add_count (b, "pruned", search->by_fate[WEFT_FATE_PRUNED]);
-  add_count (b, "ranked", search->by_fate[WEFT_FATE_RANKED] + search->by_fate[WEFT_FATE_SIMULATED]);
-  add_count (b, "simulated", search->by_fate[WEFT_FATE_SIMULATED]);
-  add_number (b, "wall_s", search->wall_seconds);
-  add_number (b, "gap", search->gap);
-  json_builder_set_member_name (b, "best");
-  json_builder_begin_array (b);
+  weft_json_int (b, "pruned", search->by_fate[WEFT_FATE_PRUNED]);
+  weft_json_int (b, "ranked",
+                 search->by_fate[WEFT_FATE_RANKED] + search->by_fate[WEFT_FATE_SIMULATED]);
+  weft_json_int (b, "simulated", search->by_fate[WEFT_FATE_SIMULATED]);
+  weft_json_real (b, "wall_s", search->wall_seconds);
+  weft_json_real (b, "gap", search->gap);
+  weft_json_array (b, "best");
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++)
     add_best (b, &search->candidate[i], i + 1);
   json_builder_end_array (b);

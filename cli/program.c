@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "core/error.h"
 #include "core/pipeline.h"
 #include "core/plan.h"
@@ -108,14 +109,10 @@ print_schedule_json (const weft_grid *grid, const char *schedule)
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
   json_builder_begin_object (b);
-  json_builder_set_member_name (b, "schedule");
-  json_builder_add_string_value (b, schedule);
-  json_builder_set_member_name (b, "stages");
-  json_builder_add_int_value (b, grid->n_ranks);
-  json_builder_set_member_name (b, "chunks");
-  json_builder_add_int_value (b, grid->n_chunks);
-  json_builder_set_member_name (b, "ranks");
-  json_builder_begin_array (b);
+  weft_json_text (b, "schedule", schedule);
+  weft_json_int (b, "stages", grid->n_ranks);
+  weft_json_int (b, "chunks", grid->n_chunks);
+  weft_json_array (b, "ranks");
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     add_rank (b, grid, rank);
   json_builder_end_array (b);

@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "core/error.h"
 #include "core/job.h"
 #include "core/suggest.h"
@@ -39,19 +40,12 @@ print_rule (const struct weft_rule *rule)
 }
 
 static void
-build_text (JsonBuilder *builder, const char *member, const char *text)
-{
-  json_builder_set_member_name (builder, member);
-  json_builder_add_string_value (builder, text);
-}
-
-static void
 build_rule (JsonBuilder *builder, const struct weft_rule *rule)
 {
   json_builder_begin_object (builder);
-  build_text (builder, "name", rule->name);
-  build_text (builder, "kind", kind_of (rule));
-  build_text (builder, "doc", rule->doc);
+  weft_json_text (builder, "name", rule->name);
+  weft_json_text (builder, "kind", kind_of (rule));
+  weft_json_text (builder, "doc", rule->doc);
   json_builder_end_object (builder);
 }
 

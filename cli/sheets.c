@@ -1,6 +1,7 @@
 #include "cli/sheets.h"
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "core/conf.h"
 #include "core/units.h"
 #include <stdio.h>
@@ -183,42 +184,21 @@ print_page (const sheet_page *page)
 }
 
 static void
-build_value (JsonBuilder *builder, const struct weft_field *field, union weft_value value)
-{
-  json_builder_set_member_name (builder, "value");
-  if (field->type == WEFT_TYPE_INT)
-    json_builder_add_int_value (builder, value.i);
-  else if (field->type == WEFT_TYPE_REAL)
-    json_builder_add_double_value (builder, value.r);
-  else {
-    g_autofree char *text = weft_field_print (field, value);
-    json_builder_add_string_value (builder, text);
-  }
-}
-
-static void
-build_text (JsonBuilder *builder, const char *member, const char *text)
-{
-  json_builder_set_member_name (builder, member);
-  json_builder_add_string_value (builder, text);
-}
-
-static void
 build_page (JsonBuilder *builder, const sheet_page *page)
 {
   json_builder_begin_object (builder);
-  build_text (builder, "name", page->name);
-  build_text (builder, "title", page->title);
+  weft_json_text (builder, "name", page->name);
+  weft_json_text (builder, "title", page->title);
   json_builder_set_member_name (builder, "fields");
   json_builder_begin_object (builder);
   for (unsigned i = 0; i < page->sheet->table->n; i++) {
     const struct weft_field *field = &page->sheet->table->field[i];
     json_builder_set_member_name (builder, field->name);
     json_builder_begin_object (builder);
-    build_value (builder, field, page->values[i]);
-    build_text (builder, "unit", field->unit);
-    build_text (builder, "doc", field->doc);
-    build_text (builder, "source", source_of (page, i));
+    weft_json_value (builder, "value", field, page->values[i]);
+    weft_json_text (builder, "unit", field->unit);
+    weft_json_text (builder, "doc", field->doc);
+    weft_json_text (builder, "source", source_of (page, i));
     json_builder_end_object (builder);
   }
   json_builder_end_object (builder);

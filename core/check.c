@@ -230,46 +230,53 @@ handed_over (const weft_program *p, const uint32_t *before, const struct span *s
   return TRUE;
 }
 
-static guint
-find_segment (GArray *map, uint64_t at)
+static int
+compare_segments (const void *a, const void *b, void *unused)
 {
-  guint low = 0, high = map->len;
-  while (high - low > 1) {
-    guint middle = (low + high) / 2;
-    *(g_array_index (map, struct segment, middle).from <= at ? &low : &high) = middle;
-  }
-  return low;
+  const struct segment *x = a, *y = b;
+
+  (void) unused;
+  return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Makes a segment start exactly at `at`. */
-static guint
-split_segment (GArray *map, uint64_t at)
+static GTreeNode *
+add_segment (GTree *map, uint64_t from, uint32_t owner)
 {
-  guint i = find_segment (map, at);
-  struct segment segment = g_array_index (map, struct segment, i);
+  struct segment *segment = g_new (struct segment, 1);
 
-  if (segment.from == at)
-    return i;
-  segment.from = at;
-  g_array_insert_val (map, i + 1, segment);
-  return i + 1;
+  *segment = (struct segment){ from, owner };
+  return g_tree_insert_node (map, segment, NULL);
+}
+
+/* The segment that starts exactly at `at`; the one that goes on there is cut in two. */
+static GTreeNode *
+split_segment (GTree *map, uint64_t at)
+{
+  GTreeNode *after = g_tree_upper_bound (map, &(struct segment){ at, WEFT_NO_BUF });
+  GTreeNode *node = after ? g_tree_node_previous (after) : g_tree_node_last (map);
+  const struct segment *segment = g_tree_node_key (node);
+
+  return segment->from == at ? node : add_segment (map, at, segment->owner);
 }
 
 static gboolean
-occupy (const weft_program *p, const uint32_t *before, const struct span *span, GArray *map,
+occupy (const weft_program *p, const uint32_t *before, const struct span *span, GTree *map,
         uint32_t buf, GError **error)
 {
   const struct weft_buf *b = &p->buf[buf];
-  guint from = split_segment (map, b->offset), to = split_segment (map, b->offset + b->bytes);
+  GTreeNode *first = split_segment (map, b->offset), *next;
+  const struct segment *end = g_tree_node_key (split_segment (map, b->offset + b->bytes));
 
-  for (guint i = from; i < to; i++) {
-    uint32_t old = g_array_index (map, struct segment, i).owner;
-    if (old != WEFT_NO_BUF && !handed_over (p, before, span, old, buf, error))
+  for (GTreeNode *node = first; g_tree_node_key (node) != end; node = next) {
+    struct segment *segment = g_tree_node_key (node);
+    if (segment->owner != WEFT_NO_BUF &&
+        !handed_over (p, before, span, segment->owner, buf, error))
       return FALSE;
+    next = g_tree_node_next (node);
+    segment->owner = buf;
+    if (node != first)
+      g_tree_remove (map, segment);
   }
-  g_array_index (map, struct segment, from).owner = buf;
-  if (to > from + 1)
-    g_array_remove_range (map, from + 1, to - from - 1);
   return TRUE;
 }
 
@@ -288,8 +295,7 @@ check_pool (const weft_program *p, const uint32_t *before, const struct span *sp
             enum weft_pool pool, GError **error)
 {
   g_autofree uint32_t *order = g_new (uint32_t, p->n_buf + 1);
-  g_autoptr (GArray) map = g_array_new (FALSE, FALSE, sizeof (struct segment));
-  struct segment all = { 0, WEFT_NO_BUF };
+  g_autoptr (GTree) map = g_tree_new_full (compare_segments, NULL, g_free, NULL);
   uint32_t n = 0;
 
   for (uint32_t i = 0; i < p->n_buf; i++) {
@@ -298,7 +304,7 @@ check_pool (const weft_program *p, const uint32_t *before, const struct span *sp
       order[n++] = i;
   }
   g_qsort_with_data (order, n, sizeof *order, by_first, (void *) (uintptr_t) p);
-  g_array_append_val (map, all);
+  add_segment (map, 0, WEFT_NO_BUF);
   for (uint32_t i = 0; i < n; i++)
     if (!occupy (p, before, span, map, order[i], error))
       return FALSE;

@@ -1,55 +1,21 @@
 #include "core/program_json.h"
-
-static void
-add_int (JsonBuilder *b, const char *member, int64_t value)
-{
-  json_builder_set_member_name (b, member);
-  json_builder_add_int_value (b, value);
-}
-
-static void
-add_text (JsonBuilder *b, const char *member, const char *text)
-{
-  json_builder_set_member_name (b, member);
-  json_builder_add_string_value (b, text);
-}
-
-static void
-add_null (JsonBuilder *b, const char *member)
-{
-  json_builder_set_member_name (b, member);
-  json_builder_add_null_value (b);
-}
+#include "core/json.h"
 
 /* `none` stands for null. */
 static void
 add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t none)
 {
   if (value == none)
-    add_null (b, member);
+    weft_json_null (b, member);
   else
-    add_int (b, member, value);
-}
-
-static void
-add_bool (JsonBuilder *b, const char *member, gboolean value)
-{
-  json_builder_set_member_name (b, member);
-  json_builder_add_boolean_value (b, value);
-}
-
-static void
-begin_array (JsonBuilder *b, const char *member)
-{
-  json_builder_set_member_name (b, member);
-  json_builder_begin_array (b);
+    weft_json_int (b, member, value);
 }
 
 /* Every word whose bit is set. */
 static void
 add_flags (JsonBuilder *b, uint32_t flags, const char *const *words)
 {
-  begin_array (b, "flags");
+  weft_json_array (b, "flags");
   for (int i = 0; words[i]; i++)
     if (flags >> i & 1)
       json_builder_add_string_value (b, words[i]);
@@ -64,10 +30,10 @@ add_shape (JsonBuilder *b, const struct weft_shape *shape)
 
   while (n && !shape->dim[n - 1])
     n--;
-  add_text (b, "dtype", weft_dtype_words[shape->dtype]);
+  weft_json_text (b, "dtype", weft_dtype_words[shape->dtype]);
   if (shape->out_dtype != shape->dtype)
-    add_text (b, "out_dtype", weft_dtype_words[shape->out_dtype]);
-  begin_array (b, "shape");
+    weft_json_text (b, "out_dtype", weft_dtype_words[shape->out_dtype]);
+  weft_json_array (b, "shape");
   for (unsigned i = 0; i < n; i++)
     json_builder_add_int_value (b, shape->dim[i]);
   json_builder_end_array (b);
@@ -79,22 +45,22 @@ add_cost (JsonBuilder *b, const weft_program *p, uint32_t op)
 {
   json_builder_set_member_name (b, "flops");
   json_builder_add_double_value (b, weft_op_flops (p, op));
-  add_int (b, "bytes", MIN (weft_op_bytes (p, op), 0x1p62));
+  weft_json_int (b, "bytes", MIN (weft_op_bytes (p, op), 0x1p62));
 }
 
 static void
 add_edges (JsonBuilder *b, const weft_program *p, const struct weft_op *op)
 {
-  begin_array (b, "after");
+  weft_json_array (b, "after");
   for (uint32_t d = op->deps; d < op[1].deps; d++)
     json_builder_add_int_value (b, p->deps[d]);
   json_builder_end_array (b);
-  begin_array (b, "uses");
+  weft_json_array (b, "uses");
   for (uint32_t u = op->uses; u < op[1].uses; u++) {
     json_builder_begin_object (b);
     add_int_or_null (b, "buffer", p->uses[u].buf, WEFT_NO_BUF);
-    add_bool (b, "read", p->uses[u].read);
-    add_bool (b, "write", p->uses[u].write);
+    weft_json_bool (b, "read", p->uses[u].read);
+    weft_json_bool (b, "write", p->uses[u].write);
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
@@ -104,13 +70,13 @@ static void
 add_communication (JsonBuilder *b, const struct weft_op *op)
 {
   if (op->group == WEFT_GROUP_NONE)
-    add_null (b, "axis");
+    weft_json_null (b, "axis");
   else
-    add_text (b, "axis", weft_group_word (op->group));
+    weft_json_text (b, "axis", weft_group_word (op->group));
   if (weft_op_info[op->kind].class == WEFT_CLASS_P2P)
-    add_int (b, "peer", op->peer);
+    weft_json_int (b, "peer", op->peer);
   if (weft_op_info[op->kind].class == WEFT_CLASS_COLLECTIVE)
-    add_text (b, "reduce", weft_reduce_words[op->reduce]);
+    weft_json_text (b, "reduce", weft_reduce_words[op->reduce]);
 }
 
 static void
@@ -121,15 +87,15 @@ add_op (JsonBuilder *b, const weft_program *p, uint32_t i)
   g_autofree char *label = weft_op_label (p, i);
 
   json_builder_begin_object (b);
-  add_int (b, "op", i);
-  add_text (b, "kind", weft_op_info[op->kind].word);
-  add_text (b, "lane", weft_lane_words[op->lane]);
+  weft_json_int (b, "op", i);
+  weft_json_text (b, "kind", weft_op_info[op->kind].word);
+  weft_json_text (b, "lane", weft_lane_words[op->lane]);
   add_communication (b, op);
   add_int_or_null (b, "layer", op->layer, WEFT_NO_LAYER);
-  add_int (b, "chunk", op->chunk);
+  weft_json_int (b, "chunk", op->chunk);
   add_int_or_null (b, "micro", op->micro, WEFT_NO_MICRO);
-  add_text (b, "phase", weft_phase_words[op->phase]);
-  add_text (b, "label", label);
+  weft_json_text (b, "phase", weft_phase_words[op->phase]);
+  weft_json_text (b, "label", label);
   add_cost (b, p, i);
   add_shape (b, weft_op_shape (p, i));
   add_flags (b, op->flags, flags);
@@ -146,20 +112,20 @@ add_buffer (JsonBuilder *b, const weft_program *p, uint32_t i)
   g_autofree char *label = weft_buf_label (p, i);
 
   json_builder_begin_object (b);
-  add_int (b, "buffer", i);
-  add_text (b, "kind", weft_buf_kind_words[buf->kind]);
-  add_text (b, "pool", weft_pool_words[buf->pool]);
-  add_int (b, "bytes", buf->bytes);
-  add_int (b, "offset", buf->offset);
+  weft_json_int (b, "buffer", i);
+  weft_json_text (b, "kind", weft_buf_kind_words[buf->kind]);
+  weft_json_text (b, "pool", weft_pool_words[buf->pool]);
+  weft_json_int (b, "bytes", buf->bytes);
+  weft_json_int (b, "offset", buf->offset);
   add_int_or_null (b, "first", buf->first, WEFT_NO_OP);
   add_int_or_null (b, "last", used ? buf->last : WEFT_NO_OP, WEFT_NO_OP);
-  add_text (b, "label", label);
+  weft_json_text (b, "label", label);
   add_int_or_null (b, "layer", buf->layer, WEFT_NO_LAYER);
   add_int_or_null (b, "micro", buf->micro, WEFT_NO_MICRO);
-  add_text (b, "dtype", weft_dtype_words[buf->dtype]);
+  weft_json_text (b, "dtype", weft_dtype_words[buf->dtype]);
   add_int_or_null (b, "base", buf->base, WEFT_NO_BUF);
   if (buf->shard)
-    add_text (b, "shard", weft_group_word (buf->shard));
+    weft_json_text (b, "shard", weft_group_word (buf->shard));
   add_flags (b, buf->permanent, flags);
   json_builder_end_object (b);
 }
@@ -168,14 +134,14 @@ void
 weft_program_to_json (const weft_program *p, JsonBuilder *b)
 {
   json_builder_begin_object (b);
-  add_text (b, "schema", "weft.program/1");
-  add_int (b, "role", p->role);
-  add_int (b, "n_roles", p->n_roles);
-  begin_array (b, "ops");
+  weft_json_text (b, "schema", "weft.program/1");
+  weft_json_int (b, "role", p->role);
+  weft_json_int (b, "n_roles", p->n_roles);
+  weft_json_array (b, "ops");
   for (uint32_t i = 0; i < p->n_op; i++)
     add_op (b, p, i);
   json_builder_end_array (b);
-  begin_array (b, "buffers");
+  weft_json_array (b, "buffers");
   for (uint32_t i = 0; i < p->n_buf; i++)
     add_buffer (b, p, i);
   json_builder_end_array (b);

@@ -1,60 +1,15 @@
 /* The report as the weft.sim/1 document. */
+#include "core/json.h"
 #include "core/report.h"
 #include <math.h>
 
-static void
-add_real (JsonBuilder *b, const char *name, double value)
-{
-  json_builder_set_member_name (b, name);
-  json_builder_add_double_value (b, value);
-}
-
-static void
-add_int (JsonBuilder *b, const char *name, int64_t value)
-{
-  json_builder_set_member_name (b, name);
-  json_builder_add_int_value (b, value);
-}
-
-static void
-add_text (JsonBuilder *b, const char *name, const char *text)
-{
-  json_builder_set_member_name (b, name);
-  json_builder_add_string_value (b, text);
-}
-
-static void
-add_bool (JsonBuilder *b, const char *name, gboolean value)
-{
-  json_builder_set_member_name (b, name);
-  json_builder_add_boolean_value (b, value);
-}
-
 /* ------------------------------------------------------------------------- job */
-
-static void
-add_field (JsonBuilder *b, const struct weft_field *field, union weft_value value)
-{
-  if (value.i == WEFT_NONE) {
-    json_builder_set_member_name (b, field->name);
-    json_builder_add_null_value (b);
-  } else if (field->type == WEFT_TYPE_INT)
-    add_int (b, field->name, value.i);
-  else if (field->type == WEFT_TYPE_REAL)
-    add_real (b, field->name, value.r);
-  else if (field->type == WEFT_TYPE_BOOL)
-    add_bool (b, field->name, value.i != 0);
-  else {
-    g_autofree char *text = weft_field_print (field, value);
-    add_text (b, field->name, text);
-  }
-}
 
 static void
 add_fields (JsonBuilder *b, const struct weft_table *table, const union weft_value *values)
 {
   for (unsigned i = 0; i < table->n; i++)
-    add_field (b, &table->field[i], values[i]);
+    weft_json_value (b, table->field[i].name, &table->field[i], values[i]);
 }
 
 static void
@@ -92,8 +47,9 @@ weft_report_build_strategy (const struct weft_job *job, JsonBuilder *b)
   json_builder_begin_object (b);
   for (unsigned i = 0; i < weft_strategy_table.n; i++)
     if (i != WEFT_KNOB_dp_size && shows (job, i))
-      add_field (b, &weft_strategy_table.field[i], job->strategy.at[i]);
-  add_int (b, "dp_size", weft_job_dp (job));
+      weft_json_value (b, (&weft_strategy_table.field[i])->name, &weft_strategy_table.field[i],
+                       job->strategy.at[i]);
+  weft_json_int (b, "dp_size", weft_job_dp (job));
   json_builder_end_object (b);
 }
 
@@ -101,9 +57,9 @@ static void
 add_cluster (JsonBuilder *b, const struct weft_cluster *cluster)
 {
   json_builder_begin_object (b);
-  add_text (b, "topology", g_quark_to_string (cluster->topology));
-  add_int (b, "nodes", cluster->n_nodes);
-  add_int (b, "gpus", cluster->n_gpus);
+  weft_json_text (b, "topology", g_quark_to_string (cluster->topology));
+  weft_json_int (b, "nodes", cluster->n_nodes);
+  weft_json_int (b, "gpus", cluster->n_gpus);
   add_fields (b, &weft_cluster_table, cluster->f.at);
   json_builder_end_object (b);
 }
@@ -127,7 +83,7 @@ weft_report_build_job (const struct weft_job *job, JsonBuilder *b)
 
 /* --------------------------------------------------------------------- numbers */
 
-#define MEMBER(name, doc) add_real (b, #name, part->name);
+#define MEMBER(name, doc) weft_json_real (b, #name, part->name);
 
 void
 weft_report_build_iteration (const weft_report *r, JsonBuilder *b)
@@ -136,7 +92,7 @@ weft_report_build_iteration (const weft_report *r, JsonBuilder *b)
 
   json_builder_begin_object (b);
   WEFT_REPORT_ITERATION_LIST (MEMBER)
-  add_text (b, "flops_convention", "causal");
+  weft_json_text (b, "flops_convention", "causal");
   json_builder_end_object (b);
 }
 
@@ -147,11 +103,10 @@ add_axes (JsonBuilder *b, const weft_report *r)
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
     if (!weft_report_is_axis (lane))
       continue;
-    json_builder_set_member_name (b, weft_lane_words[lane]);
-    json_builder_begin_object (b);
-    add_real (b, "busy_s", r->axis[lane].busy_s);
-    add_real (b, "exposed_s", r->axis[lane].exposed_s);
-    add_int (b, "bytes", llround (r->axis[lane].bytes));
+    weft_json_object (b, weft_lane_words[lane]);
+    weft_json_real (b, "busy_s", r->axis[lane].busy_s);
+    weft_json_real (b, "exposed_s", r->axis[lane].exposed_s);
+    weft_json_int (b, "bytes", llround (r->axis[lane].bytes));
     json_builder_end_object (b);
   }
   json_builder_end_object (b);
@@ -176,19 +131,18 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   g_autofree char *label = weft_op_label (r->plan->role[role], row->peak_op);
 
   json_builder_begin_object (b);
-  add_int (b, "role", role);
-  add_int (b, "peak_bytes", row->peak_bytes);
-  add_text (b, "peak_op", label);
-  add_int (b, "planned_bytes", row->planned_bytes);
-  add_int (b, "live_bytes", row->live_bytes);
-  add_int (b, "reserved_bytes", row->reserved_bytes);
-  json_builder_set_member_name (b, "by_kind");
-  json_builder_begin_object (b);
+  weft_json_int (b, "role", role);
+  weft_json_int (b, "peak_bytes", row->peak_bytes);
+  weft_json_text (b, "peak_op", label);
+  weft_json_int (b, "planned_bytes", row->planned_bytes);
+  weft_json_int (b, "live_bytes", row->live_bytes);
+  weft_json_int (b, "reserved_bytes", row->reserved_bytes);
+  weft_json_object (b, "by_kind");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
-    add_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
-  add_int (b, "padding", row->padding);
+    weft_json_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
+  weft_json_int (b, "padding", row->padding);
   json_builder_end_object (b);
-  add_int (b, "host_bytes", row->host_bytes);
+  weft_json_int (b, "host_bytes", row->host_bytes);
   json_builder_end_object (b);
 }
 
@@ -196,11 +150,10 @@ void
 weft_report_build_memory (const weft_report *r, JsonBuilder *b)
 {
   json_builder_begin_object (b);
-  add_int (b, "capacity_bytes", r->capacity_bytes);
-  add_int (b, "peak_bytes", r->peak_bytes);
-  add_bool (b, "fits", r->fits);
-  json_builder_set_member_name (b, "roles");
-  json_builder_begin_array (b);
+  weft_json_int (b, "capacity_bytes", r->capacity_bytes);
+  weft_json_int (b, "peak_bytes", r->peak_bytes);
+  weft_json_bool (b, "fits", r->fits);
+  weft_json_array (b, "roles");
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     add_role (b, r, role);
   json_builder_end_array (b);
@@ -211,14 +164,14 @@ static void
 add_engine (JsonBuilder *b, const weft_timeline *t)
 {
   json_builder_begin_object (b);
-  add_text (b, "executor", t->executor);
-  add_text (b, "simgrid", t->engine);
-  add_bool (b, "folded", t->folded);
-  add_int (b, "rows", t->n);
-  add_bool (b, "contended", t->contended);
-  add_int (b, "ops", t->n_ops);
-  add_int (b, "activities", t->n_activities);
-  add_real (b, "wall_s", t->wall_seconds);
+  weft_json_text (b, "executor", t->executor);
+  weft_json_text (b, "simgrid", t->engine);
+  weft_json_bool (b, "folded", t->folded);
+  weft_json_int (b, "rows", t->n);
+  weft_json_bool (b, "contended", t->contended);
+  weft_json_int (b, "ops", t->n_ops);
+  weft_json_int (b, "activities", t->n_activities);
+  weft_json_real (b, "wall_s", t->wall_seconds);
   json_builder_end_object (b);
 }
 
@@ -226,7 +179,7 @@ void
 weft_report_to_json (const weft_report *r, JsonBuilder *b)
 {
   json_builder_begin_object (b);
-  add_text (b, "schema", "weft.sim/1");
+  weft_json_text (b, "schema", "weft.sim/1");
   json_builder_set_member_name (b, "job");
   weft_report_build_job (&r->plan->job, b);
   json_builder_set_member_name (b, "iteration");

@@ -31,7 +31,7 @@ static const struct {
   { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
-  { "json_scan", TABLES },
+  { "json", TABLES },      { "json_scan", TABLES },
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
