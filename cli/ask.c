@@ -35,7 +35,7 @@ weft_cli_columns (void)
 void
 weft_cli_print_rest (const char *text, int used, int columns)
 {
-  if (g_utf8_strlen (text, -1) <= columns - used)
+  if (used < 0 || g_utf8_strlen (text, -1) <= columns - used)
     printf ("%s\n", text);
   else if (columns - used > 10) {
     g_autofree char *part = g_utf8_substring (text, 0, columns - used - 3);

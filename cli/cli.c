@@ -1,6 +1,8 @@
 #include "cli/cli.h"
 #include "core/error.h"
 #include "core/suggest.h"
+#include <errno.h>
+#include <glib/gstdio.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,8 +72,8 @@ help_about (char *name)
   return command ? command->run (2, argv) : unknown_command (name);
 }
 
-int
-weft_cli_run (int argc, char **argv)
+static int
+run_words (int argc, char **argv)
 {
   static const char *const help[] = { "help", "--help", "-h", NULL };
   static const char *const version[] = { "version", "--version", NULL };
@@ -86,6 +88,18 @@ weft_cli_run (int argc, char **argv)
   }
   const struct command *command = find_command (argv[1]);
   return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
+}
+
+/* An answer that nobody got is none: a full disk shows when the last of it is written. */
+int
+weft_cli_run (int argc, char **argv)
+{
+  int status = run_words (argc, argv);
+
+  if (fflush (stdout) == 0 && !ferror (stdout))
+    return status;
+  fprintf (stderr, "weft: stdout: %s\n", g_strerror (errno));
+  return 1;
 }
 
 /* ------------------------------------------------------------------- arguments */
@@ -337,11 +351,31 @@ weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number
 
 /* ---------------------------------------------------------------------- output */
 
+/* Who passes a megabyte as a name need not read it again: the ends of a message say what is wrong. */
 int
 weft_cli_fail (const GError *error)
 {
-  fprintf (stderr, "weft: %s\n", error->message);
+  const size_t most = 2000, part = 600, length = strlen (error->message);
+
+  if (length <= most)
+    fprintf (stderr, "weft: %s\n", error->message);
+  else
+    fprintf (stderr, "weft: %.*s ... %s\n", (int) part, error->message,
+             error->message + length - part);
   return weft_error_exit_status (error);
+}
+
+gboolean
+weft_cli_write (const char *path, const char *text, GError **error)
+{
+  FILE *file = g_fopen (path, "wbe");
+  gboolean ok = file && fputs (text, file) != EOF;
+
+  if (file)
+    ok = fclose (file) == 0 && ok;
+  if (!ok)
+    g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: %s", path, g_strerror (errno));
+  return ok;
 }
 
 void

@@ -84,5 +84,8 @@ int weft_cli_fail (const GError *error);
 
 void weft_cli_print_json (JsonBuilder *builder);
 
+/* Writes a text into the file itself, never beside it: the path may be a device or a pipe. */
+gboolean weft_cli_write (const char *path, const char *text, GError **error);
+
 /* Stdout is a terminal and NO_COLOR is not set. */
 gboolean weft_cli_has_colour (void);

@@ -1,4 +1,5 @@
 #include "cli/html.h"
+#include "cli/cli.h"
 #include "core/units.h"
 #include <math.h>
 #include <string.h>
@@ -336,5 +337,5 @@ weft_cli_html (const weft_report *r, const char *path, GError **error)
   append_memory (out, r);
   append_axes (out, r);
   g_string_append (out, "</body>\n</html>\n");
-  return g_file_set_contents (path, out->str, out->len, error);
+  return weft_cli_write (path, out->str, error);
 }

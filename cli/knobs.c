@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/error.h"
 #include "core/json.h"
 #include "core/strategy.h"
 #include <stdio.h>
@@ -237,6 +238,11 @@ weft_cli_knobs (int argc, char **argv)
     return weft_cli_fail (error);
   if (ask.help)
     return print_help ();
+  if (ask.markdown && (ask.json || ask.name)) {
+    weft_bad_input (&error, "found --markdown and %s, wanted one of them; the page has all knobs",
+                    ask.json ? "--json" : ask.name);
+    return weft_cli_fail (error);
+  }
   int row = ask.name ? weft_table_find (table, ask.name) : -1;
   if (ask.name && row < 0) {
     weft_table_unknown (table, ask.name, &error);

@@ -139,7 +139,7 @@ print_svg (const weft_grid *grid, const char *path)
   g_autofree char *svg = weft_grid_svg (grid);
   g_autoptr (GError) error = NULL;
 
-  if (!g_file_set_contents (path, svg, -1, &error))
+  if (!weft_cli_write (path, svg, &error))
     return weft_cli_fail (error);
   return 0;
 }

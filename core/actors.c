@@ -9,8 +9,8 @@ struct colouring {
   uint32_t *rank, n_rank; /* colour of each rank, colours */
   uint32_t *link, n_link; /* likewise of links */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
-  struct weft_coll_shape
-      *outline; /* [kind]: of the group looked at last; ranks come group by group */
+  uint64_t *place;        /* likewise, of how the group lies on the cluster; NULL: no matter */
+  struct weft_coll_shape *outline; /* [kind]: of the group looked at last; they come in turn */
 };
 
 /* Which group a collective pattern belongs to; WEFT_GROUP_NONE for the others. */
@@ -127,11 +127,44 @@ colour_links (struct colouring *c)
   c->n_link = renumber (signature, c->n_links, c->link);
 }
 
-/* Sums over members do not depend on their order, so a signature is a multiset of colours. */
+static uint64_t
+latency_bits (const struct weft_route *route)
+{
+  uint64_t bits;
+
+  memcpy (&bits, &route->latency, sizeof bits);
+  return bits;
+}
+
+/* A collective has one latency for all its flows, by how its group lies; that never changes.  Sums
+ * over members do not depend on their order. */
+static void
+sign_places (struct colouring *c)
+{
+  c->place = g_new0 (uint64_t, (size_t) WEFT_N_GROUP * c->m->n_ranks);
+  for (int p = 0; p < WEFT_N_PATTERN; p++)
+    for (uint32_t rank = 0; rank < c->m->n_ranks; rank++) {
+      enum weft_group_kind kind = patterns[p].group;
+      struct weft_route route;
+      if (kind == WEFT_GROUP_NONE || !collective_route (c, p, rank, &route))
+        continue;
+      const struct weft_coll_shape *shape = &c->outline[kind];
+      uint64_t how = (uint64_t) shape->n_local << 32 | shape->n_nodes << 1 | shape->uniform;
+      c->place[(size_t) kind * c->m->n_ranks + shape->group.first] +=
+          mix2 (mix2 (latency_bits (&route), how), p);
+    }
+}
+
+/* A signature is a multiset of colours, beside the place. */
 static void
 sign_groups (struct colouring *c)
 {
-  memset (c->group, 0, (size_t) WEFT_N_GROUP * c->m->n_ranks * sizeof *c->group);
+  size_t n = (size_t) WEFT_N_GROUP * c->m->n_ranks;
+
+  if (c->place)
+    memcpy (c->group, c->place, n * sizeof *c->group);
+  else
+    memset (c->group, 0, n * sizeof *c->group);
   for (int kind = 0; kind < WEFT_N_GROUP; kind++)
     for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
       if (weft_mesh_has_role (c->m, kind, weft_mesh_stage (c->m, rank))) {
@@ -161,7 +194,8 @@ rank_signature (const struct colouring *c, uint32_t rank)
     struct weft_route route;
     uint64_t sum = 0, latency = 0;
     if (route_of (c, p, rank, &route)) {
-      memcpy (&latency, &route.latency, sizeof latency);
+      if (patterns[p].group == WEFT_GROUP_NONE)
+        latency = latency_bits (&route);
       for (uint32_t i = 0; i < route.n; i++)
         sum += mix (c->link[route.link[i]]);
     }
@@ -181,18 +215,38 @@ colour_ranks (struct colouring *c)
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
+/* All ranks and all links, or those of each kind alone, have a colour of their own. */
+static void
+start_colours (struct colouring *c, gboolean fold)
+{
+  for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+    c->rank[rank] = fold ? weft_mesh_stage (c->m, rank) : rank;
+  for (uint32_t link = 0; link < c->n_links; link++)
+    c->link[link] = fold ? weft_fabric_kind (c->f, link) : link;
+  c->n_rank = fold ? c->m->pp : c->m->n_ranks;
+  c->n_link = fold ? WEFT_N_LINK : c->n_links;
+}
+
+/* Where one odd node breaks the symmetry of a long ring a round moves it only one node on.  After
+ * this many (ranks x rounds), seconds, all ranks are kept apart: that is exact as well. */
+enum { MOST_WORK = 1 << 22 };
+
 static void
 refine (struct colouring *c)
 {
   uint32_t ranks, links;
+  uint64_t work = 0;
 
+  sign_places (c);
   do {
     ranks = c->n_rank;
     links = c->n_link;
     colour_links (c);
     colour_ranks (c);
-  } while (c->n_rank != ranks || c->n_link != links);
-  sign_groups (c);
+    work += c->m->n_ranks;
+  } while ((c->n_rank != ranks || c->n_link != links) && work < MOST_WORK);
+  if (c->n_rank != ranks || c->n_link != links)
+    start_colours (c, FALSE);
 }
 
 static void
@@ -346,13 +400,8 @@ weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolea
   c.rank = g_new (uint32_t, m->n_ranks);
   c.link = g_new (uint32_t, c.n_links + 1);
   c.group = g_new (uint64_t, (size_t) WEFT_N_GROUP * m->n_ranks);
-  for (uint32_t rank = 0; rank < m->n_ranks; rank++)
-    c.rank[rank] = fold ? weft_mesh_stage (m, rank) : rank;
-  for (uint32_t link = 0; link < c.n_links; link++)
-    c.link[link] = fold ? weft_fabric_kind (f, link) : link;
   c.outline = g_new0 (struct weft_coll_shape, WEFT_N_GROUP);
-  c.n_rank = fold ? m->pp : m->n_ranks;
-  c.n_link = fold ? WEFT_N_LINK : c.n_links;
+  start_colours (&c, fold);
   if (fold)
     refine (&c);
   sign_groups (&c);
@@ -360,6 +409,7 @@ weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolea
   fill_comms (a, &c);
   fill_paths (a, &c);
   g_free (c.outline);
+  g_free (c.place);
   g_free (c.rank);
   g_free (c.link);
   g_free (c.group);

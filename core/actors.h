@@ -1,9 +1,10 @@
 /* actors.h - who is really simulated: one representative for each class of ranks that behave alike.
  *
- * Ranks and links are coloured until nothing changes (colour refinement): two ranks keep one colour when
- * they run the same program, their neighbours and groups have the same colours and every pattern of
- * traffic takes them over links of the same colours with the same latency; two links when the same
- * number of flows of each pattern and rank colour crosses them.  Such a partition is equitable, and
+ * Ranks and links are coloured until nothing changes (colour refinement): two ranks keep one colour
+ * when they run the same program, their neighbours have the same colours, so have the members of
+ * their groups, which lie on the cluster in the same way, and every pattern of traffic takes them
+ * over links of the same colours; two links when the same number of flows of each pattern and rank
+ * colour crosses them.  Such a partition is equitable, and
  * max-min sharing gives all flows of a class one rate: simulating one flow a class, entering each link
  * as often as its class crosses that link, is exact.  (McKay 1981, equitable partitions; the weights are
  * the ones SimGrid adds when a link occurs several times in a route.)

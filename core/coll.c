@@ -205,16 +205,27 @@ static const struct algorithm algorithms[] = {
   { "direct", direct_share, direct_steps },
 };
 
+/* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.  In an
+ * all-to-all everyone sends as much to each of the others; rings leave a node once. */
+static double
+remote_part (enum weft_op_kind kind, const struct weft_coll_shape *s)
+{
+  if (!s->uniform || s->n_nodes == 1)
+    return -1;
+  if (kind == WEFT_OP_ALL_TO_ALL)
+    return (double) (s->n - s->n_local) / (s->n - 1);
+  return 1.0 / s->n_local;
+}
+
 static struct weft_traffic
 plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft_op_kind kind,
            double bytes, double base)
 {
   double total = bytes > 16 ? bytes * a->share (kind, s) : 0, longest = 0;
-  gboolean split = s->uniform && s->n_nodes > 1;
+  double remote = remote_part (kind, s);
   struct weft_traffic t = { .algorithm = a->name,
-                            .bytes_local =
-                                round (split ? total * (s->n_local - 1) / s->n_local : total),
-                            .bytes_remote = round (split ? total / s->n_local : total) };
+                            .bytes_local = round (remote < 0 ? total : total * (1 - remote)),
+                            .bytes_remote = round (remote < 0 ? total : total * remote) };
 
   a->steps (kind, s, &t.steps_local, &t.steps_remote);
   t.latency = base + t.steps_local * s->local_latency + t.steps_remote * s->remote_latency;

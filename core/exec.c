@@ -1,4 +1,21 @@
 #include "core/exec.h"
+#include "core/error.h"
+
+gboolean
+weft_exec_check_size (const weft_plan *plan, const weft_actors *a, GError **error)
+{
+  uint64_t n = 0;
+
+  for (uint32_t row = 0; row < a->n; row++)
+    n += plan->role[a->role[row]]->n_op;
+  if (n <= WEFT_EXEC_MOST_OPS)
+    return TRUE;
+  return weft_bad_input (error,
+                         "%u of %u ranks run apart and have %" G_GUINT64_FORMAT
+                         " ops together, wanted at most %u: take fewer GPUs or microbatches%s",
+                         a->n, plan->mesh.n_ranks, n, WEFT_EXEC_MOST_OPS,
+                         a->folded ? "" : ", or do without --unfolded");
+}
 
 static gboolean
 enqueue (weft_exec *x, const weft_program *p, uint32_t row, uint32_t op, GError **error)

@@ -42,5 +42,11 @@ extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                               const struct weft_exec_options *options, GError **error);
 
+/* Most ops of all rows together that an executor keeps times of: 16 bytes each. */
+#define WEFT_EXEC_MOST_OPS 100000000u
+
+/* Refuses rows that would hold more: open() asks before it allocates them. */
+gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
+
 /* Enqueues one row: for each op its waits, then the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

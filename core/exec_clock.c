@@ -11,18 +11,34 @@ struct clock {
       *prices; /* communication by (actor, shape, kind, group, peer) where ranks of a role differ */
 };
 
+static void
+clock_close (weft_exec *x)
+{
+  struct clock *c = (struct clock *) x;
+
+  if (!c)
+    return;
+  weft_actors_free (c->base.actors);
+  g_hash_table_unref (c->prices);
+  g_free (c->issued);
+  g_free (c);
+}
+
 static weft_exec *
 clock_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct clock *c = g_new0 (struct clock, 1);
 
-  (void) error;
   c->base.ops = &weft_exec_clock;
   c->base.plan = plan;
   c->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
   c->issued = g_new0 (uint32_t, c->base.actors->n);
   c->prices =
       g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, g_free);
+  if (!weft_exec_check_size (plan, c->base.actors, error)) {
+    clock_close (&c->base);
+    return NULL;
+  }
   return &c->base;
 }
 
@@ -95,19 +111,6 @@ clock_drain (weft_exec *x, GError **error)
     return NULL;
   weft_timeline_finish (t, x->plan);
   return g_steal_pointer (&t);
-}
-
-static void
-clock_close (weft_exec *x)
-{
-  struct clock *c = (struct clock *) x;
-
-  if (!c)
-    return;
-  weft_actors_free (c->base.actors);
-  g_hash_table_unref (c->prices);
-  g_free (c->issued);
-  g_free (c);
 }
 
 const struct weft_exec_ops weft_exec_clock = {

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "core/suggest.h"
 #include "core/units.h"
+#include <math.h>
 #include <string.h>
 
 const char *
@@ -84,7 +85,10 @@ within (const struct weft_field *field, double value)
 static gboolean
 parse_number (const struct weft_field *field, const char *text, double *number)
 {
-  return weft_units_parse (text, field->unit, number, NULL) && within (field, *number);
+  if (!weft_units_parse (text, field->unit, number, NULL) || !within (field, *number))
+    return FALSE;
+  *number += 0.0; /* minus zero has the bits of WEFT_NONE */
+  return TRUE;
 }
 
 static gboolean
@@ -123,7 +127,7 @@ weft_field_parse (const struct weft_field *field, const char *text, union weft_v
   }
   switch (field->type) {
   case WEFT_TYPE_INT:
-    ok = parse_number (field, text, &number) && number == (double) (int64_t) number;
+    ok = parse_number (field, text, &number) && number == trunc (number);
     if (ok)
       value->i = (int64_t) number;
     break;

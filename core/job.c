@@ -388,14 +388,14 @@ complete_model (const weft_settings *settings, struct weft_job *job, GError **er
 static gboolean
 parse_size (const struct weft_setting *setting, int64_t *size, GError **error)
 {
-  static const struct weft_field field = {
-    .name = "size", .type = WEFT_TYPE_INT, .def = "1", .lo = "1", .hi = "16777216", .unit = ""
-  };
   union weft_value value;
 
   *size = 0;
   if (!setting)
     return TRUE;
+  const struct weft_field field = {
+    .name = setting->key, .type = WEFT_TYPE_INT, .def = "1", .lo = "1", .hi = "16777216", .unit = ""
+  };
   if (!weft_field_parse (&field, setting->value, &value, error))
     return blame (setting, error);
   *size = value.i;

@@ -34,14 +34,46 @@ rotary_width (const struct weft_job *j)
   return llround (M (kv_channels) * M (rotary_percent));
 }
 
-/* A bucket takes at least one tensor, and all but the last and tied ones reach the threshold. */
+static int64_t
+microbatch_tokens (const struct weft_job *j)
+{
+  return T (micro_batch_size) * M (seq_length);
+}
+
+static int64_t
+qkv_width (const struct weft_job *j)
+{
+  return (M (num_attention_heads) + 2 * M (num_query_groups)) * M (kv_channels);
+}
+
+/* Columns of the widest activation: the MLP may have a gate beside it. */
+static int64_t
+widest (const struct weft_job *j)
+{
+  return MAX (MAX (M (hidden_size), 2 * M (ffn_hidden_size)), MAX (M (vocab_size), qkv_width (j)));
+}
+
+/* An upper estimate of all buffers of a step, as if none used another's place: five fp32 numbers a
+ * parameter; what layers keep forwards and make backwards, and the logits, of each microbatch. */
+static double
+step_bytes (const struct weft_job *j)
+{
+  double layer = 12.0 * M (hidden_size) + 4.0 * qkv_width (j) + 8.0 * M (ffn_hidden_size);
+  double tokens = (double) microbatch_tokens (j) * weft_job_microbatches (j);
+
+  return 4 * (5.0 * weft_model_parameters (&j->model) +
+              tokens * (M (num_layers) * layer + 2.0 * M (vocab_size)));
+}
+
+/* A bucket takes at least one tensor, and all but the last and tied ones reach the threshold.  The
+ * default threshold leaves at most one for each matrix. */
 static int64_t
 most_buckets (const struct weft_job *j)
 {
   int64_t tensors = 14 * stage_layers (j) + 5;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
-  if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce))
+  if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))
     return 1;
   return MIN (tensors, numel / S (bucket_size) + 3);
 }

@@ -41,7 +41,8 @@ weft_units_parse (const char *text, const char *unit, double *out, GError **erro
     if (g_str_has_prefix (rest, prefixes[i].text) &&
         unit_factor (rest + strlen (prefixes[i].text), unit, &factor)) {
       *out = value * prefixes[i].factor * factor;
-      return TRUE;
+      if (isfinite (*out))
+        return TRUE;
     }
   }
   return weft_bad_input (error, "found \"%s\", wanted a number%s%s", text, *unit ? " in " : "",

@@ -351,7 +351,8 @@ sim_close (weft_exec *base)
 
   if (!x)
     return;
-  weft_bridge_close ();
+  if (x->open)
+    weft_bridge_close ();
   for (uint32_t c = 0; c < x->base.actors->n_comm; c++)
     if (x->comm[c].known) {
       weft_coll_shape_release (&x->comm[c].shape);
@@ -382,9 +383,13 @@ no_posts (uint32_t n)
 static weft_exec *
 sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
-  struct sim *x = g_new0 (struct sim, 1);
   weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
 
+  if (!weft_exec_check_size (plan, a, error)) {
+    weft_actors_free (a);
+    return NULL;
+  }
+  struct sim *x = g_new0 (struct sim, 1);
   x->base = (weft_exec){ .ops = &weft_exec_sim, .plan = plan, .actors = a };
   x->step_by_step = options->step_by_step;
   x->lane = g_new0 (struct sim_lane, (size_t) a->n * WEFT_N_LANE);
@@ -395,7 +400,8 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   x->issued = g_new0 (uint32_t, a->n);
   x->t = weft_timeline_new (plan, a, "sim");
   sim_gpu_open (x);
-  if (!weft_bridge_open (on_event, x, error)) {
+  x->open = weft_bridge_open (on_event, x, error);
+  if (!x->open) {
     sim_close (&x->base);
     return NULL;
   }

@@ -49,6 +49,7 @@ struct sim_post {
 
 struct sim {
   weft_exec base;
+  gboolean open; /* the bridge is ours to close */
   gboolean step_by_step;
   weft_timeline *t;
   struct sim_role *role;
