@@ -351,7 +351,7 @@ weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number
 
 /* ---------------------------------------------------------------------- output */
 
-/* Who passes a megabyte as a name need not read it again: the ends of a message say what is wrong. */
+/* Who passes a megabyte as a name need not read it again: both ends say what is wrong. */
 int
 weft_cli_fail (const GError *error)
 {

@@ -292,8 +292,8 @@ make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind
   return comm;
 }
 
-/* Groups of one kind with one signature behave alike and are one communicator.  Without folding every
- * rank has its own colour, so no two groups share a signature. */
+/* Groups of one kind with one signature behave alike and are one communicator.  Without folding
+ * every rank has its own colour, so no two groups share a signature. */
 static void
 fill_comms (weft_actors *a, const struct colouring *c)
 {
@@ -327,7 +327,7 @@ gcd (uint32_t a, uint32_t b)
   return b ? gcd (b, a % b) : a;
 }
 
-/* How often flows of (actor, pattern) cross one link of each colour: counted on a representative. */
+/* How often flows of (actor, pattern) cross one link of a colour, counted on one of them. */
 struct crossing {
   uint32_t colour, actor, pattern, times;
 };

@@ -4,14 +4,14 @@
  * when they run the same program, their neighbours have the same colours, so have the members of
  * their groups, which lie on the cluster in the same way, and every pattern of traffic takes them
  * over links of the same colours; two links when the same number of flows of each pattern and rank
- * colour crosses them.  Such a partition is equitable, and
- * max-min sharing gives all flows of a class one rate: simulating one flow a class, entering each link
- * as often as its class crosses that link, is exact.  (McKay 1981, equitable partitions; the weights are
- * the ones SimGrid adds when a link occurs several times in a route.)
+ * colour crosses them.  Such a partition is equitable, and max-min sharing gives all flows of a
+ * class one rate: simulating one flow a class, entering each link as often as its class crosses
+ * that link, is exact.  (McKay 1981, equitable partitions; the weights are the ones SimGrid adds
+ * when a link occurs several times in a route.)
  *
- * A symmetric job on a symmetric cluster ends with one actor a role.  What breaks the symmetry (a stage
- * that ends inside a node, an oversubscribed leaf serving only part of a stage ...) leaves more actors,
- * in the limit every rank. */
+ * A symmetric job on a symmetric cluster ends with one actor a role.  What breaks the symmetry (a
+ * stage that ends inside a node, an oversubscribed leaf serving only part of a stage ...) leaves
+ * more actors, in the limit every rank. */
 #pragma once
 #include "core/fabric.h"
 #include "core/mesh.h"
@@ -53,8 +53,8 @@ typedef struct weft_actors {
   uint32_t *actor_of;                 /* rank -> actor */
   uint32_t n_comm;
   struct weft_comm *comm;
-  uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm, WEFT_NO_ACTOR where not a member */
-  uint32_t *peer;                     /* [actor][2]: next stage, stage before; WEFT_NO_ACTOR at the ends */
+  uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: no member */
+  uint32_t *peer;                     /* [actor][2]: next stage, stage before, or WEFT_NO_ACTOR */
   gboolean folded;
   struct weft_path *path;             /* [actor][WEFT_N_PATTERN]; NULL without a fabric */
   uint32_t n_link;
@@ -62,7 +62,8 @@ typedef struct weft_actors {
 } weft_actors;
 
 /* `fold` FALSE keeps every rank apart. */
-weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh, gboolean fold);
+weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
+                              gboolean fold);
 
 /* One actor a role and no links: for proofs about order, where the cluster does not matter. */
 weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);

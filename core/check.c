@@ -1,9 +1,9 @@
 /* The proofs about one program: reads after writes, no races, no live buffers on one address.
  *
- * Bytes are cut into atoms at the borders of all views of a buffer.  Going through the ops in order, an
- * atom remembers its last writer and the newest reader of each lane since; an access must be ordered
- * after the writer, a write also after the readers.  Older accesses are covered: each of them was
- * ordered before one that is remembered. */
+ * Bytes are cut into atoms at the borders of all views of a buffer.  Going through the ops in
+ * order, an atom remembers its last writer and the newest reader of each lane since; an access must
+ * be ordered after the writer, a write also after the readers.  Older accesses are covered: each of
+ * them was ordered before one that is remembered. */
 #include "core/check.h"
 #include "core/error.h"
 #include "core/replay.h"

@@ -2,10 +2,13 @@
  *
  * Of one program:
  *   - every read of bytes comes after the write that made them (permanent buffers are made before);
- *   - each conflicting pair of uses (one writes, they share bytes) is ordered by dependencies or lane order;
- *   - buffers that share an address are never alive at once: all uses of one are ordered before the other's.
+ *   - each conflicting pair of uses (one writes, they share bytes) is ordered by dependencies or
+ *     lane order;
+ *   - buffers that share an address are never alive at once: all uses of one are ordered before the
+ *     other's.
  * Of all roles together:
- *   - members of a group issue the same collectives (kind, size, type, reduction) in the same order;
+ *   - members of a group issue the same collectives (kind, size, type, reduction) in the same
+ *     order;
  *   - every send has its receive, in order, with the same size;
  *   - nobody waits for ever: a replay with rendezvous runs every op.
  * No cycle: op numbers are a topological order, which parsing and building both enforce.

@@ -1,7 +1,8 @@
 /* cluster.h - GPUs, nodes and the fabric between them: a topology file plus a size.
  *
- * GPU g sits in node g / node_gpus at slot g % node_gpus; slot k uses NIC k * node_nics / node_gpus, and
- * NIC k of every node of a scalable unit goes to leaf k of that unit (rail-optimised fat tree). */
+ * GPU g sits in node g / node_gpus at slot g % node_gpus; slot k uses NIC k * node_nics /
+ * node_gpus, and NIC k of every node of a scalable unit goes to leaf k of that unit (rail-optimised
+ * fat tree). */
 #pragma once
 #include "core/field.h"
 #include "core/words.h"
@@ -39,7 +40,8 @@ gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *clust
 
 /* `gpus` or `nodes` (0: not given).  A part of one node is allowed, a part of a second is not.  On
  * topology cpu any number of GPUs (ranks) makes one node. */
-gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error);
+gboolean weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes,
+                              GError **error);
 
 char **weft_cluster_names (void);
 

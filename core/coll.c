@@ -205,8 +205,8 @@ static const struct algorithm algorithms[] = {
   { "direct", direct_share, direct_steps },
 };
 
-/* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.  In an
- * all-to-all everyone sends as much to each of the others; rings leave a node once. */
+/* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.  In
+ * an all-to-all everyone sends as much to each of the others; rings leave a node once. */
 static double
 remote_part (enum weft_op_kind kind, const struct weft_coll_shape *s)
 {

@@ -1,18 +1,19 @@
-/* coll.h - collectives as data: who sends how much to whom, in how many steps, and the closed formula.
+/* coll.h - collectives as data: who sends how much to whom, in how many steps; closed formulas.
  *
  * Symbols: n ranks, k nodes, g = n / k ranks of each node, S bytes of the full tensor.
  *
  *   ring       every rank sends f S bytes in s steps:  all_reduce f = 2(n-1)/n, s = 2(n-1);
- *              reduce_scatter, all_gather f = (n-1)/n, s = n-1; broadcast f = 1 (pipelined), s = n-1.
- *              (Patarasuk and Yuan 2009; NCCL's bus bandwidth definition in nccl-tests PERFORMANCE.md.)
- *   tree       all_reduce over double binary trees: 2 S per node between nodes, 2 ((g-1) + ceil(log2 k))
- *              steps (NCCL's tree; Sanders, Speck, Traeff 2009).
- *   direct     all_to_all: (n-1)/n S, one step.
+ *              reduce_scatter, all_gather f = (n-1)/n, s = n-1; broadcast f = 1 (pipelined),
+ *              s = n-1.  (Patarasuk and Yuan 2009; NCCL's bus bandwidth definition in nccl-tests
+ *              PERFORMANCE.md.)
+ *   tree       all_reduce over double binary trees: 2 S per node between nodes, 2 ((g-1) +
+ *              ceil(log2 k)) steps (NCCL's tree; Sanders, Speck, Traeff 2009).
+ *   direct     all_to_all: (n-1)/n S, one step; (n-g)/n S of it leave the node.
  *
- * Over several nodes NCCL runs one ring for each GPU of a node, each entering and leaving the node at
- * another GPU.  Summed over these rings every GPU sends (g-1)/g of its bytes to the next GPU of its node
- * and 1/g over its own NIC to the GPU at the same place of the next node: two flows a rank.  A group
- * with unequal nodes runs one plain ring.
+ * Over several nodes NCCL runs one ring for each GPU of a node, each entering and leaving the node
+ * at another GPU.  Summed over these rings every GPU sends (g-1)/g of its bytes to the next GPU of
+ * its node and 1/g over its own NIC to the GPU at the same place of the next node: two flows a
+ * rank.  A group with unequal nodes runs one plain ring.
  *
  *   seconds = base + steps_local * intra_latency + steps_remote * fabric_latency
  *             + max over links of (bytes crossing it / capacity)
@@ -28,7 +29,7 @@ struct weft_flow {
   gboolean remote;
 };
 
-/* How a group lies on the cluster.  Loads are distinct (flows crossing a link, capacity) triples. */
+/* What one link carries: local and remote flows that cross it, and its capacity. */
 struct weft_load {
   uint32_t local, remote;
   double capacity;

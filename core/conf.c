@@ -68,7 +68,7 @@ remember (struct scan *scan, const char *key, GError **error)
   return blame_line (scan, error);
 }
 
-/* An odd number of backslashes: the last one escapes nothing, and GKeyFile warns on stderr of it. */
+/* An odd number of backslashes: the last one escapes nothing, and GKeyFile warns of it. */
 static gboolean
 ends_in_escape (const char *value)
 {

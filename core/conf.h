@@ -1,7 +1,8 @@
 /* conf.h - the one INI reader (GKeyFile underneath): entries with the line they stand on.
  *
  * Accepts `# comment` on its own line and after a value (preceded by a blank).  A key twice in a
- * section, a line that is not an entry, and text that is not UTF-8 are errors that name file and line. */
+ * section, a line that is not an entry, and text that is not UTF-8 are errors that name file and
+ * line. */
 #pragma once
 #include "core/field.h"
 
@@ -23,10 +24,12 @@ void weft_conf_free (weft_conf *conf);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_conf, weft_conf_free)
 
 /* Prefixes an input error with "file:line: [section] ".  Always returns FALSE. */
-gboolean weft_conf_blame (const weft_conf *conf, const struct weft_conf_entry *entry, GError **error);
+gboolean weft_conf_blame (const weft_conf *conf, const struct weft_conf_entry *entry,
+                          GError **error);
 
-/* The path of a bundled file: `folder`/NAME + `suffix` where NAME matches ignoring case, dashes, dots
- * and underscores; a string with a slash or the suffix is taken as a path.  Error with did-you-mean. */
+/* The path of a bundled file: `folder`/NAME + `suffix` where NAME matches ignoring case, dashes,
+ * dots and underscores; a string with a slash or the suffix is taken as a path.  Error with
+ * did-you-mean. */
 char *weft_data_find (const char *folder, const char *name, const char *suffix, GError **error);
 
 /* Names of the bundled files of a folder, without suffix, sorted; free with g_strfreev(). */

@@ -4,20 +4,22 @@
  *
  *   t = gap + max (FLOPs / (matmul rate x efficiency), bytes / (copy bandwidth x memory share))
  *
- * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles that
- * the SMs fill (wave quantisation), the share of the tiles' area that is real (tile quantisation), and
- * k / (k + k_half) for the prologue of each tile.  Attention takes a fixed share of the matmul rate.
- * All constants come from topologies/ and stacks/; a measured table, keyed by op and shape, may stand in
- * front of the formula (weft measure).
+ * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
+ * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
+ * quantisation), and k / (k + k_half) for the prologue of each tile.  Attention takes a fixed share
+ * of the matmul rate.  All constants come from topologies/ and stacks/; a measured table, keyed by
+ * op and shape, may stand in front of the formula (weft measure).
  *
- * SMs that communication kernels hold are missing from the waves of a kernel that runs beside them. */
+ * SMs that communication kernels hold are missing from the waves of a kernel that runs beside
+ * them. */
 #pragma once
 #include "core/cluster.h"
 #include "core/program.h"
 
 /* Seconds of one kernel when `sms_taken` SMs are busy with communication. */
 double weft_cost_kernel (const struct weft_cluster *cluster, const union weft_stack *stack,
-                         enum weft_op_kind kind, const struct weft_shape *shape, uint32_t sms_taken);
+                         enum weft_op_kind kind, const struct weft_shape *shape,
+                         uint32_t sms_taken);
 
 /* Seconds of every kernel of a program, by op; ops that are no kernels are left alone. */
 void weft_cost_program (const struct weft_cluster *cluster, const union weft_stack *stack,

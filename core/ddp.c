@@ -1,9 +1,10 @@
 /* Data parallelism: gradient buckets and, with the distributed optimizer, parameter gathers.
  *
- * A bucket is launched by its last gradient in the last microbatch (overlap_grad_reduce) or after the
- * last backward.  An asynchronous collective waits for everything enqueued on the compute stream so
- * far and for the collective before it (c10d ProcessGroupNCCL); parameters are gathered lazily, the
- * next bucket when the one before it is first used (Megatron-Core param_and_grad_buffer.py). */
+ * A bucket is launched by its last gradient in the last microbatch (overlap_grad_reduce) or after
+ * the last backward.  An asynchronous collective waits for everything enqueued on the compute
+ * stream so far and for the collective before it (c10d ProcessGroupNCCL); parameters are gathered
+ * lazily, the next bucket when the one before it is first used (Megatron-Core
+ * param_and_grad_buffer.py). */
 #include "core/step.h"
 
 static gboolean
@@ -139,7 +140,8 @@ launch_gather (struct weft_step *s, uint32_t k)
   s->at = at;
 }
 
-/* The lazy chain: the first use of bucket k launches k if nobody has, waits for it, and launches k - 1. */
+/* The lazy chain: the first use of bucket k launches k if nobody has, waits for it and launches
+ * bucket k - 1. */
 void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {

@@ -1,5 +1,5 @@
-/* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss on
- * the last. */
+/* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
+ * on the last. */
 #include "core/step.h"
 
 static uint32_t
@@ -22,8 +22,8 @@ head_param (const struct weft_step *s)
   return own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
 }
 
-/* Tokens of the next microbatch come while this one computes, not earlier: their memory is then free of
- * whoever had it before. */
+/* Tokens of the next microbatch come while this one computes, not earlier: their memory is then
+ * free of whoever had it before. */
 static uint32_t
 load (struct weft_step *s, const char *name)
 {
@@ -100,8 +100,8 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_RW (s->loss)));
 }
 
-/* The head's weight gradient is complete here, unless the embedding shares the matrix and will add to it
- * in its own backward. */
+/* The head's weight gradient is complete here, unless the embedding shares the matrix and will add
+ * to it in its own backward. */
 static void
 head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
 {

@@ -1,13 +1,13 @@
-/* Sends and receives between the cells of the pipeline grid, in Megatron-Core's non-interleaved order
- * (schedules.py forward_backward_pipelining_without_interleaving):
+/* Sends and receives between the cells of the pipeline grid, in Megatron-Core's non-interleaved
+ * order (schedules.py forward_backward_pipelining_without_interleaving):
  *
  *   F then F:  send_forward, then recv_forward
  *   F then B:  {send_forward, recv_backward} as one exchange with the next stage
  *   B then F:  {send_backward, recv_forward} as one exchange with the stage before
  *   B then B:  send_backward, then recv_backward
  *
- * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL), and
- * batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
+ * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL),
+ * and batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
 #include "core/step.h"
 
 static uint64_t

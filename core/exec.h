@@ -2,7 +2,8 @@
  *
  *  - ops on one lane of one rank run in the order they were issued;
  *  - lanes run side by side; wait() makes a lane stand until an op of the same rank has ended;
- *  - a collective starts when the last member of its group has issued it, a send when its receive has;
+ *  - a collective starts when the last member of its group has issued it, a send when its receive
+ *    has;
  *  - open, wait and issue only enqueue; drain returns when everything has run.
  *
  * The walk in exec.c is the same for all: what is predicted is what is run. */
@@ -22,7 +23,8 @@ struct weft_exec_options {
 struct weft_exec_ops {
   const char *name, *doc;
   uint32_t flags;
-  weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options, GError **error);
+  weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options,
+                      GError **error);
   gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
   gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */

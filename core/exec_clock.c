@@ -1,14 +1,14 @@
-/* The clock executor: closed-form times, every op as if alone on the cluster.  Lanes, dependencies and
- * meetings are obeyed; links and SMs are never shared.  An oracle for the simulator where nothing
- * contends, a lower bound of it where something does, and quick enough to rank a whole space. */
+/* The clock executor: closed-form times, every op as if alone on the cluster.  Lanes, dependencies
+ * and meetings are obeyed; links and SMs are never shared.  An oracle for the simulator where
+ * nothing contends, a lower bound of it where something does, and quick enough to rank a whole
+ * space. */
 #include "core/exec.h"
 #include "core/replay.h"
 
 struct clock {
   weft_exec base;
   uint32_t *issued; /* by row: ops must come in program order */
-  GHashTable
-      *prices; /* communication by (actor, shape, kind, group, peer) where ranks of a role differ */
+  GHashTable *prices; /* of communication, where ranks of a role differ; see actor_price() */
 };
 
 static void
@@ -42,7 +42,7 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
   return &c->base;
 }
 
-/* The replay reads waits from the plan itself; here they are only proved to come before their op. */
+/* The replay reads waits from the plan itself; here they only prove to come before their op. */
 static gboolean
 clock_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {

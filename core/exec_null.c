@@ -1,4 +1,4 @@
-/* The null executor accepts everything and does nothing: it measures the walk and serves fuzzing. */
+/* The null executor accepts everything and does nothing: it measures the walk, for fuzzing too. */
 #include "core/exec.h"
 
 static weft_exec *

@@ -59,8 +59,8 @@ weft_fabric_kind (const struct weft_fabric *f, uint32_t link)
   return kind;
 }
 
-/* Oversubscription is ports down over ports up: a unit's leaf has one port down for each node, a pod
- * all NICs of its units. */
+/* Oversubscription is ports down over ports up: a unit's leaf has one port down for each node, a
+ * pod all NICs of its units. */
 double
 weft_fabric_capacity (const struct weft_fabric *f, uint32_t link)
 {

@@ -1,9 +1,9 @@
 /* fabric.h - the links of a cluster as arithmetic, and the links a byte crosses.
  *
- * Links have a direction and a capacity; links that cannot be a bottleneck (a non-blocking switch core,
- * leaf or spine ports that are not oversubscribed) do not exist.  Every link belongs to a GPU, a PCIe
- * switch, a NIC, a leaf of a scalable unit, a pod or a node; weft_fabric_owner() is that map, which is
- * also what decides whether a permutation of GPUs is a symmetry of the cluster (actors.h). */
+ * Links have a direction and a capacity; links that cannot be a bottleneck (a non-blocking switch
+ * core, leaf or spine ports that are not oversubscribed) do not exist.  Every link belongs to a
+ * GPU, a PCIe switch, a NIC, a leaf of a scalable unit, a pod or a node; weft_fabric_owner() is
+ * that map. */
 #pragma once
 #include "core/cluster.h"
 
@@ -51,7 +51,8 @@ weft_fabric_node (const struct weft_fabric *f, uint32_t gpu)
 }
 
 /* GPU to GPU; within a node over its switch, between nodes over the sender's rail. */
-void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct weft_route *route);
+void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
+                        struct weft_route *route);
 
 /* Host memory to a GPU, or back. */
 void weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_gpu,

@@ -1,11 +1,13 @@
 /* field.h - a closed set of named settings is one table; parsing, printing, checking, help and docs
  * are loops over it.
  *
- * Four tables use this: strategy.def (knobs), model.def, cluster.def, stack.def, and train.def.  A row
- * holds text only: the default goes through the parser, so a wrong default fails the first test.
- * A value is 8 bytes, an int64_t or a double, so a struct of settings is also an array of values:
+ * Four tables use this: strategy.def (knobs), model.def, cluster.def, stack.def, and train.def.  A
+ * row holds text only: the default goes through the parser, so a wrong default fails the first
+ * test.  A value is 8 bytes, an int64_t or a double, so a struct of settings is also an array of
+ * values:
  *
- *   union weft_strategy { struct { int64_t tensor_model_parallel_size; ... }; union weft_value at[N]; }
+ *   union weft_strategy { struct { int64_t tensor_model_parallel_size; ... }; union weft_value
+ *   at[N]; }
  */
 #pragma once
 #include <glib.h>
@@ -40,7 +42,7 @@ struct weft_field {
   const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
   const char *const *words; /* NULL-terminated, for WEFT_TYPE_WORD */
   const char *source;       /* classes or files it comes from, space separated */
-  const char *affects;      /* subset of "program memory cost executor init", "none", or "not yet" */
+  const char *affects;      /* of "program memory cost executor init", "none: why", or "not yet" */
   const char *aliases;      /* other spellings, space separated, or "" */
   const char *doc;          /* one line */
 };
@@ -62,8 +64,8 @@ int weft_table_find (const struct weft_table *table, const char *name);
 /* Sets "unknown <noun> NAME; did you mean OTHER?".  Always returns FALSE. */
 gboolean weft_table_unknown (const struct weft_table *table, const char *name, GError **error);
 
-gboolean weft_field_parse (const struct weft_field *field, const char *text, union weft_value *value,
-                           GError **error);
+gboolean weft_field_parse (const struct weft_field *field, const char *text,
+                           union weft_value *value, GError **error);
 gboolean weft_field_is_default (const struct weft_field *field, union weft_value value);
 
 /* Inverts weft_field_parse().  Caller frees. */

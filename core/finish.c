@@ -1,5 +1,6 @@
-/* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py, distrib_optimizer.py): join the buckets, add
- * the two copies of a tied embedding, measure the gradient norm, clip, update, gather. */
+/* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py,
+ * distrib_optimizer.py): join the buckets, add the two copies of a tied embedding, measure the
+ * gradient norm, clip, update, gather. */
 #include "core/step.h"
 
 static uint32_t
@@ -47,8 +48,8 @@ add_states (struct weft_step *s)
 
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
 static uint32_t
-reduce_scalar (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
-               uint32_t buf, const char *name)
+reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce, uint32_t buf,
+            const char *name)
 {
   if (weft_mesh_group_size (s->mesh, group) == 1)
     return WEFT_NO_OP;
@@ -72,18 +73,20 @@ tied_param (const struct weft_step *s)
                                  : WEFT_NO_PARAM;
 }
 
-/* The whole gradient travels although only one slice of it is this rank's (finalize_model_grads.py
- * _allreduce_word_embedding_grads). */
+/* The whole gradient travels although only one slice of it is this rank's, after all buckets have
+ * been joined (finalize_model_grads.py, _allreduce_word_embedding_grads). */
 static uint32_t
 reduce_tied (struct weft_step *s, uint32_t param)
 {
-  uint32_t last = weft_build_last (s->b, WEFT_LANE_GPU);
-  uint32_t bucket = s->bucket[s->layout.place[param].bucket].reduced;
+  uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
+  uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
   uint32_t op =
-      reduce_scalar (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM,
-                     g_array_index (s->params, struct weft_param, param).grad, "tied embedding");
+      reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM,
+                  g_array_index (s->params, struct weft_param, param).grad, "tied embedding");
 
-  weft_build_dep (s->b, bucket != WEFT_NO_OP ? bucket : last);
+  weft_build_dep (s->b, kernel);
+  if (bucket != WEFT_NO_OP)
+    weft_build_dep (s->b, bucket);
   return op;
 }
 
@@ -133,8 +136,8 @@ clip (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return;
-  /* Every rank of one distributed optimizer holds another slice; without it, replicas hold the same. */
-  reduce_scalar (s, s->strategy->use_distributed_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP,
+  /* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
+  reduce_all (s, s->strategy->use_distributed_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP,
                  WEFT_REDUCE_SUM, s->squares, "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
@@ -162,7 +165,7 @@ report (struct weft_step *s)
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
   if (weft_step_is_last (s))
-    reduce_scalar (s, WEFT_GROUP_DP, WEFT_REDUCE_AVG, s->loss, "loss");
+    reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_AVG, s->loss, "loss");
   weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 2),
                 WEFT_USES (WEFT_R (s->loss), WEFT_R (s->squares)));
 }

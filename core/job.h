@@ -1,7 +1,7 @@
 /* job.h - what a user asks for: model, cluster, batch and precision, stack, strategy.
  *
- * A job is a file (INI), flags, or both; flags override the file.  Every error names where the wrong
- * word stands: file, line, section and key, or the flag. */
+ * A job is a file (INI), flags, or both; flags override the file.  Every error names where the
+ * wrong word stands: file, line, section and key, or the flag. */
 #pragma once
 #include "core/cluster.h"
 #include "core/conf.h"
@@ -39,7 +39,7 @@ struct weft_job {
   gboolean train_set[WEFT_N_TRAIN_FIELD];
 };
 
-/* One setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
+/* A setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
 struct weft_setting {
   char *section, *key, *value, *where;
 };
@@ -55,13 +55,15 @@ void weft_settings_add (weft_settings *settings, const char *section, const char
 
 /* The section a flag belongs to ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster,
  * "num-layers" -> model, ...), its canonical key, and whether it is boolean; FALSE when unknown. */
-gboolean weft_job_flag (const char *flag, const char **section, const char **key, gboolean *boolean);
+gboolean weft_job_flag (const char *flag, const char **section, const char **key,
+                        gboolean *boolean);
 
 /* Sets "unknown flag --x; did you mean --y?".  Always returns FALSE. */
 gboolean weft_job_unknown_flag (const char *flag, GError **error);
 
-/* Builds the job: loads the model and the topology, applies every setting in order, fills what follows
- * (data parallel size, global batch, reduction order), then checks fields, pending knobs and rules. */
+/* Builds the job: loads the model and the topology, applies every setting in order, fills what
+ * follows (data parallel size, global batch, reduction order), then checks fields, pending knobs
+ * and rules. */
 gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error);
 
 /* The same without the rules: a planner starts from a job whose open knobs may break them. */
@@ -70,7 +72,7 @@ gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job,
 /* Applies the rules of rules.def to a finished job; the error begins with the rule's name. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
-/* Fills what follows from other settings; done by weft_job_build, again by the planner per candidate. */
+/* Fills what follows from other settings: when a job is built, and for each planner candidate. */
 void weft_job_derive (struct weft_job *job);
 
 /* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of

@@ -9,7 +9,7 @@ void weft_json_real (JsonBuilder *b, const char *member, double value);
 void weft_json_bool (JsonBuilder *b, const char *member, gboolean value);
 void weft_json_null (JsonBuilder *b, const char *member);
 
-/* Opens an array or an object as a member; end it with json_builder_end_array() or _end_object(). */
+/* Opens an array or an object as a member; json_builder_end_array() or _end_object() ends it. */
 void weft_json_array (JsonBuilder *b, const char *member);
 void weft_json_object (JsonBuilder *b, const char *member);
 

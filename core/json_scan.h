@@ -1,8 +1,8 @@
 /* json_scan.h - a walk over a JSON text before json-glib sees it.
  *
  * json-glib takes more than JSON ('quotes', octal numbers, a second value after the first), wraps
- * integers at 64 bits, lets escapes make bytes that are not UTF-8, and recurses without end.  What passes
- * here has none of that; whether it is JSON in every detail is still the parser's to say. */
+ * integers at 64 bits, lets escapes make bytes that are not UTF-8, and recurses without end.  What
+ * passes here has none of that; whether it is JSON in every detail is still the parser's to say. */
 #pragma once
 #include <glib.h>
 

@@ -147,7 +147,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
   return y;
 }
 
-/* dy -> dx through y = x w^T: input gradient first, then the weight gradient that buckets wait for. */
+/* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket. */
 static uint32_t
 linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
                  uint32_t x, uint64_t n, uint64_t k)

@@ -1,11 +1,12 @@
-/* layout.h - where each parameter lies in the flat gradient (and parameter) buffer, and in which bucket.
+/* layout.h - where each parameter lies in the flat gradient (and parameter) buffer, and in which
+ * bucket.
  *
- * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters are laid out in
- * reverse registration order, so that bucket 0 holds the last layers, whose gradients come first.  A bucket
- * closes after the parameter that makes it reach the threshold.  With the distributed optimizer every
- * parameter starts at a multiple of 64 elements, every bucket ends at a multiple of lcm(group, 128)
- * (lcm(group, 128, 65536) when padded for bus bandwidth) so that each member owns an equal slice, and a
- * tied embedding has a bucket of its own. */
+ * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters
+ * are laid out in reverse registration order, so that bucket 0 holds the last layers, whose
+ * gradients come first.  A bucket closes after the parameter that makes it reach the threshold.
+ * With the distributed optimizer every parameter starts at a multiple of 64 elements, every bucket
+ * ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) when padded for bus bandwidth) so
+ * that each member owns an equal slice, and a tied embedding has a bucket of its own. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>

@@ -13,9 +13,9 @@ struct region {
   uint64_t top;
 };
 
-/* MIXED: all buffers in one region.  SPLIT: what one pass makes and uses up lies above what waits for
- * backward.  SLABS: likewise, and what one microbatch leaves for its backward is one piece, so that every
- * microbatch fits exactly where another was and long steps do not crumble. */
+/* MIXED: all buffers in one region.  SPLIT: what one pass makes and uses up lies above what waits
+ * for backward.  SLABS: likewise, and what one microbatch leaves for its backward is one piece, so
+ * that every microbatch fits exactly where another was and long steps do not crumble. */
 enum packing { MIXED, SPLIT, SLABS, N_PACKING };
 
 /* What one microbatch keeps: placed with its first buffer, free after the last use of its last. */
@@ -150,7 +150,7 @@ best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, uint32_
   return best;
 }
 
-/* The arena grows; a free chunk that touches its end is the beginning of the new place when ready. */
+/* The arena grows; a free chunk that touches its end begins the new place when it is ready. */
 static uint64_t
 grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
@@ -341,8 +341,8 @@ place_others (struct planner *m)
 
   chain_by_op (p, FALSE, opens, next_open);
   chain_by_op (p, TRUE, closes, next_close);
-  /* Members of a group run at once: what one of them frees, none of them can take, and joined to other
-   * free bytes it would spoil those too.  So a group frees when it is over. */
+  /* Members of a group run at once: what one of them frees, none of them can take, and joined to
+   * other free bytes it would spoil those too.  So a group frees when it is over. */
   for (uint32_t op = 0, closed = 0; op < p->n_op; op++) {
     for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
       open_buffer (m, i, op);

@@ -53,7 +53,8 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
   return rank / weft_mesh_stage_size (m);
 }
 
-struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind);
+struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
+                                   enum weft_group_kind kind);
 
 static inline uint32_t
 weft_group_size (const struct weft_group *g)

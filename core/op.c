@@ -26,7 +26,7 @@ none_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
 }
 
-/* Pointwise and row kernels: passes over (rows, columns); their few FLOPs never bind and count 0. */
+/* Pointwise and row kernels: passes over (rows, columns); their FLOPs never bind and count 0. */
 #define PASS(n)                                                                                    \
   static double pass##n##_bytes (const struct weft_shape *s)                                       \
   {                                                                                                \
@@ -107,7 +107,8 @@ attention_bwd_bytes (const struct weft_shape *s)
 
 #define adam_flops none_flops
 
-/* Gradient, master, both moments in fp32: read all, write all but the gradient; the 16-bit parameter. */
+/* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
+ * 16-bit parameter. */
 static double
 adam_bytes (const struct weft_shape *s)
 {

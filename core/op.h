@@ -1,13 +1,14 @@
 /* op.h - the closed set of things a rank does, once.
  *
  * A row says what an op is called, where it runs, what its shape dimensions mean, which operands it
- * takes in which order, and what it costs in FLOPs and bytes of memory traffic.  Operands: name:access,
- * access r, w or rw, a trailing ? marks one that may be absent (WEFT_NO_BUF keeps its place).
+ * takes in which order, and what it costs in FLOPs and bytes of memory traffic.  Operands:
+ * name:access, access r, w or rw, a trailing ? marks one that may be absent (WEFT_NO_BUF keeps its
+ * place).
  *
  * FLOPs count a multiply and an add as two.  Attention is causal: half of the full square (the
- * convention of Megatron-LM since 2024); its backward counts twice the forward, as in the 6 N rule, though
- * kernels that rebuild the scores execute two and a half times as much.  Byte counts are the compulsory
- * traffic: every operand once. */
+ * convention of Megatron-LM since 2024); its backward counts twice the forward, as in the 6 N rule,
+ * though kernels that rebuild the scores execute two and a half times as much.  Byte counts are the
+ * compulsory traffic: every operand once. */
 #pragma once
 #include "core/mesh.h"
 #include "core/words.h"
@@ -52,7 +53,8 @@ enum weft_op_class {
      "dy:r x:r weight:r dresidual:r? dx:w dweight:rw dbias:rw?",                                   \
      "dx = dresidual + input gradient, in place where the residual branch meets")                  \
   X (WEFT_OP_HEAD_NORM, "head_norm", COMPUTE, pass2, "rows columns",                               \
-     "qkv:rw q_weight:r k_weight:r raw:w", "norm of each query and key head, in place; raw keeps the input")           \
+     "qkv:rw q_weight:r k_weight:r raw:w",                                                         \
+     "norm of each query and key head, in place; raw keeps the input")                             \
   X (WEFT_OP_HEAD_NORM_BWD, "head_norm_bwd", COMPUTE, pass4, "rows columns",                       \
      "dqkv:rw raw:r q_weight:r k_weight:r dq_weight:rw dk_weight:rw", "its gradient, in place")    \
   X (WEFT_OP_ROPE, "rope", COMPUTE, pass2, "tokens columns", "qkv:rw",                             \
@@ -63,13 +65,14 @@ enum weft_op_class {
      "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
      "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
-  X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w", "Gaussian error linear unit") \
+  X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w",                              \
+     "Gaussian error linear unit")                                                                 \
   X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
      "its gradient")                                                                               \
   X (WEFT_OP_SWIGLU, "swiglu", COMPUTE, pass3, "rows columns", "gate_up:r y:w",                    \
      "silu(gate) * up; gate_up is (rows, 2 columns)")                                              \
-  X (WEFT_OP_SWIGLU_BWD, "swiglu_bwd", COMPUTE, pass5, "rows columns", "gate_up:r dy:r dgate_up:w", \
-     "its gradient")                                                                               \
+  X (WEFT_OP_SWIGLU_BWD, "swiglu_bwd", COMPUTE, pass5, "rows columns",                             \
+     "gate_up:r dy:r dgate_up:w", "its gradient")                                                  \
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
@@ -90,7 +93,8 @@ enum weft_op_class {
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
-     "grad:r factor:r? param:rw master:rw? m:rw v:rw", "AdamW; master is absent when param is fp32") \
+     "grad:r factor:r? param:rw master:rw? m:rw v:rw",                                             \
+     "AdamW; master is absent when param is fp32")                                                 \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
   X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
      "reduce, slice r of x to member r, in place")                                                 \
@@ -131,7 +135,8 @@ extern const struct weft_op_info weft_op_info[WEFT_N_OP];
 static inline int
 weft_op_is_comm (enum weft_op_kind kind)
 {
-  return weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE || weft_op_info[kind].class == WEFT_CLASS_P2P;
+  return weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE ||
+         weft_op_info[kind].class == WEFT_CLASS_P2P;
 }
 
 #define WEFT_PHASE_LIST(X)                                                                         \

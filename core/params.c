@@ -1,5 +1,5 @@
-/* Which tensors a stage holds, in registration order, and where they lie: one flat buffer of weights
- * and one of gradients, both in the order of layout.h. */
+/* Which tensors a stage holds, in registration order, and where they lie: one flat buffer of
+ * weights and one of gradients, both in the order of layout.h. */
 #include "core/step.h"
 #include <string.h>
 
@@ -101,8 +101,8 @@ list_params (struct weft_step *s)
   add_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* A tied embedding lives on the first and the last stage; the last stage's copy is not counted twice in
- * global sums. */
+/* A tied embedding lives on the first and the last stage; the last stage's copy is not counted
+ * twice in global sums. */
 static void
 mark_tied (struct weft_step *s)
 {
@@ -199,8 +199,8 @@ weft_params_weight (const struct weft_step *s, uint32_t param)
   return param == WEFT_NO_PARAM ? WEFT_NO_BUF : s->first_weight_view + param;
 }
 
-/* Fused: kernels add into the gradient buffer.  Otherwise they leave a gradient of the parameter's own
- * type, and a second kernel adds it (Megatron-Core tensor_parallel/layers.py). */
+/* Fused: kernels add into the gradient buffer.  Otherwise they leave a gradient of the parameter's
+ * own type, and a second kernel adds it (Megatron-Core tensor_parallel/layers.py). */
 uint32_t
 weft_params_grad_target (struct weft_step *s, uint32_t param)
 {

@@ -1,5 +1,5 @@
-/* plan.h - everything an executor needs and nothing it may write: job, mesh, programs, memory, who is
- * simulated and what every op costs.  Owns all of it; read-only once made. */
+/* plan.h - everything an executor needs and nothing it may write: job, mesh, programs, memory, who
+ * is simulated and what every op costs.  Owns all of it; read-only once made. */
 #pragma once
 #include "core/actors.h"
 #include "core/coll.h"
@@ -17,7 +17,7 @@ typedef struct weft_plan {
   double **seconds;           /* [role][op]: alone on its GPU, links to itself */
 } weft_plan;
 
-/* Builds every role, plans memory, proves the result (check.h).  The job must have passed its rules. */
+/* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
@@ -25,7 +25,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 /* All proofs of check.h again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 
-/* GPU bytes that libraries take beside the arena: context, communicators, workspace of the stack. */
+/* GPU bytes that libraries take beside the arena: the stack's context, communicators, workspace. */
 uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
 
 /* Planned and reserved device bytes of a role; the largest role; whether every role fits. */

@@ -1,5 +1,5 @@
-/* Building a program: rows are appended, hazards between lanes become dependencies, and a dependency
- * that is already implied by others is not written down. */
+/* Building a program: rows are appended, hazards between lanes become dependencies, and a
+ * dependency that is already implied by others is not written down. */
 #include "core/program.h"
 #include <string.h>
 
@@ -139,20 +139,15 @@ weft_build_param (weft_builder *b, const struct weft_param *row)
   return b->param->len - 1;
 }
 
-struct weft_param *
-weft_build_param_at (weft_builder *b, uint32_t param)
-{
-  return &g_array_index (b->param, struct weft_param, param);
-}
-
 static uint32_t *
 before_row (weft_builder *b, uint32_t op)
 {
   return &((uint32_t *) (void *) b->before->data)[(size_t) op * WEFT_N_LANE];
 }
 
-/* What is known to have ended when `op` starts, by lane order alone: everything its predecessor knew,
- * and the predecessor itself.  A grouped op starts with its predecessor and inherits its start. */
+/* What is known to have ended when `op` starts, by lane order alone: everything its predecessor
+ * knew, and the predecessor itself.  A grouped op starts with its predecessor and inherits its
+ * start. */
 static void
 begin_order (uint32_t *row, const uint32_t *previous, const struct weft_op *op, uint32_t pos)
 {
@@ -233,12 +228,6 @@ uint32_t
 weft_build_last (const weft_builder *b, enum weft_lane lane)
 {
   return b->last[lane];
-}
-
-uint32_t
-weft_build_n_op (const weft_builder *b)
-{
-  return b->op->len;
 }
 
 weft_program *

@@ -36,7 +36,7 @@ extern const char *const weft_pool_words[];
 
 /* Flags of an op. */
 enum {
-  WEFT_OP_GROUPED = 1,   /* starts and ends together with the op before it on its lane (ncclGroup) */
+  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup) */
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
 };
 
@@ -75,7 +75,7 @@ struct weft_buf {
   uint32_t base;        /* WEFT_NO_BUF: owns memory */
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  uint8_t shard; /* a group kind: uses touch only slice i of n equal ones, i this rank's place in it */
+  uint8_t shard; /* a group kind: uses touch one of n equal slices, by this rank's place in it */
   uint8_t pad;
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
@@ -147,8 +147,8 @@ char *weft_buf_label (const weft_program *p, uint32_t buf);
 /* ------------------------------------------------------------------ building */
 
 /* Appends ops in a topological order.  Hazards between lanes are added by itself: whoever reads a
- * buffer waits for its last writer, whoever writes it for its readers.  Views count as themselves: a
- * pass that touches the same bytes through two views states the order with weft_build_dep(). */
+ * buffer waits for its last writer, whoever writes it for its readers.  Views count as themselves:
+ * a pass that touches the same bytes through two views states the order with weft_build_dep(). */
 typedef struct weft_builder weft_builder;
 
 weft_builder *weft_builder_new (uint32_t role, uint32_t n_roles);
@@ -160,23 +160,21 @@ uint32_t weft_build_buf (weft_builder *b, const struct weft_buf *row);
 uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint64_t bytes,
                           const char *name);
 uint32_t weft_build_param (weft_builder *b, const struct weft_param *row);
-struct weft_param *weft_build_param_at (weft_builder *b, uint32_t param);
 struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
 
-/* Opens a new op; deps and uses that follow belong to it.  row->shape, deps and uses are filled here. */
+/* Opens a new op, to which deps and uses that follow belong; shape, deps, uses are filled here. */
 uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
 void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
 void weft_build_dep (weft_builder *b, uint32_t op);
 
 /* The newest op on a lane so far, or WEFT_NO_OP. */
 uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
-uint32_t weft_build_n_op (const weft_builder *b);
 
 /* Finishes: lifetimes, lane order.  The builder is empty afterwards. */
 weft_program *weft_builder_freeze (weft_builder *b);
 
-/* A copy of a program with some extra dependencies (pairs before, after); used by the memory planner.
- * Takes the arrays of `program`; only deps change. */
+/* A copy of a program with some extra dependencies (pairs before, after); used by the memory
+ * planner.  Takes the arrays of `program`; only deps change. */
 void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
 
 /* Fills pos, lane_ops, first and last after op, uses and buf are complete. */
@@ -184,8 +182,8 @@ void weft_program_index (weft_program *program);
 
 /* ---------------------------------------------------------------- happens-before */
 
-/* before[op * WEFT_N_LANE + lane]: how many ops of that lane are known to have ended when op starts,
- * by dependencies and lane order.  Caller frees with g_free(). */
+/* before[op * WEFT_N_LANE + lane]: how many ops of that lane are known to have ended when op
+ * starts, by dependencies and lane order.  Caller frees with g_free(). */
 uint32_t *weft_program_order (const weft_program *program);
 
 static inline gboolean

@@ -1,8 +1,9 @@
 /* The layers of a stage for one microbatch, and what of them is kept between forward and backward.
  *
- * Full recompute keeps the input of a block of layers and runs the block forward again inside backward
- * (Megatron-Core recompute_method): uniform cuts the whole chunk into blocks of recompute_num_layers,
- * block recomputes each of the first recompute_num_layers layers by itself and keeps the others whole. */
+ * Full recompute keeps the input of a block of layers and runs the block forward again inside
+ * backward (Megatron-Core recompute_method): uniform cuts the whole chunk into blocks of
+ * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
+ * and keeps the others whole. */
 #include "core/step.h"
 
 /* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */

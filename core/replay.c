@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include <string.h>
 
-/* One lane of one actor: the next op, when the lane is free, and the communication it has posted. */
+/* One lane of one actor: the next op, when the lane is free, the communication it has posted. */
 struct lane {
   uint32_t cursor;
   double free_at;

@@ -1,9 +1,9 @@
-/* replay.h - runs programs of several actors against each other by the rules of the machine, without
- * contention: lanes in order, dependencies, collectives start when the last member arrives, a send
- * meets its receive, grouped transfers end together.
+/* replay.h - runs programs of several actors against each other by the rules of the machine,
+ * without contention: lanes in order, dependencies, collectives start when the last member arrives,
+ * a send meets its receive, grouped transfers end together.
  *
- * With no times it proves that nobody waits for ever and that all members of a group agree; with times
- * it is the clock executor. */
+ * With no times it proves that nobody waits for ever and that all members of a group agree; with
+ * times it is the clock executor. */
 #pragma once
 #include "core/actors.h"
 #include "core/program.h"

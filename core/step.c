@@ -49,7 +49,7 @@ used_param (const struct weft_step *s, const struct weft_use *use)
              : WEFT_NO_PARAM;
 }
 
-/* batch_p2p_comm: the first kernel after an exchange waits for it; batch_p2p_sync: for every lane. */
+/* batch_p2p_comm: the first kernel after an exchange waits for it; batch_p2p_sync: for all. */
 static void
 wait_for_exchange (struct weft_step *s)
 {

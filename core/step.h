@@ -1,15 +1,16 @@
 /* step.h - building one role's program: an ordered list of passes over one shared state.
  *
  *   params     which tensors this stage holds, their flat layout and buckets
- *   layer      forward, backward and recompute of one transformer layer
+ *   layer      forward and backward of one transformer layer
+ *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   ends       embedding on the first stage, head and loss on the last
  *   exchange   sends and receives between the cells of the pipeline grid
- *   ddp        gradient buckets: launched by the last gradient; parameter gathers before the first use
+ *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
- * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is used
- * and tells it after a gradient is complete: sharded units, tensor parallel collectives and offload hook
- * in at the same two places. */
+ * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
+ * used and tells it after a gradient is complete: sharded units, tensor parallel collectives and
+ * offload hook in at the same two places. */
 #pragma once
 #include "core/job.h"
 #include "core/layout.h"
@@ -17,7 +18,7 @@
 #include "core/pipeline.h"
 #include "core/program.h"
 
-/* Parameters of one layer, by meaning; WEFT_NO_BUF where a model has none. */
+/* Parameters of one layer, by meaning; WEFT_NO_PARAM where a model has none. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
   X (WEFT_NORM1_WEIGHT, "norm1.weight")                                                            \
   X (WEFT_NORM1_BIAS, "norm1.bias")                                                                \
@@ -69,10 +70,10 @@ struct weft_saved_end {
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
 struct weft_bucket_state {
   uint32_t grads, grad_shard, weights, weight_shard; /* buffer views */
-  uint32_t master, m, v, grad32;                     /* this rank's optimizer state; NO_BUF if none */
+  uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
   uint32_t n_param, n_ready;
-  uint32_t reduced;                                  /* the collective, or WEFT_NO_OP */
-  uint32_t gathered;                                 /* likewise, of its parameters */
+  uint32_t reduced;              /* the collective, or WEFT_NO_OP */
+  uint32_t gathered;             /* likewise, of its parameters */
 };
 
 struct weft_step {
@@ -122,7 +123,8 @@ weft_step_is_last (const struct weft_step *s)
 }
 
 /* The whole list of passes: the program of one role, offsets not yet planned. */
-weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role);
+weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
+                               uint32_t role);
 
 /* Layers [first, first + n) of a stage. */
 void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
@@ -136,7 +138,8 @@ void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh,
 #define WEFT_USES(...)                                                                             \
   (const struct weft_use[]) { __VA_ARGS__ },                                                       \
       sizeof ((const struct weft_use[]) { __VA_ARGS__ }) / sizeof (struct weft_use)
-#define WEFT_SHAPE(type, ...) ((struct weft_shape) { .dim = { __VA_ARGS__ }, .dtype = (type), .out_dtype = (type) })
+#define WEFT_SHAPE(type, ...)                                                                      \
+  ((struct weft_shape) { .dim = { __VA_ARGS__ }, .dtype = (type), .out_dtype = (type) })
 
 /* One kernel on the gpu lane, in the current place.  Returns the op. */
 uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name,
@@ -164,7 +167,8 @@ uint32_t weft_params_grad_target (struct weft_step *s, uint32_t param);
 void weft_params_grad_done (struct weft_step *s, uint32_t param, uint32_t target);
 
 /* layer.c: x is the layer's input, the result its output. */
-uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved);
+uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
+                             struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
                               uint32_t dresidual);
 
@@ -180,12 +184,13 @@ uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 void weft_ends_load (struct weft_step *s, uint32_t micro);
 
 /* exchange.c: what is sent and received between one cell and the next; either may be NULL. */
-void weft_exchange (struct weft_step *s, const struct weft_cell *done, const struct weft_cell *next);
+void weft_exchange (struct weft_step *s, const struct weft_cell *done,
+                    const struct weft_cell *next);
 
 /* ddp.c */
 void weft_ddp_start (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
-uint32_t weft_ddp_gather_of (const struct weft_step *s, uint32_t param); /* op to wait for, or NO_OP */
+uint32_t weft_ddp_gather_of (const struct weft_step *s, uint32_t param); /* to wait for, or NO_OP */
 void weft_ddp_grad_ready (struct weft_step *s, uint32_t param);
 void weft_ddp_finish (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);

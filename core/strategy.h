@@ -1,7 +1,7 @@
 /* strategy.h - every parallelism knob, under the exact name the field uses.
  *
- * A knob whose `affects` begins with "not yet" is known but nothing reads it so far: a job that sets it
- * away from its default is refused by name (weft_strategy_check). */
+ * A knob whose `affects` begins with "not yet" is known but nothing reads it so far: a job that
+ * sets it away from its default is refused by name (weft_strategy_check). */
 #pragma once
 #include "core/field.h"
 #include "core/words.h"

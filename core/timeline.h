@@ -1,5 +1,5 @@
-/* timeline.h - what happened: begin and end of every (rank, op) that was watched.  Everything that is
- * reported is computed from plan + timeline (report.h, trace.h). */
+/* timeline.h - what happened: begin and end of every (rank, op) that was watched.  Everything that
+ * is reported is computed from plan + timeline (report.h, trace.h). */
 #pragma once
 #include "core/plan.h"
 
@@ -20,7 +20,8 @@ typedef struct weft_timeline {
 } weft_timeline;
 
 /* Rows for all actors, times not a number. */
-weft_timeline *weft_timeline_new (const weft_plan *plan, const weft_actors *actors, const char *executor);
+weft_timeline *weft_timeline_new (const weft_plan *plan, const weft_actors *actors,
+                                  const char *executor);
 void weft_timeline_free (weft_timeline *timeline);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_timeline, weft_timeline_free)
 

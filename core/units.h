@@ -1,13 +1,13 @@
 /* units.h - numbers as people write them: "40e6", "25MiB", "400Gb/s", "3us", "50GB/s".
  *
- * Decimal prefixes k M G T P are powers of 1000, binary Ki Mi Gi Ti powers of 1024.  Units B, b (bits,
- * divided by 8), B/s, b/s, s, Hz, W, FLOP/s are accepted after the prefix and must match the field's
- * unit.  Printing inverts parsing exactly. */
+ * Decimal prefixes k M G T P are powers of 1000, binary Ki Mi Gi Ti powers of 1024.  Units B, b
+ * (bits, divided by 8), B/s, b/s, s, Hz, W, FLOP/s are accepted after the prefix and must match the
+ * field's unit.  Printing inverts parsing exactly. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
-/* Parses text that carries `unit` ("" for plain numbers).  Result in bytes, bytes/s, seconds, ... */
+/* Parses text that carries `unit` ("" for plain numbers); the result is in bytes, seconds ... */
 gboolean weft_units_parse (const char *text, const char *unit, double *out, GError **error);
 
 /* The shortest decimal that parses back to the same double.  Caller frees. */

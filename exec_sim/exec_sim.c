@@ -410,8 +410,8 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   return &x->base;
 }
 
-/* Waits are dependencies of the plan, which the machine reads when it gets there; issue proves that the
- * walk brings ops in their order. */
+/* Waits are dependencies of the plan, which the machine reads when it gets there; issue proves that
+ * the walk brings ops in their order. */
 static gboolean
 sim_wait (weft_exec *base, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {

@@ -1,8 +1,9 @@
 /* Kernels of one GPU: runs of ops that nothing interrupts are one timer.
  *
- * A run ends after an op that another lane waits for, or before one that waits for another lane.  When
- * communication takes or returns SMs the run's position is found in the old speed's prefix sums and the
- * rest goes on at the new speed: the running kernel keeps the fraction of its work that is done. */
+ * A run ends after an op that another lane waits for, or before one that waits for another lane.
+ * When communication takes or returns SMs the run's position is found in the old speed's prefix
+ * sums and the rest goes on at the new speed: the running kernel keeps the fraction of its work
+ * that is done. */
 #include "core/cost.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/machine.h"

@@ -3,7 +3,7 @@
 #pragma once
 #include "core/exec.h"
 
-/* Kernel times of one role with some SMs taken: prefix[i] is the time of the first i ops of lane gpu. */
+/* Kernel times of a role with some SMs taken: prefix[i] is that of the first i ops of lane gpu. */
 struct sim_speed {
   uint32_t sms_taken;
   double *prefix;
@@ -15,8 +15,8 @@ struct sim_role {
   GArray *speeds;   /* struct sim_speed */
 };
 
-/* The kernels of one rank: a run of ops [at, stop] that began at `since`, of whose first op `done` is
- * already behind. */
+/* The kernels of one rank: a run of ops [at, stop] that began at `since`, of whose first op `done`
+ * is already behind. */
 struct sim_gpu {
   gboolean running;
   uint32_t cursor, at, stop, sms_taken, generation;
@@ -88,6 +88,12 @@ gboolean sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op);
 /* gpu.c */
 void sim_gpu_open (struct sim *x);
 void sim_gpu_close (struct sim *x);
-void sim_gpu_advance (struct sim *x, uint32_t actor);  /* starts a run of kernels if one may start */
-gboolean sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation); /* its timer; FALSE: stale */
-void sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms);    /* more (or fewer) are taken */
+
+/* Starts a run of kernels if one may start. */
+void sim_gpu_advance (struct sim *x, uint32_t actor);
+
+/* The timer of a run; FALSE when it is stale. */
+gboolean sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation);
+
+/* Communication takes more SMs, or fewer. */
+void sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms);
