@@ -75,12 +75,10 @@ print_text (const weft_plan *plan, uint32_t role)
 }
 
 static void
-print_json (const weft_program *p)
+print_piece (const char *piece, void *unused)
 {
-  g_autoptr (JsonBuilder) builder = json_builder_new ();
-
-  weft_program_to_json (p, builder);
-  weft_cli_print_json (builder);
+  (void) unused;
+  fputs (piece, stdout);
 }
 
 static void
@@ -208,7 +206,7 @@ print_program (const struct request *request, const struct weft_job *job)
   if (!plan || !find_role (request, plan, &role, &error))
     return weft_cli_fail (error);
   if (request->json)
-    print_json (plan->role[role]);
+    weft_program_write_json (plan->role[role], print_piece, NULL);
   else if (request->dot)
     print_dot (plan->role[role]);
   else

@@ -34,15 +34,16 @@ find_executor (const char *name, GError **error)
   return NULL;
 }
 
+/* Ranks of the trace, 0 for all; known to be wrong before a long simulation, not after. */
 static gboolean
-write_trace (const struct sim_ask *ask, const weft_plan *plan, const weft_timeline *t,
-             GError **error)
+read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
 {
-  int64_t ranks = 0;
-
-  if (ask->trace_ranks && !weft_cli_number ("trace-ranks", ask->trace_ranks, 1, &ranks, error))
-    return FALSE;
-  return !ask->trace || weft_trace_write (plan, t, ranks, ask->trace, error);
+  *ranks = 0;
+  if (!ask->trace_ranks)
+    return TRUE;
+  if (!ask->trace)
+    return weft_bad_input (error, "found --trace-ranks without --trace, wanted both");
+  return weft_cli_number ("trace-ranks", ask->trace_ranks, 1, ranks, error);
 }
 
 static void
@@ -70,14 +71,15 @@ run (const weft_cli_input *input, const struct sim_ask *ask)
   g_autoptr (GError) error = NULL;
   struct weft_job job;
   const struct weft_exec_ops *executor = find_executor (ask->executor, &error);
+  int64_t ranks;
 
-  if (!executor || !weft_cli_job (input, &job, &error))
+  if (!executor || !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
   if (!plan)
     return weft_cli_fail (error);
   g_autoptr (weft_timeline) timeline = weft_exec_run (executor, plan, &ask->options, &error);
-  if (!timeline || !write_trace (ask, plan, timeline, &error))
+  if (!timeline || (ask->trace && !weft_trace_write (plan, timeline, ranks, ask->trace, &error)))
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
   if (ask->html && !weft_cli_html (report, ask->html, &error))

@@ -138,7 +138,7 @@ clip (struct weft_step *s)
     return;
   /* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
   reduce_all (s, s->strategy->use_distributed_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP,
-                 WEFT_REDUCE_SUM, s->squares, "grad_norm");
+              WEFT_REDUCE_SUM, s->squares, "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
 }

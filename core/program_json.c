@@ -130,22 +130,40 @@ add_buffer (JsonBuilder *b, const weft_program *p, uint32_t i)
   json_builder_end_object (b);
 }
 
-void
-weft_program_to_json (const weft_program *p, JsonBuilder *b)
+/* An array with one row of the program on each line. */
+static void
+write_rows (const weft_program *p, uint32_t n,
+            void (*add) (JsonBuilder *b, const weft_program *p, uint32_t i), weft_text_sink sink,
+            void *user)
 {
-  json_builder_begin_object (b);
-  weft_json_text (b, "schema", "weft.program/1");
-  weft_json_int (b, "role", p->role);
-  weft_json_int (b, "n_roles", p->n_roles);
-  weft_json_array (b, "ops");
-  for (uint32_t i = 0; i < p->n_op; i++)
-    add_op (b, p, i);
-  json_builder_end_array (b);
-  weft_json_array (b, "buffers");
-  for (uint32_t i = 0; i < p->n_buf; i++)
-    add_buffer (b, p, i);
-  json_builder_end_array (b);
-  json_builder_end_object (b);
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+
+  sink ("[", user);
+  for (uint32_t i = 0; i < n; i++) {
+    add (b, p, i);
+    g_autoptr (JsonNode) row = json_builder_get_root (b);
+    json_generator_set_root (generator, row);
+    g_autofree char *text = json_generator_to_data (generator, NULL);
+    sink (i ? ",\n    " : "\n    ", user);
+    sink (text, user);
+    json_builder_reset (b);
+  }
+  sink ("\n  ]", user);
+}
+
+void
+weft_program_write_json (const weft_program *p, weft_text_sink sink, void *user)
+{
+  g_autofree char *head = g_strdup_printf (
+      "{\n  \"schema\" : \"weft.program/1\",\n  \"role\" : %u,\n  \"n_roles\" : %u,\n  \"ops\" : ",
+      p->role, p->n_roles);
+
+  sink (head, user);
+  write_rows (p, p->n_op, add_op, sink, user);
+  sink (",\n  \"buffers\" : ", user);
+  write_rows (p, p->n_buf, add_buffer, sink, user);
+  sink ("\n}\n", user);
 }
 
 /* --------------------------------------------------------------------- Graphviz */
