@@ -121,13 +121,20 @@ head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
   s->last_micro = last;
 }
 
+/* Tokens the loss is a mean over: those of this rank, and the reduction divides by the replicas. */
+static uint64_t
+mean_over (const struct weft_step *s)
+{
+  return s->tokens * s->n_micro;
+}
+
 uint32_t
 weft_head_backward (struct weft_step *s, uint32_t micro)
 {
   const struct weft_saved_end *end = &s->saved_end[micro];
   uint64_t h = s->model->hidden_size, v = s->model->vocab_size;
 
-  weft_emit (s, WEFT_OP_XENT_BWD, "loss", WEFT_SHAPE (s->dtype, s->tokens, v),
+  weft_emit (s, WEFT_OP_XENT_BWD, "loss", WEFT_SHAPE (s->dtype, s->tokens, v, mean_over (s)),
              WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
   uint32_t dn = activation (s, h, "head");
   weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->dtype, s->tokens, v, h),

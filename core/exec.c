@@ -38,18 +38,22 @@ weft_exec_walk (weft_exec *x, uint32_t row, GError **error)
 }
 
 weft_timeline *
+weft_exec_step (weft_exec *x, GError **error)
+{
+  for (uint32_t row = 0; row < x->actors->n; row++)
+    if (!weft_exec_walk (x, row, error))
+      return NULL;
+  return x->ops->drain (x, error);
+}
+
+weft_timeline *
 weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                const struct weft_exec_options *options, GError **error)
 {
   gint64 start = g_get_monotonic_time ();
   weft_exec *x = ops->open (plan, options, error);
-  gboolean ok = x != NULL;
-  weft_timeline *timeline = NULL;
+  weft_timeline *timeline = x ? weft_exec_step (x, error) : NULL;
 
-  for (uint32_t row = 0; ok && row < x->actors->n; row++)
-    ok = weft_exec_walk (x, row, error);
-  if (ok)
-    timeline = ops->drain (x, error);
   ops->close (x);
   if (timeline)
     timeline->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;

@@ -8,6 +8,7 @@
  *
  * The walk in exec.c is the same for all: what is predicted is what is run. */
 #pragma once
+#include "core/control.h"
 #include "core/timeline.h"
 
 typedef struct weft_exec weft_exec;
@@ -15,10 +16,17 @@ typedef struct weft_exec weft_exec;
 struct weft_exec_options {
   gboolean unfolded;     /* simulate every rank */
   gboolean step_by_step; /* collectives round by round instead of as fluid flows */
+
+  /* Executors of real numbers: */
+  const struct weft_control *control; /* read in every step; outlives the executor */
+  uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
+  uint32_t threads;  /* that share the kernels of one rank; 0 is 1 */
+  gboolean poison;   /* fill bytes with NaN when their buffer dies */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
+#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are there */
 
 struct weft_exec_ops {
   const char *name, *doc;
@@ -29,6 +37,11 @@ struct weft_exec_ops {
   gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
   void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
+
+  /* With WEFT_EXEC_NUMBERS, between steps: bytes [offset, offset + n) of a buffer of one row. */
+  void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
+  void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
+                 const void *in);
 };
 
 /* Every executor's own state begins with this. */
@@ -36,6 +49,8 @@ struct weft_exec {
   const struct weft_exec_ops *ops;
   const weft_plan *plan;
   weft_actors *actors; /* the ranks it runs: rows of the timeline; owned */
+  struct weft_metrics *metrics; /* by row, of the newest step; NULL without numbers */
+  uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
 };
 
 extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
@@ -43,6 +58,9 @@ extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 /* Walks every row of the executor and drains it.  The whole of "run this plan on that machine". */
 weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                               const struct weft_exec_options *options, GError **error);
+
+/* One step of an open executor: walks every row and drains it. */
+weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
 /* Most ops of all rows together that an executor keeps times of: 16 bytes each. */
 #define WEFT_EXEC_MOST_OPS 100000000u

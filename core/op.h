@@ -79,8 +79,9 @@ enum weft_op_class {
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns", "logits:r targets:r lse:w loss:rw",     \
      "loss += sum of cross entropies; lse is fp32 per row")                                        \
-  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns", "logits:rw targets:r lse:r",    \
-     "logits become their gradient, scaled by 1 / (rows x microbatches)")                          \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens",                          \
+     "logits:rw targets:r lse:r",                                                                  \
+     "logits become their gradient, divided by tokens: what the loss is a mean over")              \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
      "main += grad: accumulation that is not fused into the matmul")                               \
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \

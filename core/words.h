@@ -9,7 +9,8 @@
   X (WEFT_FP8, "fp8", "8-bit float, e4m3 or e5m2")
 #define WEFT_DTYPE_LIST(X)                                                                         \
   WEFT_PRECISION_LIST (X)                                                                          \
-  X (WEFT_INT32, "int32", "token ids and counters")
+  X (WEFT_INT32, "int32", "token ids and counters")                                                \
+  X (WEFT_INT64, "int64", "words of exact sums")
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];

@@ -286,7 +286,7 @@ static const struct {
     "4: found \"1152921504606846976\", wanted a dimension, 0 to 1152921504606846975" },
   { "12288", "-3", "4: found \"-3\", wanted a dimension, 0 to 1152921504606846975" },
   { "4096 12288 4096", "1 2 3 4 5 6", "4: found \"6\", wanted the end of the row" },
-  { "out fp32", "out", "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32" },
+  { "out fp32", "out", "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32, int64" },
   { "weights", "weight", "6: found \"weight\", wanted a kind of buffer; did you mean weights?" },
   { "device", "devise", "6: found \"devise\", wanted a pool; did you mean device?" },
   { "bytes 8192", "bytes 8Ki", "6: found \"8Ki\", wanted bytes, 0 to 1152921504606846975" },

@@ -18,7 +18,7 @@ static const struct {
   int level;
 } folders[] = {
   { "core", 0 },      { "kernels", 1 }, { "exec_sim", 2 }, { "exec_cpu", 2 }, { "exec_cuda", 2 },
-  { "planner", 3 },   { "cli", 4 },     { "tests", 5 },    { "bench", 5 },
+  { "planner", 3 },   { "train", 3 },   { "cli", 4 },      { "tests", 5 },    { "bench", 5 },
 };
 
 /* Files of core/, lowest first.  foo_bar.c is foo's unless it is listed; a .c file that is not
@@ -31,7 +31,8 @@ static const struct {
   { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
-  { "json", TABLES },      { "json_scan", TABLES },
+  { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
+  { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM },
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },

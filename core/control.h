@@ -1,0 +1,27 @@
+/* control.h - what a real step needs that is no part of the plan: tokens in, hyper-parameters, a
+ * few numbers out.  The caller owns it; an executor reads it while a step runs and the caller
+ * changes it between steps. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+struct weft_control {
+  uint64_t step; /* of the optimizer, from 1: Adam's bias correction */
+  double lr, beta1, beta2, epsilon, weight_decay;
+  double clip_grad; /* limit of the gradient norm */
+
+  /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
+   * its last token and predicts row i without its first. */
+  const int32_t *tokens;
+
+  /* Only forward: ops of backward, reduction and update end at once and touch nothing.  They still
+   * take their place in the order, so memory is as safe as in a whole step. */
+  gboolean forward_only;
+};
+
+/* What copy_out brings to the host, by row of the executor. */
+struct weft_metrics {
+  double loss;      /* mean over all tokens of the global batch; NaN where no head is */
+  double grad_norm; /* before clipping; NaN without clip_grad */
+  gboolean skipped; /* the norm was not finite: nothing was updated */
+};

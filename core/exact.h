@@ -1,0 +1,22 @@
+/* exact.h - sums that do not depend on their order, because nothing is rounded until the end.
+ *
+ * A sum is a fixed-point number of WEFT_EXACT_WORDS words with 32 bits each, kept in int64 so that
+ * carries may wait; it holds any sum of up to 2^31 products of two fp32 numbers exactly.  Sums add
+ * word by word as integers: in any order, on any number of ranks, the bits are the same.  (Small
+ * superaccumulator: Neal 2015, arXiv 1505.05571.)
+ *
+ * The canonical loss and gradient norm are such sums. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+/* The last word counts terms that are not finite; the others weigh 2^(32 i + WEFT_EXACT_LOW). */
+#define WEFT_EXACT_WORDS 22
+#define WEFT_EXACT_LOW (-352)
+
+/* sum += terms; each |term| is 0, not finite, or within [2^-300, 2^260]: any fp32, any product of
+ * two. */
+void weft_exact_add (int64_t sum[WEFT_EXACT_WORDS], const double *term, uint64_t n);
+
+/* The sum, correctly rounded but for the last bit; NaN when a term was not finite. */
+double weft_exact_value (const int64_t sum[WEFT_EXACT_WORDS]);

@@ -1,0 +1,36 @@
+/* fold.h - the one order in which canonical sums are taken.
+ *
+ * n terms are the leaves of a binary tree; a node over more than one leaf splits after the largest
+ * power of two that is smaller than its size:
+ *
+ *   n = 6:  ((t0 + t1) + (t2 + t3)) + (t4 + t5)
+ *
+ * Leaves are the sequences of the global batch, in order.  A rank that holds an aligned block of
+ * 2^k of them computes one node of the tree, whatever the number of ranks and microbatches, so
+ * every strategy adds the same numbers in the same order.  Each node is rounded to the type it is
+ * kept in; which of two children comes first does not matter, a + b = b + a.
+ *
+ * In leaf order a stack does it: push leaf i, then add the top entry to the one below it
+ * weft_fold_merges (i, n) times.  (A binary counter; pairwise summation, Higham 1993.) */
+#pragma once
+#include <stdint.h>
+
+/* Leaves of the left child of a node over n >= 2. */
+static inline uint32_t
+weft_fold_split (uint32_t n)
+{
+  return 1u << (31 - __builtin_clz (n - 1));
+}
+
+static inline uint32_t
+weft_fold_merges (uint32_t i, uint32_t n)
+{
+  return i + 1 < n ? (uint32_t) __builtin_ctz (i + 1) : (uint32_t) __builtin_popcount (i);
+}
+
+/* Entries the stack needs for n leaves. */
+static inline uint32_t
+weft_fold_depth (uint32_t n)
+{
+  return 32 - (uint32_t) __builtin_clz (n);
+}

@@ -1,0 +1,58 @@
+#include "core/segment.h"
+
+/* Parameters lie in reverse registration order: walking them backwards is walking up in memory. */
+uint32_t
+weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_segment *out)
+{
+  uint32_t n_out = 0;
+
+  for (uint32_t i = p->n_param; i-- > 0;) {
+    const struct weft_param *param = &p->param[i];
+    uint64_t begin = MAX (first, param->start);
+    uint64_t end = MIN (first + n, param->start + param->rows * param->columns);
+    if (begin < end)
+      out[n_out++] = (struct weft_segment){
+        .param = i, .start = begin - param->start, .offset = begin - first, .n = end - begin
+      };
+  }
+  return n_out;
+}
+
+/* Elements of a flat buffer before a view. */
+static uint64_t
+elements_before (const weft_program *p, uint32_t view)
+{
+  const struct weft_buf *b = &p->buf[view];
+  return b->base == WEFT_NO_BUF ? 0 : b->offset / weft_dtype_bytes (b->dtype);
+}
+
+static struct weft_slice
+slice_of (const weft_program *p, const struct weft_use *use, uint32_t place, uint32_t size)
+{
+  const struct weft_buf *weight = &p->buf[use[2].buf];
+  uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / (weight->shard ? size : 1);
+  uint64_t flat = elements_before (p, use[2].buf);
+
+  return (struct weft_slice){ .first = flat + (weight->shard ? place * n : 0),
+                              .n = n,
+                              .flat = flat,
+                              .grad = use[0].buf,
+                              .weight = use[2].buf,
+                              .master = use[3].buf,
+                              .m = use[4].buf,
+                              .v = use[5].buf };
+}
+
+struct weft_slice *
+weft_slices (const weft_program *p, uint32_t place, uint32_t size, uint32_t *n)
+{
+  GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_ADAM) {
+      struct weft_slice slice = slice_of (p, &p->uses[p->op[op].uses], place, size);
+      g_array_append_val (slices, slice);
+    }
+  *n = slices->len;
+  return (struct weft_slice *) (void *) g_array_free (slices, FALSE);
+}

@@ -1,0 +1,9 @@
+/* exec_cpu.h - the executor of real numbers on any CPU.
+ *
+ * Every rank is a thread with lanes; a rank runs whatever lane head is ready, one at a time, and
+ * sleeps when none is.  Memory is one arena a rank, exactly as planned; nothing is allocated inside
+ * a step.  Collectives and transfers read the memory of their peers. */
+#pragma once
+#include "core/exec.h"
+
+extern const struct weft_exec_ops weft_exec_cpu;

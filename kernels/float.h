@@ -1,0 +1,40 @@
+/* float.h - stored types and fp32.  Kernels compute in fp32: they view a stretch of an operand as
+ * floats and put floats back.
+ *
+ * A stretch is at most WEFT_STRETCH elements, so that its floats stay in the first-level cache. */
+#pragma once
+#include "core/words.h"
+#include <stdint.h>
+#include <string.h>
+
+#define WEFT_STRETCH 1024
+
+static inline float
+weft_bf16_float (uint16_t h)
+{
+  uint32_t bits = (uint32_t) h << 16;
+  float f;
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* To nearest, ties to even; a NaN stays one. */
+static inline uint16_t
+weft_bf16_round (float f)
+{
+  uint32_t bits;
+  memcpy (&bits, &f, sizeof bits);
+  uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  return (bits & 0x7fffffffu) > 0x7f800000u ? (uint16_t) (bits >> 16 | 0x40) : (uint16_t) rounded;
+}
+
+/* Elements [first, first + n) of an array as floats: the array itself when it holds floats, else
+ * `room`, which has space for n. */
+const float *weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n,
+                          float *room);
+
+/* Stores n floats from element `first` on, rounded to the type. */
+void weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const float *value);
+
+/* What storing and reading again makes of n floats: the rounding of a canonical node. */
+void weft_round (enum weft_dtype dtype, uint64_t n, float *value);

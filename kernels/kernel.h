@@ -1,0 +1,97 @@
+/* kernel.h - one contract for every op that computes.
+ *
+ * core/op.h says which operands an op takes and what it does; here every op has an fp64 reference,
+ * plain and readable, and a CPU kernel.  FLOPs and bytes are those of core/op.h.
+ *
+ * Rules of CPU kernels:
+ *  - arithmetic is fp32, whatever the operands; results are rounded (to nearest, ties to even) once,
+ *    when they are stored in their operand's type, as a GPU kernel does;
+ *  - nothing is allocated; scratch is small and on the stack or per thread;
+ *  - the bits of an output depend only on the inputs: not on `part` and `parts`, on alignment, on
+ *    the machine's vector width, or on how many other rows are computed with it;
+ *  - `part` of `parts` computes its share of the outputs; shares never write the same element;
+ *  - in canonical order a sum over tokens is one sum for each sequence (rows in order), and those
+ *    are added as core/fold.h says, every node rounded to the type of the output.
+ *
+ * A gradient operand that accumulates is added to once, after everything else: old + new. */
+#pragma once
+#include "core/control.h"
+#include "core/model.h"
+#include "core/op.h"
+#include <glib.h>
+
+#define WEFT_MOST_OPERANDS 8
+
+struct weft_operand {
+  void *data; /* NULL where the op's list allows it */
+  uint64_t n; /* elements */
+  uint8_t dtype;
+  uint8_t accumulate; /* read and written: keeps what is there; otherwise it is overwritten */
+};
+
+struct weft_kernel {
+  enum weft_op_kind kind;
+  struct weft_shape shape;
+  const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
+  const struct weft_control *control; /* adam, clip */
+  gboolean canonical;
+  gboolean decay; /* adam: weight decay applies to these elements */
+  struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
+};
+
+struct weft_kernel_row {
+  void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
+
+  /* Operands of a floating type are arrays of double here; int32 stays.  loss and squares are one
+   * double each.  NULL where an op computes nothing. */
+  void (*reference) (const struct weft_kernel *k);
+
+  /* Elements of an operand as the shape and the model imply; 0: whatever is given. */
+  uint64_t (*extent) (const struct weft_kernel *k, uint32_t operand);
+
+  gboolean splits; /* parts > 1 is of use; otherwise callers pass 0 of 1 */
+};
+
+/* By op kind; cpu is NULL for ops that are no kernels. */
+extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
+
+/* Ops that compute, by the names their functions have: weft_cpu_NAME, weft_ref_NAME,
+ * weft_extent_NAME.
+ *  id                        name           splits */
+#define WEFT_KERNEL_LIST(X)                                                                        \
+  X (WEFT_OP_EMBED, embed, TRUE)                                                                   \
+  X (WEFT_OP_EMBED_BWD, embed_bwd, TRUE)                                                           \
+  X (WEFT_OP_MATMUL, matmul, TRUE)                                                                 \
+  X (WEFT_OP_MATMUL_DGRAD, matmul_dgrad, TRUE)                                                     \
+  X (WEFT_OP_MATMUL_WGRAD, matmul_wgrad, TRUE)                                                     \
+  X (WEFT_OP_NORM, norm, TRUE)                                                                     \
+  X (WEFT_OP_NORM_BWD, norm_bwd, FALSE)                                                            \
+  X (WEFT_OP_HEAD_NORM, head_norm, TRUE)                                                           \
+  X (WEFT_OP_HEAD_NORM_BWD, head_norm_bwd, FALSE)                                                  \
+  X (WEFT_OP_ROPE, rope, TRUE)                                                                     \
+  X (WEFT_OP_ROPE_BWD, rope_bwd, TRUE)                                                             \
+  X (WEFT_OP_ATTENTION, attention, TRUE)                                                           \
+  X (WEFT_OP_ATTENTION_BWD, attention_bwd, TRUE)                                                   \
+  X (WEFT_OP_GELU, gelu, TRUE)                                                                     \
+  X (WEFT_OP_GELU_BWD, gelu_bwd, TRUE)                                                             \
+  X (WEFT_OP_SWIGLU, swiglu, TRUE)                                                                 \
+  X (WEFT_OP_SWIGLU_BWD, swiglu_bwd, TRUE)                                                         \
+  X (WEFT_OP_RELU2, relu2, TRUE)                                                                   \
+  X (WEFT_OP_RELU2_BWD, relu2_bwd, TRUE)                                                           \
+  X (WEFT_OP_ADD, add, TRUE)                                                                       \
+  X (WEFT_OP_XENT, xent, FALSE)                                                                    \
+  X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
+  X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
+  X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
+  X (WEFT_OP_SCALE, scale, TRUE)                                                                   \
+  X (WEFT_OP_CAST, cast, TRUE)                                                                     \
+  X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
+  X (WEFT_OP_CLIP, clip, FALSE)                                                                    \
+  X (WEFT_OP_ADAM, adam, TRUE)
+
+#define WEFT_KERNEL_DECLARE(id, name, splits)                                                      \
+  void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts);               \
+  void weft_ref_##name (const struct weft_kernel *k);                                              \
+  uint64_t weft_extent_##name (const struct weft_kernel *k, uint32_t operand);
+WEFT_KERNEL_LIST (WEFT_KERNEL_DECLARE)
+#undef WEFT_KERNEL_DECLARE

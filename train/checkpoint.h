@@ -1,0 +1,40 @@
+/* checkpoint.h - a training job on disk, readable by any other strategy and number of ranks.
+ *
+ *   DIR/step-00000050/manifest.json       what it is: written last
+ *   DIR/step-00000050/shard-0.safetensors what rank 0 owns, and so on
+ *   DIR/latest                            the newest complete one, for people and scripts
+ *
+ * A shard holds chunks named TENSOR/KIND@ROW,COLUMN: rectangles of a global tensor (a slice that
+ * begins or ends inside a row is up to three of them).  The manifest lists every tensor, its chunks
+ * with file, offset, extent and checksum, and the state of training.  A directory is written under
+ * a temporary name, synced, then renamed; one without a manifest that agrees with its files is
+ * refused with the reason, and the newest complete one before it is named. */
+#pragma once
+#include "train/state.h"
+
+/* What a resumed run must know beside tensors. */
+struct weft_progress {
+  uint64_t step;     /* optimizer steps done */
+  uint64_t position; /* sequences visited (sampler.h) */
+  uint64_t seed;
+  uint64_t data;     /* fingerprint of the token file; 0 unknown */
+  uint64_t skipped;  /* steps without an update so far */
+};
+
+/* Publishes DIR/step-N; deletes all but the newest `keep` complete ones (0 keeps all), never
+ * before the new one is published, and leftovers of unfinished saves. */
+gboolean weft_checkpoint_save (weft_state *state, const struct weft_job *job,
+                               const struct weft_progress *progress, const char *dir,
+                               uint32_t keep, GError **error);
+
+/* `path` is a checkpoint, or a directory of them (the newest complete one is taken; damaged or
+ * unfinished newer ones are each told in `passed_over`, a text for people, NULL when none; caller
+ * frees).  A damaged `path` itself is refused: the error says what is wrong and which complete one
+ * is the newest beside it.  Refuses another model: names and shapes must be the same. */
+gboolean weft_checkpoint_load (weft_state *state, const struct weft_job *job, const char *path,
+                               struct weft_progress *progress, char **passed_over,
+                               GError **error);
+
+/* The newest complete checkpoint of a directory, checked by sizes and manifest but not by
+ * checksums; NULL when there is none.  Caller frees. */
+char *weft_checkpoint_newest (const char *dir);

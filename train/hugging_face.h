@@ -1,0 +1,34 @@
+/* hugging_face.h - models come from and go to other software: names and layouts of gpt2, llama,
+ * mistral, qwen2, qwen3 and nemotron checkpoints in transformers.
+ *
+ * One of our tensors is cut by rows into one or more of theirs: qkv.weight is q_proj, k_proj,
+ * v_proj; fc1.weight of a gated MLP is gate_proj, up_proj; gpt2 keeps c_attn and its like
+ * transposed (Conv1D: in, out).  A tied head has no tensor of its own. */
+#pragma once
+#include "core/model.h"
+#include "train/safetensors.h"
+#include "train/state.h"
+
+struct weft_hf_piece {
+  char *name;                        /* "model.layers.3.self_attn.q_proj.weight" */
+  uint64_t first_row, rows, columns; /* of our tensor */
+  gboolean transposed;               /* theirs is (columns, rows) */
+  gboolean vector;                   /* theirs has one dimension */
+};
+
+/* The pieces of one tensor, in row order; element type struct weft_hf_piece, owned by the array.
+ * NULL for a family without known names: the error lists those with. */
+GArray *weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
+                        GError **error);
+
+/* Reads every tensor of the model from a file (or index); weights of a file that names the same
+ * tensors with or without the prefix of the bare model ("transformer.", "model.") are found.  A
+ * missing tensor or another shape is an error, a tensor that is not used is reported in `unused`
+ * (comma separated, NULL when none, caller frees).  Master weights get the same values. */
+gboolean weft_hf_import (weft_state *state, const union weft_model *model, const char *path,
+                         char **unused, GError **error);
+
+/* Writes all weights (kind WEIGHT in their own type, or GRAD as F32) under Hugging Face names, with
+ * __metadata__ format = pt. */
+gboolean weft_hf_export (weft_state *state, const union weft_model *model,
+                         enum weft_state_kind kind, const char *path, GError **error);

@@ -1,0 +1,95 @@
+/* safetensors.h - the file format of Hugging Face (github.com/huggingface/safetensors, README):
+ * u64 length of the header, the header as JSON, then the data; little-endian, row-major.
+ *
+ * Everything is checked when a file is opened: sizes, overlaps, holes, duplicate names, shapes
+ * against offsets.  Errors name the file, the tensor, what was found and what was wanted. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+#define WEFT_TENSOR_MOST_DIMS 8
+
+/*  constant         word       bytes of an element */
+#define WEFT_TENSOR_TYPE_LIST(X)                                                                   \
+  X (WEFT_TENSOR_BOOL, "BOOL", 1)                                                                  \
+  X (WEFT_TENSOR_U8, "U8", 1)                                                                      \
+  X (WEFT_TENSOR_I8, "I8", 1)                                                                      \
+  X (WEFT_TENSOR_F8_E4M3, "F8_E4M3", 1)                                                            \
+  X (WEFT_TENSOR_F8_E5M2, "F8_E5M2", 1)                                                            \
+  X (WEFT_TENSOR_I16, "I16", 2)                                                                    \
+  X (WEFT_TENSOR_U16, "U16", 2)                                                                    \
+  X (WEFT_TENSOR_F16, "F16", 2)                                                                    \
+  X (WEFT_TENSOR_BF16, "BF16", 2)                                                                  \
+  X (WEFT_TENSOR_I32, "I32", 4)                                                                    \
+  X (WEFT_TENSOR_U32, "U32", 4)                                                                    \
+  X (WEFT_TENSOR_F32, "F32", 4)                                                                    \
+  X (WEFT_TENSOR_F64, "F64", 8)                                                                    \
+  X (WEFT_TENSOR_I64, "I64", 8)                                                                    \
+  X (WEFT_TENSOR_U64, "U64", 8)
+enum weft_tensor_type {
+#define WEFT_TENSOR_ID(id, word, bytes) id,
+  WEFT_TENSOR_TYPE_LIST (WEFT_TENSOR_ID)
+#undef WEFT_TENSOR_ID
+      WEFT_N_TENSOR_TYPE
+};
+extern const char *const weft_tensor_type_words[];
+extern const uint8_t weft_tensor_type_bytes[];
+
+struct weft_tensor {
+  char *name;
+  enum weft_tensor_type type;
+  uint32_t n_dim;
+  uint64_t dim[WEFT_TENSOR_MOST_DIMS];
+  uint64_t begin, end; /* bytes, from the start of the data */
+};
+
+static inline uint64_t
+weft_tensor_elements (const struct weft_tensor *t)
+{
+  uint64_t n = 1;
+  for (uint32_t d = 0; d < t->n_dim; d++)
+    n *= t->dim[d];
+  return n;
+}
+
+/* ---------------------------------------------------------------------- reading */
+
+typedef struct weft_safetensors weft_safetensors;
+
+/* One file, or the index of a sharded model (model.safetensors.index.json beside its shards), whose
+ * tensors then appear as one list. */
+weft_safetensors *weft_safetensors_open (const char *path, GError **error);
+void weft_safetensors_free (weft_safetensors *file);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_safetensors, weft_safetensors_free)
+
+uint32_t weft_safetensors_count (const weft_safetensors *file);
+const struct weft_tensor *weft_safetensors_at (const weft_safetensors *file, uint32_t i);
+const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, const char *name);
+
+/* A value of __metadata__, or NULL. */
+const char *weft_safetensors_metadata (const weft_safetensors *file, const char *key);
+
+/* The bytes of a tensor, mapped; valid as long as the file. */
+const void *weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor);
+
+/* Elements [first, first + n) as floats; F32, F16, BF16 and F64 only, others are refused. */
+gboolean weft_safetensors_floats (const weft_safetensors *file, const struct weft_tensor *tensor,
+                                  uint64_t first, uint64_t n, float *out, GError **error);
+
+/* ---------------------------------------------------------------------- writing */
+
+/* Declare all tensors, then give their data in that order, in pieces of any size.  The file appears
+ * under its name only when closed without error (temporary name, fsync, rename). */
+typedef struct weft_safetensors_writer weft_safetensors_writer;
+
+weft_safetensors_writer *weft_safetensors_writer_new (const char *path);
+void weft_safetensors_declare (weft_safetensors_writer *w, const char *name,
+                               enum weft_tensor_type type, uint32_t n_dim, const uint64_t *dim);
+void weft_safetensors_declare_metadata (weft_safetensors_writer *w, const char *key,
+                                        const char *value);
+gboolean weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t bytes,
+                               GError **error);
+/* Completes and publishes; frees the writer whatever happens. */
+gboolean weft_safetensors_close (weft_safetensors_writer *w, GError **error);
+/* Removes what was written; accepts NULL. */
+void weft_safetensors_abandon (weft_safetensors_writer *w);

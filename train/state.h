@@ -1,0 +1,57 @@
+/* state.h - the global tensors of a training job and where ranks keep them.
+ *
+ * A tensor is a parameter of the model: "layers.3.qkv.weight", rows x columns, row-major, whatever
+ * the strategy.  Ranks hold weights whole and optimizer state in slices (core/segment.h); a tied
+ * embedding is one tensor though two stages hold it.  Reading takes each element from one rank that
+ * owns it, writing gives it to all that hold it.  Between steps only. */
+#pragma once
+#include "core/exec.h"
+
+#define WEFT_STATE_KIND_LIST(X)                                                                    \
+  X (WEFT_STATE_WEIGHT, "weight", "as the kernels read it")                                        \
+  X (WEFT_STATE_MASTER, "master", "fp32, what the optimizer updates; the weight where it is fp32") \
+  X (WEFT_STATE_EXP_AVG, "exp_avg", "first moment")                                                \
+  X (WEFT_STATE_EXP_AVG_SQ, "exp_avg_sq", "second moment")                                         \
+  X (WEFT_STATE_GRAD, "grad", "reduced gradient of the newest step, before clipping")
+enum weft_state_kind { WEFT_STATE_KIND_LIST (WEFT_WORD_ID) WEFT_N_STATE_KIND };
+extern const char *const weft_state_kind_words[];
+
+struct weft_state_tensor {
+  char *name;        /* "layers.3.qkv.weight", "embedding.weight" */
+  const char *param; /* "qkv.weight"; of the program */
+  uint32_t layer;    /* WEFT_NO_LAYER outside layers */
+  uint64_t rows, columns;
+  gboolean decay;
+};
+
+typedef struct weft_state weft_state;
+
+/* Of an open executor with numbers, which must outlive it. */
+weft_state *weft_state_new (weft_exec *x);
+void weft_state_free (weft_state *state);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
+
+/* Model order: embeddings, layers, final norm, head. */
+uint32_t weft_state_count (const weft_state *state);
+const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
+
+/* Elements [first, first + n) of a tensor as floats (weights in bf16 are exact as floats). */
+void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
+                      uint64_t first, uint64_t n, float *out);
+/* Weights are rounded to their type; a master that no rank keeps is its weight. */
+void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
+                       uint64_t first, uint64_t n, const float *in);
+
+/* Who answers for what: runs of elements of a tensor that one row owns, in order, without gaps. */
+struct weft_state_run {
+  uint32_t row;
+  uint64_t first, n;
+};
+const struct weft_state_run *weft_state_runs (const weft_state *state, uint32_t tensor,
+                                              enum weft_state_kind kind, uint32_t *n_runs);
+
+/* First weights of a new model, the same for every strategy: each element is drawn from (seed,
+ * tensor, element) alone.  Normal with deviation 0.02, divided by sqrt (2 layers) for what adds to
+ * the residual stream, ones for norms, zeros for biases (GPT-2; Megatron-Core init_method_normal
+ * and scaled_init_method_normal). */
+void weft_state_init (weft_state *state, uint64_t seed);
