@@ -221,7 +221,7 @@ static struct weft_traffic
 plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft_op_kind kind,
            double bytes, double base)
 {
-  double total = bytes > 16 ? bytes * a->share (kind, s) : 0, longest = 0;
+  double total = bytes > WEFT_COLL_SCALAR_BYTES ? bytes * a->share (kind, s) : 0, longest = 0;
   double remote = remote_part (kind, s);
   struct weft_traffic t = { .algorithm = a->name,
                             .bytes_local = round (remote < 0 ? total : total * (1 - remote)),

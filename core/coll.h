@@ -18,11 +18,13 @@
  *   seconds = base + steps_local * intra_latency + steps_remote * fabric_latency
  *             + max over links of (bytes crossing it / capacity)
  *
- * A payload of at most 16 bytes rides in the latency. */
+ * A payload of scalars rides in the latency: one float, or an exact sum (exact.h). */
 #pragma once
 #include "core/fabric.h"
 #include "core/mesh.h"
 #include "core/op.h"
+
+#define WEFT_COLL_SCALAR_BYTES 176
 
 struct weft_flow {
   uint32_t from, to; /* GPUs */

@@ -90,7 +90,7 @@ launch_reduce (struct weft_step *s, uint32_t k)
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
-  if (!s->strategy->average_in_collective)
+  if (!s->strategy->average_in_collective && !s->canonical)
     weft_emit (
         s, WEFT_OP_SCALE, "scale",
         WEFT_SHAPE (s->grad_dtype, shape.dim[0], 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),

@@ -65,18 +65,14 @@ void
 weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
-  uint32_t dtable = weft_params_grad_target (s, table);
-  uint32_t dposition = weft_params_grad_target (s, position);
+  struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_EMBED_BWD, "embedding", shape,
-             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (dx),
-                        { .buf = dtable, .read = fused, .write = 1 },
-                        { .buf = dposition, .read = fused, .write = 1 }));
-  weft_params_grad_done (s, position, dposition);
-  weft_params_grad_done (s, table, dtable);
+             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (dx), dtable, dposition));
+  weft_grad_end (s, position, dposition);
+  weft_grad_end (s, table, dtable);
 }
 
 void
@@ -100,32 +96,30 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_RW (s->loss)));
 }
 
-/* The head's weight gradient is complete here, unless the embedding shares the matrix and will add
- * to it in its own backward. */
 static void
 head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
 {
-  uint32_t w = head_param (s), dw = weft_params_grad_target (s, w);
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
   struct weft_shape shape =
       WEFT_SHAPE (s->dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
-  gboolean shared = w == s->end_param[WEFT_EMBED_WEIGHT], last = s->last_micro;
 
   shape.out_dtype = s->grad_dtype;
-  weft_emit (
-      s, WEFT_OP_MATMUL_WGRAD, "head", shape,
-      WEFT_USES (WEFT_R (end->logits), WEFT_R (end->normed),
-                 { .buf = dw, .read = s->strategy->gradient_accumulation_fusion, .write = 1 },
-                 WEFT_RW (WEFT_NO_BUF)));
-  s->last_micro = last && !shared;
-  weft_params_grad_done (s, w, dw);
-  s->last_micro = last;
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->normed), dw, WEFT_RW (WEFT_NO_BUF)));
+  if (own == WEFT_NO_PARAM)
+    weft_head_grad_end (s, dw);
+  else
+    weft_grad_end (s, own, dw);
 }
 
-/* Tokens the loss is a mean over: those of this rank, and the reduction divides by the replicas. */
+/* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
+ * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {
-  return s->tokens * s->n_micro;
+  gboolean all = s->canonical && !s->strategy->average_in_collective;
+  return s->tokens * s->n_micro * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
 }
 
 uint32_t
@@ -142,14 +136,12 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
                         WEFT_W (dn)));
   head_wgrad (s, end);
   uint32_t w = s->end_param[WEFT_FINAL_NORM_WEIGHT], bias = s->end_param[WEFT_FINAL_NORM_BIAS];
-  uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
+  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
   uint32_t dx = activation (s, h, "dresidual");
   weft_emit (s, WEFT_OP_NORM_BWD, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
              WEFT_USES (WEFT_R (dn), WEFT_R (end->x), WEFT_R (weft_params_weight (s, w)),
-                        WEFT_R (WEFT_NO_BUF), WEFT_W (dx), { .buf = dw, .read = fused, .write = 1 },
-                        { .buf = db, .read = fused, .write = 1 }));
-  weft_params_grad_done (s, w, dw);
-  weft_params_grad_done (s, bias, db);
+                        WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));
+  weft_grad_end (s, w, dw);
+  weft_grad_end (s, bias, db);
   return dx;
 }

@@ -66,11 +66,29 @@ reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce re
 static uint32_t
 tied_param (const struct weft_step *s)
 {
-  if (s->mesh->pp == 1 || !s->model->share_embeddings_and_output_weights)
+  if (!s->model->share_embeddings_and_output_weights ||
+      (s->mesh->pp == 1 && !weft_head_has_own_sum (s)))
     return WEFT_NO_PARAM;
   return weft_step_is_first (s)  ? s->end_param[WEFT_EMBED_WEIGHT]
          : weft_step_is_last (s) ? s->end_param[WEFT_HEAD_WEIGHT]
                                  : WEFT_NO_PARAM;
+}
+
+static enum weft_reduce
+over_replicas (const struct weft_step *s)
+{
+  return s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM;
+}
+
+/* A head that kept its own sum on the embedding's stage is reduced like a bucket, then added. */
+static uint32_t
+add_tied_head (struct weft_step *s, uint32_t grad)
+{
+  const struct weft_sum *head = weft_head_sum (s);
+
+  reduce_all (s, WEFT_GROUP_DP, over_replicas (s), head->main, "tied head");
+  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
+                    WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
 }
 
 /* The whole gradient travels although only one slice of it is this rank's, after all buckets have
@@ -80,9 +98,10 @@ reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
-  uint32_t op =
-      reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM,
-                  g_array_index (s->params, struct weft_param, param).grad, "tied embedding");
+  uint32_t grad = g_array_index (s->params, struct weft_param, param).grad;
+  uint32_t op = s->mesh->pp == 1
+                    ? add_tied_head (s, grad)
+                    : reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
 
   weft_build_dep (s->b, kernel);
   if (bucket != WEFT_NO_OP)
@@ -158,15 +177,18 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
-/* The loss is averaged over replicas and leaves for the log, with the norm. */
+/* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
 static void
 report (struct weft_step *s)
 {
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
   if (weft_step_is_last (s))
-    reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_AVG, s->loss, "loss");
-  weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 2),
+    reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
+                "loss");
+  const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
+  weft_emit_on (s, WEFT_LANE_D2H, row,
+                WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype)),
                 WEFT_USES (WEFT_R (s->loss), WEFT_R (s->squares)));
 }
 

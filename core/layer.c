@@ -157,15 +157,12 @@ linear_backward (struct weft_step *s, const char *name, enum weft_layer_param wh
 
   weft_emit (s, WEFT_OP_MATMUL_DGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
              WEFT_USES (WEFT_R (dy), WEFT_R (weft_params_weight (s, w)), WEFT_W (dx)));
-  uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);
+  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, n, k);
   shape.out_dtype = s->grad_dtype;
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
-  weft_emit (s, WEFT_OP_MATMUL_WGRAD, name, shape,
-             WEFT_USES (WEFT_R (dy), WEFT_R (x), { .buf = dw, .read = fused, .write = 1 },
-                        { .buf = db, .read = fused, .write = 1 }));
-  weft_params_grad_done (s, w, dw);
-  weft_params_grad_done (s, bias, db);
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, name, shape, WEFT_USES (WEFT_R (dy), WEFT_R (x), dw, db));
+  weft_grad_end (s, w, dw);
+  weft_grad_end (s, bias, db);
   return dx;
 }
 
@@ -174,23 +171,19 @@ norm_backward (struct weft_step *s, const char *name, enum weft_layer_param whic
                uint32_t x, uint32_t dresidual)
 {
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
-  uint32_t dw = weft_params_grad_target (s, w), db = weft_params_grad_target (s, bias);
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
+  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
 
   weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
              WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),
-                        WEFT_R (dresidual), WEFT_W (dresidual),
-                        { .buf = dw, .read = fused, .write = 1 },
-                        { .buf = db, .read = fused, .write = 1 }));
-  weft_params_grad_done (s, w, dw);
-  weft_params_grad_done (s, bias, db);
+                        WEFT_R (dresidual), WEFT_W (dresidual), dw, db));
+  weft_grad_end (s, w, dw);
+  weft_grad_end (s, bias, db);
 }
 
 static void
 turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {
   const union weft_model *m = s->model;
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
 
   if (m->position_embedding_type == WEFT_ROPE)
     weft_emit (s, WEFT_OP_ROPE_BWD, "rope", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
@@ -199,14 +192,13 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
     return;
   uint32_t q = weft_params_layer (s, WEFT_Q_NORM_WEIGHT),
            k = weft_params_layer (s, WEFT_K_NORM_WEIGHT);
-  uint32_t dq = weft_params_grad_target (s, q), dk = weft_params_grad_target (s, k);
-  weft_emit (
-      s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
-      WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
-                 WEFT_R (weft_params_weight (s, k)), { .buf = dq, .read = fused, .write = 1 },
-                 { .buf = dk, .read = fused, .write = 1 }));
-  weft_params_grad_done (s, q, dq);
-  weft_params_grad_done (s, k, dk);
+  struct weft_use dq = weft_grad_begin (s, q), dk = weft_grad_begin (s, k);
+  weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm",
+             WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+             WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
+                        WEFT_R (weft_params_weight (s, k)), dq, dk));
+  weft_grad_end (s, q, dq);
+  weft_grad_end (s, k, dk);
 }
 
 static void

@@ -185,6 +185,7 @@ weft_params_build (struct weft_step *s)
     param->bucket = s->layout.place[i].bucket;
     weft_build_param (s->b, param);
   }
+  weft_sums_build (s);
 }
 
 uint32_t
@@ -197,33 +198,4 @@ uint32_t
 weft_params_weight (const struct weft_step *s, uint32_t param)
 {
   return param == WEFT_NO_PARAM ? WEFT_NO_BUF : s->first_weight_view + param;
-}
-
-/* Fused: kernels add into the gradient buffer.  Otherwise they leave a gradient of the parameter's
- * own type, and a second kernel adds it (Megatron-Core tensor_parallel/layers.py). */
-uint32_t
-weft_params_grad_target (struct weft_step *s, uint32_t param)
-{
-  if (param == WEFT_NO_PARAM)
-    return WEFT_NO_BUF;
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  if (s->strategy->gradient_accumulation_fusion)
-    return row->grad;
-  return weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, row->rows * row->columns, "grad");
-}
-
-void
-weft_params_grad_done (struct weft_step *s, uint32_t param, uint32_t target)
-{
-  if (param == WEFT_NO_PARAM)
-    return;
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  if (target != row->grad)
-    weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add",
-               (struct weft_shape){ .dim = { row->rows * row->columns },
-                                    .dtype = s->dtype,
-                                    .out_dtype = s->grad_dtype },
-               WEFT_USES (WEFT_RW (row->grad), WEFT_R (target)));
-  if (s->last_micro)
-    weft_ddp_grad_ready (s, param);
 }

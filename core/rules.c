@@ -16,6 +16,12 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+static gboolean
+power_of_two (int64_t n)
+{
+  return n > 0 && (n & (n - 1)) == 0;
+}
+
 static int64_t
 replicas (const struct weft_job *j)
 {

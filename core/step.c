@@ -1,4 +1,5 @@
 /* The passes in order, and the few functions through which they append ops. */
+#include "core/exact.h"
 #include "core/step.h"
 
 uint32_t
@@ -104,29 +105,44 @@ weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint
   *first = role * *n;
 }
 
+/* Loss and norm are sums over everything a step sees: one float each, or exact.h where their order
+ * must not matter. */
+static enum weft_dtype
+scalar_dtype (const struct weft_step *s)
+{
+  return s->canonical ? WEFT_INT64 : WEFT_FP32;
+}
+
+static uint64_t
+scalar_words (const struct weft_step *s)
+{
+  return s->canonical ? WEFT_EXACT_WORDS : 1;
+}
+
 static void
 start_buffers (struct weft_step *s)
 {
-  uint32_t scalars[3];
-  static const char *const names[] = { "loss", "grad_squares", "clip_factor" };
+  enum weft_dtype dtype = scalar_dtype (s);
+  uint64_t n = scalar_words (s);
 
-  for (int i = 0; i < 3; i++)
-    scalars[i] = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, names[i]);
-  s->loss = scalars[0];
-  s->squares = scalars[1];
-  s->factor = scalars[2];
+  s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
+  s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
+  s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
 }
 
-/* zero_grad_buffer(): gradients and the two running sums. */
+/* zero_grad_buffer(): gradients, unless the first microbatch overwrites them, and the two running
+ * sums. */
 static void
 zero (struct weft_step *s)
 {
+  struct weft_shape scalar = WEFT_SHAPE (scalar_dtype (s), scalar_words (s));
+
   s->at.phase = WEFT_PHASE_FORWARD;
-  weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, s->layout.numel),
-             WEFT_USES (WEFT_W (s->grads)));
-  weft_emit (s, WEFT_OP_ZERO, "zero_loss", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (s->loss)));
-  weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (WEFT_FP32, 1),
-             WEFT_USES (WEFT_W (s->squares)));
+  if (!s->canonical)
+    weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, s->layout.numel),
+               WEFT_USES (WEFT_W (s->grads)));
+  weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
+  weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
 }
 
 static void
@@ -196,6 +212,7 @@ begin (struct weft_step *s)
   s->strategy = &job->strategy;
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
+  s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
@@ -214,6 +231,9 @@ static void
 end (struct weft_step *s)
 {
   weft_layout_release (&s->layout);
+  for (uint32_t i = 0; i <= s->params->len; i++)
+    g_clear_pointer (&s->sum[i].held, g_array_unref);
+  g_free (s->sum);
   g_array_unref (s->params);
   g_free (s->layer_param);
   g_free (s->bucket);

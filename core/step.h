@@ -1,6 +1,7 @@
 /* step.h - building one role's program: an ordered list of passes over one shared state.
  *
  *   params     which tensors this stage holds, their flat layout and buckets
+ *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   ends       embedding on the first stage, head and loss on the last
@@ -67,6 +68,13 @@ struct weft_saved_end {
   uint32_t ids, targets, x, normed, logits, lse;
 };
 
+/* The gradient of one tensor on its way through the microbatches: accumulate.c. */
+struct weft_sum {
+  uint32_t main; /* buffer that holds the total at the end */
+  uint64_t n;    /* elements */
+  GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
+};
+
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
 struct weft_bucket_state {
   uint32_t grads, grad_shard, weights, weight_shard; /* buffer views */
@@ -86,6 +94,7 @@ struct weft_step {
   uint32_t role, n_micro;
   uint32_t first_layer, n_layers; /* of this stage */
   uint64_t tokens;                /* of one microbatch on this rank */
+  gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, grad_dtype, p2p_dtype;
 
   /* parameters */
@@ -94,6 +103,7 @@ struct weft_step {
   uint32_t end_param[WEFT_N_END_PARAM];
   struct weft_layout layout;
   uint32_t weights, grads;        /* flat buffers */
+  struct weft_sum *sum;           /* of each parameter, and last of a tied head */
   struct weft_bucket_state *bucket;
   uint32_t first_weight_view;     /* weight view of parameter i is first_weight_view + i */
 
@@ -162,9 +172,22 @@ void weft_params_build (struct weft_step *s);
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
 uint32_t weft_params_weight (const struct weft_step *s, uint32_t param); /* buffer or WEFT_NO_BUF */
 
-/* Where a kernel accumulates the gradient of a parameter, and what follows when it has. */
-uint32_t weft_params_grad_target (struct weft_step *s, uint32_t param);
-void weft_params_grad_done (struct weft_step *s, uint32_t param, uint32_t target);
+/* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
+ * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
+void weft_sums_build (struct weft_step *s);
+struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
+void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+
+/* A tied head on the embedding's own stage: it shares the embedding's sum, or has its own when
+ * order matters, as the head of a last stage has; then finish.c adds the two. */
+struct weft_use weft_head_grad_begin (struct weft_step *s);
+void weft_head_grad_end (struct weft_step *s, struct weft_use grad);
+gboolean weft_head_has_own_sum (const struct weft_step *s);
+static inline struct weft_sum *
+weft_head_sum (const struct weft_step *s)
+{
+  return &s->sum[s->params->len];
+}
 
 /* layer.c: x is the layer's input, the result its output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,

@@ -164,9 +164,17 @@ static void
 random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
 {
   uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
+  uint32_t micros = 1 + up_to (rand, MIN (most, 12) - 1);
 
+  /* Canonical order adds pairs. */
+  if (one_in (rand, 3)) {
+    micro = PICK (rand, 1, 2, 4);
+    micros = PICK (rand, 1, 2, 4, 8);
+  }
   add (words, "micro_batch_size", micro);
-  add (words, "global_batch_size", micro * replicas * (1 + up_to (rand, MIN (most, 12) - 1)));
+  add (words, "global_batch_size", micro * replicas * micros);
+  if (one_in (rand, 3))
+    add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
   add_word (words, "precision", one_in (rand, 3) ? "fp32" : "bf16");
   if (one_in (rand, 4))
     add (words, "clip_grad", 0);

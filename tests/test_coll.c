@@ -348,7 +348,7 @@ a_broadcast_is_pipelined_through_all_ranks (void **state)
   assert_near (t.seconds, 7 * 3e-6 + 80e6 / MADE_PORT);
 }
 
-/* Up to 16 bytes ride in the latency of the steps; the next size moves bytes. */
+/* Scalars ride in the latency of the steps; the next size moves bytes. */
 static void
 scalars_ride_in_the_latency (void **state)
 {
@@ -357,7 +357,7 @@ scalars_ride_in_the_latency (void **state)
   (void) state;
   cluster.f.node_intra_latency = 3e-6;
   cluster.f.fabric_latency = 7e-6;
-  struct weft_traffic t = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, 16);
+  struct weft_traffic t = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, WEFT_COLL_SCALAR_BYTES);
   assert_true (t.bytes_local == 0 && t.bytes_remote == 0);
   assert_near (t.seconds, t.steps_local * 3e-6 + t.steps_remote * 7e-6);
   t = plan_on (&cluster, 8, 1, WEFT_OP_ALL_REDUCE, 1024);

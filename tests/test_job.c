@@ -150,13 +150,13 @@ static void
 what_is_not_said_follows (void **state)
 {
   (void) state;
-  static const char *const big[] = { "--micro-batch-size", "3", "--pp-size", "2", NULL };
+  static const char *const big[] = { "--micro-batch-size", "4", "--pp-size", "2", NULL };
   static const char *const h100[] = { "--topology", "dgx-h100", NULL };
   struct weft_job job;
 
   built (tiny, big, &job);
   assert_int_equal (weft_job_dp (&job), 2);
-  assert_int_equal (job.train.global_batch_size, 6);
+  assert_int_equal (job.train.global_batch_size, 8);
   assert_int_equal (weft_job_microbatches (&job), 1);
   assert_int_equal (job.train.reduction_order, WEFT_ORDER_CANONICAL);
   assert_int_equal (job.model.ffn_hidden_size, 256);

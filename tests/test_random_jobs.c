@@ -450,10 +450,10 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   }
   if (strcmp (t.algorithm, "ring") == 0)
     check_ring (s, &shape, &t, twice);
-  if (strcmp (t.algorithm, "ring") == 0 && bytes > 16)
+  if (strcmp (t.algorithm, "ring") == 0 && bytes > WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "members of a ring send what it takes", /* flows are rounded to whole bytes */
                   fabs (sent - twice * (n - 1) * bytes) <= n);
-  if (bytes <= 16)
+  if (bytes <= WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "a scalar rides in the latency", sent == 0);
   weft_coll_shape_release (&shape);
 }
@@ -473,7 +473,9 @@ add_up (const struct sample *s, uint32_t role)
     int backward = p->op[op].phase == WEFT_PHASE_BACKWARD;
     if (is_collective (p, op))
       check_flows (s, role, op);
-    if (g_str_has_prefix (p->name[p->op[op].name], "bucket "))
+    const char *name = p->name[p->op[op].name];
+    if (g_str_has_prefix (name, "bucket ") ||
+        (is_collective (p, op) && g_str_equal (name, "tied head")))
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
       sum.gathered += bytes;

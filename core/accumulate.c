@@ -1,0 +1,178 @@
+/* Where a kernel leaves the gradient of one microbatch, and how microbatches are added.
+ *
+ *   fused      kernels add into the flat gradient buffer
+ *   not fused  kernels leave a gradient of the parameter's own type and a second kernel adds it
+ *              (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
+ *   canonical  every microbatch is a leaf of the tree of fold.h; a node is added to its sibling as
+ *              soon as both are there.  The first leaf lies in the flat buffer, the others in
+ *              buffers that live until they are added. */
+#include "core/fold.h"
+#include "core/step.h"
+
+struct node {
+  uint32_t first, n; /* microbatches */
+  uint32_t buf;
+};
+
+static void
+start_sum (struct weft_sum *sum, uint32_t main, uint64_t n)
+{
+  *sum = (struct weft_sum){ .main = main,
+                            .n = n,
+                            .held = g_array_new (FALSE, FALSE, sizeof (struct node)) };
+}
+
+gboolean
+weft_head_has_own_sum (const struct weft_step *s)
+{
+  return s->canonical && s->model->share_embeddings_and_output_weights && s->mesh->pp == 1;
+}
+
+void
+weft_sums_build (struct weft_step *s)
+{
+  s->sum = g_new0 (struct weft_sum, s->params->len + 1);
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    start_sum (&s->sum[i], param->grad, param->rows * param->columns);
+  }
+  if (!weft_head_has_own_sum (s))
+    return;
+  uint64_t n = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
+  start_sum (weft_head_sum (s),
+             weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients"), n);
+}
+
+/* The flat buffer while it is free; a node that lies there stays there. */
+static uint32_t
+leaf_buffer (struct weft_step *s, const struct weft_sum *sum)
+{
+  for (uint32_t i = 0; i < sum->held->len; i++)
+    if (g_array_index (sum->held, struct node, i).buf == sum->main)
+      return weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "leaf");
+  return sum->main;
+}
+
+static struct weft_use
+begin (struct weft_step *s, struct weft_sum *sum)
+{
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+  uint32_t buf = !fused         ? weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, sum->n, "grad")
+                 : s->canonical ? leaf_buffer (s, sum)
+                                : sum->main;
+
+  return (struct weft_use){ .buf = buf, .read = fused && !s->canonical, .write = 1 };
+}
+
+static void
+emit_add (struct weft_step *s, uint32_t into, uint32_t from, uint64_t n, enum weft_dtype dtype)
+{
+  struct weft_shape shape = WEFT_SHAPE (dtype, n);
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add", shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
+}
+
+/* The other child of a node's parent; `parent` is what both are. */
+static struct node
+sibling_of (struct node node, uint32_t n_leaf, struct node *parent)
+{
+  struct node at = { 0, n_leaf, WEFT_NO_BUF };
+
+  for (;;) {
+    uint32_t left = weft_fold_split (at.n);
+    struct node child[2] = { { at.first, left, WEFT_NO_BUF },
+                             { at.first + left, at.n - left, WEFT_NO_BUF } };
+    int side = node.first >= child[1].first;
+    *parent = at;
+    if (child[side].first == node.first && child[side].n == node.n)
+      return child[!side];
+    at = child[side];
+  }
+}
+
+static gboolean
+take_held (struct weft_sum *sum, struct node *wanted)
+{
+  for (uint32_t i = 0; i < sum->held->len; i++) {
+    struct node *held = &g_array_index (sum->held, struct node, i);
+    if (held->first == wanted->first && held->n == wanted->n) {
+      *wanted = *held;
+      g_array_remove_index_fast (sum->held, i);
+      return TRUE;
+    }
+  }
+  return FALSE;
+}
+
+static void
+add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
+{
+  while (node.n < s->n_micro) {
+    struct node parent, other = sibling_of (node, s->n_micro, &parent);
+    if (!take_held (sum, &other)) {
+      g_array_append_val (sum->held, node);
+      return;
+    }
+    gboolean stays = node.buf == sum->main || (other.buf != sum->main && node.first < other.first);
+    parent.buf = stays ? node.buf : other.buf;
+    emit_add (s, parent.buf, stays ? other.buf : node.buf, sum->n, s->grad_dtype);
+    node = parent;
+  }
+}
+
+static void
+end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
+{
+  gboolean fused = s->strategy->gradient_accumulation_fusion;
+
+  if (!s->canonical) {
+    if (!fused)
+      emit_add (s, sum->main, grad.buf, sum->n, s->dtype);
+    return;
+  }
+  struct node leaf = { s->at.micro, 1, grad.buf };
+  if (!fused) {
+    struct weft_shape shape = WEFT_SHAPE (s->dtype, sum->n);
+    shape.out_dtype = s->grad_dtype;
+    leaf.buf = leaf_buffer (s, sum);
+    weft_emit (s, WEFT_OP_CAST, "leaf", shape, WEFT_USES (WEFT_R (grad.buf), WEFT_W (leaf.buf)));
+  }
+  add_leaf (s, sum, leaf);
+}
+
+struct weft_use
+weft_grad_begin (struct weft_step *s, uint32_t param)
+{
+  return param == WEFT_NO_PARAM ? (struct weft_use) WEFT_RW (WEFT_NO_BUF)
+                                : begin (s, &s->sum[param]);
+}
+
+void
+weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  if (param == WEFT_NO_PARAM)
+    return;
+  end (s, &s->sum[param], grad);
+  if (s->last_micro)
+    weft_ddp_grad_ready (s, param);
+}
+
+/* The embedding's backward comes after the head's and completes what they share. */
+static struct weft_sum *
+head_sum (struct weft_step *s)
+{
+  return weft_head_has_own_sum (s) ? weft_head_sum (s) : &s->sum[s->end_param[WEFT_EMBED_WEIGHT]];
+}
+
+struct weft_use
+weft_head_grad_begin (struct weft_step *s)
+{
+  return begin (s, head_sum (s));
+}
+
+void
+weft_head_grad_end (struct weft_step *s, struct weft_use grad)
+{
+  end (s, head_sum (s), grad);
+}
