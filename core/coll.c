@@ -277,3 +277,27 @@ weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
     ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
   return moves;
 }
+
+/* Owners first: their moves stand together. */
+static void
+direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
+{
+  for (uint32_t to = 0; to < n; to++)
+    for (uint32_t from = 0; from < n; from++)
+      if (from != to) {
+        struct weft_move move = { round, from, to, reduce ? to : from, reduce };
+        g_array_append_val (moves, move);
+      }
+}
+
+GArray *
+weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
+{
+  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
+
+  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
+    direct_phase (moves, n, 0, TRUE);
+  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
+    direct_phase (moves, n, kind == WEFT_OP_ALL_REDUCE, FALSE);
+  return moves;
+}

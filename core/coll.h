@@ -70,10 +70,16 @@ struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum we
 uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                           uint32_t member, struct weft_flow flows[2]);
 
-/* A ring as moves: in round r, `from` sends piece `piece` to `to`, which adds it or stores it. */
+/* Collectives as moves: in round r, `from` sends piece `piece` of n to `to`, which adds it or stores
+ * it.  Several reduce moves of one round, destination and piece are one sum: of their sources and
+ * what the destination holds, in member order, as fold.h says. */
 struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
 };
 /* All moves of a ring collective over n ranks, in round order; element type struct weft_move. */
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
+
+/* Everyone to everyone, in canonical order: each piece is summed at its owner in one round, and
+ * handed out in another.  Bytes are those of the ring. */
+GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);

@@ -19,13 +19,29 @@ weft_error_exit_status (const GError *error)
   return status[error->code];
 }
 
+static void
+set_error (GError **error, enum weft_error code, const char *format, va_list args)
+{
+  g_autofree char *message = g_strdup_vprintf (format, args);
+  g_set_error_literal (error, WEFT_ERROR, code, message);
+}
+
 gboolean
 weft_bad_input (GError **error, const char *format, ...)
 {
   va_list args;
   va_start (args, format);
-  g_autofree char *message = g_strdup_vprintf (format, args);
+  set_error (error, WEFT_ERROR_INPUT, format, args);
   va_end (args);
-  g_set_error_literal (error, WEFT_ERROR, WEFT_ERROR_INPUT, message);
+  return FALSE;
+}
+
+gboolean
+weft_run_error (GError **error, const char *format, ...)
+{
+  va_list args;
+  va_start (args, format);
+  set_error (error, WEFT_ERROR_RUN, format, args);
+  va_end (args);
   return FALSE;
 }

@@ -27,3 +27,6 @@ int weft_error_exit_status (const GError *error);
 
 /* Sets an input error; returns false so that a check can `return weft_bad_input (...)`. */
 gboolean weft_bad_input (GError **error, const char *format, ...) G_GNUC_PRINTF (2, 3);
+
+/* Likewise for what failed while running: files, memory, a step that cannot go on. */
+gboolean weft_run_error (GError **error, const char *format, ...) G_GNUC_PRINTF (2, 3);

@@ -1,3 +1,308 @@
 #include "exec_cpu/exec_cpu.h"
+#include "core/error.h"
+#include "exec_cpu/machine.h"
+#include "exec_cpu/team.h"
+#include <string.h>
 
-const struct weft_exec_ops weft_exec_cpu = { .name = "cpu" };
+/* ------------------------------------------------------------------ communicators */
+
+static struct cpu_comm *
+find_comm (struct cpu_machine *m, GHashTable *known, uint32_t rank, enum weft_group_kind kind)
+{
+  struct weft_group group = weft_mesh_group (&m->base.plan->mesh, rank, kind);
+  uint64_t key = (uint64_t) kind << 32 | group.first;
+  struct cpu_comm *c = g_hash_table_lookup (known, &key);
+
+  if (!c) {
+    c = &m->comm[m->n_comm++];
+    c->group = group;
+    c->n = weft_group_size (&group);
+    c->post = g_new0 (struct cpu_post, c->n);
+    g_hash_table_insert (known, g_memdup2 (&key, sizeof key), c);
+  }
+  return c;
+}
+
+static struct cpu_moves *
+make_moves (enum weft_op_kind kind, uint32_t n, gboolean canonical)
+{
+  struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
+
+  moves->n = n;
+  moves->list = canonical ? weft_coll_direct_moves (kind, n) : weft_coll_ring_moves (kind, n);
+  const struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
+  for (uint32_t i = 0; i < moves->list->len; i++) {
+    moves->n_rounds = MAX (moves->n_rounds, move[i].round + 1);
+    if (move[i].reduce)
+      moves->last_reduce = MAX (moves->last_reduce, move[i].round);
+  }
+  return moves;
+}
+
+static gint
+compare_moves (gconstpointer a, gconstpointer b)
+{
+  const struct weft_move *m = a, *n = b;
+
+  if (m->round != n->round)
+    return m->round < n->round ? -1 : 1;
+  if (m->to != n->to)
+    return m->to < n->to ? -1 : 1;
+  return m->from < n->from ? -1 : m->from > n->from;
+}
+
+static void
+index_moves (struct cpu_moves *moves)
+{
+  uint32_t cells = moves->n_rounds * moves->n;
+
+  g_array_sort (moves->list, compare_moves);
+  moves->first = g_new0 (uint32_t, cells + 1);
+  for (uint32_t i = 0; i < moves->list->len; i++) {
+    const struct weft_move *move = &g_array_index (moves->list, struct weft_move, i);
+    moves->first[move->round * moves->n + move->to + 1]++;
+  }
+  for (uint32_t c = 0; c < cells; c++)
+    moves->first[c + 1] += moves->first[c];
+}
+
+static void
+add_moves (struct cpu_machine *m, enum weft_op_kind kind, uint32_t n)
+{
+  uint64_t key = (uint64_t) kind << 32 | n;
+  gboolean canonical = m->base.plan->job.train.reduction_order == WEFT_ORDER_CANONICAL;
+
+  if (g_hash_table_contains (m->moves, &key))
+    return;
+  struct cpu_moves *moves = make_moves (kind, n, canonical);
+  index_moves (moves);
+  g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
+}
+
+/* Every communicator and list of moves that some op asks for. */
+static void
+open_meetings (struct cpu_machine *m)
+{
+  g_autoptr (GHashTable) known = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, NULL);
+
+  m->moves =
+      g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, (GDestroyNotify) cpu_moves_free);
+  m->comm = g_new0 (struct cpu_comm, (size_t) m->n * WEFT_N_GROUP);
+  m->channel = g_new0 (struct cpu_channel, 2 * (size_t) m->n);
+  for (uint32_t i = 0; i < m->n; i++) {
+    struct cpu_rank *r = &m->rank[i];
+    for (uint32_t op = 0; op < r->p->n_op; op++) {
+      const struct weft_op *row = &r->p->op[op];
+      if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
+        continue;
+      if (!r->comm[row->group])
+        r->comm[row->group] = find_comm (m, known, r->rank, row->group);
+      add_moves (m, row->kind, r->comm[row->group]->n);
+    }
+  }
+}
+
+static void
+open_channels (struct cpu_machine *m)
+{
+  uint32_t stage = weft_mesh_stage_size (&m->base.plan->mesh);
+
+  for (uint32_t i = 0; i < m->n; i++)
+    for (uint32_t d = 0; d < 2; d++) {
+      uint32_t peer = d ? i - stage : i + stage;
+      if (d ? i < stage : peer >= m->n)
+        continue;
+      m->rank[i].out[d] = &m->channel[2 * i + d];
+      m->rank[i].in[d] = &m->channel[2 * peer + !d];
+    }
+}
+
+/* ----------------------------------------------------------------------- contract */
+
+static void
+close_rank (struct cpu_machine *m, struct cpu_rank *r)
+{
+  if (r->thread)
+    g_thread_join (r->thread);
+  cpu_team_free (r->team);
+  cpu_arena_close (r, &m->base.plan->memory[r->p->role]);
+  g_cond_clear (&r->wake);
+  g_free (r->waits);
+  g_free (r->first_wait);
+  g_free (r->slice);
+  g_free (r->segment);
+}
+
+static void
+cpu_close (weft_exec *x)
+{
+  struct cpu_machine *m = (struct cpu_machine *) x;
+
+  if (!m)
+    return;
+  g_mutex_lock (&m->lock);
+  m->closing = TRUE;
+  g_cond_broadcast (&m->stepped);
+  g_mutex_unlock (&m->lock);
+  for (uint32_t i = 0; i < m->n; i++)
+    close_rank (m, &m->rank[i]);
+  for (uint32_t i = 0; i < m->n_comm; i++)
+    g_free (m->comm[i].post);
+  g_clear_pointer (&m->moves, g_hash_table_unref);
+  g_free (m->comm);
+  g_free (m->channel);
+  g_free (m->rank);
+  g_free (m->base.metrics);
+  g_free (m->base.allocated);
+  weft_actors_free (m->base.actors);
+  g_mutex_clear (&m->lock);
+  g_cond_clear (&m->stepped);
+  g_free (m);
+}
+
+static void
+init_rank (struct cpu_machine *m, uint32_t row)
+{
+  const weft_plan *plan = m->base.plan;
+  struct cpu_rank *r = &m->rank[row];
+  uint32_t rank = m->base.actors->rank[row];
+  struct weft_group replicas = weft_mesh_group (&plan->mesh, rank, WEFT_GROUP_DP);
+
+  r->m = m;
+  r->p = plan->role[m->base.actors->role[row]];
+  r->row = row;
+  r->rank = rank;
+  r->place = weft_group_index (&replicas, rank);
+  r->size = weft_group_size (&replicas);
+  r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
+  r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
+  r->slice = weft_slices (r->p, r->place, r->size, &r->n_slice);
+  r->segment = g_new (struct weft_segment, r->p->n_param + 1);
+  g_cond_init (&r->wake);
+}
+
+static gboolean
+open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
+{
+  const struct weft_memory *memory = &m->base.plan->memory[r->p->role];
+
+  if (!cpu_arena_open (r, memory, error))
+    return FALSE;
+  m->base.allocated[r->row] =
+      memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+  if (m->options.threads > 1)
+    r->team = cpu_team_new (m->options.threads);
+  return TRUE;
+}
+
+static struct cpu_machine *
+make_machine (const weft_plan *plan, const struct weft_exec_options *options)
+{
+  struct cpu_machine *m = g_new0 (struct cpu_machine, 1);
+
+  m->base.ops = &weft_exec_cpu;
+  m->base.plan = plan;
+  m->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, FALSE);
+  m->options = *options;
+  m->n = m->base.actors->n;
+  m->rank = g_new0 (struct cpu_rank, m->n);
+  m->base.metrics = g_new0 (struct weft_metrics, m->n);
+  m->base.allocated = g_new0 (uint64_t, m->n);
+  g_mutex_init (&m->lock);
+  g_cond_init (&m->stepped);
+  for (uint32_t i = 0; i < m->n; i++)
+    init_rank (m, i);
+  return m;
+}
+
+static weft_exec *
+cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  struct cpu_machine *m = make_machine (plan, options);
+  gboolean ok = weft_exec_check_size (plan, m->base.actors, error);
+
+  for (uint32_t role = 0; ok && role < plan->n_roles; role++)
+    ok = cpu_launch_can (plan->role[role], error);
+  for (uint32_t i = 0; ok && i < m->n; i++)
+    ok = open_rank (m, &m->rank[i], error);
+  if (!ok) {
+    cpu_close (&m->base);
+    return NULL;
+  }
+  open_meetings (m);
+  open_channels (m);
+  for (uint32_t i = 0; i < m->n && !options->stress; i++)
+    m->rank[i].thread = g_thread_new ("rank", cpu_rank_main, &m->rank[i]);
+  return &m->base;
+}
+
+static gboolean
+cpu_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
+{
+  struct cpu_rank *r = &((struct cpu_machine *) x)->rank[row];
+
+  (void) lane, (void) error;
+  r->waits[r->n_waits++] = op;
+  return TRUE;
+}
+
+static gboolean
+cpu_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
+{
+  struct cpu_rank *r = &((struct cpu_machine *) x)->rank[row];
+  struct cpu_lane *l = &r->lane[r->p->op[op].lane];
+
+  (void) error;
+  g_assert (r->p->lane_ops[r->p->op[op].lane][l->issued] == op);
+  l->issued++;
+  r->first_wait[op + 1] = r->n_waits;
+  return TRUE;
+}
+
+static weft_timeline *
+cpu_drain (weft_exec *x, GError **error)
+{
+  struct cpu_machine *m = (struct cpu_machine *) x;
+  g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
+
+  m->t = t;
+  for (uint32_t i = 0; i < m->n; i++)
+    cpu_arena_start (&m->rank[i]);
+  m->start = g_get_monotonic_time ();
+  gboolean ok = cpu_run_step (m, error);
+  t->wall_seconds = cpu_now (m);
+  m->t = NULL;
+  for (uint32_t i = 0; i < m->n; i++) {
+    memset (m->rank[i].lane, 0, sizeof m->rank[i].lane);
+    m->rank[i].n_waits = 0;
+  }
+  if (!ok)
+    return NULL;
+  weft_timeline_finish (t, x->plan);
+  return g_steal_pointer (&t);
+}
+
+static void
+cpu_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out)
+{
+  memcpy (out, cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset, n);
+}
+
+static void
+cpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, const void *in)
+{
+  memcpy (cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset, in, n);
+}
+
+const struct weft_exec_ops weft_exec_cpu = {
+  .name = "cpu",
+  .doc = "real numbers: ranks are threads of this machine",
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
+  .open = cpu_open,
+  .wait = cpu_wait,
+  .issue = cpu_issue,
+  .drain = cpu_drain,
+  .close = cpu_close,
+  .read = cpu_read,
+  .write = cpu_write,
+};

@@ -1,0 +1,118 @@
+/* Memory of one rank: one mapping for each pool, exactly as large as planned.
+ *
+ * A buffer is born by its first use in a step and dies with its last.  Dead bytes are poisoned for
+ * the address sanitizer, and filled with NaN when asked: a lifetime or a dependency that is wrong
+ * then shows as a report or as a number that nobody can miss. */
+#include "core/error.h"
+#include "exec_cpu/machine.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, n) ((void) (at), (void) (n))
+#define ASAN_UNPOISON_MEMORY_REGION(at, n) ((void) (at), (void) (n))
+#endif
+
+#define NAN_BYTE 0xff /* fp32 and bf16 of such bytes are not numbers, an int32 is no token */
+
+static gboolean
+owns (const weft_program *p, uint32_t buf)
+{
+  return p->buf[buf].base == WEFT_NO_BUF;
+}
+
+/* Uses of every buffer that owns memory; of permanent ones none, they never die. */
+static void
+count_uses (struct cpu_rank *r)
+{
+  const weft_program *p = r->p;
+
+  r->uses = g_new0 (uint32_t, p->n_buf + 1);
+  r->uses_left = g_new0 (uint32_t, p->n_buf + 1);
+  for (uint32_t u = 0; u < p->op[p->n_op].uses; u++)
+    if (p->uses[u].buf != WEFT_NO_BUF && !p->buf[weft_buf_owner (p, p->uses[u].buf)].permanent)
+      r->uses[weft_buf_owner (p, p->uses[u].buf)]++;
+}
+
+gboolean
+cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **error)
+{
+  count_uses (r);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    uint64_t bytes = memory->planned[pool];
+    if (bytes == 0)
+      continue;
+    void *at = mmap (NULL, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+      return weft_run_error (error, "rank %u: %" G_GUINT64_FORMAT " bytes of memory: %s", r->rank,
+                             bytes, g_strerror (errno));
+    r->arena[pool] = at;
+  }
+  for (uint32_t b = 0; b < r->p->n_buf; b++)
+    if (owns (r->p, b) && !r->p->buf[b].permanent)
+      ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, b), r->p->buf[b].bytes);
+  return TRUE;
+}
+
+void
+cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory)
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    if (r->arena[pool]) {
+      ASAN_UNPOISON_MEMORY_REGION (r->arena[pool], memory->planned[pool]);
+      munmap (r->arena[pool], memory->planned[pool]);
+    }
+  g_free (r->uses);
+  g_free (r->uses_left);
+}
+
+void
+cpu_arena_start (struct cpu_rank *r)
+{
+  memcpy (r->uses_left, r->uses, r->p->n_buf * sizeof *r->uses);
+}
+
+uint8_t *
+cpu_arena_at (const struct cpu_rank *r, uint32_t buf)
+{
+  return r->arena[r->p->buf[weft_buf_owner (r->p, buf)].pool] + weft_buf_address (r->p, buf);
+}
+
+static void
+fill (const struct cpu_rank *r, uint32_t buf)
+{
+  if (r->m->options.poison)
+    memset (cpu_arena_at (r, buf), NAN_BYTE, r->p->buf[buf].bytes);
+}
+
+void
+cpu_arena_touch (struct cpu_rank *r, uint32_t op)
+{
+  for (uint32_t u = r->p->op[op].uses; u < r->p->op[op + 1].uses; u++) {
+    if (r->p->uses[u].buf == WEFT_NO_BUF)
+      continue;
+    uint32_t owner = weft_buf_owner (r->p, r->p->uses[u].buf);
+    if (r->uses[owner] == 0 || r->uses_left[owner] < r->uses[owner])
+      continue;
+    ASAN_UNPOISON_MEMORY_REGION (cpu_arena_at (r, owner), r->p->buf[owner].bytes);
+    fill (r, owner);
+  }
+}
+
+void
+cpu_arena_release (struct cpu_rank *r, uint32_t op)
+{
+  for (uint32_t u = r->p->op[op].uses; u < r->p->op[op + 1].uses; u++) {
+    if (r->p->uses[u].buf == WEFT_NO_BUF)
+      continue;
+    uint32_t owner = weft_buf_owner (r->p, r->p->uses[u].buf);
+    if (r->uses[owner] == 0 || --r->uses_left[owner] > 0)
+      continue;
+    fill (r, owner);
+    ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, owner), r->p->buf[owner].bytes);
+  }
+}

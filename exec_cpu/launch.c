@@ -1,0 +1,189 @@
+/* An op that computes or copies: its operands in the arena, and the kernel that works on them. */
+#include "core/error.h"
+#include "core/exact.h"
+#include "exec_cpu/machine.h"
+#include "exec_cpu/team.h"
+#include <math.h>
+#include <string.h>
+
+/* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
+#define WORTH_SHARING 1e6
+
+gboolean
+cpu_launch_can (const weft_program *p, GError **error)
+{
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    enum weft_op_kind kind = p->op[op].kind;
+    const struct weft_shape *shape = weft_op_shape (p, op);
+    if (kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_BROADCAST)
+      return weft_bad_input (error, "the cpu executor has no %s", weft_op_words[kind]);
+    if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
+      return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
+                             weft_dtype_words[shape->dtype]);
+  }
+  return TRUE;
+}
+
+static struct weft_operand
+operand_of (const struct cpu_rank *r, const struct weft_use *use)
+{
+  if (use->buf == WEFT_NO_BUF)
+    return (struct weft_operand){ 0 };
+  const struct weft_buf *b = &r->p->buf[use->buf];
+  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / (b->shard ? r->size : 1);
+  uint8_t *data = cpu_arena_at (r, use->buf) + (b->shard ? r->place * n * size : 0);
+
+  return (struct weft_operand){
+    .data = data, .n = n, .dtype = b->dtype, .accumulate = use->read && use->write
+  };
+}
+
+static struct weft_kernel
+kernel_of (const struct cpu_rank *r, uint32_t op)
+{
+  const weft_plan *plan = r->m->base.plan;
+  struct weft_kernel k = { .kind = r->p->op[op].kind,
+                           .shape = *weft_op_shape (r->p, op),
+                           .model = &plan->job.model,
+                           .control = r->m->options.control,
+                           .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
+  uint32_t n = r->p->op[op + 1].uses - r->p->op[op].uses;
+
+  g_assert (n <= WEFT_MOST_OPERANDS);
+  for (uint32_t i = 0; i < n; i++)
+    k.operand[i] = operand_of (r, cpu_use (r, op, i));
+  return k;
+}
+
+static void
+run (const struct cpu_rank *r, const struct weft_kernel *k)
+{
+  const struct weft_kernel_row *row = &weft_kernels[k->kind];
+  const struct weft_op_info *info = &weft_op_info[k->kind];
+
+  if (!row->cpu)
+    return;
+  if (r->team && row->splits && info->flops (&k->shape) + info->bytes (&k->shape) > WORTH_SHARING)
+    cpu_team_run (r->team, k);
+  else
+    row->cpu (k, 0, 1);
+}
+
+/* ------------------------------------------------------- kernels on slices */
+
+static void
+advance (struct weft_operand *o, const struct weft_segment *segment)
+{
+  if (!o->data)
+    return;
+  o->data = (uint8_t *) o->data + segment->offset * weft_dtype_bytes (o->dtype);
+  o->n = segment->n;
+}
+
+static const struct weft_slice *
+slice_of_grad (const struct cpu_rank *r, uint32_t grad)
+{
+  for (uint32_t i = 0; i < r->n_slice; i++)
+    if (r->slice[i].grad == grad)
+      return &r->slice[i];
+  g_assert_not_reached ();
+}
+
+/* One launch for each parameter of the slice; `bulk` marks operands that have an element for each
+ * of the slice's. */
+static void
+run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
+{
+  const struct weft_slice *slice = slice_of_grad (r, cpu_use (r, op, 0)->buf);
+  uint32_t n = weft_segments (r->p, slice->first, slice->n, r->segment);
+  const struct weft_kernel whole = kernel_of (r, op);
+
+  for (uint32_t s = 0; s < n; s++) {
+    const struct weft_param *param = &r->p->param[r->segment[s].param];
+    struct weft_kernel k = whole;
+    if (once && param->duplicate)
+      continue;
+    for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
+      if (bulk >> i & 1)
+        advance (&k.operand[i], &r->segment[s]);
+    k.decay = param->decay;
+    k.shape.dim[0] = r->segment[s].n;
+    run (r, &k);
+  }
+}
+
+/* ------------------------------------------------------------------ copies */
+
+/* First sequence of the global batch that a microbatch of this rank holds: replicas take
+ * consecutive blocks, so that each is a node of the canonical tree. */
+static uint64_t
+first_sequence (const struct cpu_rank *r, uint32_t micro)
+{
+  const union weft_train *train = &r->m->base.plan->job.train;
+  return r->place * (train->global_batch_size / r->size) +
+         (uint64_t) micro * train->micro_batch_size;
+}
+
+static void
+copy_in (struct cpu_rank *r, uint32_t op)
+{
+  const union weft_train *train = &r->m->base.plan->job.train;
+  uint64_t length = r->m->base.plan->job.model.seq_length;
+  uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
+  uint64_t first = first_sequence (r, r->p->op[op].micro);
+  int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
+
+  for (int64_t i = 0; i < train->micro_batch_size; i++)
+    memcpy (to + i * length, r->m->options.control->tokens + (first + i) * (length + 1) + ahead,
+            length * sizeof *to);
+}
+
+static double
+scalar (const struct cpu_rank *r, uint32_t buf)
+{
+  const uint8_t *data = cpu_arena_at (r, buf);
+
+  if (r->p->buf[buf].dtype == WEFT_INT64)
+    return weft_exact_value ((const int64_t *) (const void *) data);
+  return *(const float *) (const void *) data;
+}
+
+/* An exact loss is the sum over all tokens of the batch, a float one over those of a replica. */
+static void
+copy_out (struct cpu_rank *r, uint32_t op)
+{
+  const weft_plan *plan = r->m->base.plan;
+  const struct weft_use *use = cpu_use (r, op, 0);
+  double tokens = (double) plan->job.train.global_batch_size * plan->job.model.seq_length;
+  gboolean last = r->p->role + 1 == plan->n_roles, clips = plan->job.train.clip_grad > 0;
+  double replicas = r->p->buf[use[0].buf].dtype == WEFT_INT64 ? 1 : r->size;
+  double norm = sqrt (scalar (r, use[1].buf));
+
+  r->m->base.metrics[r->row] =
+      (struct weft_metrics){ .loss = last ? scalar (r, use[0].buf) * replicas / tokens : NAN,
+                             .grad_norm = clips ? norm : NAN,
+                             .skipped = clips && !isfinite (norm) };
+}
+
+void
+cpu_launch (struct cpu_rank *r, uint32_t op)
+{
+  switch (r->p->op[op].kind) {
+  case WEFT_OP_COPY_IN:
+    copy_in (r, op);
+    return;
+  case WEFT_OP_COPY_OUT:
+    copy_out (r, op);
+    return;
+  case WEFT_OP_GRAD_NORM:
+    run_segments (r, op, 1u << 0, TRUE);
+    return;
+  case WEFT_OP_ADAM: /* all but the factor */
+    run_segments (r, op, 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5, FALSE);
+    return;
+  default:
+    break;
+  }
+  struct weft_kernel k = kernel_of (r, op);
+  run (r, &k);
+}

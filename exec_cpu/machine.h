@@ -1,0 +1,144 @@
+/* machine.h - the inside of the CPU executor.
+ *
+ *   arena.c    memory of a rank: mapping, births and deaths of buffers
+ *   launch.c   an op that computes or copies: operands, kernel, the threads that share it
+ *   meet.c     ranks that meet: collectives and transfers, in rounds
+ *   lanes.c    which op is next: by lane heads, by threads or by one thread at random
+ *   exec_cpu.c the contract
+ *
+ * Nothing here waits while it holds the processor: a rank that can do nothing sleeps until somebody
+ * it may be waiting for has done something. */
+#pragma once
+#include "core/coll.h"
+#include "core/segment.h"
+#include "exec_cpu/exec_cpu.h"
+#include "kernels/kernel.h"
+#include <stdatomic.h>
+
+struct cpu_machine;
+
+/* ------------------------------------------------------------------------ meetings */
+
+/* A collective as moves, sorted by (round, to): those of one round and destination begin at
+ * first[round * n + to]. */
+struct cpu_moves {
+  uint32_t n, n_rounds, last_reduce; /* last_reduce: round after which sums are complete */
+  GArray *list;                      /* struct weft_move */
+  uint32_t *first;                   /* [n_rounds * n + 1] */
+};
+
+/* What a member brings. */
+struct cpu_post {
+  uint8_t *data;
+  uint64_t n; /* elements */
+};
+
+/* One communicator.  Every collective is 1 + rounds units: all arrive, then every round; a unit is
+ * over when all n members have counted it, so `count` tells where everyone is. */
+struct cpu_comm {
+  struct weft_group group;
+  uint32_t n;
+  atomic_uint_fast64_t count;
+  double begin;          /* when the last member of the newest collective arrived */
+  struct cpu_post *post; /* by member */
+};
+
+/* From one rank to the next stage or the one before: the k-th send meets the k-th receive. */
+struct cpu_channel {
+  atomic_uint_fast64_t posted, taken;
+  const void *data; /* of send `posted` */
+  double begin;     /* when the newest transfer started */
+};
+
+/* --------------------------------------------------------------------------- ranks */
+
+struct cpu_lane {
+  uint32_t issued, cursor; /* ops enqueued and ended, as places on the lane */
+  gboolean posted;         /* the head is a meeting under way */
+  uint32_t round;          /* of a collective */
+};
+
+struct cpu_rank {
+  struct cpu_machine *m;
+  const weft_program *p;
+  uint32_t row, rank, place, size; /* place and size of its data parallel group */
+  uint8_t *arena[WEFT_N_POOL];
+  struct cpu_lane lane[WEFT_N_LANE];
+
+  uint32_t *waits, *first_wait; /* of each op, as enqueued */
+  uint32_t n_waits;
+
+  uint32_t *uses_left, *uses; /* of each buffer that owns memory: this step, every step */
+  struct weft_slice *slice;   /* one for each adam op */
+  uint32_t n_slice;
+  struct weft_segment *segment; /* room for one walk */
+
+  struct cpu_comm *comm[WEFT_N_GROUP];
+  uint64_t unit[WEFT_N_GROUP];     /* of the communicator: the one it counts next */
+  struct cpu_channel *out[2], *in[2]; /* to and from the next stage, and the one before */
+  uint64_t sent[2], received[2];   /* transfers posted and taken */
+
+  GThread *thread;
+  struct cpu_team *team; /* NULL: kernels run on this thread alone */
+  GCond wake;
+  uint64_t signals; /* under the machine's lock, as all that follows */
+  gboolean asleep, done;
+};
+
+struct cpu_machine {
+  weft_exec base;
+  struct weft_exec_options options;
+  uint32_t n;
+  struct cpu_rank *rank;
+  uint32_t n_comm;
+  struct cpu_comm *comm;
+  struct cpu_channel *channel; /* [rank][direction]: 0 to the next stage, 1 to the one before */
+  GHashTable *moves;           /* (kind, n) -> struct cpu_moves */
+  weft_timeline *t;
+  gint64 start; /* of the step, microseconds */
+
+  GMutex lock;
+  GCond stepped;                /* all ranks are through, or a new step begins */
+  uint32_t n_awake, n_done;
+  uint64_t step;
+  gboolean stuck, closing;
+};
+
+static inline double
+cpu_now (const struct cpu_machine *m)
+{
+  return (g_get_monotonic_time () - m->start) * 1e-6;
+}
+
+static inline const struct weft_use *
+cpu_use (const struct cpu_rank *r, uint32_t op, uint32_t operand)
+{
+  return &r->p->uses[r->p->op[op].uses + operand];
+}
+
+/* arena.c */
+gboolean cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **error);
+void cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory);
+void cpu_arena_start (struct cpu_rank *r);
+void cpu_arena_touch (struct cpu_rank *r, uint32_t op);   /* before an op: buffers are born */
+void cpu_arena_release (struct cpu_rank *r, uint32_t op); /* after it: and die */
+uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);
+
+/* launch.c */
+void cpu_launch (struct cpu_rank *r, uint32_t op);
+gboolean cpu_launch_can (const weft_program *p, GError **error);
+struct cpu_team *cpu_team_new (uint32_t n);
+void cpu_team_free (struct cpu_team *team);
+
+/* meet.c: TRUE when something happened. */
+gboolean cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op);
+gboolean cpu_meet_transfers (struct cpu_rank *r, enum weft_lane lane);
+void cpu_moves_free (struct cpu_moves *moves);
+
+/* lanes.c */
+gboolean cpu_skips (const struct cpu_rank *r, uint32_t op);
+void cpu_end_op (struct cpu_rank *r, uint32_t op, double begin, double end);
+void cpu_wake (struct cpu_machine *m, const struct weft_group *group);
+void cpu_wake_rank (struct cpu_machine *m, uint32_t row);
+void *cpu_rank_main (void *rank);
+gboolean cpu_run_step (struct cpu_machine *m, GError **error);

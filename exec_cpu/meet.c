@@ -1,0 +1,301 @@
+/* Ranks that meet.  A rank never waits here: it does its share of the round at hand when all
+ * members have done theirs of the one before, or says that it cannot yet. */
+#include "core/fold.h"
+#include "exec_cpu/machine.h"
+#include "kernels/float.h"
+#include <string.h>
+
+#define MOST_DEPTH 33 /* of a fold over 2^32 members */
+
+void
+cpu_moves_free (struct cpu_moves *moves)
+{
+  g_array_unref (moves->list);
+  g_free (moves->first);
+  g_free (moves);
+}
+
+static const struct cpu_moves *
+moves_of (const struct cpu_machine *m, enum weft_op_kind kind, uint32_t n)
+{
+  uint64_t key = (uint64_t) kind << 32 | n;
+  return g_hash_table_lookup (m->moves, &key);
+}
+
+/* -------------------------------------------------------------------- sums */
+
+static void
+add_floats (float *into, const float *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    into[i] += from[i];
+}
+
+/* The sum over `terms` of their elements [first, first + n), n <= WEFT_STRETCH, in fold order, to
+ * `out`; divided by `divisor`. */
+static void
+sum_stretch (uint8_t *const *term, uint32_t n_term, enum weft_dtype dtype, uint64_t first,
+             uint64_t n, float divisor, uint8_t *out)
+{
+  float stack[MOST_DEPTH][WEFT_STRETCH];
+  uint32_t top = 0;
+
+  for (uint32_t i = 0; i < n_term; i++) {
+    const float *floats = weft_floats (term[i], dtype, first, n, stack[top]);
+    if (floats != stack[top])
+      memcpy (stack[top], floats, n * sizeof *floats);
+    for (uint32_t merges = weft_fold_merges (i, n_term); merges; merges--) {
+      add_floats (stack[top - 1], stack[top], n);
+      weft_round (dtype, n, stack[--top]);
+    }
+    top++;
+  }
+  if (divisor != 1)
+    for (uint64_t i = 0; i < n; i++)
+      stack[0][i] /= divisor;
+  weft_store (out, dtype, first, n, stack[0]);
+}
+
+static void
+sum_words (uint8_t *const *term, uint32_t n_term, uint64_t first, uint64_t n, uint8_t *out)
+{
+  for (uint64_t i = first; i < first + n; i++) {
+    int64_t sum = 0;
+    for (uint32_t t = 0; t < n_term; t++)
+      sum += ((const int64_t *) (const void *) term[t])[i];
+    ((int64_t *) (void *) out)[i] = sum;
+  }
+}
+
+/* ------------------------------------------------------------- collectives */
+
+struct round {
+  const struct cpu_comm *c;
+  uint32_t me, n;
+  enum weft_dtype dtype;
+  uint64_t elements;
+  float divisor; /* of sums that are complete */
+};
+
+static uint64_t
+piece_start (const struct round *d, uint32_t piece)
+{
+  return d->elements * piece / d->n;
+}
+
+/* Moves that end in one piece of this member: its own term stands at its place among them. */
+static void
+reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
+{
+  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].data;
+  uint32_t n_term = 0, piece = move->piece;
+  uint64_t end = piece_start (d, piece + 1);
+  gboolean placed = FALSE;
+
+  for (uint32_t i = 0; i < n_move; i++) {
+    if (!placed && move[i].from > d->me) {
+      term[n_term++] = mine;
+      placed = TRUE;
+    }
+    term[n_term++] = d->c->post[move[i].from].data;
+  }
+  if (!placed)
+    term[n_term++] = mine;
+  for (uint64_t at = piece_start (d, piece); at < end; at += WEFT_STRETCH) {
+    uint64_t n = MIN (WEFT_STRETCH, end - at);
+    if (d->dtype == WEFT_INT64)
+      sum_words (term, n_term, at, n, mine);
+    else
+      sum_stretch (term, n_term, d->dtype, at, n, d->divisor, mine);
+  }
+}
+
+static void
+store_piece (const struct round *d, const struct weft_move *move)
+{
+  uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, move->piece);
+
+  memcpy (d->c->post[d->me].data + first * size, d->c->post[move->from].data + first * size,
+          (piece_start (d, move->piece + 1) - first) * size);
+}
+
+static void
+run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
+{
+  const struct weft_move *list = &g_array_index (moves->list, struct weft_move, 0);
+  uint32_t at = moves->first[round * d->n + d->me], end = moves->first[round * d->n + d->me + 1];
+
+  while (at < end) {
+    uint32_t n = 1;
+    if (list[at].reduce) {
+      while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
+        n++;
+      reduce_piece (d, &list[at], n);
+    } else {
+      store_piece (d, &list[at]);
+    }
+    at += n;
+  }
+}
+
+static void
+count_unit (struct cpu_rank *r, enum weft_group_kind kind)
+{
+  struct cpu_comm *c = r->comm[kind];
+  uint64_t all = ++r->unit[kind] * c->n;
+
+  if (atomic_fetch_add (&c->count, 1) + 1 == all)
+    cpu_wake (r->m, &c->group);
+}
+
+static struct round
+round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cpu_moves *moves)
+{
+  const struct weft_op *row = &r->p->op[op];
+  const struct weft_shape *shape = weft_op_shape (r->p, op);
+  struct cpu_comm *c = r->comm[row->group];
+  gboolean averages = row->reduce == WEFT_REDUCE_AVG && round == moves->last_reduce;
+
+  return (struct round){ .c = c,
+                         .me = weft_group_index (&c->group, r->rank),
+                         .n = c->n,
+                         .dtype = shape->dtype,
+                         .elements = shape->dim[0],
+                         .divisor = averages ? c->n : 1 };
+}
+
+static void
+arrive (struct cpu_rank *r, uint32_t op)
+{
+  const struct weft_op *row = &r->p->op[op];
+  struct cpu_comm *c = r->comm[row->group];
+  /* all_gather writes the whole tensor, its second operand; the others begin with it. */
+  uint32_t whole = row->kind == WEFT_OP_ALL_GATHER;
+
+  cpu_arena_touch (r, op);
+  c->post[weft_group_index (&c->group, r->rank)].data =
+      cpu_arena_at (r, cpu_use (r, op, whole)->buf);
+  count_unit (r, row->group);
+}
+
+gboolean
+cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
+{
+  struct cpu_lane *l = &r->lane[lane];
+  enum weft_group_kind kind = r->p->op[op].group;
+  struct cpu_comm *c = r->comm[kind];
+
+  if (!l->posted) {
+    arrive (r, op);
+    l->posted = TRUE;
+    l->round = 0;
+    return TRUE;
+  }
+  if (atomic_load (&c->count) < r->unit[kind] * c->n)
+    return FALSE;
+  const struct cpu_moves *moves = moves_of (r->m, r->p->op[op].kind, c->n);
+  if (l->round < moves->n_rounds) {
+    struct round d = round_of (r, op, l->round, moves);
+    if (l->round == 0 && d.me == 0)
+      c->begin = cpu_now (r->m);
+    run_round (&d, moves, l->round++);
+    count_unit (r, kind);
+    return TRUE;
+  }
+  l->posted = FALSE;
+  cpu_end_op (r, op, c->begin, cpu_now (r->m));
+  l->cursor++;
+  return TRUE;
+}
+
+/* --------------------------------------------------------------- transfers */
+
+static uint32_t
+direction_of (const struct cpu_rank *r, uint32_t op)
+{
+  return r->p->op[op].peer < 0;
+}
+
+static void
+post_send (struct cpu_rank *r, uint32_t op)
+{
+  uint32_t d = direction_of (r, op), stage = weft_mesh_stage_size (&r->m->base.plan->mesh);
+
+  r->out[d]->data = cpu_arena_at (r, cpu_use (r, op, 0)->buf);
+  atomic_store (&r->out[d]->posted, ++r->sent[d]);
+  cpu_wake_rank (r->m, d ? r->row - stage : r->row + stage);
+}
+
+static void
+post_group (struct cpu_rank *r, enum weft_lane lane, uint32_t first, uint32_t last)
+{
+  for (uint32_t i = first; i < last; i++) {
+    uint32_t op = r->p->lane_ops[lane][i];
+    cpu_arena_touch (r, op);
+    if (!cpu_skips (r, op) && r->p->op[op].kind == WEFT_OP_SEND)
+      post_send (r, op);
+  }
+}
+
+static gboolean
+take (struct cpu_rank *r, uint32_t op, double *begin)
+{
+  uint32_t d = direction_of (r, op), stage = weft_mesh_stage_size (&r->m->base.plan->mesh);
+  struct cpu_channel *channel = r->in[d];
+  const struct weft_use *use = cpu_use (r, op, 0);
+
+  if (atomic_load (&channel->posted) <= r->received[d])
+    return FALSE;
+  channel->begin = *begin = cpu_now (r->m);
+  memcpy (cpu_arena_at (r, use->buf), channel->data, r->p->buf[use->buf].bytes);
+  atomic_store (&channel->taken, ++r->received[d]);
+  cpu_wake_rank (r->m, d ? r->row - stage : r->row + stage);
+  return TRUE;
+}
+
+/* Whether one transfer of a posted group is over; `begin` is when its bytes began to move. */
+static gboolean
+is_over (struct cpu_rank *r, uint32_t op, double *begin)
+{
+  const struct cpu_channel *channel = r->out[direction_of (r, op)];
+
+  if (cpu_skips (r, op)) {
+    *begin = cpu_now (r->m);
+    return TRUE;
+  }
+  if (r->p->op[op].kind == WEFT_OP_RECV)
+    return take (r, op, begin);
+  if (atomic_load (&channel->taken) < r->sent[direction_of (r, op)])
+    return FALSE;
+  *begin = channel->begin;
+  return TRUE;
+}
+
+/* `round` has a bit for each transfer of the group that is over. */
+gboolean
+cpu_meet_transfers (struct cpu_rank *r, enum weft_lane lane)
+{
+  struct cpu_lane *l = &r->lane[lane];
+  uint32_t first = l->cursor, last = weft_program_group_end (r->p, lane, first);
+  uint32_t all = last - first == 32 ? ~0u : (1u << (last - first)) - 1, before = l->round;
+
+  if (!l->posted) {
+    post_group (r, lane, first, last);
+    l->posted = TRUE;
+    l->round = 0;
+    return TRUE;
+  }
+  for (uint32_t i = first; i < last; i++) {
+    uint32_t op = r->p->lane_ops[lane][i];
+    double begin;
+    if ((l->round >> (i - first) & 1) || !is_over (r, op, &begin))
+      continue;
+    l->round |= 1u << (i - first);
+    cpu_end_op (r, op, begin, cpu_now (r->m));
+  }
+  if (l->round == all) {
+    l->posted = FALSE;
+    l->cursor = last;
+  }
+  return l->round != before || !l->posted;
+}
