@@ -44,6 +44,10 @@ is_matmul (enum weft_op_kind kind)
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
 }
 
+/* A rank of a CPU is one thread: while it moves bytes it computes nothing, or next to nothing, so
+ * that times stay numbers. */
+#define PAUSED 1e9
+
 double
 weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack,
                   enum weft_op_kind kind, const struct weft_shape *s, uint32_t sms_taken)
@@ -53,6 +57,8 @@ weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack,
 
   if (kind == WEFT_OP_RELEASE)
     return 0;
+  if (sms_taken > 0 && c->f.node_intra == WEFT_SHARED_MEMORY)
+    return PAUSED * weft_cost_kernel (c, stack, kind, s, 0);
   if (is_matmul (kind))
     work = matmul_seconds (c, stack, kind, s, sms);
   else if (kind == WEFT_OP_ATTENTION)

@@ -11,7 +11,7 @@
  * op and shape, may stand in front of the formula (weft measure).
  *
  * SMs that communication kernels hold are missing from the waves of a kernel that runs beside
- * them. */
+ * them; on a CPU, where a rank is one thread, nothing runs beside them. */
 #pragma once
 #include "core/cluster.h"
 #include "core/program.h"

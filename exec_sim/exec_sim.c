@@ -21,11 +21,27 @@ sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op)
   return TRUE;
 }
 
+/* A communication kernel of a GPU holds its SMs from the moment it is posted.  A rank of a CPU is
+ * one thread, which goes on with other work while it waits for peers and is busy while bytes
+ * move. */
+static gboolean
+holds_while_waiting (const struct sim *x)
+{
+  return x->base.plan->job.cluster.f.node_intra != WEFT_SHARED_MEMORY;
+}
+
 static void
 hold_sms (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
   uint32_t sms = weft_cost_sms (&x->base.plan->job.stack, sim_program (x, actor)->op[op].kind);
   sim_gpu_take_sms (x, actor, sign * (int32_t) sms);
+}
+
+/* The op at the head of a lane. */
+static uint32_t
+op_of (const struct sim *x, uint32_t actor, enum weft_lane lane)
+{
+  return sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor];
 }
 
 /* A flow of one actor: the links that its class crosses (actors.h). */
@@ -105,6 +121,8 @@ start_round (struct sim *x, uint32_t c)
   double latency = m->n_rounds > 1 ? round_latency (&x->comm[c].shape, &m->traffic, m->round)
                                    : m->traffic.latency;
 
+  for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_while_waiting (x); i++)
+    hold_sms (x, comm->actor[i], op_of (x, comm->actor[i], weft_group_lane (comm->kind)), 1);
   /* A payload that rides in the latency is one delay for all. */
   if (m->traffic.bytes_local == 0 && m->traffic.bytes_remote == 0) {
     m->pending = 1;
@@ -128,7 +146,7 @@ finish_collective (struct sim *x, uint32_t c)
   for (uint32_t i = 0; i < comm->n_actor; i++) {
     uint32_t actor = comm->actor[i], lane = weft_group_lane (comm->kind);
     struct sim_lane *l = sim_lane_at (x, actor, lane);
-    uint32_t op = sim_program (x, actor)->lane_ops[lane][l->cursor];
+    uint32_t op = op_of (x, actor, lane);
     x->t->begin[actor][op] = begin;
     x->t->end[actor][op] = now;
     l->cursor++;
@@ -160,7 +178,8 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
   struct sim_meeting *m = &x->meeting[c];
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
-  hold_sms (x, actor, op, 1);
+  if (holds_while_waiting (x))
+    hold_sms (x, actor, op, 1);
   if (++m->arrived < x->base.actors->comm[c].n_actor)
     return;
   m->traffic = *traffic_of (x, c, p, op);
@@ -181,7 +200,8 @@ finish_group (struct sim *x, uint32_t actor, uint32_t lane)
 
   for (uint32_t i = l->cursor; i < last; i++) {
     x->t->end[actor][p->lane_ops[lane][i]] = now;
-    hold_sms (x, actor, p->lane_ops[lane][i], -1);
+    if (holds_while_waiting (x))
+      hold_sms (x, actor, p->lane_ops[lane][i], -1);
   }
   l->cursor = last;
   l->posted = FALSE;
@@ -196,6 +216,8 @@ transfer_done (struct sim *x, uint32_t actor, uint32_t direction)
   uint32_t both[2][2] = { { actor, sent->op }, { peer, got->op } };
 
   compare_alone (x, weft_bridge_now () - sent->begin, sent->alone);
+  if (!holds_while_waiting (x))
+    hold_sms (x, peer, got->op, -1);
   sent->op = got->op = WEFT_NO_OP;
   for (int i = 0; i < 2; i++) {
     uint32_t lane = sim_program (x, both[i][0])->op[both[i][1]].lane;
@@ -220,6 +242,8 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
   sent->alone = latency + bytes / weft_fabric_route_rate (&plan->fabric, &route);
   x->t->begin[actor][sent->op] = sent->begin;
   x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
+  if (!holds_while_waiting (x)) /* the receiver copies */
+    hold_sms (x, peer, x->recv[2 * peer + !direction].op, 1);
   start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, bytes, latency,
               sim_tag (SIM_TRANSFER, direction, actor));
 }
@@ -230,7 +254,8 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   const struct weft_op *row = &sim_program (x, actor)->op[op];
   uint32_t direction = row->peer < 0, peer = x->base.actors->peer[2 * actor + direction];
 
-  hold_sms (x, actor, op, 1);
+  if (holds_while_waiting (x))
+    hold_sms (x, actor, op, 1);
   if (row->kind == WEFT_OP_SEND) {
     x->send[2 * actor + direction].op = op;
     if (x->recv[2 * peer + !direction].op != WEFT_NO_OP)
