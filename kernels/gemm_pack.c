@@ -1,0 +1,125 @@
+/* Packing: the terms of a few rows side by side, as floats. */
+#include "kernels/float.h"
+#include "kernels/gemm.h"
+
+typedef float float4 __attribute__ ((vector_size (16)));
+typedef uint32_t word4 __attribute__ ((vector_size (16)));
+typedef uint16_t half4 __attribute__ ((vector_size (8)));
+
+static inline float4
+load_four (const void *data, uint64_t at, gboolean halves)
+{
+  float4 four;
+  half4 half;
+
+  if (!halves) {
+    memcpy (&four, (const float *) data + at, sizeof four);
+    return four;
+  }
+  memcpy (&half, (const uint16_t *) data + at, sizeof half);
+  word4 words = __builtin_convertvector (half, word4) << 16;
+  memcpy (&four, &words, sizeof four);
+  return four;
+}
+
+static inline float
+load_one (const void *data, uint64_t at, gboolean halves)
+{
+  return halves ? weft_bf16_float (((const uint16_t *) data)[at]) : ((const float *) data)[at];
+}
+
+/* Four rows of four terms become four terms of four rows. */
+static inline void
+turn_four (const void *data, const uint64_t at[4], gboolean halves, uint32_t width, float *to)
+{
+  float4 a = load_four (data, at[0], halves), b = load_four (data, at[1], halves);
+  float4 c = load_four (data, at[2], halves), d = load_four (data, at[3], halves);
+  float4 ab_low = __builtin_shufflevector (a, b, 0, 4, 1, 5);
+  float4 ab_high = __builtin_shufflevector (a, b, 2, 6, 3, 7);
+  float4 cd_low = __builtin_shufflevector (c, d, 0, 4, 1, 5);
+  float4 cd_high = __builtin_shufflevector (c, d, 2, 6, 3, 7);
+  const float4 turned[4] = {
+    __builtin_shufflevector (ab_low, cd_low, 0, 1, 4, 5),
+    __builtin_shufflevector (ab_low, cd_low, 2, 3, 6, 7),
+    __builtin_shufflevector (ab_high, cd_high, 0, 1, 4, 5),
+    __builtin_shufflevector (ab_high, cd_high, 2, 3, 6, 7),
+  };
+
+  for (unsigned t = 0; t < 4; t++)
+    memcpy (to + t * width, &turned[t], sizeof turned[t]);
+}
+
+struct panel {
+  const struct weft_factor *from;
+  uint64_t at; /* of the first row's first term */
+  uint64_t rows, terms;
+  uint32_t width;
+  float *to;
+};
+
+/* Terms are side by side in memory: squares are turned, the rest goes one by one. */
+static inline void
+pack_turned (const struct panel *p, gboolean halves)
+{
+  uint64_t along = p->from->along, rows = p->rows & ~3ull, terms = p->terms & ~3ull;
+
+  for (uint64_t i = 0; i < rows; i += 4)
+    for (uint64_t t = 0; t < terms; t += 4) {
+      uint64_t first = p->at + i * along + t;
+      const uint64_t four[4] = { first, first + along, first + 2 * along, first + 3 * along };
+      turn_four (p->from->data, four, halves, p->width, p->to + t * p->width + i);
+    }
+  for (uint64_t t = 0; t < p->terms; t++)
+    for (uint64_t i = t < terms ? rows : 0; i < p->rows; i++)
+      p->to[t * p->width + i] = load_one (p->from->data, p->at + i * along + t, halves);
+}
+
+/* Rows are side by side in memory. */
+static inline void
+pack_copied (const struct panel *p, gboolean halves)
+{
+  const void *data = p->from->data;
+  uint64_t at = p->at;
+  float *to = p->to;
+
+  for (uint64_t t = 0; t < p->terms; t++, at += p->from->sum, to += p->width) {
+    uint64_t i = 0;
+    for (; i + 4 <= p->rows; i += 4) {
+      float4 four = load_four (data, at + i, halves);
+      memcpy (to + i, &four, sizeof four);
+    }
+    for (; i < p->rows; i++)
+      to[i] = load_one (data, at + i, halves);
+  }
+}
+
+static inline void
+pack_panel (const struct panel *p, gboolean halves)
+{
+  if (p->rows < p->width)
+    memset (p->to, 0, p->terms * p->width * sizeof *p->to);
+  if (p->from->along == 1)
+    pack_copied (p, halves);
+  else
+    pack_turned (p, halves);
+}
+
+void
+weft_pack (const struct weft_factor *from, const struct weft_range *range, uint32_t width,
+           float *to)
+{
+  for (uint64_t i = 0; i < range->n; i += width) {
+    const struct panel panel = {
+      .from = from,
+      .at = (range->first + i) * from->along + range->term * from->sum,
+      .rows = MIN (range->n - i, width),
+      .terms = range->terms,
+      .width = width,
+      .to = to + i * range->terms,
+    };
+    if (from->dtype == WEFT_BF16)
+      pack_panel (&panel, TRUE);
+    else
+      pack_panel (&panel, FALSE);
+  }
+}

@@ -1,0 +1,119 @@
+/* The innermost loops, once for each vector unit.  All make the same chains. */
+#include "kernels/gemm.h"
+#include <math.h>
+
+static gboolean
+always (void)
+{
+  return TRUE;
+}
+
+#define PLAIN_ROWS 4
+#define PLAIN_COLUMNS 8
+
+static void
+multiply_plain (const struct weft_block *block, const float *a, const float *b, float *c)
+{
+  float sum[PLAIN_ROWS][PLAIN_COLUMNS] = { { 0 } };
+
+  for (unsigned i = 0; i < PLAIN_ROWS && !block->fresh; i++)
+    for (unsigned j = 0; j < PLAIN_COLUMNS; j++)
+      sum[i][j] = c[i * block->c_row + j];
+  for (uint64_t t = 0; t < block->terms; t++, a += block->a_step, b += block->b_step)
+    for (unsigned i = 0; i < PLAIN_ROWS; i++)
+      for (unsigned j = 0; j < PLAIN_COLUMNS; j++)
+        sum[i][j] = fmaf (a[i], b[j], sum[i][j]);
+  for (unsigned i = 0; i < PLAIN_ROWS; i++)
+    for (unsigned j = 0; j < PLAIN_COLUMNS; j++)
+      c[i * block->c_row + j] = sum[i][j];
+}
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+static gboolean
+has_avx512 (void)
+{
+  return __builtin_cpu_supports ("avx512f") != 0;
+}
+
+static gboolean
+has_avx2 (void)
+{
+  return __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma");
+}
+
+/* Rows times two vectors of sums stay in registers. */
+#define MULTIPLY(name, features, vector, lanes, n_rows, zero, load, store, broadcast, fma)         \
+  __attribute__ ((target (features))) static void name (                                           \
+      const struct weft_block *block, const float *a, const float *b, float *c)                    \
+  {                                                                                                \
+    vector sum[n_rows][2];                                                                         \
+    uint64_t a_step = block->a_step, b_step = block->b_step, c_row = block->c_row;                 \
+    _Pragma ("GCC unroll 16") for (unsigned i = 0; i < n_rows; i++)                                \
+    {                                                                                              \
+      sum[i][0] = block->fresh ? zero () : load (c + i * c_row);                                   \
+      sum[i][1] = block->fresh ? zero () : load (c + i * c_row + lanes);                           \
+    }                                                                                              \
+    for (uint64_t t = block->terms; t > 0; t--, a += a_step, b += b_step) {                        \
+      vector left = load (b), right = load (b + lanes);                                            \
+      _Pragma ("GCC unroll 16") for (unsigned i = 0; i < n_rows; i++)                              \
+      {                                                                                            \
+        vector factor = broadcast (a[i]);                                                          \
+        sum[i][0] = fma (factor, left, sum[i][0]);                                                 \
+        sum[i][1] = fma (factor, right, sum[i][1]);                                                \
+      }                                                                                            \
+    }                                                                                              \
+    _Pragma ("GCC unroll 16") for (unsigned i = 0; i < n_rows; i++)                                \
+    {                                                                                              \
+      store (c + i * c_row, sum[i][0]);                                                            \
+      store (c + i * c_row + lanes, sum[i][1]);                                                    \
+    }                                                                                              \
+  }
+
+#ifndef R5
+#define R5 8
+#endif
+MULTIPLY (multiply_avx512, "avx512f", __m512, 16, R5, _mm512_setzero_ps, _mm512_loadu_ps,
+          _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps)
+MULTIPLY (multiply_avx2, "avx2,fma", __m256, 8, 4, _mm256_setzero_ps, _mm256_loadu_ps,
+          _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps)
+#endif
+
+const struct weft_tile weft_tiles[] = {
+#ifdef __x86_64__
+  { "avx512f", R5, 32, has_avx512, multiply_avx512 },
+  { "avx2", 4, 16, has_avx2, multiply_avx2 },
+#endif
+  { "plain", PLAIN_ROWS, PLAIN_COLUMNS, always, multiply_plain },
+};
+const uint32_t weft_n_tiles = G_N_ELEMENTS (weft_tiles);
+
+const struct weft_tile *
+weft_tile_best (void)
+{
+  const struct weft_tile *tile = weft_tiles;
+
+  while (!tile->supported ())
+    tile++;
+  return tile;
+}
+
+void
+weft_block_multiply (const struct weft_tile *tile, const struct weft_block *block, const float *a,
+                     const float *b, float *c)
+{
+  for (uint64_t j = 0; j < block->columns; j += tile->columns, b += block->b_next) {
+    const float *panel = a;
+    for (uint64_t i = 0; i < block->rows; i += tile->rows, panel += block->a_next)
+      tile->multiply (block, panel, b, c + i * block->c_row + j);
+  }
+}
+
+float *
+weft_scratch (void)
+{
+  static _Thread_local _Alignas (64) float room[WEFT_SCRATCH_FLOATS];
+
+  return room;
+}

@@ -1,0 +1,180 @@
+/* Linear layers: the product, its input gradient and its weight gradient. */
+#include "kernels/gemm.h"
+#include "kernels/kernel.h"
+
+/* Operands, in the order of core/op.h. */
+enum { X, W, B, Y };
+enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
+enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
+enum { M, N, K };
+
+/* An array of rows of `columns` elements as a factor whose terms are along its rows. */
+static struct weft_factor
+by_rows (const struct weft_operand *o, uint64_t columns)
+{
+  return (struct weft_factor) { o->data, columns, 1, o->dtype };
+}
+
+/* ... or along its columns. */
+static struct weft_factor
+by_columns (const struct weft_operand *o, uint64_t columns)
+{
+  return (struct weft_factor) { o->data, 1, columns, o->dtype };
+}
+
+static struct weft_sums
+sums_into (const struct weft_operand *o, uint64_t columns)
+{
+  return (struct weft_sums) { .data = o->data, .row = columns, .dtype = o->dtype,
+                              .accumulate = o->accumulate };
+}
+
+/* -------------------------------------------------------------------------- y = x w^T + b */
+
+void
+weft_cpu_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct weft_gemm g = {
+    .a = by_rows (&k->operand[X], dim[K]),
+    .b = by_rows (&k->operand[W], dim[K]),
+    .c = sums_into (&k->operand[Y], dim[N]),
+    .first = weft_share (dim[M], part, parts),
+    .last = weft_share (dim[M], part + 1, parts),
+    .columns = dim[N],
+    .terms = dim[K],
+  };
+
+  g.c.bias = k->operand[B].data;
+  g.c.bias_dtype = k->operand[B].dtype;
+  weft_gemm (&g);
+}
+
+void
+weft_ref_matmul (const struct weft_kernel *k)
+{
+  const uint64_t *dim = k->shape.dim;
+  const double *x = k->operand[X].data, *w = k->operand[W].data, *b = k->operand[B].data;
+  double *y = k->operand[Y].data;
+
+  for (uint64_t m = 0; m < dim[M]; m++)
+    for (uint64_t n = 0; n < dim[N]; n++) {
+      double sum = 0;
+      for (uint64_t t = 0; t < dim[K]; t++)
+        sum += x[m * dim[K] + t] * w[n * dim[K] + t];
+      y[m * dim[N] + n] = sum + (b ? b[n] : 0);
+    }
+}
+
+uint64_t
+weft_extent_matmul (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t extent[] = { [X] = dim[M] * dim[K], [W] = dim[N] * dim[K], [B] = dim[N],
+                              [Y] = dim[M] * dim[N] };
+
+  return extent[operand];
+}
+
+/* ------------------------------------------------------------------------------ dx = dy w */
+
+void
+weft_cpu_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  const struct weft_gemm g = {
+    .a = by_rows (&k->operand[DGRAD_DY], dim[N]),
+    .b = by_columns (&k->operand[DGRAD_W], dim[K]),
+    .c = sums_into (&k->operand[DGRAD_DX], dim[K]),
+    .first = weft_share (dim[M], part, parts),
+    .last = weft_share (dim[M], part + 1, parts),
+    .columns = dim[K],
+    .terms = dim[N],
+  };
+
+  weft_gemm (&g);
+}
+
+void
+weft_ref_matmul_dgrad (const struct weft_kernel *k)
+{
+  const uint64_t *dim = k->shape.dim;
+  const double *dy = k->operand[DGRAD_DY].data, *w = k->operand[DGRAD_W].data;
+  double *dx = k->operand[DGRAD_DX].data;
+
+  for (uint64_t m = 0; m < dim[M]; m++)
+    for (uint64_t t = 0; t < dim[K]; t++) {
+      double sum = 0;
+      for (uint64_t n = 0; n < dim[N]; n++)
+        sum += dy[m * dim[N] + n] * w[n * dim[K] + t];
+      dx[m * dim[K] + t] = sum;
+    }
+}
+
+uint64_t
+weft_extent_matmul_dgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t extent[] = { [DGRAD_DY] = dim[M] * dim[N], [DGRAD_W] = dim[N] * dim[K],
+                              [DGRAD_DX] = dim[M] * dim[K] };
+
+  return extent[operand];
+}
+
+/* ------------------------------------------------------------- dw += dy^T x, db += 1^T dy */
+
+void
+weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t leaf = k->canonical ? (uint64_t) k->model->seq_length : 0;
+  struct weft_gemm g = {
+    .a = by_columns (&k->operand[WGRAD_DY], dim[N]),
+    .b = by_columns (&k->operand[WGRAD_X], dim[K]),
+    .c = sums_into (&k->operand[WGRAD_DW], dim[K]),
+    .first = weft_share (dim[N], part, parts),
+    .last = weft_share (dim[N], part + 1, parts),
+    .columns = dim[K],
+    .terms = dim[M],
+  };
+
+  g.c.leaf = leaf;
+  weft_gemm (&g);
+  if (!k->operand[WGRAD_DB].data)
+    return;
+  struct weft_sums db = sums_into (&k->operand[WGRAD_DB], dim[N]);
+  db.leaf = leaf;
+  weft_gemm_sums (&g.a, &db, g.first, g.last, g.terms);
+}
+
+void
+weft_ref_matmul_wgrad (const struct weft_kernel *k)
+{
+  const uint64_t *dim = k->shape.dim;
+  const double *dy = k->operand[WGRAD_DY].data, *x = k->operand[WGRAD_X].data;
+  double *dw = k->operand[WGRAD_DW].data, *db = k->operand[WGRAD_DB].data;
+
+  for (uint64_t n = 0; n < dim[N]; n++)
+    for (uint64_t t = 0; t < dim[K]; t++) {
+      double sum = k->operand[WGRAD_DW].accumulate ? dw[n * dim[K] + t] : 0;
+      for (uint64_t m = 0; m < dim[M]; m++)
+        sum += dy[m * dim[N] + n] * x[m * dim[K] + t];
+      dw[n * dim[K] + t] = sum;
+    }
+  for (uint64_t n = 0; db && n < dim[N]; n++) {
+    double sum = k->operand[WGRAD_DB].accumulate ? db[n] : 0;
+    for (uint64_t m = 0; m < dim[M]; m++)
+      sum += dy[m * dim[N] + n];
+    db[n] = sum;
+  }
+}
+
+uint64_t
+weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t extent[] = { [WGRAD_DY] = dim[M] * dim[N], [WGRAD_X] = dim[M] * dim[K],
+                              [WGRAD_DW] = dim[N] * dim[K], [WGRAD_DB] = dim[N] };
+
+  return extent[operand];
+}
