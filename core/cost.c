@@ -44,21 +44,15 @@ is_matmul (enum weft_op_kind kind)
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
 }
 
-/* A rank of a CPU is one thread: while it moves bytes it computes nothing, or next to nothing, so
- * that times stay numbers. */
-#define PAUSED 1e9
-
-double
-weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack,
-                  enum weft_op_kind kind, const struct weft_shape *s, uint32_t sms_taken)
+static double
+roofline (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+          uint32_t sms_taken)
 {
+  const struct weft_cluster *c = cost->cluster;
+  const union weft_stack *stack = cost->stack;
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   double flops = weft_op_info[kind].flops (s), bytes = weft_op_info[kind].bytes (s), work = 0;
 
-  if (kind == WEFT_OP_RELEASE)
-    return 0;
-  if (sms_taken > 0 && c->f.node_intra == WEFT_SHARED_MEMORY)
-    return PAUSED * weft_cost_kernel (c, stack, kind, s, 0);
   if (is_matmul (kind))
     work = matmul_seconds (c, stack, kind, s, sms);
   else if (kind == WEFT_OP_ATTENTION)
@@ -70,10 +64,46 @@ weft_cost_kernel (const struct weft_cluster *c, const union weft_stack *stack,
   return stack->kernel_gap + fmax (work, memory);
 }
 
+static double
+formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shape, uint32_t ranks)
+{
+  (void) ranks;
+  return roofline (cost, kind, shape, 0);
+}
+
+/* SMs that are missing slow a measured kernel as they slow the formula. */
+static double
+measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+          uint32_t sms_taken)
+{
+  double seconds =
+      weft_cost_table_seconds (cost->table, kind, s, cost->cluster->n_gpus, formula, cost);
+
+  return sms_taken == 0 || seconds < 0
+             ? seconds
+             : seconds * roofline (cost, kind, s, sms_taken) / roofline (cost, kind, s, 0);
+}
+
+/* A rank of a CPU is one thread: while it moves bytes it computes nothing, or next to nothing, so
+ * that times stay numbers. */
+#define PAUSED 1e9
+
+double
+weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                  uint32_t sms_taken)
+{
+  if (kind == WEFT_OP_RELEASE)
+    return 0;
+  if (sms_taken > 0 && cost->cluster->f.node_intra == WEFT_SHARED_MEMORY)
+    return PAUSED * weft_cost_kernel (cost, kind, s, 0);
+  double seconds = cost->table ? measured (cost, kind, s, sms_taken) : -1;
+  return seconds >= 0 ? seconds : roofline (cost, kind, s, sms_taken);
+}
+
 /* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind). */
 void
-weft_cost_program (const struct weft_cluster *c, const union weft_stack *stack,
-                   const weft_program *p, uint32_t sms_taken, double *seconds)
+weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
+                   double *seconds)
 {
   size_t n = (size_t) p->n_shape * WEFT_N_OP;
   g_autofree double *price = g_new (double, n + 1);
@@ -86,7 +116,7 @@ weft_cost_program (const struct weft_cluster *c, const union weft_stack *stack,
     if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
       continue;
     if (isnan (*at))
-      *at = weft_cost_kernel (c, stack, row->kind, &p->shape[row->shape], sms_taken);
+      *at = weft_cost_kernel (cost, row->kind, &p->shape[row->shape], sms_taken);
     seconds[op] = *at;
   }
 }

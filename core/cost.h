@@ -8,22 +8,29 @@
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
  * quantisation), and k / (k + k_half) for the prologue of each tile.  Attention takes a fixed share
  * of the matmul rate.  All constants come from topologies/ and stacks/; a measured table, keyed by
- * op and shape, may stand in front of the formula (weft measure).
+ * op and shape, may stand in front of the formula (cost_table.h).
  *
  * SMs that communication kernels hold are missing from the waves of a kernel that runs beside
  * them; on a CPU, where a rank is one thread, nothing runs beside them. */
 #pragma once
 #include "core/cluster.h"
+#include "core/cost_table.h"
 #include "core/program.h"
 
+/* What prices ops; borrowed. */
+struct weft_cost {
+  const struct weft_cluster *cluster;
+  const union weft_stack *stack;
+  const weft_cost_table *table; /* NULL: formulas alone */
+};
+
 /* Seconds of one kernel when `sms_taken` SMs are busy with communication. */
-double weft_cost_kernel (const struct weft_cluster *cluster, const union weft_stack *stack,
-                         enum weft_op_kind kind, const struct weft_shape *shape,
-                         uint32_t sms_taken);
+double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
+                         const struct weft_shape *shape, uint32_t sms_taken);
 
 /* Seconds of every kernel of a program, by op; ops that are no kernels are left alone. */
-void weft_cost_program (const struct weft_cluster *cluster, const union weft_stack *stack,
-                        const weft_program *program, uint32_t sms_taken, double *seconds);
+void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
+                        uint32_t sms_taken, double *seconds);
 
 /* SMs an op's communication kernel holds while it runs. */
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);

@@ -26,6 +26,40 @@ copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint3
          weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
 }
 
+struct coll_question {
+  const weft_plan *plan;
+  const struct weft_coll_shape *group;
+};
+
+static struct weft_traffic
+closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct weft_shape *shape)
+{
+  return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
+                         q->plan->job.stack.collective_base_latency);
+}
+
+static double
+closed_seconds (const void *question, enum weft_op_kind kind, const struct weft_shape *shape,
+                uint32_t ranks)
+{
+  (void) ranks;
+  return closed_form (question, kind, shape).seconds;
+}
+
+struct weft_traffic
+weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
+                   enum weft_op_kind kind, const struct weft_shape *shape)
+{
+  struct coll_question q = { plan, group };
+  double seconds =
+      plan->table ? weft_cost_table_seconds (plan->table, kind, shape, group->n, closed_seconds, &q)
+                  : -1;
+
+  if (seconds < 0)
+    return closed_form (&q, kind, shape);
+  return (struct weft_traffic){ .algorithm = "measured", .latency = seconds, .seconds = seconds };
+}
+
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {
@@ -42,9 +76,7 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
   struct weft_coll_shape shape;
   weft_coll_shape_init (&shape, &plan->fabric, &group);
-  double seconds = weft_coll_plan (&shape, p->op[op].kind, weft_op_bytes (p, op),
-                                   plan->job.stack.collective_base_latency)
-                       .seconds;
+  double seconds = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op)).seconds;
   weft_coll_shape_release (&shape);
   return seconds;
 }
@@ -73,7 +105,9 @@ price_program (const weft_plan *plan, const weft_program *p)
   g_autoptr (GHashTable) known =
       g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
 
-  weft_cost_program (&plan->job.cluster, &plan->job.stack, p, 0, seconds);
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  weft_cost_program (&cost, p, 0, seconds);
   for (uint32_t op = 0; op < p->n_op; op++)
     if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
       seconds[op] = comm_seconds (plan, known, p, op);
@@ -112,6 +146,9 @@ weft_plan_new (const struct weft_job *job, GError **error)
   plan->role = g_new0 (weft_program *, plan->n_roles);
   plan->memory = g_new0 (struct weft_memory, plan->n_roles);
   plan->seconds = g_new0 (double *, plan->n_roles);
+  const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
+  if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
+    return NULL;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     build_role (plan, role);
   if (!weft_plan_check (plan, error))
@@ -129,6 +166,8 @@ weft_plan_free (weft_plan *plan)
   g_free (plan->role);
   g_free (plan->memory);
   g_free (plan->seconds);
+  if (plan->table)
+    weft_cost_table_free (plan->table);
   g_free (plan);
 }
 

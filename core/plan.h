@@ -3,6 +3,7 @@
 #pragma once
 #include "core/actors.h"
 #include "core/coll.h"
+#include "core/cost.h"
 #include "core/job.h"
 #include "core/memory.h"
 #include "core/program.h"
@@ -14,8 +15,21 @@ typedef struct weft_plan {
   uint32_t n_roles;
   weft_program **role;
   struct weft_memory *memory; /* by role */
+  weft_cost_table *table;     /* of [cluster] cost_table; NULL: formulas alone */
   double **seconds;           /* [role][op]: alone on its GPU, links to itself */
 } weft_plan;
+
+/* What prices its ops; borrows from the plan. */
+static inline struct weft_cost
+weft_plan_cost (const weft_plan *plan)
+{
+  return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table };
+}
+
+/* A collective of one group: the quickest algorithm, or, where the cost table has the op, a delay
+ * of as many seconds as were measured. */
+struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
+                                       enum weft_op_kind kind, const struct weft_shape *shape);
 
 /* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);

@@ -104,25 +104,35 @@ read_entries (const struct weft_sheet *sheet, const weft_conf *conf,
 }
 
 static gboolean
-check_sections (const struct weft_sheet *sheet, const weft_conf *conf, GError **error)
-{
-  for (const char *const *section = sheet->sections; *section; section++) {
-    gboolean found = FALSE;
-    for (unsigned i = 0; i < conf->n_entry; i++)
-      found |= weft_same_name (conf->entry[i].section, *section);
-    if (!found)
-      return weft_bad_input (error, "%s: section [%s] is missing", conf->name, *section);
-  }
-  return TRUE;
-}
-
-static gboolean
 is_optional (const struct weft_sheet *sheet, unsigned row)
 {
   for (unsigned i = 0; i < sheet->n_optional; i++)
     if (sheet->optional[i] == row)
       return TRUE;
   return FALSE;
+}
+
+/* Whether a section has a row that must be given. */
+static gboolean
+is_wanted (const struct weft_sheet *sheet, const char *section)
+{
+  for (unsigned i = 0; i < sheet->table->n; i++)
+    if (!is_optional (sheet, i) && weft_same_name (weft_sheet_section (sheet, i), section))
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+check_sections (const struct weft_sheet *sheet, const weft_conf *conf, GError **error)
+{
+  for (const char *const *section = sheet->sections; *section; section++) {
+    gboolean found = FALSE;
+    for (unsigned i = 0; i < conf->n_entry; i++)
+      found |= weft_same_name (conf->entry[i].section, *section);
+    if (!found && is_wanted (sheet, *section))
+      return weft_bad_input (error, "%s: section [%s] is missing", conf->name, *section);
+  }
+  return TRUE;
 }
 
 static gboolean

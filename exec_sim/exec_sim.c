@@ -76,11 +76,11 @@ traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
     comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
     comm->known = TRUE;
   }
-  uint64_t key = (uint64_t) weft_op_bytes (p, op) << 8 | p->op[op].kind;
+  uint64_t key = (uint64_t) p->role << 32 | (uint64_t) p->op[op].shape << 8 | p->op[op].kind;
   struct weft_traffic *known = g_hash_table_lookup (comm->traffic, &key);
   if (!known) {
-    struct weft_traffic made = weft_coll_plan (&comm->shape, p->op[op].kind, weft_op_bytes (p, op),
-                                               plan->job.stack.collective_base_latency);
+    struct weft_traffic made =
+        weft_plan_traffic (plan, &comm->shape, p->op[op].kind, weft_op_shape (p, op));
     known = g_memdup2 (&made, sizeof made);
     g_hash_table_insert (comm->traffic, g_memdup2 (&key, sizeof key), known);
   }

@@ -58,12 +58,12 @@ sim_gpu_close (struct sim *x)
 static double *
 make_prefix (const struct sim *x, const weft_program *p, uint32_t sms_taken)
 {
-  const struct weft_job *job = &x->base.plan->job;
+  struct weft_cost cost = weft_plan_cost (x->base.plan);
   uint32_t n = p->lane_n[WEFT_LANE_GPU];
   double *prefix = g_new (double, n + 1);
   g_autofree double *seconds = g_new (double, p->n_op + 1);
 
-  weft_cost_program (&job->cluster, &job->stack, p, sms_taken, seconds);
+  weft_cost_program (&cost, p, sms_taken, seconds);
   prefix[0] = 0;
   for (uint32_t i = 0; i < n; i++)
     prefix[i + 1] = prefix[i] + seconds[p->lane_ops[WEFT_LANE_GPU][i]];

@@ -136,6 +136,7 @@ static inline void
 made_role (weft_plan *plan, uint32_t role, weft_builder *b)
 {
   weft_program *p = weft_builder_freeze (b);
+  struct weft_cost cost = weft_plan_cost (plan);
   double *seconds = g_new (double, p->n_op + 1);
 
   plan->role[role] = p;
@@ -143,8 +144,7 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   for (uint32_t op = 0; op < p->n_op; op++)
     seconds[op] =
         weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE
-            ? weft_cost_kernel (&plan->job.cluster, &plan->job.stack, p->op[op].kind,
-                                weft_op_shape (p, op), 0)
+            ? weft_cost_kernel (&cost, p->op[op].kind, weft_op_shape (p, op), 0)
             : weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
   weft_memory_plan (p, seconds, &plan->memory[role]);
 }

@@ -32,6 +32,7 @@ static const struct {
   { "job", TABLES },       { "model", TABLES },     { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
   { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
+  { "cost_table", PASSES },
   { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM },
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
