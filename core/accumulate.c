@@ -3,9 +3,9 @@
  *   fused      kernels add into the flat gradient buffer
  *   not fused  kernels leave a gradient of the parameter's own type and a second kernel adds it
  *              (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
- *   canonical  every microbatch is a leaf of the tree of fold.h; a node is added to its sibling as
- *              soon as both are there.  The first leaf lies in the flat buffer, the others in
- *              buffers that live until they are added. */
+ *   canonical  fused or not, every microbatch is a leaf of the tree of fold.h in the gradients' own
+ *              type; a node is added to its sibling as soon as both are there.  The first leaf lies
+ *              in the flat buffer, the others in buffers that live until they are added. */
 #include "core/fold.h"
 #include "core/step.h"
 
@@ -56,12 +56,12 @@ leaf_buffer (struct weft_step *s, const struct weft_sum *sum)
 static struct weft_use
 begin (struct weft_step *s, struct weft_sum *sum)
 {
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
-  uint32_t buf = !fused         ? weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, sum->n, "grad")
-                 : s->canonical ? leaf_buffer (s, sum)
-                                : sum->main;
-
-  return (struct weft_use){ .buf = buf, .read = fused && !s->canonical, .write = 1 };
+  if (s->canonical)
+    return (struct weft_use) WEFT_W (leaf_buffer (s, sum));
+  if (s->strategy->gradient_accumulation_fusion)
+    return (struct weft_use) WEFT_RW (sum->main);
+  return (struct weft_use) WEFT_W (
+      weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, sum->n, "grad"));
 }
 
 static void
@@ -124,21 +124,10 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
 static void
 end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
-  gboolean fused = s->strategy->gradient_accumulation_fusion;
-
-  if (!s->canonical) {
-    if (!fused)
-      emit_add (s, sum->main, grad.buf, sum->n, s->dtype);
-    return;
-  }
-  struct node leaf = { s->at.micro, 1, grad.buf };
-  if (!fused) {
-    struct weft_shape shape = WEFT_SHAPE (s->dtype, sum->n);
-    shape.out_dtype = s->grad_dtype;
-    leaf.buf = leaf_buffer (s, sum);
-    weft_emit (s, WEFT_OP_CAST, "leaf", shape, WEFT_USES (WEFT_R (grad.buf), WEFT_W (leaf.buf)));
-  }
-  add_leaf (s, sum, leaf);
+  if (s->canonical)
+    add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
+  else if (grad.buf != sum->main)
+    emit_add (s, sum->main, grad.buf, sum->n, s->dtype);
 }
 
 struct weft_use

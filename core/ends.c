@@ -42,6 +42,7 @@ weft_ends_load (struct weft_step *s, uint32_t micro)
   struct weft_op at = s->at;
 
   s->at.micro = micro;
+  s->at.phase = WEFT_PHASE_FORWARD;
   if (weft_step_is_first (s))
     s->saved_end[micro].ids = load (s, "ids");
   if (weft_step_is_last (s))

@@ -6,6 +6,7 @@
  * dependencies.  From them it computes which ops have ended when an op starts, and compares that
  * with what pairs of uses ask for: all O(n^2) of them, one by one. */
 #include "core/check.h"
+#include "mutant.h"
 #include "random_job.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,42 +42,11 @@ static const char *const jobs[] = {
 
 /* ------------------------------------------------------------------- copies */
 
-static weft_program *
-copy (const weft_program *p)
-{
-  weft_program *q = g_new0 (weft_program, 1);
-
-  *q = *p;
-  q->op = g_memdup2 (p->op, (p->n_op + 1) * sizeof *p->op);
-  q->deps = g_memdup2 (p->deps, p->op[p->n_op].deps * sizeof *p->deps);
-  q->uses = g_memdup2 (p->uses, p->op[p->n_op].uses * sizeof *p->uses);
-  q->buf = g_memdup2 (p->buf, p->n_buf * sizeof *p->buf);
-  q->shape = g_memdup2 (p->shape, p->n_shape * sizeof *p->shape);
-  q->param = g_memdup2 (p->param, p->n_param * sizeof *p->param);
-  q->name = g_strdupv (p->name);
-  q->pos = NULL;
-  memset (q->lane_ops, 0, sizeof q->lane_ops);
-  weft_program_index (q);
-  return q;
-}
-
-static weft_program *
-without_edge (const weft_program *p, uint32_t op, uint32_t edge)
-{
-  weft_program *q = copy (p);
-  uint32_t n = p->op[p->n_op].deps;
-
-  memmove (&q->deps[edge], &q->deps[edge + 1], (n - edge - 1) * sizeof *q->deps);
-  for (uint32_t i = op + 1; i <= q->n_op; i++)
-    q->op[i].deps--;
-  return q;
-}
-
 /* Nobody waits for the op that is gone, and it uses nothing. */
 static weft_program *
 without_op (const weft_program *p, uint32_t gone)
 {
-  weft_program *q = copy (p);
+  weft_program *q = weft_mutant_copy (p);
   uint32_t deps = 0, uses = 0, n = 0;
 
   for (uint32_t i = 0; i <= p->n_op; i++) {
@@ -424,7 +394,7 @@ remove_each_edge (const weft_plan *plan, uint32_t role, void *user)
   for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
       g_autoptr (GError) error = NULL;
-      g_autoptr (weft_program) q = without_edge (p, op, d);
+      g_autoptr (weft_program) q = weft_mutant_without_edge (p, op, d);
       gboolean harmless = ordered_as_asked (q, &asked);
       if (proved (q, &error) != harmless)
         fail_msg ("role %u without op %u before op %u: the judge says %s, the check %s", role,
@@ -481,7 +451,7 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
     g_autoptr (GError) error = NULL;
     if (!p->uses[u].write || p->uses[u].buf == WEFT_NO_BUF)
       continue;
-    g_autoptr (weft_program) q = copy (p);
+    g_autoptr (weft_program) q = weft_mutant_copy (p);
     q->uses[u].write = 0;
     if (agree (q, user, &error))
       assert_non_null (strstr (error->message, "before anything wrote it"));
@@ -511,7 +481,7 @@ overlap_buffers (const weft_plan *plan, uint32_t role, void *user)
     if (a->base != WEFT_NO_BUF || b->base != WEFT_NO_BUF || !a->bytes || !b->bytes ||
         a->first > b->last || b->first > a->last)
       continue;
-    g_autoptr (weft_program) q = copy (p);
+    g_autoptr (weft_program) q = weft_mutant_copy (p);
     q->buf[i].offset = b->offset;
     assert_true (agree (q, user, &error));
     assert_non_null (strstr (error->message, "takes the place of buffer"));
@@ -540,7 +510,7 @@ shift_each_view (const weft_plan *plan, uint32_t role, void *user)
       uint64_t step = weft_dtype_bytes (p->buf[i].dtype);
       if (p->buf[i].base == WEFT_NO_BUF || p->buf[i].offset < step)
         continue;
-      g_autoptr (weft_program) q = copy (p);
+      g_autoptr (weft_program) q = weft_mutant_copy (p);
       q->buf[i].offset = way ? p->buf[i].offset - step : 0;
       if (agree (q, user, &error))
         assert_non_null (strstr (error->message, ": a race"));
@@ -591,7 +561,7 @@ swap_transfers (const weft_plan *plan, uint32_t role, void *user)
     uint32_t n = list_transfers (plan, role, kind, op);
     for (uint32_t i = 0; i + 1 < n; i++) {
       g_autoptr (GError) error = NULL;
-      g_autoptr (weft_program) q = copy (p);
+      g_autoptr (weft_program) q = weft_mutant_copy (p);
       uint16_t micro = q->op[op[i]].micro;
       q->op[op[i]].micro = q->op[op[i + 1]].micro;
       q->op[op[i + 1]].micro = micro;
@@ -626,7 +596,7 @@ change_collectives (const weft_plan *plan, uint32_t role, void *user)
     if (plan->n_roles == 1 || weft_op_info[p->op[op].kind].class != WEFT_CLASS_COLLECTIVE ||
         p->op[op].group == WEFT_GROUP_DP)
       continue;
-    g_autoptr (weft_program) q = copy (p);
+    g_autoptr (weft_program) q = weft_mutant_copy (p);
     q->op[op].kind = WEFT_OP_BROADCAST;
     assert_false (roles_proved (plan, q, &error));
     assert_names (error->message, q, op);
@@ -653,7 +623,7 @@ resize_transfers (const weft_plan *plan, uint32_t role, void *user)
     g_autoptr (GError) error = NULL;
     if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_P2P)
       continue;
-    g_autoptr (weft_program) q = copy (p);
+    g_autoptr (weft_program) q = weft_mutant_copy (p);
     q->shape = g_renew (struct weft_shape, q->shape, ++q->n_shape);
     q->shape[q->n_shape - 1] = *weft_op_shape (p, op);
     q->shape[q->n_shape - 1].dim[0] += 1;

@@ -1,0 +1,32 @@
+/* real_run.h - a few real steps of a job from words, and everything they left behind.
+ *
+ * Tokens are drawn from a fixed seed, weights from weft_state_init(), so what two runs leave can be
+ * compared bit for bit whatever their strategies. */
+#pragma once
+#include "core/exec.h"
+
+#define REAL_RUN_MOST_STEPS 8
+
+struct real_run {
+  const char *words; /* of the job, random_job.h */
+  uint32_t steps;
+  uint64_t stress;   /* seed, 0: threads */
+  uint32_t threads;  /* per rank */
+  gboolean poison;
+};
+
+struct real_result {
+  double loss[REAL_RUN_MOST_STEPS], norm[REAL_RUN_MOST_STEPS], eval_loss;
+  uint64_t gradients, weights, moments; /* hashes over all global tensors */
+};
+
+/* Fails the test when the job is refused or a step is. */
+struct real_result weft_test_run (const struct real_run *run);
+
+/* The same on a plan of the caller's, which may be damaged: FALSE when the executor gives up. */
+gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
+                             struct real_result *result, GError **error);
+
+/* Losses, norms and all tensors. */
+gboolean weft_test_same_bits (const struct real_result *a, const struct real_result *b,
+                              uint32_t steps);

@@ -1,0 +1,189 @@
+/* Real steps: whatever the strategy, loss, norm, gradients, weights and moments are those of one
+ * rank, bit for bit. */
+#include "exec_cpu/exec_cpu.h"
+#include "exec_sim/exec_sim.h"
+#include "tests/random_job.h"
+#include "tests/real_run.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define STEPS 3
+
+/* Models small enough for hundreds of runs. */
+static const char *const models[] = {
+  "model=gpt2-nano seq_length=16 global_batch_size=8",
+  "model=gpt2-nano seq_length=16 global_batch_size=8 "
+  "share_embeddings_and_output_weights=false",
+  "model=llama-nano seq_length=16 global_batch_size=8",
+  "model=llama-nano seq_length=16 global_batch_size=8 "
+  "share_embeddings_and_output_weights=true qk_layernorm=true",
+};
+
+static const char *const precisions[] = {
+  "precision=fp32",
+  "precision=bf16 grad_reduce_in_fp32=true",
+  "precision=bf16",
+};
+
+static const char *const strategies[] = {
+  "gpus=2",
+  "gpus=4",
+  "gpus=8",
+  "gpus=1 micro_batch_size=2",
+  "gpus=1 micro_batch_size=8",
+  "gpus=2 micro_batch_size=4",
+  "gpus=1 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+  "gpus=2 recompute_granularity=full recompute_method=block recompute_num_layers=3",
+  "gpus=2 overlap_grad_reduce=true bucket_size=20000",
+  "gpus=8 overlap_grad_reduce=true bucket_size=1",
+  "gpus=2 average_in_collective=true",
+  "gpus=2 use_distributed_optimizer=true",
+  "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=30000",
+  "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+  "bucket_size=10000",
+  "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+  "pad_buckets_for_high_nccl_busbw=true",
+  "gpus=2 pipeline_model_parallel_size=2",
+  "gpus=4 pipeline_model_parallel_size=4",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=gpipe",
+  "gpus=2 pipeline_model_parallel_size=2 pipeline_schedule=gpipe micro_batch_size=2",
+  "gpus=4 pipeline_model_parallel_size=2 overlap_grad_reduce=true",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "overlap_param_gather=true bucket_size=20000",
+  "gpus=8 pipeline_model_parallel_size=4 recompute_granularity=full recompute_method=uniform "
+  "recompute_num_layers=1",
+  "gpus=8 pipeline_model_parallel_size=8 micro_batch_size=1 "
+  "deallocate_pipeline_outputs=true",
+};
+
+static struct real_result
+run_words (const char *model, const char *precision, const char *strategy, struct real_run run)
+{
+  g_autofree char *words = g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
+
+  run.words = words;
+  run.steps = STEPS;
+  return weft_test_run (&run);
+}
+
+static void
+every_strategy_gives_the_bits_of_one_rank (void **state)
+{
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
+      struct real_result one = run_words (models[m], precisions[p], "gpus=1",
+                                          (struct real_run){ 0 });
+      assert_true (isfinite (one.loss[STEPS - 1]) && one.loss[STEPS - 1] < one.loss[0]);
+      for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++) {
+        struct real_result other =
+            run_words (models[m], precisions[p], strategies[s],
+                       (struct real_run){ .poison = TRUE, .threads = s % 3 == 0 ? 2 : 1 });
+        if (!weft_test_same_bits (&one, &other, STEPS))
+          fail_msg ("%s %s %s: loss %.17g, of one rank %.17g; norm %.17g and %.17g; gradients %s; "
+                    "weights %s; moments %s; eval %.17g and %.17g",
+                    models[m], precisions[p], strategies[s], other.loss[0], one.loss[0],
+                    other.norm[0], one.norm[0], other.gradients == one.gradients ? "same" : "other",
+                    other.weights == one.weights ? "same" : "other",
+                    other.moments == one.moments ? "same" : "other", other.eval_loss,
+                    one.eval_loss);
+      }
+    }
+}
+
+/* In canonical order every microbatch leaves a gradient of its own, fused or not. */
+static void
+fused_accumulation_makes_no_difference_in_canonical_order (void **state)
+{
+  static const char fused[] = "precision=bf16 gradient_accumulation_fusion=true",
+                    unfused[] = "precision=bf16 gradient_accumulation_fusion=false";
+  struct real_result one = run_words (models[0], fused, "gpus=1", (struct real_run){ 0 });
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s += 4) {
+    struct real_result other = run_words (models[0], unfused, strategies[s],
+                                          (struct real_run){ 0 });
+    assert_true (weft_test_same_bits (&one, &other, STEPS));
+  }
+}
+
+static void
+fifty_random_interleavings_give_the_same_bits (void **state)
+{
+  static const char *const some[] = {
+    "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+    "bucket_size=10000",
+    "gpus=4 pipeline_model_parallel_size=2 overlap_grad_reduce=true bucket_size=10000",
+  };
+  (void) state;
+  for (unsigned m = 0; m < 3; m += 2)
+    for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
+      struct real_result one = run_words (models[m], "precision=fp32", "gpus=1",
+                                          (struct real_run){ 0 });
+      for (uint64_t seed = 1; seed <= 50; seed++) {
+        struct real_result other =
+            run_words (models[m], "precision=fp32", some[s],
+                       (struct real_run){ .stress = seed, .poison = TRUE });
+        if (!weft_test_same_bits (&one, &other, STEPS))
+          fail_msg ("%s %s: seed %u changes the bits", models[m], some[s], (unsigned) seed);
+      }
+    }
+}
+
+/* Fast order rounds differently on other ranks, and still means the same. */
+static void
+fast_order_is_close_and_the_same_every_time (void **state)
+{
+  static const char *const some[] = {
+    "gpus=1", "gpus=3 global_batch_size=12", "gpus=4", "gpus=4 pipeline_model_parallel_size=2",
+    "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
+    "gpus=2 micro_batch_size=2 gradient_accumulation_fusion=false",
+    "gpus=2 average_in_collective=true",
+  };
+  (void) state;
+  struct real_result one = run_words (models[0], "precision=fp32", "gpus=1",
+                                      (struct real_run){ 0 });
+  for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
+    g_autofree char *words = g_strconcat (some[s], " reduction_order=fast", NULL);
+    struct real_result a = run_words (models[0], "precision=fp32", words,
+                                      (struct real_run){ .poison = TRUE });
+    struct real_result b = run_words (models[0], "precision=fp32", words,
+                                      (struct real_run){ .stress = 3 });
+    assert_true (weft_test_same_bits (&a, &b, STEPS));
+    if (strstr (some[s], "batch"))
+      continue;
+    for (int i = 0; i < STEPS; i++) {
+      assert_true (fabs (a.loss[i] - one.loss[i]) < 1e-4 * one.loss[i]);
+      assert_true (fabs (a.norm[i] - one.norm[i]) < 1e-3 * one.norm[i]);
+    }
+  }
+}
+
+static void
+more_ranks_than_cores_do_not_get_stuck (void **state)
+{
+  (void) state;
+  struct real_result many = run_words ("model=llama-nano seq_length=8 global_batch_size=64",
+                                       "precision=fp32", "gpus=64", (struct real_run){ 0 });
+  struct real_result one = run_words ("model=llama-nano seq_length=8 global_batch_size=64",
+                                      "precision=fp32", "gpus=1 micro_batch_size=16",
+                                      (struct real_run){ 0 });
+  assert_true (weft_test_same_bits (&one, &many, STEPS));
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (every_strategy_gives_the_bits_of_one_rank),
+    cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),
+    cmocka_unit_test (fifty_random_interleavings_give_the_same_bits),
+    cmocka_unit_test (fast_order_is_close_and_the_same_every_time),
+    cmocka_unit_test (more_ranks_than_cores_do_not_get_stuck),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}

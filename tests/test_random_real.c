@@ -1,0 +1,117 @@
+/* Random legal jobs, really run: the memory that was planned, the ops that were simulated, and in
+ * canonical order the bits of one rank. */
+#include "exec_cpu/exec_cpu.h"
+#include "exec_sim/exec_sim.h"
+#include "tests/random_job.h"
+#include "tests/real_run.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define JOBS 200
+#define MOST_RANKS 12
+#define MOST_PARAMETERS 600000
+#define MOST_TOKENS 6000
+
+/* Clusters do not matter to numbers: all jobs run on this machine. */
+static char *
+small_job (GRand *rand, struct weft_job *job)
+{
+  for (;;) {
+    g_autofree char *drawn = weft_random_job (rand);
+    g_autoptr (GError) error = NULL;
+    if (!weft_test_job (drawn, job, &error) || job->cluster.n_gpus > MOST_RANKS ||
+        weft_model_parameters (&job->model) > MOST_PARAMETERS ||
+        job->train.global_batch_size * job->model.seq_length > MOST_TOKENS)
+      continue;
+    return g_steal_pointer (&drawn);
+  }
+}
+
+/* Every op of every rank has a date in both, and no buffer is larger or smaller than planned. */
+static void
+check_against_simulation (const char *words, const weft_plan *plan)
+{
+  g_autoptr (GError) error = NULL;
+  uint64_t n = (uint64_t) plan->job.train.global_batch_size * (plan->job.model.seq_length + 1);
+  g_autofree int32_t *tokens = g_new0 (int32_t, n);
+  struct weft_control control = { .step = 1, .tokens = tokens, .beta1 = 0.9, .beta2 = 0.9,
+                                  .epsilon = 1e-8, .clip_grad = 1 };
+  struct weft_exec_options options = { .control = &control, .unfolded = TRUE };
+  g_autoptr (weft_timeline) sim = weft_exec_run (&weft_exec_sim, plan, &options, &error);
+  weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
+
+  if (!sim || !x)
+    fail_msg ("%s: %s", words, error->message);
+  g_autoptr (weft_timeline) real = weft_exec_step (x, &error);
+  if (!real)
+    fail_msg ("%s: %s", words, error->message);
+  assert_int_equal (real->n, sim->n);
+  for (uint32_t row = 0; row < real->n; row++) {
+    uint32_t role = real->role[row];
+    const struct weft_memory *memory = &plan->memory[role];
+    assert_int_equal (real->rank[row], sim->rank[row]);
+    assert_int_equal (x->allocated[row],
+                      memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC]);
+    for (uint32_t op = 0; op < plan->role[role]->n_op; op++) {
+      assert_true (isfinite (sim->begin[row][op]) && isfinite (sim->end[row][op]));
+      assert_true (real->begin[row][op] <= real->end[row][op]);
+    }
+  }
+  weft_exec_cpu.close (x);
+}
+
+static void
+check_against_one_rank (const char *words)
+{
+  g_autofree char *alone =
+      g_strconcat (words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
+                   " use_distributed_optimizer=false overlap_param_gather=false",
+                   " overlap_grad_reduce=false recompute_granularity=none", NULL);
+  struct real_result many = weft_test_run (&(struct real_run){
+      .words = words, .steps = 2, .poison = TRUE });
+  struct real_result shuffled = weft_test_run (&(struct real_run){
+      .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
+  struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
+
+  if (!weft_test_same_bits (&one, &many, 2))
+    fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,
+              many.loss[0], many.norm[0], one.loss[0], one.norm[0],
+              many.gradients == one.gradients ? "same" : "other");
+  if (!weft_test_same_bits (&one, &shuffled, 2))
+    fail_msg ("%s: another interleaving gives other bits", words);
+}
+
+static void
+random_jobs_run_as_planned_and_simulated (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (2026);
+  uint32_t canonical = 0;
+
+  (void) state;
+  for (int i = 0; i < JOBS; i++) {
+    struct weft_job job;
+    g_autofree char *words = small_job (rand, &job);
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+    check_against_simulation (words, plan);
+    if (job.train.reduction_order != WEFT_ORDER_CANONICAL ||
+        job.train.global_batch_size & (job.train.global_batch_size - 1))
+      continue;
+    check_against_one_rank (words);
+    canonical++;
+  }
+  print_message ("%d jobs, %u of them in canonical order\n", JOBS, canonical);
+  assert_true (canonical > JOBS / 10);
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (random_jobs_run_as_planned_and_simulated),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
