@@ -103,13 +103,13 @@ values_of (const struct weft_job *job, unsigned section)
   return (const union weft_value *) (const void *) ((const char *) job + sections[section].values);
 }
 
-/* Takes both texts. */
+/* Takes both texts; a job made by hand may have none. */
 static void
 add_setting (weft_compare *c, const char *section, const char *name, char *a, char *b)
 {
   const struct weft_compare_setting setting = { section, name, { a, b } };
 
-  if (strcmp (a, b) != 0) {
+  if (g_strcmp0 (a, b) != 0) {
     g_array_append_val (c->setting, setting);
     return;
   }
