@@ -88,7 +88,9 @@ weft_sink_quote (GString *out, const char *text)
 {
   g_string_append_c (out, '"');
   for (; *text; text++)
-    if ((unsigned char) *text < ' ')
+    if (*text == '\n')
+      g_string_append (out, "\\n");
+    else if ((unsigned char) *text < ' ')
       g_string_append_printf (out, "\\u%04x", *text);
     else {
       if (*text == '"' || *text == '\\')

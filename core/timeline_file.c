@@ -197,7 +197,6 @@ read_array (JsonObject *object, const char *name, GError **error)
 /* ------------------------------------------------------------------------- rows */
 
 struct reader {
-  const char *name;
   JsonObject *root;
   JsonArray *rows;
   weft_plan *plan;
@@ -349,27 +348,20 @@ read_times (struct reader *r, uint32_t row, GError **error)
 /* ------------------------------------------------------------------------ whole */
 
 static gboolean
-read_plan (struct reader *r, GError **error)
+read_job (struct reader *r, struct weft_job *job, GError **error)
 {
-  g_autofree char *name = g_strdup_printf ("%s (job)", r->name);
   g_autoptr (weft_settings) settings = weft_settings_new ();
   const char *text;
-  struct weft_job job;
 
-  if (!read_text (r->root, "job", &text, error)) {
-    g_prefix_error (error, "%s: ", r->name);
+  if (!read_text (r->root, "job", &text, error))
     return FALSE;
-  }
-  g_autoptr (weft_conf) conf = weft_conf_parse (text, -1, name, error);
-  if (!conf)
-    return FALSE;
-  weft_settings_add_conf (settings, conf);
-  if (!weft_job_build (settings, &job, error)) {
-    g_prefix_error (error, "%s: the job of this timeline cannot be built again: ", r->name);
-    return FALSE;
-  }
-  r->plan = weft_plan_new (&job, error);
-  return r->plan != NULL;
+  g_autoptr (weft_conf) conf = weft_conf_parse (text, -1, "job", error);
+  if (conf)
+    weft_settings_add_conf (settings, conf);
+  if (conf && weft_job_build (settings, job, error))
+    return TRUE;
+  g_prefix_error (error, "the job in it cannot be built again: ");
+  return FALSE;
 }
 
 static gboolean
@@ -396,29 +388,17 @@ static gboolean
 read_document (struct reader *r, GError **error)
 {
   const char *schema;
+  struct weft_job job;
 
   if (!read_text (r->root, "schema", &schema, error))
     return FALSE;
   if (strcmp (schema, SCHEMA) != 0)
     return weft_bad_input (error, "schema: found \"%.60s\", wanted \"" SCHEMA "\"", schema);
   r->rows = read_array (r->root, "rows", error);
-  return r->rows != NULL;
-}
-
-static gboolean
-read_all (struct reader *r, GError **error)
-{
-  if (!read_document (r, error)) {
-    g_prefix_error (error, "%s: ", r->name);
+  if (!r->rows || !read_job (r, &job, error))
     return FALSE;
-  }
-  if (!read_plan (r, error)) /* names the file itself */
-    return FALSE;
-  if (!read_rows (r, error)) {
-    g_prefix_error (error, "%s: ", r->name);
-    return FALSE;
-  }
-  return TRUE;
+  r->plan = weft_plan_new (&job, error);
+  return r->plan && read_rows (r, error);
 }
 
 static gboolean
@@ -426,6 +406,8 @@ parse_json (JsonParser *parser, const char *text, gsize length, const char *name
 {
   g_autoptr (GError) found = NULL;
 
+  if (length == 0)
+    return weft_bad_input (error, "%s: found nothing, wanted a timeline", name);
   if (length > WEFT_TIMELINE_MOST_BYTES)
     return weft_bad_input (error, "%s: found more than %u MiB, wanted a timeline of at most that",
                            name, WEFT_TIMELINE_MOST_BYTES >> 20);
@@ -447,16 +429,17 @@ weft_timeline_parse (const char *text, gsize length, const char *name, weft_plan
                      weft_timeline **timeline, GError **error)
 {
   g_autoptr (JsonParser) parser = json_parser_new_immutable ();
-  struct reader r = { .name = name };
+  struct reader r = { 0 };
 
   if (!parse_json (parser, text, length, name, error))
     return FALSE;
   r.root = json_node_get_object (json_parser_get_root (parser));
-  gboolean ok = read_all (&r, error);
+  gboolean ok = read_document (&r, error);
   g_free (r.head.rank);
   g_free (r.head.role);
   g_free (r.head.stands_for);
   if (!ok) {
+    g_prefix_error (error, "%s: ", name);
     g_clear_pointer (&r.t, weft_timeline_free);
     g_clear_pointer (&r.plan, weft_plan_free);
     return FALSE;

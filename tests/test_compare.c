@@ -330,6 +330,8 @@ half_a_gzip_file_is_refused (void **state)
   assert_true (g_file_get_contents (path, &bytes, &length, NULL));
   assert_true (g_file_set_contents (path, bytes, length / 2, NULL));
   load_fails (path, "damaged gzip");
+  assert_true (g_file_set_contents (path, "", 0, NULL));
+  load_fails (path, "found nothing");
   g_unlink (path);
   load_fails (path, "No such file");
   step_free (&s);
