@@ -80,7 +80,8 @@ weft_timeline_save (const weft_plan *plan, const weft_timeline *t, const char *p
   if (t->n_ops > WEFT_TIMELINE_MOST_OPS)
     return weft_bad_input (
         error, "%s: a timeline of %u ranks has %" G_GUINT64_FORMAT " ops, wanted at most %u%s",
-        path, t->n, t->n_ops, WEFT_TIMELINE_MOST_OPS, t->folded ? "" : ": watch fewer ranks");
+        path, t->n, t->n_ops, WEFT_TIMELINE_MOST_OPS,
+        t->folded ? "" : ": watch fewer ranks, or take fewer microbatches");
   if (!weft_sink_open (&sink, path, error))
     return FALSE;
   write_head (sink.text, plan, t);

@@ -1,5 +1,5 @@
-/* Timelines as files, which must come back bit for bit or not at all, and what weft compare makes of
- * two of them. */
+/* Timelines as files, which must come back bit for bit or not at all, and what weft compare makes
+ * of two of them. */
 #include "core/compare.h"
 #include "core/timeline_file.h"
 #include "tests/made.h"
