@@ -277,7 +277,7 @@ by_difference (const void *a, const void *b)
   return x->role != y->role ? (x->role < y->role ? -1 : 1) : (x->op > y->op) - (x->op < y->op);
 }
 
-/* Of every op of every role the rank that differs most; ranks come in order, the first one stays. */
+/* Of every op of every role the rank that differs most; of equal ones the first that comes. */
 static void
 keep_worst (struct adder *add, const struct weft_compare_op *op)
 {
