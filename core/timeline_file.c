@@ -10,13 +10,28 @@
 
 #define SCHEMA "weft.timeline/1"
 
+/* ------------------------------------------------------------------------ times */
+
+static gboolean
+is_seconds (double value)
+{
+  return value >= 0 && value <= WEFT_TIMELINE_MOST_SECONDS;
+}
+
+/* Both ran or neither; a simulated clock may round an op without length to one that ends first. */
+static gboolean
+is_span (double begin, double end)
+{
+  return isnan (begin) == isnan (end) && !(begin - end > 1e-9 * end);
+}
+
 /* ---------------------------------------------------------------------- writing */
 
 static void
 append_seconds (GString *out, double seconds)
 {
   char text[G_ASCII_DTOSTR_BUF_SIZE];
-  g_string_append (out, isfinite (seconds) ? g_ascii_dtostr (text, sizeof text, seconds) : "null");
+  g_string_append (out, isnan (seconds) ? "null" : g_ascii_dtostr (text, sizeof text, seconds));
 }
 
 static void
@@ -72,16 +87,42 @@ write_head (GString *out, const weft_plan *plan, const weft_timeline *t)
   g_string_append (out, ",\n\"rows\":[");
 }
 
+static gboolean
+check_size (const weft_timeline *t, GError **error)
+{
+  if (t->n_ops <= WEFT_TIMELINE_MOST_OPS)
+    return TRUE;
+  return weft_bad_input (
+      error, "a timeline of %u ranks has %" G_GUINT64_FORMAT " ops, wanted at most %u%s", t->n,
+      t->n_ops, WEFT_TIMELINE_MOST_OPS,
+      t->folded ? "" : ": watch fewer ranks, or take fewer microbatches");
+}
+
+/* What could not be read is not written. */
+static gboolean
+check_times (const weft_plan *plan, const weft_timeline *t, GError **error)
+{
+  for (uint32_t row = 0; row < t->n; row++)
+    for (uint32_t op = 0; op < plan->role[t->role[row]]->n_op; op++) {
+      double begin = t->begin[row][op], end = t->end[row][op];
+      if (!is_span (begin, end) || (!isnan (begin) && !(is_seconds (begin) && is_seconds (end))))
+        return weft_bad_input (error,
+                               "rank %u, op %u: found begin %.9g and end %.9g, wanted seconds from "
+                               "0 to 1e9 in this order, or no number for both",
+                               t->rank[row], op, begin, end);
+    }
+  return TRUE;
+}
+
 gboolean
 weft_timeline_save (const weft_plan *plan, const weft_timeline *t, const char *path, GError **error)
 {
   weft_sink sink;
 
-  if (t->n_ops > WEFT_TIMELINE_MOST_OPS)
-    return weft_bad_input (
-        error, "%s: a timeline of %u ranks has %" G_GUINT64_FORMAT " ops, wanted at most %u%s",
-        path, t->n, t->n_ops, WEFT_TIMELINE_MOST_OPS,
-        t->folded ? "" : ": watch fewer ranks, or take fewer microbatches");
+  if (!check_size (t, error) || !check_times (plan, t, error)) {
+    g_prefix_error (error, "%s: ", path);
+    return FALSE;
+  }
   if (!weft_sink_open (&sink, path, error))
     return FALSE;
   write_head (sink.text, plan, t);
@@ -102,12 +143,6 @@ static const char *const wanted[] = {
   [SECONDS] = "seconds from 0 to 1e9",
   [ARRAY] = "an array",
 };
-
-static gboolean
-is_seconds (double value)
-{
-  return value >= 0 && value <= WEFT_TIMELINE_MOST_SECONDS;
-}
 
 static gboolean
 is_kind (JsonNode *node, enum kind kind)
@@ -318,13 +353,6 @@ read_time (JsonArray *times, uint32_t op, double *seconds)
     return FALSE;
   *seconds = json_node_get_double (node);
   return TRUE;
-}
-
-/* Both, or neither; a simulated clock may round an op without length to one that ends first. */
-static gboolean
-is_span (double begin, double end)
-{
-  return isnan (begin) == isnan (end) && !(begin - end > 1e-9 * end);
 }
 
 static gboolean

@@ -374,6 +374,25 @@ more_ops_than_a_reader_takes_are_not_written (void **state)
   step_free (&s);
 }
 
+static void
+times_that_no_reader_takes_are_not_written (void **state)
+{
+  const double bad[][2] = { { -1e-9, 1 }, { 1, 0.5 }, { 0, INFINITY }, { NAN, 1 }, { 1, 2e9 } };
+  struct step s = make_step (flat, &weft_exec_clock, FALSE);
+  g_autofree char *path = in_folder ("times.json");
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (bad); i++) {
+    g_autoptr (GError) error = NULL;
+    s.timeline->begin[0][6] = bad[i][0];
+    s.timeline->end[0][6] = bad[i][1];
+    assert_false (weft_timeline_save (s.plan, s.timeline, path, &error));
+    assert_non_null (strstr (error->message, "rank 0, op 6: found begin"));
+  }
+  assert_false (g_file_test (path, G_FILE_TEST_EXISTS));
+  step_free (&s);
+}
+
 /* ------------------------------------------------------------------ same program */
 
 static void
@@ -769,6 +788,7 @@ main (void)
     cmocka_unit_test (half_a_gzip_file_is_refused),
     cmocka_unit_test (a_job_whose_topology_is_gone_says_which),
     cmocka_unit_test (more_ops_than_a_reader_takes_are_not_written),
+    cmocka_unit_test (times_that_no_reader_takes_are_not_written),
     cmocka_unit_test (folded_and_unfolded_runs_share_every_op),
     cmocka_unit_test (sums_of_kernels_are_the_compute_time),
     cmocka_unit_test (a_kind_that_takes_twice_as_long_has_ratio_2_and_no_other_has),
