@@ -102,6 +102,9 @@ check_size (const weft_timeline *t, GError **error)
 static gboolean
 check_times (const weft_plan *plan, const weft_timeline *t, GError **error)
 {
+  if (!is_seconds (t->seconds) || !is_seconds (t->wall_seconds))
+    return weft_bad_input (error, "found a step of %.9g s, run in %.9g s, wanted 0 to 1e9",
+                           t->seconds, t->wall_seconds);
   for (uint32_t row = 0; row < t->n; row++)
     for (uint32_t op = 0; op < plan->role[t->role[row]]->n_op; op++) {
       double begin = t->begin[row][op], end = t->end[row][op];

@@ -25,7 +25,7 @@
 /* Seconds from 0 to this can be read. */
 #define WEFT_TIMELINE_MOST_SECONDS 1e9
 
-/* Refuses what weft_timeline_load() would: too many ops, times that are negative or run backwards. */
+/* Refuses what weft_timeline_load() would: too many ops, times that are negative or run back. */
 gboolean weft_timeline_save (const weft_plan *plan, const weft_timeline *timeline, const char *path,
                              GError **error);
 
