@@ -231,10 +231,16 @@ read_operand (struct reader *r, const char *word, GError **error)
 {
   if (*word == '-')
     return weft_bad_input (error, "unknown flag %s; flags begin with two dashes", word);
-  if (r->input->operand)
+  if (!r->input->operand)
+    r->input->operand = word;
+  else if (!r->page->two)
     return weft_bad_input (error, "found \"%s\" after \"%s\", wanted one %s at most", word,
                            r->input->operand, r->page->job ? "job file" : "name");
-  r->input->operand = word;
+  else if (r->input->second)
+    return weft_bad_input (error, "found \"%s\" after \"%s\" and \"%s\", wanted two files", word,
+                           r->input->operand, r->input->second);
+  else
+    r->input->second = word;
   return TRUE;
 }
 
@@ -253,8 +259,8 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
-static gboolean
-read_file (const char *path, weft_settings *settings, GError **error)
+gboolean
+weft_cli_job_file (const char *path, weft_settings *settings, GError **error)
 {
   if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))
     return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags",
@@ -269,7 +275,7 @@ collect (struct reader *r, GError **error)
   if (!r->page->job || r->input->help)
     return TRUE;
   r->input->settings = weft_settings_new ();
-  if (r->input->operand && !read_file (r->input->operand, r->input->settings, error))
+  if (r->input->operand && !weft_cli_job_file (r->input->operand, r->input->settings, error))
     return FALSE;
   char *const *part = (char *const *) r->settings->pdata;
   for (unsigned i = 0; i < r->settings->len; i += 4)

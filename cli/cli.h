@@ -4,6 +4,7 @@
  * weft_cli_read(), prints its answer to stdout and everything else to stderr, and returns an exit
  * status (core/error.h). */
 #pragma once
+#include "core/exec.h"
 #include "core/job.h"
 #include <json-glib/json-glib.h>
 
@@ -14,6 +15,8 @@
      "weft sim --model llama3-8b --topology dgx-h100 --nodes 4")                                   \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
+  X (compare, "two jobs or two timelines side by side, op by op",                                  \
+     "weft compare predicted.json measured.json")                                                  \
   X (memory, "what fills the memory of each stage, and what would make it fit",                    \
      "weft memory --model llama2-7b --topology dgx-h100")                                          \
   X (program, "print the program of a role, or the pipeline schedule",                             \
@@ -48,10 +51,12 @@ struct weft_cli_page {
   const struct weft_cli_flag *flags;
   unsigned n_flags;
   gboolean job; /* the operand is a job file and every setting of a job is a flag */
+  gboolean two; /* takes two operands */
 };
 
 struct weft_cli_input {
   const char *operand;     /* JOB or NAME; NULL when not given */
+  const char *second;      /* of pages that take two */
   gboolean json, help;     /* flags of every command */
   weft_settings *settings; /* of a job; NULL with help */
 };
@@ -70,8 +75,14 @@ int weft_cli_help (const struct weft_cli_page *page);
 /* The job that was read; its warnings go to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
 
+/* The settings of a job file that was named as an operand. */
+gboolean weft_cli_job_file (const char *path, weft_settings *settings, GError **error);
+
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
+
+/* The simulator that --executor names, sim when it is NULL. */
+const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 
 /* A whole number from lo on, for flags that take one. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,

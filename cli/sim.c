@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/exec.h"
 #include "core/report.h"
+#include "core/timeline_file.h"
 #include "core/trace.h"
 #include "exec_sim/exec_sim.h"
 #include <stdio.h>
@@ -17,15 +18,15 @@ static const char examples[] =
 
 /* What was asked for beside the job. */
 struct sim_ask {
-  const char *executor, *trace, *trace_ranks, *html;
+  const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
 };
 
 static const char *const executor_names[] = { "sim", "clock", NULL };
 static const struct weft_exec_ops *const executors[] = { &weft_exec_sim, &weft_exec_clock };
 
-static const struct weft_exec_ops *
-find_executor (const char *name, GError **error)
+const struct weft_exec_ops *
+weft_cli_executor (const char *name, GError **error)
 {
   for (unsigned i = 0; executor_names[i]; i++)
     if (!name || strcmp (name, executor_names[i]) == 0)
@@ -65,12 +66,21 @@ print_json (const weft_report *report)
   weft_cli_print_json (builder);
 }
 
+static gboolean
+write_files (const weft_plan *plan, const weft_timeline *timeline, const struct sim_ask *ask,
+             int64_t ranks, GError **error)
+{
+  if (ask->trace && !weft_trace_write (plan, timeline, ranks, ask->trace, error))
+    return FALSE;
+  return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
+}
+
 static int
 run (const weft_cli_input *input, const struct sim_ask *ask)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
-  const struct weft_exec_ops *executor = find_executor (ask->executor, &error);
+  const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
   int64_t ranks;
 
   if (!executor || !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
@@ -79,7 +89,7 @@ run (const weft_cli_input *input, const struct sim_ask *ask)
   if (!plan)
     return weft_cli_fail (error);
   g_autoptr (weft_timeline) timeline = weft_exec_run (executor, plan, &ask->options, &error);
-  if (!timeline || (ask->trace && !weft_trace_write (plan, timeline, ranks, ask->trace, &error)))
+  if (!timeline || !write_files (plan, timeline, ask, ranks, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
   if (ask->html && !weft_cli_html (report, ask->html, &error))
@@ -114,6 +124,10 @@ weft_cli_sim (int argc, char **argv)
       .value = "N",
       .text = &ask.trace_ranks,
       .doc = "only the first N ranks of it" },
+    { .name = "timeline",
+      .value = "FILE",
+      .text = &ask.timeline,
+      .doc = "write begin and end of every op for weft compare (.json or .json.gz)" },
     { .name = "html",
       .value = "FILE",
       .text = &ask.html,

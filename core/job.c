@@ -115,6 +115,16 @@ weft_settings_add (weft_settings *settings, const char *section, const char *key
   g_ptr_array_add (settings->list, setting);
 }
 
+void
+weft_settings_add_conf (weft_settings *settings, const weft_conf *conf)
+{
+  for (unsigned i = 0; i < conf->n_entry; i++) {
+    const struct weft_conf_entry *entry = &conf->entry[i];
+    g_autofree char *where = g_strdup_printf ("%s:%u", conf->name, entry->line);
+    weft_settings_add (settings, entry->section, entry->key, entry->value, where);
+  }
+}
+
 gboolean
 weft_settings_add_file (weft_settings *settings, const char *path, GError **error)
 {
@@ -122,11 +132,7 @@ weft_settings_add_file (weft_settings *settings, const char *path, GError **erro
 
   if (!conf)
     return FALSE;
-  for (unsigned i = 0; i < conf->n_entry; i++) {
-    const struct weft_conf_entry *entry = &conf->entry[i];
-    g_autofree char *where = g_strdup_printf ("%s:%u", path, entry->line);
-    weft_settings_add (settings, entry->section, entry->key, entry->value, where);
-  }
+  weft_settings_add_conf (settings, conf);
   return TRUE;
 }
 

@@ -50,6 +50,7 @@ weft_settings *weft_settings_new (void);
 void weft_settings_free (weft_settings *settings);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_settings, weft_settings_free)
 gboolean weft_settings_add_file (weft_settings *settings, const char *path, GError **error);
+void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 

@@ -1,90 +1,8 @@
 #include "core/trace.h"
 #include "core/error.h"
-#include <errno.h>
-#include <gio/gio.h>
-#include <glib/gstdio.h>
+#include "core/sink.h"
 #include <math.h>
 #include <string.h>
-
-/* ------------------------------------------------------------------------ sink */
-
-enum { CHUNK = 1 << 20 };
-
-/* Text on its way to a file; the first error stops it and stays. */
-struct sink {
-  FILE *file;
-  GConverter *gzip; /* NULL: plain */
-  GString *text;
-  const char *path;
-  GError *error;
-};
-
-static void
-sink_fail (struct sink *s)
-{
-  if (!s->error)
-    g_set_error (&s->error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: %s", s->path, g_strerror (errno));
-}
-
-static void
-sink_write (struct sink *s, const void *data, size_t n)
-{
-  if (!s->error && n && fwrite (data, 1, n, s->file) != n)
-    sink_fail (s);
-}
-
-static void
-sink_compress (struct sink *s, gboolean last)
-{
-  g_autofree char *out = g_malloc (CHUNK);
-  gsize at = 0, read, written;
-  GConverterResult result = G_CONVERTER_CONVERTED;
-
-  while (!s->error && (at < s->text->len || (last && result != G_CONVERTER_FINISHED))) {
-    result = g_converter_convert (s->gzip, s->text->str + at, s->text->len - at, out, CHUNK,
-                                  last ? G_CONVERTER_INPUT_AT_END : G_CONVERTER_NO_FLAGS, &read,
-                                  &written, &s->error);
-    if (s->error)
-      return;
-    at += read;
-    sink_write (s, out, written);
-  }
-}
-
-static void
-sink_flush (struct sink *s, gboolean last)
-{
-  if (s->gzip)
-    sink_compress (s, last);
-  else
-    sink_write (s, s->text->str, s->text->len);
-  g_string_truncate (s->text, 0);
-}
-
-static gboolean
-sink_open (struct sink *s, const char *path)
-{
-  s->path = path;
-  s->file = g_fopen (path, "wbe");
-  if (!s->file) {
-    sink_fail (s);
-    return FALSE;
-  }
-  s->text = g_string_sized_new (CHUNK + CHUNK / 8);
-  if (g_str_has_suffix (path, ".gz"))
-    s->gzip = G_CONVERTER (g_zlib_compressor_new (G_ZLIB_COMPRESSOR_FORMAT_GZIP, -1));
-  return TRUE;
-}
-
-static void
-sink_close (struct sink *s)
-{
-  sink_flush (s, TRUE);
-  if (fclose (s->file) != 0)
-    sink_fail (s);
-  g_clear_object (&s->gzip);
-  g_string_free (s->text, TRUE);
-}
 
 /* ----------------------------------------------------------------------- writer */
 
@@ -92,31 +10,15 @@ struct trace {
   const weft_plan *plan;
   const weft_timeline *t;
   uint32_t n_rows;
-  struct sink sink;
+  weft_sink sink;
   uint64_t n_event, n_arrow;
 };
-
-static void
-append_quoted (GString *out, const char *text)
-{
-  g_string_append_c (out, '"');
-  for (; *text; text++)
-    if ((unsigned char) *text < ' ')
-      g_string_append_printf (out, "\\u%04x", *text);
-    else {
-      if (*text == '"' || *text == '\\')
-        g_string_append_c (out, '\\');
-      g_string_append_c (out, *text);
-    }
-  g_string_append_c (out, '"');
-}
 
 /* The text that the next event is appended to. */
 static GString *
 event (struct trace *tr)
 {
-  if (tr->sink.text->len > CHUNK)
-    sink_flush (&tr->sink, FALSE);
+  weft_sink_spill (&tr->sink);
   g_string_append (tr->sink.text, tr->n_event++ ? ",\n" : "\n");
   return tr->sink.text;
 }
@@ -179,7 +81,7 @@ name_event (struct trace *tr, uint32_t rank, uint32_t thread, const char *what, 
   g_string_append_printf (
       out, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":", what, rank,
       thread);
-  append_quoted (out, name);
+  weft_sink_quote (out, name);
   g_string_append (out, "}}");
 }
 
@@ -274,7 +176,7 @@ write_slice (struct trace *tr, uint32_t row, uint32_t op)
   g_string_append_printf (out, "{\"ph\":\"X\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u,\"name\":",
                           categories[weft_op_info[p->op[op].kind].class], tr->t->rank[row],
                           thread_of (p, op));
-  append_quoted (out, label);
+  weft_sink_quote (out, label);
   append_time (out, "ts", begin);
   append_time (out, "dur", end - begin);
   append_args (out, p, op);
@@ -549,14 +451,8 @@ weft_trace_write (const weft_plan *plan, const weft_timeline *timeline, uint32_t
                       .t = timeline,
                       .n_rows = n_rows ? MIN (n_rows, timeline->n) : timeline->n };
 
-  if (!check_size (&tr, error))
+  if (!check_size (&tr, error) || !weft_sink_open (&tr.sink, path, error))
     return FALSE;
-  if (sink_open (&tr.sink, path)) {
-    write_all (&tr);
-    sink_close (&tr.sink);
-  }
-  if (!tr.sink.error)
-    return TRUE;
-  g_propagate_error (error, tr.sink.error);
-  return FALSE;
+  write_all (&tr);
+  return weft_sink_close (&tr.sink, error);
 }

@@ -118,10 +118,41 @@ every_command_has_help_with_examples (void **state)
 #define EXAMPLE(id, doc, example) example,
 static const char *const examples[] = { WEFT_CLI_COMMAND_LIST (EXAMPLE) };
 
+/* Files that examples name, in a folder of their own. */
+static char *
+enter_examples (void)
+{
+  static const char *const files[] = { "predicted.json", "measured.json" };
+  char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
+
+  assert_int_equal (g_chdir (folder), 0);
+  for (unsigned i = 0; i < G_N_ELEMENTS (files); i++) {
+    g_autofree char *words = g_strdup_printf ("sim " NANO "--timeline %s", files[i]);
+    accepted (words, "step time");
+  }
+  return folder;
+}
+
+static void
+leave_examples (char *folder, const char *before)
+{
+  g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
+  const char *name;
+
+  while ((name = g_dir_read_name (dir)))
+    g_unlink (name);
+  assert_int_equal (g_chdir (before), 0);
+  g_rmdir (folder);
+  g_free (folder);
+}
+
 /* 3 is an answer, too. */
 static void
 the_examples_of_the_list_work (void **state)
 {
+  g_autofree char *before = g_get_current_dir ();
+  char *folder = enter_examples ();
+
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (examples); i++) {
     struct answer a = weft (examples[i] + strlen ("weft "));
@@ -129,6 +160,7 @@ the_examples_of_the_list_work (void **state)
       fail_msg ("%s: status %d\n%s", examples[i], a.status, a.err);
     answer_free (&a);
   }
+  leave_examples (folder, before);
 }
 
 /* -------------------------------------------------------------------- bad input */
@@ -307,7 +339,8 @@ the_page_is_whole_in_itself_and_well_formed (void **state)
   g_autofree char *path = g_build_filename (folder, "r.html", NULL);
   g_autofree char *words =
       g_strdup_printf ("sim " NANO "--pipeline-model-parallel-size 2 --global-batch-size 8 "
-                       "--executor clock --html %s", path);
+                       "--executor clock --html %s",
+                       path);
   g_autofree char *text = NULL;
 
   (void) state;

@@ -1,0 +1,152 @@
+#include "cli/cli.h"
+#include "core/compare.h"
+#include "core/error.h"
+#include "core/exec.h"
+#include "core/timeline_file.h"
+#include <stdio.h>
+
+static const char examples[] = "  weft compare before.ini after.ini\n"
+                               "  weft sim job.ini --timeline predicted.json\n"
+                               "  weft sim job.ini --executor clock --timeline alone.json.gz\n"
+                               "  weft compare predicted.json alone.json.gz --top 20\n";
+
+/* Largest differences that are listed when nobody says how many. */
+enum { DEFAULT_TOP = 10, MOST_TOP = 10000 };
+
+struct compare_ask {
+  const char *executor, *top;
+};
+
+static gboolean
+is_timeline (const char *path)
+{
+  return g_str_has_suffix (path, ".json") || g_str_has_suffix (path, ".json.gz");
+}
+
+/* A job file is planned and simulated here and now. */
+static gboolean
+run_job (const char *path, const struct weft_exec_ops *executor, weft_plan **plan,
+         weft_timeline **timeline, GError **error)
+{
+  static const struct weft_exec_options options = { 0 };
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  struct weft_job job;
+
+  if (!weft_cli_job_file (path, settings, error) || !weft_job_build (settings, &job, error))
+    return FALSE;
+  weft_cli_warn (&job);
+  g_autoptr (weft_plan) made = weft_plan_new (&job, error);
+  *timeline = made ? weft_exec_run (executor, made, &options, error) : NULL;
+  if (!*timeline)
+    return FALSE;
+  *plan = g_steal_pointer (&made);
+  return TRUE;
+}
+
+static gboolean
+open_side (const char *path, const struct weft_exec_ops *executor, weft_plan **plan,
+           weft_timeline **timeline, GError **error)
+{
+  if (is_timeline (path))
+    return weft_timeline_load (path, plan, timeline, error);
+  return run_job (path, executor, plan, timeline, error);
+}
+
+static void
+print (const weft_compare *compare, gboolean json)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (GString) out = g_string_new (NULL);
+
+  if (json) {
+    weft_compare_to_json (compare, builder);
+    weft_cli_print_json (builder);
+    return;
+  }
+  weft_compare_print (compare, out);
+  fputs (out->str, stdout);
+}
+
+/* Plans outlive the timelines made of them. */
+struct side {
+  weft_plan *plan;
+  weft_timeline *timeline;
+};
+
+static void
+side_clear (struct side *side)
+{
+  g_clear_pointer (&side->timeline, weft_timeline_free);
+  g_clear_pointer (&side->plan, weft_plan_free);
+}
+typedef struct side compare_side;
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (compare_side, side_clear)
+
+static gboolean
+read_ask (const weft_cli_input *input, const struct compare_ask *ask, int64_t *top, GError **error)
+{
+  *top = DEFAULT_TOP;
+  if (!input->second)
+    return weft_bad_input (error, "found %s, wanted two job or timeline files: weft compare A B",
+                           input->operand ? "one file" : "no file");
+  if (!ask->top)
+    return TRUE;
+  if (!weft_cli_number ("top", ask->top, 0, top, error))
+    return FALSE;
+  *top = MIN (*top, MOST_TOP);
+  return TRUE;
+}
+
+static int
+run (const weft_cli_input *input, const struct compare_ask *ask)
+{
+  g_autoptr (GError) error = NULL;
+  g_auto (compare_side) a = { 0 }, b = { 0 };
+  const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
+  int64_t top;
+
+  if (!executor || !read_ask (input, ask, &top, &error) ||
+      !open_side (input->operand, executor, &a.plan, &a.timeline, &error) ||
+      !open_side (input->second, executor, &b.plan, &b.timeline, &error))
+    return weft_cli_fail (error);
+  const struct weft_compare_side left = { input->operand, a.plan, a.timeline },
+                                 right = { input->second, b.plan, b.timeline };
+  g_autoptr (weft_compare) compare = weft_compare_new (&left, &right, top);
+  print (compare, input->json);
+  return 0;
+}
+
+int
+weft_cli_compare (int argc, char **argv)
+{
+  struct compare_ask ask = { 0 };
+  const struct weft_cli_flag flags[] = {
+    { .name = "executor",
+      .value = "sim|clock",
+      .text = &ask.executor,
+      .doc = "that plays job files: SimGrid (default), or closed formulas" },
+    { .name = "top",
+      .value = "N",
+      .text = &ask.top,
+      .doc = "single ops to list, those that differ most first (10)" },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft compare A B [flags] [--json]",
+    .doc =
+        "Two jobs side by side, or a prediction and a measurement, op by op.  A and B are job\n"
+        "files, which are simulated, or timelines (.json, .json.gz) that --timeline wrote.\n"
+        "When both run the same program its ops are joined by rank and number; otherwise each\n"
+        "side is summed up alone.  A wait is the time from when lane order and dependencies let\n"
+        "an op start until it began.  --json prints one document (schema weft.compare/1).",
+    .examples = examples,
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+    .two = TRUE,
+  };
+  g_auto (weft_cli_input) input = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : run (&input, &ask);
+}
