@@ -1,0 +1,97 @@
+/* math.h - exp, tanh and log in fp32, as loops of additions and multiplications that the compiler
+ * turns into vectors; libm has neither the vectors nor the same bits on every machine.
+ *
+ * Errors, in units in the last place: weft_expf 2, weft_tanhf 3, weft_logf 1.  Subnormal results are
+ * right to within one unit too.  NaN gives NaN; exp(-inf) = 0, exp(inf) = inf, tanh(+-inf) = +-1,
+ * log(0) = -inf, log(inf) = inf, log of less than 0 is NaN. */
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t
+weft_float_bits (float f)
+{
+  uint32_t bits;
+  memcpy (&bits, &f, sizeof bits);
+  return bits;
+}
+
+static inline float
+weft_bits_float (uint32_t bits)
+{
+  float f;
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* 2^n for -126 <= n <= 127; n is modulo 2^32. */
+static inline float
+weft_power_of_two (uint32_t n)
+{
+  return weft_bits_float ((n + 127) << 23);
+}
+
+/* exp(x) = 2^n (1 + p): returns p, |p| < 0.42.  |x| < 2^21.  Adding 1.5 * 2^23 leaves the nearest
+ * integer in the low bits of a float.  ln 2 is in two parts, the first short enough that n times it
+ * is exact; the series is Taylor's, whose next term is below 2^-27 for |r| <= ln(2) / 2. */
+static inline float
+weft_exp_parts (float x, uint32_t *n)
+{
+  const float shift = 0x1.8p23f;
+  float shifted = x * 0x1.715476p0f + shift;
+  float whole = shifted - shift;
+  float r = (x - whole * 0x1.62e4p-1f) - whole * 0x1.7f7d1cp-20f;
+  float q = 1.0f / 720 + r * (1.0f / 5040);
+  q = 1.0f / 120 + r * q;
+  q = 1.0f / 24 + r * q;
+  q = 1.0f / 6 + r * q;
+  q = 0.5f + r * q;
+  *n = weft_float_bits (shifted) - weft_float_bits (shift);
+  return r + r * r * q;
+}
+
+/* The power of two is multiplied in halves: it may be 2^128 or less than 2^-126. */
+static inline float
+weft_expf (float x)
+{
+  float bounded = x > 89.0f ? 89.0f : x; /* exp(89) overflows, exp(-104) is 0 */
+  bounded = bounded < -104.0f ? -104.0f : bounded;
+  uint32_t n;
+  float p = weft_exp_parts (bounded, &n);
+  uint32_t half = (uint32_t) ((int32_t) n >> 1);
+  return (1.0f + p) * weft_power_of_two (half) * weft_power_of_two (n - half);
+}
+
+/* tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1, which has no cancellation near 0. */
+static inline float
+weft_tanhf (float x)
+{
+  uint32_t sign = weft_float_bits (x) & 0x80000000u;
+  float positive = weft_bits_float (weft_float_bits (x) ^ sign);
+  float bounded = positive > 10.0f ? 10.0f : positive; /* 1 - tanh(10) < 2^-25 */
+  uint32_t n;
+  float p = weft_exp_parts (2 * bounded, &n);
+  float power = weft_power_of_two (n);
+  float e = power * p + (power - 1);
+  return weft_bits_float (weft_float_bits (e / (e + 2)) | sign);
+}
+
+/* x = 2^n f with f in [sqrt(1/2), sqrt(2)), log f = 2 atanh((f - 1) / (f + 1)), in double: every
+ * float is a normal double. */
+static inline float
+weft_logf (float x)
+{
+  double d = x, f;
+  int64_t bits, half = INT64_C (0x3fe6a09e667f3bcd); /* sqrt(1/2) */
+  memcpy (&bits, &d, sizeof bits);
+  int64_t exponent = (bits - half) >> 52;
+  bits -= (int64_t) ((uint64_t) exponent << 52);
+  memcpy (&f, &bits, sizeof f);
+  double s = (f - 1) / (f + 1), z = s * s;
+  double series = 1 + z * (1.0 / 3 + z * (1.0 / 5 + z * (1.0 / 7 + z * (1.0 / 9 + z / 11))));
+  float log = (float) (2 * s * series + (double) (int32_t) exponent * 0x1.62e42fefa39efp-1);
+  log = x == 0 ? -INFINITY : log;
+  log = x < 0 ? NAN : log;
+  return x < INFINITY ? log : x;
+}
