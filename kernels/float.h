@@ -9,6 +9,15 @@
 
 #define WEFT_STRETCH 1024
 
+/* A function compiled for several vector widths; the machine's widest is taken when the program
+ * starts.  Nothing is contracted (-ffp-contract=off) and sums name their lanes, so that the bits are
+ * the same.  Sanitizers are not ready yet when that choice is made. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define WEFT_WIDE __attribute__ ((target_clones ("avx512f", "avx2", "default")))
+#else
+#define WEFT_WIDE
+#endif
+
 static inline float
 weft_bf16_float (uint16_t h)
 {
@@ -33,7 +42,14 @@ weft_bf16_round (float f)
 const float *weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n,
                           float *room);
 
-/* Stores n floats from element `first` on, rounded to the type. */
+/* Where floats for weft_store may be prepared: the array itself when it holds floats, else `room`. */
+static inline float *
+weft_target (void *data, enum weft_dtype dtype, uint64_t first, float *room)
+{
+  return dtype == WEFT_FP32 ? (float *) data + first : room;
+}
+
+/* Stores n floats from element `first` on, rounded to the type; nothing moves that is there. */
 void weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const float *value);
 
 /* What storing and reading again makes of n floats: the rounding of a canonical node. */

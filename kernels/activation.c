@@ -1,0 +1,299 @@
+/* GELU is the form with tanh that GPT-2 has (Hendrycks and Gimpel, arXiv 1606.08415), written with
+ * the logistic function: (1 + tanh u) / 2 = logistic (2 u).  SwiGLU: Shazeer, arXiv 2002.05202.
+ * Squared ReLU: So et al., arXiv 2109.08668. */
+#include "kernels/flat.h"
+#include "kernels/float.h"
+#include "kernels/math.h"
+#include "kernels/part.h"
+#include <math.h>
+
+#define TWICE_ROOT_2_PI 1.5957691216057308 /* 2 sqrt (2 / pi) */
+#define CUBIC 0.044715
+
+static uint64_t
+elements (const struct weft_kernel *k)
+{
+  return k->shape.dim[0] * k->shape.dim[1];
+}
+
+#define EXTENT(name)                                                                               \
+  uint64_t weft_extent_##name (const struct weft_kernel *k, uint32_t operand)                      \
+  {                                                                                                \
+    (void) operand;                                                                                \
+    return elements (k);                                                                           \
+  }
+EXTENT (gelu)
+EXTENT (gelu_bwd)
+EXTENT (relu2)
+EXTENT (relu2_bwd)
+EXTENT (add)
+
+uint64_t
+weft_extent_swiglu (const struct weft_kernel *k, uint32_t operand)
+{
+  return elements (k) * (operand == 0 ? 2 : 1);
+}
+
+uint64_t
+weft_extent_swiglu_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  return elements (k) * (operand == 1 ? 1 : 2);
+}
+
+/* logistic (z) and 1 - logistic (z), both without cancellation. */
+static inline void
+logistic (float z, float *yes, float *no)
+{
+  float e = weft_expf (z < 0 ? z : -z), more = 1 / (1 + e), less = e * more;
+  *yes = z < 0 ? less : more;
+  *no = z < 0 ? more : less;
+}
+
+WEFT_WIDE static void
+gelu (const void *with, float *const *at, uint64_t n)
+{
+  const float *x = at[0];
+  float *y = at[1];
+
+  (void) with;
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++) {
+    float z = (float) TWICE_ROOT_2_PI * (x[i] + (float) CUBIC * x[i] * x[i] * x[i]), yes, no;
+    logistic (z, &yes, &no);
+    y[i] = x[i] * yes;
+  }
+}
+
+WEFT_WIDE static void
+gelu_bwd (const void *with, float *const *at, uint64_t n)
+{
+  const float *x = at[0], *dy = at[1];
+  float *dx = at[2];
+
+  (void) with;
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++) {
+    float square = x[i] * x[i], yes, no;
+    logistic ((float) TWICE_ROOT_2_PI * (x[i] + (float) CUBIC * square * x[i]), &yes, &no);
+    float dz = (float) TWICE_ROOT_2_PI * (1 + 3 * (float) CUBIC * square);
+    dx[i] = dy[i] * (yes + x[i] * yes * no * dz);
+  }
+}
+
+WEFT_WIDE static void
+relu2 (const void *with, float *const *at, uint64_t n)
+{
+  const float *x = at[0];
+  float *y = at[1];
+
+  (void) with;
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++) {
+    float above = x[i] < 0 ? 0 : x[i];
+    y[i] = above * above;
+  }
+}
+
+WEFT_WIDE static void
+relu2_bwd (const void *with, float *const *at, uint64_t n)
+{
+  const float *x = at[0], *dy = at[1];
+  float *dx = at[2];
+
+  (void) with;
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++)
+    dx[i] = 2 * (x[i] < 0 ? 0 : x[i]) * dy[i];
+}
+
+WEFT_WIDE static void
+add (const void *with, float *const *at, uint64_t n)
+{
+  const float *a = at[0], *b = at[1];
+  float *y = at[2];
+
+  (void) with;
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++)
+    y[i] = a[i] + b[i];
+}
+
+#define FLAT(name, access)                                                                         \
+  void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts)                \
+  {                                                                                                \
+    weft_flat_run (k, &(struct weft_flat){ access, elements (k), name, NULL }, part, parts);       \
+  }
+FLAT (gelu, "rw")
+FLAT (gelu_bwd, "rrw")
+FLAT (relu2, "rw")
+FLAT (relu2_bwd, "rrw")
+FLAT (add, "rrw")
+
+/* ----------------------------------------------------------------------- swiglu */
+
+WEFT_WIDE static void
+swiglu (float *y, const float *gate, const float *up, uint64_t n)
+{
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++) {
+    float yes, no;
+    logistic (gate[i], &yes, &no);
+    y[i] = gate[i] * yes * up[i];
+  }
+}
+
+WEFT_WIDE static void
+swiglu_bwd (float *const to[2], const float *gate, const float *up, const float *dy, uint64_t n)
+{
+  float *dgate = to[0], *dup = to[1];
+
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++) {
+    float yes, no, g = gate[i], u = up[i], d = dy[i];
+    logistic (g, &yes, &no);
+    dgate[i] = d * u * yes * (1 + g * no);
+    dup[i] = d * g * yes;
+  }
+}
+
+/* n columns of a row, from c on. */
+static void
+swiglu_stretch (const struct weft_kernel *k, uint64_t row, uint64_t c, uint64_t n)
+{
+  const struct weft_operand *x = &k->operand[0], *out = &k->operand[1];
+  uint64_t columns = k->shape.dim[1], at = row * 2 * columns + c, to = row * columns + c;
+  float gate[WEFT_STRETCH], up[WEFT_STRETCH], room[WEFT_STRETCH];
+  float *y = weft_target (out->data, out->dtype, to, room);
+
+  swiglu (y, weft_floats (x->data, x->dtype, at, n, gate),
+          weft_floats (x->data, x->dtype, at + columns, n, up), n);
+  weft_store (out->data, out->dtype, to, n, y);
+}
+
+static void
+swiglu_bwd_stretch (const struct weft_kernel *k, uint64_t row, uint64_t c, uint64_t n)
+{
+  const struct weft_operand *x = &k->operand[0], *dy = &k->operand[1], *out = &k->operand[2];
+  uint64_t columns = k->shape.dim[1], at = row * 2 * columns + c;
+  float gate[WEFT_STRETCH], up[WEFT_STRETCH], d[WEFT_STRETCH], room[2][WEFT_STRETCH];
+  float *const to[2] = { weft_target (out->data, out->dtype, at, room[0]),
+                         weft_target (out->data, out->dtype, at + columns, room[1]) };
+
+  swiglu_bwd (to, weft_floats (x->data, x->dtype, at, n, gate),
+              weft_floats (x->data, x->dtype, at + columns, n, up),
+              weft_floats (dy->data, dy->dtype, row * columns + c, n, d), n);
+  weft_store (out->data, out->dtype, at, n, to[0]);
+  weft_store (out->data, out->dtype, at + columns, n, to[1]);
+}
+
+static void
+each_stretch (const struct weft_kernel *k, struct weft_range rows,
+              void (*run) (const struct weft_kernel *k, uint64_t row, uint64_t c, uint64_t n))
+{
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    for (uint64_t c = 0; c < k->shape.dim[1]; c += WEFT_STRETCH)
+      run (k, r, c, weft_least (k->shape.dim[1] - c, WEFT_STRETCH));
+}
+
+void
+weft_cpu_swiglu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  each_stretch (k, weft_part (k->shape.dim[0], 1, part, parts), swiglu_stretch);
+}
+
+void
+weft_cpu_swiglu_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  each_stretch (k, weft_part (k->shape.dim[0], 1, part, parts), swiglu_bwd_stretch);
+}
+
+/* -------------------------------------------------------------------- reference */
+
+static double
+ref_logistic (double z)
+{
+  return 1 / (1 + exp (-z));
+}
+
+void
+weft_ref_gelu (const struct weft_kernel *k)
+{
+  const double *x = k->operand[0].data;
+  double *y = k->operand[1].data;
+
+  for (uint64_t i = 0; i < elements (k); i++)
+    y[i] = x[i] / 2 * (1 + tanh (TWICE_ROOT_2_PI / 2 * (x[i] + CUBIC * x[i] * x[i] * x[i])));
+}
+
+void
+weft_ref_gelu_bwd (const struct weft_kernel *k)
+{
+  const double *x = k->operand[0].data, *dy = k->operand[1].data;
+  double *dx = k->operand[2].data;
+
+  for (uint64_t i = 0; i < elements (k); i++) {
+    double u = TWICE_ROOT_2_PI / 2 * (x[i] + CUBIC * x[i] * x[i] * x[i]);
+    double du = TWICE_ROOT_2_PI / 2 * (1 + 3 * CUBIC * x[i] * x[i]);
+    dx[i] = dy[i] * ((1 + tanh (u)) / 2 + x[i] / 2 * (1 - tanh (u) * tanh (u)) * du);
+  }
+}
+
+void
+weft_ref_swiglu (const struct weft_kernel *k)
+{
+  uint64_t n = k->shape.dim[1];
+
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
+    const double *gate = (double *) k->operand[0].data + r * 2 * n;
+    double *y = (double *) k->operand[1].data + r * n;
+    for (uint64_t i = 0; i < n; i++)
+      y[i] = gate[i] * ref_logistic (gate[i]) * gate[n + i];
+  }
+}
+
+void
+weft_ref_swiglu_bwd (const struct weft_kernel *k)
+{
+  uint64_t n = k->shape.dim[1];
+
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
+    const double *gate = (double *) k->operand[0].data + r * 2 * n;
+    const double *dy = (double *) k->operand[1].data + r * n;
+    double *dgate = (double *) k->operand[2].data + r * 2 * n;
+    for (uint64_t i = 0; i < n; i++) {
+      double s = ref_logistic (gate[i]);
+      dgate[i] = dy[i] * gate[n + i] * s * (1 + gate[i] * (1 - s));
+      dgate[n + i] = dy[i] * gate[i] * s;
+    }
+  }
+}
+
+void
+weft_ref_relu2 (const struct weft_kernel *k)
+{
+  const double *x = k->operand[0].data;
+  double *y = k->operand[1].data;
+
+  for (uint64_t i = 0; i < elements (k); i++)
+    y[i] = x[i] > 0 ? x[i] * x[i] : 0;
+}
+
+void
+weft_ref_relu2_bwd (const struct weft_kernel *k)
+{
+  const double *x = k->operand[0].data, *dy = k->operand[1].data;
+  double *dx = k->operand[2].data;
+
+  for (uint64_t i = 0; i < elements (k); i++)
+    dx[i] = x[i] > 0 ? 2 * x[i] * dy[i] : 0;
+}
+
+void
+weft_ref_add (const struct weft_kernel *k)
+{
+  const double *a = k->operand[0].data, *b = k->operand[1].data;
+  double *y = k->operand[2].data;
+
+  for (uint64_t i = 0; i < elements (k); i++)
+    y[i] = a[i] + b[i];
+}

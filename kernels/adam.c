@@ -1,0 +1,98 @@
+/* AdamW: the decay is applied to the weight itself, not to its gradient (Loshchilov and Hutter,
+ * arXiv 1711.05101), in the order of torch.optim.AdamW: decay, moments, step. */
+#include "kernels/flat.h"
+#include "kernels/float.h"
+#include <math.h>
+
+enum { GRAD, FACTOR, PARAM, MASTER, M, V };
+
+uint64_t
+weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == FACTOR ? 1 : k->shape.dim[0];
+}
+
+struct rates {
+  float factor, keep; /* of the gradient; of the weight, after its decay */
+  float beta1, beta2;
+  float new1, new2; /* 1 - beta1, 1 - beta2 */
+  float step;       /* lr / (1 - beta1^t) */
+  float unbias;     /* 1 / sqrt (1 - beta2^t) */
+  float epsilon;
+};
+
+static struct rates
+rates (const struct weft_kernel *k, float factor)
+{
+  const struct weft_control *c = k->control;
+  double t = (double) c->step;
+
+  return (struct rates){ .factor = factor,
+                         .keep = k->decay ? (float) (1 - c->lr * c->weight_decay) : 1,
+                         .beta1 = (float) c->beta1,
+                         .beta2 = (float) c->beta2,
+                         .new1 = (float) (1 - c->beta1),
+                         .new2 = (float) (1 - c->beta2),
+                         .step = (float) (c->lr / (1 - pow (c->beta1, t))),
+                         .unbias = (float) (1 / sqrt (1 - pow (c->beta2, t))),
+                         .epsilon = (float) c->epsilon };
+}
+
+WEFT_WIDE static void
+update (const void *with, float *const *at, uint64_t count)
+{
+  const struct rates r = *(const struct rates *) with;
+  const float *grad = at[GRAD];
+  float *weight = at[MASTER] ? at[MASTER] : at[PARAM], *m = at[M], *v = at[V];
+
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < count; i++) {
+    float g = grad[i] * r.factor;
+    m[i] = r.beta1 * m[i] + r.new1 * g;
+    v[i] = r.beta2 * v[i] + r.new2 * (g * g);
+    weight[i] = weight[i] * r.keep - r.step * (m[i] / (sqrtf (v[i]) * r.unbias + r.epsilon));
+  }
+}
+
+static void
+update_both (const void *with, float *const *at, uint64_t n)
+{
+  update (with, at, n);
+  memcpy (at[PARAM], at[MASTER], n * sizeof (float));
+}
+
+void
+weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const float *factor = k->operand[FACTOR].data;
+  struct rates r = rates (k, factor ? *factor : 1);
+  gboolean master = k->operand[MASTER].data != NULL;
+  struct weft_flat flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],
+                            master ? update_both : update, &r };
+
+  if (r.factor != 0)
+    weft_flat_run (k, &flat, part, parts);
+}
+
+/* -------------------------------------------------------------------- reference */
+
+void
+weft_ref_adam (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  const struct weft_control *c = k->control;
+  const double *grad = o[GRAD].data;
+  double factor = o[FACTOR].data ? *(const double *) o[FACTOR].data : 1;
+  double *param = o[PARAM].data, *weight = o[MASTER].data ? o[MASTER].data : param;
+  double *m = o[M].data, *v = o[V].data, t = (double) c->step;
+
+  for (uint64_t i = 0; i < k->shape.dim[0] && factor != 0; i++) {
+    double g = grad[i] * factor;
+    weight[i] -= k->decay ? c->lr * c->weight_decay * weight[i] : 0;
+    m[i] = c->beta1 * m[i] + (1 - c->beta1) * g;
+    v[i] = c->beta2 * v[i] + (1 - c->beta2) * g * g;
+    double m_hat = m[i] / (1 - pow (c->beta1, t)), v_hat = v[i] / (1 - pow (c->beta2, t));
+    weight[i] -= c->lr * m_hat / (sqrt (v_hat) + c->epsilon);
+    param[i] = weight[i];
+  }
+}

@@ -1,0 +1,257 @@
+/* Backward gathers the tokens of each vocabulary row instead of scattering tokens to rows: a row's
+ * sum is taken in one place and in token order. */
+#include "kernels/float.h"
+#include "kernels/part.h"
+#include "kernels/sums.h"
+
+/* Up to here the tokens with one id are linked, which takes 12 bytes of stack a token; beyond, they
+ * are looked for. */
+#define MOST_LINKED 32768
+#define NONE (-1)
+
+/* Columns of a share, so that shares have cache lines of their own. */
+#define GRAIN 32
+
+enum { IDS, TABLE, POSITIONS, Y };
+enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
+
+static uint64_t
+table_size (const struct weft_kernel *k, gboolean positions)
+{
+  int64_t rows = positions ? k->model->max_position_embeddings : k->model->vocab_size;
+  return (uint64_t) rows * k->shape.dim[1];
+}
+
+uint64_t
+weft_extent_embed (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == IDS ? k->shape.dim[0]
+         : operand == Y ? k->shape.dim[0] * k->shape.dim[1]
+                        : table_size (k, operand == POSITIONS);
+}
+
+uint64_t
+weft_extent_embed_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == BWD_IDS ? k->shape.dim[0]
+         : operand == DY    ? k->shape.dim[0] * k->shape.dim[1]
+                            : table_size (k, operand == DPOSITIONS);
+}
+
+void
+weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand;
+  const int32_t *ids = o[IDS].data;
+  uint64_t hidden = k->shape.dim[1], sequence = (uint64_t) k->model->seq_length;
+  struct weft_range tokens = weft_part (k->shape.dim[0], 1, part, parts);
+  float room[WEFT_STRETCH], y[WEFT_STRETCH];
+
+  for (uint64_t t = tokens.begin; t < tokens.end; t++)
+    for (uint64_t c = 0; c < hidden; c += WEFT_STRETCH) {
+      uint64_t n = weft_least (hidden - c, WEFT_STRETCH), row = (uint64_t) ids[t] * hidden;
+      const float *from = weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y);
+      if (o[POSITIONS].data) {
+        uint64_t at = t % sequence * hidden + c;
+        memmove (y, from, n * sizeof *y);
+        weft_sums_add (y, weft_floats (o[POSITIONS].data, o[POSITIONS].dtype, at, n, room), n);
+        from = y;
+      }
+      weft_store (o[Y].data, o[Y].dtype, t * hidden + c, n, from);
+    }
+}
+
+/* ------------------------------------------------------------ tokens of one row */
+
+/* How the next token of a row is found from one of its tokens. */
+struct chain {
+  const int32_t *ids;  /* the next one with the same id ... */
+  const int32_t *next; /* ... which stands here, or is looked for where this is NULL */
+  uint64_t stride;     /* without ids: so many tokens on */
+  uint64_t n;          /* tokens */
+};
+
+static uint64_t
+following (const struct chain *chain, uint64_t token)
+{
+  if (!chain->ids)
+    return token + chain->stride;
+  if (chain->next)
+    return chain->next[token] == NONE ? chain->n : (uint64_t) chain->next[token];
+  uint64_t t = token + 1;
+  while (t < chain->n && chain->ids[t] != chain->ids[token])
+    t++;
+  return t;
+}
+
+/* Fills next, and a slot for the first token of each id; n_slot is a power of two above n. */
+static void
+link_tokens (const int32_t *ids, uint64_t n, int32_t *next, int32_t *slot, uint32_t n_slot)
+{
+  for (uint32_t i = 0; i < n_slot; i++)
+    slot[i] = NONE;
+  for (uint64_t t = n; t-- > 0;) {
+    uint32_t at = (uint32_t) ids[t] * 0x9e3779b9u >> 8 & (n_slot - 1);
+    while (slot[at] != NONE && ids[slot[at]] != ids[t])
+      at = (at + 1) & (n_slot - 1);
+    next[t] = slot[at];
+    slot[at] = (int32_t) t;
+  }
+}
+
+/* --------------------------------------------------------------- sums of tokens */
+
+struct gather {
+  const struct weft_kernel *k;
+  const struct weft_operand *output;
+  struct weft_range columns;
+  struct chain chain;
+};
+
+static void
+sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_range columns)
+{
+  const struct weft_operand *dy = &g->k->operand[DY];
+  uint64_t tokens = g->chain.n, hidden = g->k->shape.dim[1], token = first;
+  uint64_t leaf = weft_sums_leaf_tokens (g->k, tokens), n = columns.end - columns.begin;
+  float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH], room[WEFT_STRETCH];
+  struct weft_sums sums = { .output = g->output,
+                            .room = stack,
+                            .n = n,
+                            .n_leaf = weft_sums_n_leaf (g->k, tokens),
+                            .rounds = g->k->canonical };
+
+  for (uint64_t begin = 0; begin < tokens; begin += leaf) {
+    uint64_t end = weft_least (begin + leaf, tokens);
+    if (token >= end) {
+      weft_sums_skip (&sums);
+      continue;
+    }
+    float *sum = weft_sums_leaf (&sums);
+    for (; token < end; token = following (&g->chain, token))
+      weft_sums_add (sum,
+                     weft_floats (dy->data, dy->dtype, token * hidden + columns.begin, n, room), n);
+    weft_sums_close (&sums);
+  }
+  weft_sums_store (&sums, at + columns.begin);
+}
+
+/* The gradient of one row of the table, from its first token on. */
+static void
+sum_row (const struct gather *g, uint64_t first, uint64_t row)
+{
+  for (uint64_t c = g->columns.begin; c < g->columns.end; c += WEFT_STRETCH)
+    sum_stretch (g, first, row * g->k->shape.dim[1],
+                 (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
+}
+
+static void
+sum_linked_rows (const struct gather *unlinked)
+{
+  int32_t next[MOST_LINKED], slot[2 * MOST_LINKED];
+  const int32_t *ids = unlinked->chain.ids;
+  struct gather g = *unlinked;
+  uint32_t n_slot = 2;
+
+  while (n_slot < 2 * g.chain.n)
+    n_slot *= 2;
+  link_tokens (ids, g.chain.n, next, slot, n_slot);
+  g.chain.next = next;
+  for (uint32_t i = 0; i < n_slot; i++)
+    if (slot[i] != NONE)
+      sum_row (&g, (uint64_t) slot[i], (uint64_t) ids[slot[i]]);
+}
+
+static void
+sum_sought_rows (const struct gather *g)
+{
+  const int32_t *ids = g->chain.ids;
+
+  for (uint64_t t = 0; t < g->chain.n; t++) {
+    uint64_t before = t;
+    while (before > 0 && ids[before - 1] != ids[t])
+      before--;
+    if (before == 0)
+      sum_row (g, t, (uint64_t) ids[t]);
+  }
+}
+
+/* Rows without tokens. */
+static void
+clear (const struct gather *g)
+{
+  const struct weft_operand *o = g->output;
+  uint64_t hidden = g->k->shape.dim[1], size = weft_dtype_bytes (o->dtype);
+
+  for (uint64_t row = 0; row < o->n / hidden && !o->accumulate; row++)
+    memset ((char *) o->data + (row * hidden + g->columns.begin) * size, 0,
+            (g->columns.end - g->columns.begin) * size);
+}
+
+static void
+sum_positions (const struct weft_kernel *k, struct weft_range columns)
+{
+  uint64_t tokens = k->shape.dim[0], sequence = (uint64_t) k->model->seq_length;
+  struct gather g = { .k = k,
+                      .output = &k->operand[DPOSITIONS],
+                      .columns = columns,
+                      .chain = { .stride = sequence, .n = tokens } };
+
+  clear (&g);
+  for (uint64_t p = 0; p < weft_least (sequence, tokens); p++)
+    sum_row (&g, p, p);
+}
+
+void
+weft_cpu_embed_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct gather g = { .k = k,
+                      .output = &k->operand[DTABLE],
+                      .columns = weft_part (k->shape.dim[1], GRAIN, part, parts),
+                      .chain = { .ids = k->operand[BWD_IDS].data, .n = k->shape.dim[0] } };
+
+  clear (&g);
+  if (g.chain.n <= MOST_LINKED)
+    sum_linked_rows (&g);
+  else
+    sum_sought_rows (&g);
+  if (k->operand[DPOSITIONS].data)
+    sum_positions (k, g.columns);
+}
+
+/* -------------------------------------------------------------------- reference */
+
+void
+weft_ref_embed (const struct weft_kernel *k)
+{
+  const int32_t *ids = k->operand[IDS].data;
+  const double *table = k->operand[TABLE].data, *positions = k->operand[POSITIONS].data;
+  double *y = k->operand[Y].data;
+  uint64_t hidden = k->shape.dim[1];
+
+  for (uint64_t t = 0; t < k->shape.dim[0]; t++)
+    for (uint64_t i = 0; i < hidden; i++) {
+      uint64_t position = t % (uint64_t) k->model->seq_length;
+      y[t * hidden + i] = table[(uint64_t) ids[t] * hidden + i] +
+                          (positions ? positions[position * hidden + i] : 0);
+    }
+}
+
+void
+weft_ref_embed_bwd (const struct weft_kernel *k)
+{
+  const int32_t *ids = k->operand[BWD_IDS].data;
+  const double *dy = k->operand[DY].data;
+  double *table = k->operand[DTABLE].data, *positions = k->operand[DPOSITIONS].data;
+  uint64_t hidden = k->shape.dim[1];
+
+  for (uint32_t o = DTABLE; o <= DPOSITIONS; o++)
+    if (k->operand[o].data && !k->operand[o].accumulate)
+      memset (k->operand[o].data, 0, k->operand[o].n * sizeof (double));
+  for (uint64_t t = 0; t < k->shape.dim[0]; t++)
+    for (uint64_t i = 0; i < hidden; i++) {
+      table[(uint64_t) ids[t] * hidden + i] += dy[t * hidden + i];
+      if (positions)
+        positions[t % (uint64_t) k->model->seq_length * hidden + i] += dy[t * hidden + i];
+    }
+}

@@ -1,0 +1,18 @@
+/* flat.h - kernels of which element i of every output depends on element i of the inputs alone.
+ *
+ * They are cut into stretches; `run` sees floats whatever the stored type, and what it wrote is
+ * rounded when it is stored. */
+#pragma once
+#include "kernels/kernel.h"
+
+struct weft_flat {
+  /* What becomes of the elements of each operand, in their order: r read, w written, u both,
+   * - not touched.  An operand without data is passed as NULL. */
+  const char *access;
+  uint64_t n;
+  void (*run) (const void *with, float *const *at, uint64_t n);
+  const void *with;
+};
+
+void weft_flat_run (const struct weft_kernel *k, const struct weft_flat *flat, uint32_t part,
+                    uint32_t parts);

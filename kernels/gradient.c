@@ -1,0 +1,235 @@
+/* What happens to gradients, and to weights as flat arrays, between backward and update. */
+#include "core/exact.h"
+#include "kernels/flat.h"
+#include "kernels/float.h"
+#include "kernels/part.h"
+#include "kernels/scalar.h"
+#include <math.h>
+
+/* Added to the norm that the limit is divided by (torch.nn.utils.clip_grad_norm_). */
+#define NORM_EPSILON 1e-6
+
+static uint64_t
+all (const struct weft_kernel *k, uint32_t operand)
+{
+  (void) operand;
+  return k->shape.dim[0];
+}
+
+uint64_t
+weft_extent_grad_add (const struct weft_kernel *k, uint32_t operand)
+{
+  return all (k, operand);
+}
+
+uint64_t
+weft_extent_scale (const struct weft_kernel *k, uint32_t operand)
+{
+  return all (k, operand);
+}
+
+uint64_t
+weft_extent_cast (const struct weft_kernel *k, uint32_t operand)
+{
+  return all (k, operand);
+}
+
+/* Whatever is given: scalars have more words in canonical order. */
+uint64_t
+weft_extent_zero (const struct weft_kernel *k, uint32_t operand)
+{
+  (void) k;
+  (void) operand;
+  return 0;
+}
+
+uint64_t
+weft_extent_grad_norm (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == 0 ? k->shape.dim[0] : weft_scalar_extent (&k->operand[1]);
+}
+
+uint64_t
+weft_extent_clip (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == 0 ? weft_scalar_extent (&k->operand[0]) : 1;
+}
+
+/* ------------------------------------------------------------------ elementwise */
+
+WEFT_WIDE static void
+add (const void *with, float *const *at, uint64_t n)
+{
+  float *to = at[0];
+  const float *term = at[1];
+
+  (void) with;
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++)
+    to[i] += term[i];
+}
+
+void
+weft_cpu_grad_add (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_flat_run (k, &(struct weft_flat){ "ur", k->shape.dim[0], add, NULL }, part, parts);
+}
+
+WEFT_WIDE static void
+divide (const void *with, float *const *at, uint64_t n)
+{
+  float *x = at[0], divisor = *(const float *) with;
+
+  for (uint64_t i = 0; i < n; i++)
+    x[i] /= divisor;
+}
+
+void
+weft_cpu_scale (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  float divisor = (float) k->shape.dim[2];
+  weft_flat_run (k, &(struct weft_flat){ "u", k->shape.dim[0], divide, &divisor }, part, parts);
+}
+
+static void
+copy (const void *with, float *const *at, uint64_t n)
+{
+  (void) with;
+  memmove (at[1], at[0], n * sizeof *at[0]);
+}
+
+void
+weft_cpu_cast (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_flat_run (k, &(struct weft_flat){ "rw", k->shape.dim[0], copy, NULL }, part, parts);
+}
+
+void
+weft_cpu_zero (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *x = &k->operand[0];
+  struct weft_range range = weft_part (x->n, WEFT_STRETCH, part, parts);
+  uint64_t size = weft_dtype_bytes (x->dtype);
+
+  memset ((char *) x->data + range.begin * size, 0, (range.end - range.begin) * size);
+}
+
+/* ------------------------------------------------------------------------- norm */
+
+/* Exact: a float has 24 bits. */
+WEFT_WIDE static void
+square (double *to, const float *x, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = (double) x[i] * (double) x[i];
+}
+
+/* Adds n terms, a multiple of eight or what is left, to eight lanes. */
+WEFT_WIDE static void
+add_to_lanes (double lane[8], const double *term, uint64_t n)
+{
+  typedef double lanes __attribute__ ((vector_size (8 * sizeof (double))));
+  lanes sum, some;
+  uint64_t i = 0;
+
+  memcpy (&sum, lane, sizeof sum);
+  for (; i + 8 <= n; i += 8) {
+    memcpy (&some, term + i, sizeof some);
+    sum += some;
+  }
+  memcpy (lane, &sum, sizeof sum);
+  for (uint64_t l = 0; i + l < n; l++)
+    lane[l] += term[i + l];
+}
+
+void
+weft_cpu_grad_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *grad = &k->operand[0], *squares = &k->operand[1];
+  uint64_t all_terms = k->shape.dim[0];
+  double term[WEFT_STRETCH], lane[8] = { 0 };
+  float room[WEFT_STRETCH];
+
+  (void) part;
+  (void) parts;
+  weft_scalar_begin (squares);
+  for (uint64_t first = 0; first < all_terms; first += WEFT_STRETCH) {
+    uint64_t n = weft_least (all_terms - first, WEFT_STRETCH);
+    square (term, weft_floats (grad->data, grad->dtype, first, n, room), n);
+    if (weft_scalar_is_exact (squares))
+      weft_exact_add (squares->data, term, n);
+    else
+      add_to_lanes (lane, term, n);
+  }
+  if (weft_scalar_is_exact (squares))
+    return;
+  double sum =
+      ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  *(float *) squares->data = (float) ((double) *(float *) squares->data + sum);
+}
+
+static double
+clip_factor (double squares, double limit)
+{
+  double norm = sqrt (squares);
+  return isfinite (norm) ? fmin (1, limit / (norm + NORM_EPSILON)) : 0;
+}
+
+void
+weft_cpu_clip (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = &k->operand[0];
+  double squares =
+      weft_scalar_is_exact (o) ? weft_exact_value (o->data) : (double) *(const float *) o->data;
+
+  (void) part;
+  (void) parts;
+  *(float *) k->operand[1].data = (float) clip_factor (squares, k->control->clip_grad);
+}
+
+/* -------------------------------------------------------------------- reference */
+
+void
+weft_ref_grad_add (const struct weft_kernel *k)
+{
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    ((double *) k->operand[0].data)[i] += ((const double *) k->operand[1].data)[i];
+}
+
+void
+weft_ref_zero (const struct weft_kernel *k)
+{
+  memset (k->operand[0].data, 0, k->operand[0].n * sizeof (double));
+}
+
+void
+weft_ref_scale (const struct weft_kernel *k)
+{
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    ((double *) k->operand[0].data)[i] /= (double) k->shape.dim[2];
+}
+
+void
+weft_ref_cast (const struct weft_kernel *k)
+{
+  memcpy (k->operand[1].data, k->operand[0].data, k->shape.dim[0] * sizeof (double));
+}
+
+void
+weft_ref_grad_norm (const struct weft_kernel *k)
+{
+  const double *grad = k->operand[0].data;
+  double *squares = k->operand[1].data;
+
+  if (!k->operand[1].accumulate)
+    *squares = 0;
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    *squares += grad[i] * grad[i];
+}
+
+void
+weft_ref_clip (const struct weft_kernel *k)
+{
+  *(double *) k->operand[1].data =
+      clip_factor (*(const double *) k->operand[0].data, k->control->clip_grad);
+}

@@ -1,0 +1,182 @@
+#include "kernels/part.h"
+#include "kernels/row.h"
+#include "kernels/sums.h"
+#include <math.h>
+
+/* Floats of scratch for both sums: 4,096 columns of 128 sequences fit. */
+#define ROOM 65536
+
+enum { X, WEIGHT, BIAS, Y };
+enum { DY, BWD_X, BWD_WEIGHT, DRESIDUAL, DX, DWEIGHT, DBIAS };
+
+uint64_t
+weft_extent_norm (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == WEIGHT || operand == BIAS ? k->shape.dim[1] : k->shape.dim[0] * k->shape.dim[1];
+}
+
+uint64_t
+weft_extent_norm_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == BWD_WEIGHT || operand == DWEIGHT || operand == DBIAS
+             ? k->shape.dim[1]
+             : k->shape.dim[0] * k->shape.dim[1];
+}
+
+static struct weft_row_norm
+row_norm (const struct weft_kernel *k)
+{
+  return (struct weft_row_norm){ k->shape.dim[1], (float) k->model->norm_epsilon,
+                                 k->model->normalization == WEFT_LAYERNORM };
+}
+
+static const struct weft_operand *
+present (const struct weft_operand *o)
+{
+  return o->data ? o : NULL;
+}
+
+void
+weft_cpu_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_row_norm norm = row_norm (k);
+  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+  const struct weft_operand *o = k->operand;
+
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    weft_row_forward (&norm, (struct weft_row){ &o[X], r * norm.n }, &o[WEIGHT], present (&o[BIAS]),
+                      (struct weft_row){ &o[Y], r * norm.n });
+}
+
+static struct weft_row_gradient
+row_gradient (const struct weft_kernel *k, const struct weft_row_norm *norm, uint64_t row)
+{
+  const struct weft_operand *o = k->operand;
+  uint64_t at = row * norm->n;
+  struct weft_row_gradient g = { { &o[DY], at },
+                                 { &o[BWD_X], at },
+                                 { present (&o[DRESIDUAL]), at },
+                                 { &o[DX], at },
+                                 &o[BWD_WEIGHT] };
+
+  g.moments = weft_row_moments (norm, g.x);
+  return g;
+}
+
+/* Some columns of the sums over rows; with the last of them come the rows' own gradients. */
+static void
+sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums *dweight,
+             struct weft_sums *dbias)
+{
+  struct weft_row_norm norm = row_norm (k);
+  uint64_t rows = k->shape.dim[0], leaf = weft_sums_leaf_tokens (k, rows);
+
+  for (uint64_t first = 0; first < rows; first += leaf) {
+    float *dw = weft_sums_leaf (dweight), *db = dbias ? weft_sums_leaf (dbias) : NULL;
+    for (uint64_t r = first; r < weft_least (first + leaf, rows); r++) {
+      struct weft_row_gradient g = row_gradient (k, &norm, r);
+      weft_row_weights (&g, columns, dw, db);
+      if (columns.end == norm.n)
+        weft_row_backward (&norm, &g);
+    }
+    weft_sums_close (dweight);
+    if (dbias)
+      weft_sums_close (dbias);
+  }
+  weft_sums_store (dweight, columns.begin);
+  if (dbias)
+    weft_sums_store (dbias, columns.begin);
+}
+
+void
+weft_cpu_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand;
+  uint32_t n_leaf = weft_sums_n_leaf (k, k->shape.dim[0]);
+  uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
+  float room[ROOM];
+
+  (void) part;
+  (void) parts;
+  for (uint64_t c = 0; c < all; c += width) {
+    struct weft_range columns = { c, weft_least (c + width, all) };
+    struct weft_sums dweight = { .output = &o[DWEIGHT],
+                                 .room = room,
+                                 .n = columns.end - c,
+                                 .n_leaf = n_leaf,
+                                 .rounds = k->canonical };
+    struct weft_sums dbias = dweight;
+    dbias.output = &o[DBIAS];
+    dbias.room += ROOM / 2;
+    sum_columns (k, columns, &dweight, o[DBIAS].data ? &dbias : NULL);
+  }
+}
+
+/* -------------------------------------------------------------------- reference */
+
+static void
+moments (const struct weft_kernel *k, const double *x, double *mean, double *scale)
+{
+  uint64_t n = k->shape.dim[1];
+  double sum = 0, squares = 0;
+
+  for (uint64_t i = 0; i < n && k->model->normalization == WEFT_LAYERNORM; i++)
+    sum += x[i];
+  *mean = sum / (double) n;
+  for (uint64_t i = 0; i < n; i++)
+    squares += (x[i] - *mean) * (x[i] - *mean);
+  *scale = 1 / sqrt (squares / (double) n + k->model->norm_epsilon);
+}
+
+void
+weft_ref_norm (const struct weft_kernel *k)
+{
+  const double *weight = k->operand[WEIGHT].data, *bias = k->operand[BIAS].data;
+  uint64_t n = k->shape.dim[1];
+
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
+    const double *x = (double *) k->operand[X].data + r * n;
+    double *y = (double *) k->operand[Y].data + r * n, mean, scale;
+    moments (k, x, &mean, &scale);
+    for (uint64_t i = 0; i < n; i++)
+      y[i] = (x[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0);
+  }
+}
+
+static void
+ref_row (const struct weft_kernel *k, uint64_t r)
+{
+  uint64_t n = k->shape.dim[1], at = r * n;
+  const double *dy = (double *) k->operand[DY].data + at;
+  const double *x = (double *) k->operand[BWD_X].data + at;
+  const double *weight = k->operand[BWD_WEIGHT].data, *residual = k->operand[DRESIDUAL].data;
+  double *dx = (double *) k->operand[DX].data + at;
+  double *dweight = k->operand[DWEIGHT].data, *dbias = k->operand[DBIAS].data;
+  double mean, scale, of_g = 0, of_gx = 0;
+
+  moments (k, x, &mean, &scale);
+  for (uint64_t i = 0; i < n; i++) {
+    double xhat = (x[i] - mean) * scale;
+    of_g += dy[i] * weight[i] / (double) n;
+    of_gx += dy[i] * weight[i] * xhat / (double) n;
+    dweight[i] += dy[i] * xhat;
+    if (dbias)
+      dbias[i] += dy[i];
+  }
+  if (k->model->normalization != WEFT_LAYERNORM)
+    of_g = 0;
+  for (uint64_t i = 0; i < n; i++) {
+    double gradient = (dy[i] * weight[i] - of_g - (x[i] - mean) * scale * of_gx) * scale;
+    dx[i] = gradient + (residual ? residual[at + i] : 0);
+  }
+}
+
+void
+weft_ref_norm_bwd (const struct weft_kernel *k)
+{
+  for (uint32_t o = DWEIGHT; o <= DBIAS; o++)
+    if (k->operand[o].data && !k->operand[o].accumulate)
+      memset (k->operand[o].data, 0, k->shape.dim[1] * sizeof (double));
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++)
+    ref_row (k, r);
+}

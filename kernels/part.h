@@ -1,0 +1,23 @@
+/* part.h - which outputs a part of a kernel computes. */
+#pragma once
+#include <stdint.h>
+
+struct weft_range {
+  uint64_t begin, end;
+};
+
+/* Shares of n things in units of `grain`, so that neighbours keep to cache lines of their own. */
+static inline struct weft_range
+weft_part (uint64_t n, uint64_t grain, uint32_t part, uint32_t parts)
+{
+  uint64_t units = (n + grain - 1) / grain;
+  uint64_t begin = units * part / parts * grain, end = units * (part + 1) / parts * grain;
+
+  return (struct weft_range){ begin < n ? begin : n, end < n ? end : n };
+}
+
+static inline uint64_t
+weft_least (uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}

@@ -1,0 +1,162 @@
+/* Element i of the turned part of a head pairs with element i + half, as in Hugging Face's models;
+ * the pair of position p is turned by p / rotary_base^(i / half).  (Su et al., arXiv 2104.09864.)
+ * Heads of keys follow those of queries; values, which follow both, stay. */
+#include "kernels/float.h"
+#include "kernels/kernel.h"
+#include "kernels/part.h"
+#include <math.h>
+
+/* Half of the widest head: model.def. */
+#define MOST_PAIRS 2048
+
+static uint64_t
+token_heads (const struct weft_kernel *k)
+{
+  return (uint64_t) (k->model->num_attention_heads + k->model->num_query_groups);
+}
+
+static uint64_t
+token_elements (const struct weft_kernel *k)
+{
+  return (token_heads (k) + (uint64_t) k->model->num_query_groups) * k->shape.dim[1];
+}
+
+/* Pairs of a head.  A share like 0.4 of 80 is a little off in binary. */
+static uint64_t
+pairs (const struct weft_kernel *k)
+{
+  return (uint64_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6) / 2;
+}
+
+static uint64_t
+extent (const struct weft_kernel *k)
+{
+  return k->shape.dim[0] / token_heads (k) * token_elements (k);
+}
+
+uint64_t
+weft_extent_rope (const struct weft_kernel *k, uint32_t operand)
+{
+  (void) operand;
+  return extent (k);
+}
+
+uint64_t
+weft_extent_rope_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  (void) operand;
+  return extent (k);
+}
+
+/* A turn of one position; backward turns the other way. */
+struct turn {
+  uint64_t n;
+  float cosine[MOST_PAIRS], sine[MOST_PAIRS];
+};
+
+static void
+set_turn (struct turn *turn, const double *slowness, uint64_t position, double direction)
+{
+  for (uint64_t i = 0; i < turn->n; i++) {
+    double angle = (double) position / slowness[i];
+    turn->cosine[i] = (float) cos (angle);
+    turn->sine[i] = (float) (sin (angle) * direction);
+  }
+}
+
+WEFT_WIDE static void
+turn_pairs (float *low, float *high, const float *cosine, const float *sine, uint64_t n)
+{
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < n; i++) {
+    float a = low[i], b = high[i];
+    low[i] = a * cosine[i] - b * sine[i];
+    high[i] = b * cosine[i] + a * sine[i];
+  }
+}
+
+static void
+turn_token (const struct weft_kernel *k, const struct turn *turn, uint64_t token)
+{
+  const struct weft_operand *o = &k->operand[0];
+  float low[MOST_PAIRS], high[MOST_PAIRS];
+
+  for (uint64_t head = 0; head < token_heads (k); head++) {
+    uint64_t at = token * token_elements (k) + head * k->shape.dim[1];
+    float *a = (float *) weft_floats (o->data, o->dtype, at, turn->n, low);
+    float *b = (float *) weft_floats (o->data, o->dtype, at + turn->n, turn->n, high);
+    turn_pairs (a, b, turn->cosine, turn->sine, turn->n);
+    weft_store (o->data, o->dtype, at, turn->n, a);
+    weft_store (o->data, o->dtype, at + turn->n, turn->n, b);
+  }
+}
+
+/* Shares are positions, whose turns are computed once for all sequences. */
+static void
+turn_all (const struct weft_kernel *k, struct weft_range share, double direction)
+{
+  uint64_t tokens = k->shape.dim[0] / token_heads (k);
+  uint64_t sequence = (uint64_t) k->model->seq_length;
+  double slowness[MOST_PAIRS];
+  struct turn turn = { .n = pairs (k) };
+
+  for (uint64_t i = 0; i < turn.n; i++)
+    slowness[i] = pow (k->model->rotary_base, (double) i / (double) turn.n);
+  for (uint64_t p = share.begin; p < share.end; p++) {
+    set_turn (&turn, slowness, p, direction);
+    for (uint64_t t = p; t < tokens; t += sequence)
+      turn_token (k, &turn, t);
+  }
+}
+
+static struct weft_range
+share (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  uint64_t tokens = k->shape.dim[0] / token_heads (k);
+  return weft_part (weft_least (tokens, (uint64_t) k->model->seq_length), 1, part, parts);
+}
+
+void
+weft_cpu_rope (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  turn_all (k, share (k, part, parts), 1);
+}
+
+void
+weft_cpu_rope_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  turn_all (k, share (k, part, parts), -1);
+}
+
+/* -------------------------------------------------------------------- reference */
+
+static void
+ref_turn (const struct weft_kernel *k, double direction)
+{
+  uint64_t half = pairs (k);
+
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
+    uint64_t token = r / token_heads (k), head = r % token_heads (k);
+    double *x = (double *) k->operand[0].data + token * token_elements (k) + head * k->shape.dim[1];
+    for (uint64_t i = 0; i < half; i++) {
+      double position = (double) (token % (uint64_t) k->model->seq_length);
+      double angle =
+          direction * position / pow (k->model->rotary_base, 2 * (double) i / (double) (2 * half));
+      double a = x[i], b = x[i + half];
+      x[i] = a * cos (angle) - b * sin (angle);
+      x[i + half] = b * cos (angle) + a * sin (angle);
+    }
+  }
+}
+
+void
+weft_ref_rope (const struct weft_kernel *k)
+{
+  ref_turn (k, 1);
+}
+
+void
+weft_ref_rope_bwd (const struct weft_kernel *k)
+{
+  ref_turn (k, -1);
+}

@@ -1,0 +1,45 @@
+/* row.h - layernorm and rmsnorm of one row, for whole rows and for heads.
+ *
+ *   y = xhat weight + bias
+ *   xhat = (x - mean) scale
+ *   scale = 1 / sqrt (mean of (x - mean)^2 + epsilon)
+ *
+ * An rmsnorm takes 0 for the mean and has no bias. */
+#pragma once
+#include "kernels/kernel.h"
+#include "kernels/part.h"
+
+struct weft_row_norm {
+  uint64_t n; /* elements of a row */
+  float epsilon;
+  gboolean centred; /* layernorm */
+};
+
+/* n elements of an operand, from one on. */
+struct weft_row {
+  const struct weft_operand *operand;
+  uint64_t first;
+};
+
+struct weft_moments {
+  float mean, scale;
+};
+struct weft_moments weft_row_moments (const struct weft_row_norm *norm, struct weft_row x);
+
+/* y may be x; bias may be NULL. */
+void weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
+                       const struct weft_operand *weight, const struct weft_operand *bias,
+                       struct weft_row y);
+
+/* dx = dresidual + input gradient; dresidual's operand may be NULL; dx may be dy or dresidual. */
+struct weft_row_gradient {
+  struct weft_row dy, x, dresidual, dx;
+  const struct weft_operand *weight;
+  struct weft_moments moments;
+};
+void weft_row_backward (const struct weft_row_norm *norm, const struct weft_row_gradient *g);
+
+/* dweight += dy xhat and, unless it is NULL, dbias += dy, over some columns: the first of them is
+ * dweight[0]. */
+void weft_row_weights (const struct weft_row_gradient *g, struct weft_range columns, float *dweight,
+                       float *dbias);

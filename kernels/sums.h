@@ -1,0 +1,44 @@
+/* sums.h - sums over tokens, column by column, in the order that the contract of kernels asks for.
+ *
+ * In canonical order the terms of one sequence are a leaf, and leaves are folded (core/fold.h) with
+ * every node rounded to the type of the output; else everything is one leaf and nothing is rounded
+ * before it is stored.  Terms of a leaf are added in fp32, from 0.
+ *
+ * For each leaf: rows are added to weft_sums_leaf() and the leaf is closed, or it is skipped; then
+ * the sum is stored. */
+#pragma once
+#include "kernels/kernel.h"
+
+#define WEFT_SUMS_MOST_DEPTH 32
+
+struct weft_sums {
+  const struct weft_operand *output;
+  float *room; /* weft_sums_depth() entries of n floats, of the caller's stack */
+  uint64_t n;  /* columns */
+  uint32_t n_leaf;
+  gboolean rounds; /* nodes, to the output's type: canonical order */
+  /* From here on the sum's own, 0 at first. */
+  uint32_t leaf, top;
+  gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* nothing was added to this entry: its floats are not set */
+};
+
+/* Tokens of a leaf (the last may have fewer), and leaves in a number of tokens. */
+uint64_t weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens);
+uint32_t weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens);
+
+/* Entries that are held at a time. */
+uint32_t weft_sums_depth (uint32_t n_leaf);
+
+/* The floats that the rows of the next leaf are added to; and the end of that leaf. */
+float *weft_sums_leaf (struct weft_sums *s);
+void weft_sums_close (struct weft_sums *s);
+
+/* The next leaf has no rows: it is 0. */
+void weft_sums_skip (struct weft_sums *s);
+
+/* What all leaves sum to, in place of (or added to, where the output accumulates) the output's
+ * elements from `first` on. */
+void weft_sums_store (struct weft_sums *s, uint64_t first);
+
+/* sum += x */
+void weft_sums_add (float *sum, const float *x, uint64_t n);
