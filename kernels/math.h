@@ -51,16 +51,18 @@ weft_exp_parts (float x, uint32_t *n)
   return r + r * r * q;
 }
 
-/* The power of two is multiplied in halves: it may be 2^128 or less than 2^-126. */
+/* The power of two is multiplied in halves: it may be 2^128 or less than 2^-126.  A result of 0 is
+ * not reached through subnormals, which are slow. */
 static inline float
 weft_expf (float x)
 {
   float bounded = x > 89.0f ? 89.0f : x; /* exp(89) overflows, exp(-104) is 0 */
-  bounded = bounded < -104.0f ? -104.0f : bounded;
+  bounded = x < -104.0f ? 0.0f : bounded;
   uint32_t n;
   float p = weft_exp_parts (bounded, &n);
   uint32_t half = (uint32_t) ((int32_t) n >> 1);
-  return (1.0f + p) * weft_power_of_two (half) * weft_power_of_two (n - half);
+  float result = (1.0f + p) * weft_power_of_two (half) * weft_power_of_two (n - half);
+  return x < -104.0f ? 0.0f : result;
 }
 
 /* tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1, which has no cancellation near 0. */
