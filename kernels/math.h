@@ -85,14 +85,14 @@ static inline float
 weft_logf (float x)
 {
   double d = x, f;
-  int64_t bits, half = INT64_C (0x3fe6a09e667f3bcd); /* sqrt(1/2) */
+  uint64_t bits, half = UINT64_C (0x3fe6a09e667f3bcd); /* sqrt(1/2) */
   memcpy (&bits, &d, sizeof bits);
-  int64_t exponent = (bits - half) >> 52;
-  bits -= (int64_t) ((uint64_t) exponent << 52);
+  int64_t n = (int64_t) (bits - half) >> 52;
+  bits -= (uint64_t) n << 52;
   memcpy (&f, &bits, sizeof f);
   double s = (f - 1) / (f + 1), z = s * s;
   double series = 1 + z * (1.0 / 3 + z * (1.0 / 5 + z * (1.0 / 7 + z * (1.0 / 9 + z / 11))));
-  float log = (float) (2 * s * series + (double) (int32_t) exponent * 0x1.62e42fefa39efp-1);
+  float log = (float) (2 * s * series + (double) (int32_t) n * 0x1.62e42fefa39efp-1);
   log = x == 0 ? -INFINITY : log;
   log = x < 0 ? NAN : log;
   return x < INFINITY ? log : x;
