@@ -13,8 +13,8 @@
 #define A_ROOM (ROWS * TERMS)
 #define B_ROOM (COLUMNS * TERMS)
 #define C_ROOM (WEFT_SCRATCH_FLOATS - A_ROOM - B_ROOM)
-_Static_assert (C_ROOM >= ROWS * COLUMNS, "a block of c has room");
-_Static_assert (ROWS % WEFT_TILE_ROWS == 0 && COLUMNS % WEFT_TILE_COLUMNS == 0, "whole tiles");
+_Static_assert(C_ROOM >= ROWS * COLUMNS, "a block of c has room");
+_Static_assert(ROWS % WEFT_TILE_ROWS == 0 && COLUMNS % WEFT_TILE_COLUMNS == 0, "whole tiles");
 
 static uint64_t
 round_up (uint64_t n, uint64_t unit)
@@ -118,7 +118,7 @@ sum_terms (const struct weft_gemm *g, const struct area *area, uint64_t first, u
     block.b_next = block.b_step * block.terms;
     struct weft_range range = { area->row, area->rows, t, block.terms };
     weft_pack (&g->a, &range, tile->rows, a);
-    range = (struct weft_range) { area->column, area->columns, t, block.terms };
+    range = (struct weft_range){ area->column, area->columns, t, block.terms };
     weft_pack (&g->b, &range, tile->columns, b);
     weft_block_multiply (tile, &block, a, b, c);
   }
@@ -149,8 +149,8 @@ largest_area (const struct weft_gemm *g, const struct stack *stack)
     columns /= 2;
   uint64_t rows = MIN (room / columns, ROWS) / WEFT_TILE_ROWS * WEFT_TILE_ROWS;
   g_assert (rows > 0);
-  return (struct area) { .rows = even_piece (g->last - g->first, rows, WEFT_TILE_ROWS),
-                         .columns = even_piece (g->columns, columns, WEFT_TILE_COLUMNS) };
+  return (struct area){ .rows = even_piece (g->last - g->first, rows, WEFT_TILE_ROWS),
+                        .columns = even_piece (g->columns, columns, WEFT_TILE_COLUMNS) };
 }
 
 void

@@ -17,7 +17,7 @@ load_four (const void *data, uint64_t at, gboolean halves)
     return four;
   }
   memcpy (&half, (const uint16_t *) data + at, sizeof half);
-  word4 words = __builtin_convertvector (half, word4) << 16;
+  word4 words = __builtin_convertvector(half, word4) << 16;
   memcpy (&four, &words, sizeof four);
   return four;
 }

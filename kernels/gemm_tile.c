@@ -45,8 +45,8 @@ has_avx2 (void)
 
 /* Rows times two vectors of sums stay in registers. */
 #define MULTIPLY(name, features, vector, lanes, n_rows, zero, load, store, broadcast, fma)         \
-  __attribute__ ((target (features))) static void name (                                           \
-      const struct weft_block *block, const float *a, const float *b, float *c)                    \
+  __attribute__ ((target (features))) static void name (const struct weft_block *block,            \
+                                                        const float *a, const float *b, float *c)  \
   {                                                                                                \
     vector sum[n_rows][2];                                                                         \
     uint64_t a_step = block->a_step, b_step = block->b_step, c_row = block->c_row;                 \
@@ -71,10 +71,7 @@ has_avx2 (void)
     }                                                                                              \
   }
 
-#ifndef R5
-#define R5 8
-#endif
-MULTIPLY (multiply_avx512, "avx512f", __m512, 16, R5, _mm512_setzero_ps, _mm512_loadu_ps,
+MULTIPLY (multiply_avx512, "avx512f", __m512, 16, 8, _mm512_setzero_ps, _mm512_loadu_ps,
           _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps)
 MULTIPLY (multiply_avx2, "avx2,fma", __m256, 8, 4, _mm256_setzero_ps, _mm256_loadu_ps,
           _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps)
@@ -82,7 +79,7 @@ MULTIPLY (multiply_avx2, "avx2,fma", __m256, 8, 4, _mm256_setzero_ps, _mm256_loa
 
 const struct weft_tile weft_tiles[] = {
 #ifdef __x86_64__
-  { "avx512f", R5, 32, has_avx512, multiply_avx512 },
+  { "avx512f", 8, 32, has_avx512, multiply_avx512 },
   { "avx2", 4, 16, has_avx2, multiply_avx2 },
 #endif
   { "plain", PLAIN_ROWS, PLAIN_COLUMNS, always, multiply_plain },
@@ -113,7 +110,7 @@ weft_block_multiply (const struct weft_tile *tile, const struct weft_block *bloc
 float *
 weft_scratch (void)
 {
-  static _Thread_local _Alignas (64) float room[WEFT_SCRATCH_FLOATS];
+  static _Thread_local _Alignas(64) float room[WEFT_SCRATCH_FLOATS];
 
   return room;
 }

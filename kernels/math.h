@@ -51,16 +51,18 @@ weft_exp_parts (float x, uint32_t *n)
   return r + r * r * q;
 }
 
-/* The power of two is multiplied in halves: it may be 2^128 or less than 2^-126. */
+/* The power of two is multiplied in halves: it may be 2^128 or less than 2^-126.  A result of 0 is
+ * not reached through subnormals, which are slow. */
 static inline float
 weft_expf (float x)
 {
   float bounded = x > 89.0f ? 89.0f : x; /* exp(89) overflows, exp(-104) is 0 */
-  bounded = bounded < -104.0f ? -104.0f : bounded;
+  bounded = x < -104.0f ? 0.0f : bounded;
   uint32_t n;
   float p = weft_exp_parts (bounded, &n);
   uint32_t half = (uint32_t) ((int32_t) n >> 1);
-  return (1.0f + p) * weft_power_of_two (half) * weft_power_of_two (n - half);
+  float result = (1.0f + p) * weft_power_of_two (half) * weft_power_of_two (n - half);
+  return x < -104.0f ? 0.0f : result;
 }
 
 /* tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1, which has no cancellation near 0. */
@@ -83,14 +85,14 @@ static inline float
 weft_logf (float x)
 {
   double d = x, f;
-  int64_t bits, half = INT64_C (0x3fe6a09e667f3bcd); /* sqrt(1/2) */
+  uint64_t bits, half = UINT64_C (0x3fe6a09e667f3bcd); /* sqrt(1/2) */
   memcpy (&bits, &d, sizeof bits);
-  int64_t exponent = (bits - half) >> 52;
-  bits -= (int64_t) ((uint64_t) exponent << 52);
+  int64_t n = (int64_t) (bits - half) >> 52;
+  bits -= (uint64_t) n << 52;
   memcpy (&f, &bits, sizeof f);
   double s = (f - 1) / (f + 1), z = s * s;
   double series = 1 + z * (1.0 / 3 + z * (1.0 / 5 + z * (1.0 / 7 + z * (1.0 / 9 + z / 11))));
-  float log = (float) (2 * s * series + (double) (int32_t) exponent * 0x1.62e42fefa39efp-1);
+  float log = (float) (2 * s * series + (double) (int32_t) n * 0x1.62e42fefa39efp-1);
   log = x == 0 ? -INFINITY : log;
   log = x < 0 ? NAN : log;
   return x < INFINITY ? log : x;

@@ -12,21 +12,22 @@ enum { M, N, K };
 static struct weft_factor
 by_rows (const struct weft_operand *o, uint64_t columns)
 {
-  return (struct weft_factor) { o->data, columns, 1, o->dtype };
+  return (struct weft_factor){ o->data, columns, 1, o->dtype };
 }
 
 /* ... or along its columns. */
 static struct weft_factor
 by_columns (const struct weft_operand *o, uint64_t columns)
 {
-  return (struct weft_factor) { o->data, 1, columns, o->dtype };
+  return (struct weft_factor){ o->data, 1, columns, o->dtype };
 }
 
 static struct weft_sums
 sums_into (const struct weft_operand *o, uint64_t columns)
 {
-  return (struct weft_sums) { .data = o->data, .row = columns, .dtype = o->dtype,
-                              .accumulate = o->accumulate };
+  return (struct weft_sums){
+    .data = o->data, .row = columns, .dtype = o->dtype, .accumulate = o->accumulate
+  };
 }
 
 /* -------------------------------------------------------------------------- y = x w^T + b */
@@ -70,8 +71,9 @@ uint64_t
 weft_extent_matmul (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
-  const uint64_t extent[] = { [X] = dim[M] * dim[K], [W] = dim[N] * dim[K], [B] = dim[N],
-                              [Y] = dim[M] * dim[N] };
+  const uint64_t extent[] = {
+    [X] = dim[M] * dim[K], [W] = dim[N] * dim[K], [B] = dim[N], [Y] = dim[M] * dim[N]
+  };
 
   return extent[operand];
 }
@@ -115,8 +117,9 @@ uint64_t
 weft_extent_matmul_dgrad (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
-  const uint64_t extent[] = { [DGRAD_DY] = dim[M] * dim[N], [DGRAD_W] = dim[N] * dim[K],
-                              [DGRAD_DX] = dim[M] * dim[K] };
+  const uint64_t extent[] = {
+    [DGRAD_DY] = dim[M] * dim[N], [DGRAD_W] = dim[N] * dim[K], [DGRAD_DX] = dim[M] * dim[K]
+  };
 
   return extent[operand];
 }
@@ -173,8 +176,10 @@ uint64_t
 weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
-  const uint64_t extent[] = { [WGRAD_DY] = dim[M] * dim[N], [WGRAD_X] = dim[M] * dim[K],
-                              [WGRAD_DW] = dim[N] * dim[K], [WGRAD_DB] = dim[N] };
+  const uint64_t extent[] = { [WGRAD_DY] = dim[M] * dim[N],
+                              [WGRAD_X] = dim[M] * dim[K],
+                              [WGRAD_DW] = dim[N] * dim[K],
+                              [WGRAD_DB] = dim[N] };
 
   return extent[operand];
 }
