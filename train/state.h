@@ -35,6 +35,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
+/* Of the weights, as the kernels read them: fp32 or bf16. */
+enum weft_dtype weft_state_dtype (const weft_state *state);
+
 /* Elements [first, first + n) of a tensor as floats (weights in bf16 are exact as floats). */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
@@ -42,13 +45,14 @@ void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind k
 void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                        uint64_t first, uint64_t n, const float *in);
 
-/* Who answers for what: runs of elements of a tensor that one row owns, in order, without gaps. */
+/* Who answers for what: runs of elements of a tensor that one row owns, in order, without gaps; the
+ * same for all kinds. */
 struct weft_state_run {
   uint32_t row;
   uint64_t first, n;
 };
 const struct weft_state_run *weft_state_runs (const weft_state *state, uint32_t tensor,
-                                              enum weft_state_kind kind, uint32_t *n_runs);
+                                              uint32_t *n_runs);
 
 /* First weights of a new model, the same for every strategy: each element is drawn from (seed,
  * tensor, element) alone.  Normal with deviation 0.02, divided by sqrt (2 layers) for what adds to

@@ -1,0 +1,182 @@
+#include "train/checkpoint_dir.h"
+#include "core/error.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* -------------------------------------------------------------------------- names */
+
+#define PREFIX "step-"
+
+char *
+weft_checkpoint_path (const char *dir, uint64_t step)
+{
+  g_autofree char *name = g_strdup_printf (PREFIX "%08" G_GUINT64_FORMAT, step);
+  return g_build_filename (dir, name, NULL);
+}
+
+/* Only names that we would give. */
+static gboolean
+step_of (const char *name, uint64_t *step)
+{
+  if (!g_str_has_prefix (name, PREFIX) ||
+      !g_ascii_string_to_unsigned (name + strlen (PREFIX), 10, 0, G_MAXUINT64, step, NULL))
+    return FALSE;
+  g_autofree char *wanted = weft_checkpoint_path (".", *step);
+  return g_str_equal (wanted + strlen ("./"), name);
+}
+
+gboolean
+weft_checkpoint_is_step (const char *path)
+{
+  g_autofree char *name = g_path_get_basename (path);
+  uint64_t step;
+
+  return step_of (name, &step);
+}
+
+static int
+compare_steps (gconstpointer a, gconstpointer b)
+{
+  uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
+
+  return (x < y) - (x > y);
+}
+
+GArray *
+weft_checkpoint_steps (const char *dir)
+{
+  GArray *steps = g_array_new (FALSE, FALSE, sizeof (uint64_t));
+  g_autoptr (GDir) listing = g_dir_open (dir, 0, NULL);
+  const char *name;
+  uint64_t step;
+
+  while (listing && (name = g_dir_read_name (listing)))
+    if (step_of (name, &step))
+      g_array_append_val (steps, step);
+  g_array_sort (steps, compare_steps);
+  return steps;
+}
+
+/* ----------------------------------------------------------------------- complete */
+
+static gboolean
+check_size (const char *dir, const struct weft_manifest_file *file, GError **error)
+{
+  g_autofree char *path = g_build_filename (dir, file->name, NULL);
+  struct stat found;
+
+  if (stat (path, &found))
+    return weft_failed_path (path, error);
+  if ((uint64_t) found.st_size == file->bytes)
+    return TRUE;
+  return weft_bad_input (error,
+                         "%s: found %" G_GUINT64_FORMAT " bytes, wanted the %" G_GUINT64_FORMAT
+                         " of the manifest",
+                         path, (uint64_t) found.st_size, file->bytes);
+}
+
+weft_manifest *
+weft_checkpoint_manifest (const char *path, GError **error)
+{
+  g_autofree char *name = g_build_filename (path, WEFT_MANIFEST_NAME, NULL), *text = NULL;
+  gsize length;
+
+  if (!g_file_get_contents (name, &text, &length, NULL)) {
+    weft_failed_path (name, error);
+    return NULL;
+  }
+  g_autoptr (weft_manifest) m = weft_manifest_parse (text, length, error);
+  if (!m)
+    g_prefix_error (error, "%s: ", name);
+  for (uint32_t i = 0; m && i < m->files->len; i++)
+    if (!check_size (path, weft_manifest_file (m, i), error))
+      return NULL;
+  return g_steal_pointer (&m);
+}
+
+char *
+weft_checkpoint_newest_but (const char *dir, const char *name)
+{
+  g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
+
+  for (uint32_t i = 0; i < steps->len; i++) {
+    g_autofree char *path = weft_checkpoint_path (dir, g_array_index (steps, uint64_t, i));
+    g_autofree char *found = g_path_get_basename (path);
+    g_autoptr (weft_manifest) m =
+        g_strcmp0 (found, name) ? weft_checkpoint_manifest (path, NULL) : NULL;
+    if (m)
+      return g_steal_pointer (&path);
+  }
+  return NULL;
+}
+
+char *
+weft_checkpoint_newest (const char *dir)
+{
+  return weft_checkpoint_newest_but (dir, NULL);
+}
+
+/* ------------------------------------------------------------------------ changes */
+
+gboolean
+weft_failed_path (const char *path, GError **error)
+{
+  const char *why = g_strerror (errno);
+
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: %s", path, why);
+  return FALSE;
+}
+
+/* Not every file system can sync a directory: EINVAL says so. */
+gboolean
+weft_sync_path (const char *path, GError **error)
+{
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+
+  if (fd < 0)
+    return weft_failed_path (path, error);
+  gboolean ok = fsync (fd) == 0 || errno == EINVAL || weft_failed_path (path, error);
+  close (fd);
+  return ok;
+}
+
+static gboolean
+write_all (int fd, const char *text)
+{
+  for (size_t left = strlen (text); left > 0;) {
+    ssize_t n = write (fd, text, left);
+    if (n < 0 && errno != EINTR)
+      return FALSE;
+    text += MAX (n, 0);
+    left -= MAX (n, 0);
+  }
+  return fsync (fd) == 0;
+}
+
+gboolean
+weft_write_synced (const char *path, const char *text, GError **error)
+{
+  int fd = open (path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+  if (fd < 0)
+    return weft_failed_path (path, error);
+  gboolean ok = write_all (fd, text) || weft_failed_path (path, error);
+  close (fd);
+  return ok;
+}
+
+void
+weft_remove_directory (const char *path)
+{
+  g_autoptr (GDir) listing = g_dir_open (path, 0, NULL);
+  const char *name;
+
+  while (listing && (name = g_dir_read_name (listing))) {
+    g_autofree char *file = g_build_filename (path, name, NULL);
+    unlink (file);
+  }
+  rmdir (path);
+}

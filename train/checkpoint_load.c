@@ -1,0 +1,317 @@
+/* Loading: everything is checked before the first byte of the state changes. */
+#include "train/checkpoint.h"
+#include "core/error.h"
+#include "train/checkpoint_dir.h"
+#include "train/crc32c.h"
+
+/* Elements on their way at once: 4 MiB as floats. */
+#define BLOCK 1048576u
+
+/* A checkpoint on disk. */
+typedef struct stored {
+  char *path;
+  weft_manifest *m;
+  GPtrArray *files;                   /* weft_safetensors, as in the manifest */
+  const struct weft_tensor **content; /* by chunk: what its file calls it */
+} stored;
+
+static void
+stored_free (stored *s)
+{
+  g_ptr_array_unref (s->files);
+  weft_manifest_free (s->m);
+  g_free (s->content);
+  g_free (s->path);
+  g_free (s);
+}
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (stored, stored_free)
+
+/* ------------------------------------------------------------------------ opening */
+
+/* The header of the file says the same of a chunk as the manifest. */
+static gboolean
+find_content (stored *s, uint32_t chunk, GError **error)
+{
+  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  const char *file = weft_manifest_file (s->m, c->file)->name;
+  g_autofree char *name = weft_chunk_name (s->m, c);
+  const struct weft_tensor *t = weft_safetensors_find (s->files->pdata[c->file], name);
+
+  if (!t)
+    return weft_bad_input (error, "%s/%s: found no %s, wanted it by the manifest", s->path, file,
+                           name);
+  s->content[chunk] = t;
+  if (t->type == c->type && t->n_dim == 2 && t->dim[0] == c->rows && t->dim[1] == c->columns &&
+      t->begin == c->offset)
+    return TRUE;
+  return weft_bad_input (error, "%s/%s: %s has another type, shape or place than the manifest says",
+                         s->path, file, name);
+}
+
+static gboolean
+open_files (stored *s, GError **error)
+{
+  for (uint32_t i = 0; i < s->m->files->len; i++) {
+    g_autofree char *path = g_build_filename (s->path, weft_manifest_file (s->m, i)->name, NULL);
+    weft_safetensors *file = weft_safetensors_open (path, error);
+    if (!file)
+      return FALSE;
+    g_ptr_array_add (s->files, file);
+  }
+  s->content = g_new0 (const struct weft_tensor *, s->m->chunks->len);
+  for (uint32_t i = 0; i < s->m->chunks->len; i++)
+    if (!find_content (s, i, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* Manifest, sizes and headers agree. */
+static stored *
+stored_open (const char *path, GError **error)
+{
+  weft_manifest *m = weft_checkpoint_manifest (path, error);
+
+  if (!m)
+    return NULL;
+  g_autoptr (stored) s = g_new0 (stored, 1);
+  s->path = g_strdup (path);
+  s->m = m;
+  s->files = g_ptr_array_new_with_free_func ((GDestroyNotify) weft_safetensors_free);
+  return open_files (s, error) ? g_steal_pointer (&s) : NULL;
+}
+
+static gboolean
+check_sums (const stored *s, GError **error)
+{
+  struct weft_crc32c crc;
+
+  weft_crc32c_init (&crc);
+  for (uint32_t i = 0; i < s->m->chunks->len; i++) {
+    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    const void *data = weft_safetensors_data (s->files->pdata[c->file], s->content[i]);
+    uint32_t found = weft_crc32c (&crc, 0, data, weft_chunk_bytes (c));
+    if (found != c->crc)
+      return weft_bad_input (error, "%s/%s: %s is damaged: found checksum %08x, wanted %08x",
+                             s->path, weft_manifest_file (s->m, c->file)->name, s->content[i]->name,
+                             found, c->crc);
+  }
+  return TRUE;
+}
+
+/* ----------------------------------------------------------------------- matching */
+
+static gboolean
+match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
+              const struct weft_state_tensor *ours, GError **error)
+{
+  if (!ours)
+    return weft_bad_input (error, "%s: of another model: found tensor %s, which this one has not",
+                           s->path, theirs->name);
+  if (ours->rows == theirs->rows && ours->columns == theirs->columns)
+    return TRUE;
+  return weft_bad_input (
+      error,
+      "%s: of another model: found %s as %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+      ", wanted %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT,
+      s->path, ours->name, theirs->rows, theirs->columns, ours->rows, ours->columns);
+}
+
+/* Names of `state` to places; the names are its own. */
+static GHashTable *
+index_names (const weft_state *state)
+{
+  GHashTable *places = g_hash_table_new (g_str_hash, g_str_equal);
+
+  for (uint32_t i = 0; i < weft_state_count (state); i++)
+    g_hash_table_insert (places, weft_state_at (state, i)->name, GUINT_TO_POINTER (i));
+  return places;
+}
+
+/* By tensor of the checkpoint, ours; NULL when it is of another model.  Caller frees. */
+static uint32_t *
+match_tensors (const stored *s, const weft_state *state, GError **error)
+{
+  g_autoptr (GHashTable) places = index_names (state);
+  g_autofree uint32_t *ours = g_new (uint32_t, s->m->tensors->len);
+  void *place;
+
+  for (uint32_t i = 0; i < s->m->tensors->len; i++) {
+    const struct weft_manifest_tensor *t = weft_manifest_tensor (s->m, i);
+    gboolean known = g_hash_table_lookup_extended (places, t->name, NULL, &place);
+    ours[i] = known ? GPOINTER_TO_UINT (place) : 0;
+    if (!match_tensor (s, t, known ? weft_state_at (state, ours[i]) : NULL, error))
+      return NULL;
+    g_hash_table_remove (places, t->name);
+  }
+  for (uint32_t i = 0; i < weft_state_count (state); i++) {
+    const char *name = weft_state_at (state, i)->name;
+    if (g_hash_table_contains (places, name)) {
+      weft_bad_input (error, "%s: of another model: found no tensor %s", s->path, name);
+      return NULL;
+    }
+  }
+  return g_steal_pointer (&ours);
+}
+
+static uint32_t *
+match (const stored *s, const weft_state *state, const struct weft_job *job, GError **error)
+{
+  g_autofree char *wanted = weft_manifest_model (&job->model);
+  uint32_t *ours = match_tensors (s, state, error);
+
+  if (!ours || g_str_equal (s->m->model, wanted))
+    return ours;
+  weft_bad_input (error, "%s: of another model: found %s; wanted %s", s->path, s->m->model, wanted);
+  g_free (ours);
+  return NULL;
+}
+
+/* ------------------------------------------------------------------------ writing */
+
+struct target {
+  weft_state *state;
+  uint32_t tensor;
+  gboolean derive; /* there are no weights of their own: they are the rounded masters */
+  float *block;
+};
+
+/* Elements [from, from + n) of a chunk's content become elements from `first` on. */
+static gboolean
+write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64_t from,
+                uint64_t first, uint64_t n, GError **error)
+{
+  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+
+  for (uint64_t done = 0, few; done < n; done += few) {
+    few = MIN (n - done, BLOCK);
+    if (!weft_safetensors_floats (s->files->pdata[c->file], s->content[chunk], from + done, few,
+                                  to->block, error))
+      return FALSE;
+    weft_state_write (to->state, to->tensor, c->kind, first + done, few, to->block);
+    if (to->derive && c->kind == WEFT_STATE_MASTER)
+      weft_state_write (to->state, to->tensor, WEFT_STATE_WEIGHT, first + done, few, to->block);
+  }
+  return TRUE;
+}
+
+/* Whole rows of the tensor are one run of its elements, others are one each. */
+static gboolean
+write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **error)
+{
+  const struct weft_chunk *c = weft_manifest_chunk (s->m, chunk);
+  uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
+  gboolean whole = c->columns == width;
+  uint64_t lines = whole ? 1 : c->rows, n = whole ? c->rows * c->columns : c->columns;
+
+  for (uint64_t line = 0; line < lines; line++)
+    if (!write_elements (s, chunk, to, line * n, (c->row + line) * width + c->column, n, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* By tensor of the checkpoint, whether it has weights beside its masters.  Caller frees. */
+static gboolean *
+find_weights (const stored *s)
+{
+  gboolean *has = g_new0 (gboolean, s->m->tensors->len);
+
+  for (uint32_t i = 0; i < s->m->chunks->len; i++)
+    if (weft_manifest_chunk (s->m, i)->kind == WEFT_STATE_WEIGHT)
+      has[weft_manifest_chunk (s->m, i)->tensor] = TRUE;
+  return has;
+}
+
+/* Where weights are fp32 the masters are the weights, and rounded ones are of no use. */
+static gboolean
+write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **error)
+{
+  g_autofree gboolean *has_weights = find_weights (s);
+  g_autofree float *block = g_new (float, BLOCK);
+  gboolean rounded = weft_state_dtype (state) != WEFT_FP32;
+
+  for (uint32_t i = 0; i < s->m->chunks->len; i++) {
+    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    struct target to = { state, ours[c->tensor], rounded && !has_weights[c->tensor], block };
+    if ((rounded || c->kind != WEFT_STATE_WEIGHT) && !write_chunk (s, i, &to, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* -------------------------------------------------------------------------- whole */
+
+/* `damaged` tells apart what another checkpoint may not suffer from. */
+static gboolean
+load_one (weft_state *state, const struct weft_job *job, const char *path,
+          struct weft_progress *progress, gboolean *damaged, GError **error)
+{
+  g_autoptr (stored) s = stored_open (path, error);
+
+  *damaged = TRUE;
+  if (!s)
+    return FALSE;
+  g_autofree uint32_t *ours = match (s, state, job, error);
+  *damaged = ours != NULL;
+  if (!ours || !check_sums (s, error) || !write_state (s, state, ours, error))
+    return FALSE;
+  *progress = s->m->progress;
+  return TRUE;
+}
+
+static gboolean
+load_step (weft_state *state, const struct weft_job *job, const char *path,
+           struct weft_progress *progress, GError **error)
+{
+  g_autoptr (GError) why = NULL;
+  gboolean damaged;
+
+  if (load_one (state, job, path, progress, &damaged, &why))
+    return TRUE;
+  g_autofree char *dir = g_path_get_dirname (path), *name = g_path_get_basename (path);
+  g_autofree char *other = damaged ? weft_checkpoint_newest_but (dir, name) : NULL;
+  if (other)
+    return weft_bad_input (error, "%s; the newest complete checkpoint beside it is %s",
+                           why->message, other);
+  g_propagate_error (error, g_steal_pointer (&why));
+  return FALSE;
+}
+
+/* The newest step that is whole; the ones that are not are told in `passed`. */
+static gboolean
+load_newest (weft_state *state, const struct weft_job *job, const char *dir,
+             struct weft_progress *progress, GString *passed, GError **error)
+{
+  g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
+
+  for (uint32_t i = 0; i < steps->len; i++) {
+    g_autofree char *path = weft_checkpoint_path (dir, g_array_index (steps, uint64_t, i));
+    g_autoptr (GError) why = NULL;
+    gboolean damaged;
+    if (load_one (state, job, path, progress, &damaged, &why))
+      return TRUE;
+    if (!damaged) {
+      g_propagate_error (error, g_steal_pointer (&why));
+      return FALSE;
+    }
+    g_string_append_printf (passed, "%s%s", passed->len ? "; " : "", why->message);
+  }
+  return weft_bad_input (error, "%s: found no complete checkpoint%s%s", dir,
+                         passed->len ? ": " : "", passed->str);
+}
+
+gboolean
+weft_checkpoint_load (weft_state *state, const struct weft_job *job, const char *path,
+                      struct weft_progress *progress, char **passed_over, GError **error)
+{
+  g_autofree char *manifest = g_build_filename (path, WEFT_MANIFEST_NAME, NULL);
+  g_autoptr (GString) passed = g_string_new (NULL);
+
+  *passed_over = NULL;
+  if (weft_checkpoint_is_step (path) || g_file_test (manifest, G_FILE_TEST_EXISTS))
+    return load_step (state, job, path, progress, error);
+  if (!load_newest (state, job, path, progress, passed, error))
+    return FALSE;
+  if (passed->len)
+    *passed_over = g_string_free (g_steal_pointer (&passed), FALSE);
+  return TRUE;
+}

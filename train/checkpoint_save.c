@@ -1,0 +1,343 @@
+/* Saving: what goes where is a manifest without checksums; then the files, then the manifest, then
+ * the name. */
+#define _GNU_SOURCE /* renameat2 */
+#include "train/checkpoint.h"
+#include "core/error.h"
+#include "kernels/float.h"
+#include "train/checkpoint_dir.h"
+#include "train/crc32c.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Elements on their way at once: 4 MiB as floats. */
+#define BLOCK 1048576u
+
+struct save {
+  weft_state *state;
+  const char *dir;
+  weft_manifest *m;
+  char *temporary, *final;
+  int fd;          /* of the directory, which it locks */
+  gboolean locked; /* nobody else saves here: what is unfinished is a dead process's */
+  struct weft_crc32c crc;
+  float *block;
+  uint16_t *raw;
+};
+
+/* --------------------------------------------------------------------------- plan */
+
+/* Elements [first, first + n) of a tensor as rectangles: the rest of a row, whole rows, and the
+ * beginning of one. */
+static void
+add_chunks (weft_manifest *m, struct weft_chunk c, uint64_t first, uint64_t n)
+{
+  uint64_t width = weft_manifest_tensor (m, c.tensor)->columns;
+
+  while (n > 0) {
+    gboolean whole = first % width == 0 && n >= width;
+    c.row = first / width;
+    c.column = first % width;
+    c.rows = whole ? n / width : 1;
+    c.columns = whole ? width : MIN (n, width - c.column);
+    c.offset = weft_manifest_file (m, c.file)->bytes;
+    weft_manifest_file (m, c.file)->bytes += weft_chunk_bytes (&c);
+    g_array_append_val (m->chunks, c);
+    first += c.rows * c.columns;
+    n -= c.rows * c.columns;
+  }
+}
+
+/* The file of a row of the executor, which is a rank; made when it is first needed. */
+static uint64_t
+file_of (weft_manifest *m, uint32_t row)
+{
+  struct weft_manifest_file file = { g_strdup_printf ("shard-%u.safetensors", row), 0 };
+
+  for (uint32_t i = 0; i < m->files->len; i++)
+    if (g_str_equal (weft_manifest_file (m, i)->name, file.name)) {
+      g_free (file.name);
+      return i;
+    }
+  g_array_append_val (m->files, file);
+  return m->files->len - 1;
+}
+
+static void
+plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor)
+{
+  uint32_t n_runs;
+  const struct weft_state_run *run = weft_state_runs (state, tensor, &n_runs);
+  gboolean rounded = weft_state_dtype (state) != WEFT_FP32;
+
+  for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
+    for (uint32_t i = 0; i < n_runs; i++) {
+      struct weft_chunk c = { .tensor = tensor,
+                              .kind = kind,
+                              .type =
+                                  kind == WEFT_STATE_WEIGHT ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32,
+                              .file = file_of (m, run[i].row) };
+      add_chunks (m, c, run[i].first, run[i].n);
+    }
+}
+
+static weft_manifest *
+plan (const weft_state *state, const struct weft_job *job, const struct weft_progress *progress)
+{
+  weft_manifest *m = weft_manifest_new ();
+
+  m->progress = *progress;
+  m->model = weft_manifest_model (&job->model);
+  m->job = weft_job_print (job);
+  for (uint32_t i = 0; i < weft_state_count (state); i++) {
+    const struct weft_state_tensor *t = weft_state_at (state, i);
+    struct weft_manifest_tensor row = { g_strdup (t->name), t->rows, t->columns };
+    g_array_append_val (m->tensors, row);
+    plan_tensor (m, state, i);
+  }
+  return m;
+}
+
+/* -------------------------------------------------------------------------- files */
+
+static void
+declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_chunk *c)
+{
+  g_autofree char *name = weft_chunk_name (m, c);
+  weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
+}
+
+/* A chunk is one run of elements in memory order: a part of one row, or whole rows. */
+static gboolean
+put (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+{
+  uint64_t first = c->row * weft_manifest_tensor (s->m, c->tensor)->columns + c->column;
+  uint32_t size = weft_tensor_type_bytes[c->type];
+
+  for (uint64_t left = c->rows * c->columns, n; left > 0; left -= n, first += n) {
+    const void *data = s->block;
+    n = MIN (left, BLOCK);
+    weft_state_read (s->state, c->tensor, c->kind, first, n, s->block);
+    if (c->type == WEFT_TENSOR_BF16) {
+      weft_store (s->raw, WEFT_BF16, 0, n, s->block);
+      data = s->raw;
+    }
+    c->crc = weft_crc32c (&s->crc, c->crc, data, n * size);
+    if (!weft_safetensors_put (w, data, n * size, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean
+write_file (struct save *s, uint32_t file, GError **error)
+{
+  struct weft_manifest_file *row = weft_manifest_file (s->m, file);
+  g_autofree char *path = g_build_filename (s->temporary, row->name, NULL);
+  weft_safetensors_writer *w = weft_safetensors_writer_new (path);
+  struct stat written;
+
+  weft_safetensors_declare_metadata (w, "format", "pt");
+  for (uint32_t i = 0; i < s->m->chunks->len; i++)
+    if (weft_manifest_chunk (s->m, i)->file == file)
+      declare (w, s->m, weft_manifest_chunk (s->m, i));
+  for (uint32_t i = 0; i < s->m->chunks->len; i++) {
+    struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    if (c->file == file && !put (s, w, c, error)) {
+      weft_safetensors_abandon (w);
+      return FALSE;
+    }
+  }
+  if (!weft_safetensors_close (w, error))
+    return FALSE;
+  if (stat (path, &written))
+    return weft_failed_path (path, error);
+  row->bytes = written.st_size;
+  return TRUE;
+}
+
+static gboolean
+write_manifest (struct save *s, GError **error)
+{
+  g_autofree char *path = g_build_filename (s->temporary, WEFT_MANIFEST_NAME, NULL);
+  g_autofree char *text = weft_manifest_print (s->m);
+
+  return weft_write_synced (path, text, error) && weft_sync_path (s->temporary, error);
+}
+
+static gboolean
+write_all (struct save *s, GError **error)
+{
+  if (mkdir (s->temporary, 0777))
+    return weft_failed_path (s->temporary, error);
+  for (uint32_t i = 0; i < s->m->files->len; i++)
+    if (!write_file (s, i, error))
+      return FALSE;
+  return write_manifest (s, error);
+}
+
+/* --------------------------------------------------------------------- publishing */
+
+/* On file systems that cannot exchange two names: the older one steps aside for a moment. */
+static gboolean
+replace (const struct save *s, GError **error)
+{
+  g_autofree char *aside = g_strconcat (s->temporary, "-old", NULL);
+
+  if (rename (s->final, aside))
+    return weft_failed_path (s->final, error);
+  if (rename (s->temporary, s->final)) {
+    weft_failed_path (s->final, error);
+    if (rename (aside, s->final)) {
+      g_prefix_error (error, "its older save is now %s: ", aside);
+    }
+    return FALSE;
+  }
+  return rename (aside, s->temporary) == 0 || weft_failed_path (aside, error);
+}
+
+/* An older save of the same step is called `temporary` afterwards. */
+static gboolean
+give_name (const struct save *s, GError **error)
+{
+  if (renameat2 (AT_FDCWD, s->temporary, AT_FDCWD, s->final, RENAME_EXCHANGE) == 0)
+    return TRUE;
+  if (errno == ENOENT || !g_file_test (s->final, G_FILE_TEST_EXISTS))
+    return rename (s->temporary, s->final) == 0 || weft_failed_path (s->final, error);
+  return replace (s, error);
+}
+
+static gboolean
+write_latest (const struct save *s, GError **error)
+{
+  g_autofree char *name = g_path_get_basename (s->final), *line = g_strconcat (name, "\n", NULL);
+  g_autofree char *path = g_build_filename (s->dir, "latest", NULL);
+  g_autofree char *temporary = g_build_filename (s->dir, ".latest.tmp", NULL);
+
+  if (!weft_write_synced (temporary, line, error))
+    return FALSE;
+  return rename (temporary, path) == 0 || weft_failed_path (path, error);
+}
+
+static gboolean
+publish (const struct save *s, GError **error)
+{
+  return give_name (s, error) && weft_sync_path (s->dir, error) && write_latest (s, error) &&
+         weft_sync_path (s->dir, error);
+}
+
+/* ----------------------------------------------------------------------- cleaning */
+
+/* What is being deleted has no name of a checkpoint any more. */
+static void
+delete_step (const struct save *s, const char *path)
+{
+  g_autofree char *hidden = g_strconcat (s->temporary, "-old", NULL);
+
+  if (rename (path, hidden) == 0)
+    weft_remove_directory (hidden);
+}
+
+/* Never the one just published, even where a later step lies beside it. */
+static void
+delete_old (const struct save *s, uint32_t keep)
+{
+  g_autoptr (GArray) steps = weft_checkpoint_steps (s->dir);
+  uint32_t kept = 0;
+
+  for (uint32_t i = 0; keep > 0 && i < steps->len; i++) {
+    uint64_t step = g_array_index (steps, uint64_t, i);
+    g_autofree char *path = weft_checkpoint_path (s->dir, step);
+    g_autoptr (weft_manifest) m = weft_checkpoint_manifest (path, NULL);
+    if (m && kept++ >= keep && step != s->m->progress.step)
+      delete_step (s, path);
+  }
+}
+
+static void
+delete_leftovers (const struct save *s)
+{
+  g_autoptr (GDir) listing = g_dir_open (s->dir, 0, NULL);
+  const char *name;
+
+  while (listing && (name = g_dir_read_name (listing))) {
+    g_autofree char *path = g_build_filename (s->dir, name, NULL);
+    if (g_str_has_prefix (name, WEFT_CHECKPOINT_HIDDEN))
+      weft_remove_directory (path);
+  }
+}
+
+/* The checkpoint is safe: what cannot be deleted stays until the next save. */
+static void
+clean (const struct save *s, uint32_t keep)
+{
+  weft_remove_directory (s->temporary);
+  delete_old (s, keep);
+  if (s->locked)
+    delete_leftovers (s);
+}
+
+/* -------------------------------------------------------------------------- whole */
+
+/* File systems without locks say something else than that there is one. */
+static gboolean
+lock (struct save *s, GError **error)
+{
+  s->fd = open (s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (s->fd < 0)
+    return weft_failed_path (s->dir, error);
+  s->locked = flock (s->fd, LOCK_EX | LOCK_NB) == 0;
+  if (s->locked || errno != EWOULDBLOCK)
+    return TRUE;
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: another process is saving there", s->dir);
+  return FALSE;
+}
+
+static gboolean
+save_locked (struct save *s, uint32_t keep, GError **error)
+{
+  if (!write_all (s, error) || !publish (s, error)) {
+    weft_remove_directory (s->temporary);
+    return FALSE;
+  }
+  clean (s, keep);
+  return TRUE;
+}
+
+static char *
+temporary_name (const char *final)
+{
+  g_autofree char *dir = g_path_get_dirname (final), *name = g_path_get_basename (final);
+
+  return g_strdup_printf ("%s/.%s.tmp-%d-%08x", dir, name, (int) getpid (), g_random_int ());
+}
+
+gboolean
+weft_checkpoint_save (weft_state *state, const struct weft_job *job,
+                      const struct weft_progress *progress, const char *dir, uint32_t keep,
+                      GError **error)
+{
+  g_autofree float *block = g_new (float, BLOCK);
+  g_autofree uint16_t *raw = g_new (uint16_t, BLOCK);
+  g_autofree char *final = weft_checkpoint_path (dir, progress->step);
+  g_autofree char *temporary = temporary_name (final);
+  struct save s = {
+    .state = state, .dir = dir, .final = final, .temporary = temporary, .block = block, .raw = raw
+  };
+
+  if (g_mkdir_with_parents (dir, 0777))
+    return weft_failed_path (dir, error);
+  gboolean ok = lock (&s, error);
+  if (ok) {
+    g_autoptr (weft_manifest) m = s.m = plan (state, job, progress);
+    weft_crc32c_init (&s.crc);
+    ok = save_locked (&s, keep, error);
+  }
+  if (s.fd >= 0)
+    close (s.fd);
+  return ok;
+}

@@ -1,0 +1,20 @@
+/* manifest_table.h - the numbers of a manifest by name, for its reader and its writer. */
+#pragma once
+#include "train/manifest.h"
+
+/* A uint64_t of a struct. */
+struct weft_manifest_number {
+  const char *name;
+  size_t at;
+};
+
+#define WEFT_N_PROGRESS 5
+#define WEFT_N_CHUNK_NUMBER 6
+extern const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS];
+extern const struct weft_manifest_number weft_chunk_numbers[WEFT_N_CHUNK_NUMBER];
+
+static inline uint64_t *
+weft_manifest_number (const void *row, const struct weft_manifest_number *number)
+{
+  return (uint64_t *) (void *) ((char *) (uintptr_t) row + number->at);
+}

@@ -1,0 +1,391 @@
+#include "train/state.h"
+#include "core/segment.h"
+#include "kernels/float.h"
+
+/* Elements that are converted at once: 256 KiB as floats. */
+#define MOST_AT_ONCE 65536u
+
+/* Ranks that run one program, by their place in the data parallel group. */
+struct stage {
+  const weft_program *p;
+  uint32_t n_place, n_slice;
+  uint32_t *row;             /* by place */
+  struct weft_slice **slice; /* [place][n_slice] */
+};
+
+/* The optimizer state of elements [first, first + n) of a tensor, as one row keeps it. */
+struct piece {
+  uint32_t row;
+  uint64_t first, n;
+  const struct weft_slice *slice;
+};
+
+/* A tensor as one stage holds it. */
+struct copy {
+  const struct stage *stage;
+  const struct weft_param *param;
+  GArray *pieces; /* struct piece, by first element */
+};
+
+struct tensor {
+  struct weft_state_tensor face;
+  struct copy copy[2]; /* the second is the head's of a tied embedding */
+  uint32_t n_copy;
+  GArray *runs;   /* struct weft_state_run */
+  GArray *owners; /* by run: its piece of the first copy */
+};
+
+struct weft_state {
+  weft_exec *x;
+  enum weft_dtype dtype;
+  uint32_t n_stage;
+  struct stage *stage;
+  GArray *tensors; /* struct tensor */
+  void *raw;       /* MOST_AT_ONCE elements as a buffer has them */
+};
+
+/* ------------------------------------------------------------------------ making */
+
+static void
+find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
+{
+  const struct weft_mesh *mesh = &x->plan->mesh;
+  struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh), WEFT_GROUP_DP);
+
+  stage->p = x->plan->role[role];
+  stage->n_place = weft_group_size (&g);
+  stage->row = g_new (uint32_t, stage->n_place);
+  stage->slice = g_new (struct weft_slice *, stage->n_place);
+  for (uint32_t place = 0; place < stage->n_place; place++) {
+    stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
+    stage->slice[place] = weft_slices (stage->p, place, stage->n_place, &stage->n_slice);
+  }
+}
+
+static uint64_t
+elements (const struct weft_param *param)
+{
+  return param->rows * param->columns;
+}
+
+/* What one row's slices hold of a parameter. */
+static void
+add_pieces (struct copy *copy, uint32_t place)
+{
+  const struct stage *stage = copy->stage;
+  uint64_t start = copy->param->start, end = start + elements (copy->param);
+
+  for (uint32_t k = 0; k < stage->n_slice; k++) {
+    const struct weft_slice *slice = &stage->slice[place][k];
+    uint64_t begin = MAX (start, slice->first), stop = MIN (end, slice->first + slice->n);
+    struct piece piece = { stage->row[place], begin - start, stop - begin, slice };
+    if (begin < stop)
+      g_array_append_val (copy->pieces, piece);
+  }
+}
+
+static int
+compare_pieces (gconstpointer a, gconstpointer b)
+{
+  const struct piece *x = a, *y = b;
+
+  if (x->first != y->first)
+    return x->first < y->first ? -1 : 1;
+  return (x->row > y->row) - (x->row < y->row);
+}
+
+static void
+add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *param)
+{
+  struct copy *copy = &t->copy[t->n_copy++];
+
+  *copy = (struct copy){ stage, param, g_array_new (FALSE, FALSE, sizeof (struct piece)) };
+  for (uint32_t place = 0; place < stage->n_place; place++)
+    add_pieces (copy, place);
+  g_array_sort (copy->pieces, compare_pieces);
+}
+
+static void
+add_tensor (weft_state *state, const struct stage *stage, const struct weft_param *param)
+{
+  const char *name = stage->p->name[param->name];
+  struct tensor t = { .face = { .name = param->layer == WEFT_NO_LAYER
+                                            ? g_strdup (name)
+                                            : g_strdup_printf ("layers.%u.%s", param->layer, name),
+                                .param = name,
+                                .layer = param->layer,
+                                .rows = param->rows,
+                                .columns = param->columns,
+                                .decay = param->decay } };
+
+  add_copy (&t, stage, param);
+  g_array_append_val (state->tensors, t);
+}
+
+/* The head's copy of a tied embedding joins the embedding, which an earlier stage holds. */
+static void
+add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
+{
+  for (uint32_t i = 0; i < state->tensors->len; i++) {
+    struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
+    if (t->copy[0].param->tied)
+      add_copy (t, stage, param);
+  }
+}
+
+static void
+add_run (struct tensor *t, const struct piece *piece)
+{
+  struct weft_state_run run = { piece->row, piece->first, piece->n };
+
+  g_array_append_val (t->runs, run);
+  g_array_append_val (t->owners, *piece);
+}
+
+/* Replicas hold the same elements: tensors take turns among them, so that writing is spread. */
+static void
+find_runs (struct tensor *t, uint32_t turn)
+{
+  const GArray *pieces = t->copy[0].pieces;
+  uint64_t reached = 0;
+
+  t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
+  t->owners = g_array_new (FALSE, FALSE, sizeof (struct piece));
+  for (uint32_t i = 0, n; i < pieces->len; i += n) {
+    const struct piece *first = &g_array_index (pieces, struct piece, i);
+    for (n = 1; i + n < pieces->len && first[n].first == first->first; n++)
+      g_assert (first[n].n == first->n);
+    g_assert (first->first == reached);
+    add_run (t, &first[turn % n]);
+    reached += first->n;
+  }
+  g_assert (reached == t->face.rows * t->face.columns);
+}
+
+weft_state *
+weft_state_new (weft_exec *x)
+{
+  weft_state *state = g_new0 (weft_state, 1);
+
+  g_assert (x->plan->mesh.tp == 1 && !x->actors->folded);
+  for (uint32_t row = 0; row < x->actors->n; row++)
+    g_assert (x->actors->rank[row] == row);
+  state->x = x;
+  state->n_stage = x->plan->n_roles;
+  state->stage = g_new0 (struct stage, state->n_stage);
+  state->tensors = g_array_new (FALSE, FALSE, sizeof (struct tensor));
+  state->raw = g_malloc (MOST_AT_ONCE * sizeof (float));
+  for (uint32_t role = 0; role < state->n_stage; role++) {
+    struct stage *stage = &state->stage[role];
+    find_stage (x, role, stage);
+    for (uint32_t i = 0; i < stage->p->n_param; i++)
+      (stage->p->param[i].duplicate ? add_duplicate : add_tensor) (state, stage,
+                                                                   &stage->p->param[i]);
+  }
+  for (uint32_t i = 0; i < state->tensors->len; i++)
+    find_runs (&g_array_index (state->tensors, struct tensor, i), i);
+  const struct copy *any = &g_array_index (state->tensors, struct tensor, 0).copy[0];
+  state->dtype = any->stage->p->buf[any->param->weight].dtype;
+  return state;
+}
+
+static void
+release_tensor (struct tensor *t)
+{
+  for (uint32_t c = 0; c < t->n_copy; c++)
+    g_array_free (t->copy[c].pieces, TRUE);
+  g_array_free (t->runs, TRUE);
+  g_array_free (t->owners, TRUE);
+  g_free (t->face.name);
+}
+
+static void
+release_stage (struct stage *stage)
+{
+  for (uint32_t place = 0; place < stage->n_place; place++)
+    g_free (stage->slice[place]);
+  g_free (stage->slice);
+  g_free (stage->row);
+}
+
+void
+weft_state_free (weft_state *state)
+{
+  if (!state)
+    return;
+  for (uint32_t i = 0; i < state->tensors->len; i++)
+    release_tensor (&g_array_index (state->tensors, struct tensor, i));
+  for (uint32_t role = 0; role < state->n_stage; role++)
+    release_stage (&state->stage[role]);
+  g_array_free (state->tensors, TRUE);
+  g_free (state->stage);
+  g_free (state->raw);
+  g_free (state);
+}
+
+/* ----------------------------------------------------------------------- looking */
+
+static struct tensor *
+tensor_at (const weft_state *state, uint32_t tensor)
+{
+  g_assert (tensor < state->tensors->len);
+  return &g_array_index (state->tensors, struct tensor, tensor);
+}
+
+uint32_t
+weft_state_count (const weft_state *state)
+{
+  return state->tensors->len;
+}
+
+const struct weft_state_tensor *
+weft_state_at (const weft_state *state, uint32_t tensor)
+{
+  return &tensor_at (state, tensor)->face;
+}
+
+enum weft_dtype
+weft_state_dtype (const weft_state *state)
+{
+  return state->dtype;
+}
+
+const struct weft_state_run *
+weft_state_runs (const weft_state *state, uint32_t tensor, uint32_t *n_runs)
+{
+  const struct tensor *t = tensor_at (state, tensor);
+
+  *n_runs = t->runs->len;
+  return (const struct weft_state_run *) (void *) t->runs->data;
+}
+
+/* ----------------------------------------------------------- reading and writing */
+
+/* Elements of a tensor in a buffer of a row. */
+struct place {
+  uint32_t row, buf;
+  enum weft_dtype dtype;
+  uint64_t at, n; /* elements of the buffer */
+};
+
+/* A model in fp32 has no master beside its weights. */
+static gboolean
+is_weight (const weft_state *state, enum weft_state_kind kind)
+{
+  return kind == WEFT_STATE_WEIGHT || (kind == WEFT_STATE_MASTER && state->dtype == WEFT_FP32);
+}
+
+static struct place
+weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
+{
+  uint32_t buf = copy->param->weight;
+
+  return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
+}
+
+/* A gradient is a view of the flat buffer, unless it was copied to fp32 slice by slice. */
+static struct place
+slice_place (const struct copy *copy, const struct piece *piece, enum weft_state_kind kind,
+             uint64_t first, uint64_t n)
+{
+  const struct weft_slice *slice = piece->slice;
+  const weft_program *p = copy->stage->p;
+  uint32_t buf = kind == WEFT_STATE_MASTER    ? slice->master
+                 : kind == WEFT_STATE_EXP_AVG ? slice->m
+                 : kind == WEFT_STATE_GRAD    ? slice->grad
+                                              : slice->v;
+  gboolean view = weft_buf_owner (p, buf) == weft_buf_owner (p, copy->param->grad);
+
+  return (struct place){ piece->row, buf, p->buf[buf].dtype,
+                         copy->param->start + first - (view ? slice->flat : slice->first), n };
+}
+
+/* Floats are read where they belong, others beside them and converted. */
+static void
+fetch (weft_state *state, struct place place, float *out)
+{
+  uint32_t size = weft_dtype_bytes (place.dtype);
+
+  while (place.n) {
+    uint64_t n = MIN (place.n, MOST_AT_ONCE);
+    void *raw = place.dtype == WEFT_FP32 ? (void *) out : state->raw;
+    state->x->ops->read (state->x, place.row, place.buf, place.at * size, n * size, raw);
+    weft_floats (raw, place.dtype, 0, n, out);
+    place.at += n, place.n -= n, out += n;
+  }
+}
+
+static void
+store (weft_state *state, struct place place, const float *in)
+{
+  uint32_t size = weft_dtype_bytes (place.dtype);
+
+  while (place.n) {
+    uint64_t n = MIN (place.n, MOST_AT_ONCE);
+    weft_store (state->raw, place.dtype, 0, n, in);
+    state->x->ops->write (state->x, place.row, place.buf, place.at * size, n * size, state->raw);
+    place.at += n, place.n -= n, in += n;
+  }
+}
+
+/* Of elements [first, first + n), those of a piece; FALSE when there are none. */
+static gboolean
+clip_to_piece (const struct piece *piece, uint64_t first, uint64_t n, uint64_t *begin,
+               uint64_t *count)
+{
+  uint64_t end = MIN (first + n, piece->first + piece->n);
+
+  *begin = MAX (first, piece->first);
+  *count = end > *begin ? end - *begin : 0;
+  return *count > 0;
+}
+
+void
+weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, uint64_t first,
+                 uint64_t n, float *out)
+{
+  const struct tensor *t = tensor_at (state, tensor);
+  const struct copy *copy = &t->copy[0];
+  uint64_t begin, count;
+
+  g_assert (first <= elements (copy->param) && n <= elements (copy->param) - first);
+  for (uint32_t i = 0; i < t->owners->len; i++) {
+    const struct piece *piece = &g_array_index (t->owners, struct piece, i);
+    if (!clip_to_piece (piece, first, n, &begin, &count))
+      continue;
+    struct place place = is_weight (state, kind) ? weight_place (copy, piece->row, begin, count)
+                                                 : slice_place (copy, piece, kind, begin, count);
+    fetch (state, place, out + (begin - first));
+  }
+}
+
+static void
+write_slices (weft_state *state, const struct copy *copy, enum weft_state_kind kind, uint64_t first,
+              uint64_t n, const float *in)
+{
+  uint64_t begin, count;
+
+  for (uint32_t i = 0; i < copy->pieces->len; i++) {
+    const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
+    if (clip_to_piece (piece, first, n, &begin, &count))
+      store (state, slice_place (copy, piece, kind, begin, count), in + (begin - first));
+  }
+}
+
+void
+weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind, uint64_t first,
+                  uint64_t n, const float *in)
+{
+  const struct tensor *t = tensor_at (state, tensor);
+
+  g_assert (first <= elements (t->copy[0].param) && n <= elements (t->copy[0].param) - first);
+  for (uint32_t c = 0; c < t->n_copy; c++) {
+    const struct copy *copy = &t->copy[c];
+    if (!is_weight (state, kind)) {
+      write_slices (state, copy, kind, first, n, in);
+      continue;
+    }
+    for (uint32_t place = 0; place < copy->stage->n_place; place++)
+      store (state, weight_place (copy, copy->stage->row[place], first, n), in);
+  }
+}

@@ -1,0 +1,3 @@
+#include "train/state.h"
+
+const char *const weft_state_kind_words[] = { WEFT_STATE_KIND_LIST (WEFT_WORD_TEXT) NULL };
