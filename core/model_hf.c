@@ -9,7 +9,6 @@
 #include "core/model.h"
 #include "core/suggest.h"
 #include "core/units.h"
-#include <json-glib/json-glib.h>
 #include <string.h>
 
 /* Real files have a few KiB. */
@@ -790,33 +789,16 @@ read_root (JsonObject *root, union weft_model *model, GPtrArray *unknown, GError
          weft_model_complete (model, r.typed, error);
 }
 
-/* Parser errors read "<data>:LINE:COLUMN: ..."; the place stays, the file name takes the front. */
-static gboolean
-load_json (JsonParser *parser, const char *json, gsize length, GError **error)
-{
-  g_autoptr (GError) found = NULL;
-
-  if (!weft_json_scan (json, length, error))
-    return FALSE;
-  if (json_parser_load_from_data (parser, json, length, &found))
-    return TRUE;
-  const char *what = found->message;
-  if (g_str_has_prefix (what, "<data>:"))
-    what += strlen ("<data>:");
-  return weft_bad_input (error, "%s", what);
-}
-
 static gboolean
 read_text (const char *json, gsize length, union weft_model *model, GPtrArray *unknown,
            GError **error)
 {
-  g_autoptr (JsonParser) parser = json_parser_new ();
-
   if (length > MOST_BYTES)
     return weft_bad_input (error,
                            " found %" G_GSIZE_FORMAT " bytes, wanted a config.json of at most %d",
                            length, MOST_BYTES);
-  if (!load_json (parser, json, length, error))
+  g_autoptr (JsonParser) parser = weft_json_load (json, length, error);
+  if (!parser)
     return FALSE;
   JsonNode *root = json_parser_get_root (parser);
   if (!root || !JSON_NODE_HOLDS_OBJECT (root))

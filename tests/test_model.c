@@ -333,6 +333,8 @@ static const struct {
   { "{\"a\": 1", "t.json:1:8: found the end of the file, wanted a closing bracket" },
   { "{\"a", "t.json:1:4: found the end of the file, wanted a closing quote" },
   { "{} {}", "t.json:1:4: found '{', wanted nothing after the last bracket" },
+  { "{\"a\": {\"b\": 1},\n \"c\": {\"b\": 1, \"\\u0062\": 2}}",
+    "found the key \"b\" twice, wanted it once" },
   { "{\"a\": 0x10}", "t.json:1:8: found 'x', wanted JSON" },
   { "{\"a\": 010}", "t.json:1:7: found '0', wanted a number without leading zeros" },
   { "{\"model_type\":\"llama\"} // note", "t.json:1:24: found '/', wanted nothing" },
