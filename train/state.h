@@ -35,6 +35,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
+/* What weights are stored as. */
+enum weft_dtype weft_state_dtype (const weft_state *state);
+
 /* Elements [first, first + n) of a tensor as floats (weights in bf16 are exact as floats). */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
