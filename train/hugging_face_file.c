@@ -245,6 +245,8 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
   g_autoptr (GHashTable) used = g_hash_table_new (NULL, NULL);
   struct import import = { .state = state, .file = file, .path = path, .used = used };
 
+  if (unused)
+    *unused = NULL;
   if (!file || !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
