@@ -345,23 +345,22 @@ take_object (struct reader *r, const struct key *key, JsonNode *node, GError **e
 static gboolean
 read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **error)
 {
-  static const struct key spelling[] = { { .name = "rope_type" }, { .name = "type" } };
+  static const char *const spelling[] = { "rope_type", "type" };
   static const struct {
     const char *name;
     enum weft_rotary_scaling word;
   } known[] = { { "default", WEFT_ROTARY_NONE },
                 { "linear", WEFT_ROTARY_LINEAR },
                 { "llama3", WEFT_ROTARY_LLAMA3 } };
-  JsonNode *node = NULL;
 
   *scaling = json_object_has_member (object, "factor") ? WEFT_ROTARY_OTHER : WEFT_ROTARY_NONE;
   for (unsigned i = 0; i < G_N_ELEMENTS (spelling); i++) {
-    node = json_object_get_member (object, spelling[i].name);
+    JsonNode *node = json_object_get_member (object, spelling[i]);
     if (!node || JSON_NODE_HOLDS_NULL (node))
       continue;
     g_autofree char *text = value_text (node, WEFT_TYPE_TEXT);
     if (!text)
-      return wrong_kind (spelling[i].name, node, "the name of a rule such as llama3", error);
+      return wrong_kind (spelling[i], node, "the name of a rule such as llama3", error);
     *scaling = WEFT_ROTARY_OTHER;
     for (unsigned k = 0; k < G_N_ELEMENTS (known); k++)
       if (strcmp (known[k].name, text) == 0)
@@ -461,7 +460,8 @@ static const struct key keys[] = {
 };
 
 /* Known, and without effect on the shape: tokens, dropout, initialisation, stored precision,
- * rules of stretched rotary positions that are not known, choice among groups of experts, losses.  Sources as above. */
+ * rules of stretched rotary positions that are not known, choice among groups of experts, losses.
+ * Sources as above. */
 static const char *const ignored[] = {
   "architectures",
   "model_type",
