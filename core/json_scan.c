@@ -148,3 +148,70 @@ weft_json_scan (const char *json, gsize length, GError **error)
 
   return scan_text (&scan, error);
 }
+
+/* Keys of the objects that are open, innermost last, and the first that came twice. */
+struct keys {
+  GPtrArray *open; /* GHashTable, a set that owns its keys */
+  GString *twice;  /* what to say of it */
+};
+
+static void
+object_starts (JsonParser *parser, struct keys *keys)
+{
+  (void) parser;
+  g_ptr_array_add (keys->open, g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL));
+}
+
+static void
+object_has (JsonParser *parser, JsonObject *object, const char *key, struct keys *keys)
+{
+  GHashTable *seen = g_ptr_array_index (keys->open, keys->open->len - 1);
+
+  (void) object;
+  if (!g_hash_table_add (seen, g_strdup (key)) && keys->twice->len == 0)
+    g_string_printf (keys->twice, "%u:%u: found the key \"%s\" twice, wanted it once",
+                     json_parser_get_current_line (parser), json_parser_get_current_pos (parser),
+                     key);
+}
+
+static void
+object_ends (JsonParser *parser, JsonObject *object, struct keys *keys)
+{
+  (void) parser;
+  (void) object;
+  g_ptr_array_remove_index (keys->open, keys->open->len - 1);
+}
+
+/* Parser errors read "<data>:LINE:COLUMN: ...". */
+static gboolean
+parse (JsonParser *parser, const char *json, gsize length, GError **error)
+{
+  g_autoptr (GError) found = NULL;
+
+  if (json_parser_load_from_data (parser, json, length, &found))
+    return TRUE;
+  const char *what = found->message;
+  if (g_str_has_prefix (what, "<data>:"))
+    what += strlen ("<data>:");
+  return weft_bad_input (error, "%s", what);
+}
+
+JsonParser *
+weft_json_load (const char *json, gsize length, GError **error)
+{
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  g_autoptr (GPtrArray) open = g_ptr_array_new_with_free_func ((GDestroyNotify) g_hash_table_unref);
+  g_autoptr (GString) twice = g_string_new (NULL);
+  struct keys keys = { open, twice };
+
+  g_signal_connect (parser, "object-start", G_CALLBACK (object_starts), &keys);
+  g_signal_connect (parser, "object-member", G_CALLBACK (object_has), &keys);
+  g_signal_connect (parser, "object-end", G_CALLBACK (object_ends), &keys);
+  if (!weft_json_scan (json, length, error) || !parse (parser, json, length, error))
+    return NULL;
+  g_signal_handlers_disconnect_by_data (parser, &keys);
+  if (twice->len == 0)
+    return g_steal_pointer (&parser);
+  weft_bad_input (error, "%s", twice->str);
+  return NULL;
+}

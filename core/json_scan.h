@@ -4,7 +4,11 @@
  * integers at 64 bits, lets escapes make bytes that are not UTF-8, and recurses without end.  What
  * passes here has none of that; whether it is JSON in every detail is still the parser's to say. */
 #pragma once
-#include <glib.h>
+#include <json-glib/json-glib.h>
 
 /* Errors begin with "LINE:COLUMN: ". */
 gboolean weft_json_scan (const char *json, gsize length, GError **error);
+
+/* Scans, then parses; refuses an object with the same key twice.  The parser owns the root, which
+ * may be NULL.  Errors as above.  Caller unrefs. */
+JsonParser *weft_json_load (const char *json, gsize length, GError **error);

@@ -313,11 +313,17 @@ check_positions (const union weft_model *m, const char *const *typed, GError **e
 {
   if (m->position_embedding_type == WEFT_LEARNED)
     return at_most (m, typed, WEFT_MODEL_seq_length, WEFT_MODEL_max_position_embeddings, error);
-  if (m->kv_channels % 2 == 0)
+  if (m->kv_channels % 2)
+    return weft_bad_input (
+        error, "%s: found %" G_GINT64_FORMAT ", wanted an even width for rotary positions",
+        spelled (typed, WEFT_MODEL_kv_channels), m->kv_channels);
+  if (m->rotary_scaling != WEFT_ROTARY_LLAMA3 ||
+      m->rotary_low_freq_factor < m->rotary_high_freq_factor)
     return TRUE;
   return weft_bad_input (
-      error, "%s: found %" G_GINT64_FORMAT ", wanted an even width for rotary positions",
-      spelled (typed, WEFT_MODEL_kv_channels), m->kv_channels);
+      error, "%s: found %g, wanted less than %s, %g",
+      spelled (typed, WEFT_MODEL_rotary_low_freq_factor), m->rotary_low_freq_factor,
+      spelled (typed, WEFT_MODEL_rotary_high_freq_factor), m->rotary_high_freq_factor);
 }
 
 static gboolean

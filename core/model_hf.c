@@ -9,7 +9,6 @@
 #include "core/model.h"
 #include "core/suggest.h"
 #include "core/units.h"
-#include <json-glib/json-glib.h>
 #include <string.h>
 
 /* Real files have a few KiB. */
@@ -57,6 +56,7 @@ struct reader {
   const char *prefix;                    /* "rope_parameters." inside it */
   JsonObject *object;                    /* the one being walked */
   gboolean gated;                        /* the family's MLP has a gate */
+  enum weft_rotary_scaling scaling;      /* of the rope object being walked */
   int64_t shared_experts, window_layers;
   int attention_bias, mlp_bias, use_window, layer_window; /* UNSAID, 0 or 1 */
 };
@@ -340,6 +340,70 @@ take_object (struct reader *r, const struct key *key, JsonNode *node, GError **e
   return walk (r, json_node_get_object (node), prefix, error);
 }
 
+/* The rule a rope object names: `type` is the older spelling of `rope_type`.  Without a name, none
+ * unless there is a factor. */
+static gboolean
+read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **error)
+{
+  static const char *const spelling[] = { "rope_type", "type" };
+  static const struct {
+    const char *name;
+    enum weft_rotary_scaling word;
+  } known[] = { { "default", WEFT_ROTARY_NONE },
+                { "linear", WEFT_ROTARY_LINEAR },
+                { "llama3", WEFT_ROTARY_LLAMA3 } };
+
+  *scaling = json_object_has_member (object, "factor") ? WEFT_ROTARY_OTHER : WEFT_ROTARY_NONE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (spelling); i++) {
+    JsonNode *node = json_object_get_member (object, spelling[i]);
+    if (!node || JSON_NODE_HOLDS_NULL (node))
+      continue;
+    g_autofree char *text = value_text (node, WEFT_TYPE_TEXT);
+    if (!text)
+      return wrong_kind (spelling[i], node, "the name of a rule such as llama3", error);
+    *scaling = WEFT_ROTARY_OTHER;
+    for (unsigned k = 0; k < G_N_ELEMENTS (known); k++)
+      if (strcmp (known[k].name, text) == 0)
+        *scaling = known[k].word;
+    return TRUE;
+  }
+  return TRUE;
+}
+
+/* A rule that is known comes with its numbers; those of others say nothing to us. */
+static gboolean
+rope_has (const struct reader *r, enum weft_model_field field)
+{
+  return r->scaling == WEFT_ROTARY_LLAMA3 ||
+         (r->scaling == WEFT_ROTARY_LINEAR && field == WEFT_MODEL_rotary_scaling_factor);
+}
+
+static gboolean
+take_rope_number (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  return !rope_has (r, key->field) || take_field (r, key, node, error);
+}
+
+static gboolean check_rope (const struct reader *r, const char *key, GError **error);
+
+/* rope_scaling of transformers 4, rope_parameters of 5. */
+static gboolean
+take_rope (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  if (!JSON_NODE_HOLDS_OBJECT (node))
+    return wrong_kind (key->name, node, "an object", error);
+  if (!read_scaling (json_node_get_object (node), &r->scaling, error))
+    return FALSE;
+  union weft_value value = { .i = r->scaling };
+  if (r->scaling != WEFT_ROTARY_NONE &&
+      !assign (r, WEFT_MODEL_rotary_scaling, key->name, value, error))
+    return FALSE;
+  if (!take_object (r, key, node, error) || !check_rope (r, key->name, error))
+    return FALSE;
+  r->scaling = WEFT_ROTARY_NONE;
+  return TRUE;
+}
+
 /* Keys that carry shape, where they differ from the field's own name.  Sources: the configuration
  * classes of huggingface/transformers 4 and 5 for the families above. */
 static const struct key keys[] = {
@@ -366,6 +430,10 @@ static const struct key keys[] = {
   KEY ("norm_eps", field, norm_epsilon),
   KEY ("rope_theta", field, rotary_base),
   KEY ("partial_rotary_factor", field, rotary_percent),
+  KEY ("factor", rope_number, rotary_scaling_factor),
+  KEY ("low_freq_factor", rope_number, rotary_low_freq_factor),
+  KEY ("high_freq_factor", rope_number, rotary_high_freq_factor),
+  KEY ("original_max_position_embeddings", rope_number, rotary_original_positions),
   KEY ("num_experts", field, num_moe_experts),
   KEY ("num_local_experts", field, num_moe_experts),
   KEY ("n_routed_experts", field, num_moe_experts),
@@ -387,11 +455,13 @@ static const struct key keys[] = {
   { .name = "max_window_layers", .take = take_window_layers },
   { .name = "layer_types", .take = take_layer_types },
   { .name = "text_config", .take = take_object },
-  { .name = "rope_parameters", .take = take_object },
+  { .name = "rope_scaling", .take = take_rope },
+  { .name = "rope_parameters", .take = take_rope },
 };
 
 /* Known, and without effect on the shape: tokens, dropout, initialisation, stored precision,
- * stretching of rotary positions, choice among groups of experts, losses.  Sources as above. */
+ * rules of stretched rotary positions that are not known, choice among groups of experts, losses.
+ * Sources as above. */
 static const char *const ignored[] = {
   "architectures",
   "model_type",
@@ -424,15 +494,10 @@ static const char *const ignored[] = {
   "n_ctx",
   "task_specific_params",
   "pretraining_tp",
-  "rope_scaling",
   "rope_interleave",
   "rope_type",
   "type",
-  "factor",
   "attention_factor",
-  "original_max_position_embeddings",
-  "low_freq_factor",
-  "high_freq_factor",
   "beta_fast",
   "beta_slow",
   "mscale",
@@ -468,6 +533,16 @@ static const char *const ignored[] = {
   "pruned_heads",
   "generation_config",
 };
+
+static gboolean
+check_rope (const struct reader *r, const char *key, GError **error)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (keys); i++)
+    if (keys[i].take == take_rope_number && rope_has (r, keys[i].field) && !r->typed[keys[i].field])
+      return weft_bad_input (error, "%s: found no %s, wanted it with rope_type %s", key,
+                             keys[i].name, weft_rotary_scaling_words[r->scaling]);
+  return TRUE;
+}
 
 static gboolean
 is_ignored (const char *key)
@@ -714,33 +789,16 @@ read_root (JsonObject *root, union weft_model *model, GPtrArray *unknown, GError
          weft_model_complete (model, r.typed, error);
 }
 
-/* Parser errors read "<data>:LINE:COLUMN: ..."; the place stays, the file name takes the front. */
-static gboolean
-load_json (JsonParser *parser, const char *json, gsize length, GError **error)
-{
-  g_autoptr (GError) found = NULL;
-
-  if (!weft_json_scan (json, length, error))
-    return FALSE;
-  if (json_parser_load_from_data (parser, json, length, &found))
-    return TRUE;
-  const char *what = found->message;
-  if (g_str_has_prefix (what, "<data>:"))
-    what += strlen ("<data>:");
-  return weft_bad_input (error, "%s", what);
-}
-
 static gboolean
 read_text (const char *json, gsize length, union weft_model *model, GPtrArray *unknown,
            GError **error)
 {
-  g_autoptr (JsonParser) parser = json_parser_new ();
-
   if (length > MOST_BYTES)
     return weft_bad_input (error,
                            " found %" G_GSIZE_FORMAT " bytes, wanted a config.json of at most %d",
                            length, MOST_BYTES);
-  if (!load_json (parser, json, length, error))
+  g_autoptr (JsonParser) parser = weft_json_load (json, length, error);
+  if (!parser)
     return FALSE;
   JsonNode *root = json_parser_get_root (parser);
   if (!root || !JSON_NODE_HOLDS_OBJECT (root))

@@ -56,6 +56,14 @@ extern const char *const weft_activation_words[];
 enum weft_position { WEFT_POSITION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_position_words[];
 
+#define WEFT_ROTARY_SCALING_LIST(X)                                                                \
+  X (WEFT_ROTARY_NONE, "none", "positions as they are")                                            \
+  X (WEFT_ROTARY_LINEAR, "linear", "all rotations slower by one factor")                           \
+  X (WEFT_ROTARY_LLAMA3, "llama3", "slow rotations slower, fast ones as they are")                 \
+  X (WEFT_ROTARY_OTHER, "other", "a rule that is not known here: cannot be trained, only planned")
+enum weft_rotary_scaling { WEFT_ROTARY_SCALING_LIST (WEFT_WORD_ID) };
+extern const char *const weft_rotary_scaling_words[];
+
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
   X (WEFT_PCIE, "pcie", "GPUs of a node meet at the host bridge")                                  \

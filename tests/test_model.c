@@ -259,9 +259,72 @@ a_window_counts_only_where_it_is_asked_for (void **state)
 #undef QWEN
 }
 
+#define LLAMA3_RULE                                                                                \
+  "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"                               \
+  "\"original_max_position_embeddings\":32"
+
+static void
+stretched_positions_are_read_in_old_and_new_spelling (void **state)
+{
+  union weft_model plain = parse (LLAMA (",\"rope_theta\":5e5"));
+  union weft_model old =
+      parse (LLAMA (",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3_RULE "}"));
+
+  (void) state;
+  assert_int_equal (plain.rotary_scaling, WEFT_ROTARY_NONE);
+  assert_true (plain.rotary_scaling_factor == 1);
+  assert_int_equal (old.rotary_scaling, WEFT_ROTARY_LLAMA3);
+  assert_true (old.rotary_scaling_factor == 8 && old.rotary_low_freq_factor == 1);
+  assert_true (old.rotary_high_freq_factor == 4 && old.rotary_original_positions == 32);
+  assert_same_model (old, parse (LLAMA (",\"rope_parameters\":{" LLAMA3_RULE
+                                        ",\"rope_theta\":5e5,\"rope_type\":\"llama3\"}")));
+  assert_same_model (plain, parse (LLAMA (",\"rope_theta\":5e5,\"rope_scaling\":null")));
+  assert_same_model (
+      plain, parse (LLAMA (",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"default\"}")));
+  union weft_model linear = parse (LLAMA (",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}"));
+  assert_int_equal (linear.rotary_scaling, WEFT_ROTARY_LINEAR);
+  assert_true (linear.rotary_scaling_factor == 2);
+  assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
+}
+
+/* A plan needs no frequencies, so the file loads; the field tells who would train it. */
+static void
+a_rule_that_is_not_known_loads_and_is_marked (void **state)
+{
+  static const char *const rules[] = {
+    "{\"type\":\"yarn\",\"factor\":40,\"beta_fast\":32,\"mscale\":1.0}",
+    "{\"rope_type\":\"dynamic\",\"factor\":2.0,\"type\":\"default\"}",
+    "{\"rope_type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[3,4]}",
+    "{\"factor\":0.5}",
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (rules); i++) {
+    g_autofree char *json = g_strdup_printf (LLAMA (",\"rope_scaling\":%s"), rules[i]);
+    union weft_model model = parse (json);
+    assert_int_equal (model.rotary_scaling, WEFT_ROTARY_OTHER);
+    assert_true (model.rotary_scaling_factor == 1);
+  }
+}
+
 static const struct {
   const char *json, *message;
 } bad[] = {
+  { LLAMA (",\"rope_scaling\":2"), "rope_scaling: found a number, wanted an object" },
+  { LLAMA (",\"rope_scaling\":{\"type\":1}"), "type: found a number, wanted the name of a rule" },
+  { LLAMA (",\"rope_scaling\":{\"type\":\"linear\"}"),
+    "rope_scaling: found no factor, wanted it with rope_type linear" },
+  { LLAMA (",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+           "\"original_max_position_embeddings\":32}"),
+    "rope_parameters: found no high_freq_factor, wanted it with rope_type llama3" },
+  { LLAMA (",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}"),
+    "factor: found \"0\", wanted 1..1e6" },
+  { LLAMA (",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+           "\"high_freq_factor\":4,\"original_max_position_embeddings\":32}"),
+    "low_freq_factor: found 4, wanted less than high_freq_factor, 4" },
+  { LLAMA (",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+           "\"rope_parameters\":{\"rope_type\":\"yarn\"}"),
+    "rope_scaling is linear but rope_parameters is other" },
   { "", "t.json: found nothing at the top, wanted an object" },
   { "[1]", "t.json: found an array at the top, wanted an object" },
   { "12", "t.json: found a number at the top, wanted an object" },
@@ -270,6 +333,8 @@ static const struct {
   { "{\"a\": 1", "t.json:1:8: found the end of the file, wanted a closing bracket" },
   { "{\"a", "t.json:1:4: found the end of the file, wanted a closing quote" },
   { "{} {}", "t.json:1:4: found '{', wanted nothing after the last bracket" },
+  { "{\"a\": {\"b\": 1},\n \"c\": {\"b\": 1, \"\\u0062\": 2}}",
+    "found the key \"b\" twice, wanted it once" },
   { "{\"a\": 0x10}", "t.json:1:8: found 'x', wanted JSON" },
   { "{\"a\": 010}", "t.json:1:7: found '0', wanted a number without leading zeros" },
   { "{\"model_type\":\"llama\"} // note", "t.json:1:24: found '/', wanted nothing" },
@@ -499,6 +564,8 @@ main (void)
     cmocka_unit_test (both_meanings_of_qk_head_dim_give_the_same_model),
     cmocka_unit_test (unknown_keys_are_reported_and_comments_are_not),
     cmocka_unit_test (a_window_counts_only_where_it_is_asked_for),
+    cmocka_unit_test (stretched_positions_are_read_in_old_and_new_spelling),
+    cmocka_unit_test (a_rule_that_is_not_known_loads_and_is_marked),
     cmocka_unit_test (bad_input_is_refused_with_what_was_found_and_wanted),
     cmocka_unit_test (bombs_and_raw_bytes_are_refused_not_parsed),
     cmocka_unit_test (damaged_files_never_crash),

@@ -29,7 +29,7 @@ static const struct {
   int level;
 } core_files[] = {
   { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
-  { "job", TABLES },       { "model", TABLES },     { "rules", TABLES },     { "sheet", TABLES },
+  { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },    { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
   { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
   { "cost_table", PASSES },

@@ -14,21 +14,25 @@ struct weft_hf_piece {
   uint64_t first_row, rows, columns; /* of our tensor */
   gboolean transposed;               /* theirs is (columns, rows) */
   gboolean vector;                   /* theirs has one dimension */
+  float shift;                       /* theirs and this is ours: nemotron keeps norms less one */
 };
 
 /* The pieces of one tensor, in row order; element type struct weft_hf_piece, owned by the array.
- * NULL for a family without known names: the error lists those with. */
+ * NULL for a family without known names: the error lists those with; and for a tensor that the
+ * family has no names for, or has of other rows. */
 GArray *weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
                         GError **error);
 
 /* Reads every tensor of the model from a file (or index); weights of a file that names the same
  * tensors with or without the prefix of the bare model ("transformer.", "model.") are found.  A
- * missing tensor or another shape is an error, a tensor that is not used is reported in `unused`
- * (comma separated, NULL when none, caller frees).  Master weights get the same values. */
+ * missing tensor, another shape or a type that is not a float is an error, found before anything is
+ * written.  A tensor that is not used is reported in `unused` (comma separated, NULL when none,
+ * caller frees; may be NULL), but for buffers that are no parameters and the head of a tied model.
+ * Master weights get the same values before they are rounded. */
 gboolean weft_hf_import (weft_state *state, const union weft_model *model, const char *path,
                          char **unused, GError **error);
 
-/* Writes all weights (kind WEIGHT in their own type, or GRAD as F32) under Hugging Face names, with
- * __metadata__ format = pt. */
+/* Writes all weights (kind WEIGHT in their own type, any other as F32) under Hugging Face names,
+ * with __metadata__ format = pt.  A shift applies to kinds WEIGHT and MASTER alone. */
 gboolean weft_hf_export (weft_state *state, const union weft_model *model,
                          enum weft_state_kind kind, const char *path, GError **error);

@@ -56,8 +56,10 @@ weft_tensor_elements (const struct weft_tensor *t)
 
 typedef struct weft_safetensors weft_safetensors;
 
-/* One file, or the index of a sharded model (model.safetensors.index.json beside its shards), whose
- * tensors then appear as one list. */
+/* One file, whose tensors are listed in the order of their data; or, where the name ends in .json,
+ * the index of a sharded model, whose tensors then appear as one list in the order of the index
+ * (what a shard holds beside them is not listed).  A folder stands for its
+ * model.safetensors.index.json or model.safetensors. */
 weft_safetensors *weft_safetensors_open (const char *path, GError **error);
 void weft_safetensors_free (weft_safetensors *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_safetensors, weft_safetensors_free)
@@ -66,20 +68,23 @@ uint32_t weft_safetensors_count (const weft_safetensors *file);
 const struct weft_tensor *weft_safetensors_at (const weft_safetensors *file, uint32_t i);
 const struct weft_tensor *weft_safetensors_find (const weft_safetensors *file, const char *name);
 
-/* A value of __metadata__, or NULL. */
+/* A value of __metadata__, of the first shard that has the key; or NULL. */
 const char *weft_safetensors_metadata (const weft_safetensors *file, const char *key);
 
-/* The bytes of a tensor, mapped; valid as long as the file. */
+/* The bytes of a tensor of this file, mapped, on any address; valid as long as the file. */
 const void *weft_safetensors_data (const weft_safetensors *file, const struct weft_tensor *tensor);
 
-/* Elements [first, first + n) as floats; F32, F16, BF16 and F64 only, others are refused. */
+/* Elements [first, first + n) as floats; F32, F16, BF16 and F64 only, others are refused (with n 0
+ * that is all this says). */
 gboolean weft_safetensors_floats (const weft_safetensors *file, const struct weft_tensor *tensor,
                                   uint64_t first, uint64_t n, float *out, GError **error);
 
 /* ---------------------------------------------------------------------- writing */
 
 /* Declare all tensors, then give their data in that order, in pieces of any size.  The file appears
- * under its name only when closed without error (temporary name, fsync, rename). */
+ * under its name only when closed without error (temporary name beside it, fsync, rename, fsync of
+ * the folder).  Data begins at a multiple of 8: declare wide types first to have all of it aligned.
+ * Names are declared once, and no more bytes are put than declared: that is the caller's error. */
 typedef struct weft_safetensors_writer weft_safetensors_writer;
 
 weft_safetensors_writer *weft_safetensors_writer_new (const char *path);
@@ -89,7 +94,8 @@ void weft_safetensors_declare_metadata (weft_safetensors_writer *w, const char *
                                         const char *value);
 gboolean weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t bytes,
                                GError **error);
-/* Completes and publishes; frees the writer whatever happens. */
+/* Completes and publishes; frees the writer whatever happens.  Fewer bytes than declared, or an
+ * earlier error, make it fail; nothing stays behind then. */
 gboolean weft_safetensors_close (weft_safetensors_writer *w, GError **error);
 /* Removes what was written; accepts NULL. */
 void weft_safetensors_abandon (weft_safetensors_writer *w);

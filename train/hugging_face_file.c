@@ -1,0 +1,338 @@
+/* Import and export by blocks of rows: memory does not grow with the model. */
+#include "core/error.h"
+#include "kernels/float.h"
+#include "train/hugging_face.h"
+#include <string.h>
+
+/* Elements of a block: 4 MiB of floats. */
+#define BLOCK (1u << 20)
+
+/* Prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
+static const char *const prefixes[] = { "transformer.", "model." };
+
+/* Ends of names that are no parameters: causal masks of gpt2, rotary frequencies of llama. */
+static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq" };
+
+/* ------------------------------------------------------------------------- blocks */
+
+/* A matrix as it is wanted, row by row, and how its elements are read where it is stored. */
+struct source {
+  uint64_t rows, columns;
+  gboolean transposed; /* stored as (columns, rows) */
+  gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
+                    GError **error);
+  const weft_safetensors *file; /* of theirs */
+  const struct weft_tensor *theirs;
+  weft_state *state; /* of ours */
+  uint32_t tensor;
+  enum weft_state_kind kind;
+  uint64_t base; /* its first element */
+};
+
+static gboolean
+read_theirs (const struct source *from, uint64_t first, uint64_t n, float *out, GError **error)
+{
+  return weft_safetensors_floats (from->file, from->theirs, first, n, out, error);
+}
+
+static gboolean
+read_ours (const struct source *from, uint64_t first, uint64_t n, float *out, GError **error)
+{
+  (void) error;
+  weft_state_read (from->state, from->tensor, from->kind, from->base + first, n, out);
+  return TRUE;
+}
+
+/* Rows [row, row + n); `room` holds n floats. */
+static gboolean
+read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, float *room,
+           GError **error)
+{
+  if (!from->transposed)
+    return from->read (from, row * from->columns, n * from->columns, out, error);
+  for (uint64_t c = 0; c < from->columns; c++) {
+    if (!from->read (from, c * from->rows + row, n, room, error))
+      return FALSE;
+    for (uint64_t k = 0; k < n; k++)
+      out[k * from->columns + c] = room[k];
+  }
+  return TRUE;
+}
+
+/* Takes elements [first, first + n) of the matrix; may change them. */
+typedef gboolean (*take_block) (void *to, uint64_t first, uint64_t n, float *block, GError **error);
+
+static gboolean
+stream (const struct source *from, take_block take, void *to, GError **error)
+{
+  uint64_t most = MIN (from->rows, MAX (1, BLOCK / from->columns));
+  g_autofree float *block = g_new (float, most * from->columns);
+  g_autofree float *room = g_new (float, most);
+
+  for (uint64_t row = 0; row < from->rows; row += most) {
+    uint64_t n = MIN (most, from->rows - row);
+    if (!read_rows (from, row, n, block, room, error) ||
+        !take (to, row * from->columns, n * from->columns, block, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static void
+add (float *block, uint64_t n, float shift)
+{
+  for (uint64_t i = 0; i < n && shift != 0; i++)
+    block[i] += shift;
+}
+
+/* ------------------------------------------------------------------------- pieces */
+
+/* For every tensor of the state its pieces: element type GArray *, owned. */
+static GPtrArray *
+all_pieces (const weft_state *state, const union weft_model *model, GError **error)
+{
+  g_autoptr (GPtrArray) all = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
+
+  for (uint32_t t = 0; t < weft_state_count (state); t++) {
+    GArray *pieces = weft_hf_pieces (model, weft_state_at (state, t), error);
+    if (!pieces)
+      return NULL;
+    g_ptr_array_add (all, pieces);
+  }
+  return g_steal_pointer (&all);
+}
+
+/* Calls `visit` for every piece, in order. */
+typedef gboolean (*visit_piece) (void *with, uint32_t tensor, const struct weft_hf_piece *piece,
+                                 GError **error);
+
+static gboolean
+for_pieces (const GPtrArray *all, visit_piece visit, void *with, GError **error)
+{
+  for (uint32_t t = 0; t < all->len; t++) {
+    const GArray *pieces = g_ptr_array_index (all, t);
+    for (uint32_t i = 0; i < pieces->len; i++)
+      if (!visit (with, t, &g_array_index (pieces, struct weft_hf_piece, i), error))
+        return FALSE;
+  }
+  return TRUE;
+}
+
+/* Returns how many dimensions theirs has. */
+static uint32_t
+their_shape (const struct weft_hf_piece *piece, uint64_t dim[2])
+{
+  dim[0] = piece->transposed ? piece->columns : piece->rows;
+  dim[1] = piece->transposed ? piece->rows : piece->columns;
+  return piece->vector ? 1 : 2;
+}
+
+/* ------------------------------------------------------------------------- import */
+
+struct import {
+  weft_state *state;
+  const weft_safetensors *file;
+  const char *path;
+  GHashTable *used; /* struct weft_tensor */
+  uint32_t tensor;  /* of the block on its way, */
+  uint64_t base;    /* where its piece begins, */
+  float shift;      /* and what is added */
+};
+
+static const struct weft_tensor *
+find (const weft_safetensors *file, const char *name)
+{
+  const struct weft_tensor *found = weft_safetensors_find (file, name);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (prefixes) && !found; i++)
+    if (g_str_has_prefix (name, prefixes[i]))
+      found = weft_safetensors_find (file, name + strlen (prefixes[i]));
+  return found;
+}
+
+/* "[768, 2304]" */
+static char *
+shape_text (const uint64_t *dim, uint32_t n_dim)
+{
+  GString *text = g_string_new ("[");
+
+  for (uint32_t d = 0; d < n_dim; d++)
+    g_string_append_printf (text, "%s%" G_GUINT64_FORMAT, d ? ", " : "", dim[d]);
+  g_string_append_c (text, ']');
+  return g_string_free (text, FALSE);
+}
+
+static gboolean
+check_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GError **error)
+{
+  struct import *import = with;
+  const struct weft_tensor *theirs = find (import->file, piece->name);
+  uint64_t dim[2];
+  uint32_t n_dim = their_shape (piece, dim);
+
+  if (!theirs)
+    return weft_bad_input (error, "%s: found no tensor %s, wanted it for %s", import->path,
+                           piece->name, weft_state_at (import->state, tensor)->name);
+  g_hash_table_add (import->used, (void *) theirs);
+  if (theirs->n_dim == n_dim && memcmp (theirs->dim, dim, n_dim * sizeof *dim) == 0)
+    return weft_safetensors_floats (import->file, theirs, 0, 0, NULL, error);
+  g_autofree char *found = shape_text (theirs->dim, theirs->n_dim);
+  g_autofree char *wanted = shape_text (dim, n_dim);
+  return weft_bad_input (error, "%s: tensor %s: found shape %s, wanted %s", import->path,
+                         theirs->name, found, wanted);
+}
+
+static gboolean
+take_ours (void *to, uint64_t first, uint64_t n, float *block, GError **error)
+{
+  const struct import *import = to;
+  uint64_t at = import->base + first;
+
+  (void) error;
+  add (block, n, import->shift);
+  weft_state_write (import->state, import->tensor, WEFT_STATE_WEIGHT, at, n, block);
+  weft_state_write (import->state, import->tensor, WEFT_STATE_MASTER, at, n, block);
+  return TRUE;
+}
+
+static gboolean
+import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GError **error)
+{
+  struct import *import = with;
+  struct source from = { .rows = piece->rows,
+                         .columns = piece->columns,
+                         .transposed = piece->transposed,
+                         .read = read_theirs,
+                         .file = import->file,
+                         .theirs = find (import->file, piece->name) };
+
+  import->tensor = tensor;
+  import->base = piece->first_row * piece->columns;
+  import->shift = piece->shift;
+  return stream (&from, take_ours, import, error);
+}
+
+static gboolean
+is_known (const union weft_model *model, const char *name)
+{
+  if (model->share_embeddings_and_output_weights && g_str_equal (name, "lm_head.weight"))
+    return TRUE;
+  for (unsigned i = 0; i < G_N_ELEMENTS (buffers); i++)
+    if (g_str_has_suffix (name, buffers[i]))
+      return TRUE;
+  return FALSE;
+}
+
+static char *
+unused_names (const struct import *import, const union weft_model *model)
+{
+  g_autoptr (GString) names = g_string_new (NULL);
+
+  for (uint32_t i = 0; i < weft_safetensors_count (import->file); i++) {
+    const struct weft_tensor *t = weft_safetensors_at (import->file, i);
+    if (!g_hash_table_contains (import->used, t) && !is_known (model, t->name))
+      g_string_append_printf (names, "%s%s", names->len ? ", " : "", t->name);
+  }
+  return names->len ? g_strdup (names->str) : NULL;
+}
+
+gboolean
+weft_hf_import (weft_state *state, const union weft_model *model, const char *path, char **unused,
+                GError **error)
+{
+  g_autoptr (GPtrArray) all = all_pieces (state, model, error);
+  g_autoptr (weft_safetensors) file = all ? weft_safetensors_open (path, error) : NULL;
+  g_autoptr (GHashTable) used = g_hash_table_new (NULL, NULL);
+  struct import import = { .state = state, .file = file, .path = path, .used = used };
+
+  if (unused)
+    *unused = NULL;
+  if (!file || !for_pieces (all, check_piece, &import, error) ||
+      !for_pieces (all, import_piece, &import, error))
+    return FALSE;
+  if (unused)
+    *unused = unused_names (&import, model);
+  return TRUE;
+}
+
+/* ------------------------------------------------------------------------- export */
+
+struct export
+{
+  weft_state *state;
+  weft_safetensors_writer *writer;
+  enum weft_state_kind kind;
+  enum weft_tensor_type type;
+  float shift; /* of the block on its way */
+};
+
+static gboolean
+declare_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GError **error)
+{
+  const struct export *export = with;
+  uint64_t dim[2];
+  uint32_t n_dim = their_shape (piece, dim);
+
+  (void) tensor;
+  (void) error;
+  weft_safetensors_declare (export->writer, piece->name, export->type, n_dim, dim);
+  return TRUE;
+}
+
+/* bf16 takes the front half of its own floats' place. */
+static gboolean
+take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
+{
+  const struct export *export = to;
+  uint8_t *bytes = (uint8_t *) block;
+
+  (void) first;
+  add (block, n, export->shift);
+  for (uint64_t i = 0; i < n && export->type == WEFT_TENSOR_BF16; i++) {
+    uint16_t rounded = weft_bf16_round (block[i]);
+    memcpy (bytes + i * sizeof rounded, &rounded, sizeof rounded);
+  }
+  return weft_safetensors_put (export->writer, bytes, n * weft_tensor_type_bytes[export->type],
+                               error);
+}
+
+static gboolean
+export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GError **error)
+{
+  struct export *export = with;
+  gboolean value = export->kind == WEFT_STATE_WEIGHT || export->kind == WEFT_STATE_MASTER;
+  uint64_t dim[2];
+
+  their_shape (piece, dim);
+  struct source from = { .rows = dim[0],
+                         .columns = dim[1],
+                         .transposed = piece->transposed,
+                         .read = read_ours,
+                         .state = export->state,
+                         .tensor = tensor,
+                         .kind = export->kind,
+                         .base = piece->first_row * piece->columns };
+  export->shift = value ? -piece->shift : 0;
+  return stream (&from, take_theirs, export, error);
+}
+
+gboolean
+weft_hf_export (weft_state *state, const union weft_model *model, enum weft_state_kind kind,
+                const char *path, GError **error)
+{
+  g_autoptr (GPtrArray) all = all_pieces (state, model, error);
+  gboolean bf16 = kind == WEFT_STATE_WEIGHT && weft_state_dtype (state) == WEFT_BF16;
+
+  if (!all)
+    return FALSE;
+  struct export export = { .state = state,
+                           .writer = weft_safetensors_writer_new (path),
+                           .kind = kind,
+                           .type = bf16 ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32 };
+  weft_safetensors_declare_metadata (export.writer, "format", "pt");
+  for_pieces (all, declare_piece, &export, NULL);
+  if (for_pieces (all, export_piece, &export, error))
+    return weft_safetensors_close (export.writer, error);
+  weft_safetensors_abandon (export.writer);
+  return FALSE;
+}
