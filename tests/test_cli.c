@@ -123,6 +123,7 @@ static void
 the_examples_of_the_list_work (void **state)
 {
   (void) state;
+  assert_int_equal (g_chdir (WEFT_SOURCE_DIR), 0);
   for (unsigned i = 0; i < G_N_ELEMENTS (examples); i++) {
     struct answer a = weft (examples[i] + strlen ("weft "));
     if ((a.status != 0 && a.status != 3) || !*a.out)
