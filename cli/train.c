@@ -105,6 +105,9 @@ read_data (struct train_ask *ask, GError **error)
   if (!o->data)
     return weft_bad_input (error, "no data: give --data FILE (text, or tokens of nanoGPT, llm.c or "
                                   "Megatron)");
+  if (!g_file_test (o->data, G_FILE_TEST_IS_REGULAR))
+    return weft_bad_input (error, "--data: found \"%s\", which is no file, wanted one of tokens",
+                           o->data);
   if (is_given (ask, SAVE_INTERVAL) && !o->save)
     return weft_bad_input (error, "found --save-interval without --save DIR, wanted both");
   return TRUE;
@@ -204,22 +207,32 @@ check_memory (const weft_plan *plan, GError **error)
   return sum <= machine || refuse_bytes (sum, "all ranks need", machine, "this machine", error);
 }
 
-static void
-fill_options (struct train_ask *ask, const struct weft_job *job)
+static gboolean
+fill_rates (struct train_ask *ask, const struct weft_job *job, GError **error)
 {
   struct weft_trainer_options *o = &ask->options;
   uint64_t parameters = weft_model_parameters (&job->model);
   uint64_t tokens = (uint64_t) (job->train.global_batch_size * job->model.seq_length);
 
-  o->steps = whole (ask, STEPS);
-  o->seed = whole (ask, SEED);
-  o->seed_given = ask->number[SEED] != NULL;
   o->lr = real_or (ask, LR, weft_trainer_default_lr (parameters));
   o->min_lr = real_or (ask, MIN_LR, 0.1 * o->lr);
   o->warmup = whole (ask, WARMUP);
   o->decay_steps = is_given (ask, DECAY_STEPS)
                        ? whole (ask, DECAY_STEPS)
                        : weft_trainer_default_decay_steps (parameters, tokens);
+  return o->min_lr <= o->lr ||
+         weft_bad_input (error, "--min-lr: found %g, wanted at most the learning rate, %g",
+                         o->min_lr, o->lr);
+}
+
+static void
+fill_options (struct train_ask *ask)
+{
+  struct weft_trainer_options *o = &ask->options;
+
+  o->steps = whole (ask, STEPS);
+  o->seed = whole (ask, SEED);
+  o->seed_given = ask->number[SEED] != NULL;
   o->beta1 = ask->value[BETA1].r;
   o->beta2 = ask->value[BETA2].r;
   o->epsilon = ask->value[EPSILON].r;
@@ -384,7 +397,7 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
   const struct weft_job *job = &plan->job;
   const struct weft_trainer_options *o = &ask->options;
   g_autofree char *parameters =
-      weft_units_human ((double) weft_model_parameters (&job->model), "parameters");
+      weft_units_human ((double) weft_model_parameters (&job->model), " parameters");
   g_autoptr (GString) text = g_string_new (NULL);
 
   weft_report_print_job (job, text);
@@ -394,7 +407,8 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
           ? " (the default here: --precision bf16 is emulated)"
           : "");
   for (uint32_t role = 0; role < plan->n_roles; role++) {
-    g_autofree char *bytes = weft_units_human ((double) weft_plan_peak_bytes (plan, role), "B");
+    uint64_t own = weft_plan_peak_bytes (plan, role) - weft_plan_reserved_bytes (plan, role);
+    g_autofree char *bytes = weft_units_human ((double) own, "B");
     g_string_append_printf (text, "%s %s", role ? "," : "", bytes);
   }
   g_string_append_printf (text, " a rank%s\n", plan->n_roles > 1 ? " of each stage" : "");
@@ -417,13 +431,10 @@ add_bytes (JsonBuilder *b, const char *member, const uint64_t *bytes, uint32_t n
 }
 
 static void
-print_done (const struct printer *p, const struct weft_trainer_result *r)
+done_json (const struct weft_trainer_result *r)
 {
-  if (!p->json) {
-    printf ("%" G_GUINT64_FORMAT " steps, loss %.4f\n", r->steps, r->final_loss);
-    return;
-  }
   g_autoptr (JsonBuilder) b = json_builder_new ();
+
   json_builder_begin_object (b);
   weft_json_bool (b, "done", !r->interrupted);
   weft_json_int (b, "steps", (int64_t) r->steps);
@@ -433,6 +444,22 @@ print_done (const struct printer *p, const struct weft_trainer_result *r)
   add_bytes (b, "allocated_bytes", r->allocated, r->n_roles);
   json_builder_end_object (b);
   put_json (b);
+}
+
+static void
+done_text (const struct weft_trainer_result *r)
+{
+  uint64_t most = 0;
+
+  for (uint32_t role = 0; role < r->n_roles; role++)
+    most = MAX (most, r->allocated[role]);
+  g_autofree char *bytes = weft_units_human ((double) most, "B");
+  printf ("%" G_GUINT64_FORMAT " steps", r->steps);
+  if (isfinite (r->final_loss))
+    printf (", loss %.4f", r->final_loss);
+  if (r->skipped)
+    printf (", %" G_GUINT64_FORMAT " skipped", r->skipped);
+  printf (", %s allocated by the largest rank\n", bytes);
 }
 
 /* --------------------------------------------------------------------- running */
@@ -450,8 +477,10 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
   end_line (&printer);
   if (ok && ask->trace && result.timeline)
     ok = weft_trace_write (plan, result.timeline, 0, ask->trace, &error);
-  if (ok)
-    print_done (&printer, &result);
+  if (ok && json)
+    done_json (&result);
+  else if (ok)
+    done_text (&result);
   int status = !ok ? weft_cli_fail (error) : result.interrupted ? EXIT_INTERRUPTED : 0;
   weft_trainer_result_clear (&result);
   return status;
@@ -466,9 +495,9 @@ run (const weft_cli_input *input, struct train_ask *ask)
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) ||
       !(ops = find_executor (ask->executor, &error)) || !build_job (input, &job, &error) ||
-      !check_processes (ask, &job, &error))
+      !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
-  fill_options (ask, &job);
+  fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
   if (!plan || !check_memory (plan, &error))
     return weft_cli_fail (error);

@@ -262,12 +262,10 @@ check_progress (struct trainer *t, const struct weft_metrics *m, GError **error)
   t->bad_in_row = m->skipped || !isfinite (m->loss) ? t->bad_in_row + 1 : 0;
   if (t->bad_in_row < WEFT_TRAINER_MOST_SKIPS)
     return TRUE;
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN,
-               "step %" G_GUINT64_FORMAT
-               ": loss or gradient were not finite %d times in a row (loss %g); a lower learning "
-               "rate may help",
-               t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
-  return FALSE;
+  return weft_run_error (error,
+                         "step %" G_GUINT64_FORMAT ": loss or gradient were not finite %d times in "
+                         "a row (loss %g); a lower learning rate may help",
+                         t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
 /* Adam counts updates, the schedule counts steps. */
