@@ -1,12 +1,10 @@
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "core/error.h"
-#include "core/json.h"
 #include "core/report.h"
 #include "core/trace.h"
 #include "core/units.h"
 #include "exec_cpu/exec_cpu.h"
-#include "train/trainer.h"
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -247,149 +245,7 @@ fill_options (struct train_ask *ask)
   o->exec.stress = whole (ask, STRESS);
 }
 
-/* ---------------------------------------------------------------------- output */
-
-struct printer {
-  gboolean json, terminal;
-  gboolean open;  /* a line that the next one replaces stands on the terminal */
-  gint64 start;   /* of the first step, microseconds */
-  uint64_t first; /* its number */
-};
-
-/* Lines that stay on a terminal. */
-enum { KEPT_LINES = 20 };
-
-static void
-end_line (struct printer *p)
-{
-  if (p->open)
-    fputc ('\n', stdout);
-  p->open = FALSE;
-  fflush (stdout);
-}
-
-static void
-put_line (struct printer *p, const char *text, gboolean stays)
-{
-  if (p->terminal)
-    fputs ("\r\033[K", stdout);
-  fputs (text, stdout);
-  p->open = TRUE;
-  if (stays || !p->terminal)
-    end_line (p);
-  fflush (stdout);
-}
-
-/* One line; JSON has no word for what is not finite. */
-static void
-put_json (JsonBuilder *builder)
-{
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
-  g_autoptr (JsonNode) root = json_builder_get_root (builder);
-
-  json_generator_set_root (generator, root);
-  g_autofree char *text = json_generator_to_data (generator, NULL);
-  printf ("%s\n", text);
-  fflush (stdout);
-}
-
-static void
-add_real (JsonBuilder *b, const char *member, double value)
-{
-  if (isfinite (value))
-    weft_json_real (b, member, value);
-  else
-    weft_json_null (b, member);
-}
-
-static void
-line_json (const struct weft_trainer_line *line)
-{
-  g_autoptr (JsonBuilder) b = json_builder_new ();
-
-  json_builder_begin_object (b);
-  weft_json_int (b, "step", (int64_t) line->step);
-  add_real (b, line->evaluated ? "eval_loss" : "loss", line->loss);
-  if (!line->evaluated) {
-    add_real (b, "grad_norm", line->grad_norm);
-    add_real (b, "lr", line->lr);
-    add_real (b, "time_s", line->seconds);
-    add_real (b, "tokens_per_s", line->tokens_per_s);
-    add_real (b, "mfu", line->mfu);
-    weft_json_int (b, "peak_bytes", (int64_t) line->peak_bytes);
-    weft_json_bool (b, "skipped", line->skipped);
-  }
-  json_builder_end_object (b);
-  put_json (b);
-}
-
-/* "1:02:03" or "2:03". */
-static char *
-clock_text (double seconds)
-{
-  uint64_t s = (uint64_t) llround (seconds), hours = s / 3600;
-
-  if (hours)
-    return g_strdup_printf ("%" G_GUINT64_FORMAT ":%02u:%02u", hours, (unsigned) (s / 60 % 60),
-                            (unsigned) (s % 60));
-  return g_strdup_printf ("%u:%02u", (unsigned) (s / 60), (unsigned) (s % 60));
-}
-
-/* From the mean of all steps so far, with what stood between them. */
-static char *
-time_left (struct printer *p, const struct weft_trainer_line *line)
-{
-  gint64 now = g_get_monotonic_time ();
-
-  if (!p->start) {
-    p->start = now - (gint64) (line->seconds * 1e6);
-    p->first = line->step;
-  }
-  double each = (double) (now - p->start) * 1e-6 / (double) (line->step - p->first + 1);
-  return clock_text (each * (double) (line->steps - line->step));
-}
-
-static void
-line_text (struct printer *p, const struct weft_trainer_line *line)
-{
-  int width = snprintf (NULL, 0, "%" G_GUINT64_FORMAT, line->steps);
-  g_autofree char *where = g_strdup_printf ("step %*" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT, width,
-                                            line->step, line->steps);
-
-  if (line->evaluated) {
-    g_autofree char *text = g_strdup_printf ("%s  evaluation loss %.4f", where, line->loss);
-    put_line (p, text, TRUE);
-    return;
-  }
-  g_autofree char *left = time_left (p, line);
-  g_autofree char *speed = weft_units_human (line->tokens_per_s, "tokens/s");
-  g_autofree char *norm =
-      isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("  norm %-6.3g", line->grad_norm);
-  g_autofree char *text =
-      g_strdup_printf ("%s  loss %.4f%s  lr %.1e  %s  eta %s%s", where, line->loss, norm, line->lr,
-                       speed, left, line->skipped ? "  skipped: not finite" : "");
-  put_line (p, text,
-            line->skipped || line->step == line->steps ||
-                line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
-}
-
-static void
-print_line (void *user, const struct weft_trainer_line *line)
-{
-  struct printer *p = user;
-
-  if (p->json)
-    line_json (line);
-  else
-    line_text (p, line);
-}
-
-static void
-print_message (void *user, const char *message)
-{
-  end_line (user);
-  fprintf (stderr, "weft: %s\n", message);
-}
+/* --------------------------------------------------------------------- running */
 
 static void
 print_header (const weft_plan *plan, const struct train_ask *ask)
@@ -421,66 +277,21 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
     fprintf (stderr, "weft: %s\n", lines[i]);
 }
 
-static void
-add_bytes (JsonBuilder *b, const char *member, const uint64_t *bytes, uint32_t n)
-{
-  weft_json_array (b, member);
-  for (uint32_t i = 0; i < n; i++)
-    json_builder_add_int_value (b, (int64_t) bytes[i]);
-  json_builder_end_array (b);
-}
-
-static void
-done_json (const struct weft_trainer_result *r)
-{
-  g_autoptr (JsonBuilder) b = json_builder_new ();
-
-  json_builder_begin_object (b);
-  weft_json_bool (b, "done", !r->interrupted);
-  weft_json_int (b, "steps", (int64_t) r->steps);
-  add_real (b, "final_loss", r->final_loss);
-  weft_json_int (b, "skipped", (int64_t) r->skipped);
-  add_bytes (b, "planned_bytes", r->planned, r->n_roles);
-  add_bytes (b, "allocated_bytes", r->allocated, r->n_roles);
-  json_builder_end_object (b);
-  put_json (b);
-}
-
-static void
-done_text (const struct weft_trainer_result *r)
-{
-  uint64_t most = 0;
-
-  for (uint32_t role = 0; role < r->n_roles; role++)
-    most = MAX (most, r->allocated[role]);
-  g_autofree char *bytes = weft_units_human ((double) most, "B");
-  printf ("%" G_GUINT64_FORMAT " steps", r->steps);
-  if (isfinite (r->final_loss))
-    printf (", loss %.4f", r->final_loss);
-  if (r->skipped)
-    printf (", %" G_GUINT64_FORMAT " skipped", r->skipped);
-  printf (", %s allocated by the largest rank\n", bytes);
-}
-
-/* --------------------------------------------------------------------- running */
-
 static int
 train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct train_ask *ask,
        gboolean json)
 {
-  struct printer printer = { .json = json, .terminal = !json && isatty (STDOUT_FILENO) };
-  const struct weft_trainer_sink sink = { print_line, print_message, &printer };
+  struct weft_cli_progress progress;
+  const struct weft_trainer_sink sink = weft_cli_progress_start (&progress, json);
   struct weft_trainer_result result;
   g_autoptr (GError) error = NULL;
 
   gboolean ok = weft_trainer_run (plan, ops, &ask->options, &sink, &result, &error);
-  end_line (&printer);
+  weft_cli_progress_pause (&progress);
   if (ok && ask->trace && result.timeline)
     ok = weft_trace_write (plan, result.timeline, 0, ask->trace, &error);
-  if (ok && json)
-    done_json (&result);
-  else if (ok)
-    done_text (&result);
+  if (ok)
+    weft_cli_progress_done (&progress, &result);
   int status = !ok ? weft_cli_fail (error) : result.interrupted ? EXIT_INTERRUPTED : 0;
   weft_trainer_result_clear (&result);
   return status;

@@ -397,6 +397,7 @@ people_get_a_line_for_every_step (void **state)
   assert_non_null (strstr (a.out, "step 1/2  loss 5."));
   assert_non_null (strstr (a.out, "\nstep 2/2  loss 5."));
   assert_null (strchr (a.out, '\033'));
+  assert_non_null (strstr (a.out, "\ndone after step 2, loss "));
   assert_non_null (strstr (a.err, "weft: gpt2-nano"));
   assert_non_null (strstr (a.err, "fp32"));
   answer_free (&a);
