@@ -275,6 +275,8 @@ collect (struct reader *r, GError **error)
   if (!r->page->job || r->input->help)
     return TRUE;
   r->input->settings = weft_settings_new ();
+  if (r->page->topology)
+    weft_settings_add (r->input->settings, "cluster", "topology", r->page->topology, "--topology");
   if (r->input->operand && !weft_cli_job_file (r->input->operand, r->input->settings, error))
     return FALSE;
   char *const *part = (char *const *) r->settings->pdata;

@@ -13,6 +13,8 @@
 #define WEFT_CLI_COMMAND_LIST(X)                                                                   \
   X (sim, "predict one training step: time, throughput, overlap, memory",                          \
      "weft sim --model llama3-8b --topology dgx-h100 --nodes 4")                                   \
+  X (train, "really train: every rank of the job on this machine",                                 \
+     "weft train --model gpt2-nano --data README.md --steps 20")                                   \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
   X (compare, "two jobs or two timelines side by side, op by op",                                  \
@@ -52,6 +54,7 @@ struct weft_cli_page {
   unsigned n_flags;
   gboolean job; /* the operand is a job file and every setting of a job is a flag */
   gboolean two; /* takes two operands */
+  const char *topology; /* of a job that names none; NULL: it must */
 };
 
 struct weft_cli_input {

@@ -153,9 +153,8 @@ fill_overlap (weft_report *r)
 
 /* ------------------------------------------------------------------- iteration */
 
-/* What the vendor prints for dense products in this precision. */
-static double
-printed_peak (const struct weft_job *job)
+double
+weft_report_printed_peak (const struct weft_job *job)
 {
   const union weft_cluster_fields *f = &job->cluster.f;
   const double peak[] = { [WEFT_FP32] = f->gpu_fp32_spec,
@@ -191,8 +190,8 @@ fill_iteration (weft_report *r)
   it->model_tflops_per_gpu =
       it->tokens_per_s_per_gpu * weft_model_flops_per_token (&job->model, TRUE) * 1e-12;
   it->hardware_tflops_per_gpu = ratio (hardware, seconds) * 1e-12;
-  it->mfu = ratio (it->model_tflops_per_gpu * 1e12, printed_peak (job));
-  it->hfu = ratio (it->hardware_tflops_per_gpu * 1e12, printed_peak (job));
+  it->mfu = ratio (it->model_tflops_per_gpu * 1e12, weft_report_printed_peak (job));
+  it->hfu = ratio (it->hardware_tflops_per_gpu * 1e12, weft_report_printed_peak (job));
 }
 
 /* ---------------------------------------------------------------------- memory */

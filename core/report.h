@@ -81,6 +81,9 @@ weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeli
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 
+/* What the vendor prints for dense products in the job's precision, one GPU: MFU is a share of it. */
+double weft_report_printed_peak (const struct weft_job *job);
+
 /* What a role's memory is made of, in the order it is shown: kinds, padding, reserved. */
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
 const char *weft_report_part_word (int part);

@@ -154,6 +154,7 @@ the_examples_of_the_list_work (void **state)
   char *folder = enter_examples ();
 
   (void) state;
+  assert_int_equal (g_chdir (WEFT_SOURCE_DIR), 0);
   for (unsigned i = 0; i < G_N_ELEMENTS (examples); i++) {
     struct answer a = weft (examples[i] + strlen ("weft "));
     if ((a.status != 0 && a.status != 3) || !*a.out)

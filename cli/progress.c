@@ -1,0 +1,198 @@
+#include "cli/progress.h"
+#include "core/json.h"
+#include "core/units.h"
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* Lines that stay on a terminal. */
+enum { KEPT_LINES = 20 };
+
+void
+weft_cli_progress_pause (struct weft_cli_progress *p)
+{
+  if (p->open)
+    fputc ('\n', stdout);
+  p->open = FALSE;
+  fflush (stdout);
+}
+
+static void
+put_line (struct weft_cli_progress *p, const char *text, gboolean stays)
+{
+  if (p->terminal)
+    fputs ("\r\033[K", stdout);
+  fputs (text, stdout);
+  p->open = TRUE;
+  if (stays || !p->terminal)
+    weft_cli_progress_pause (p);
+  fflush (stdout);
+}
+
+/* One line; JSON has no word for what is not finite. */
+static void
+put_json (JsonBuilder *builder)
+{
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = json_builder_get_root (builder);
+
+  json_generator_set_root (generator, root);
+  g_autofree char *text = json_generator_to_data (generator, NULL);
+  printf ("%s\n", text);
+  fflush (stdout);
+}
+
+static void
+add_real (JsonBuilder *b, const char *member, double value)
+{
+  if (isfinite (value))
+    weft_json_real (b, member, value);
+  else
+    weft_json_null (b, member);
+}
+
+static void
+line_json (const struct weft_trainer_line *line)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  weft_json_int (b, "step", (int64_t) line->step);
+  add_real (b, line->evaluated ? "eval_loss" : "loss", line->loss);
+  if (!line->evaluated) {
+    add_real (b, "grad_norm", line->grad_norm);
+    add_real (b, "lr", line->lr);
+    add_real (b, "time_s", line->seconds);
+    add_real (b, "tokens_per_s", line->tokens_per_s);
+    add_real (b, "mfu", line->mfu);
+    weft_json_int (b, "peak_bytes", (int64_t) line->peak_bytes);
+    weft_json_bool (b, "skipped", line->skipped);
+  }
+  json_builder_end_object (b);
+  put_json (b);
+}
+
+/* "1:02:03" or "2:03". */
+static char *
+clock_text (double seconds)
+{
+  uint64_t s = (uint64_t) llround (seconds), hours = s / 3600;
+
+  if (hours)
+    return g_strdup_printf ("%" G_GUINT64_FORMAT ":%02u:%02u", hours, (unsigned) (s / 60 % 60),
+                            (unsigned) (s % 60));
+  return g_strdup_printf ("%u:%02u", (unsigned) (s / 60), (unsigned) (s % 60));
+}
+
+/* From the mean of all steps so far, with what stood between them. */
+static char *
+time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
+{
+  gint64 now = g_get_monotonic_time ();
+
+  if (!p->start) {
+    p->start = now - (gint64) (line->seconds * 1e6);
+    p->first = line->step;
+  }
+  double each = (double) (now - p->start) * 1e-6 / (double) (line->step - p->first + 1);
+  return clock_text (each * (double) (line->steps - line->step));
+}
+
+static void
+line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
+{
+  int width = snprintf (NULL, 0, "%" G_GUINT64_FORMAT, line->steps);
+  g_autofree char *where = g_strdup_printf ("step %*" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT, width,
+                                            line->step, line->steps);
+
+  if (line->evaluated) {
+    g_autofree char *text = g_strdup_printf ("%s  evaluation loss %.4f", where, line->loss);
+    put_line (p, text, TRUE);
+    return;
+  }
+  g_autofree char *left = time_left (p, line);
+  g_autofree char *speed = weft_units_human (line->tokens_per_s, "tokens/s");
+  g_autofree char *norm =
+      isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("  norm %-6.3g", line->grad_norm);
+  g_autofree char *text =
+      g_strdup_printf ("%s  loss %.4f%s  lr %.1e  %s  eta %s%s", where, line->loss, norm, line->lr,
+                       speed, left, line->skipped ? "  skipped: not finite" : "");
+  put_line (p, text,
+            line->skipped || line->step == line->steps ||
+                line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
+}
+
+static void
+print_line (void *user, const struct weft_trainer_line *line)
+{
+  struct weft_cli_progress *p = user;
+
+  if (p->json)
+    line_json (line);
+  else
+    line_text (p, line);
+}
+
+static void
+print_message (void *user, const char *message)
+{
+  weft_cli_progress_pause (user);
+  fprintf (stderr, "weft: %s\n", message);
+}
+
+static void
+add_bytes (JsonBuilder *b, const char *member, const uint64_t *bytes, uint32_t n)
+{
+  weft_json_array (b, member);
+  for (uint32_t i = 0; i < n; i++)
+    json_builder_add_int_value (b, (int64_t) bytes[i]);
+  json_builder_end_array (b);
+}
+
+static void
+done_json (const struct weft_trainer_result *r)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  weft_json_bool (b, "done", !r->interrupted);
+  weft_json_int (b, "steps", (int64_t) r->steps);
+  add_real (b, "final_loss", r->final_loss);
+  weft_json_int (b, "skipped", (int64_t) r->skipped);
+  add_bytes (b, "planned_bytes", r->planned, r->n_roles);
+  add_bytes (b, "allocated_bytes", r->allocated, r->n_roles);
+  json_builder_end_object (b);
+  put_json (b);
+}
+
+static void
+done_text (const struct weft_trainer_result *r)
+{
+  uint64_t most = 0;
+
+  for (uint32_t role = 0; role < r->n_roles; role++)
+    most = MAX (most, r->allocated[role]);
+  g_autofree char *bytes = weft_units_human ((double) most, "B");
+  printf ("%s after step %" G_GUINT64_FORMAT, r->interrupted ? "stopped" : "done", r->steps);
+  if (isfinite (r->final_loss))
+    printf (", loss %.4f", r->final_loss);
+  if (r->skipped)
+    printf (", %" G_GUINT64_FORMAT " skipped", r->skipped);
+  printf (", %s allocated by the largest rank\n", bytes);
+}
+
+void
+weft_cli_progress_done (const struct weft_cli_progress *p, const struct weft_trainer_result *result)
+{
+  if (p->json)
+    done_json (result);
+  else
+    done_text (result);
+}
+
+struct weft_trainer_sink
+weft_cli_progress_start (struct weft_cli_progress *p, gboolean json)
+{
+  *p = (struct weft_cli_progress){ .json = json, .terminal = !json && isatty (STDOUT_FILENO) };
+  return (struct weft_trainer_sink){ print_line, print_message, p };
+}

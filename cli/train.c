@@ -1,0 +1,367 @@
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "core/error.h"
+#include "core/report.h"
+#include "core/trace.h"
+#include "core/units.h"
+#include "exec_cpu/exec_cpu.h"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Stopped on request, and worth starting again: EX_TEMPFAIL of sysexits.h. */
+#define EXIT_INTERRUPTED 75
+
+static const char examples[] =
+    "  weft train --model gpt2-nano --data README.md --steps 50\n"
+    "  weft train --model gpt2-nano --gpus 4 --pipeline-model-parallel-size 2 \\\n"
+    "      --global-batch-size 8 --data README.md --save checkpoints --save-interval 20\n"
+    "  weft train job.ini --data README.md --load checkpoints --steps 200 --json\n";
+
+/* Flags that take a number, with its default and range; none: something else decides.
+ *    id             flag             type  default  least    most                what for */
+#define NUMBER_LIST(X)                                                                             \
+  X (STEPS, "steps", INT, "100", "1", "1e12", "optimizer steps in all, resumed ones included")     \
+  X (SEED, "seed", INT, "1234", "0", "9007199254740992", "of the weights and the order of data")   \
+  X (LR, "lr", REAL, "none", "0", "10", "peak learning rate; none: as published for this size")    \
+  X (MIN_LR, "min-lr", REAL, "none", "0", "10",                                                    \
+     "where its cosine ends; none: a tenth of the peak")                                           \
+  X (WARMUP, "warmup", INT, "10", "0", "1e12", "steps in which it rises to the peak")              \
+  X (DECAY_STEPS, "decay-steps", INT, "none", "1", "1e12",                                         \
+     "step at which it ends; none: 20 tokens for each parameter")                                  \
+  X (WEIGHT_DECAY, "weight-decay", REAL, "0.1", "0", "10", "of matrices, decoupled")               \
+  X (BETA1, "beta1", REAL, "0.9", "0", "0.999999", "Adam: first moment")                           \
+  X (BETA2, "beta2", REAL, "0.95", "0", "0.999999", "Adam: second moment")                         \
+  X (EPSILON, "epsilon", REAL, "1e-8", "1e-30", "1", "Adam: added to the root")                    \
+  X (SAVE_INTERVAL, "save-interval", INT, "none", "1", "1e12", "steps between checkpoints")        \
+  X (KEEP, "keep", INT, "2", "0", "1000000", "newest checkpoints that stay; 0: all")               \
+  X (EVAL_INTERVAL, "eval-interval", INT, "none", "1", "1e12", "steps between evaluations")        \
+  X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most global batches of an evaluation")  \
+  X (EVAL_SHARE, "eval-share", REAL, "none", "0", "0.9",                                           \
+     "end of the data not trained on; none: 0.1 with --eval-interval, or 0")                       \
+  X (THREADS, "threads", INT, "1", "1", "1024", "that share the kernels of one rank")              \
+  X (STRESS, "stress", INT, "none", "1", "9007199254740992",                                       \
+     "run ops of all ranks in a legal random order, from this seed")
+#define NUMBER_ID(id, ...) id,
+enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
+
+#define NUMBER_FIELD(id, flag, kind, def_, lo_, hi_, doc_)                                         \
+  { .name = flag, .type = WEFT_TYPE_##kind, .def = def_, .lo = lo_, .hi = hi_, .unit = "" },
+static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
+
+/* What was asked for beside the job. */
+struct train_ask {
+  const char *number[N_NUMBER]; /* as typed, NULL: not given */
+  union weft_value value[N_NUMBER];
+  const char *data, *tokens_from, *executor, *ranks_per_process, *trace;
+  gboolean in_order;
+  struct weft_trainer_options options;
+};
+
+/* --------------------------------------------------------------------- reading */
+
+static gboolean
+is_given (const struct train_ask *ask, enum number n)
+{
+  return ask->value[n].i != WEFT_NONE;
+}
+
+static uint64_t
+whole (const struct train_ask *ask, enum number n)
+{
+  return is_given (ask, n) ? (uint64_t) ask->value[n].i : 0;
+}
+
+static double
+real_or (const struct train_ask *ask, enum number n, double otherwise)
+{
+  return is_given (ask, n) ? ask->value[n].r : otherwise;
+}
+
+static gboolean
+read_numbers (struct train_ask *ask, GError **error)
+{
+  for (unsigned i = 0; i < N_NUMBER; i++) {
+    const char *text = ask->number[i] ? ask->number[i] : numbers[i].def;
+    if (weft_field_parse (&numbers[i], text, &ask->value[i], error))
+      continue;
+    g_prefix_error (error, "--");
+    return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean
+read_data (struct train_ask *ask, GError **error)
+{
+  struct weft_trainer_options *o = &ask->options;
+
+  if (ask->data && ask->tokens_from && strcmp (ask->data, ask->tokens_from) != 0)
+    return weft_bad_input (error, "found --data %s and --tokens-from %s, wanted one of them",
+                           ask->data, ask->tokens_from);
+  o->data = ask->data ? ask->data : ask->tokens_from;
+  if (!o->data)
+    return weft_bad_input (error, "no data: give --data FILE (text, or tokens of nanoGPT, llm.c or "
+                                  "Megatron)");
+  if (!g_file_test (o->data, G_FILE_TEST_IS_REGULAR))
+    return weft_bad_input (error, "--data: found \"%s\", which is no file, wanted one of tokens",
+                           o->data);
+  if (is_given (ask, SAVE_INTERVAL) && !o->save)
+    return weft_bad_input (error, "found --save-interval without --save DIR, wanted both");
+  return TRUE;
+}
+
+static const struct executor {
+  const char *name;
+  const struct weft_exec_ops *ops; /* NULL: not in this build */
+} executors[] = { { "auto", &weft_exec_cpu }, { "cpu", &weft_exec_cpu }, { "cuda", NULL } };
+
+static const struct weft_exec_ops *
+find_executor (const char *name, GError **error)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
+    if (name && strcmp (name, executors[i].name) != 0)
+      continue;
+    if (!executors[i].ops)
+      weft_bad_input (error, "--executor: %s is not built, wanted cpu or auto", name);
+    return executors[i].ops;
+  }
+  weft_bad_input (error, "--executor: found \"%s\", wanted cpu, cuda or auto", name);
+  return NULL;
+}
+
+/* Ranks are threads of this one process. */
+static gboolean
+check_processes (const struct train_ask *ask, const struct weft_job *job, GError **error)
+{
+  g_autofree char *number = g_strdup_printf ("%u", job->cluster.n_gpus);
+  const char *asked = ask->ranks_per_process;
+
+  if (!asked || strcmp (asked, "all") == 0 || strcmp (asked, number) == 0)
+    return TRUE;
+  return weft_bad_input (error,
+                         "--ranks-per-process: found \"%s\", wanted all (%s): the ranks of the "
+                         "processor are threads of one process",
+                         asked, number);
+}
+
+/* ------------------------------------------------------------------------- job */
+
+static gboolean
+is_cpu (const struct weft_job *job)
+{
+  return job->cluster.f.node_intra == WEFT_SHARED_MEMORY;
+}
+
+/* Processors have no bf16 arithmetic worth the name: it is emulated, slower and less exact. */
+static void
+choose_precision (struct weft_job *job)
+{
+  if (is_cpu (job) && !job->train_set[WEFT_TRAIN_precision] && !job->strategy.bf16 &&
+      !job->strategy.fp16)
+    job->train.precision = WEFT_FP32;
+}
+
+static gboolean
+build_job (const weft_cli_input *input, struct weft_job *job, GError **error)
+{
+  if (!weft_job_assemble (input->settings, job, error))
+    return FALSE;
+  choose_precision (job);
+  if (!weft_job_check (job, error))
+    return FALSE;
+  weft_cli_warn (job);
+  return TRUE;
+}
+
+static gboolean
+refuse_bytes (double bytes, const char *who, double has, const char *where, GError **error)
+{
+  g_autofree char *needed = weft_units_human (bytes, "B"), *there = weft_units_human (has, "B");
+
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s %s, %s has %s; see weft memory", who, needed,
+               where, there);
+  return FALSE;
+}
+
+/* Before anything is allocated: the memory of a rank as the topology has it, and that of this
+ * machine, which all ranks share. */
+static gboolean
+check_memory (const weft_plan *plan, GError **error)
+{
+  const struct weft_cluster *cluster = &plan->job.cluster;
+  double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
+  double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    for (int pool = 0; pool < WEFT_N_POOL; pool++)
+      sum += ranks * (double) plan->memory[role].planned[pool];
+  if (!weft_plan_fits (plan)) {
+    g_autofree char *topology =
+        g_strdup_printf ("a rank of topology %s", g_quark_to_string (cluster->topology));
+    return refuse_bytes ((double) weft_plan_worst_bytes (plan), "the largest rank needs",
+                         cluster->f.gpu_memory, topology, error);
+  }
+  return sum <= machine || refuse_bytes (sum, "all ranks need", machine, "this machine", error);
+}
+
+static gboolean
+fill_rates (struct train_ask *ask, const struct weft_job *job, GError **error)
+{
+  struct weft_trainer_options *o = &ask->options;
+  uint64_t parameters = weft_model_parameters (&job->model);
+  uint64_t tokens = (uint64_t) (job->train.global_batch_size * job->model.seq_length);
+
+  o->lr = real_or (ask, LR, weft_trainer_default_lr (parameters));
+  o->min_lr = real_or (ask, MIN_LR, 0.1 * o->lr);
+  o->warmup = whole (ask, WARMUP);
+  o->decay_steps = is_given (ask, DECAY_STEPS)
+                       ? whole (ask, DECAY_STEPS)
+                       : weft_trainer_default_decay_steps (parameters, tokens);
+  return o->min_lr <= o->lr ||
+         weft_bad_input (error, "--min-lr: found %g, wanted at most the learning rate, %g",
+                         o->min_lr, o->lr);
+}
+
+static void
+fill_options (struct train_ask *ask)
+{
+  struct weft_trainer_options *o = &ask->options;
+
+  o->steps = whole (ask, STEPS);
+  o->seed = whole (ask, SEED);
+  o->seed_given = ask->number[SEED] != NULL;
+  o->beta1 = ask->value[BETA1].r;
+  o->beta2 = ask->value[BETA2].r;
+  o->epsilon = ask->value[EPSILON].r;
+  o->weight_decay = ask->value[WEIGHT_DECAY].r;
+  o->save_interval = whole (ask, SAVE_INTERVAL);
+  o->keep = (uint32_t) whole (ask, KEEP);
+  o->eval_interval = whole (ask, EVAL_INTERVAL);
+  o->eval_batches = whole (ask, EVAL_BATCHES);
+  o->eval_share = real_or (ask, EVAL_SHARE, o->eval_interval ? 0.1 : 0);
+  o->shuffle = !ask->in_order;
+  o->exec.threads = (uint32_t) whole (ask, THREADS);
+  o->exec.stress = whole (ask, STRESS);
+}
+
+/* --------------------------------------------------------------------- running */
+
+static void
+print_header (const weft_plan *plan, const struct train_ask *ask)
+{
+  const struct weft_job *job = &plan->job;
+  const struct weft_trainer_options *o = &ask->options;
+  g_autofree char *parameters =
+      weft_units_human ((double) weft_model_parameters (&job->model), " parameters");
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  weft_report_print_job (job, text);
+  g_string_append_printf (
+      text, "%s, %s%s; planned", parameters, weft_precision_words[job->train.precision],
+      is_cpu (job) && !job->train_set[WEFT_TRAIN_precision] && job->train.precision == WEFT_FP32
+          ? " (the default here: --precision bf16 is emulated)"
+          : "");
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    uint64_t own = weft_plan_peak_bytes (plan, role) - weft_plan_reserved_bytes (plan, role);
+    g_autofree char *bytes = weft_units_human ((double) own, "B");
+    g_string_append_printf (text, "%s %s", role ? "," : "", bytes);
+  }
+  g_string_append_printf (text, " a rank%s\n", plan->n_roles > 1 ? " of each stage" : "");
+  g_string_append_printf (text,
+                          "learning rate %g after %" G_GUINT64_FORMAT
+                          " steps, down to %g at step %" G_GUINT64_FORMAT "\n",
+                          o->lr, o->warmup, o->min_lr, o->decay_steps);
+  g_auto (GStrv) lines = g_strsplit (g_strchomp (text->str), "\n", -1);
+  for (unsigned i = 0; lines[i]; i++)
+    fprintf (stderr, "weft: %s\n", lines[i]);
+}
+
+static int
+train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct train_ask *ask,
+       gboolean json)
+{
+  struct weft_cli_progress progress;
+  const struct weft_trainer_sink sink = weft_cli_progress_start (&progress, json);
+  struct weft_trainer_result result;
+  g_autoptr (GError) error = NULL;
+
+  gboolean ok = weft_trainer_run (plan, ops, &ask->options, &sink, &result, &error);
+  weft_cli_progress_pause (&progress);
+  if (ok && ask->trace && result.timeline)
+    ok = weft_trace_write (plan, result.timeline, 0, ask->trace, &error);
+  if (ok)
+    weft_cli_progress_done (&progress, &result);
+  int status = !ok ? weft_cli_fail (error) : result.interrupted ? EXIT_INTERRUPTED : 0;
+  weft_trainer_result_clear (&result);
+  return status;
+}
+
+static int
+run (const weft_cli_input *input, struct train_ask *ask)
+{
+  g_autoptr (GError) error = NULL;
+  const struct weft_exec_ops *ops;
+  struct weft_job job;
+
+  if (!read_numbers (ask, &error) || !read_data (ask, &error) ||
+      !(ops = find_executor (ask->executor, &error)) || !build_job (input, &job, &error) ||
+      !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
+    return weft_cli_fail (error);
+  fill_options (ask);
+  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  if (!plan || !check_memory (plan, &error))
+    return weft_cli_fail (error);
+  print_header (plan, ask);
+  return train (plan, ops, ask, input->json);
+}
+
+static const char doc[] =
+    "Trains a model with real numbers: every rank of the job is a thread of this machine.  The\n"
+    "topology is cpu and the precision there fp32 unless the job says otherwise.  --json prints "
+    "one\n"
+    "line for every step and a last one; everything else goes to stderr.\n"
+    "SIGTERM and SIGINT end it after the step that runs, with a checkpoint when --save is given, "
+    "and\n"
+    "status 75.  A job that needs more memory than there is ends with status 3.";
+
+#define FILE_LIST(X)                                                                               \
+  X ("data", "FILE", data, "tokens: text (bytes), nanoGPT or llm.c .bin, Megatron .idx or .bin")   \
+  X ("tokens-from", "FILE", tokens_from, "the same as --data")                                     \
+  X ("save", "DIR", options.save, "write checkpoints: at the end, and every --save-interval")      \
+  X ("load", "DIR", options.load, "go on from a checkpoint, or from the newest of a folder")       \
+  X ("init-safetensors", "FILE", options.init_safetensors, "first weights: a Hugging Face model")  \
+  X ("export-safetensors", "FILE", options.export_safetensors, "write the trained weights so")     \
+  X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step so") \
+  X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
+  X ("executor", "cpu|cuda|auto", executor, "what runs it [auto]")                                 \
+  X ("ranks-per-process", "all", ranks_per_process, "accepted for scripts: all is what there is")
+
+int
+weft_cli_train (int argc, char **argv)
+{
+  struct train_ask ask = { 0 };
+#define NUMBER_FLAG(id, flag, kind, def_, lo_, hi_, doc_)                                          \
+  { .name = flag, .value = "N", .text = &ask.number[id], .doc = doc_ " [" def_ "]" },
+#define FILE_FLAG(flag, what, member, doc_)                                                        \
+  { .name = flag, .value = what, .text = &ask.member, .doc = doc_ },
+  const struct weft_cli_flag flags[] = {
+    FILE_LIST (FILE_FLAG) NUMBER_LIST (NUMBER_FLAG){
+        .name = "no-shuffle", .on = &ask.in_order, .doc = "read the data in its order" },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft train [JOB] --data FILE [flags] [--json]",
+    .doc = doc,
+    .examples = examples,
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+    .job = TRUE,
+    .topology = "cpu",
+  };
+  g_auto (weft_cli_input) input = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : run (&input, &ask);
+}

@@ -1,0 +1,467 @@
+#include "train/trainer.h"
+#include "core/error.h"
+#include "core/report.h"
+#include "train/checkpoint.h"
+#include "train/hugging_face.h"
+#include "train/sampler.h"
+#include <math.h>
+#include <signal.h>
+#include <time.h>
+
+#define NOT_SAVED UINT64_MAX
+
+struct trainer {
+  const weft_plan *plan;
+  const struct weft_trainer_options *options;
+  const struct weft_trainer_sink *sink;
+
+  weft_tokens *tokens;
+  struct weft_sampler sampler;
+  int32_t *batch;              /* the global batch that control.tokens shows */
+  struct weft_control control; /* read by the executor in every step */
+  weft_exec *x;
+  weft_state *state;
+
+  struct weft_progress progress;
+  uint64_t saved;      /* the step that the newest checkpoint of `save` holds */
+  uint32_t bad_in_row; /* steps without an update or a finite loss, up to now */
+  double final_loss;
+  weft_timeline *timeline; /* of the newest step */
+  gboolean interrupted;
+};
+
+static void
+trainer_clear (struct trainer *t)
+{
+  g_clear_pointer (&t->timeline, weft_timeline_free);
+  g_clear_pointer (&t->state, weft_state_free);
+  if (t->x)
+    t->x->ops->close (t->x);
+  g_clear_pointer (&t->tokens, weft_tokens_free);
+  g_free (t->batch);
+}
+typedef struct trainer trainer;
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (trainer, trainer_clear)
+
+static void G_GNUC_PRINTF (2, 3) say (const struct trainer *t, const char *format, ...)
+{
+  va_list args;
+
+  va_start (args, format);
+  g_autofree char *message = g_strdup_vprintf (format, args);
+  va_end (args);
+  t->sink->say (t->sink->user, message);
+}
+
+static uint32_t
+batch_size (const struct trainer *t)
+{
+  return (uint32_t) t->plan->job.train.global_batch_size;
+}
+
+static double
+batch_tokens (const struct trainer *t)
+{
+  return (double) batch_size (t) * (double) t->plan->job.model.seq_length;
+}
+
+/* --------------------------------------------------------------------- signals */
+
+/* SIGTERM and SIGINT, but those that whoever started us wants ignored. */
+static void
+watch_signals (sigset_t *watched, sigset_t *before)
+{
+  static const int asked[] = { SIGTERM, SIGINT };
+  struct sigaction now;
+
+  sigemptyset (watched);
+  for (unsigned i = 0; i < G_N_ELEMENTS (asked); i++)
+    if (sigaction (asked[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+      sigaddset (watched, asked[i]);
+  pthread_sigmask (SIG_BLOCK, watched, before);
+}
+
+/* Takes one that waits. */
+static gboolean
+was_signalled (const sigset_t *watched)
+{
+  const struct timespec at_once = { 0, 0 };
+  return sigtimedwait (watched, NULL, &at_once) > 0;
+}
+
+/* Those that came after the first have been answered too. */
+static void
+unwatch_signals (const sigset_t *watched, const sigset_t *before)
+{
+  while (was_signalled (watched))
+    continue;
+  pthread_sigmask (SIG_SETMASK, before, NULL);
+}
+
+/* --------------------------------------------------------------------- opening */
+
+static gboolean
+open_data (struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+  const union weft_model *model = &t->plan->job.model;
+
+  if (!(t->tokens = weft_tokens_open (o->data, model->vocab_size, error)) ||
+      !weft_sampler_init (&t->sampler, t->tokens, (uint32_t) model->seq_length, o->eval_share,
+                          o->seed, o->shuffle, error))
+    return FALSE;
+  t->batch = g_new (int32_t, (gsize) batch_size (t) * (t->sampler.seq_length + 1));
+  say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequences to train on%s",
+       o->data, weft_tokens_format (t->tokens), weft_tokens_count (t->tokens), t->sampler.n_train,
+       t->sampler.n_eval ? ", the others to evaluate" : "");
+  return TRUE;
+}
+
+static gboolean
+open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+  struct weft_exec_options options = o->exec;
+
+  t->control = (struct weft_control){ .beta1 = o->beta1,
+                                      .beta2 = o->beta2,
+                                      .epsilon = o->epsilon,
+                                      .weight_decay = o->weight_decay,
+                                      .clip_grad = t->plan->job.train.clip_grad,
+                                      .tokens = t->batch };
+  options.control = &t->control;
+  if (!(t->x = ops->open (t->plan, &options, error)))
+    return FALSE;
+  t->state = weft_state_new (t->x);
+  return TRUE;
+}
+
+/* The order of the data and the first weights were drawn from the seed of the first run. */
+static gboolean
+check_seed (const struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+
+  if (!o->seed_given || o->seed == t->progress.seed)
+    return TRUE;
+  return weft_bad_input (error,
+                         "seed: found %" G_GUINT64_FORMAT ", wanted %" G_GUINT64_FORMAT
+                         ", which %s was trained with, or none",
+                         o->seed, t->progress.seed, o->load);
+}
+
+static gboolean
+resume (struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+  g_autofree char *passed_over = NULL;
+
+  if (!weft_checkpoint_load (t->state, &t->plan->job, o->load, &t->progress, &passed_over, error) ||
+      !check_seed (t, error))
+    return FALSE;
+  if (passed_over)
+    say (t, "%s", passed_over);
+  say (t, "resumed from %s after step %" G_GUINT64_FORMAT, o->load, t->progress.step);
+  uint64_t data = weft_tokens_fingerprint (t->tokens);
+  if (t->progress.data && data != t->progress.data)
+    say (t, "warning: %s is not the data that %s was trained on", o->data, o->load);
+  t->progress.data = data;
+  t->sampler.seed = t->progress.seed;
+  if (g_strcmp0 (o->load, o->save) == 0)
+    t->saved = t->progress.step;
+  return TRUE;
+}
+
+static gboolean
+import (struct trainer *t, GError **error)
+{
+  const char *path = t->options->init_safetensors;
+  g_autofree char *unused = NULL;
+
+  if (!weft_hf_import (t->state, &t->plan->job.model, path, &unused, error))
+    return FALSE;
+  say (t, "weights from %s", path);
+  if (unused)
+    say (t, "warning: not used of %s: %s", path, unused);
+  return TRUE;
+}
+
+/* A new run in a folder that already holds checkpoints is allowed, and told. */
+static void
+look_at_save (const struct trainer *t)
+{
+  const char *dir = t->options->save;
+  g_autofree char *newest = dir ? weft_checkpoint_newest (dir) : NULL;
+
+  if (newest)
+    say (t, "warning: %s is of another run; --load it to go on from there", newest);
+}
+
+static gboolean
+fill_weights (struct trainer *t, GError **error)
+{
+  t->saved = NOT_SAVED;
+  t->final_loss = NAN;
+  if (t->options->load)
+    return resume (t, error);
+  t->progress.seed = t->options->seed;
+  t->progress.data = weft_tokens_fingerprint (t->tokens);
+  look_at_save (t);
+  weft_state_init (t->state, t->progress.seed);
+  return !t->options->init_safetensors || import (t, error);
+}
+
+/* ----------------------------------------------------------------------- steps */
+
+/* The head is on the last stage, whose ranks all know the loss and the norm. */
+static const struct weft_metrics *
+newest_metrics (const struct trainer *t)
+{
+  const weft_actors *actors = t->x->actors;
+  uint32_t row = 0;
+
+  while (actors->role[row] != t->plan->n_roles - 1)
+    row++;
+  return &t->x->metrics[row];
+}
+
+static uint64_t
+most_allocated (const struct trainer *t)
+{
+  uint64_t most = 0;
+  for (uint32_t row = 0; row < t->x->actors->n; row++)
+    most = MAX (most, t->x->allocated[row]);
+  return most;
+}
+
+static void
+tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds)
+{
+  const struct weft_job *job = &t->plan->job;
+  double tokens_per_s = batch_tokens (t) / seconds;
+  double peak = weft_report_printed_peak (job) * t->plan->mesh.n_ranks;
+  struct weft_trainer_line line = {
+    .step = t->progress.step,
+    .steps = t->options->steps,
+    .loss = m->loss,
+    .grad_norm = m->grad_norm,
+    .lr = t->control.lr,
+    .seconds = seconds,
+    .tokens_per_s = tokens_per_s,
+    .mfu = tokens_per_s * weft_model_flops_per_token (&job->model, TRUE) / peak,
+    .peak_bytes = most_allocated (t),
+    .skipped = m->skipped,
+  };
+
+  t->sink->line (t->sink->user, &line);
+}
+
+static gboolean
+check_progress (struct trainer *t, const struct weft_metrics *m, GError **error)
+{
+  t->bad_in_row = m->skipped || !isfinite (m->loss) ? t->bad_in_row + 1 : 0;
+  if (t->bad_in_row < WEFT_TRAINER_MOST_SKIPS)
+    return TRUE;
+  return weft_run_error (error,
+                         "step %" G_GUINT64_FORMAT ": loss or gradient were not finite %d times in "
+                         "a row (loss %g); a lower learning rate may help",
+                         t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
+}
+
+/* Adam counts updates, the schedule counts steps. */
+static gboolean
+run_step (struct trainer *t, GError **error)
+{
+  if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
+    return FALSE;
+  t->control.step = t->progress.step + 1 - t->progress.skipped;
+  t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
+  t->control.forward_only = FALSE;
+  g_clear_pointer (&t->timeline, weft_timeline_free);
+  gint64 start = g_get_monotonic_time ();
+  if (!(t->timeline = weft_exec_step (t->x, error)))
+    return FALSE;
+  double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
+  const struct weft_metrics *m = newest_metrics (t);
+  t->progress.step++;
+  t->progress.position += batch_size (t);
+  t->progress.skipped += m->skipped != FALSE;
+  t->final_loss = m->loss;
+  tell_step (t, m, seconds);
+  return check_progress (t, m, error);
+}
+
+static gboolean
+evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
+{
+  if (!weft_sampler_eval (&t->sampler, batch * batch_size (t), batch_size (t), t->batch, error))
+    return FALSE;
+  g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
+  if (!timeline)
+    return FALSE;
+  *loss = newest_metrics (t)->loss;
+  return TRUE;
+}
+
+/* Always the same sequences, none twice unless one batch is more than there are. */
+static gboolean
+evaluate (struct trainer *t, GError **error)
+{
+  uint64_t whole = MAX (t->sampler.n_eval / batch_size (t), 1);
+  uint64_t n = MIN (t->options->eval_batches, whole);
+  double sum = 0, loss;
+
+  t->control.forward_only = TRUE;
+  for (uint64_t i = 0; i < n; i++) {
+    if (!evaluate_batch (t, i, &loss, error))
+      return FALSE;
+    sum += loss;
+  }
+  struct weft_trainer_line line = { .step = t->progress.step,
+                                    .steps = t->options->steps,
+                                    .loss = sum / (double) n,
+                                    .evaluated = TRUE };
+  t->sink->line (t->sink->user, &line);
+  return TRUE;
+}
+
+/* ------------------------------------------------------------------------ loop */
+
+static gboolean
+is_due (const struct trainer *t, uint64_t interval)
+{
+  return interval && t->progress.step % interval == 0;
+}
+
+static gboolean
+save (struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+
+  if (!o->save || t->saved == t->progress.step)
+    return TRUE;
+  if (!weft_checkpoint_save (t->state, &t->plan->job, &t->progress, o->save, o->keep, error))
+    return FALSE;
+  t->saved = t->progress.step;
+  return TRUE;
+}
+
+static gboolean export(struct trainer *t, enum weft_state_kind kind, const char *path,
+                       GError **error)
+{
+  return !path || weft_hf_export (t->state, &t->plan->job.model, kind, path, error);
+}
+
+/* What follows a step.  An evaluation overwrites nothing that a checkpoint or an export reads. */
+static gboolean
+after_step (struct trainer *t, gboolean first, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+  gboolean last = t->progress.step == o->steps;
+
+  if (first && !export(t, WEFT_STATE_GRAD, o->dump_gradients, error))
+    return FALSE;
+  if (o->eval_batches && o->eval_interval && (last || is_due (t, o->eval_interval)) &&
+      !evaluate (t, error))
+    return FALSE;
+  return !is_due (t, o->save_interval) || save (t, error);
+}
+
+static gboolean
+loop (struct trainer *t, const sigset_t *watched, GError **error)
+{
+  const uint64_t first = t->progress.step + 1;
+
+  if (t->progress.step >= t->options->steps)
+    say (t,
+         "nothing left to train: %" G_GUINT64_FORMAT " steps are done, steps = %" G_GUINT64_FORMAT,
+         t->progress.step, t->options->steps);
+  while (t->progress.step < t->options->steps) {
+    if ((t->interrupted = was_signalled (watched)))
+      return TRUE;
+    if (!run_step (t, error) || !after_step (t, t->progress.step == first, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean
+finish (struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+
+  if (!save (t, error))
+    return FALSE;
+  if (t->interrupted) {
+    say (t, "interrupted after step %" G_GUINT64_FORMAT "%s%s", t->progress.step,
+         o->save ? "; --load goes on from " : ", and nothing was saved", o->save ? o->save : "");
+    return TRUE;
+  }
+  return export(t, WEFT_STATE_WEIGHT, o->export_safetensors, error);
+}
+
+/* ---------------------------------------------------------------------- result */
+
+static void
+fill_result (struct trainer *t, struct weft_trainer_result *r)
+{
+  const weft_plan *plan = t->plan;
+  const weft_actors *actors = t->x->actors;
+
+  *r = (struct weft_trainer_result){
+    .steps = t->progress.step,
+    .skipped = t->progress.skipped,
+    .final_loss = t->final_loss,
+    .n_roles = plan->n_roles,
+    .planned = g_new0 (uint64_t, plan->n_roles),
+    .allocated = g_new0 (uint64_t, plan->n_roles),
+    .interrupted = t->interrupted,
+    .timeline = g_steal_pointer (&t->timeline),
+  };
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    r->planned[role] = weft_plan_peak_bytes (plan, role) - weft_plan_reserved_bytes (plan, role);
+  for (uint32_t row = 0; row < actors->n; row++)
+    r->allocated[actors->role[row]] = MAX (r->allocated[actors->role[row]], t->x->allocated[row]);
+}
+
+void
+weft_trainer_result_clear (struct weft_trainer_result *result)
+{
+  g_clear_pointer (&result->timeline, weft_timeline_free);
+  g_clear_pointer (&result->planned, g_free);
+  g_clear_pointer (&result->allocated, g_free);
+}
+
+static gboolean
+check_options (const struct weft_trainer_options *o, GError **error)
+{
+  if (o->load && o->init_safetensors)
+    return weft_bad_input (error, "found both load and init_safetensors, wanted one source of "
+                                  "weights");
+  if (o->eval_interval && o->eval_share <= 0)
+    return weft_bad_input (error,
+                           "eval_interval: found %" G_GUINT64_FORMAT
+                           " with eval_share 0, wanted a share to evaluate on",
+                           o->eval_interval);
+  return TRUE;
+}
+
+gboolean
+weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
+                  const struct weft_trainer_options *options, const struct weft_trainer_sink *sink,
+                  struct weft_trainer_result *result, GError **error)
+{
+  g_auto (trainer) t = { .plan = plan, .options = options, .sink = sink };
+  sigset_t watched, before;
+
+  g_assert (ops->flags & WEFT_EXEC_NUMBERS);
+  *result = (struct weft_trainer_result){ 0 };
+  watch_signals (&watched, &before);
+  gboolean ok = check_options (options, error) && open_data (&t, error) &&
+                open_executor (&t, ops, error) && fill_weights (&t, error) &&
+                loop (&t, &watched, error) && finish (&t, error);
+  unwatch_signals (&watched, &before);
+  if (ok)
+    fill_result (&t, result);
+  return ok;
+}
