@@ -15,6 +15,8 @@
      "weft sim --model llama3-8b --topology dgx-h100 --nodes 4")                                   \
   X (train, "really train: every rank of the job on this machine",                                 \
      "weft train --model gpt2-nano --data README.md --steps 20")                                   \
+  X (measure, "time kernels and collectives of this machine, for weft sim --cost-table",            \
+     "weft measure --model gpt2-nano --gpus 2 --output here.costs")                                \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
   X (compare, "two jobs or two timelines side by side, op by op",                                  \
@@ -77,6 +79,13 @@ int weft_cli_help (const struct weft_cli_page *page);
 
 /* The job that was read; its warnings go to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
+
+/* The same of a job that will really run here: fp32 on a processor unless somebody chose. */
+gboolean weft_cli_real_job (const weft_cli_input *input, struct weft_job *job, GError **error);
+
+/* Before anything is allocated: the memory of a rank as the topology has it, and that of this
+ * machine, which all ranks share. */
+gboolean weft_cli_real_memory (const weft_plan *plan, GError **error);
 
 /* The settings of a job file that was named as an operand. */
 gboolean weft_cli_job_file (const char *path, weft_settings *settings, GError **error);

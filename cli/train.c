@@ -162,8 +162,8 @@ choose_precision (struct weft_job *job)
     job->train.precision = WEFT_FP32;
 }
 
-static gboolean
-build_job (const weft_cli_input *input, struct weft_job *job, GError **error)
+gboolean
+weft_cli_real_job (const weft_cli_input *input, struct weft_job *job, GError **error)
 {
   if (!weft_job_assemble (input->settings, job, error))
     return FALSE;
@@ -184,10 +184,8 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
   return FALSE;
 }
 
-/* Before anything is allocated: the memory of a rank as the topology has it, and that of this
- * machine, which all ranks share. */
-static gboolean
-check_memory (const weft_plan *plan, GError **error)
+gboolean
+weft_cli_real_memory (const weft_plan *plan, GError **error)
 {
   const struct weft_cluster *cluster = &plan->job.cluster;
   double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
@@ -305,12 +303,12 @@ run (const weft_cli_input *input, struct train_ask *ask)
   struct weft_job job;
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) ||
-      !(ops = find_executor (ask->executor, &error)) || !build_job (input, &job, &error) ||
+      !(ops = find_executor (ask->executor, &error)) || !weft_cli_real_job (input, &job, &error) ||
       !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan || !check_memory (plan, &error))
+  if (!plan || !weft_cli_real_memory (plan, &error))
     return weft_cli_fail (error);
   print_header (plan, ask);
   return train (plan, ops, ask, input->json);

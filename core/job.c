@@ -148,6 +148,15 @@ at (const weft_settings *settings, unsigned i)
   return g_ptr_array_index (settings->list, i);
 }
 
+gboolean
+weft_settings_touch (const weft_settings *settings, const char *section)
+{
+  for (unsigned i = 0; i < count (settings); i++)
+    if (strcmp (at (settings, i)->section, section) == 0)
+      return TRUE;
+  return FALSE;
+}
+
 static gboolean
 is_flag (const struct weft_setting *setting)
 {

@@ -54,6 +54,9 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
+/* Whether anything was set in a section. */
+gboolean weft_settings_touch (const weft_settings *settings, const char *section);
+
 /* The section a flag belongs to ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster,
  * "num-layers" -> model, ...), its canonical key, and whether it is boolean; FALSE when unknown. */
 gboolean weft_job_flag (const char *flag, const char **section, const char **key,

@@ -3,17 +3,55 @@
 #include "core/cost.h"
 #include "core/step.h"
 
+static struct weft_traffic
+measured (double seconds)
+{
+  return (struct weft_traffic){ .algorithm = "measured", .latency = seconds, .seconds = seconds };
+}
+
+struct transfer_question {
+  double latency, rate;
+};
+
+static double
+transfer_seconds (const void *question, enum weft_op_kind kind, const struct weft_shape *shape,
+                  uint32_t ranks)
+{
+  const struct transfer_question *q = question;
+
+  (void) ranks;
+  return q->latency + weft_op_info[kind].bytes (shape) / q->rate;
+}
+
+struct weft_traffic
+weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
+                    const struct weft_shape *shape)
+{
+  struct weft_route route;
+
+  weft_fabric_route (&plan->fabric, from, to, &route);
+  struct transfer_question q = { plan->job.stack.collective_base_latency + route.latency,
+                                 weft_fabric_route_rate (&plan->fabric, &route) };
+  double seconds = plan->table ? weft_cost_table_seconds (plan->table, WEFT_OP_SEND, shape, 2,
+                                                          transfer_seconds, &q)
+                               : -1;
+  if (seconds >= 0)
+    return measured (seconds);
+  return (struct weft_traffic){ .algorithm = "send",
+                                .bytes_local = weft_op_info[WEFT_OP_SEND].bytes (shape),
+                                .latency = q.latency,
+                                .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+}
+
 static double
 p2p_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
 {
   uint32_t stage = weft_mesh_stage_size (&plan->mesh);
   uint32_t peer = p->op[op].peer > 0 ? rank + stage : rank - stage;
   gboolean sends = p->op[op].kind == WEFT_OP_SEND;
-  struct weft_route route;
 
-  weft_fabric_route (&plan->fabric, sends ? rank : peer, sends ? peer : rank, &route);
-  return plan->job.stack.collective_base_latency + route.latency +
-         weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
+  return weft_plan_transfer (plan, sends ? rank : peer, sends ? peer : rank, weft_op_shape (p, op))
+      .seconds;
 }
 
 static double
@@ -57,7 +95,7 @@ weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
 
   if (seconds < 0)
     return closed_form (&q, kind, shape);
-  return (struct weft_traffic){ .algorithm = "measured", .latency = seconds, .seconds = seconds };
+  return measured (seconds);
 }
 
 double

@@ -31,6 +31,11 @@ weft_plan_cost (const weft_plan *plan)
 struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
                                        enum weft_op_kind kind, const struct weft_shape *shape);
 
+/* A send from one rank to another, likewise: bytes_local move after the latency, or a delay where
+ * the cost table has `send`. */
+struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
+                                        const struct weft_shape *shape);
+
 /* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 void weft_plan_free (weft_plan *plan);

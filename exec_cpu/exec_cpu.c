@@ -268,7 +268,7 @@ cpu_drain (weft_exec *x, GError **error)
   m->t = t;
   for (uint32_t i = 0; i < m->n; i++)
     cpu_arena_start (&m->rank[i]);
-  m->start = g_get_monotonic_time ();
+  m->start = cpu_clock ();
   gboolean ok = cpu_run_step (m, error);
   t->wall_seconds = cpu_now (m);
   m->t = NULL;

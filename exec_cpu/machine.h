@@ -14,6 +14,7 @@
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/kernel.h"
 #include <stdatomic.h>
+#include <time.h>
 
 struct cpu_machine;
 
@@ -30,7 +31,7 @@ struct cpu_moves {
 /* What a member brings. */
 struct cpu_post {
   uint8_t *data;
-  uint64_t n; /* elements */
+  double arrived;
 };
 
 /* One communicator.  Every collective is 1 + rounds units: all arrive, then every round; a unit is
@@ -46,8 +47,9 @@ struct cpu_comm {
 /* From one rank to the next stage or the one before: the k-th send meets the k-th receive. */
 struct cpu_channel {
   atomic_uint_fast64_t posted, taken;
-  const void *data; /* of send `posted` */
-  double begin;     /* when the newest transfer started */
+  const void *data; /* of send `posted`, and when it was */
+  double sent;
+  double begin;     /* when both sides of the newest transfer were there */
 };
 
 /* --------------------------------------------------------------------------- ranks */
@@ -56,6 +58,7 @@ struct cpu_lane {
   uint32_t issued, cursor; /* ops enqueued and ended, as places on the lane */
   gboolean posted;         /* the head is a meeting under way */
   uint32_t round;          /* of a collective */
+  double arrived;          /* when transfers under way were posted */
 };
 
 struct cpu_rank {
@@ -95,7 +98,7 @@ struct cpu_machine {
   struct cpu_channel *channel; /* [rank][direction]: 0 to the next stage, 1 to the one before */
   GHashTable *moves;           /* (kind, n) -> struct cpu_moves */
   weft_timeline *t;
-  gint64 start; /* of the step, microseconds */
+  double start; /* of the step, by cpu_clock() */
 
   GMutex lock;
   GCond stepped;                /* all ranks are through, or a new step begins */
@@ -104,10 +107,20 @@ struct cpu_machine {
   gboolean stuck, closing;
 };
 
+/* Some kernels take less than the microsecond that GLib's clock counts in. */
+static inline double
+cpu_clock (void)
+{
+  struct timespec t;
+
+  clock_gettime (CLOCK_MONOTONIC, &t);
+  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
+}
+
 static inline double
 cpu_now (const struct cpu_machine *m)
 {
-  return (g_get_monotonic_time () - m->start) * 1e-6;
+  return cpu_clock () - m->start;
 }
 
 static inline const struct weft_use *

@@ -173,9 +173,20 @@ arrive (struct cpu_rank *r, uint32_t op)
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER;
 
   cpu_arena_touch (r, op);
-  c->post[weft_group_index (&c->group, r->rank)].data =
-      cpu_arena_at (r, cpu_use (r, op, whole)->buf);
+  c->post[weft_group_index (&c->group, r->rank)] =
+      (struct cpu_post){ .data = cpu_arena_at (r, cpu_use (r, op, whole)->buf),
+                         .arrived = cpu_now (r->m) };
   count_unit (r, row->group);
+}
+
+/* When the last member came: waking the others is part of what a collective takes. */
+static double
+last_arrival (const struct cpu_comm *c)
+{
+  double last = 0;
+  for (uint32_t i = 0; i < c->n; i++)
+    last = MAX (last, c->post[i].arrived);
+  return last;
 }
 
 gboolean
@@ -197,7 +208,7 @@ cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
   if (l->round < moves->n_rounds) {
     struct round d = round_of (r, op, l->round, moves);
     if (l->round == 0 && d.me == 0)
-      c->begin = cpu_now (r->m);
+      c->begin = last_arrival (c);
     run_round (&d, moves, l->round++);
     count_unit (r, kind);
     return TRUE;
@@ -222,6 +233,7 @@ post_send (struct cpu_rank *r, uint32_t op)
   uint32_t d = direction_of (r, op), stage = weft_mesh_stage_size (&r->m->base.plan->mesh);
 
   r->out[d]->data = cpu_arena_at (r, cpu_use (r, op, 0)->buf);
+  r->out[d]->sent = cpu_now (r->m);
   atomic_store (&r->out[d]->posted, ++r->sent[d]);
   cpu_wake_rank (r->m, d ? r->row - stage : r->row + stage);
 }
@@ -246,14 +258,14 @@ take (struct cpu_rank *r, uint32_t op, double *begin)
 
   if (atomic_load (&channel->posted) <= r->received[d])
     return FALSE;
-  channel->begin = *begin = cpu_now (r->m);
+  channel->begin = *begin = MAX (channel->sent, r->lane[r->p->op[op].lane].arrived);
   memcpy (cpu_arena_at (r, use->buf), channel->data, r->p->buf[use->buf].bytes);
   atomic_store (&channel->taken, ++r->received[d]);
   cpu_wake_rank (r->m, d ? r->row - stage : r->row + stage);
   return TRUE;
 }
 
-/* Whether one transfer of a posted group is over; `begin` is when its bytes began to move. */
+/* Whether one transfer of a posted group is over; `begin` is when both sides were there. */
 static gboolean
 is_over (struct cpu_rank *r, uint32_t op, double *begin)
 {
@@ -283,6 +295,7 @@ cpu_meet_transfers (struct cpu_rank *r, enum weft_lane lane)
     post_group (r, lane, first, last);
     l->posted = TRUE;
     l->round = 0;
+    l->arrived = cpu_now (r->m);
     return TRUE;
   }
   for (uint32_t i = first; i < last; i++) {

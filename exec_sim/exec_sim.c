@@ -233,19 +233,18 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
   uint32_t peer = x->base.actors->peer[2 * actor + direction], rank = x->base.actors->rank[actor];
   uint32_t stage = weft_mesh_stage_size (&plan->mesh);
   struct sim_post *sent = &x->send[2 * actor + direction];
-  double bytes = weft_op_bytes (sim_program (x, actor), sent->op);
-  struct weft_route route;
+  struct weft_traffic traffic =
+      weft_plan_transfer (plan, rank, direction ? rank - stage : rank + stage,
+                          weft_op_shape (sim_program (x, actor), sent->op));
 
-  weft_fabric_route (&plan->fabric, rank, direction ? rank - stage : rank + stage, &route);
-  double latency = plan->job.stack.collective_base_latency + route.latency;
   sent->begin = weft_bridge_now ();
-  sent->alone = latency + bytes / weft_fabric_route_rate (&plan->fabric, &route);
+  sent->alone = traffic.seconds;
   x->t->begin[actor][sent->op] = sent->begin;
   x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
   if (!holds_while_waiting (x)) /* the receiver copies */
     hold_sms (x, peer, x->recv[2 * peer + !direction].op, 1);
-  start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, bytes, latency,
-              sim_tag (SIM_TRANSFER, direction, actor));
+  start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, traffic.bytes_local,
+              traffic.latency, sim_tag (SIM_TRANSFER, direction, actor));
 }
 
 static void

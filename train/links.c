@@ -1,0 +1,233 @@
+#include "train/links.h"
+#include <string.h>
+
+/* What one role does; the same order on all roles, so that nobody waits for ever. */
+struct link {
+  uint8_t kind, group;
+  int8_t peer;
+  struct weft_shape shape;
+};
+
+/* ----------------------------------------------------------------------- order */
+
+static gboolean
+is_collective (const struct link *l)
+{
+  return weft_op_info[l->kind].class == WEFT_CLASS_COLLECTIVE;
+}
+
+static gboolean
+goes_back (const struct link *l)
+{
+  return l->kind == WEFT_OP_SEND ? l->peer < 0 : l->kind == WEFT_OP_RECV && l->peer > 0;
+}
+
+/* Transfers: by size, then all that go forward, and a stage hands on what it has received. */
+static gint
+compare_links (gconstpointer a, gconstpointer b)
+{
+  const struct link *x = a, *y = b;
+  int64_t one[] = { is_collective (x), is_collective (x) ? x->kind : 0, x->group };
+  int64_t two[] = { is_collective (y), is_collective (y) ? y->kind : 0, y->group };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (one); i++)
+    if (one[i] != two[i])
+      return one[i] < two[i] ? -1 : 1;
+  int shape = memcmp (&x->shape, &y->shape, sizeof x->shape);
+  if (shape)
+    return shape;
+  int back = goes_back (x) - goes_back (y);
+  return back ? back : (x->kind == WEFT_OP_SEND) - (y->kind == WEFT_OP_SEND);
+}
+
+/* --------------------------------------------------------------------- program */
+
+static uint64_t
+bytes_of (const struct link *l)
+{
+  return (uint64_t) weft_op_info[l->kind].bytes (&l->shape);
+}
+
+static uint32_t
+make_buffer (weft_builder *b, const GArray *links)
+{
+  struct weft_buf row = { .base = WEFT_NO_BUF,
+                          .name = weft_build_name (b, "data"),
+                          .layer = WEFT_NO_LAYER,
+                          .micro = WEFT_NO_MICRO,
+                          .kind = WEFT_BUF_COMMUNICATION,
+                          .pool = WEFT_POOL_DEVICE,
+                          .dtype = WEFT_FP32,
+                          .permanent = TRUE };
+
+  for (guint i = 0; i < links->len; i++)
+    row.bytes = MAX (row.bytes, bytes_of (&g_array_index (links, struct link, i)));
+  return weft_build_buf (b, &row);
+}
+
+/* One op on one view; a collective out of place writes what it reads. */
+static void
+emit (weft_builder *b, const struct link *l, uint32_t view, uint32_t time, uint32_t *last)
+{
+  gboolean sends = l->kind == WEFT_OP_SEND;
+  const struct weft_op row = { .kind = l->kind,
+                               .lane =
+                                   is_collective (l) ? weft_group_lane (l->group) : WEFT_LANE_PP,
+                               .group = l->group,
+                               .layer = WEFT_NO_LAYER,
+                               .micro = (uint16_t) time,
+                               .name = weft_build_name (b, "link"),
+                               .phase = WEFT_PHASE_REDUCE,
+                               .peer = l->peer };
+  uint32_t op = weft_build_op (b, &row, &l->shape);
+
+  if (*last != WEFT_NO_OP)
+    weft_build_dep (b, *last);
+  if (l->kind == WEFT_OP_ALL_GATHER || l->kind == WEFT_OP_REDUCE_SCATTER)
+    weft_build_use (b, view, TRUE, l->kind == WEFT_OP_REDUCE_SCATTER);
+  weft_build_use (b, view, sends || is_collective (l), !sends);
+  *last = op;
+}
+
+static weft_program *
+build_role (uint32_t role, uint32_t n_roles, GArray *links)
+{
+  g_autoptr (weft_builder) b = weft_builder_new (role, n_roles);
+  uint32_t data = make_buffer (b, links), last = WEFT_NO_OP;
+
+  g_array_sort (links, compare_links);
+  for (guint i = 0; i < links->len; i++) {
+    const struct link *l = &g_array_index (links, struct link, i);
+    uint32_t view = weft_build_view (b, data, 0, bytes_of (l), "view");
+    weft_build_buf_at (b, view)->dtype = l->shape.dtype;
+    for (uint32_t time = 0; time < WEFT_LINKS_TIMES; time++)
+      emit (b, l, view, time, &last);
+  }
+  return weft_builder_freeze (b);
+}
+
+/* ------------------------------------------------------------------------ plan */
+
+/* links[role]; the job gives what is no part of programs. */
+static weft_plan *
+make_plan (const struct weft_job *job, struct weft_mesh mesh, GPtrArray *links, GError **error)
+{
+  g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
+
+  plan->job = *job;
+  plan->mesh = mesh;
+  if (!weft_cluster_resize (&plan->job.cluster, mesh.n_ranks, 0, error))
+    return NULL;
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
+  plan->n_roles = mesh.pp;
+  plan->role = g_new0 (weft_program *, mesh.pp);
+  plan->memory = g_new0 (struct weft_memory, mesh.pp);
+  plan->seconds = g_new0 (double *, mesh.pp);
+  for (uint32_t role = 0; role < mesh.pp; role++) {
+    plan->role[role] = build_role (role, mesh.pp, links->pdata[role]);
+    plan->seconds[role] = g_new0 (double, plan->role[role]->n_op + 1);
+    weft_memory_plan (plan->role[role], NULL, &plan->memory[role]);
+  }
+  if (!weft_plan_check (plan, error))
+    return NULL;
+  return g_steal_pointer (&plan);
+}
+
+static GPtrArray *
+no_links (uint32_t n_roles)
+{
+  GPtrArray *links = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
+
+  for (uint32_t role = 0; role < n_roles; role++)
+    g_ptr_array_add (links, g_array_new (FALSE, TRUE, sizeof (struct link)));
+  return links;
+}
+
+/* ---------------------------------------------------------------- what is asked */
+
+static void
+add_once (GArray *links, const struct link *l)
+{
+  for (guint i = 0; i < links->len; i++)
+    if (memcmp (&g_array_index (links, struct link, i), l, sizeof *l) == 0)
+      return;
+  g_array_append_vals (links, l, 1);
+}
+
+weft_plan *
+weft_links_of_plan (const weft_plan *plan, GError **error)
+{
+  g_autoptr (GPtrArray) links = no_links (plan->n_roles);
+
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    const weft_program *p = plan->role[role];
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      struct link l;
+      memset (&l, 0, sizeof l); /* compared byte by byte */
+      l.kind = p->op[op].kind;
+      l.group = p->op[op].group;
+      l.peer = p->op[op].peer;
+      l.shape = *weft_op_shape (p, op);
+      if (weft_op_is_comm (l.kind))
+        add_once (links->pdata[role], &l);
+    }
+  }
+  return make_plan (&plan->job, plan->mesh, links, error);
+}
+
+#define LEAST_BYTES (UINT64_C (1) << 10)
+#define MOST_BYTES (UINT64_C (1) << 26)
+#define GRID_RATIO 4
+
+static void
+add_sizes (GArray *links, enum weft_op_kind kind, enum weft_group_kind group, int peer)
+{
+  for (uint64_t bytes = LEAST_BYTES; bytes <= MOST_BYTES; bytes *= GRID_RATIO) {
+    const struct link l = { .kind = kind,
+                            .group = group,
+                            .peer = (int8_t) peer,
+                            .shape = { .dim = { bytes / weft_dtype_bytes (WEFT_FP32) },
+                                       .dtype = WEFT_FP32,
+                                       .out_dtype = WEFT_FP32 } };
+    g_array_append_val (links, l);
+  }
+}
+
+weft_plan *
+weft_links_of_group (const struct weft_job *job, uint32_t ranks, GError **error)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE_SCATTER,
+                                             WEFT_OP_ALL_GATHER };
+  g_autoptr (GPtrArray) links = no_links (1);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)
+    add_sizes (links->pdata[0], kinds[i], WEFT_GROUP_DP, 0);
+  return make_plan (job, weft_mesh_make (1, 1, ranks, 1), links, error);
+}
+
+weft_plan *
+weft_links_of_stages (const struct weft_job *job, GError **error)
+{
+  g_autoptr (GPtrArray) links = no_links (2);
+
+  for (int role = 0; role < 2; role++) {
+    int peer = role ? -1 : 1;
+    add_sizes (links->pdata[role], WEFT_OP_SEND, WEFT_GROUP_PP, peer);
+    add_sizes (links->pdata[role], WEFT_OP_RECV, WEFT_GROUP_PP, peer);
+  }
+  return make_plan (job, weft_mesh_make (1, 1, 1, 2), links, error);
+}
+
+void
+weft_links_fill (weft_exec *x)
+{
+  for (uint32_t row = 0; row < x->actors->n; row++) {
+    const struct weft_buf *data = &x->plan->role[x->actors->role[row]]->buf[0];
+    g_autoptr (GRand) rand = g_rand_new_with_seed (row + 1);
+    g_autofree float *value = g_new (float, data->bytes / sizeof (float) + 1);
+
+    for (uint64_t i = 0; i < data->bytes / sizeof *value; i++)
+      value[i] = (float) g_rand_double_range (rand, -1, 1);
+    x->ops->write (x, row, 0, 0, data->bytes, value);
+  }
+}

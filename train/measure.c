@@ -1,0 +1,277 @@
+#include "train/measure.h"
+#include "train/links.h"
+#include "train/state.h"
+
+#define WARM_UP 2
+#define LINK_STEPS 5
+#define LR 1e-4 /* small: weights stay what a model begins with */
+
+/* One row of the table to be; `sum` and `n` are of the step at hand. */
+struct row {
+  struct weft_measurement m;
+  GArray *seconds; /* double: mean of each step */
+  double sum;
+  uint32_t n;
+};
+
+struct weft_measure {
+  const struct weft_exec_ops *ops;
+  GArray *row; /* struct row */
+};
+
+static void
+row_clear (gpointer row)
+{
+  g_array_unref (((struct row *) row)->seconds);
+}
+
+weft_measure *
+weft_measure_new (const struct weft_exec_ops *ops)
+{
+  weft_measure *m = g_new0 (weft_measure, 1);
+
+  g_assert (ops->flags & WEFT_EXEC_TIMES && ops->flags & WEFT_EXEC_NUMBERS);
+  m->ops = ops;
+  m->row = g_array_new (FALSE, FALSE, sizeof (struct row));
+  g_array_set_clear_func (m->row, row_clear);
+  return m;
+}
+
+void
+weft_measure_free (weft_measure *m)
+{
+  g_array_unref (m->row);
+  g_free (m);
+}
+
+/* ---------------------------------------------------------------------- rows */
+
+static struct row *
+row_at (const weft_measure *m, guint i)
+{
+  return &g_array_index (m->row, struct row, i);
+}
+
+static gint
+compare_keys (const struct weft_measurement *a, const struct weft_measurement *b)
+{
+  const uint32_t one[] = { a->kind, a->shape.dtype, a->shape.out_dtype, a->ranks };
+  const uint32_t two[] = { b->kind, b->shape.dtype, b->shape.out_dtype, b->ranks };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (one); i++)
+    if (one[i] != two[i])
+      return one[i] < two[i] ? -1 : 1;
+  for (unsigned i = 0; i < G_N_ELEMENTS (a->shape.dim); i++)
+    if (a->shape.dim[i] != b->shape.dim[i])
+      return a->shape.dim[i] < b->shape.dim[i] ? -1 : 1;
+  return 0;
+}
+
+static uint32_t
+find_row (weft_measure *m, const struct weft_measurement *key)
+{
+  struct row row = { .m = *key };
+
+  for (guint i = 0; i < m->row->len; i++)
+    if (compare_keys (&row_at (m, i)->m, key) == 0)
+      return i;
+  row.seconds = g_array_new (FALSE, FALSE, sizeof (double));
+  g_array_append_val (m->row, row);
+  return m->row->len - 1;
+}
+
+static void
+note (weft_measure *m, const struct weft_measurement *key, double seconds)
+{
+  struct row *row = row_at (m, find_row (m, key));
+
+  row->sum += seconds;
+  row->n++;
+}
+
+/* Ends a step: its means are kept, or dropped where it was to warm up. */
+static void
+close_step (weft_measure *m, gboolean keep)
+{
+  for (guint i = 0; i < m->row->len; i++) {
+    struct row *row = row_at (m, i);
+    double mean = row->n ? row->sum / row->n : 0;
+    if (keep && row->n)
+      g_array_append_val (row->seconds, mean);
+    row->sum = row->n = 0;
+  }
+}
+
+static gint
+compare_doubles (gconstpointer a, gconstpointer b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+  return x < y ? -1 : x > y;
+}
+
+static double
+median (GArray *seconds)
+{
+  g_array_sort (seconds, compare_doubles);
+  guint n = seconds->len;
+  return 0.5 *
+         (g_array_index (seconds, double, (n - 1) / 2) + g_array_index (seconds, double, n / 2));
+}
+
+static gint
+compare_rows (gconstpointer a, gconstpointer b)
+{
+  return compare_keys (a, b);
+}
+
+GArray *
+weft_measure_rows (const weft_measure *m)
+{
+  GArray *rows = g_array_new (FALSE, FALSE, sizeof (struct weft_measurement));
+
+  for (guint i = 0; i < m->row->len; i++) {
+    struct weft_measurement out = row_at (m, i)->m;
+    if (row_at (m, i)->seconds->len == 0)
+      continue;
+    out.seconds = median (row_at (m, i)->seconds);
+    g_array_append_val (rows, out);
+  }
+  g_array_sort (rows, compare_rows);
+  return rows;
+}
+
+/* -------------------------------------------------------------------- kernels */
+
+static int32_t *
+random_tokens (const struct weft_job *job)
+{
+  uint64_t n = (uint64_t) (job->train.global_batch_size * (job->model.seq_length + 1));
+  int32_t *tokens = g_new (int32_t, n);
+  g_autoptr (GRand) rand = g_rand_new_with_seed (1);
+
+  for (uint64_t i = 0; i < n; i++)
+    tokens[i] = g_rand_int_range (rand, 0, (gint32) job->model.vocab_size);
+  return tokens;
+}
+
+static void
+note_kernels (weft_measure *m, const weft_plan *plan, const weft_timeline *t)
+{
+  for (uint32_t row = 0; row < t->n; row++) {
+    const weft_program *p = plan->role[t->role[row]];
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      const struct weft_measurement key = { .kind = p->op[op].kind,
+                                            .ranks = plan->mesh.n_ranks,
+                                            .shape = *weft_op_shape (p, op) };
+      if (weft_op_info[key.kind].class == WEFT_CLASS_COMPUTE && key.kind != WEFT_OP_RELEASE)
+        note (m, &key, t->end[row][op] - t->begin[row][op]);
+    }
+  }
+}
+
+static gboolean
+run_steps (weft_measure *m, weft_exec *x, struct weft_control *control, uint32_t steps,
+           double seconds, GError **error)
+{
+  gint64 start = g_get_monotonic_time ();
+
+  for (control->step = 1;; control->step++) {
+    gint64 now = g_get_monotonic_time ();
+    if (control->step <= WARM_UP + 1)
+      start = now;
+    if (control->step > WARM_UP + steps && (now - start) * 1e-6 >= seconds)
+      return TRUE;
+    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
+    if (!t)
+      return FALSE;
+    note_kernels (m, x->plan, t);
+    close_step (m, control->step > WARM_UP);
+  }
+}
+
+gboolean
+weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t steps, double seconds,
+                    GError **error)
+{
+  g_autofree int32_t *tokens = random_tokens (&plan->job);
+  struct weft_control control = { .lr = LR,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.95,
+                                  .epsilon = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .clip_grad = plan->job.train.clip_grad,
+                                  .tokens = tokens };
+  const struct weft_exec_options options = { .control = &control };
+  weft_exec *x = m->ops->open (plan, &options, error);
+
+  if (!x)
+    return FALSE;
+  weft_state *state = weft_state_new (x);
+  weft_state_init (state, 1);
+  weft_state_free (state);
+  gboolean ok = run_steps (m, x, &control, steps, seconds, error);
+  m->ops->close (x);
+  return ok;
+}
+
+/* -------------------------------------------------------------- communication */
+
+/* A send is over when the receiver has it: that is what the next stage waits for. */
+static void
+note_links (weft_measure *m, const weft_plan *plan, const weft_timeline *t)
+{
+  for (uint32_t row = 0; row < t->n; row++) {
+    const weft_program *p = plan->role[t->role[row]];
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      gboolean received = p->op[op].kind == WEFT_OP_RECV;
+      const struct weft_measurement key = {
+        .kind = received ? WEFT_OP_SEND : p->op[op].kind,
+        .ranks = received ? 2 : weft_mesh_group_size (&plan->mesh, p->op[op].group),
+        .shape = *weft_op_shape (p, op)
+      };
+      if (p->op[op].kind != WEFT_OP_SEND && p->op[op].micro > 0)
+        note (m, &key, t->end[row][op] - t->begin[row][op]);
+    }
+  }
+}
+
+static gboolean
+run_links (weft_measure *m, const weft_plan *plan, GError **error)
+{
+  const struct weft_exec_options options = { 0 };
+  weft_exec *x = m->ops->open (plan, &options, error);
+  gboolean ok = x != NULL;
+
+  if (x)
+    weft_links_fill (x);
+  for (uint32_t step = 0; ok && step <= LINK_STEPS; step++) {
+    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
+    ok = t != NULL;
+    if (t)
+      note_links (m, plan, t);
+    close_step (m, step > 0);
+  }
+  m->ops->close (x);
+  return ok;
+}
+
+gboolean
+weft_measure_links (weft_measure *m, const weft_plan *plan, GError **error)
+{
+  g_autoptr (weft_plan) links = weft_links_of_plan (plan, error);
+
+  return links && run_links (m, links, error);
+}
+
+gboolean
+weft_measure_grid (weft_measure *m, const struct weft_job *job, uint32_t ranks, GError **error)
+{
+  g_autoptr (weft_plan) groups = weft_links_of_group (job, ranks, error);
+
+  if (!groups || !run_links (m, groups, error))
+    return FALSE;
+  if (ranks != 2)
+    return TRUE;
+  g_autoptr (weft_plan) stages = weft_links_of_stages (job, error);
+  return stages && run_links (m, stages, error);
+}
