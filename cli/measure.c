@@ -19,22 +19,22 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 /* ------------------------------------------------------------------------- grid */
 
 /* Models that together hold every kernel, from small to as large as a processor trains. */
-#define GPT                                                                                        \
-  "model=gpt2-nano num_layers=2 num_attention_heads=4 num_query_groups=4 micro_batch_size=1 "
-#define LLAMA                                                                                      \
-  "model=llama-nano num_layers=2 num_attention_heads=4 num_query_groups=2 qk_layernorm=true "
-#define NARROW "hidden_size=64 kv_channels=16 ffn_hidden_size=192 seq_length=64 vocab_size=256 "
-#define MIDDLE "hidden_size=256 kv_channels=64 ffn_hidden_size=1024 seq_length=128 vocab_size=1024 "
-#define WIDE "hidden_size=768 kv_channels=192 ffn_hidden_size=3072 seq_length=256 vocab_size=4096 "
+#define NARROW                                                                                     \
+  "hidden_size=64 num_attention_heads=4 num_query_groups=4 kv_channels=16 ffn_hidden_size=192 "    \
+  "seq_length=64 vocab_size=256 num_layers=2 "
+#define MIDDLE                                                                                     \
+  "hidden_size=256 num_attention_heads=4 num_query_groups=4 kv_channels=64 ffn_hidden_size=1024 "  \
+  "seq_length=128 vocab_size=1024 num_layers=2 "
+#define WIDE                                                                                       \
+  "hidden_size=768 num_attention_heads=12 num_query_groups=12 kv_channels=64 "                     \
+  "ffn_hidden_size=3072 seq_length=256 vocab_size=4096 num_layers=2 "
+#define GPT "model=gpt2-nano qk_layernorm=false activation=gelu "
+#define RELU2 "model=gpt2-nano qk_layernorm=false activation=squared_relu "
+#define LLAMA "model=llama-nano qk_layernorm=true activation=swiglu num_query_groups=2 "
+/* Every entry sets the same keys, so that none inherits from the one before. */
 static const char *const grid[] = {
-  GPT NARROW,
-  GPT MIDDLE,
-  GPT WIDE,
-  LLAMA NARROW,
-  LLAMA MIDDLE,
-  LLAMA WIDE,
-  GPT NARROW "activation=squared_relu",
-  GPT MIDDLE "activation=squared_relu",
+  NARROW GPT,   MIDDLE GPT,   WIDE GPT,     NARROW RELU2,
+  MIDDLE RELU2, NARROW LLAMA, MIDDLE LLAMA, WIDE LLAMA,
 };
 static const char *const grid_precisions[] = { "fp32", "bf16" };
 

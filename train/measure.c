@@ -6,10 +6,10 @@
 #define LINK_STEPS 5
 #define LR 1e-4 /* small: weights stay what a model begins with */
 
-/* One row of the table to be; `sum` and `n` are of the step at hand. */
+/* One row of the table to be; `sum` and `n` are over the ops of the plan at hand. */
 struct row {
   struct weft_measurement m;
-  GArray *seconds; /* double: mean of each step */
+  GArray *seconds; /* double: mean of each plan that has such ops */
   double sum;
   uint32_t n;
 };
@@ -89,14 +89,13 @@ note (weft_measure *m, const struct weft_measurement *key, double seconds)
   row->n++;
 }
 
-/* Ends a step: its means are kept, or dropped where it was to warm up. */
 static void
-close_step (weft_measure *m, gboolean keep)
+close_plan (weft_measure *m)
 {
   for (guint i = 0; i < m->row->len; i++) {
     struct row *row = row_at (m, i);
     double mean = row->n ? row->sum / row->n : 0;
-    if (keep && row->n)
+    if (row->n)
       g_array_append_val (row->seconds, mean);
     row->sum = row->n = 0;
   }
@@ -140,6 +139,92 @@ weft_measure_rows (const weft_measure *m)
   return rows;
 }
 
+/* ------------------------------------------------------------------ timelines */
+
+/* The steps that count of one plan. */
+struct steps {
+  const weft_plan *plan;
+  GPtrArray *timeline;
+};
+
+static double
+median_over_steps (const struct steps *s, uint32_t row, uint32_t op, GArray *scratch)
+{
+  g_array_set_size (scratch, 0);
+  for (guint i = 0; i < s->timeline->len; i++) {
+    const weft_timeline *t = s->timeline->pdata[i];
+    double took = t->end[row][op] - t->begin[row][op];
+    g_array_append_val (scratch, took);
+  }
+  return median (scratch);
+}
+
+/* What the executor takes between two ops, to end one and find the next: the median of the gaps,
+ * since few ops wait. */
+static double
+gap_between (const struct steps *s, uint32_t row, GArray *scratch)
+{
+  const weft_timeline *t = s->timeline->pdata[s->timeline->len / 2];
+  const weft_program *p = s->plan->role[t->role[row]];
+
+  g_array_set_size (scratch, 0);
+  for (uint32_t i = 0; i + 1 < p->lane_n[WEFT_LANE_GPU]; i++) {
+    const uint32_t *op = &p->lane_ops[WEFT_LANE_GPU][i];
+    double gap = t->begin[row][op[1]] - t->end[row][op[0]];
+    g_array_append_val (scratch, gap);
+  }
+  return scratch->len ? median (scratch) : 0;
+}
+
+/* What an op is a measurement of; FALSE: of nothing. */
+typedef gboolean (*key_of) (const weft_plan *plan, const weft_program *p, uint32_t op,
+                            struct weft_measurement *key);
+
+static void
+note_row (weft_measure *m, const struct steps *s, uint32_t row, key_of of)
+{
+  const weft_program *p = s->plan->role[((weft_timeline *) s->timeline->pdata[0])->role[row]];
+  g_autoptr (GArray) scratch = g_array_new (FALSE, FALSE, sizeof (double));
+  double gap = gap_between (s, row, scratch);
+  struct weft_measurement key = { 0 };
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (of (s->plan, p, op, &key))
+      note (m, &key,
+            median_over_steps (s, row, op, scratch) +
+                (weft_op_info[key.kind].class == WEFT_CLASS_COMPUTE ? gap : 0));
+}
+
+static void
+note_steps (weft_measure *m, const struct steps *s, key_of of)
+{
+  const weft_timeline *first = s->timeline->pdata[0];
+
+  for (uint32_t row = 0; row < first->n; row++)
+    note_row (m, s, row, of);
+  close_plan (m);
+}
+
+/* Runs steps until there are enough and they took long enough; the first only warm up. */
+static gboolean
+run_steps (weft_exec *x, struct weft_control *control, uint32_t least, double seconds,
+           struct steps *out, GError **error)
+{
+  double spent = 0;
+
+  for (control->step = 1; control->step <= WARM_UP + least || spent < seconds; control->step++) {
+    weft_timeline *t = weft_exec_step (x, error);
+    if (!t)
+      return FALSE;
+    spent += t->seconds;
+    if (control->step > WARM_UP)
+      g_ptr_array_add (out->timeline, t);
+    else
+      weft_timeline_free (t);
+  }
+  return TRUE;
+}
+
 /* -------------------------------------------------------------------- kernels */
 
 static int32_t *
@@ -154,43 +239,24 @@ random_tokens (const struct weft_job *job)
   return tokens;
 }
 
-static void
-note_kernels (weft_measure *m, const weft_plan *plan, const weft_timeline *t)
+static gboolean
+kernel_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
 {
-  for (uint32_t row = 0; row < t->n; row++) {
-    const weft_program *p = plan->role[t->role[row]];
-    for (uint32_t op = 0; op < p->n_op; op++) {
-      const struct weft_measurement key = { .kind = p->op[op].kind,
-                                            .ranks = plan->mesh.n_ranks,
-                                            .shape = *weft_op_shape (p, op) };
-      if (weft_op_info[key.kind].class == WEFT_CLASS_COMPUTE && key.kind != WEFT_OP_RELEASE)
-        note (m, &key, t->end[row][op] - t->begin[row][op]);
-    }
-  }
+  *key = (struct weft_measurement){ .kind = p->op[op].kind,
+                                    .ranks = plan->mesh.n_ranks,
+                                    .shape = *weft_op_shape (p, op) };
+  return weft_op_info[key->kind].class == WEFT_CLASS_COMPUTE && key->kind != WEFT_OP_RELEASE;
 }
 
-static gboolean
-run_steps (weft_measure *m, weft_exec *x, struct weft_control *control, uint32_t steps,
-           double seconds, GError **error)
+static void
+fill_weights (weft_exec *x)
 {
-  gint64 start = g_get_monotonic_time ();
-
-  for (control->step = 1;; control->step++) {
-    gint64 now = g_get_monotonic_time ();
-    if (control->step <= WARM_UP + 1)
-      start = now;
-    if (control->step > WARM_UP + steps && (now - start) * 1e-6 >= seconds)
-      return TRUE;
-    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
-    if (!t)
-      return FALSE;
-    note_kernels (m, x->plan, t);
-    close_step (m, control->step > WARM_UP);
-  }
+  g_autoptr (weft_state) state = weft_state_new (x);
+  weft_state_init (state, 1);
 }
 
 gboolean
-weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t steps, double seconds,
+weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, double seconds,
                     GError **error)
 {
   g_autofree int32_t *tokens = random_tokens (&plan->job);
@@ -202,56 +268,54 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t steps, doub
                                   .clip_grad = plan->job.train.clip_grad,
                                   .tokens = tokens };
   const struct weft_exec_options options = { .control = &control };
+  g_autoptr (GPtrArray) timeline =
+      g_ptr_array_new_with_free_func ((GDestroyNotify) weft_timeline_free);
+  struct steps s = { plan, timeline };
   weft_exec *x = m->ops->open (plan, &options, error);
 
   if (!x)
     return FALSE;
-  weft_state *state = weft_state_new (x);
-  weft_state_init (state, 1);
-  weft_state_free (state);
-  gboolean ok = run_steps (m, x, &control, steps, seconds, error);
+  fill_weights (x);
+  gboolean ok = run_steps (x, &control, least, seconds, &s, error);
   m->ops->close (x);
+  if (ok)
+    note_steps (m, &s, kernel_key);
   return ok;
 }
 
 /* -------------------------------------------------------------- communication */
 
 /* A send is over when the receiver has it: that is what the next stage waits for. */
-static void
-note_links (weft_measure *m, const weft_plan *plan, const weft_timeline *t)
+static gboolean
+link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
 {
-  for (uint32_t row = 0; row < t->n; row++) {
-    const weft_program *p = plan->role[t->role[row]];
-    for (uint32_t op = 0; op < p->n_op; op++) {
-      gboolean received = p->op[op].kind == WEFT_OP_RECV;
-      const struct weft_measurement key = {
-        .kind = received ? WEFT_OP_SEND : p->op[op].kind,
-        .ranks = received ? 2 : weft_mesh_group_size (&plan->mesh, p->op[op].group),
-        .shape = *weft_op_shape (p, op)
-      };
-      if (p->op[op].kind != WEFT_OP_SEND && p->op[op].micro > 0)
-        note (m, &key, t->end[row][op] - t->begin[row][op]);
-    }
-  }
+  gboolean received = p->op[op].kind == WEFT_OP_RECV;
+
+  *key = (struct weft_measurement){
+    .kind = received ? WEFT_OP_SEND : p->op[op].kind,
+    .ranks = received ? 2 : weft_mesh_group_size (&plan->mesh, p->op[op].group),
+    .shape = *weft_op_shape (p, op)
+  };
+  return p->op[op].kind != WEFT_OP_SEND && p->op[op].micro > 0;
 }
 
 static gboolean
 run_links (weft_measure *m, const weft_plan *plan, GError **error)
 {
-  const struct weft_exec_options options = { 0 };
+  struct weft_control control = { 0 };
+  const struct weft_exec_options options = { .control = &control };
+  g_autoptr (GPtrArray) timeline =
+      g_ptr_array_new_with_free_func ((GDestroyNotify) weft_timeline_free);
+  struct steps s = { plan, timeline };
   weft_exec *x = m->ops->open (plan, &options, error);
-  gboolean ok = x != NULL;
 
-  if (x)
-    weft_links_fill (x);
-  for (uint32_t step = 0; ok && step <= LINK_STEPS; step++) {
-    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
-    ok = t != NULL;
-    if (t)
-      note_links (m, plan, t);
-    close_step (m, step > 0);
-  }
+  if (!x)
+    return FALSE;
+  weft_links_fill (x);
+  gboolean ok = run_steps (x, &control, LINK_STEPS, 0, &s, error);
   m->ops->close (x);
+  if (ok)
+    note_steps (m, &s, link_key);
   return ok;
 }
 

@@ -1,8 +1,9 @@
 /* measure.h - what ops take on this machine, from real steps, as rows of a cost table.
  *
  * Kernels are timed where they will run: inside steps of a job on random tokens, with operands as
- * cold as steps leave them and with all ranks at work at the same time.  A row is the median over
- * steps of the mean over all ops of that shape.
+ * cold as steps leave them and with all ranks at work at the same time.  A row is the mean over all
+ * ops of that shape of each op's median over steps, so that what interrupts some steps does not
+ * count, and with what the executor takes between two ops.
  *
  * Communication inside a step waits for peers that compute; it is timed in programs that hold
  * nothing else, from the moment the last member is there, so waking the others is part of it. */
@@ -17,8 +18,8 @@ weft_measure *weft_measure_new (const struct weft_exec_ops *ops);
 void weft_measure_free (weft_measure *measure);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_measure, weft_measure_free)
 
-/* Kernels of a job: one warm-up step, then so many steps at least and for so long. */
-gboolean weft_measure_steps (weft_measure *measure, const weft_plan *plan, uint32_t steps,
+/* Kernels of a job: steps to warm up, then so many at least and for so long. */
+gboolean weft_measure_steps (weft_measure *measure, const weft_plan *plan, uint32_t least,
                              double seconds, GError **error);
 
 /* Every collective and transfer of a job, on its own ranks. */
