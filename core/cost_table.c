@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define MOST_BYTES (16 << 20)
+#define MOST_SECONDS 1e9 /* of one op: what a larger shape takes after it stays a number */
 
 struct weft_cost_table {
   GArray *row; /* struct weft_measurement */
@@ -48,7 +49,7 @@ read_seconds (const char *text, double *seconds, GError **error)
   char *end;
 
   *seconds = g_ascii_strtod (text, &end);
-  if (*end || end == text || !isfinite (*seconds) || *seconds < 0)
+  if (*end || end == text || !(*seconds >= 0 && *seconds <= MOST_SECONDS))
     return weft_bad_input (error, "found \"%s\", wanted seconds", text);
   return TRUE;
 }
@@ -99,7 +100,8 @@ weft_cost_table *
 weft_cost_table_parse (const char *text, gssize length, const char *name, GError **error)
 {
   g_autoptr (weft_cost_table) table = g_new0 (weft_cost_table, 1);
-  g_autofree char *copy = length < 0 ? g_strdup (text) : g_strndup (text, (gsize) length);
+  /* Messages quote what was found. */
+  g_autofree char *copy = g_utf8_make_valid (text, length);
 
   table->row = g_array_new (FALSE, FALSE, sizeof (struct weft_measurement));
   g_auto (GStrv) line = g_strsplit (copy, "\n", -1);
