@@ -1,8 +1,8 @@
 /* tokens.h - files of token ids, mapped into memory and read as one long stream.
  *
  *   text      any bytes that are none of the others: each byte is a token
- *   nanoGPT   headerless uint16, even size; taken for it when a .bin file is neither of the next
- *             and has even size (nanoGPT data/openwebtext/prepare.py)
+ *   nanoGPT   headerless uint16: a .bin file that is neither of the next; an odd size is refused
+ *             (nanoGPT data/openwebtext/prepare.py)
  *   llm.c     256 int32 of header: 20240520, version 1, count, then uint16; or 20240801, version 7,
  *             count, then uint32 (karpathy/llm.c llmc/dataloader.h)
  *   Megatron  FILE.bin of bare tokens and FILE.idx that says their type and sequences, which follow
