@@ -512,7 +512,7 @@ query_gradients (const struct attention *a, uint64_t batch, uint64_t head, struc
   }
 }
 
-/* Tasks: a block of one of the (heads + groups) strips of gradients, a query head's or a group's. */
+/* A task is a block of one of heads + groups strips of gradients: a query head's or a group's. */
 void
 weft_attention_backward (const struct weft_attention *call)
 {

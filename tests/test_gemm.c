@@ -1,4 +1,4 @@
-/* Matrix products and attention: right to within rounding, and the same bits however they are cut. */
+/* Matrix products and attention: right to within rounding, the same bits however they are cut. */
 #include "core/fold.h"
 #include "kernels/attention.h"
 #include "kernels/float.h"
