@@ -99,6 +99,8 @@ choose_model (GRand *rand, union weft_model *m)
   m->max_position_embeddings = m->seq_length + pick (rand, "0 3");
   m->normalization = pick (rand, "0 1");
   m->rotary_percent = g_rand_boolean (rand) ? 1 : 0.5;
+  m->rotary_scaling = g_rand_boolean (rand) ? WEFT_ROTARY_NONE : WEFT_ROTARY_LLAMA3;
+  m->rotary_scaling_factor = 8;
 }
 
 static uint64_t
@@ -806,6 +808,29 @@ sizes_beyond_the_scratch_give_the_same_sums (void **state)
   g_rand_free (rand);
 }
 
+static void
+a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
+{
+  union weft_model model;
+  /* two positions of one query, key and value head of four elements */
+  float qkv[24] = { [12] = 1, [13] = 1, [16] = 1, [20] = 1 };
+  struct weft_kernel k = { .kind = WEFT_OP_ROPE,
+                           .shape = { .dim = { 4, 4 } },
+                           .model = &model,
+                           .operand = { { qkv, 24, WEFT_FP32, TRUE } } };
+
+  (void) state;
+  weft_table_defaults (&weft_model_table, model.at);
+  model.num_attention_heads = model.num_query_groups = 1;
+  model.seq_length = 2;
+  weft_cpu_rope (&k, 0, 1);
+  const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01), /* query */
+                              [16] = cos (1), 0,          sin (1), 0,          /* key */
+                              [20] = 1 };
+  for (int i = 0; i < 24; i++)
+    assert_true (fabs ((double) qkv[i] - wanted[i]) < 1e-7);
+}
+
 static float
 clipped (float squares, double limit)
 {
@@ -865,6 +890,7 @@ main (void)
     cmocka_unit_test (an_exact_sum_does_not_see_how_rows_are_split_over_calls),
     cmocka_unit_test (the_residual_gradient_is_added_in_place),
     cmocka_unit_test (sizes_beyond_the_scratch_give_the_same_sums),
+    cmocka_unit_test (a_pair_lies_half_a_head_apart_and_values_are_not_turned),
     cmocka_unit_test (a_norm_is_clipped_to_its_limit_and_one_that_is_not_finite_to_nothing),
     cmocka_unit_test (a_factor_of_zero_changes_nothing),
   };
