@@ -160,7 +160,8 @@ fill (GRand *rand, struct made *made, uint32_t o)
 {
   struct weft_operand *operand = &made->k.operand[o];
   const char *name = made->argument[o].name;
-  double least = is_one_of (name, "v squares factor") ? 0.1 : -2;
+  double size = is_one_of (name, "logits") ? 100 : 2; /* exponentials that no float holds */
+  double least = is_one_of (name, "v squares factor") ? 0.1 : -size;
   int limit = (int) (is_one_of (name, "ids") ? made->model.vocab_size
                                              : (int64_t) MAX (made->k.shape.dim[1], 1));
 
@@ -168,7 +169,8 @@ fill (GRand *rand, struct made *made, uint32_t o)
     if (operand->dtype == WEFT_INT32)
       ((int32_t *) operand->data)[i] = g_rand_int_range (rand, 0, limit);
     else
-      ((double *) operand->data)[i] = stored (g_rand_double_range (rand, least, 2), operand->dtype);
+      ((double *) operand->data)[i] =
+          stored (g_rand_double_range (rand, least, size), operand->dtype);
 }
 
 static void
