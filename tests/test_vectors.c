@@ -262,7 +262,7 @@ each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors 
   return n_pieces;
 }
 
-/* Every element within 2e-5 of the tensor's largest: ten times what was seen. */
+/* Every element within 2e-5 of the tensor's largest, six times what was seen. */
 static void
 gradient_is_near (const struct pair *p)
 {
