@@ -5,6 +5,7 @@
 #include "tests/made.h"
 #include "train/hugging_face.h"
 #include "train/tokens.h"
+#include <glib/gstdio.h>
 
 #define VECTORS WEFT_SOURCE_DIR "/tests/vectors"
 #define BATCH 4
@@ -445,6 +446,60 @@ bf16_stays_near_the_exact_numbers (void **unused)
     }
 }
 
+/* "--dump-gradients" of the command, whole tensors under their own names and shapes. */
+static void
+compare_dump (const char *model, const char *path)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_safetensors) expected = open_vectors (model, "expected.safetensors");
+  g_autoptr (weft_safetensors) dump = weft_safetensors_open (path, &error);
+
+  ok (dump, error);
+  assert_int_equal (weft_safetensors_count (dump), weft_safetensors_count (expected) - 2);
+  for (uint32_t i = 0; i < weft_safetensors_count (dump); i++) {
+    const struct weft_tensor *found = weft_safetensors_at (dump, i);
+    const struct weft_tensor *wanted =
+        weft_safetensors_find (expected, name_in (expected, found->name));
+    if (!wanted)
+      fail_msg ("%s: %s is no name of other software", model, found->name);
+    assert_int_equal (found->n_dim, wanted->n_dim);
+    assert_memory_equal (found->dim, wanted->dim, found->n_dim * sizeof (found->dim[0]));
+    struct pair pair = { .model = model, .name = wanted->name };
+    pair.n = weft_tensor_elements (wanted);
+    g_autofree float *ours = vector (dump, found->name, pair.n);
+    g_autofree float *theirs = vector (expected, wanted->name, pair.n);
+    pair.found = ours;
+    pair.wanted = theirs;
+    gradient_is_near (&pair);
+  }
+}
+
+static void
+the_command_dumps_the_gradients_of_other_software (void **unused)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *folder = g_dir_make_tmp ("weft-vectors-XXXXXX", &error);
+  g_autofree char *path = g_build_filename (folder, "gradients.safetensors", NULL);
+
+  (void) unused;
+  ok (folder, error);
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+    g_autofree char *command = g_strdup_printf (
+        "%1$s train --model %2$s/%3$s/config.json --topology cpu --gpus 2 --precision fp32 "
+        "--global-batch-size 4 --init-safetensors %2$s/%3$s/model.safetensors "
+        "--tokens-from %2$s/%3$s/tokens.bin --no-shuffle --steps 1 --dump-gradients %4$s --json",
+        WEFT_BINARY, VECTORS, models[m], path);
+    g_autofree char *out = NULL, *said = NULL;
+    int status = -1;
+    ok (g_spawn_command_line_sync (command, &out, &said, &status, &error), error);
+    if (status != 0)
+      fail_msg ("%s\n%s", command, said);
+    compare_dump (models[m], path);
+    assert_int_equal (g_unlink (path), 0);
+  }
+  g_rmdir (folder);
+}
+
 int
 main (void)
 {
@@ -453,6 +508,7 @@ main (void)
     cmocka_unit_test (losses_and_gradients_are_those_of_other_software),
     cmocka_unit_test (adam_steps_are_those_of_other_software),
     cmocka_unit_test (bf16_stays_near_the_exact_numbers),
+    cmocka_unit_test (the_command_dumps_the_gradients_of_other_software),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }
