@@ -341,13 +341,14 @@ weights_that_are_exported_come_back (void **state)
 }
 
 static void
-gradients_and_a_trace_are_written_when_asked_for (void **state)
+gradients_and_timelines_are_written_when_asked_for (void **state)
 {
   g_autofree char *gradients = g_build_filename (*state, "gradients.safetensors", NULL);
   g_autofree char *trace = g_build_filename (*state, "trace.json", NULL);
-  g_autofree char *text = NULL;
+  g_autofree char *timeline = g_build_filename (*state, "timeline.json", NULL), *text = NULL;
+  g_autofree char *words = g_strdup_printf ("compare %s %s", timeline, timeline);
   g_autoptr (GPtrArray) lines =
-      train ("--steps 2 --dump-gradients %s --trace %s", gradients, trace);
+      train ("--steps 2 --dump-gradients %s --trace %s --timeline %s", gradients, trace, timeline);
   GStatBuf found;
 
   assert_int_equal (lines->len, 3);
@@ -355,6 +356,9 @@ gradients_and_a_trace_are_written_when_asked_for (void **state)
   assert_true (found.st_size > 4 * 400000); /* fp32, more than 400 thousand parameters */
   assert_true (g_file_get_contents (trace, &text, NULL, NULL));
   assert_non_null (strstr (text, "traceEvents"));
+  struct answer same = weft (words);
+  assert_int_equal (same.status, 0);
+  answer_free (&same);
 }
 
 /* ----------------------------------------------------------------------- words */
@@ -422,7 +426,7 @@ main (void)
     IN_FOLDER (a_signal_saves_and_ends_with_75_and_the_run_goes_on),
     IN_FOLDER (a_seed_that_differs_from_the_checkpoint_is_refused),
     IN_FOLDER (weights_that_are_exported_come_back),
-    IN_FOLDER (gradients_and_a_trace_are_written_when_asked_for),
+    IN_FOLDER (gradients_and_timelines_are_written_when_asked_for),
     cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
     cmocka_unit_test (what_does_not_fit_ends_with_3_before_it_is_allocated),
     cmocka_unit_test (people_get_a_line_for_every_step),
