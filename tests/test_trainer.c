@@ -135,8 +135,8 @@ own_param (const weft_program *p)
   return &p->param[i];
 }
 
-/* One number is trained, the first of own_param().  It depends on all tokens, on the rate and on the
- * count of updates, and the loss depends on it. */
+/* One number is trained, the first of own_param().  It depends on all tokens, on the rate and on
+ * the count of updates, and the loss depends on it. */
 static void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {
