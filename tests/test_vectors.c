@@ -14,17 +14,11 @@
 static const char *const models[] = { "gpt2", "llama", "qwen2", "qwen3" };
 
 /* Flags beside those of every run; all read the same batch, so all must find the same numbers. */
-#define WHOLE_BATCH                                                                                \
-  {                                                                                                \
-    "--gpus", "1", "--micro-batch-size", "4"                                                       \
-  }
-#define ONE_BY_ONE                                                                                 \
-  {                                                                                                \
-    "--gpus", "1", "--micro-batch-size", "1"                                                       \
-  }
+#define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"
+#define ONE_BY_ONE "--gpus", "1", "--micro-batch-size", "1"
 static const char *const strategies[][9] = {
-  WHOLE_BATCH,
-  ONE_BY_ONE,
+  { WHOLE_BATCH },
+  { ONE_BY_ONE },
   { "--gpus", "1", "--micro-batch-size", "2", "--reduction-order", "fast" },
   { "--gpus", "2" },
   { "--gpus", "2", "--use-distributed-optimizer", "true", "--overlap-grad-reduce", "true",
@@ -340,7 +334,7 @@ read_logits (struct run *run, uint64_t n)
 static void
 logits_are_those_of_other_software (void **unused)
 {
-  static const char *const flags[] = { "--gpus", "1", "--micro-batch-size", "4", NULL };
+  static const char *const flags[] = { WHOLE_BATCH, NULL };
 
   (void) unused;
 #ifdef __SANITIZE_ADDRESS__
@@ -429,7 +423,7 @@ adam_steps_are_those_of_other_software (void **unused)
 static void
 bf16_stays_near_the_exact_numbers (void **unused)
 {
-  static const char *const chosen[][5] = { WHOLE_BATCH, ONE_BY_ONE, { "--gpus", "2" } };
+  static const char *const chosen[][5] = { { WHOLE_BATCH }, { ONE_BY_ONE }, { "--gpus", "2" } };
 
   (void) unused;
   for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++)
