@@ -1,5 +1,5 @@
-/* One file of tokens.  The first byte chooses its name, the rest is the file: what opens has as many
- * tokens as its bytes allow, and reads the same in pieces as token by token. */
+/* One file of tokens.  The first byte chooses its name, the rest is the file: what opens has as
+ * many tokens as its bytes allow, and reads the same in one piece as token by token. */
 #include "tests/fuzz.h"
 #include "train/tokens.h"
 #include <glib/gstdio.h>

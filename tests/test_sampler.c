@@ -1,4 +1,4 @@
-/* Which tokens a step reads: orders of epochs, the split for evaluation, files that are too short. */
+/* Which tokens a step reads: orders of epochs, the split for evaluation, too short files. */
 #include "core/error.h"
 #include "train/sampler.h"
 #include <glib/gstdio.h>

@@ -9,10 +9,10 @@
  *             one another as in the index; FILE.idx, FILE.bin or FILE may be given (Megatron-Core
  *             datasets/indexed_dataset.py)
  *
- * The kind is found by content (magic numbers), then by name; what does not fit its kind, or has no
- * tokens, is refused: file, what was found, what was wanted.  Ids are checked against the vocabulary
- * when they are read; text wants one of at least 256 at once.  A file must keep its size as long as
- * it is open. */
+ * The kind is found by content (magic numbers), then by name; what does not fit its kind, or has
+ * no tokens, is refused: file, what was found, what was wanted.  Ids are checked against the
+ * vocabulary when they are read; text wants one of at least 256 at once.  A file must keep its size
+ * as long as it is open. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
