@@ -32,9 +32,11 @@ gboolean weft_checkpoint_save (weft_state *state, const struct weft_job *job,
 /* `path` is a checkpoint, or a directory of them (the newest complete one is taken; damaged or
  * unfinished newer ones are each told in `passed_over`, a text for people, NULL when none; caller
  * frees).  A damaged `path` itself is refused: the error says what is wrong and which complete one
- * is the newest beside it.  Refuses another model: names and shapes must be the same, and what shapes do not show (weft_manifest_model).
- * Weights that were not saved in bf16 are the rounded masters; masters that were saved beside
- * rounded weights are the weights of a model in fp32. */
+ * is the newest beside it.  Refuses another model: names and shapes must be the same, and what
+ * shapes do not show (weft_manifest_model).  What is refused has changed nothing.
+ *
+ * Precision may differ: a model in bf16 takes its masters from the weights of one in fp32, and
+ * rounds them to weights; one in fp32 takes the masters as weights. */
 gboolean weft_checkpoint_load (weft_state *state, const struct weft_job *job, const char *path,
                                struct weft_progress *progress, char **passed_over,
                                GError **error);
