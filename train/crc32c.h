@@ -1,5 +1,5 @@
-/* crc32c.h - CRC-32C, the checksum of iSCSI (RFC 3720, 12.1) and of chunks of a checkpoint: it finds
- * every change of up to 32 bits in a row. */
+/* crc32c.h - CRC-32C, the checksum of iSCSI (RFC 3720, 12.1) and of chunks of a checkpoint: it
+ * finds every change of up to 32 bits in a row. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
