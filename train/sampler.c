@@ -1,20 +1,11 @@
 #include "train/sampler.h"
 #include "core/error.h"
+#include "core/mix.h"
 #include <math.h>
 
 /* Of the Feistel network; four make it hard to tell from chance (Luby and Rackoff 1988), more are
  * for the halves of few bits that short files have. */
 #define ROUNDS 8
-
-/* SplitMix64's step and finaliser (Steele, Lea and Flood 2014): every bit moves all. */
-static uint64_t
-mix (uint64_t z)
-{
-  z += 0x9e3779b97f4a7c15u;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return z ^ z >> 31;
-}
 
 /* A permutation of [0, 4^half). */
 static uint64_t
@@ -24,7 +15,7 @@ scramble (uint64_t index, unsigned half, uint64_t key)
   uint64_t left = index >> half, right = index & mask;
 
   for (unsigned round = 0; round < ROUNDS; round++) {
-    uint64_t next = left ^ (mix (mix (key + round) ^ right) & mask);
+    uint64_t next = left ^ (weft_mix (weft_mix (key + round) ^ right) & mask);
     left = right;
     right = next;
   }
@@ -93,7 +84,7 @@ weft_sampler_sequence (const struct weft_sampler *sampler, uint64_t position)
 
   if (!sampler->shuffle)
     return index;
-  return permute (index, sampler->n_train, mix (mix (sampler->seed) ^ epoch));
+  return permute (index, sampler->n_train, weft_mix (weft_mix (sampler->seed) ^ epoch));
 }
 
 static gboolean
