@@ -1,5 +1,5 @@
-/* progress.h - the lines of a training run on stdout: JSON, or text for people.  On a terminal a line
- * of text replaces the one before it, but for some that stay. */
+/* progress.h - the lines of a training run on stdout: JSON, or text for people.  On a terminal a
+ * line of text replaces the one before it, but for some that stay. */
 #pragma once
 #include "train/trainer.h"
 
@@ -11,7 +11,8 @@ struct weft_cli_progress {
 };
 
 /* What the trainer tells goes here; its messages go to stderr. */
-struct weft_trainer_sink weft_cli_progress_start (struct weft_cli_progress *progress, gboolean json);
+struct weft_trainer_sink weft_cli_progress_start (struct weft_cli_progress *progress,
+                                                  gboolean json);
 
 /* Ends a line that is still open: something else will be printed. */
 void weft_cli_progress_pause (struct weft_cli_progress *progress);

@@ -2,6 +2,7 @@
 #include "cli/progress.h"
 #include "core/error.h"
 #include "core/report.h"
+#include "core/timeline_file.h"
 #include "core/trace.h"
 #include "core/units.h"
 #include "exec_cpu/exec_cpu.h"
@@ -53,7 +54,7 @@ static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
-  const char *data, *tokens_from, *executor, *ranks_per_process, *trace;
+  const char *data, *tokens_from, *executor, *ranks_per_process, *trace, *timeline;
   gboolean in_order;
   struct weft_trainer_options options;
 };
@@ -275,6 +276,18 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
     fprintf (stderr, "weft: %s\n", lines[i]);
 }
 
+/* Of the last step; no step, no files. */
+static gboolean
+write_files (const weft_plan *plan, const weft_timeline *timeline, const struct train_ask *ask,
+             GError **error)
+{
+  if (!timeline)
+    return TRUE;
+  if (ask->trace && !weft_trace_write (plan, timeline, 0, ask->trace, error))
+    return FALSE;
+  return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
+}
+
 static int
 train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct train_ask *ask,
        gboolean json)
@@ -286,9 +299,7 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
 
   gboolean ok = weft_trainer_run (plan, ops, &ask->options, &sink, &result, &error);
   weft_cli_progress_pause (&progress);
-  if (ok && ask->trace && result.timeline)
-    ok = weft_trace_write (plan, result.timeline, 0, ask->trace, &error);
-  if (ok)
+  if (ok && (ok = write_files (plan, result.timeline, ask, &error)))
     weft_cli_progress_done (&progress, &result);
   int status = !ok ? weft_cli_fail (error) : result.interrupted ? EXIT_INTERRUPTED : 0;
   weft_trainer_result_clear (&result);
@@ -332,6 +343,7 @@ static const char doc[] =
   X ("export-safetensors", "FILE", options.export_safetensors, "write the trained weights so")     \
   X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step so") \
   X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
+  X ("timeline", "FILE", timeline, "write when its ops ran, for weft compare (.json or .json.gz)") \
   X ("executor", "cpu|cuda|auto", executor, "what runs it [auto]")                                 \
   X ("ranks-per-process", "all", ranks_per_process, "accepted for scripts: all is what there is")
 

@@ -1,5 +1,6 @@
 #include "core/actors.h"
 #include "core/coll.h"
+#include "core/mix.h"
 #include <string.h>
 
 struct colouring {
@@ -37,20 +38,10 @@ weft_group_pattern (enum weft_group_kind kind, gboolean remote)
   g_assert_not_reached ();
 }
 
-/* A strong mixing of one word (the finaliser of SplitMix64, Steele et al. 2014). */
-static uint64_t
-mix (uint64_t x)
-{
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 static uint64_t
 mix2 (uint64_t a, uint64_t b)
 {
-  return mix (mix (a) ^ b);
+  return weft_mix (weft_mix (a) ^ b);
 }
 
 /* The route of a pattern from a rank; FALSE when the rank sends nothing of the kind. */
@@ -116,7 +107,7 @@ colour_links (struct colouring *c)
   g_autofree uint64_t *signature = g_new (uint64_t, c->n_links + 1);
 
   for (uint32_t link = 0; link < c->n_links; link++)
-    signature[link] = mix (c->link[link]);
+    signature[link] = weft_mix (c->link[link]);
   for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
     for (int p = 0; p < WEFT_N_PATTERN; p++) {
       struct weft_route route;
@@ -184,7 +175,7 @@ static uint64_t
 rank_signature (const struct colouring *c, uint32_t rank)
 {
   uint32_t stage = weft_mesh_stage_size (c->m);
-  uint64_t h = mix (c->rank[rank]);
+  uint64_t h = weft_mix (c->rank[rank]);
 
   for (int kind = 0; kind < WEFT_N_GROUP; kind++)
     h = mix2 (h, group_signature (c, kind, rank));
@@ -197,7 +188,7 @@ rank_signature (const struct colouring *c, uint32_t rank)
       if (patterns[p].group == WEFT_GROUP_NONE)
         latency = latency_bits (&route);
       for (uint32_t i = 0; i < route.n; i++)
-        sum += mix (c->link[route.link[i]]);
+        sum += weft_mix (c->link[route.link[i]]);
     }
     h = mix2 (mix2 (h, sum), latency);
   }

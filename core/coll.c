@@ -187,32 +187,42 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *l
 static double
 direct_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 {
-  return kind == WEFT_OP_ALL_TO_ALL ? (s->n - 1.0) / s->n : -1;
+  return kind == WEFT_OP_ALL_TO_ALL ? (s->n - 1.0) / s->n : ring_share (kind, s);
 }
 
 static void
 direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *local,
               uint32_t *remote)
 {
-  (void) kind;
-  *local = s->n_nodes == 1;
-  *remote = s->n_nodes > 1;
+  uint32_t phases = kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
+
+  *local = s->n_nodes == 1 ? phases : 0;
+  *remote = s->n_nodes > 1 ? phases : 0;
 }
 
-static const struct algorithm algorithms[] = {
-  { "ring", ring_share, ring_steps },
-  { "tree", tree_share, tree_steps },
-  { "direct", direct_share, direct_steps },
-};
+static const struct algorithm ring = { "ring", ring_share, ring_steps },
+                              tree = { "tree", tree_share, tree_steps },
+                              direct = { "direct", direct_share, direct_steps };
 
-/* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.  In
- * an all-to-all everyone sends as much to each of the others; rings leave a node once. */
+/* What may be chosen from, NULL-terminated. */
+static const struct algorithm *const *
+algorithms_for (enum weft_op_kind kind, gboolean canonical)
+{
+  static const struct algorithm *const quick[] = { &ring, &tree, NULL }, *const at_once[] = {
+    &direct, NULL
+  };
+
+  return kind == WEFT_OP_ALL_TO_ALL || (canonical && kind != WEFT_OP_BROADCAST) ? at_once : quick;
+}
+
+/* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.
+ * Directly everyone sends as much to each of the others; rings leave a node once. */
 static double
-remote_part (enum weft_op_kind kind, const struct weft_coll_shape *s)
+remote_part (const struct algorithm *a, const struct weft_coll_shape *s)
 {
   if (!s->uniform || s->n_nodes == 1)
     return -1;
-  if (kind == WEFT_OP_ALL_TO_ALL)
+  if (a == &direct)
     return (double) (s->n - s->n_local) / (s->n - 1);
   return 1.0 / s->n_local;
 }
@@ -222,7 +232,7 @@ plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft
            double bytes, double base)
 {
   double total = bytes > WEFT_COLL_SCALAR_BYTES ? bytes * a->share (kind, s) : 0, longest = 0;
-  double remote = remote_part (kind, s);
+  double remote = remote_part (a, s);
   struct weft_traffic t = { .algorithm = a->name,
                             .bytes_local = round (remote < 0 ? total : total * (1 - remote)),
                             .bytes_remote = round (remote < 0 ? total : total * remote) };
@@ -238,15 +248,16 @@ plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft
 }
 
 struct weft_traffic
-weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base)
+weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base,
+                gboolean canonical)
 {
   struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY };
 
   if (s->n == 1)
     return (struct weft_traffic){ .algorithm = "none" };
-  for (size_t i = 0; i < G_N_ELEMENTS (algorithms); i++)
-    if (algorithms[i].share (kind, s) >= 0) {
-      struct weft_traffic t = plan_with (&algorithms[i], s, kind, bytes, base);
+  for (const struct algorithm *const *a = algorithms_for (kind, canonical); *a; a++)
+    if ((*a)->share (kind, s) >= 0) {
+      struct weft_traffic t = plan_with (*a, s, kind, bytes, base);
       if (t.seconds < best.seconds)
         best = t;
     }

@@ -8,7 +8,9 @@
  *              PERFORMANCE.md.)
  *   tree       all_reduce over double binary trees: 2 S per node between nodes, 2 ((g-1) +
  *              ceil(log2 k)) steps (NCCL's tree; Sanders, Speck, Traeff 2009).
- *   direct     all_to_all: (n-1)/n S, one step; (n-g)/n S of it leave the node.
+ *   direct     everyone to everyone: all_to_all (n-1)/n S, one step; in canonical order also the
+ *              others, with the bytes of the ring in one step a phase; (n-g)/(n-1) of what a rank
+ *              sends leave the node.
  *
  * Over several nodes NCCL runs one ring for each GPU of a node, each entering and leaving the node
  * at another GPU.  Summed over these rings every GPU sends (g-1)/g of its bytes to the next GPU of
@@ -62,9 +64,10 @@ void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_f
                               const struct weft_group *group);
 void weft_coll_shape_release (struct weft_coll_shape *shape);
 
-/* The quickest algorithm for `bytes` (of the full tensor) by the closed formula. */
+/* The quickest algorithm for `bytes` (of the full tensor) by the closed formula; in canonical order
+ * sums are taken where all terms are at hand: direct. */
 struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum weft_op_kind kind,
-                                    double bytes, double base_latency);
+                                    double bytes, double base_latency, gboolean canonical);
 
 /* Flows that member i sends; returns how many (0, 1 or 2). */
 uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,

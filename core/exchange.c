@@ -40,6 +40,26 @@ transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int pee
   s->at = at;
 }
 
+/* A tensor as a kernel made it or takes it, and as it travels. */
+static uint32_t
+convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct weft_cell *cell)
+{
+  struct weft_op at = s->at;
+  const enum weft_dtype was = weft_build_buf_at (s->b, from)->dtype;
+  struct weft_shape shape = WEFT_SHAPE (was, payload (s));
+
+  if (was == dtype)
+    return from;
+  s->at = (struct weft_op){
+    .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
+  };
+  shape.out_dtype = dtype;
+  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, payload (s), "converted");
+  weft_emit (s, WEFT_OP_CAST, "pipeline_dtype", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  s->at = at;
+  return to;
+}
+
 static gboolean
 send (struct weft_step *s, const struct weft_cell *done)
 {
@@ -47,24 +67,26 @@ send (struct weft_step *s, const struct weft_cell *done)
 
   if (forward ? weft_step_is_last (s) : weft_step_is_first (s))
     return FALSE;
+  uint32_t buf = forward ? s->output[done->micro] : s->input_grad[done->micro];
   transfer (s, forward ? "send_forward" : "send_backward", WEFT_OP_SEND, forward ? 1 : -1,
-            forward ? s->output[done->micro] : s->input_grad[done->micro], done);
+            convert (s, buf, s->p2p_dtype, done), done);
   return TRUE;
 }
 
-static void
+/* Returns the received buffer, or WEFT_NO_BUF where the pipeline ends. */
+static uint32_t
 receive (struct weft_step *s, const struct weft_cell *next)
 {
   gboolean forward = next->phase == WEFT_PHASE_FORWARD;
 
   if (forward ? weft_step_is_first (s) : weft_step_is_last (s))
-    return;
+    return WEFT_NO_BUF;
   uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
                                    forward ? "input" : "dresidual");
   weft_build_buf_at (s->b, buf)->micro = next->micro;
   transfer (s, forward ? "recv_forward" : "recv_backward", WEFT_OP_RECV, forward ? -1 : 1, buf,
             next);
-  (forward ? s->output : s->input_grad)[next->micro] = buf;
+  return buf;
 }
 
 void
@@ -75,6 +97,9 @@ weft_exchange (struct weft_step *s, const struct weft_cell *done, const struct w
   if (!next)
     return;
   s->at.flags = sent && done->phase != next->phase ? WEFT_OP_GROUPED : 0;
-  receive (s, next);
+  uint32_t got = receive (s, next);
   s->at.flags = 0;
+  if (got != WEFT_NO_BUF)
+    (next->phase == WEFT_PHASE_FORWARD ? s->output : s->input_grad)[next->micro] =
+        convert (s, got, s->dtype, next);
 }

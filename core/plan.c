@@ -72,8 +72,11 @@ struct coll_question {
 static struct weft_traffic
 closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct weft_shape *shape)
 {
+  const struct weft_job *job = &q->plan->job;
+
   return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
-                         q->plan->job.stack.collective_base_latency);
+                         job->stack.collective_base_latency,
+                         job->train.reduction_order == WEFT_ORDER_CANONICAL);
 }
 
 static double

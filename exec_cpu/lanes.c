@@ -313,5 +313,10 @@ gboolean
 cpu_run_step (struct cpu_machine *m, GError **error)
 {
   gboolean ok = m->options.stress ? run_shuffled (m) : run_threads (m);
-  return ok || report_stuck (m, error);
+  uint64_t lost = atomic_exchange (&m->lost, 0);
+
+  if (!ok)
+    return report_stuck (m, error);
+  return !lost || weft_run_error (error, "rank %u: op %u reads tokens that are not there",
+                                  (uint32_t) (lost >> 32) - 1, (uint32_t) lost);
 }

@@ -55,6 +55,19 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   return k;
 }
 
+/* A kernel trusts its token ids.  Poisoned ones, of a program that is wrong, would lead anywhere. */
+static gboolean
+has_tokens (const struct weft_kernel *k)
+{
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
+    const struct weft_operand *o = &k->operand[i];
+    for (uint64_t e = 0; e < o->n && o->data && o->dtype == WEFT_INT32; e++)
+      if ((uint64_t) ((const int32_t *) o->data)[e] >= (uint64_t) k->model->vocab_size)
+        return FALSE;
+  }
+  return TRUE;
+}
+
 static void
 run (const struct cpu_rank *r, const struct weft_kernel *k)
 {
@@ -185,5 +198,8 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     break;
   }
   struct weft_kernel k = kernel_of (r, op);
-  run (r, &k);
+  if (r->m->options.poison && !has_tokens (&k))
+    atomic_store (&r->m->lost, (uint64_t) (r->rank + 1) << 32 | op);
+  else
+    run (r, &k);
 }

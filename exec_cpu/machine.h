@@ -105,6 +105,7 @@ struct cpu_machine {
   uint32_t n_awake, n_done;
   uint64_t step;
   gboolean stuck, closing;
+  atomic_uint_fast64_t lost; /* with poison: 1 + rank << 32 | op that found no tokens in its ids */
 };
 
 /* Some kernels take less than the microsecond that GLib's clock counts in. */

@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
+#include "kernels/part.h"
 
 #define OUTER 128
 #define INNER 64
@@ -154,8 +155,8 @@ pack_rows (const struct strip *s, struct span tokens, struct span columns, uint3
            float *to)
 {
   const struct weft_factor f = { s->of->data, s->row, 1, s->of->dtype };
-  const struct weft_range range = { s->token + tokens.first, tokens.n, s->column + columns.first,
-                                    columns.n };
+  const struct weft_pack_range range = { s->token + tokens.first, tokens.n,
+                                         s->column + columns.first, columns.n };
 
   weft_pack (&f, &range, width, to);
 }
@@ -165,8 +166,8 @@ pack_columns (const struct strip *s, struct span tokens, struct span columns, ui
               float *to)
 {
   const struct weft_factor f = { s->of->data, 1, s->row, s->of->dtype };
-  const struct weft_range range = { s->column + columns.first, columns.n, s->token + tokens.first,
-                                    tokens.n };
+  const struct weft_pack_range range = { s->column + columns.first, columns.n,
+                                         s->token + tokens.first, tokens.n };
 
   weft_pack (&f, &range, width, to);
 }
@@ -358,9 +359,9 @@ weft_attention_forward (const struct weft_attention *call)
   struct attention a = describe (call);
   uint64_t blocks = (a.sequence + OUTER - 1) / OUTER;
   uint64_t tasks = call->kernel->shape.dim[BATCH] * a.heads * blocks;
-  uint64_t end = weft_share (tasks, call->part + 1, call->parts);
+  struct weft_range share = weft_part (tasks, 1, call->part, call->parts);
 
-  for (uint64_t t = weft_share (tasks, call->part, call->parts); t < end; t++) {
+  for (uint64_t t = share.begin; t < share.end; t++) {
     uint64_t row = t / blocks;
     forward_block (&a, row / a.heads, row % a.heads, piece (t % blocks * OUTER, OUTER, a.sequence));
   }
@@ -511,16 +512,16 @@ query_gradients (const struct attention *a, uint64_t batch, uint64_t head, struc
   }
 }
 
-/* Tasks: a block of one of the (heads + groups) strips of gradients, a query head's or a group's. */
+/* A task is a block of one of heads + groups strips of gradients: a query head's or a group's. */
 void
 weft_attention_backward (const struct weft_attention *call)
 {
   struct attention a = describe (call);
   uint64_t blocks = (a.sequence + OUTER - 1) / OUTER, strips = a.heads + a.groups;
   uint64_t tasks = call->kernel->shape.dim[BATCH] * strips * blocks;
-  uint64_t end = weft_share (tasks, call->part + 1, call->parts);
+  struct weft_range share = weft_part (tasks, 1, call->part, call->parts);
 
-  for (uint64_t t = weft_share (tasks, call->part, call->parts); t < end; t++) {
+  for (uint64_t t = share.begin; t < share.end; t++) {
     struct span outer = piece (t % blocks * OUTER, OUTER, a.sequence);
     uint64_t batch = t / blocks / strips, strip = t / blocks % strips;
     if (strip < a.heads)

@@ -116,9 +116,9 @@ sum_terms (const struct weft_gemm *g, const struct area *area, uint64_t first, u
     block.terms = MIN (step, last - t);
     block.a_next = block.a_step * block.terms;
     block.b_next = block.b_step * block.terms;
-    struct weft_range range = { area->row, area->rows, t, block.terms };
+    struct weft_pack_range range = { area->row, area->rows, t, block.terms };
     weft_pack (&g->a, &range, tile->rows, a);
-    range = (struct weft_range){ area->column, area->columns, t, block.terms };
+    range = (struct weft_pack_range){ area->column, area->columns, t, block.terms };
     weft_pack (&g->b, &range, tile->columns, b);
     weft_block_multiply (tile, &block, a, b, c);
   }
@@ -175,7 +175,7 @@ weft_gemm (const struct weft_gemm *given)
 
 /* Of n <= WEFT_STRETCH columns over terms [term, last). */
 static void
-sum_columns (const struct weft_factor *x, const struct weft_range *range, float *sum)
+sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, float *sum)
 {
   float room[WEFT_STRETCH];
 
@@ -198,7 +198,7 @@ weft_gemm_sums (const struct weft_factor *x, const struct weft_sums *c, uint64_t
     stack.n = MIN (WEFT_STRETCH, last - j);
     for (uint32_t i = 0; i < stack.leaves; i++) {
       uint64_t leaf = terms / stack.leaves;
-      struct weft_range range = { j, stack.n, i * leaf, leaf };
+      struct weft_pack_range range = { j, stack.n, i * leaf, leaf };
       sum_columns (x, &range, stack.entry + stack.top * stack.n);
       if (c->leaf > 0)
         push_leaf (&stack, i, c->dtype);

@@ -46,13 +46,6 @@ void weft_gemm (const struct weft_gemm *g);
 void weft_gemm_sums (const struct weft_factor *x, const struct weft_sums *c, uint64_t first,
                      uint64_t last, uint64_t terms);
 
-/* Share `part` of `parts` of n things. */
-static inline uint64_t
-weft_share (uint64_t n, uint32_t part, uint32_t parts)
-{
-  return (uint64_t) ((unsigned __int128) n * part / parts);
-}
-
 /* ------------------------------------------------------------------------- small pieces */
 
 /* A product of packed factors.  a and b are panels, one after the other: tile->rows rows of a (or
@@ -87,10 +80,10 @@ void weft_block_multiply (const struct weft_tile *tile, const struct weft_block 
 
 /* Elements [first, first + n) times terms [term, term + terms) of a factor, as panels of `width`;
  * what is missing in the last panel is 0. */
-struct weft_range {
+struct weft_pack_range {
   uint64_t first, n, term, terms;
 };
-void weft_pack (const struct weft_factor *from, const struct weft_range *range, uint32_t width,
+void weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, uint32_t width,
                 float *to);
 
 /* The room of a thread, for one kernel at a time; aligned to a cache line. */

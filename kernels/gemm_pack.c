@@ -105,7 +105,7 @@ pack_panel (const struct panel *p, gboolean halves)
 }
 
 void
-weft_pack (const struct weft_factor *from, const struct weft_range *range, uint32_t width,
+weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, uint32_t width,
            float *to)
 {
   for (uint64_t i = 0; i < range->n; i += width) {

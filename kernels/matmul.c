@@ -1,12 +1,16 @@
 /* Linear layers: the product, its input gradient and its weight gradient. */
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
+#include "kernels/part.h"
 
 /* Operands, in the order of core/op.h. */
 enum { X, W, B, Y };
 enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
 enum { M, N, K };
+
+/* Rows of a share: whole tiles. */
+#define GRAIN WEFT_TILE_ROWS
 
 /* An array of rows of `columns` elements as a factor whose terms are along its rows. */
 static struct weft_factor
@@ -36,12 +40,13 @@ void
 weft_cpu_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const uint64_t *dim = k->shape.dim;
+  struct weft_range rows = weft_part (dim[M], GRAIN, part, parts);
   struct weft_gemm g = {
     .a = by_rows (&k->operand[X], dim[K]),
     .b = by_rows (&k->operand[W], dim[K]),
     .c = sums_into (&k->operand[Y], dim[N]),
-    .first = weft_share (dim[M], part, parts),
-    .last = weft_share (dim[M], part + 1, parts),
+    .first = rows.begin,
+    .last = rows.end,
     .columns = dim[N],
     .terms = dim[K],
   };
@@ -84,12 +89,13 @@ void
 weft_cpu_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const uint64_t *dim = k->shape.dim;
+  struct weft_range rows = weft_part (dim[M], GRAIN, part, parts);
   const struct weft_gemm g = {
     .a = by_rows (&k->operand[DGRAD_DY], dim[N]),
     .b = by_columns (&k->operand[DGRAD_W], dim[K]),
     .c = sums_into (&k->operand[DGRAD_DX], dim[K]),
-    .first = weft_share (dim[M], part, parts),
-    .last = weft_share (dim[M], part + 1, parts),
+    .first = rows.begin,
+    .last = rows.end,
     .columns = dim[K],
     .terms = dim[N],
   };
@@ -130,13 +136,14 @@ void
 weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const uint64_t *dim = k->shape.dim;
+  struct weft_range rows = weft_part (dim[N], GRAIN, part, parts);
   uint64_t leaf = k->canonical ? (uint64_t) k->model->seq_length : 0;
   struct weft_gemm g = {
     .a = by_columns (&k->operand[WGRAD_DY], dim[N]),
     .b = by_columns (&k->operand[WGRAD_X], dim[K]),
     .c = sums_into (&k->operand[WGRAD_DW], dim[K]),
-    .first = weft_share (dim[N], part, parts),
-    .last = weft_share (dim[N], part + 1, parts),
+    .first = rows.begin,
+    .last = rows.end,
     .columns = dim[K],
     .terms = dim[M],
   };

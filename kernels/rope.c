@@ -1,6 +1,7 @@
 /* Element i of the turned part of a head pairs with element i + half, as in Hugging Face's models;
- * the pair of position p is turned by p / rotary_base^(i / half).  (Su et al., arXiv 2104.09864.)
- * Heads of keys follow those of queries; values, which follow both, stay. */
+ * how far a position turns a pair: core/rotary.h.  Heads of keys follow those of queries; values,
+ * which follow both, stay. */
+#include "core/rotary.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
@@ -55,10 +56,10 @@ struct turn {
 };
 
 static void
-set_turn (struct turn *turn, const double *slowness, uint64_t position, double direction)
+set_turn (struct turn *turn, const double *frequency, uint64_t position, double direction)
 {
   for (uint64_t i = 0; i < turn->n; i++) {
-    double angle = (double) position / slowness[i];
+    double angle = (double) position * frequency[i];
     turn->cosine[i] = (float) cos (angle);
     turn->sine[i] = (float) (sin (angle) * direction);
   }
@@ -97,13 +98,13 @@ turn_all (const struct weft_kernel *k, struct weft_range share, double direction
 {
   uint64_t tokens = k->shape.dim[0] / token_heads (k);
   uint64_t sequence = (uint64_t) k->model->seq_length;
-  double slowness[MOST_PAIRS];
+  double frequency[MOST_PAIRS];
   struct turn turn = { .n = pairs (k) };
 
   for (uint64_t i = 0; i < turn.n; i++)
-    slowness[i] = pow (k->model->rotary_base, (double) i / (double) turn.n);
+    frequency[i] = weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) turn.n);
   for (uint64_t p = share.begin; p < share.end; p++) {
-    set_turn (&turn, slowness, p, direction);
+    set_turn (&turn, frequency, p, direction);
     for (uint64_t t = p; t < tokens; t += sequence)
       turn_token (k, &turn, t);
   }
@@ -140,8 +141,8 @@ ref_turn (const struct weft_kernel *k, double direction)
     double *x = (double *) k->operand[0].data + token * token_elements (k) + head * k->shape.dim[1];
     for (uint64_t i = 0; i < half; i++) {
       double position = (double) (token % (uint64_t) k->model->seq_length);
-      double angle =
-          direction * position / pow (k->model->rotary_base, 2 * (double) i / (double) (2 * half));
+      double angle = direction * position *
+                     weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) half);
       double a = x[i], b = x[i + half];
       x[i] = a * cos (angle) - b * sin (angle);
       x[i + half] = b * cos (angle) + a * sin (angle);

@@ -8,6 +8,8 @@
  *   mkdir new
  *   ./fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/program
  *
+ * Targets of train/ take what they test as well: train/tokens*.c, train/safetensors.c.
+ *
  * What it finds goes, once mended, into tests/fuzz/program under a name that says what it is. */
 #include "tests/fuzz.h"
 #include <glib.h>

@@ -115,7 +115,7 @@ the_moves_are_the_closed_formula (void **state)
         sent[m->from]++;
       }
       weft_coll_shape_init (&shape, &fabric, &group);
-      struct weft_traffic t = weft_coll_plan (&shape, kinds[k].kind, n * 1e6, 0);
+      struct weft_traffic t = weft_coll_plan (&shape, kinds[k].kind, n * 1e6, 0, FALSE);
       weft_coll_shape_release (&shape);
       assert_string_equal (t.algorithm, "ring");
       assert_int_equal (t.steps_local, moves->len / n);
@@ -143,7 +143,7 @@ plan_on (const struct weft_cluster *cluster, uint32_t n, uint32_t stride, enum w
 {
   struct weft_fabric fabric = weft_fabric_make (cluster);
   struct weft_coll_shape shape = shape_of (&fabric, 0, n, stride);
-  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, 0);
+  struct weft_traffic t = weft_coll_plan (&shape, kind, bytes, 0, FALSE);
 
   weft_coll_shape_release (&shape);
   return t;
@@ -218,7 +218,7 @@ unequal_nodes_run_one_plain_ring (void **state)
     assert_int_equal (flow[0].to, (i + 1) % 6);
     assert_int_equal (flow[0].remote, i == 3 || i == 5);
   }
-  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 60e6, 0);
+  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 60e6, 0, FALSE);
   assert_near (t.bytes_local, 100e6);
   assert_near (t.bytes_remote, 100e6);
   assert_near (t.seconds, 100e6 / MADE_NIC);
@@ -348,6 +348,49 @@ a_broadcast_is_pipelined_through_all_ranks (void **state)
   assert_near (t.seconds, 7 * 3e-6 + 80e6 / MADE_PORT);
 }
 
+/* In canonical order the bytes are those of the ring, in one step a phase; of what a rank sends
+ * (n - g) / (n - 1) go to other nodes. */
+static void
+canonical_sums_are_taken_directly (void **state)
+{
+  struct weft_cluster cluster = made_cluster (2, 4);
+  struct weft_fabric fabric = weft_fabric_make (&cluster);
+  struct weft_mesh mesh = weft_mesh_make (1, 1, 8, 1);
+  struct weft_group group = weft_mesh_group (&mesh, 0, WEFT_GROUP_DP);
+  struct weft_coll_shape shape;
+
+  (void) state;
+  weft_coll_shape_init (&shape, &fabric, &group);
+  struct weft_traffic t = weft_coll_plan (&shape, WEFT_OP_ALL_REDUCE, 56e6, 0, TRUE);
+  assert_string_equal (t.algorithm, "direct");
+  assert_int_equal (t.steps_local, 0);
+  assert_int_equal (t.steps_remote, 2);
+  assert_near (t.bytes_local, 42e6);
+  assert_near (t.bytes_remote, 56e6);
+  t = weft_coll_plan (&shape, WEFT_OP_REDUCE_SCATTER, 56e6, 0, TRUE);
+  assert_near (t.bytes_local + t.bytes_remote, 49e6);
+  assert_int_equal (t.steps_remote, 1);
+  weft_coll_shape_release (&shape);
+}
+
+/* Moves of a direct collective: every member gets each other's term of its piece, then hands the
+ * sum to each other. */
+static void
+direct_moves_bring_every_term_to_its_owner_once (void **state)
+{
+  (void) state;
+  for (uint32_t n = 2; n < 9; n++) {
+    g_autoptr (GArray) moves = weft_coll_direct_moves (WEFT_OP_ALL_REDUCE, n);
+    assert_int_equal (moves->len, 2 * n * (n - 1));
+    for (uint32_t i = 0; i < moves->len; i++) {
+      const struct weft_move *m = &g_array_index (moves, struct weft_move, i);
+      assert_int_equal (m->round, !m->reduce);
+      assert_int_equal (m->piece, m->reduce ? m->to : m->from);
+      assert_true (m->from != m->to);
+    }
+  }
+}
+
 /* Scalars ride in the latency of the steps; the next size moves bytes. */
 static void
 scalars_ride_in_the_latency (void **state)
@@ -394,6 +437,8 @@ main (void)
     cmocka_unit_test (only_an_all_reduce_climbs_a_tree),
     cmocka_unit_test (an_all_to_all_takes_one_step),
     cmocka_unit_test (a_broadcast_is_pipelined_through_all_ranks),
+    cmocka_unit_test (canonical_sums_are_taken_directly),
+    cmocka_unit_test (direct_moves_bring_every_term_to_its_owner_once),
     cmocka_unit_test (scalars_ride_in_the_latency),
     cmocka_unit_test (one_rank_has_nobody_to_talk_to),
   };

@@ -124,13 +124,24 @@ skips_now (void)
   return script.n >= script.skip_from && script.n <= script.skip_to;
 }
 
-/* One number is trained: the first of a role's last parameter.  It depends on all tokens, on the
- * rate and on the count of updates, and the loss depends on it. */
+/* The last parameter that a stage has for itself. */
+static const struct weft_param *
+own_param (const weft_program *p)
+{
+  uint32_t i = p->n_param - 1;
+
+  while (p->param[i].tied)
+    i--;
+  return &p->param[i];
+}
+
+/* One number is trained, the first of own_param().  It depends on all tokens, on the rate and on
+ * the count of updates, and the loss depends on it. */
 static void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {
   const weft_program *p = program_of (x, row);
-  float *w = (float *) (void *) bytes_of (x, row, p->param[p->n_param - 1].weight, 0);
+  float *w = (float *) (void *) bytes_of (x, row, own_param (p)->weight, 0);
   struct weft_metrics *m = &x->metrics[row];
   double sum = 0;
 

@@ -5,6 +5,7 @@
 #include "tests/made.h"
 #include "train/hugging_face.h"
 #include "train/tokens.h"
+#include <glib/gstdio.h>
 
 #define VECTORS WEFT_SOURCE_DIR "/tests/vectors"
 #define BATCH 4
@@ -13,17 +14,11 @@
 static const char *const models[] = { "gpt2", "llama", "qwen2", "qwen3" };
 
 /* Flags beside those of every run; all read the same batch, so all must find the same numbers. */
-#define WHOLE_BATCH                                                                                \
-  {                                                                                                \
-    "--gpus", "1", "--micro-batch-size", "4"                                                       \
-  }
-#define ONE_BY_ONE                                                                                 \
-  {                                                                                                \
-    "--gpus", "1", "--micro-batch-size", "1"                                                       \
-  }
+#define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"
+#define ONE_BY_ONE "--gpus", "1", "--micro-batch-size", "1"
 static const char *const strategies[][9] = {
-  WHOLE_BATCH,
-  ONE_BY_ONE,
+  { WHOLE_BATCH },
+  { ONE_BY_ONE },
   { "--gpus", "1", "--micro-batch-size", "2", "--reduction-order", "fast" },
   { "--gpus", "2" },
   { "--gpus", "2", "--use-distributed-optimizer", "true", "--overlap-grad-reduce", "true",
@@ -262,14 +257,14 @@ each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors 
   return n_pieces;
 }
 
-/* Every element within a ten thousandth of the tensor's largest. */
+/* Every element within 2e-5 of the tensor's largest, six times what was seen. */
 static void
 gradient_is_near (const struct pair *p)
 {
   double scale = largest (p->wanted, p->n);
 
   for (uint64_t i = 0; i < p->n; i++)
-    if (!(fabs ((double) p->found[i] - p->wanted[i]) <= 1e-4 * scale))
+    if (!(fabs ((double) p->found[i] - p->wanted[i]) <= 2e-5 * scale))
       fail_msg ("%s: gradient of %s: element %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
                 ": found %.9g, wanted %.9g; the largest is %.3g",
                 p->model, p->name, i, p->n, (double) p->found[i], (double) p->wanted[i], scale);
@@ -313,8 +308,8 @@ gradient_has_the_direction (const struct pair *p)
     wanted += (double) p->wanted[i] * p->wanted[i];
   }
   double cosine = dot / sqrt (found * wanted);
-  if (!(cosine > 0.99))
-    fail_msg ("%s: gradient of %s: cosine %.6g, wanted over 0.99", p->model, p->name, cosine);
+  if (!(cosine > 0.997))
+    fail_msg ("%s: gradient of %s: cosine %.6g, wanted over 0.997", p->model, p->name, cosine);
 }
 
 /* The logits of the whole batch, which one microbatch holds; caller frees. */
@@ -339,9 +334,12 @@ read_logits (struct run *run, uint64_t n)
 static void
 logits_are_those_of_other_software (void **unused)
 {
-  static const char *const flags[] = { "--gpus", "1", "--micro-batch-size", "4", NULL };
+  static const char *const flags[] = { WHOLE_BATCH, NULL };
 
   (void) unused;
+#ifdef __SANITIZE_ADDRESS__
+  skip (); /* after the step the logits are dead, and the executor lets nobody read what is dead */
+#endif
   for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
     struct run run;
     g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
@@ -354,7 +352,7 @@ logits_are_those_of_other_software (void **unused)
     g_autofree float *found = read_logits (&run, n);
     g_autofree float *wanted = vector (expected, "logits", n);
     for (uint64_t i = 0; i < n; i++)
-      if (!(fabs ((double) found[i] - wanted[i]) <= 1e-4 * fmax (1, fabs ((double) wanted[i]))))
+      if (!(fabs ((double) found[i] - wanted[i]) <= 1e-5 * fmax (1, fabs ((double) wanted[i]))))
         fail_msg ("%s: logit %" G_GUINT64_FORMAT ": found %.9g, wanted %.9g", models[m], i,
                   (double) found[i], (double) wanted[i]);
     close_run (&run);
@@ -372,10 +370,10 @@ check_first_step (const char *model, const char *const *strategy)
   open_run (&run, model, "fp32", strategy);
   run.control.forward_only = TRUE;
   step (&run);
-  assert_close (model, "loss of a forward pass", loss_of (&run), loss[0], 1e-5);
+  assert_close (model, "loss of a forward pass", loss_of (&run), loss[0], 2e-6);
   run.control.forward_only = FALSE;
   step (&run);
-  assert_close (model, "loss", loss_of (&run), loss[0], 1e-5);
+  assert_close (model, "loss", loss_of (&run), loss[0], 2e-6);
   uint32_t n = each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_is_near);
   assert_int_equal (n, weft_safetensors_count (expected) - 2); /* logits and loss beside them */
   close_run (&run);
@@ -403,9 +401,9 @@ check_steps (const char *model, const char *const *strategy)
   for (uint32_t i = 0; i < STEPS; i++) {
     run.control.step = i + 1;
     step (&run);
-    assert_close (model, "loss", loss_of (&run), loss[i], 1e-5);
+    assert_close (model, "loss", loss_of (&run), loss[i], 5e-6);
     for (uint32_t row = 0; row < run.exec->actors->n; row++) {
-      assert_close (model, "gradient norm", run.exec->metrics[row].grad_norm, norm[i], 1e-4);
+      assert_close (model, "gradient norm", run.exec->metrics[row].grad_norm, norm[i], 5e-5);
       assert_false (run.exec->metrics[row].skipped);
     }
   }
@@ -425,7 +423,7 @@ adam_steps_are_those_of_other_software (void **unused)
 static void
 bf16_stays_near_the_exact_numbers (void **unused)
 {
-  static const char *const chosen[][5] = { WHOLE_BATCH, ONE_BY_ONE, { "--gpus", "2" } };
+  static const char *const chosen[][5] = { { WHOLE_BATCH }, { ONE_BY_ONE }, { "--gpus", "2" } };
 
   (void) unused;
   for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++)
@@ -436,10 +434,64 @@ bf16_stays_near_the_exact_numbers (void **unused)
 
       open_run (&run, models[m], "bf16", chosen[s]);
       step (&run);
-      assert_close (models[m], "loss in bf16", loss_of (&run), loss[0], 2e-2);
+      assert_close (models[m], "loss in bf16", loss_of (&run), loss[0], 2e-3);
       each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_has_the_direction);
       close_run (&run);
     }
+}
+
+/* "--dump-gradients" of the command, whole tensors under their own names and shapes. */
+static void
+compare_dump (const char *model, const char *path)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_safetensors) expected = open_vectors (model, "expected.safetensors");
+  g_autoptr (weft_safetensors) dump = weft_safetensors_open (path, &error);
+
+  ok (dump, error);
+  assert_int_equal (weft_safetensors_count (dump), weft_safetensors_count (expected) - 2);
+  for (uint32_t i = 0; i < weft_safetensors_count (dump); i++) {
+    const struct weft_tensor *found = weft_safetensors_at (dump, i);
+    const struct weft_tensor *wanted =
+        weft_safetensors_find (expected, name_in (expected, found->name));
+    if (!wanted)
+      fail_msg ("%s: %s is no name of other software", model, found->name);
+    assert_int_equal (found->n_dim, wanted->n_dim);
+    assert_memory_equal (found->dim, wanted->dim, found->n_dim * sizeof (found->dim[0]));
+    struct pair pair = { .model = model, .name = wanted->name };
+    pair.n = weft_tensor_elements (wanted);
+    g_autofree float *ours = vector (dump, found->name, pair.n);
+    g_autofree float *theirs = vector (expected, wanted->name, pair.n);
+    pair.found = ours;
+    pair.wanted = theirs;
+    gradient_is_near (&pair);
+  }
+}
+
+static void
+the_command_dumps_the_gradients_of_other_software (void **unused)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *folder = g_dir_make_tmp ("weft-vectors-XXXXXX", &error);
+  g_autofree char *path = g_build_filename (folder, "gradients.safetensors", NULL);
+
+  (void) unused;
+  ok (folder, error);
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+    g_autofree char *command = g_strdup_printf (
+        "%1$s train --model %2$s/%3$s/config.json --topology cpu --gpus 2 --precision fp32 "
+        "--global-batch-size 4 --init-safetensors %2$s/%3$s/model.safetensors "
+        "--tokens-from %2$s/%3$s/tokens.bin --no-shuffle --steps 1 --dump-gradients %4$s --json",
+        WEFT_BINARY, VECTORS, models[m], path);
+    g_autofree char *out = NULL, *said = NULL;
+    int status = -1;
+    ok (g_spawn_command_line_sync (command, &out, &said, &status, &error), error);
+    if (status != 0)
+      fail_msg ("%s\n%s", command, said);
+    compare_dump (models[m], path);
+    assert_int_equal (g_unlink (path), 0);
+  }
+  g_rmdir (folder);
 }
 
 int
@@ -450,6 +502,7 @@ main (void)
     cmocka_unit_test (losses_and_gradients_are_those_of_other_software),
     cmocka_unit_test (adam_steps_are_those_of_other_software),
     cmocka_unit_test (bf16_stays_near_the_exact_numbers),
+    cmocka_unit_test (the_command_dumps_the_gradients_of_other_software),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -54,21 +54,20 @@ add_chunks (weft_manifest *m, struct weft_chunk c, uint64_t first, uint64_t n)
 
 /* The file of a row of the executor, which is a rank; made when it is first needed. */
 static uint64_t
-file_of (weft_manifest *m, uint32_t row)
+file_of (weft_manifest *m, GHashTable *files, uint32_t row)
 {
-  struct weft_manifest_file file = { g_strdup_printf ("shard-%u.safetensors", row), 0 };
+  void *known;
 
-  for (uint32_t i = 0; i < m->files->len; i++)
-    if (g_str_equal (weft_manifest_file (m, i)->name, file.name)) {
-      g_free (file.name);
-      return i;
-    }
+  if (g_hash_table_lookup_extended (files, GUINT_TO_POINTER (row), NULL, &known))
+    return GPOINTER_TO_UINT (known);
+  struct weft_manifest_file file = { g_strdup_printf ("shard-%u.safetensors", row), 0 };
+  g_hash_table_insert (files, GUINT_TO_POINTER (row), GUINT_TO_POINTER (m->files->len));
   g_array_append_val (m->files, file);
   return m->files->len - 1;
 }
 
 static void
-plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor)
+plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GHashTable *files)
 {
   uint32_t n_runs;
   const struct weft_state_run *run = weft_state_runs (state, tensor, &n_runs);
@@ -80,7 +79,7 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor)
                               .kind = kind,
                               .type =
                                   kind == WEFT_STATE_WEIGHT ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32,
-                              .file = file_of (m, run[i].row) };
+                              .file = file_of (m, files, run[i].row) };
       add_chunks (m, c, run[i].first, run[i].n);
     }
 }
@@ -88,6 +87,7 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor)
 static weft_manifest *
 plan (const weft_state *state, const struct weft_job *job, const struct weft_progress *progress)
 {
+  g_autoptr (GHashTable) files = g_hash_table_new (NULL, NULL);
   weft_manifest *m = weft_manifest_new ();
 
   m->progress = *progress;
@@ -97,7 +97,7 @@ plan (const weft_state *state, const struct weft_job *job, const struct weft_pro
     const struct weft_state_tensor *t = weft_state_at (state, i);
     struct weft_manifest_tensor row = { g_strdup (t->name), t->rows, t->columns };
     g_array_append_val (m->tensors, row);
-    plan_tensor (m, state, i);
+    plan_tensor (m, state, i, files);
   }
   return m;
 }
@@ -182,7 +182,8 @@ write_all (struct save *s, GError **error)
 
 /* --------------------------------------------------------------------- publishing */
 
-/* On file systems that cannot exchange two names: the older one steps aside for a moment. */
+/* On file systems that cannot exchange two names the older save steps aside for a moment, and comes
+ * back if the newer one cannot take its place. */
 static gboolean
 replace (const struct save *s, GError **error)
 {
@@ -190,14 +191,12 @@ replace (const struct save *s, GError **error)
 
   if (rename (s->final, aside))
     return weft_failed_path (s->final, error);
-  if (rename (s->temporary, s->final)) {
-    weft_failed_path (s->final, error);
-    if (rename (aside, s->final)) {
-      g_prefix_error (error, "its older save is now %s: ", aside);
-    }
-    return FALSE;
-  }
-  return rename (aside, s->temporary) == 0 || weft_failed_path (aside, error);
+  if (rename (s->temporary, s->final) == 0)
+    return rename (aside, s->temporary) == 0 || weft_failed_path (aside, error);
+  weft_failed_path (s->final, error);
+  if (rename (aside, s->final))
+    g_prefix_error (error, "its older save is now %s: ", aside);
+  return FALSE;
 }
 
 /* An older save of the same step is called `temporary` afterwards. */
@@ -283,6 +282,19 @@ clean (const struct save *s, uint32_t keep)
 
 /* -------------------------------------------------------------------------- whole */
 
+/* A new directory is on disk when the one above it is. */
+static gboolean
+make_directory (const char *dir, GError **error)
+{
+  g_autofree char *above = g_path_get_dirname (dir);
+
+  if (g_file_test (dir, G_FILE_TEST_IS_DIR))
+    return TRUE;
+  if (g_mkdir_with_parents (dir, 0777))
+    return weft_failed_path (dir, error);
+  return weft_sync_path (above, error);
+}
+
 /* File systems without locks say something else than that there is one. */
 static gboolean
 lock (struct save *s, GError **error)
@@ -329,8 +341,8 @@ weft_checkpoint_save (weft_state *state, const struct weft_job *job,
     .state = state, .dir = dir, .final = final, .temporary = temporary, .block = block, .raw = raw
   };
 
-  if (g_mkdir_with_parents (dir, 0777))
-    return weft_failed_path (dir, error);
+  if (!make_directory (dir, error))
+    return FALSE;
   gboolean ok = lock (&s, error);
   if (ok) {
     g_autoptr (weft_manifest) m = s.m = plan (state, job, progress);

@@ -4,9 +4,46 @@
 /* Castagnoli's polynomial, lowest bit first. */
 #define POLYNOMIAL 0x82f63b78u
 
+#ifdef __x86_64__
+static bool
+has_instruction (void)
+{
+  return __builtin_cpu_supports ("sse4.2");
+}
+
+__attribute__ ((target ("sse4.2"))) static uint32_t
+by_instruction (uint32_t crc, const uint8_t *at, size_t n)
+{
+  uint64_t wide = crc, next;
+
+  for (; n >= 8; n -= 8, at += 8) {
+    memcpy (&next, at, sizeof next);
+    wide = __builtin_ia32_crc32di (wide, next);
+  }
+  crc = wide;
+  for (; n > 0; n--, at++)
+    crc = __builtin_ia32_crc32qi (crc, *at);
+  return crc;
+}
+#else
+static bool
+has_instruction (void)
+{
+  return false;
+}
+
+static uint32_t
+by_instruction (uint32_t crc, const uint8_t *at, size_t n)
+{
+  (void) at, (void) n;
+  return crc;
+}
+#endif
+
 void
 weft_crc32c_init (struct weft_crc32c *c)
 {
+  c->instruction = has_instruction ();
   for (uint32_t byte = 0; byte < 256; byte++) {
     uint32_t crc = byte;
     for (int bit = 0; bit < 8; bit++)
@@ -21,12 +58,9 @@ weft_crc32c_init (struct weft_crc32c *c)
 }
 
 /* Eight bytes at once: a look-up for each instead of one after the other. */
-uint32_t
-weft_crc32c (const struct weft_crc32c *c, uint32_t crc, const void *data, size_t n)
+static uint32_t
+by_table (const struct weft_crc32c *c, uint32_t crc, const uint8_t *at, size_t n)
 {
-  const uint8_t *at = data;
-
-  crc = ~crc;
   for (; n >= 8; n -= 8, at += 8) {
     uint32_t low, high;
     memcpy (&low, at, sizeof low);
@@ -38,5 +72,11 @@ weft_crc32c (const struct weft_crc32c *c, uint32_t crc, const void *data, size_t
   }
   for (; n > 0; n--, at++)
     crc = crc >> 8 ^ c->table[0][(crc ^ *at) & 0xff];
-  return ~crc;
+  return crc;
+}
+
+uint32_t
+weft_crc32c (const struct weft_crc32c *c, uint32_t crc, const void *data, size_t n)
+{
+  return ~(c->instruction ? by_instruction (~crc, data, n) : by_table (c, ~crc, data, n));
 }

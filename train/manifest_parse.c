@@ -78,9 +78,9 @@ read_word (JsonObject *object, const char *member, const char *const *words, GEr
   for (int i = 0; text && words[i]; i++)
     if (g_str_equal (words[i], text))
       return i;
+  g_autofree char *all = g_strjoinv (", ", (char **) words);
   if (text)
-    weft_bad_input (error, "%s: found \"%s\", wanted a known word such as \"%s\"", member, text,
-                    words[0]);
+    weft_bad_input (error, "%s: found \"%s\", wanted one of %s", member, text, all);
   return -1;
 }
 

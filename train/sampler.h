@@ -1,10 +1,11 @@
 /* sampler.h - which tokens a step reads.
  *
  * The stream is cut into sequences: number i starts at token i * seq_length and has seq_length + 1
- * tokens, the last one only as a target.  The last `eval_share` of them, if any, are for evaluation.
- * The others are visited once an epoch, in order or in an order drawn from the seed and the epoch
- * by a keyed permutation of the index (a Feistel network with cycle walking: nothing is stored, any
- * position is found at once).  Position: sequences visited so far; it is all a checkpoint keeps. */
+ * tokens, the last one only as a target.  The last `eval_share` of them (rounded, but at least one
+ * when it is not 0) are for evaluation.  The others are visited once an epoch, in order or in an
+ * order drawn from the seed and the epoch by a keyed permutation of the index (a Feistel network
+ * with cycle walking: nothing is stored, any position is found at once).  Position: sequences
+ * visited so far; it is all a checkpoint keeps. */
 #pragma once
 #include "train/tokens.h"
 

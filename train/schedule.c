@@ -13,7 +13,8 @@ weft_trainer_lr (const struct weft_trainer_options *o, uint64_t step)
 }
 
 /* Peaks by size, smallest first.  From 125M on: Brown et al. 2020, arXiv 2005.14165, table 2.1.
- * Below: Pythia, arXiv 2304.01373, table 6 (70M); nanoGPT config/train_shakespeare_char.py (10.7M). */
+ * Below: the smallest model of Pythia (arXiv 2304.01373; table in github.com/EleutherAI/pythia)
+ * and nanoGPT, config/train_shakespeare_char.py. */
 static const struct peak {
   double parameters, lr;
 } peaks[] = {

@@ -1,4 +1,5 @@
 /* First weights: numbers from a counter, so that nobody has to draw them in any order. */
+#include "core/mix.h"
 #include "train/state.h"
 #include <math.h>
 #include <string.h>
@@ -8,17 +9,6 @@
 
 #define BLOCK 65536u
 
-/* splitmix64's step and finalizer (Steele, Lea and Flood 2014): every bit of z reaches all. */
-#define GOLDEN 0x9e3779b97f4a7c15u
-
-static uint64_t
-mix (uint64_t z)
-{
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return z ^ z >> 31;
-}
-
 /* FNV-1a of the name, mixed with the seed. */
 static uint64_t
 key_of (uint64_t seed, const char *name)
@@ -27,14 +17,14 @@ key_of (uint64_t seed, const char *name)
 
   for (; *name; name++)
     hash = (hash ^ (unsigned char) *name) * 0x100000001b3u;
-  return mix (mix (seed + GOLDEN) ^ hash);
+  return weft_mix_bits (weft_mix (seed) ^ hash);
 }
 
 /* Uniform in (0, 1]. */
 static double
 uniform (uint64_t key, uint64_t counter)
 {
-  return (double) ((mix (key + counter * GOLDEN) >> 11) + 1) * 0x1p-53;
+  return (double) ((weft_mix_bits (key + counter * WEFT_MIX_STEP) >> 11) + 1) * 0x1p-53;
 }
 
 /* Box and Muller 1958: elements 2 i and 2 i + 1 are the two coordinates of one point. */

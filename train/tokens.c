@@ -1,1 +1,431 @@
-#include "train/tokens.h"
+#include "train/tokens_layout.h"
+#include "core/error.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Ids that int32_t holds. */
+#define MOST_IDS ((int64_t) G_MAXINT32 + 1)
+
+/* ------------------------------------------------------------------------ types */
+
+/* `copy` stops at the first id outside [0, limit) and returns how many it wrote. */
+#define TYPE_FUNCTIONS(constant, c_type)                                                           \
+  static int64_t at_##c_type (const uint8_t *from)                                                 \
+  {                                                                                                \
+    c_type id;                                                                                     \
+    memcpy (&id, from, sizeof id);                                                                 \
+    return id;                                                                                     \
+  }                                                                                                \
+  static uint64_t copy_##c_type (const uint8_t *from, uint64_t n, int64_t limit, int32_t *out)     \
+  {                                                                                                \
+    for (uint64_t i = 0; i < n; i++) {                                                             \
+      int64_t id = at_##c_type (from + i * sizeof (c_type));                                       \
+      if (id < 0 || id >= limit)                                                                   \
+        return i;                                                                                  \
+      out[i] = (int32_t) id;                                                                       \
+    }                                                                                              \
+    return n;                                                                                      \
+  }
+WEFT_TOKEN_TYPE_LIST (TYPE_FUNCTIONS)
+#undef TYPE_FUNCTIONS
+
+static const struct {
+  unsigned bytes;
+  int64_t (*at) (const uint8_t *from);
+  uint64_t (*copy) (const uint8_t *from, uint64_t n, int64_t limit, int32_t *out);
+} types[] = {
+#define TYPE_ROW(constant, c_type) [constant] = { sizeof (c_type), at_##c_type, copy_##c_type },
+  WEFT_TOKEN_TYPE_LIST (TYPE_ROW)
+#undef TYPE_ROW
+};
+
+unsigned
+weft_token_bytes (enum weft_token_type type)
+{
+  return types[type].bytes;
+}
+
+/* ------------------------------------------------------------------------- runs */
+
+static struct weft_token_run *
+run_at (const weft_tokens *tokens, unsigned run)
+{
+  return &g_array_index (tokens->run, struct weft_token_run, run);
+}
+
+static uint64_t
+run_end (const weft_tokens *tokens, unsigned run)
+{
+  return run + 1 < tokens->run->len ? run_at (tokens, run + 1)->first : tokens->count;
+}
+
+static const uint8_t *
+place (const weft_tokens *tokens, unsigned run, uint64_t token)
+{
+  const struct weft_token_run *r = run_at (tokens, run);
+  const uint8_t *data = (const uint8_t *) g_mapped_file_get_contents (tokens->file);
+
+  return data + r->offset + (token - r->first) * types[tokens->type].bytes;
+}
+
+/* The run that holds a token of the stream. */
+static unsigned
+find_run (const weft_tokens *tokens, uint64_t token)
+{
+  unsigned low = 0, high = tokens->run->len;
+
+  while (high - low > 1) {
+    unsigned middle = low + (high - low) / 2;
+    if (run_at (tokens, middle)->first <= token)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* Whether bytes at `offset` lie right after the last run. */
+static gboolean
+continues (const weft_tokens *tokens, uint64_t offset)
+{
+  unsigned n_run = tokens->run->len;
+
+  if (n_run == 0)
+    return FALSE;
+  const struct weft_token_run *last = run_at (tokens, n_run - 1);
+  return last->offset + (tokens->count - last->first) * types[tokens->type].bytes == offset;
+}
+
+void
+weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n)
+{
+  struct weft_token_run run = { tokens->count, offset };
+
+  if (n && !continues (tokens, offset))
+    g_array_append_val (tokens->run, run);
+  tokens->count += n;
+}
+
+/* ------------------------------------------------------------------------ files */
+
+static gboolean
+is_regular (const char *path)
+{
+  return g_file_test (path, G_FILE_TEST_IS_REGULAR);
+}
+
+/* A pipe without a writer would block a plain open. */
+static int
+open_regular (const char *path, GError **error)
+{
+  int file = open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct stat status;
+
+  if (file < 0) {
+    weft_bad_input (error, "%s: cannot be opened: %s", path, g_strerror (errno));
+    return -1;
+  }
+  if (fstat (file, &status) == 0 && S_ISREG (status.st_mode))
+    return file;
+  weft_bad_input (error, "%s: found %s, wanted a file of tokens", path,
+                  S_ISDIR (status.st_mode) ? "a directory" : "a pipe or device");
+  close (file);
+  return -1;
+}
+
+GMappedFile *
+weft_tokens_map (const char *path, GError **error)
+{
+  g_autoptr (GError) cause = NULL;
+  int file = open_regular (path, error);
+
+  if (file < 0)
+    return NULL;
+  GMappedFile *map = g_mapped_file_new_from_fd (file, FALSE, &cause);
+  if (!map)
+    weft_bad_input (error, "%s: cannot be mapped into memory: %s", path, cause->message);
+  close (file);
+  return map;
+}
+
+/* ---------------------------------------------------------------------- formats */
+
+static void
+take_rest (weft_tokens *tokens, enum weft_token_type type, uint64_t header)
+{
+  uint64_t bytes = g_mapped_file_get_length (tokens->file) - header;
+
+  tokens->type = type;
+  weft_tokens_append (tokens, header, bytes / types[type].bytes);
+}
+
+/* 256 int32: magic number, version, count of tokens, zeros. */
+#define LLMC_HEADER 1024
+
+static const struct llmc_kind {
+  uint32_t magic, version;
+  enum weft_token_type type;
+} llmc_kinds[] = {
+  { 20240520, 1, WEFT_TOKEN_U16 },
+  { 20240801, 7, WEFT_TOKEN_U32 },
+};
+
+/* NULL for a file that does not begin with one of the magic numbers. */
+static const struct llmc_kind *
+find_llmc (const weft_tokens *tokens)
+{
+  uint32_t magic;
+
+  if (g_mapped_file_get_length (tokens->file) < sizeof magic)
+    return NULL;
+  memcpy (&magic, g_mapped_file_get_contents (tokens->file), sizeof magic);
+  for (unsigned i = 0; i < G_N_ELEMENTS (llmc_kinds); i++)
+    if (llmc_kinds[i].magic == magic)
+      return &llmc_kinds[i];
+  return NULL;
+}
+
+static gboolean
+is_llmc (const weft_tokens *tokens)
+{
+  return find_llmc (tokens) != NULL;
+}
+
+static gboolean
+take_llmc (weft_tokens *tokens, GError **error)
+{
+  const struct llmc_kind *kind = find_llmc (tokens);
+  uint64_t bytes = g_mapped_file_get_length (tokens->file);
+  uint32_t header[3];
+
+  if (bytes < LLMC_HEADER)
+    return weft_bad_input (error,
+                           "%s: found %" G_GUINT64_FORMAT
+                           " bytes that begin as llm.c tokens do, wanted a header of %d",
+                           tokens->path, bytes, LLMC_HEADER);
+  memcpy (header, g_mapped_file_get_contents (tokens->file), sizeof header);
+  if (header[1] != kind->version)
+    return weft_bad_input (error, "%s: found version %u of llm.c tokens %u, wanted %u",
+                           tokens->path, header[1], kind->magic, kind->version);
+  uint64_t wanted = LLMC_HEADER + (uint64_t) header[2] * types[kind->type].bytes;
+  if (bytes != wanted)
+    return weft_bad_input (error,
+                           "%s: found %" G_GUINT64_FORMAT " bytes, wanted %" G_GUINT64_FORMAT
+                           " for the %u tokens of its llm.c header",
+                           tokens->path, bytes, wanted, header[2]);
+  take_rest (tokens, kind->type, LLMC_HEADER);
+  return TRUE;
+}
+
+static gboolean
+is_nanogpt (const weft_tokens *tokens)
+{
+  return g_str_has_suffix (tokens->path, ".bin");
+}
+
+static gboolean
+take_nanogpt (weft_tokens *tokens, GError **error)
+{
+  uint64_t bytes = g_mapped_file_get_length (tokens->file);
+
+  if (bytes % 2)
+    return weft_bad_input (error,
+                           "%s: found %" G_GUINT64_FORMAT
+                           " bytes, wanted an even number: a .bin file without a header has "
+                           "tokens of two",
+                           tokens->path, bytes);
+  take_rest (tokens, WEFT_TOKEN_U16, 0);
+  return TRUE;
+}
+
+static gboolean
+is_text (const weft_tokens *tokens)
+{
+  (void) tokens;
+  return TRUE;
+}
+
+static gboolean
+take_text (weft_tokens *tokens, GError **error)
+{
+  if (tokens->vocab_size <= G_MAXUINT8)
+    return weft_bad_input (
+        error,
+        "%s: found text, whose bytes are tokens, and vocab_size %" G_GINT64_FORMAT
+        ", wanted at least %d",
+        tokens->path, tokens->vocab_size, G_MAXUINT8 + 1);
+  take_rest (tokens, WEFT_TOKEN_U8, 0);
+  return TRUE;
+}
+
+/* The first that claims a file takes it. */
+static const struct {
+  const char *word;
+  gboolean (*claims) (const weft_tokens *tokens);
+  gboolean (*take) (weft_tokens *tokens, GError **error);
+} formats[] = {
+  { "llm.c", is_llmc, take_llmc },
+  { "nanoGPT", is_nanogpt, take_nanogpt },
+  { "text", is_text, take_text },
+};
+
+static gboolean
+take_file (weft_tokens *tokens, GError **error)
+{
+  unsigned i = 0;
+
+  while (!formats[i].claims (tokens))
+    i++;
+  tokens->format = formats[i].word;
+  return formats[i].take (tokens, error);
+}
+
+/* ------------------------------------------------------------------------ stream */
+
+/* The index that the user may have meant: the path itself, or FILE.idx for FILE.bin or FILE, where
+ * there is one.  Else NULL. */
+static char *
+find_index (const char *path)
+{
+  gboolean bin = g_str_has_suffix (path, ".bin");
+
+  if (g_str_has_suffix (path, ".idx"))
+    return g_strdup (path);
+  if (!bin && is_regular (path))
+    return NULL;
+  g_autofree char *stem = g_strndup (path, strlen (path) - (bin ? strlen (".bin") : 0));
+  g_autofree char *index = g_strconcat (stem, ".idx", NULL);
+  return is_regular (index) ? g_steal_pointer (&index) : NULL;
+}
+
+static gboolean
+open_stream (weft_tokens *tokens, GError **error)
+{
+  g_autofree char *index_path = find_index (tokens->path);
+
+  if (index_path) {
+    g_autoptr (GMappedFile) index = weft_tokens_map (index_path, error);
+    if (!index)
+      return FALSE;
+    /* Beside a .bin file, an .idx file may be anything. */
+    if (weft_tokens_is_index (index) || !g_str_has_suffix (tokens->path, ".bin"))
+      return weft_tokens_take_index (tokens, index_path, index, error);
+  }
+  tokens->file = weft_tokens_map (tokens->path, error);
+  if (!tokens->file)
+    return FALSE;
+  if (weft_tokens_is_index (tokens->file))
+    return weft_bad_input (error,
+                           "%s: found a Megatron index, wanted it named FILE.idx and its tokens "
+                           "in FILE.bin",
+                           tokens->path);
+  return take_file (tokens, error);
+}
+
+weft_tokens *
+weft_tokens_open (const char *path, int64_t vocab_size, GError **error)
+{
+  g_autoptr (weft_tokens) tokens = g_new0 (weft_tokens, 1);
+
+  tokens->path = g_strdup (path);
+  tokens->vocab_size = vocab_size;
+  tokens->run = g_array_new (FALSE, FALSE, sizeof (struct weft_token_run));
+  if (!open_stream (tokens, error))
+    return NULL;
+  if (tokens->count)
+    return g_steal_pointer (&tokens);
+  weft_bad_input (error, "%s: found no tokens (%s), wanted some", path, tokens->format);
+  return NULL;
+}
+
+void
+weft_tokens_free (weft_tokens *tokens)
+{
+  if (tokens->file)
+    g_mapped_file_unref (tokens->file);
+  g_array_free (tokens->run, TRUE);
+  g_free (tokens->path);
+  g_free (tokens);
+}
+
+const char *
+weft_tokens_path (const weft_tokens *tokens)
+{
+  return tokens->path;
+}
+
+uint64_t
+weft_tokens_count (const weft_tokens *tokens)
+{
+  return tokens->count;
+}
+
+const char *
+weft_tokens_format (const weft_tokens *tokens)
+{
+  return tokens->format;
+}
+
+/* FNV-1a of 64 bits (Fowler, Noll and Vo; RFC 9923), a word at a time from its low byte. */
+static uint64_t
+hash_word (uint64_t hash, uint64_t word)
+{
+  for (int shift = 0; shift < 64; shift += 8)
+    hash = (hash ^ (word >> shift & 0xff)) * 0x100000001b3u;
+  return hash;
+}
+
+uint64_t
+weft_tokens_fingerprint (const weft_tokens *tokens)
+{
+  const uint64_t most = 1000, count = tokens->count, n = MIN (count, most);
+  uint64_t hash = hash_word (0xcbf29ce484222325u, count);
+
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t token = n < 2 ? 0 : (unsigned __int128) i * (count - 1) / (n - 1);
+    unsigned run = find_run (tokens, token);
+    hash = hash_word (hash, types[tokens->type].at (place (tokens, run, token)));
+  }
+  return MAX (hash, 1);
+}
+
+static gboolean
+blame_token (const weft_tokens *tokens, unsigned run, uint64_t token, GError **error)
+{
+  int64_t id = types[tokens->type].at (place (tokens, run, token));
+
+  if (id < 0)
+    return weft_bad_input (
+        error, "%s: token %" G_GUINT64_FORMAT " is %" G_GINT64_FORMAT ", wanted at least 0",
+        tokens->path, token, id);
+  return weft_bad_input (error,
+                         "%s: token %" G_GUINT64_FORMAT " is %" G_GINT64_FORMAT
+                         ", wanted below %" G_GINT64_FORMAT " (vocab_size)",
+                         tokens->path, token, id, MIN (tokens->vocab_size, MOST_IDS));
+}
+
+gboolean
+weft_tokens_read (const weft_tokens *tokens, uint64_t first, uint64_t n, int32_t *out,
+                  GError **error)
+{
+  int64_t limit = MIN (tokens->vocab_size, MOST_IDS);
+
+  if (first > tokens->count || n > tokens->count - first)
+    return weft_bad_input (error,
+                           "%s: found %" G_GUINT64_FORMAT " tokens, wanted %" G_GUINT64_FORMAT
+                           " from token %" G_GUINT64_FORMAT,
+                           tokens->path, tokens->count, n, first);
+  unsigned run = find_run (tokens, first);
+  for (uint64_t done = 0; done < n; run++) {
+    uint64_t some = MIN (n - done, run_end (tokens, run) - (first + done));
+    const uint8_t *from = place (tokens, run, first + done);
+    uint64_t good = types[tokens->type].copy (from, some, limit, out + done);
+    if (good < some)
+      return blame_token (tokens, run, first + done + good, error);
+    done += some;
+  }
+  return TRUE;
+}

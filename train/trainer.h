@@ -9,8 +9,8 @@ struct weft_trainer_options {
   gboolean seed_given;                                  /* by the user: a checkpoint must agree */
   double lr, min_lr;                                    /* peak, and where the cosine ends */
   double beta1, beta2, epsilon, weight_decay;
-  uint64_t warmup, decay_steps;                         /* linear warm-up; where min_lr is reached */
-  double eval_share;                                    /* of the sequences, at the end of the file */
+  uint64_t warmup, decay_steps;                         /* where lr, where min_lr is reached */
+  double eval_share;                                    /* of the sequences: the last ones */
   uint64_t eval_interval, eval_batches;                 /* 0: never; most global batches a time */
   gboolean shuffle;
   const char *save, *load;                              /* checkpoint directories; NULL: none */
@@ -22,10 +22,10 @@ struct weft_trainer_options {
 
 /* ------------------------------------------------------------------- schedule.c */
 
-/* Linear to lr over the warm-up, then half a cosine down to min_lr at `decay_steps`, and min_lr from
- * there on (Loshchilov and Hutter 2017, section 3; the schedule of GPT-3, arXiv 2005.14165 appendix
- * B).  step counts from 1.  `steps` has no part in it: a run of 50 steps that goes on to 100 gives
- * the numbers of one of 100. */
+/* Linear to lr over the warm-up, then half a cosine down to min_lr at `decay_steps`, and min_lr
+ * from there on (Loshchilov and Hutter 2017, section 3; the schedule of GPT-3, arXiv 2005.14165
+ * appendix B).  step counts from 1.  `steps` has no part in it: a run of 50 steps that goes on to
+ * 100 gives the numbers of one of 100. */
 double weft_trainer_lr (const struct weft_trainer_options *options, uint64_t step);
 
 /* The peak of published runs for a model of this size. */

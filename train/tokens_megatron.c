@@ -1,0 +1,167 @@
+/* The index of Megatron-Core: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 documents;
+ * for each sequence its length in tokens (i32), then its place in the .bin file in bytes (i64); for
+ * each document its first sequence (i64); in multimodal sets, the mode of each sequence (i8). */
+#include "train/tokens_layout.h"
+#include "core/error.h"
+#include <string.h>
+
+static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's own zero */
+
+#define VERSION_AT 9
+#define TYPE_AT 17
+#define SEQUENCES_AT 18
+#define DOCUMENTS_AT 26
+#define LENGTHS_AT 34
+
+struct index {
+  const char *path;
+  const uint8_t *data;
+  uint64_t bytes, sequences, documents;
+};
+
+/* By code: the class DType. */
+static const struct {
+  const char *word;
+  gboolean tokens; /* whether tokens come in it */
+  enum weft_token_type type;
+} dtypes[] = {
+  [1] = { "uint8", TRUE, WEFT_TOKEN_U8 },
+  [2] = { "int8" },
+  [3] = { "int16", TRUE, WEFT_TOKEN_I16 },
+  [4] = { "int32", TRUE, WEFT_TOKEN_I32 },
+  [5] = { "int64", TRUE, WEFT_TOKEN_I64 },
+  [6] = { "float64" },
+  [7] = { "float32" },
+  [8] = { "uint16", TRUE, WEFT_TOKEN_U16 },
+};
+
+static uint64_t
+load_u64 (const uint8_t *from)
+{
+  uint64_t value;
+
+  memcpy (&value, from, sizeof value);
+  return value;
+}
+
+static int64_t
+length_of (const struct index *index, uint64_t sequence)
+{
+  int32_t length;
+
+  memcpy (&length, index->data + LENGTHS_AT + 4 * sequence, sizeof length);
+  return length;
+}
+
+static int64_t
+pointer_of (const struct index *index, uint64_t sequence)
+{
+  return (int64_t) load_u64 (index->data + LENGTHS_AT + 4 * index->sequences + 8 * sequence);
+}
+
+gboolean
+weft_tokens_is_index (GMappedFile *file)
+{
+  return g_mapped_file_get_length (file) >= sizeof magic &&
+         memcmp (g_mapped_file_get_contents (file), magic, sizeof magic) == 0;
+}
+
+static gboolean
+check_type (const struct index *index, enum weft_token_type *type, GError **error)
+{
+  unsigned code = index->data[TYPE_AT];
+  const char *word = code < G_N_ELEMENTS (dtypes) ? dtypes[code].word : NULL;
+
+  if (!word || !dtypes[code].tokens)
+    return weft_bad_input (error,
+                           "%s: found tokens of type %u (%s), wanted uint8, int16, int32, int64 or "
+                           "uint16",
+                           index->path, code, word ? word : "unknown");
+  *type = dtypes[code].type;
+  return TRUE;
+}
+
+/* Divisions first: the counts may be anything. */
+static gboolean
+check_size (const struct index *index, GError **error)
+{
+  uint64_t rest = index->bytes - LENGTHS_AT, s = index->sequences, d = index->documents;
+  gboolean some = s <= rest / 12 && d <= (rest - 12 * s) / 8;
+  uint64_t modes = some ? rest - 12 * s - 8 * d : 1;
+
+  if (some && (modes == 0 || modes == s))
+    return TRUE;
+  return weft_bad_input (error,
+                         "%s: found %" G_GUINT64_FORMAT
+                         " bytes, wanted %d + 12 x %" G_GUINT64_FORMAT
+                         " sequences + 8 x %" G_GUINT64_FORMAT " documents",
+                         index->path, index->bytes, LENGTHS_AT, s, d);
+}
+
+static gboolean
+check_modes (const struct index *index, GError **error)
+{
+  uint64_t first = LENGTHS_AT + 12 * index->sequences + 8 * index->documents;
+
+  for (uint64_t at = first; at < index->bytes; at++)
+    if (index->data[at])
+      return weft_bad_input (error,
+                             "%s: sequence %" G_GUINT64_FORMAT " has mode %d, wanted 0 (text)",
+                             index->path, at - first, (int8_t) index->data[at]);
+  return TRUE;
+}
+
+static gboolean
+read_header (struct index *index, GMappedFile *file, enum weft_token_type *type, GError **error)
+{
+  index->data = (const uint8_t *) g_mapped_file_get_contents (file);
+  index->bytes = g_mapped_file_get_length (file);
+  if (!weft_tokens_is_index (file))
+    return weft_bad_input (error, "%s: found no MMIDIDX at its start, wanted a Megatron index",
+                           index->path);
+  if (index->bytes < LENGTHS_AT)
+    return weft_bad_input (error, "%s: found %" G_GUINT64_FORMAT " bytes, wanted a header of %d",
+                           index->path, index->bytes, LENGTHS_AT);
+  uint64_t version = load_u64 (index->data + VERSION_AT);
+  if (version != 1)
+    return weft_bad_input (error,
+                           "%s: found version %" G_GUINT64_FORMAT " of a Megatron index, wanted 1",
+                           index->path, version);
+  index->sequences = load_u64 (index->data + SEQUENCES_AT);
+  index->documents = load_u64 (index->data + DOCUMENTS_AT);
+  return check_type (index, type, error) && check_size (index, error) && check_modes (index, error);
+}
+
+/* Sequence by sequence; none may leave the .bin file. */
+static gboolean
+append_sequences (weft_tokens *tokens, const struct index *index, GError **error)
+{
+  const int64_t bytes = g_mapped_file_get_length (tokens->file);
+  const unsigned width = weft_token_bytes (tokens->type);
+
+  for (uint64_t s = 0; s < index->sequences; s++) {
+    int64_t length = length_of (index, s), pointer = pointer_of (index, s);
+    if (length < 0 || pointer < 0 || pointer > bytes || length * width > bytes - pointer)
+      return weft_bad_input (error,
+                             "%s: sequence %" G_GUINT64_FORMAT " has %" G_GINT64_FORMAT
+                             " tokens from byte %" G_GINT64_FORMAT
+                             ", wanted them inside the %" G_GINT64_FORMAT " bytes of the .bin file",
+                             index->path, s, length, pointer, bytes);
+    weft_tokens_append (tokens, pointer, length);
+  }
+  return TRUE;
+}
+
+gboolean
+weft_tokens_take_index (weft_tokens *tokens, const char *path, GMappedFile *file, GError **error)
+{
+  struct index index = { .path = path };
+  g_autofree char *stem = g_strndup (path, strlen (path) - strlen (".idx"));
+  g_autofree char *bin = g_strconcat (stem, ".bin", NULL);
+
+  tokens->format = "Megatron";
+  if (!read_header (&index, file, &tokens->type, error))
+    return FALSE;
+  tokens->file = weft_tokens_map (bin, error);
+  return tokens->file && append_sequences (tokens, &index, error);
+}
