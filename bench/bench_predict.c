@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define MOST_TURNS 99
@@ -263,12 +264,29 @@ run_model (const struct model *model, uint32_t turns, const char *path, struct s
   return links != NULL;
 }
 
+/* Preemptions are what others on the machine took from us. */
+static void
+print_note (const struct rusage *before, gint64 start)
+{
+  struct rusage now;
+
+  getrusage (RUSAGE_SELF, &now);
+  double seconds = (g_get_monotonic_time () - start) * 1e-6;
+  printf (
+      "\npreempted %.0f times a second: on an idle machine a few, and only then do the ratios say "
+      "anything\n",
+      (now.ru_nivcsw - before->ru_nivcsw) / seconds);
+}
+
 static gboolean
 run_models (uint32_t turns, const char *path, gboolean json, GError **error)
 {
   g_autofree struct samples *all = g_new (struct samples, 1);
   g_autoptr (JsonBuilder) b = json_builder_new ();
+  gint64 start = g_get_monotonic_time ();
+  struct rusage before;
 
+  getrusage (RUSAGE_SELF, &before);
   if (!json)
     printf ("%-10s %-44s %12s %11s %9s\n", "model", "strategy", "predicted ms", "measured ms",
             "ratio");
@@ -284,6 +302,8 @@ run_models (uint32_t turns, const char *path, gboolean json, GError **error)
   g_autofree char *text = json_to_string (root, TRUE);
   if (json)
     puts (text);
+  else
+    print_note (&before, start);
   return TRUE;
 }
 

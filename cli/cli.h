@@ -15,7 +15,7 @@
      "weft sim --model llama3-8b --topology dgx-h100 --nodes 4")                                   \
   X (train, "really train: every rank of the job on this machine",                                 \
      "weft train --model gpt2-nano --data README.md --steps 20")                                   \
-  X (measure, "time kernels and collectives of this machine, for weft sim --cost-table",            \
+  X (measure, "time kernels and collectives of this machine, for weft sim --cost-table",           \
      "weft measure --model gpt2-nano --gpus 2")                                                    \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
