@@ -111,8 +111,9 @@ open_data (struct trainer *t, GError **error)
                           o->seed, o->shuffle, error))
     return FALSE;
   t->batch = g_new (int32_t, (gsize) batch_size (t) * (t->sampler.seq_length + 1));
-  say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequences to train on%s",
+  say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequence%s to train on%s",
        o->data, weft_tokens_format (t->tokens), weft_tokens_count (t->tokens), t->sampler.n_train,
+       t->sampler.n_train == 1 ? "" : "s",
        t->sampler.n_eval ? ", the others to evaluate" : "");
   return TRUE;
 }
