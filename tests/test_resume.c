@@ -11,11 +11,13 @@
 
 enum { STEPS = 4, SAVED = 2, SEED = 11 };
 
+/* Narrow, so that hundreds of runs are quick. */
+#define SIZES                                                                                      \
+  "num_layers=4 hidden_size=24 kv_channels=6 ffn_hidden_size=40 seq_length=16 global_batch_size=8"
 static const char *const models[] = {
-  "model=gpt2-nano num_layers=4 seq_length=16 global_batch_size=8",
-  "model=gpt2-nano num_layers=4 seq_length=16 global_batch_size=8 "
-  "share_embeddings_and_output_weights=false",
-  "model=llama-nano num_layers=4 seq_length=16 global_batch_size=8 qk_layernorm=true",
+  "model=gpt2-nano " SIZES,
+  "model=gpt2-nano share_embeddings_and_output_weights=false " SIZES,
+  "model=llama-nano qk_layernorm=true " SIZES,
 };
 static const char *const precisions[] = {
   "precision=fp32",
@@ -23,19 +25,19 @@ static const char *const precisions[] = {
   "precision=bf16 grad_reduce_in_fp32=true",
 };
 
-#define SHARDED "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=9000 "
+#define SHARDED "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=3000 "
 #define LAZY SHARDED "overlap_param_gather=true "
 static const char *const strategies[] = {
   "gpus=1",
   "gpus=2",
   "gpus=8",
   "gpus=2 use_distributed_optimizer=true",
-  "gpus=4 " LAZY,
-  "gpus=8 " LAZY "pad_buckets_for_high_nccl_busbw=true",
+  LAZY "gpus=4",
+  LAZY "gpus=8 pad_buckets_for_high_nccl_busbw=true",
   "gpus=2 pipeline_model_parallel_size=2",
   "gpus=4 pipeline_model_parallel_size=4",
-  "gpus=4 pipeline_model_parallel_size=2 " SHARDED,
-  "gpus=4 pipeline_model_parallel_size=2 " LAZY,
+  SHARDED "gpus=4 pipeline_model_parallel_size=2",
+  LAZY "gpus=4 pipeline_model_parallel_size=2",
 };
 enum { N = G_N_ELEMENTS (strategies) };
 
@@ -142,7 +144,7 @@ resuming_anywhere_is_never_having_stopped (void **folder)
 {
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
-      if (m < 2 || p != 1)
+      if (m == 0 || (m + p) % 2 == 0)
         resume_everywhere (*folder, models[m], precisions[p]);
 }
 
