@@ -310,6 +310,36 @@ fast_sums_go_once_around_the_ring (void **state)
     random_meetings (JOBS + seed, WEFT_ORDER_FAST);
 }
 
+/* Sums and averages of floats and sums of words are all that is computed. */
+static void
+other_reductions_are_refused (void **state)
+{
+  static const struct {
+    enum weft_dtype dtype;
+    enum weft_reduce reduce;
+    const char *message;
+  } odd[] = { { WEFT_FP32, WEFT_REDUCE_MAX, "has no all_reduce of max over fp32" },
+              { WEFT_BF16, WEFT_REDUCE_MIN, "has no all_reduce of min over bf16" },
+              { WEFT_INT64, WEFT_REDUCE_AVG, "has no all_reduce of avg over int64" } };
+  struct weft_cluster cluster = made_cluster (1, 2);
+  struct weft_job job = made_job (&cluster);
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (odd); i++) {
+    g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+    g_autoptr (GError) error = NULL;
+    struct meeting m = { .kind = WEFT_OP_ALL_REDUCE,
+                         .group = WEFT_GROUP_DP,
+                         .dtype = odd[i].dtype,
+                         .reduce = odd[i].reduce,
+                         .n = 5 };
+    add_meeting (b, &m);
+    g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
+    assert_null (weft_exec_cpu.open (plan, &(const struct weft_exec_options){ 0 }, &error));
+    assert_non_null (strstr (error->message, odd[i].message));
+  }
+}
+
 /* --------------------------------------------------------------------- transfers */
 
 enum { MOST_STAGES = 7, MOST_ROUNDS = 12, PAYLOAD = 37 };
@@ -469,6 +499,7 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (canonical_sums_are_the_tree_over_members),
     cmocka_unit_test (fast_sums_go_once_around_the_ring),
+    cmocka_unit_test (other_reductions_are_refused),
     cmocka_unit_test (transfers_between_stages_never_get_stuck),
   };
   return cmocka_run_group_tests_name ("meetings", tests, NULL, NULL);
