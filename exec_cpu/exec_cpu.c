@@ -230,7 +230,8 @@ static weft_exec *
 cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct cpu_machine *m = make_machine (plan, options);
-  gboolean ok = weft_exec_check_size (plan, m->base.actors, error);
+  gboolean ok = weft_kernels_can (&plan->job.model, error) &&
+                weft_exec_check_size (plan, m->base.actors, error);
 
   for (uint32_t role = 0; ok && role < plan->n_roles; role++)
     ok = cpu_launch_can (plan->role[role], error);

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "exec_cpu/machine.h"
 
-/* Evaluation runs forward; whatever follows from gradients is passed over.  The rule must be the
- * same on all ranks: it looks at the op alone. */
+/* Evaluation runs forward; whatever follows from gradients is passed over, and those of the newest
+ * step stay.  The rule must be the same on all ranks: it looks at the op and what it writes. */
 gboolean
 cpu_skips (const struct cpu_rank *r, uint32_t op)
 {
@@ -17,6 +17,8 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
   if (!r->m->options.control || !r->m->options.control->forward_only)
     return FALSE;
   switch (row->kind) {
+  case WEFT_OP_ZERO:
+    return r->p->buf[cpu_use (r, op, 0)->buf].kind == WEFT_BUF_GRADIENTS;
   case WEFT_OP_GRAD_NORM:
   case WEFT_OP_CLIP:
   case WEFT_OP_ADAM:

@@ -9,6 +9,15 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
+/* Floats are added or averaged, words are added. */
+static gboolean
+can_reduce (const struct weft_op *row, enum weft_dtype dtype)
+{
+  if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
+    return TRUE;
+  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+}
+
 gboolean
 cpu_launch_can (const weft_program *p, GError **error)
 {
@@ -20,6 +29,9 @@ cpu_launch_can (const weft_program *p, GError **error)
     if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
                              weft_dtype_words[shape->dtype]);
+    if (!can_reduce (&p->op[op], shape->dtype))
+      return weft_bad_input (error, "the cpu executor has no %s of %s over %s", weft_op_words[kind],
+                             weft_reduce_words[p->op[op].reduce], weft_dtype_words[shape->dtype]);
   }
   return TRUE;
 }
