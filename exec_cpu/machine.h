@@ -29,8 +29,8 @@ struct cpu_moves {
 
 /* What a member brings. */
 struct cpu_post {
-  uint8_t *data;
-  uint64_t n; /* elements */
+  uint8_t *data;  /* the whole tensor */
+  uint8_t *slice; /* its own piece of it, which may lie elsewhere */
 };
 
 /* One communicator.  Every collective is 1 + rounds units: all arrive, then every round; a unit is
