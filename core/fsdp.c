@@ -173,8 +173,8 @@ weft_fsdp_before_use (struct weft_step *s, uint32_t param)
 
   if (state->weights == WEFT_NO_BUF)
     gather (s, k);
-  if (!state->entered) {
-    state->entered = TRUE;
+  if (state->entered != s->pass) {
+    state->entered = s->pass;
     prefetch (s, k);
   }
   g_array_append_val (s->wait_for, state->gathered);
@@ -187,7 +187,6 @@ weft_fsdp_leave (struct weft_step *s, uint32_t layer)
     if (g_array_index (s->params, struct weft_param, i).layer == layer) {
       struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
       state->weights = s->weight_view[i] = WEFT_NO_BUF;
-      state->entered = FALSE;
     }
 }
 

@@ -189,6 +189,7 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     s->at = (struct weft_op){
       .layer = WEFT_NO_LAYER, .micro = cell[i].micro, .chunk = cell[i].chunk, .phase = cell[i].phase
     };
+    s->pass++;
     s->last_micro = !forward && ++backwards == s->n_micro;
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
   }

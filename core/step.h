@@ -81,7 +81,8 @@ struct weft_sum {
 struct weft_bucket_state {
   uint32_t grads, grad_shard, weights, weight_shard; /* buffers; grads and weights of a unit that is
                                                         not whole at the moment: WEFT_NO_BUF */
-  gboolean entered;              /* a unit whose layer runs: what comes next was asked for */
+  uint32_t entered;              /* the last pass (cell of the grid, from 1) that asked for what
+                                    comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
   uint32_t n_param, n_ready;
@@ -123,6 +124,7 @@ struct weft_step {
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
 
   /* where ops are being added */
+  uint32_t pass;                  /* cells of the grid begun so far */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
