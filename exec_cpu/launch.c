@@ -139,23 +139,14 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
 
 /* ------------------------------------------------------------------ copies */
 
-/* First sequence of the global batch that a microbatch of this rank holds: replicas take
- * consecutive blocks, so that each is a node of the canonical tree. */
-static uint64_t
-first_sequence (const struct cpu_rank *r, uint32_t micro)
-{
-  const union weft_train *train = &r->m->base.plan->job.train;
-  return r->place * (train->global_batch_size / r->size) +
-         (uint64_t) micro * train->micro_batch_size;
-}
-
 static void
 copy_in (struct cpu_rank *r, uint32_t op)
 {
   const union weft_train *train = &r->m->base.plan->job.train;
   uint64_t length = r->m->base.plan->job.model.seq_length;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first = first_sequence (r, r->p->op[op].micro);
+  uint64_t first =
+      weft_job_sequence (&r->m->base.plan->job, r->place, r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
   for (int64_t i = 0; i < train->micro_batch_size; i++)

@@ -32,7 +32,8 @@ struct cpu_moves {
 
 /* What a member brings. */
 struct cpu_post {
-  uint8_t *data;
+  uint8_t *data;  /* the whole tensor */
+  uint8_t *slice; /* its own piece of it, which may lie elsewhere */
   double arrived;
 };
 
