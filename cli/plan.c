@@ -53,7 +53,10 @@ why_it_loses (const weft_report *best, const weft_report *other)
 static const char *
 optimizer_word (const union weft_strategy *s)
 {
-  return s->use_distributed_optimizer ? "sharded" : "whole";
+  if (s->use_megatron_fsdp)
+    return weft_sharding_words[s->data_parallel_sharding_strategy];
+  return s->use_distributed_optimizer ? weft_sharding_words[WEFT_SHARD_OPTIM]
+                                      : weft_sharding_words[WEFT_NO_SHARD];
 }
 
 static const char *
@@ -69,7 +72,7 @@ print_strategy (const struct weft_job *job)
   gboolean stages = s->pipeline_model_parallel_size > 1;
 
   printf ("%3" G_GINT64_FORMAT " %4" G_GINT64_FORMAT " %4" G_GINT64_FORMAT
-          "  %-8s  %-9s  %-9s  %-10s",
+          "  %-8s  %-9s  %-18s  %-10s",
           s->pipeline_model_parallel_size, weft_job_dp (job), job->train.micro_batch_size,
           stages ? weft_schedule_words[s->pipeline_schedule] : "-",
           weft_recompute_words[s->recompute_granularity], optimizer_word (s), overlap_word (s));
@@ -96,7 +99,7 @@ print_table (const weft_search *search)
       weft_report_new (search->candidate[0].plan, search->candidate[0].timeline);
 
   printf (
-      "\n #  pp   dp  mbs  schedule  recompute  optimizer  overlap         step   tok/s/G  MFU %%"
+      "\n #  pp   dp  mbs  schedule  recompute  splits              overlap         step   tok/s/G  MFU %%"
       "  mem GB   why it loses\n");
   for (uint32_t i = 0; i < n; i++)
     print_row (&search->candidate[i], i + 1, best);

@@ -84,6 +84,7 @@ weft_fsdp_start (struct weft_step *s)
 {
   uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
 
+  s->unit_size = unit_size (s);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     struct weft_bucket_state *state = &s->bucket[k];
     state->grads = WEFT_NO_BUF;
@@ -152,7 +153,7 @@ whole_units (const struct weft_step *s)
 static void
 prefetch (struct weft_step *s, uint32_t k)
 {
-  uint64_t ahead = 0, enough = unit_size (s) / 2;
+  uint64_t ahead = 0, enough = s->unit_size / 2;
   uint32_t step = runs_backward (s) ? (uint32_t) -1 : 1;
 
   for (uint32_t next = k + step; next < s->layout.n_bucket && ahead < enough; next += step) {
@@ -220,7 +221,7 @@ make_whole_gradient (struct weft_step *s, uint32_t k)
 static void
 make_room (struct weft_step *s, uint32_t k)
 {
-  uint64_t queued = 0, most = unit_size (s);
+  uint64_t queued = 0, most = s->unit_size;
 
   g_array_append_val (s->reducing, k);
   for (uint32_t i = 0; i < s->reducing->len; i++)

@@ -112,6 +112,7 @@ struct weft_step {
   struct weft_sum *sum;           /* of each parameter, and last of a tied head */
   struct weft_bucket_state *bucket;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
+  uint64_t unit_size;             /* elements of units on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   gboolean shard_optimizer, shard_grads, shard_weights; /* what a replica keeps only a slice of */
   gboolean units;                 /* Megatron-FSDP lays tensors out, not the bucketed wrapper */

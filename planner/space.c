@@ -85,10 +85,42 @@ if_replicated (const struct weft_job *job, int64_t out[32])
   return replicated (job) ? both (job, out) : (out[0] = FALSE, 1);
 }
 
+/* Levels 0 and 1 are what the bucketed wrapper does; the first value is the knob's own default. */
+static uint32_t
+levels (const struct weft_job *job, int64_t out[32])
+{
+  if (!job->strategy.use_megatron_fsdp) {
+    out[0] = WEFT_NO_SHARD;
+    return 1;
+  }
+  out[0] = WEFT_SHARD_GRADS;
+  out[1] = WEFT_SHARD_PARAMS;
+  return 2;
+}
+
+/* Megatron-FSDP says by its level what is split. */
+static uint32_t
+if_wrapped (const struct weft_job *job, int64_t out[32])
+{
+  return job->strategy.use_megatron_fsdp ? only_false (job, out) : if_replicated (job, out);
+}
+
+/* What is split is reduced on the way in any case. */
+static uint32_t
+overlaps (const struct weft_job *job, int64_t out[32])
+{
+  return job->strategy.use_megatron_fsdp ? only_true (job, out) : if_replicated (job, out);
+}
+
 static uint32_t
 if_sharded_and_overlapped (const struct weft_job *job, int64_t out[32])
 {
-  gboolean possible = job->strategy.use_distributed_optimizer && job->strategy.overlap_grad_reduce;
+  gboolean fsdp = job->strategy.use_megatron_fsdp;
+  gboolean possible =
+      (fsdp || job->strategy.use_distributed_optimizer) && job->strategy.overlap_grad_reduce;
+
+  if (fsdp && job->strategy.data_parallel_sharding_strategy == WEFT_SHARD_PARAMS)
+    return only_true (job, out);
   return possible ? both (job, out) : (out[0] = FALSE, 1);
 }
 
@@ -98,8 +130,10 @@ static const struct axis axes[] = {
   { TRAIN, WEFT_TRAIN_micro_batch_size, micro_batches },
   { KNOB, WEFT_KNOB_pipeline_schedule, schedules },
   { KNOB, WEFT_KNOB_recompute_granularity, recomputes },
-  { KNOB, WEFT_KNOB_use_distributed_optimizer, if_replicated },
-  { KNOB, WEFT_KNOB_overlap_grad_reduce, if_replicated },
+  { KNOB, WEFT_KNOB_use_megatron_fsdp, if_replicated },
+  { KNOB, WEFT_KNOB_data_parallel_sharding_strategy, levels },
+  { KNOB, WEFT_KNOB_use_distributed_optimizer, if_wrapped },
+  { KNOB, WEFT_KNOB_overlap_grad_reduce, overlaps },
   { KNOB, WEFT_KNOB_overlap_param_gather, if_sharded_and_overlapped },
   { KNOB, WEFT_KNOB_deallocate_pipeline_outputs, only_true },
   { KNOB, WEFT_KNOB_gradient_accumulation_fusion, only_true },
