@@ -14,10 +14,24 @@
 static gboolean
 shard_optimizer (struct weft_job *job)
 {
-  if (job->strategy.use_distributed_optimizer ||
+  if (job->strategy.use_distributed_optimizer || job->strategy.use_megatron_fsdp ||
       weft_job_dp (job) * job->strategy.context_parallel_size < 2)
     return FALSE;
   job->strategy.use_distributed_optimizer = TRUE;
+  return TRUE;
+}
+
+/* Gradients and weights too: they travel in every microbatch. */
+static gboolean
+shard_everything (struct weft_job *job)
+{
+  if (weft_job_dp (job) * job->strategy.context_parallel_size < 2 ||
+      weft_job_sharding (job) == WEFT_SHARD_PARAMS || job->knob_set[WEFT_KNOB_zero_dp_strategy])
+    return FALSE;
+  job->strategy.use_distributed_optimizer = FALSE;
+  job->strategy.use_megatron_fsdp = TRUE;
+  job->strategy.data_parallel_sharding_strategy = WEFT_SHARD_PARAMS;
+  weft_job_derive (job);
   return TRUE;
 }
 
@@ -57,7 +71,7 @@ double_tensor (struct weft_job *job)
 }
 
 static gboolean (*const changes[]) (struct weft_job *job) = {
-  shard_optimizer, halve_micro_batch, recompute, double_pipeline, double_tensor,
+  shard_optimizer, shard_everything, halve_micro_batch, recompute, double_pipeline, double_tensor,
 };
 
 /* Most changes that are tried together. */
