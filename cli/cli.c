@@ -307,16 +307,29 @@ weft_cli_input_clear (weft_cli_input *input)
   g_clear_pointer (&input->settings, weft_settings_free);
 }
 
+/* Caller frees. */
+static char *
+flag_text (const struct weft_cli_flag *flag)
+{
+  return flag->value ? g_strdup_printf ("--%s %s", flag->name, flag->value)
+                     : g_strdup_printf ("--%s", flag->name);
+}
+
 int
 weft_cli_help (const struct weft_cli_page *page)
 {
+  size_t width = 0;
+
   printf ("usage: %s\n\n%s\n", page->usage, page->doc);
   if (page->n_flags)
     printf ("\n");
   for (unsigned i = 0; i < page->n_flags; i++) {
-    const struct weft_cli_flag *flag = &page->flags[i];
-    g_autofree char *left = g_strconcat ("--", flag->name, " ", flag->value, NULL);
-    printf ("  %-24s %s\n", left, flag->doc);
+    g_autofree char *left = flag_text (&page->flags[i]);
+    width = MAX (width, strlen (left));
+  }
+  for (unsigned i = 0; i < page->n_flags; i++) {
+    g_autofree char *left = flag_text (&page->flags[i]);
+    printf ("  %-*s  %s\n", (int) width, left, page->flags[i].doc);
   }
   if (page->job)
     printf ("\nJOB is an .ini file; flags override it, and without one they say everything.  Every "

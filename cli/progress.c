@@ -3,6 +3,8 @@
 #include "core/units.h"
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* Lines that stay on a terminal. */
@@ -98,6 +100,45 @@ time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   return clock_text (each * (double) (line->steps - line->step));
 }
 
+/* Columns of the terminal on stdout, 0 where nobody knows. */
+static unsigned
+terminal_width (void)
+{
+  struct winsize size;
+  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+/* Parts of a line, as printed. */
+enum part { WHERE, LOSS, NORM, RATE, SPEED, LEFT, SKIPPED, N_PART };
+
+static char *
+join_parts (char *const part[N_PART], unsigned gone)
+{
+  GString *text = g_string_new (NULL);
+
+  for (unsigned i = 0; i < N_PART; i++)
+    if (*part[i] && !(gone >> i & 1))
+      g_string_append_printf (text, "%s%s", i ? "  " : "", part[i]);
+  return g_string_free (text, FALSE);
+}
+
+/* A line that wraps cannot be replaced: on a narrow terminal parts go until it fits, the least
+ * important first. */
+static char *
+fit_parts (const struct weft_cli_progress *p, char *const part[N_PART])
+{
+  static const enum part dispensable[] = { RATE, NORM, SPEED, LEFT };
+  unsigned gone = 0, width = p->terminal ? terminal_width () : 0;
+  char *text = join_parts (part, gone);
+
+  for (unsigned i = 0; width && strlen (text) >= width && i < G_N_ELEMENTS (dispensable); i++) {
+    gone |= 1u << dispensable[i];
+    g_free (text);
+    text = join_parts (part, gone);
+  }
+  return text;
+}
+
 static void
 line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
 {
@@ -112,11 +153,16 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   }
   g_autofree char *left = time_left (p, line);
   g_autofree char *speed = weft_units_human (line->tokens_per_s, "tokens/s");
-  g_autofree char *norm =
-      isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("  norm %-6.3g", line->grad_norm);
-  g_autofree char *text =
-      g_strdup_printf ("%s  loss %.4f%s  lr %.1e  %s  eta %s%s", where, line->loss, norm, line->lr,
-                       speed, left, line->skipped ? "  skipped: not finite" : "");
+  g_auto (GStrv) part = g_new0 (char *, N_PART + 1);
+  part[WHERE] = g_steal_pointer (&where);
+  part[LOSS] = g_strdup_printf ("loss %.4f", line->loss);
+  part[NORM] =
+      isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("norm %-6.3g", line->grad_norm);
+  part[RATE] = g_strdup_printf ("lr %.1e", line->lr);
+  part[SPEED] = g_strdup_printf ("%13s", speed);
+  part[LEFT] = g_strdup_printf ("eta %s", left);
+  part[SKIPPED] = g_strdup (line->skipped ? "skipped: not finite" : "");
+  g_autofree char *text = fit_parts (p, part);
   put_line (p, text,
             line->skipped || line->step == line->steps ||
                 line->step % MAX (line->steps / KEPT_LINES, 1) == 0);

@@ -6,6 +6,7 @@
 #include "core/trace.h"
 #include "core/units.h"
 #include "exec_cpu/exec_cpu.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -89,6 +90,49 @@ read_numbers (struct train_ask *ask, GError **error)
     g_prefix_error (error, "--");
     return FALSE;
   }
+  return TRUE;
+}
+
+/* Found out before the first step, not after the last: a file's folder must be there, folders of
+ * checkpoints are made when they are needed. */
+static gboolean
+check_output (const char *flag, const char *path, gboolean is_folder, GError **error)
+{
+  g_autofree char *at = is_folder ? g_strdup (path) : g_path_get_dirname (path);
+
+  while (is_folder && !g_file_test (at, G_FILE_TEST_EXISTS)) {
+    char *above = g_path_get_dirname (at);
+    g_free (at);
+    at = above;
+  }
+  if (!is_folder && g_file_test (path, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "--%s: found \"%s\", which is a folder, wanted a file", flag,
+                           path);
+  if (!g_file_test (at, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "--%s: found \"%s\", but %s is no folder", flag, path, at);
+  return access (at, W_OK | X_OK) == 0 ||
+         weft_bad_input (error, "--%s: found \"%s\", but nothing can be written in %s: %s", flag,
+                         path, at, g_strerror (errno));
+}
+
+static gboolean
+check_outputs (const struct train_ask *ask, GError **error)
+{
+  const struct {
+    const char *flag, *path;
+    gboolean is_folder;
+  } outputs[] = {
+    { "save", ask->options.save, TRUE },
+    { "export-safetensors", ask->options.export_safetensors, FALSE },
+    { "dump-gradients", ask->options.dump_gradients, FALSE },
+    { "trace", ask->trace, FALSE },
+    { "timeline", ask->timeline, FALSE },
+  };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (outputs); i++)
+    if (outputs[i].path &&
+        !check_output (outputs[i].flag, outputs[i].path, outputs[i].is_folder, error))
+      return FALSE;
   return TRUE;
 }
 
@@ -180,8 +224,8 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
 {
   g_autofree char *needed = weft_units_human (bytes, "B"), *there = weft_units_human (has, "B");
 
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s %s, %s has %s; see weft memory", who, needed,
-               where, there);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s %s, wanted at most %s, %s; see weft memory",
+               who, needed, there, where);
   return FALSE;
 }
 
@@ -197,11 +241,13 @@ weft_cli_real_memory (const weft_plan *plan, GError **error)
       sum += ranks * (double) plan->memory[role].planned[pool];
   if (!weft_plan_fits (plan)) {
     g_autofree char *topology =
-        g_strdup_printf ("a rank of topology %s", g_quark_to_string (cluster->topology));
+        g_strdup_printf ("what a rank of topology %s has (--gpu-memory says otherwise)",
+                         g_quark_to_string (cluster->topology));
     return refuse_bytes ((double) weft_plan_worst_bytes (plan), "the largest rank needs",
                          cluster->f.gpu_memory, topology, error);
   }
-  return sum <= machine || refuse_bytes (sum, "all ranks need", machine, "this machine", error);
+  return sum <= machine ||
+         refuse_bytes (sum, "all ranks need", machine, "what this machine has", error);
 }
 
 static gboolean
@@ -256,6 +302,10 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
   g_autoptr (GString) text = g_string_new (NULL);
 
   weft_report_print_job (job, text);
+  if (!is_cpu (job))
+    g_string_append_printf (text,
+                            "ranks are threads of this machine: its times are not those of %s\n",
+                            g_quark_to_string (job->cluster.topology));
   g_string_append_printf (
       text, "%s, %s%s; planned", parameters, weft_precision_words[job->train.precision],
       is_cpu (job) && !job->train_set[WEFT_TRAIN_precision] && job->train.precision == WEFT_FP32
@@ -313,7 +363,7 @@ run (const weft_cli_input *input, struct train_ask *ask)
   const struct weft_exec_ops *ops;
   struct weft_job job;
 
-  if (!read_numbers (ask, &error) || !read_data (ask, &error) ||
+  if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
       !(ops = find_executor (ask->executor, &error)) || !weft_cli_real_job (input, &job, &error) ||
       !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);

@@ -14,12 +14,12 @@ struct node {
   uint32_t buf;
 };
 
-static void
-start_sum (struct weft_sum *sum, uint32_t main, uint64_t n)
+void
+weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane)
 {
-  *sum = (struct weft_sum){ .main = main,
-                            .n = n,
-                            .held = g_array_new (FALSE, FALSE, sizeof (struct node)) };
+  *sum = (struct weft_sum){
+    .main = main, .n = n, .lane = lane, .held = g_array_new (FALSE, FALSE, sizeof (struct node))
+  };
 }
 
 gboolean
@@ -34,18 +34,20 @@ weft_sums_build (struct weft_step *s)
   s->sum = g_new0 (struct weft_sum, s->params->len + 1);
   for (uint32_t i = 0; i < s->params->len; i++) {
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    start_sum (&s->sum[i], param->grad, param->rows * param->columns);
+    weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
   }
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
-  start_sum (weft_head_sum (s),
-             weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients"), n);
+  if (s->shard_grads) /* a bucket more: fsdp.c */
+    return;
+  uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
+  weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
 }
 
 /* The flat buffer while it is free; a node that lies there stays there. */
-static uint32_t
-leaf_buffer (struct weft_step *s, const struct weft_sum *sum)
+uint32_t
+weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {
   for (uint32_t i = 0; i < sum->held->len; i++)
     if (g_array_index (sum->held, struct node, i).buf == sum->main)
@@ -57,7 +59,7 @@ static struct weft_use
 begin (struct weft_step *s, struct weft_sum *sum)
 {
   if (s->canonical)
-    return (struct weft_use) WEFT_W (leaf_buffer (s, sum));
+    return (struct weft_use) WEFT_W (weft_sum_leaf (s, sum));
   if (s->strategy->gradient_accumulation_fusion)
     return (struct weft_use) WEFT_RW (sum->main);
   return (struct weft_use) WEFT_W (
@@ -65,12 +67,17 @@ begin (struct weft_step *s, struct weft_sum *sum)
 }
 
 static void
-emit_add (struct weft_step *s, uint32_t into, uint32_t from, uint64_t n, enum weft_dtype dtype)
+emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32_t from,
+          enum weft_dtype dtype)
 {
-  struct weft_shape shape = WEFT_SHAPE (dtype, n);
+  struct weft_shape shape = WEFT_SHAPE (dtype, sum->n);
+  struct weft_op row = { .kind = WEFT_OP_GRAD_ADD, .name = weft_build_name (s->b, "grad_add") };
 
   shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add", shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
+  if (sum->lane == WEFT_LANE_GPU)
+    weft_emit (s, row.kind, "grad_add", shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
+  else
+    weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
 }
 
 /* The other child of a node's parent; `parent` is what both are. */
@@ -116,9 +123,19 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
     }
     gboolean stays = node.buf == sum->main || (other.buf != sum->main && node.first < other.first);
     parent.buf = stays ? node.buf : other.buf;
-    emit_add (s, parent.buf, stays ? other.buf : node.buf, sum->n, s->grad_dtype);
+    emit_add (s, sum, parent.buf, stays ? other.buf : node.buf, s->grad_dtype);
     node = parent;
   }
+}
+
+/* Slices: a microbatch's reduced gradient joins the others, whatever the order. */
+void
+weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
+{
+  if (s->canonical)
+    add_leaf (s, sum, (struct node){ s->at.micro, 1, leaf });
+  else
+    emit_add (s, sum, sum->main, leaf, s->grad_dtype);
 }
 
 static void
@@ -127,14 +144,15 @@ end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
   if (s->canonical)
     add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
   else if (grad.buf != sum->main)
-    emit_add (s, sum->main, grad.buf, sum->n, s->dtype);
+    emit_add (s, sum, sum->main, grad.buf, s->dtype);
 }
 
 struct weft_use
 weft_grad_begin (struct weft_step *s, uint32_t param)
 {
-  return param == WEFT_NO_PARAM ? (struct weft_use) WEFT_RW (WEFT_NO_BUF)
-                                : begin (s, &s->sum[param]);
+  if (param == WEFT_NO_PARAM)
+    return (struct weft_use) WEFT_RW (WEFT_NO_BUF);
+  return s->shard_grads ? weft_fsdp_grad_begin (s, param) : begin (s, &s->sum[param]);
 }
 
 void
@@ -142,6 +160,10 @@ weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   if (param == WEFT_NO_PARAM)
     return;
+  if (s->shard_grads) {
+    weft_fsdp_grad_end (s, param);
+    return;
+  }
   end (s, &s->sum[param], grad);
   if (s->last_micro)
     weft_ddp_grad_ready (s, param);
@@ -157,11 +179,17 @@ head_sum (struct weft_step *s)
 struct weft_use
 weft_head_grad_begin (struct weft_step *s)
 {
+  if (s->shard_grads)
+    return weft_fsdp_head_begin (s);
   return begin (s, head_sum (s));
 }
 
 void
 weft_head_grad_end (struct weft_step *s, struct weft_use grad)
 {
+  if (s->shard_grads) {
+    weft_fsdp_head_end (s);
+    return;
+  }
   end (s, head_sum (s), grad);
 }

@@ -23,5 +23,5 @@ struct weft_control {
 struct weft_metrics {
   double loss;      /* mean over all tokens of the global batch; NaN where no head is */
   double grad_norm; /* before clipping; NaN without clip_grad */
-  gboolean skipped; /* the norm was not finite: nothing was updated */
+  gboolean skipped; /* the norm was not finite: nothing was updated; FALSE without clip_grad */
 };

@@ -34,37 +34,43 @@ shard_of (struct weft_step *s, uint32_t view)
 static void
 make_views (struct weft_step *s, struct weft_bucket_state *state, const struct weft_bucket *bucket)
 {
-  gboolean sharded = s->strategy->use_distributed_optimizer && !alone (s);
+  gboolean sharded = s->shard_optimizer && !alone (s);
   uint64_t n = bucket->end - bucket->start;
 
-  state->grads = bucket_view (s, s->grads, s->grad_dtype, bucket->start, n);
-  state->weights = bucket_view (s, s->weights, s->dtype, bucket->start, n);
-  state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
-  state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
+  if (!s->shard_grads) {
+    state->grads = bucket_view (s, s->grads, s->grad_dtype, bucket->start, n);
+    state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
+  }
+  if (!s->shard_weights) {
+    state->weights = bucket_view (s, s->weights, s->dtype, bucket->start, n);
+    state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
+  }
   state->reduced = state->gathered = WEFT_NO_OP;
 }
 
 void
 weft_ddp_start (struct weft_step *s)
 {
-  s->bucket = g_new0 (struct weft_bucket_state, s->layout.n_bucket);
+  s->bucket = g_new0 (struct weft_bucket_state, s->layout.n_bucket + 1);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
     make_views (s, &s->bucket[k], &s->layout.bucket[k]);
+  if (s->shard_grads)
+    weft_fsdp_start (s);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->bucket[s->layout.place[i].bucket].n_param++;
-  gboolean lazy = s->strategy->overlap_param_gather && !alone (s);
-  s->gather_next = lazy ? s->layout.n_bucket : 0;
+  gboolean lazy = s->strategy->overlap_param_gather && s->shard_optimizer && !alone (s);
+  s->n_gather = lazy ? s->layout.n_bucket : 0;
 }
 
-static uint64_t
-bucket_size (const struct weft_step *s, uint32_t k)
+uint64_t
+weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
 {
   return s->layout.bucket[k].end - s->layout.bucket[k].start;
 }
 
-static uint32_t
-collective (struct weft_step *s, enum weft_op_kind kind, const char *name, struct weft_shape shape,
-            const struct weft_use *uses, uint32_t n_uses)
+uint32_t
+weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                     struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
 {
   struct weft_op row = { .kind = kind,
                          .group = WEFT_GROUP_DP,
@@ -81,27 +87,34 @@ collective (struct weft_step *s, enum weft_op_kind kind, const char *name, struc
   return op;
 }
 
+/* The mean over replicas: before the sum, in the collective, or in the loss. */
+void
+weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
+{
+  if (!s->strategy->average_in_collective && !s->canonical)
+    weft_emit (s, WEFT_OP_SCALE, "scale",
+               WEFT_SHAPE (s->grad_dtype, n, 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
+               WEFT_USES (WEFT_RW (grads)));
+}
+
 static void
 launch_reduce (struct weft_step *s, uint32_t k)
 {
   struct weft_bucket_state *state = &s->bucket[k];
-  struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, bucket_size (s, k));
+  struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, weft_ddp_bucket_size (s, k));
   struct weft_op at = s->at;
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
-  if (!s->strategy->average_in_collective && !s->canonical)
-    weft_emit (
-        s, WEFT_OP_SCALE, "scale",
-        WEFT_SHAPE (s->grad_dtype, shape.dim[0], 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
-        WEFT_USES (WEFT_RW (state->grads)));
+  weft_ddp_scale (s, state->grads, shape.dim[0]);
   g_autofree char *name = g_strdup_printf ("bucket %u", k);
-  if (s->strategy->use_distributed_optimizer)
-    state->reduced = collective (s, WEFT_OP_REDUCE_SCATTER, name, shape,
-                                 WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
-  else
+  if (s->shard_optimizer)
     state->reduced =
-        collective (s, WEFT_OP_ALL_REDUCE, name, shape, WEFT_USES (WEFT_RW (state->grads)));
+        weft_ddp_collective (s, WEFT_OP_REDUCE_SCATTER, name, shape,
+                             WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
+  else
+    state->reduced = weft_ddp_collective (s, WEFT_OP_ALL_REDUCE, name, shape,
+                                          WEFT_USES (WEFT_RW (state->grads)));
   s->at = at;
 }
 
@@ -118,6 +131,8 @@ weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
 void
 weft_ddp_finish (struct weft_step *s)
 {
+  if (s->shard_grads)
+    return; /* every microbatch has been reduced */
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
     if (!alone (s) && s->bucket[k].reduced == WEFT_NO_OP)
@@ -134,34 +149,42 @@ launch_gather (struct weft_step *s, uint32_t k)
 
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   s->at.layer = s->at.micro = WEFT_NO_LAYER;
-  state->gathered =
-      collective (s, WEFT_OP_ALL_GATHER, name, WEFT_SHAPE (s->dtype, bucket_size (s, k)),
-                  WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  state->gathered = weft_ddp_collective (
+      s, WEFT_OP_ALL_GATHER, name, WEFT_SHAPE (s->dtype, weft_ddp_bucket_size (s, k)),
+      WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
   s->at = at;
 }
 
-/* The lazy chain: the first use of bucket k launches k if nobody has, waits for it and launches
- * bucket k - 1. */
+/* Buckets of the wrapper lie in reverse order, of units in order: the one that forward needs first,
+ * and the one after k. */
+static uint32_t
+first_gathered (const struct weft_step *s, uint32_t i)
+{
+  return s->units ? i : s->layout.n_bucket - 1 - i;
+}
+
+/* The lazy chain: the first use of a bucket launches it if nobody has, waits for it and launches the
+ * one that comes after it. */
 void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
-  uint32_t k = s->layout.place[param].bucket;
+  uint32_t k = s->layout.place[param].bucket, place = first_gathered (s, k);
 
-  while (s->gather_next > 0 && s->gather_next + 1 > k)
-    launch_gather (s, --s->gather_next);
-}
-
-uint32_t
-weft_ddp_gather_of (const struct weft_step *s, uint32_t param)
-{
-  return s->bucket[s->layout.place[param].bucket].gathered;
+  if (s->shard_weights) {
+    weft_fsdp_before_use (s, param);
+    return;
+  }
+  while (s->gather_next < s->n_gather && s->gather_next <= place + 1)
+    launch_gather (s, first_gathered (s, s->gather_next++));
+  if (s->bucket[k].gathered != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, s->bucket[k].gathered);
 }
 
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  if (!s->strategy->use_distributed_optimizer || s->strategy->overlap_param_gather || alone (s))
+  if (!s->shard_optimizer || s->shard_weights || s->strategy->overlap_param_gather || alone (s))
     return;
-  for (uint32_t k = s->layout.n_bucket; k-- > 0;)
-    launch_gather (s, k);
+  for (uint32_t i = 0; i < s->layout.n_bucket; i++)
+    launch_gather (s, first_gathered (s, i));
 }

@@ -9,7 +9,7 @@ activation (struct weft_step *s, uint64_t columns, const char *name)
 }
 
 static uint32_t
-end_weight (const struct weft_step *s, enum weft_end_param which)
+end_weight (struct weft_step *s, enum weft_end_param which)
 {
   return weft_params_weight (s, s->end_param[which]);
 }

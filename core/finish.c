@@ -86,6 +86,11 @@ add_tied_head (struct weft_step *s, uint32_t grad)
 {
   const struct weft_sum *head = weft_head_sum (s);
 
+  if (s->shard_grads) {
+    head = &s->bucket[s->layout.n_bucket].sum;
+    return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
+                      WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
+  }
   reduce_all (s, WEFT_GROUP_DP, over_replicas (s), head->main, "tied head");
   return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
                     WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
@@ -98,7 +103,8 @@ reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
-  uint32_t grad = g_array_index (s->params, struct weft_param, param).grad;
+  uint32_t grad =
+      s->shard_grads ? s->bucket[s->layout.place[param].bucket].grad_shard : s->grad_view[param];
   uint32_t op = s->mesh->pp == 1
                     ? add_tied_head (s, grad)
                     : reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
@@ -156,8 +162,8 @@ clip (struct weft_step *s)
   if (s->job->train.clip_grad == 0)
     return;
   /* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
-  reduce_all (s, s->strategy->use_distributed_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP,
-              WEFT_REDUCE_SUM, s->squares, "grad_norm");
+  reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP, WEFT_REDUCE_SUM, s->squares,
+              "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
 }

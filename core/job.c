@@ -473,6 +473,11 @@ weft_job_derive (struct weft_job *job)
 
   if (!job->train_set[WEFT_TRAIN_precision] && (job->strategy.bf16 || job->strategy.fp16))
     train->precision = job->strategy.bf16 ? WEFT_BF16 : WEFT_FP16;
+  /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
+  if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
+    job->strategy.overlap_grad_reduce = TRUE;
+  if (weft_job_sharding (job) >= WEFT_SHARD_PARAMS)
+    job->strategy.overlap_param_gather = TRUE;
   if (train->global_batch_size == WEFT_NONE)
     train->global_batch_size = train->micro_batch_size * weft_job_dp (job);
   if (train->reduction_order == WEFT_NONE)
@@ -487,6 +492,27 @@ weft_job_dp (const struct weft_job *job)
   int64_t pipeline = strategy->tensor_model_parallel_size * strategy->pipeline_model_parallel_size *
                      strategy->context_parallel_size;
   return MAX (job->cluster.n_gpus / pipeline, 1);
+}
+
+int
+weft_job_sharding (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+
+  if (!k->use_megatron_fsdp)
+    return WEFT_NO_SHARD;
+  return job->knob_set[WEFT_KNOB_zero_dp_strategy] ? k->zero_dp_strategy
+                                                   : k->data_parallel_sharding_strategy;
+}
+
+int64_t
+weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
+{
+  int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
+
+  if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
+    return (micro * replicas + replica) * size;
+  return replica * (job->train.global_batch_size / replicas) + micro * size;
 }
 
 int64_t

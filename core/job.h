@@ -81,6 +81,14 @@ void weft_job_derive (struct weft_job *job);
 
 /* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of
  * one rank: what remains of the GPUs and of the global batch.  Valid after the rules passed. */
+/* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
+int weft_job_sharding (const struct weft_job *job);
+
+/* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
+ * a step a replica's sequences stand together; where every microbatch is reduced, those of a
+ * microbatch do: canonical sums are then taken over blocks (fold.h). */
+int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
+
 int64_t weft_job_dp (const struct weft_job *job);
 int64_t weft_job_microbatches (const struct weft_job *job);
 

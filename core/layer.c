@@ -111,6 +111,7 @@ static const struct {
   [WEFT_GELU] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
   [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu" },
   [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
+  [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
 };
 
 static uint32_t

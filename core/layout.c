@@ -28,7 +28,7 @@ round_up (uint64_t x, uint64_t to)
 static void
 close_bucket (struct cursor *c, uint64_t end)
 {
-  uint64_t padded = round_up (end, c->divisor);
+  uint64_t padded = c->bucket_start + round_up (end - c->bucket_start, c->divisor);
   struct weft_bucket bucket = { c->bucket_start, padded, end - c->bucket_start };
 
   g_array_append_val (c->buckets, bucket);
@@ -71,6 +71,43 @@ weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rul
   }
   if (c.n_in_bucket)
     close_bucket (&c, end);
+  layout->n_bucket = c.buckets->len;
+  layout->numel = c.bucket_start;
+  layout->bucket = (struct weft_bucket *) (void *) g_array_free (c.buckets, FALSE);
+}
+
+/* Whether tensor q begins a new bucket after tensor q - 1. */
+static gboolean
+begins_bucket (const struct weft_layout_rule *rule, const struct weft_layout_param *param,
+               uint32_t q, uint64_t so_far)
+{
+  const struct weft_layout_param *a = &param[q - 1], *b = &param[q];
+
+  return a->unit != b->unit || (rule->sharded && (a->shared_embedding || b->shared_embedding)) ||
+         (b->unit == WEFT_NO_UNIT && so_far >= rule->threshold);
+}
+
+void
+weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                        const struct weft_layout_param *param, uint32_t n_param)
+{
+  struct cursor c = { rule->group, 0, 0, g_array_new (FALSE, FALSE, sizeof (struct weft_bucket)) };
+  uint64_t end = 0;
+
+  layout->n_param = n_param;
+  layout->place = g_new0 (struct weft_layout_place, n_param);
+  for (uint32_t q = 0; q < n_param; q++) {
+    if (c.n_in_bucket && begins_bucket (rule, param, q, end - c.bucket_start)) {
+      close_bucket (&c, end);
+      end = c.bucket_start;
+      c.divisor = rule->group;
+    }
+    layout->place[q] = (struct weft_layout_place){ end, end + param[q].numel, c.buckets->len };
+    c.divisor = rule->sharded ? lcm (c.divisor, rule->group * param[q].columns) : 1;
+    c.n_in_bucket++;
+    end += param[q].numel;
+  }
+  close_bucket (&c, end);
   layout->n_bucket = c.buckets->len;
   layout->numel = c.bucket_start;
   layout->bucket = (struct weft_bucket *) (void *) g_array_free (c.buckets, FALSE);

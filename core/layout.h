@@ -20,9 +20,13 @@ struct weft_layout_rule {
   gboolean high_busbw; /* pad_buckets_for_high_nccl_busbw */
 };
 
+#define WEFT_NO_UNIT 0xffffffffu
+
 struct weft_layout_param {
   uint64_t numel;
   gboolean shared_embedding;
+  uint32_t unit;    /* Megatron-FSDP: tensors gathered together, WEFT_NO_UNIT outside units */
+  uint64_t columns; /* elements of a row, 1 for vectors */
 };
 
 struct weft_layout_place {
@@ -41,6 +45,13 @@ struct weft_layout {
   struct weft_bucket *bucket;
   uint64_t numel; /* of the flat buffer */
 };
+
+/* Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups): registration order; each
+ * unit is a bucket, what is outside units is cut when a bucket reaches the threshold, a tied
+ * embedding has a bucket of its own where anything is split.  Buckets end at a multiple of
+ * group x lcm of their tensors' row lengths, so that slices are cut between rows. */
+void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                             const struct weft_layout_param *param, uint32_t n_param);
 
 void weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                        const struct weft_layout_param *param, uint32_t n_param);

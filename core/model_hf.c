@@ -202,10 +202,10 @@ take_activation (struct reader *r, const struct key *key, JsonNode *node, GError
     gboolean gated;
     enum weft_activation word;
   } known[] = {
-    { "silu", TRUE, WEFT_SWIGLU },       { "swish", TRUE, WEFT_SWIGLU },
-    { "gelu", FALSE, WEFT_GELU },        { "gelu_new", FALSE, WEFT_GELU },
-    { "gelu_fast", FALSE, WEFT_GELU },   { "gelu_pytorch_tanh", FALSE, WEFT_GELU },
-    { "gelu_python", FALSE, WEFT_GELU }, { "relu2", FALSE, WEFT_SQUARED_RELU },
+    { "silu", TRUE, WEFT_SWIGLU },           { "swish", TRUE, WEFT_SWIGLU },
+    { "gelu", FALSE, WEFT_GELU_ERF },        { "gelu_new", FALSE, WEFT_GELU },
+    { "gelu_fast", FALSE, WEFT_GELU },       { "gelu_pytorch_tanh", FALSE, WEFT_GELU },
+    { "gelu_python", FALSE, WEFT_GELU_ERF }, { "relu2", FALSE, WEFT_SQUARED_RELU },
   };
   const char *wanted = r->gated ? "silu (this family has a gate)"
                                 : "gelu, gelu_new, gelu_fast, "

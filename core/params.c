@@ -134,34 +134,60 @@ lay_out (struct weft_step *s)
   uint32_t n = s->params->len, group = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   struct weft_layout_rule rule = { .threshold = threshold (s, group),
                                    .group = group,
-                                   .sharded = s->strategy->use_distributed_optimizer,
+                                   .sharded = s->shard_optimizer,
                                    .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
 
   for (uint32_t i = 0; i < n; i++) {
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    list[i] = (struct weft_layout_param){ param->rows * param->columns, param->tied };
+    list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
+                                          .shared_embedding = param->tied,
+                                          .unit = s->shard_weights && param->layer != WEFT_NO_LAYER
+                                                      ? param->layer
+                                                      : WEFT_NO_UNIT,
+                                          .columns = param->columns };
   }
-  weft_layout_init (&s->layout, &rule, list, n);
+  (s->units ? weft_layout_units_init : weft_layout_init) (&s->layout, &rule, list, n);
 }
 
-static uint32_t
+static uint32_t *
 add_views (struct weft_step *s, uint32_t flat, enum weft_dtype dtype)
 {
-  uint32_t first = WEFT_NO_BUF, size = weft_dtype_bytes (dtype);
+  uint32_t size = weft_dtype_bytes (dtype), *view_of = g_new (uint32_t, s->params->len);
 
   for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     const struct weft_layout_place *place = &s->layout.place[i];
-    uint32_t view = weft_build_view (s->b, flat, place->start * size,
-                                     (place->end - place->start) * size, "view");
-    struct weft_buf *row = weft_build_buf_at (s->b, view);
-    row->name = param->name;
-    row->layer = param->layer;
-    if (i == 0)
-      first = view;
+    view_of[i] = WEFT_NO_BUF;
+    if (flat != WEFT_NO_BUF)
+      view_of[i] = weft_params_view (s, i, flat, place->start * size);
   }
-  return first;
+  return view_of;
+}
+
+uint32_t
+weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  uint32_t size = weft_dtype_bytes (weft_build_buf_at (s->b, base)->dtype);
+  uint32_t view = weft_build_view (s->b, base, offset, row->rows * row->columns * size, "view");
+  struct weft_buf *buf = weft_build_buf_at (s->b, view);
+
+  buf->name = row->name;
+  buf->layer = row->layer;
+  return view;
+}
+
+/* Whole, or this rank's slice of every bucket, one after the other. */
+static uint32_t
+flat_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype, gboolean sliced,
+             const char *name)
+{
+  uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  uint32_t buf =
+      weft_step_permanent (s, kind, dtype, s->layout.numel / (sliced ? replicas : 1), name);
+
+  weft_build_buf_at (s->b, buf)->slice = sliced ? WEFT_GROUP_DP : WEFT_GROUP_NONE;
+  return buf;
 }
 
 void
@@ -172,15 +198,15 @@ weft_params_build (struct weft_step *s)
   list_params (s);
   mark_tied (s);
   lay_out (s);
-  s->weights = weft_step_permanent (s, WEFT_BUF_WEIGHTS, s->dtype, s->layout.numel, "weights");
-  s->grads =
-      weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->layout.numel, "gradients");
-  s->first_weight_view = add_views (s, s->weights, s->dtype);
-  uint32_t first_grad = add_views (s, s->grads, s->grad_dtype);
+  s->weights = flat_buffer (s, WEFT_BUF_WEIGHTS, s->dtype, s->shard_weights, "weights");
+  s->grads = flat_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->shard_grads, "gradients");
+  s->weight_view = add_views (s, s->shard_weights ? WEFT_NO_BUF : s->weights, s->dtype);
+  s->grad_left = g_new0 (gboolean, s->params->len);
+  s->grad_view = add_views (s, s->shard_grads ? WEFT_NO_BUF : s->grads, s->grad_dtype);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
-    param->weight = s->first_weight_view + i;
-    param->grad = first_grad + i;
+    param->weight = s->weight_view[i];
+    param->grad = s->grad_view[i];
     param->start = s->layout.place[i].start;
     param->bucket = s->layout.place[i].bucket;
     weft_build_param (s->b, param);
@@ -195,7 +221,10 @@ weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
 }
 
 uint32_t
-weft_params_weight (const struct weft_step *s, uint32_t param)
+weft_params_weight (struct weft_step *s, uint32_t param)
 {
-  return param == WEFT_NO_PARAM ? WEFT_NO_BUF : s->first_weight_view + param;
+  if (param == WEFT_NO_PARAM)
+    return WEFT_NO_BUF;
+  weft_ddp_before_use (s, param);
+  return s->weight_view[param];
 }

@@ -76,7 +76,7 @@ struct weft_buf {
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
   uint8_t shard; /* a group kind: uses touch one of n equal slices, by this rank's place in it */
-  uint8_t pad;
+  uint8_t slice; /* a group kind: holds only this rank's slice of something n times as large */
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
@@ -87,7 +87,7 @@ struct weft_param {
   uint8_t decay;        /* weight decay applies: matrices, not norms and biases */
   uint8_t tied;         /* word embedding that another stage or the head shares */
   uint8_t duplicate;    /* counted by another stage in global sums (norm): a tied copy */
-  uint32_t weight, grad;/* buffers; views of the flat buffers */
+  uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
   uint64_t rows, columns; /* columns 1 for vectors */
   uint64_t start;       /* element offset in the flat buffer, layout.h */
   uint32_t bucket;

@@ -126,6 +126,8 @@ add_buffer (JsonBuilder *b, const weft_program *p, uint32_t i)
   add_int_or_null (b, "base", buf->base, WEFT_NO_BUF);
   if (buf->shard)
     weft_json_text (b, "shard", weft_group_word (buf->shard));
+  if (buf->slice)
+    weft_json_text (b, "slice", weft_group_word (buf->slice));
   add_flags (b, buf->permanent, flags);
   json_builder_end_object (b);
 }

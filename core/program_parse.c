@@ -382,6 +382,8 @@ read_buf_row (struct reader *r, GError **error)
       !read_huge (r, "at", &buf.offset, error) || !read_base (r, &buf, error))
     return FALSE;
   buf.permanent = accept (r, "permanent");
+  if (accept (r, "slice") && !read_word (r, "a group", weft_group_words, &buf.slice, error))
+    return FALSE;
   if (accept (r, "shard") && !read_word (r, "a group", weft_group_words, &buf.shard, error))
     return FALSE;
   g_array_append_val (r->buf, buf);

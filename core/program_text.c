@@ -89,6 +89,10 @@ put_buf (GString *text, const weft_program *p, const struct weft_buf *buf)
     put_number (text, " in ", buf->base);
   if (buf->permanent)
     put_word (text, "permanent");
+  if (buf->slice) {
+    put_word (text, "slice");
+    put_word (text, weft_group_words[buf->slice]);
+  }
   if (buf->shard) {
     put_word (text, "shard");
     put_word (text, weft_group_words[buf->shard]);

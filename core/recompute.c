@@ -32,8 +32,10 @@ saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
 uint32_t
 weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
-  for (uint32_t l = 0; l < s->n_layers; l++)
+  for (uint32_t l = 0; l < s->n_layers; l++) {
     x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+    weft_fsdp_leave (s, s->first_layer + l);
+  }
   return x;
 }
 
@@ -58,6 +60,7 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);
+    weft_fsdp_leave (s, s->first_layer + l);
   }
   return dy;
 }

@@ -28,6 +28,16 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
+/* Whether what one collective sums is a node of the canonical tree on every rank: the sequences of a
+ * replica, or where every microbatch is reduced, those of a microbatch. */
+static gboolean
+reduces_blocks (const struct weft_job *j)
+{
+  if (weft_job_sharding (j) < WEFT_SHARD_GRADS)
+    return power_of_two (T (global_batch_size) / weft_job_dp (j));
+  return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
+}
+
 static int64_t
 stage_layers (const struct weft_job *j)
 {

@@ -18,24 +18,27 @@ weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_se
   return n_out;
 }
 
-/* Elements of a flat buffer before a view. */
+/* Where a bucket begins in the flat buffers: with its first tensor. */
 static uint64_t
-elements_before (const weft_program *p, uint32_t view)
+bucket_start (const weft_program *p, uint32_t bucket)
 {
-  const struct weft_buf *b = &p->buf[view];
-  return b->base == WEFT_NO_BUF ? 0 : b->offset / weft_dtype_bytes (b->dtype);
+  uint64_t start = UINT64_MAX;
+
+  for (uint32_t i = 0; i < p->n_param; i++)
+    if (p->param[i].bucket == bucket)
+      start = MIN (start, p->param[i].start);
+  return start;
 }
 
 static struct weft_slice
-slice_of (const weft_program *p, const struct weft_use *use, uint32_t place, uint32_t size)
+slice_of (const weft_program *p, const struct weft_use *use, uint32_t bucket, uint32_t place)
 {
-  const struct weft_buf *weight = &p->buf[use[2].buf];
-  uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / (weight->shard ? size : 1);
-  uint64_t flat = elements_before (p, use[2].buf);
+  const struct weft_buf *weight = &p->buf[use[2].buf], *m = &p->buf[use[4].buf];
+  uint64_t n = m->bytes / weft_dtype_bytes (m->dtype), start = bucket_start (p, bucket);
 
-  return (struct weft_slice){ .first = flat + (weight->shard ? place * n : 0),
+  return (struct weft_slice){ .first = start + (weight->shard || weight->slice ? place * n : 0),
                               .n = n,
-                              .flat = flat,
+                              .flat = start,
                               .grad = use[0].buf,
                               .weight = use[2].buf,
                               .master = use[3].buf,
@@ -44,13 +47,13 @@ slice_of (const weft_program *p, const struct weft_use *use, uint32_t place, uin
 }
 
 struct weft_slice *
-weft_slices (const weft_program *p, uint32_t place, uint32_t size, uint32_t *n)
+weft_slices (const weft_program *p, uint32_t place, uint32_t *n)
 {
   GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
 
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ADAM) {
-      struct weft_slice slice = slice_of (p, &p->uses[p->op[op].uses], place, size);
+      struct weft_slice slice = slice_of (p, &p->uses[p->op[op].uses], slices->len, place);
       g_array_append_val (slices, slice);
     }
   *n = slices->len;

@@ -19,13 +19,13 @@ uint32_t weft_segments (const weft_program *p, uint64_t first, uint64_t n,
                         struct weft_segment *out);
 
 /* Where one rank keeps the optimizer state of elements [first, first + n) of the flat buffers: what
- * one adam op reads and writes.  Element i of the slice is element first - flat + i of the weight
- * view (and of the gradient's, where that is a view of the flat buffer), element i of the others. */
+ * one adam op reads and writes.  Element i of the slice is element i of its buffers; of those marked
+ * as shards, element first - flat + i. */
 struct weft_slice {
-  uint64_t first, n, flat;
+  uint64_t first, n, flat; /* flat: where the bucket begins */
   uint32_t grad, weight, master, m, v; /* buffers; master WEFT_NO_BUF when the weights are fp32 */
 };
 
-/* The slices of one rank, one for each adam op in order; `place` and `size` are the rank's place in
- * its data parallel group, and that group's size.  Caller frees with g_free(). */
-struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t size, uint32_t *n);
+/* The slices of one rank, one for each adam op and bucket in order; `place` is the rank's in its data
+ * parallel group.  Caller frees with g_free(). */
+struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t *n);

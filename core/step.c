@@ -40,16 +40,6 @@ append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
   return op;
 }
 
-/* Parameter whose weights a use reads, or WEFT_NO_PARAM. */
-static uint32_t
-used_param (const struct weft_step *s, const struct weft_use *use)
-{
-  uint32_t i = use->buf - s->first_weight_view;
-  return use->buf != WEFT_NO_BUF && use->buf >= s->first_weight_view && i < s->params->len
-             ? i
-             : WEFT_NO_PARAM;
-}
-
 /* batch_p2p_comm: the first kernel after an exchange waits for it; batch_p2p_sync: for all. */
 static void
 wait_for_exchange (struct weft_step *s)
@@ -63,25 +53,26 @@ wait_for_exchange (struct weft_step *s)
       weft_build_dep (s->b, weft_build_last (s->b, lane));
 }
 
+static void
+wait_for_noted (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < s->wait_for->len; i++)
+    weft_build_dep (s->b, g_array_index (s->wait_for, uint32_t, i));
+  g_array_set_size (s->wait_for, 0);
+}
+
 uint32_t
 weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name, struct weft_shape shape,
            const struct weft_use *uses, uint32_t n_uses)
 {
   struct weft_op row = s->at;
 
-  for (uint32_t u = 0; u < n_uses; u++)
-    if (used_param (s, &uses[u]) != WEFT_NO_PARAM)
-      weft_ddp_before_use (s, used_param (s, &uses[u]));
   row.kind = kind;
   row.lane = WEFT_LANE_GPU;
   row.name = weft_build_name (s->b, name);
   uint32_t op = append (s, &row, shape, uses, n_uses);
   wait_for_exchange (s);
-  for (uint32_t u = 0; u < n_uses; u++) {
-    uint32_t param = used_param (s, &uses[u]);
-    if (param != WEFT_NO_PARAM && weft_ddp_gather_of (s, param) != WEFT_NO_OP)
-      weft_build_dep (s->b, weft_ddp_gather_of (s, param));
-  }
+  wait_for_noted (s);
   return op;
 }
 
@@ -136,10 +127,11 @@ static void
 zero (struct weft_step *s)
 {
   struct weft_shape scalar = WEFT_SHAPE (scalar_dtype (s), scalar_words (s));
+  uint64_t grads = weft_build_buf_at (s->b, s->grads)->bytes / weft_dtype_bytes (s->grad_dtype);
 
   s->at.phase = WEFT_PHASE_FORWARD;
   if (!s->canonical)
-    weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, s->layout.numel),
+    weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, grads),
                WEFT_USES (WEFT_W (s->grads)));
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
@@ -197,10 +189,25 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     s->at = (struct weft_op){
       .layer = WEFT_NO_LAYER, .micro = cell[i].micro, .chunk = cell[i].chunk, .phase = cell[i].phase
     };
+    s->pass++;
     s->last_micro = !forward && ++backwards == s->n_micro;
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
   }
   weft_exchange (s, &cell[n - 1], NULL);
+}
+
+/* One replica has nobody to share with. */
+static void
+set_sharding (struct weft_step *s)
+{
+  int level = weft_job_sharding (s->job);
+  gboolean alone = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) == 1;
+
+  s->units = s->strategy->use_megatron_fsdp;
+  s->shard_optimizer =
+      s->units ? level >= WEFT_SHARD_OPTIM : s->strategy->use_distributed_optimizer;
+  s->shard_grads = s->units && level >= WEFT_SHARD_GRADS && !alone;
+  s->shard_weights = s->units && level >= WEFT_SHARD_PARAMS && !alone;
 }
 
 static void
@@ -224,15 +231,25 @@ begin (struct weft_step *s)
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
   s->exchange = WEFT_NO_OP;
+  s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  s->reducing = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  set_sharding (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
 
 static void
 end (struct weft_step *s)
 {
-  weft_layout_release (&s->layout);
   for (uint32_t i = 0; i <= s->params->len; i++)
     g_clear_pointer (&s->sum[i].held, g_array_unref);
+  for (uint32_t k = 0; k <= s->layout.n_bucket; k++)
+    g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
+  g_array_unref (s->wait_for);
+  g_array_unref (s->reducing);
+  g_free (s->weight_view);
+  g_free (s->grad_view);
+  g_free (s->grad_left);
+  weft_layout_release (&s->layout);
   g_free (s->sum);
   g_array_unref (s->params);
   g_free (s->layer_param);

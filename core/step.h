@@ -7,6 +7,7 @@
  *   ends       embedding on the first stage, head and loss on the last
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
+ *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -72,12 +73,17 @@ struct weft_saved_end {
 struct weft_sum {
   uint32_t main; /* buffer that holds the total at the end */
   uint64_t n;    /* elements */
+  enum weft_lane lane; /* where microbatches are added */
   GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
 struct weft_bucket_state {
-  uint32_t grads, grad_shard, weights, weight_shard; /* buffer views */
+  uint32_t grads, grad_shard, weights, weight_shard; /* buffers; grads and weights of a unit that is
+                                                        not whole at the moment: WEFT_NO_BUF */
+  uint32_t entered;              /* the last pass (cell of the grid, from 1) that asked for what
+                                    comes after this bucket */
+  struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
   uint32_t n_param, n_ready;
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
@@ -105,7 +111,12 @@ struct weft_step {
   uint32_t weights, grads;        /* flat buffers */
   struct weft_sum *sum;           /* of each parameter, and last of a tied head */
   struct weft_bucket_state *bucket;
-  uint32_t first_weight_view;     /* weight view of parameter i is first_weight_view + i */
+  uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
+  gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
+  gboolean shard_optimizer, shard_grads, shard_weights; /* what a replica keeps only a slice of */
+  gboolean units;                 /* Megatron-FSDP lays tensors out, not the bucketed wrapper */
+  GArray *wait_for;               /* ops that the next kernel waits for */
+  GArray *reducing;               /* buckets whose reduction the next kernels run beside */
 
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
@@ -113,10 +124,11 @@ struct weft_step {
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
 
   /* where ops are being added */
+  uint32_t pass;                  /* cells of the grid begun so far */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
-  uint32_t gather_next;           /* buckets not yet gathered this step: [0, gather_next) */
+  uint32_t gather_next, n_gather; /* buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
 };
 
@@ -170,11 +182,18 @@ uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum
 /* params.c */
 void weft_params_build (struct weft_step *s);
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
-uint32_t weft_params_weight (const struct weft_step *s, uint32_t param); /* buffer or WEFT_NO_BUF */
+/* A parameter as a view of `base`, from byte `offset` on. */
+uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);
+
+/* The buffer that the next kernel reads a parameter from, gathered if need be; or WEFT_NO_BUF. */
+uint32_t weft_params_weight (struct weft_step *s, uint32_t param);
 
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
 void weft_sums_build (struct weft_step *s);
+void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
+uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
+void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
@@ -213,7 +232,20 @@ void weft_exchange (struct weft_step *s, const struct weft_cell *done,
 /* ddp.c */
 void weft_ddp_start (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
-uint32_t weft_ddp_gather_of (const struct weft_step *s, uint32_t param); /* to wait for, or NO_OP */
+uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
+uint32_t weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                              struct weft_shape shape, const struct weft_use *uses,
+                              uint32_t n_uses);
+void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
+
+/* fsdp.c */
+void weft_fsdp_start (struct weft_step *s);
+void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
+void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp_grad_end (struct weft_step *s, uint32_t param);
+struct weft_use weft_fsdp_head_begin (struct weft_step *s);
+void weft_fsdp_head_end (struct weft_step *s);
 void weft_ddp_grad_ready (struct weft_step *s, uint32_t param);
 void weft_ddp_finish (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);

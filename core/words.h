@@ -44,9 +44,10 @@ enum weft_norm { WEFT_NORM_LIST (WEFT_WORD_ID) };
 extern const char *const weft_norm_words[];
 
 #define WEFT_ACTIVATION_LIST(X)                                                                    \
-  X (WEFT_GELU, "gelu", "Gaussian error linear unit, one projection up")                           \
+  X (WEFT_GELU, "gelu", "Gaussian error linear unit by tanh, one projection up")                   \
   X (WEFT_SWIGLU, "swiglu", "SiLU gate times up: two projections up")                              \
-  X (WEFT_SQUARED_RELU, "squared_relu", "max(x, 0)^2, one projection up")
+  X (WEFT_SQUARED_RELU, "squared_relu", "max(x, 0)^2, one projection up")                          \
+  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function: cannot be trained, only planned")
 enum weft_activation { WEFT_ACTIVATION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_activation_words[];
 

@@ -122,11 +122,11 @@ open_channels (struct cpu_machine *m)
 static void
 close_rank (struct cpu_machine *m, struct cpu_rank *r)
 {
-  if (r->thread)
-    g_thread_join (r->thread);
+  if (r->has_thread)
+    pthread_join (r->thread, NULL);
   cpu_team_free (r->team);
   cpu_arena_close (r, &m->base.plan->memory[r->p->role]);
-  g_cond_clear (&r->wake);
+  pthread_cond_destroy (&r->wake);
   g_free (r->waits);
   g_free (r->first_wait);
   g_free (r->slice);
@@ -140,10 +140,10 @@ cpu_close (weft_exec *x)
 
   if (!m)
     return;
-  g_mutex_lock (&m->lock);
+  pthread_mutex_lock (&m->lock);
   m->closing = TRUE;
-  g_cond_broadcast (&m->stepped);
-  g_mutex_unlock (&m->lock);
+  pthread_cond_broadcast (&m->stepped);
+  pthread_mutex_unlock (&m->lock);
   for (uint32_t i = 0; i < m->n; i++)
     close_rank (m, &m->rank[i]);
   for (uint32_t i = 0; i < m->n_comm; i++)
@@ -155,8 +155,8 @@ cpu_close (weft_exec *x)
   g_free (m->base.metrics);
   g_free (m->base.allocated);
   weft_actors_free (m->base.actors);
-  g_mutex_clear (&m->lock);
-  g_cond_clear (&m->stepped);
+  pthread_mutex_destroy (&m->lock);
+  pthread_cond_destroy (&m->stepped);
   g_free (m);
 }
 
@@ -176,9 +176,9 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->size = weft_group_size (&replicas);
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->slice = weft_slices (r->p, r->place, r->size, &r->n_slice);
+  r->slice = weft_slices (r->p, r->place, &r->n_slice);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
-  g_cond_init (&r->wake);
+  pthread_cond_init (&r->wake, NULL);
 }
 
 static gboolean
@@ -191,8 +191,19 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
   m->base.allocated[r->row] =
       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
   if (m->options.threads > 1)
-    r->team = cpu_team_new (m->options.threads);
-  return TRUE;
+    r->team = cpu_team_new (m->options.threads, error);
+  return m->options.threads <= 1 || r->team;
+}
+
+/* Its thread sleeps until the first step. */
+static gboolean
+start_rank (struct cpu_rank *r, GError **error)
+{
+  int failed = pthread_create (&r->thread, NULL, cpu_rank_main, r);
+
+  r->has_thread = !failed;
+  return !failed ||
+         weft_run_error (error, "rank %u: no thread for it: %s", r->rank, g_strerror (failed));
 }
 
 static struct cpu_machine *
@@ -208,8 +219,8 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   m->rank = g_new0 (struct cpu_rank, m->n);
   m->base.metrics = g_new0 (struct weft_metrics, m->n);
   m->base.allocated = g_new0 (uint64_t, m->n);
-  g_mutex_init (&m->lock);
-  g_cond_init (&m->stepped);
+  pthread_mutex_init (&m->lock, NULL);
+  pthread_cond_init (&m->stepped, NULL);
   for (uint32_t i = 0; i < m->n; i++)
     init_rank (m, i);
   return m;
@@ -219,20 +230,23 @@ static weft_exec *
 cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct cpu_machine *m = make_machine (plan, options);
-  gboolean ok = weft_exec_check_size (plan, m->base.actors, error);
+  gboolean ok = weft_kernels_can (&plan->job.model, error) &&
+                weft_exec_check_size (plan, m->base.actors, error);
 
   for (uint32_t role = 0; ok && role < plan->n_roles; role++)
     ok = cpu_launch_can (plan->role[role], error);
   for (uint32_t i = 0; ok && i < m->n; i++)
     ok = open_rank (m, &m->rank[i], error);
+  if (ok) {
+    open_meetings (m);
+    open_channels (m);
+  }
+  for (uint32_t i = 0; ok && i < m->n && !options->stress; i++)
+    ok = start_rank (&m->rank[i], error);
   if (!ok) {
     cpu_close (&m->base);
     return NULL;
   }
-  open_meetings (m);
-  open_channels (m);
-  for (uint32_t i = 0; i < m->n && !options->stress; i++)
-    m->rank[i].thread = g_thread_new ("rank", cpu_rank_main, &m->rank[i]);
   return &m->base;
 }
 

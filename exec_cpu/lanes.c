@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "exec_cpu/machine.h"
 
-/* Evaluation runs forward; whatever follows from gradients is passed over.  The rule must be the
- * same on all ranks: it looks at the op alone. */
+/* Evaluation runs forward; whatever follows from gradients is passed over, and those of the newest
+ * step stay.  The rule must be the same on all ranks: it looks at the op and what it writes. */
 gboolean
 cpu_skips (const struct cpu_rank *r, uint32_t op)
 {
@@ -17,6 +17,8 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
   if (!r->m->options.control || !r->m->options.control->forward_only)
     return FALSE;
   switch (row->kind) {
+  case WEFT_OP_ZERO:
+    return r->p->buf[cpu_use (r, op, 0)->buf].kind == WEFT_BUF_GRADIENTS;
   case WEFT_OP_GRAD_NORM:
   case WEFT_OP_CLIP:
   case WEFT_OP_ADAM:
@@ -31,28 +33,38 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
 
 /* ------------------------------------------------------------------- waking */
 
-void
-cpu_wake_rank (struct cpu_machine *m, uint32_t row)
+static void
+wake_locked (struct cpu_machine *m, uint32_t row)
 {
   struct cpu_rank *r = &m->rank[row];
 
-  if (m->options.stress)
-    return;
-  g_mutex_lock (&m->lock);
   r->signals++;
   if (r->asleep) {
     r->asleep = FALSE;
     m->n_awake++;
-    g_cond_signal (&r->wake);
+    pthread_cond_signal (&r->wake);
   }
-  g_mutex_unlock (&m->lock);
+}
+
+void
+cpu_wake_rank (struct cpu_machine *m, uint32_t row)
+{
+  if (m->options.stress)
+    return;
+  pthread_mutex_lock (&m->lock);
+  wake_locked (m, row);
+  pthread_mutex_unlock (&m->lock);
 }
 
 void
 cpu_wake (struct cpu_machine *m, const struct weft_group *group)
 {
+  if (m->options.stress)
+    return;
+  pthread_mutex_lock (&m->lock);
   for (uint32_t i = 0; i < weft_group_size (group); i++)
-    cpu_wake_rank (m, weft_group_rank (group, i));
+    wake_locked (m, weft_group_rank (group, i));
+  pthread_mutex_unlock (&m->lock);
 }
 
 /* Nobody is awake and somebody is not done: nothing will ever happen again. */
@@ -64,9 +76,9 @@ notice_end (struct cpu_machine *m)
   if (m->n_done < m->n) {
     m->stuck = TRUE;
     for (uint32_t i = 0; i < m->n; i++)
-      g_cond_signal (&m->rank[i].wake);
+      pthread_cond_signal (&m->rank[i].wake);
   }
-  g_cond_broadcast (&m->stepped);
+  pthread_cond_broadcast (&m->stepped);
 }
 
 /* Returns FALSE when the machine is stuck. */
@@ -75,16 +87,16 @@ sleep_after (struct cpu_rank *r, uint64_t seen)
 {
   struct cpu_machine *m = r->m;
 
-  g_mutex_lock (&m->lock);
+  pthread_mutex_lock (&m->lock);
   if (r->signals == seen) {
     r->asleep = TRUE;
     m->n_awake--;
     notice_end (m);
     while (r->asleep && !m->stuck)
-      g_cond_wait (&r->wake, &m->lock);
+      pthread_cond_wait (&r->wake, &m->lock);
   }
   gboolean stuck = m->stuck;
-  g_mutex_unlock (&m->lock);
+  pthread_mutex_unlock (&m->lock);
   return !stuck;
 }
 
@@ -177,9 +189,9 @@ is_through (const struct cpu_rank *r)
 static uint64_t
 signals_of (struct cpu_rank *r)
 {
-  g_mutex_lock (&r->m->lock);
+  pthread_mutex_lock (&r->m->lock);
   uint64_t signals = r->signals;
-  g_mutex_unlock (&r->m->lock);
+  pthread_mutex_unlock (&r->m->lock);
   return signals;
 }
 
@@ -203,16 +215,16 @@ cpu_rank_main (void *data)
   struct cpu_machine *m = r->m;
   uint64_t step = 0;
 
-  g_mutex_lock (&m->lock);
+  pthread_mutex_lock (&m->lock);
   for (;;) {
     while (m->step == step && !m->closing)
-      g_cond_wait (&m->stepped, &m->lock);
+      pthread_cond_wait (&m->stepped, &m->lock);
     if (m->closing)
       break;
     step = m->step;
-    g_mutex_unlock (&m->lock);
+    pthread_mutex_unlock (&m->lock);
     run_rank (r);
-    g_mutex_lock (&m->lock);
+    pthread_mutex_lock (&m->lock);
     if (m->stuck)
       continue;
     r->done = TRUE;
@@ -220,7 +232,7 @@ cpu_rank_main (void *data)
     m->n_awake--;
     notice_end (m);
   }
-  g_mutex_unlock (&m->lock);
+  pthread_mutex_unlock (&m->lock);
   return NULL;
 }
 
@@ -246,15 +258,15 @@ report_stuck (const struct cpu_machine *m, GError **error)
 static gboolean
 run_threads (struct cpu_machine *m)
 {
-  g_mutex_lock (&m->lock);
+  pthread_mutex_lock (&m->lock);
   m->n_awake = m->n;
   m->n_done = 0;
   m->step++;
-  g_cond_broadcast (&m->stepped);
+  pthread_cond_broadcast (&m->stepped);
   while (m->n_done < m->n && !m->stuck)
-    g_cond_wait (&m->stepped, &m->lock);
+    pthread_cond_wait (&m->stepped, &m->lock);
   gboolean stuck = m->stuck;
-  g_mutex_unlock (&m->lock);
+  pthread_mutex_unlock (&m->lock);
   return !stuck;
 }
 

@@ -9,6 +9,15 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
+/* Floats are added or averaged, words are added. */
+static gboolean
+can_reduce (const struct weft_op *row, enum weft_dtype dtype)
+{
+  if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
+    return TRUE;
+  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+}
+
 gboolean
 cpu_launch_can (const weft_program *p, GError **error)
 {
@@ -20,6 +29,9 @@ cpu_launch_can (const weft_program *p, GError **error)
     if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
                              weft_dtype_words[shape->dtype]);
+    if (!can_reduce (&p->op[op], shape->dtype))
+      return weft_bad_input (error, "the cpu executor has no %s of %s over %s", weft_op_words[kind],
+                             weft_reduce_words[p->op[op].reduce], weft_dtype_words[shape->dtype]);
   }
   return TRUE;
 }
@@ -127,23 +139,14 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
 
 /* ------------------------------------------------------------------ copies */
 
-/* First sequence of the global batch that a microbatch of this rank holds: replicas take
- * consecutive blocks, so that each is a node of the canonical tree. */
-static uint64_t
-first_sequence (const struct cpu_rank *r, uint32_t micro)
-{
-  const union weft_train *train = &r->m->base.plan->job.train;
-  return r->place * (train->global_batch_size / r->size) +
-         (uint64_t) micro * train->micro_batch_size;
-}
-
 static void
 copy_in (struct cpu_rank *r, uint32_t op)
 {
   const union weft_train *train = &r->m->base.plan->job.train;
   uint64_t length = r->m->base.plan->job.model.seq_length;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first = first_sequence (r, r->p->op[op].micro);
+  uint64_t first =
+      weft_job_sequence (&r->m->base.plan->job, r->place, r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
   for (int64_t i = 0; i < train->micro_batch_size; i++)

@@ -7,12 +7,14 @@
  *   exec_cpu.c the contract
  *
  * Nothing here waits while it holds the processor: a rank that can do nothing sleeps until somebody
- * it may be waiting for has done something. */
+ * it may be waiting for has done something.  Locks and threads are POSIX ones, not GLib's: the thread
+ * sanitizer sees what they order. */
 #pragma once
 #include "core/coll.h"
 #include "core/segment.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/kernel.h"
+#include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -30,7 +32,8 @@ struct cpu_moves {
 
 /* What a member brings. */
 struct cpu_post {
-  uint8_t *data;
+  uint8_t *data;  /* the whole tensor */
+  uint8_t *slice; /* its own piece of it, which may lie elsewhere */
   double arrived;
 };
 
@@ -81,9 +84,10 @@ struct cpu_rank {
   struct cpu_channel *out[2], *in[2]; /* to and from the next stage, and the one before */
   uint64_t sent[2], received[2];   /* transfers posted and taken */
 
-  GThread *thread;
+  pthread_t thread;
+  gboolean has_thread;
   struct cpu_team *team; /* NULL: kernels run on this thread alone */
-  GCond wake;
+  pthread_cond_t wake;
   uint64_t signals; /* under the machine's lock, as all that follows */
   gboolean asleep, done;
 };
@@ -100,8 +104,8 @@ struct cpu_machine {
   weft_timeline *t;
   double start; /* of the step, by cpu_clock() */
 
-  GMutex lock;
-  GCond stepped;                /* all ranks are through, or a new step begins */
+  pthread_mutex_t lock;
+  pthread_cond_t stepped;       /* all ranks are through, or a new step begins */
   uint32_t n_awake, n_done;
   uint64_t step;
   gboolean stuck, closing;
@@ -141,8 +145,6 @@ uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);
 /* launch.c */
 void cpu_launch (struct cpu_rank *r, uint32_t op);
 gboolean cpu_launch_can (const weft_program *p, GError **error);
-struct cpu_team *cpu_team_new (uint32_t n);
-void cpu_team_free (struct cpu_team *team);
 
 /* meet.c: TRUE when something happened. */
 gboolean cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op);

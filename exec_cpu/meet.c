@@ -74,7 +74,8 @@ struct round {
   uint32_t me, n;
   enum weft_dtype dtype;
   uint64_t elements;
-  float divisor; /* of sums that are complete */
+  float divisor;     /* of sums that are complete */
+  gboolean complete; /* this round ends the sums: they go to the slice */
 };
 
 static uint64_t
@@ -83,11 +84,21 @@ piece_start (const struct round *d, uint32_t piece)
   return d->elements * piece / d->n;
 }
 
+/* Where a member has a piece, as if the whole tensor began there. */
+static uint8_t *
+piece_of (const struct round *d, uint32_t member, uint32_t piece)
+{
+  const struct cpu_post *post = &d->c->post[member];
+
+  return piece == member ? post->slice - piece_start (d, piece) * weft_dtype_bytes (d->dtype)
+                         : post->data;
+}
+
 /* Moves that end in one piece of this member: its own term stands at its place among them. */
 static void
 reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
 {
-  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].data;
+  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].data, *to;
   uint32_t n_term = 0, piece = move->piece;
   uint64_t end = piece_start (d, piece + 1);
   gboolean placed = FALSE;
@@ -101,12 +112,13 @@ reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_mo
   }
   if (!placed)
     term[n_term++] = mine;
+  to = d->complete && piece == d->me ? piece_of (d, d->me, piece) : mine;
   for (uint64_t at = piece_start (d, piece); at < end; at += WEFT_STRETCH) {
     uint64_t n = MIN (WEFT_STRETCH, end - at);
     if (d->dtype == WEFT_INT64)
-      sum_words (term, n_term, at, n, mine);
+      sum_words (term, n_term, at, n, to);
     else
-      sum_stretch (term, n_term, d->dtype, at, n, d->divisor, mine);
+      sum_stretch (term, n_term, d->dtype, at, n, d->divisor, to);
   }
 }
 
@@ -115,8 +127,20 @@ store_piece (const struct round *d, const struct weft_move *move)
 {
   uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, move->piece);
 
-  memcpy (d->c->post[d->me].data + first * size, d->c->post[move->from].data + first * size,
+  memcpy (d->c->post[d->me].data + first * size,
+          piece_of (d, move->from, move->piece) + first * size,
           (piece_start (d, move->piece + 1) - first) * size);
+}
+
+/* A gather from slices that lie elsewhere brings a member its own as well. */
+static void
+store_own_piece (const struct round *d)
+{
+  uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, d->me);
+  const struct cpu_post *post = &d->c->post[d->me];
+
+  if (post->slice != post->data + first * size)
+    memcpy (post->data + first * size, post->slice, (piece_start (d, d->me + 1) - first) * size);
 }
 
 static void
@@ -161,7 +185,8 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .n = c->n,
                          .dtype = shape->dtype,
                          .elements = shape->dim[0],
-                         .divisor = averages ? c->n : 1 };
+                         .divisor = averages ? c->n : 1,
+                         .complete = round == moves->last_reduce };
 }
 
 static void
@@ -170,12 +195,16 @@ arrive (struct cpu_rank *r, uint32_t op)
   const struct weft_op *row = &r->p->op[op];
   struct cpu_comm *c = r->comm[row->group];
   /* all_gather writes the whole tensor, its second operand; the others begin with it. */
-  uint32_t whole = row->kind == WEFT_OP_ALL_GATHER;
+  uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, me = weft_group_index (&c->group, r->rank);
+  struct cpu_post *post = &c->post[me];
+  const struct weft_shape *shape = weft_op_shape (r->p, op);
 
   cpu_arena_touch (r, op);
-  c->post[weft_group_index (&c->group, r->rank)] =
-      (struct cpu_post){ .data = cpu_arena_at (r, cpu_use (r, op, whole)->buf),
-                         .arrived = cpu_now (r->m) };
+  post->arrived = cpu_now (r->m);
+  post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
+  post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
+  if (row->kind != WEFT_OP_ALL_REDUCE && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
+    post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);
   count_unit (r, row->group);
 }
 
@@ -209,6 +238,8 @@ cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
     struct round d = round_of (r, op, l->round, moves);
     if (l->round == 0 && d.me == 0)
       c->begin = last_arrival (c);
+    if (l->round == 0 && r->p->op[op].kind == WEFT_OP_ALL_GATHER)
+      store_own_piece (&d);
     run_round (&d, moves, l->round++);
     count_unit (r, kind);
     return TRUE;

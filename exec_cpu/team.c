@@ -1,16 +1,18 @@
 #include "exec_cpu/team.h"
+#include "core/error.h"
+#include <pthread.h>
 
 struct member {
   struct cpu_team *team;
-  GThread *thread;
+  pthread_t thread;
   uint32_t part;
 };
 
 struct cpu_team {
-  uint32_t n;
-  struct member *member; /* n - 1: part 0 is the caller's */
-  GMutex lock;
-  GCond begin, end;
+  uint32_t n, n_started;
+  struct member *member; /* [n]: part 0 is the caller's */
+  pthread_mutex_t lock;
+  pthread_cond_t begin, end;
   const struct weft_kernel *kernel; /* all under the lock */
   uint64_t task;
   uint32_t n_busy;
@@ -23,44 +25,51 @@ run_part (const struct cpu_team *team, const struct weft_kernel *k, uint32_t par
   weft_kernels[k->kind].cpu (k, part, team->n);
 }
 
-static gpointer
-member_main (gpointer data)
+static void *
+member_main (void *data)
 {
   const struct member *self = data;
   struct cpu_team *team = self->team;
   uint64_t seen = 0;
 
-  g_mutex_lock (&team->lock);
+  pthread_mutex_lock (&team->lock);
   for (;;) {
     while (team->task == seen && !team->closing)
-      g_cond_wait (&team->begin, &team->lock);
+      pthread_cond_wait (&team->begin, &team->lock);
     if (team->closing)
       break;
     seen = team->task;
     const struct weft_kernel *k = team->kernel;
-    g_mutex_unlock (&team->lock);
+    pthread_mutex_unlock (&team->lock);
     run_part (team, k, self->part);
-    g_mutex_lock (&team->lock);
+    pthread_mutex_lock (&team->lock);
     if (--team->n_busy == 0)
-      g_cond_signal (&team->end);
+      pthread_cond_signal (&team->end);
   }
-  g_mutex_unlock (&team->lock);
+  pthread_mutex_unlock (&team->lock);
   return NULL;
 }
 
 struct cpu_team *
-cpu_team_new (uint32_t n)
+cpu_team_new (uint32_t n, GError **error)
 {
   struct cpu_team *team = g_new0 (struct cpu_team, 1);
 
   team->n = n;
   team->member = g_new0 (struct member, n);
-  g_mutex_init (&team->lock);
-  g_cond_init (&team->begin);
-  g_cond_init (&team->end);
-  for (uint32_t i = 1; i < n; i++) {
-    team->member[i] = (struct member){ .team = team, .part = i };
-    team->member[i].thread = g_thread_new ("part", member_main, &team->member[i]);
+  pthread_mutex_init (&team->lock, NULL);
+  pthread_cond_init (&team->begin, NULL);
+  pthread_cond_init (&team->end, NULL);
+  for (team->n_started = 1; team->n_started < n; team->n_started++) {
+    struct member *member = &team->member[team->n_started];
+    *member = (struct member){ .team = team, .part = team->n_started };
+    int failed = pthread_create (&member->thread, NULL, member_main, member);
+    if (failed) {
+      weft_run_error (error, "no thread %u of the %u asked for: %s", team->n_started + 1, n,
+                      g_strerror (failed));
+      cpu_team_free (team);
+      return NULL;
+    }
   }
   return team;
 }
@@ -68,17 +77,17 @@ cpu_team_new (uint32_t n)
 void
 cpu_team_run (struct cpu_team *team, const struct weft_kernel *k)
 {
-  g_mutex_lock (&team->lock);
+  pthread_mutex_lock (&team->lock);
   team->kernel = k;
   team->n_busy = team->n - 1;
   team->task++;
-  g_cond_broadcast (&team->begin);
-  g_mutex_unlock (&team->lock);
+  pthread_cond_broadcast (&team->begin);
+  pthread_mutex_unlock (&team->lock);
   run_part (team, k, 0);
-  g_mutex_lock (&team->lock);
+  pthread_mutex_lock (&team->lock);
   while (team->n_busy)
-    g_cond_wait (&team->end, &team->lock);
-  g_mutex_unlock (&team->lock);
+    pthread_cond_wait (&team->end, &team->lock);
+  pthread_mutex_unlock (&team->lock);
 }
 
 void
@@ -86,15 +95,15 @@ cpu_team_free (struct cpu_team *team)
 {
   if (!team)
     return;
-  g_mutex_lock (&team->lock);
+  pthread_mutex_lock (&team->lock);
   team->closing = TRUE;
-  g_cond_broadcast (&team->begin);
-  g_mutex_unlock (&team->lock);
-  for (uint32_t i = 1; i < team->n; i++)
-    g_thread_join (team->member[i].thread);
-  g_mutex_clear (&team->lock);
-  g_cond_clear (&team->begin);
-  g_cond_clear (&team->end);
+  pthread_cond_broadcast (&team->begin);
+  pthread_mutex_unlock (&team->lock);
+  for (uint32_t i = 1; i < team->n_started; i++)
+    pthread_join (team->member[i].thread, NULL);
+  pthread_mutex_destroy (&team->lock);
+  pthread_cond_destroy (&team->begin);
+  pthread_cond_destroy (&team->end);
   g_free (team->member);
   g_free (team);
 }

@@ -6,7 +6,7 @@
 struct cpu_team;
 
 /* n > 1 threads, the caller of cpu_team_run() among them. */
-struct cpu_team *cpu_team_new (uint32_t n);
+struct cpu_team *cpu_team_new (uint32_t n, GError **error);
 void cpu_team_free (struct cpu_team *team); /* accepts NULL */
 
 /* Runs all parts of a kernel and returns when they are done. */

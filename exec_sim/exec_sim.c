@@ -296,6 +296,19 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
               sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
+/* A kernel on a lane of communication: the sum that follows a reduction. */
+static void
+start_kernel_beside (struct sim *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = sim_program (x, actor);
+
+  sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
+  x->t->begin[actor][op] = weft_bridge_now ();
+  if (!holds_while_waiting (x))
+    sim_gpu_take_sms (x, actor, 1);
+  weft_bridge_after (x->base.plan->seconds[p->role][op], sim_tag (SIM_COPY, p->op[op].lane, actor));
+}
+
 static void
 copy_done (struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -303,6 +316,8 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
   const weft_program *p = sim_program (x, actor);
   uint32_t op = p->lane_ops[lane][l->cursor];
 
+  if (weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE && !holds_while_waiting (x))
+    sim_gpu_take_sms (x, actor, -1);
   x->t->end[actor][op] = weft_bridge_now ();
   compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op],
                  x->base.plan->seconds[p->role][op]);
@@ -328,6 +343,8 @@ advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
   else if (sim_deps_done (x, actor, op)) {
     if (class == WEFT_CLASS_COLLECTIVE)
       arrive (x, actor, op);
+    else if (class == WEFT_CLASS_COMPUTE)
+      start_kernel_beside (x, actor, op);
     else
       start_copy (x, actor, op);
   }

@@ -25,8 +25,6 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");
 
-#define CLONES __attribute__ ((target_clones ("avx512f", "avx2", "default")))
-
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH };
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
@@ -267,7 +265,7 @@ clear_sums (const struct attention *a, float *sum)
 /* Scores of a block of keys become probabilities, as far as they are known: relative to the
  * largest score so far.  What was summed before shrinks when a larger one is found.  A query that
  * has seen no key yet has no largest score: 0 stands for it. */
-CLONES static void
+WEFT_WIDE static void
 soften (struct room *room, const struct pair *p, float scale)
 {
   float shift[OUTER];
@@ -297,7 +295,7 @@ soften (struct room *room, const struct pair *p, float scale)
   }
 }
 
-CLONES static void
+WEFT_WIDE static void
 shrink_sums (struct room *room, const struct pair *p, uint64_t sum_row)
 {
   for (uint64_t c = p->low; c < p->high; c++) {
@@ -409,7 +407,7 @@ load_queries (const struct attention *a, uint64_t batch, uint64_t head, struct s
 
 /* Scores and gradients of probabilities become probabilities and gradients of scores.  Queries are
  * on one side only; the numbers of the other side are 0. */
-CLONES static void
+WEFT_WIDE static void
 differentiate (struct room *room, const struct pair *p, float scale)
 {
   for (uint64_t r = 0; r < p->inner.n; r++) {

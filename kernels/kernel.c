@@ -1,4 +1,5 @@
 #include "kernels/kernel.h"
+#include "core/error.h"
 
 const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
 #define WEFT_KERNEL_ROW(id, name, splits)                                                          \
@@ -6,3 +7,21 @@ const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
   WEFT_KERNEL_LIST (WEFT_KERNEL_ROW)
 #undef WEFT_KERNEL_ROW
 };
+
+gboolean
+weft_kernels_can (const union weft_model *model, GError **error)
+{
+  if (model->position_embedding_type == WEFT_ROPE && model->rotary_scaling == WEFT_ROTARY_OTHER)
+    return weft_bad_input (error,
+                           "rotary_scaling (rope_scaling of a config.json): found %s, wanted none, "
+                           "linear or llama3: the model can be planned and simulated, not trained",
+                           weft_rotary_scaling_words[model->rotary_scaling]);
+  if (model->activation == WEFT_GELU_ERF)
+    return weft_bad_input (
+        error,
+        "activation: found %s (gelu of a config.json), wanted gelu, which is the "
+        "form by tanh, swiglu or squared_relu: the model can be planned and "
+        "simulated, not trained",
+        weft_activation_words[model->activation]);
+  return TRUE;
+}

@@ -52,6 +52,11 @@ struct weft_kernel_row {
   gboolean splits; /* parts > 1 is of use; otherwise callers pass 0 of 1 */
 };
 
+/* Refuses a model that the kernels would compute as another: they do what its fields say, but some
+ * values of a field say too little to compute with.  Executors of real numbers ask when they open;
+ * plans and simulations need not. */
+gboolean weft_kernels_can (const union weft_model *model, GError **error);
+
 /* By op kind; cpu is NULL for ops that are no kernels. */
 extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
 

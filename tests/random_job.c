@@ -181,12 +181,33 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
 }
 
 static void
-random_data_parallel (GString *words, GRand *rand)
+random_units (GString *words, GRand *rand)
+{
+  uint32_t level = up_to (rand, 3);
+
+  add_word (words, "use_megatron_fsdp", "true");
+  add (words, "zero_dp_strategy", level);
+  if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
+    add_word (words, "overlap_grad_reduce", "true");
+  if (level == 3)
+    flip (words, rand, 3, "fsdp_double_buffer");
+  if (one_in (rand, 2))
+    add (words, "suggested_communication_unit_size", PICK (rand, 1, 5000, 100000, 4000000));
+}
+
+static void
+random_wrapper (GString *words, GRand *rand)
 {
   gboolean sharded = flip (words, rand, 2, "use_distributed_optimizer");
   gboolean overlapped = flip (words, rand, 2, "overlap_grad_reduce");
 
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
+}
+
+static void
+random_data_parallel (GString *words, GRand *rand)
+{
+  (one_in (rand, 3) ? random_units : random_wrapper) (words, rand);
   if (one_in (rand, 2))
     add (words, "bucket_size", PICK (rand, 1, 3000, 20000, 100000));
   flip (words, rand, 4, "pad_buckets_for_high_nccl_busbw");

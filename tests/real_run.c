@@ -1,38 +1,8 @@
 #include "tests/real_run.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/random_job.h"
-#include "train/state.h"
+#include "tests/real_job.h"
 #include <string.h>
-
-/* FNV-1a over the bytes of all tensors of a kind. */
-static uint64_t
-hash_state (weft_state *state, enum weft_state_kind kind)
-{
-  uint64_t hash = 0xcbf29ce484222325u;
-
-  for (uint32_t t = 0; t < weft_state_count (state); t++) {
-    const struct weft_state_tensor *tensor = weft_state_at (state, t);
-    uint64_t n = tensor->rows * tensor->columns;
-    g_autofree float *value = g_new (float, n);
-    weft_state_read (state, t, kind, 0, n, value);
-    const uint8_t *byte = (const uint8_t *) value;
-    for (uint64_t i = 0; i < n * sizeof *value; i++)
-      hash = (hash ^ byte[i]) * 0x100000001b3u;
-  }
-  return hash;
-}
-
-static int32_t *
-random_tokens (const weft_plan *plan)
-{
-  uint64_t n = (uint64_t) plan->job.train.global_batch_size * (plan->job.model.seq_length + 1);
-  int32_t *tokens = g_new (int32_t, n);
-  g_autoptr (GRand) rand = g_rand_new_with_seed (7);
-
-  for (uint64_t i = 0; i < n; i++)
-    tokens[i] = g_rand_int_range (rand, 0, (gint32) MIN (plan->job.model.vocab_size, 97));
-  return tokens;
-}
 
 static double
 loss_of (const weft_exec *x)
@@ -60,15 +30,15 @@ run_steps (weft_exec *x, const struct real_run *run, struct weft_control *contro
     result->loss[control->step - 1] = loss_of (x);
     result->norm[control->step - 1] = x->metrics[0].grad_norm;
     if (control->step == 1)
-      result->gradients = hash_state (state, WEFT_STATE_GRAD);
+      result->gradients = real_hash (state, WEFT_STATE_GRAD);
   }
   control->forward_only = TRUE;
   if (!step (x, error))
     return FALSE;
   result->eval_loss = loss_of (x);
-  result->weights = hash_state (state, WEFT_STATE_MASTER) ^ hash_state (state, WEFT_STATE_WEIGHT);
+  result->weights = real_hash (state, WEFT_STATE_MASTER) ^ real_hash (state, WEFT_STATE_WEIGHT);
   result->moments =
-      hash_state (state, WEFT_STATE_EXP_AVG) ^ (hash_state (state, WEFT_STATE_EXP_AVG_SQ) * 31);
+      real_hash (state, WEFT_STATE_EXP_AVG) ^ (real_hash (state, WEFT_STATE_EXP_AVG_SQ) * 31);
   return TRUE;
 }
 
@@ -76,19 +46,14 @@ gboolean
 weft_test_run_plan (const weft_plan *plan, const struct real_run *run, struct real_result *result,
                     GError **error)
 {
-  g_autofree int32_t *tokens = random_tokens (plan);
-  struct weft_control control = { .lr = 1e-3,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.95,
-                                  .epsilon = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .clip_grad = plan->job.train.clip_grad,
-                                  .tokens = tokens };
+  g_autofree int32_t *tokens = real_tokens (plan, 7);
+  struct weft_control control = real_control (plan);
   struct weft_exec_options options = {
     .control = &control, .stress = run->stress, .threads = run->threads, .poison = run->poison
   };
   weft_exec *x = weft_exec_cpu.open (plan, &options, error);
 
+  control.tokens = tokens;
   *result = (struct real_result){ 0 };
   g_assert (run->steps <= REAL_RUN_MOST_STEPS);
   gboolean ok = x && run_steps (x, run, &control, result, error);

@@ -58,6 +58,21 @@ static const char *const strategies[] = {
   "recompute_num_layers=1",
   "gpus=8 pipeline_model_parallel_size=8 micro_batch_size=1 "
   "deallocate_pipeline_outputs=true",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 overlap_grad_reduce=true "
+  "overlap_param_gather=true bucket_size=20000",
+  "gpus=2 use_megatron_fsdp=true data_parallel_sharding_strategy=optim_grads",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=2 bucket_size=20000",
+  "gpus=2 use_megatron_fsdp=true data_parallel_sharding_strategy=optim_grads_params",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 fsdp_double_buffer=true",
+  "gpus=8 use_megatron_fsdp=true zero_dp_strategy=3 suggested_communication_unit_size=1",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 average_in_collective=true "
+  "suggested_communication_unit_size=120000",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 pipeline_model_parallel_size=2",
+  "gpus=8 use_megatron_fsdp=true zero_dp_strategy=2 pipeline_model_parallel_size=2 "
+  "pipeline_schedule=gpipe",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 recompute_granularity=full "
+  "recompute_method=uniform recompute_num_layers=2",
 };
 
 static struct real_result

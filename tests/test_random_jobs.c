@@ -2,6 +2,7 @@
  * back, folding and repeating change nothing, and closed formulas bound the simulation. */
 #include "core/exec.h"
 #include "exec_sim/exec_sim.h"
+#include "core/segment.h"
 #include "random_job.h"
 #include <math.h>
 #include <setjmp.h>
@@ -488,14 +489,46 @@ add_up (const struct sample *s, uint32_t role)
   return sum;
 }
 
+/* Of all replicas together where each keeps a slice. */
 static uint64_t
-flat_bytes (const weft_program *p, enum weft_buf_kind kind)
+flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
-      bytes += p->buf[i].bytes;
+      bytes += p->buf[i].bytes * (p->buf[i].slice ? plan->mesh.dp : 1);
   return bytes;
+}
+
+/* What layers have of the weights, their padding included. */
+static uint64_t
+unit_bytes (const weft_plan *plan, const weft_program *p)
+{
+  uint32_t n_slice, size = weft_dtype_bytes (plan->job.train.precision);
+  g_autofree struct weft_slice *slice = weft_slices (p, 0, &n_slice);
+  uint64_t bytes = 0;
+
+  for (uint32_t k = 0; k < n_slice; k++)
+    for (uint32_t i = 0; i < p->n_param; i++)
+      if (p->param[i].bucket == k) {
+        bytes += p->param[i].layer != WEFT_NO_LAYER ? slice[k].n * plan->mesh.dp * size : 0;
+        break;
+      }
+  return bytes;
+}
+
+/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
+static uint64_t
+gathers_wanted (const weft_plan *plan, const weft_program *p)
+{
+  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS), units = unit_bytes (plan, p);
+  int level = weft_job_sharding (&plan->job);
+
+  if (plan->mesh.dp == 1)
+    return 0;
+  if (level == WEFT_SHARD_PARAMS)
+    return flat - units + 2 * units * weft_job_microbatches (&plan->job);
+  return level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0;
 }
 
 static void
@@ -503,6 +536,9 @@ check_bytes (const struct sample *s, uint32_t role)
 {
   const weft_plan *plan = s->plan;
   const union weft_strategy *k = &plan->job.strategy;
+  uint64_t reductions = weft_job_sharding (&plan->job) >= WEFT_SHARD_GRADS
+                            ? weft_job_microbatches (&plan->job)
+                            : 1;
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
@@ -512,12 +548,10 @@ check_bytes (const struct sample *s, uint32_t role)
   gboolean first = role == 0, last = role + 1 == plan->n_roles, shared = plan->mesh.dp > 1;
   const weft_program *p = plan->role[role];
 
-  assert_holds (s, "buckets are all gradients",
-                sum.reduced == (shared ? flat_bytes (p, WEFT_BUF_GRADIENTS) : 0));
-  assert_holds (
-      s, "gathers are all weights",
-      sum.gathered ==
-          (shared && k->use_distributed_optimizer ? flat_bytes (p, WEFT_BUF_WEIGHTS) : 0));
+  assert_holds (s, "buckets are all gradients, as often as they are reduced",
+                sum.reduced ==
+                    (shared ? reductions * flat_bytes (plan, p, WEFT_BUF_GRADIENTS) : 0));
+  assert_holds (s, "gathers are all weights", sum.gathered == gathers_wanted (plan, p));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));
   assert_holds (s, "received forward", sum.received[0] == (first ? 0 : cells));

@@ -1,4 +1,6 @@
 /* `weft train` as a shell sees it, with real numbers: it learns, it stops, it goes on. */
+#define _GNU_SOURCE /* terminals */
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
 #include <math.h>
@@ -6,8 +8,11 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -378,6 +383,12 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { NANO "--executor abacus", "--executor: found \"abacus\"" },
     { NANO "--gpus 4 --ranks-per-process 2", "--ranks-per-process: found \"2\"" },
     { NANO "--save-interval 5", "without --save DIR" },
+    { NANO "--save README.md", "README.md is no folder" },
+    { NANO "--save README.md/below/it", "README.md is no folder" },
+    { NANO "--trace nowhere/step.json", "nowhere is no folder" },
+    { NANO "--timeline nowhere/step.json", "nowhere is no folder" },
+    { NANO "--export-safetensors docs", "which is a folder" },
+    { NANO "--dump-gradients nowhere/g.safetensors", "nowhere is no folder" },
     { NANO "--stepps 5", "did you mean --steps?" },
     { NANO "--load a --init-safetensors b", "wanted one source of weights" },
     { NANO "--load nowhere", "nowhere" },
@@ -412,6 +423,50 @@ people_get_a_line_for_every_step (void **state)
   answer_free (&a);
 }
 
+/* What a terminal of so many columns receives.  Output is short: it waits in the terminal's buffer
+ * until the run has ended. */
+static char *
+on_terminal (const char *words, unsigned short columns)
+{
+  struct winsize size = { .ws_row = 24, .ws_col = columns };
+  int master = posix_openpt (O_RDWR | O_NOCTTY), status = -1;
+  g_autofree char *line = g_strdup_printf ("%s %s", WEFT_BINARY, words);
+  g_auto (GStrv) argv = g_strsplit (line, " ", -1);
+  char *text = g_new0 (char, 4096);
+  GPid pid;
+
+  assert_true (master >= 0 && grantpt (master) == 0 && unlockpt (master) == 0);
+  const char *name = ptsname (master);
+  assert_non_null (name);
+  int slave = open (name, O_RDWR | O_NOCTTY);
+  assert_true (slave >= 0);
+  assert_int_equal (ioctl (slave, TIOCSWINSZ, &size), 0);
+  assert_true (g_spawn_async_with_fds (WEFT_SOURCE_DIR, argv, NULL,
+                                       G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDERR_TO_DEV_NULL, NULL,
+                                       NULL, &pid, -1, slave, -1, NULL));
+  assert_int_equal (waitpid (pid, &status, 0), pid);
+  assert_int_equal (status, 0);
+  assert_true (read (master, text, 4095) > 0);
+  close (slave);
+  close (master);
+  return text;
+}
+
+static void
+lines_fit_a_narrow_terminal (void **state)
+{
+  g_autofree char *wide = on_terminal (NANO "--steps 2", 200);
+  g_autofree char *narrow = on_terminal (NANO "--steps 2", 40);
+
+  (void) state;
+  assert_non_null (strstr (wide, "  norm "));
+  assert_non_null (strstr (wide, "tokens/s"));
+  assert_non_null (strstr (narrow, "step 2/2  loss 5."));
+  assert_non_null (strstr (narrow, "  eta "));
+  assert_null (strstr (narrow, "  norm "));
+  assert_null (strstr (narrow, "tokens/s"));
+}
+
 int
 main (void)
 {
@@ -430,6 +485,7 @@ main (void)
     cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
     cmocka_unit_test (what_does_not_fit_ends_with_3_before_it_is_allocated),
     cmocka_unit_test (people_get_a_line_for_every_step),
+    cmocka_unit_test (lines_fit_a_narrow_terminal),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

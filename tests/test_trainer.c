@@ -832,6 +832,22 @@ a_loss_that_is_no_number_ends_the_run_though_weights_are_updated (void **state)
   run_free (r);
 }
 
+static void
+weights_of_such_a_step_push_no_checkpoint_out (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  r->options.steps = 30;
+  r->options.save = r->save;
+  r->options.save_interval = 1;
+  r->options.keep = 1;
+  script.nan_from = 5;
+  play_badly (r, "step 14:");
+  assert_saved (r, "4");
+  run_free (r);
+}
+
 int
 main (void)
 {
@@ -862,6 +878,7 @@ main (void)
     cmocka_unit_test (adam_counts_updates_and_the_schedule_steps),
     cmocka_unit_test (ten_steps_in_a_row_without_an_update_end_the_run),
     cmocka_unit_test (a_loss_that_is_no_number_ends_the_run_though_weights_are_updated),
+    cmocka_unit_test (weights_of_such_a_step_push_no_checkpoint_out),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
     stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
-    stage->slice[place] = weft_slices (stage->p, place, stage->n_place, &stage->n_slice);
+    stage->slice[place] = weft_slices (stage->p, place, &stage->n_slice);
   }
 }
 
@@ -184,8 +184,7 @@ weft_state_new (weft_exec *x)
   }
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
-  const struct copy *any = &g_array_index (state->tensors, struct tensor, 0).copy[0];
-  state->dtype = any->stage->p->buf[any->param->weight].dtype;
+  state->dtype = state->stage[0].p->buf[state->stage[0].slice[0][0].weight].dtype;
   return state;
 }
 
@@ -283,21 +282,30 @@ weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
   return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
 }
 
-/* A gradient is a view of the flat buffer, unless it was copied to fp32 slice by slice. */
+/* A shard is a bucket of which one slice counts; other buffers hold the slice alone. */
 static struct place
-slice_place (const struct copy *copy, const struct piece *piece, enum weft_state_kind kind,
-             uint64_t first, uint64_t n)
+slice_place (const weft_state *state, const struct copy *copy, const struct piece *piece,
+             enum weft_state_kind kind, uint64_t first, uint64_t n)
 {
   const struct weft_slice *slice = piece->slice;
   const weft_program *p = copy->stage->p;
-  uint32_t buf = kind == WEFT_STATE_MASTER    ? slice->master
-                 : kind == WEFT_STATE_EXP_AVG ? slice->m
-                 : kind == WEFT_STATE_GRAD    ? slice->grad
-                                              : slice->v;
-  gboolean view = weft_buf_owner (p, buf) == weft_buf_owner (p, copy->param->grad);
+  const uint32_t kept[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
+                                             [WEFT_STATE_MASTER] = slice->master,
+                                             [WEFT_STATE_EXP_AVG] = slice->m,
+                                             [WEFT_STATE_EXP_AVG_SQ] = slice->v,
+                                             [WEFT_STATE_GRAD] = slice->grad };
+  uint32_t buf = is_weight (state, kind) ? slice->weight : kept[kind];
+  uint64_t start = p->buf[buf].shard ? slice->flat : slice->first;
 
-  return (struct place){ piece->row, buf, p->buf[buf].dtype,
-                         copy->param->start + first - (view ? slice->flat : slice->first), n };
+  return (struct place){ piece->row, buf, p->buf[buf].dtype, copy->param->start + first - start,
+                         n };
+}
+
+/* Weights that ranks hold whole are views of a flat buffer on each of them. */
+static gboolean
+holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
+{
+  return is_weight (state, kind) && copy->param->weight != WEFT_NO_BUF;
 }
 
 /* Floats are read where they belong, others beside them and converted. */
@@ -353,9 +361,7 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     const struct piece *piece = &g_array_index (t->owners, struct piece, i);
     if (!clip_to_piece (piece, first, n, &begin, &count))
       continue;
-    struct place place = is_weight (state, kind) ? weight_place (copy, piece->row, begin, count)
-                                                 : slice_place (copy, piece, kind, begin, count);
-    fetch (state, place, out + (begin - first));
+    fetch (state, slice_place (state, copy, piece, kind, begin, count), out + (begin - first));
   }
 }
 
@@ -368,7 +374,7 @@ write_slices (weft_state *state, const struct copy *copy, enum weft_state_kind k
   for (uint32_t i = 0; i < copy->pieces->len; i++) {
     const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
     if (clip_to_piece (piece, first, n, &begin, &count))
-      store (state, slice_place (copy, piece, kind, begin, count), in + (begin - first));
+      store (state, slice_place (state, copy, piece, kind, begin, count), in + (begin - first));
   }
 }
 
@@ -381,7 +387,7 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   g_assert (first <= elements (t->copy[0].param) && n <= elements (t->copy[0].param) - first);
   for (uint32_t c = 0; c < t->n_copy; c++) {
     const struct copy *copy = &t->copy[c];
-    if (!is_weight (state, kind)) {
+    if (!holds_whole (state, copy, kind)) {
       write_slices (state, copy, kind, first, n, in);
       continue;
     }

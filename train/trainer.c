@@ -25,6 +25,7 @@ struct trainer {
   struct weft_progress progress;
   uint64_t saved;      /* the step that the newest checkpoint of `save` holds */
   uint32_t bad_in_row; /* steps without an update or a finite loss, up to now */
+  gboolean ruined;     /* the newest step updated from a loss that was not finite */
   double final_loss;
   weft_timeline *timeline; /* of the newest step */
   gboolean interrupted;
@@ -111,8 +112,9 @@ open_data (struct trainer *t, GError **error)
                           o->seed, o->shuffle, error))
     return FALSE;
   t->batch = g_new (int32_t, (gsize) batch_size (t) * (t->sampler.seq_length + 1));
-  say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequences to train on%s",
+  say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequence%s to train on%s",
        o->data, weft_tokens_format (t->tokens), weft_tokens_count (t->tokens), t->sampler.n_train,
+       t->sampler.n_train == 1 ? "" : "s",
        t->sampler.n_eval ? ", the others to evaluate" : "");
   return TRUE;
 }
@@ -260,6 +262,7 @@ static gboolean
 check_progress (struct trainer *t, const struct weft_metrics *m, GError **error)
 {
   t->bad_in_row = m->skipped || !isfinite (m->loss) ? t->bad_in_row + 1 : 0;
+  t->ruined = !m->skipped && !isfinite (m->loss);
   if (t->bad_in_row < WEFT_TRAINER_MOST_SKIPS)
     return TRUE;
   return weft_run_error (error,
@@ -333,6 +336,7 @@ is_due (const struct trainer *t, uint64_t interval)
   return interval && t->progress.step % interval == 0;
 }
 
+/* Weights that are not finite would push good checkpoints out of the folder. */
 static gboolean
 save (struct trainer *t, GError **error)
 {
@@ -340,6 +344,11 @@ save (struct trainer *t, GError **error)
 
   if (!o->save || t->saved == t->progress.step)
     return TRUE;
+  if (t->ruined) {
+    say (t, "not saved after step %" G_GUINT64_FORMAT ": the loss is %g, and so are weights",
+         t->progress.step, t->final_loss);
+    return TRUE;
+  }
   if (!weft_checkpoint_save (t->state, &t->plan->job, &t->progress, o->save, o->keep, error))
     return FALSE;
   t->saved = t->progress.step;

@@ -37,7 +37,10 @@ uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_
 
 /* ---------------------------------------------------------------------- the loop */
 
-/* Steps in a row without an update or a finite loss after which the loop gives up. */
+/* Steps in a row without an update or a finite loss after which the loop gives up.  A gradient that
+ * is not finite shows in its norm, and nothing is updated.  With clip_grad 0 nobody measures a norm:
+ * the update spoils weights and moments, every loss from then on is not finite, and no checkpoint is
+ * written over good ones. */
 #define WEFT_TRAINER_MOST_SKIPS 10
 
 struct weft_trainer_line {
