@@ -21,13 +21,14 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 /* Models that together hold every kernel, from small to as large as a processor trains. */
 #define NARROW                                                                                     \
   "hidden_size=64 num_attention_heads=4 num_query_groups=4 kv_channels=16 ffn_hidden_size=192 "    \
-  "seq_length=64 vocab_size=256 num_layers=2 "
+  "seq_length=64 max_position_embeddings=256 vocab_size=256 num_layers=2 "
 #define MIDDLE                                                                                     \
   "hidden_size=256 num_attention_heads=4 num_query_groups=4 kv_channels=64 ffn_hidden_size=1024 "  \
-  "seq_length=128 vocab_size=1024 num_layers=2 "
+  "seq_length=128 max_position_embeddings=256 vocab_size=1024 num_layers=2 "
 #define WIDE                                                                                       \
   "hidden_size=768 num_attention_heads=12 num_query_groups=12 kv_channels=64 "                     \
-  "ffn_hidden_size=3072 seq_length=256 vocab_size=4096 num_layers=2 "
+  "ffn_hidden_size=3072 seq_length=256 max_position_embeddings=256 vocab_size=4096 "               \
+  "num_layers=2 "
 #define GPT "model=gpt2-nano qk_layernorm=false activation=gelu "
 #define RELU2 "model=gpt2-nano qk_layernorm=false activation=squared_relu "
 #define LLAMA "model=llama-nano qk_layernorm=true activation=swiglu num_query_groups=2 "
@@ -90,6 +91,14 @@ measure_job (weft_measure *m, const weft_plan *plan, GError **error)
   return plan->mesh.n_ranks == 1 || weft_measure_links (m, plan, error);
 }
 
+static void
+say_model (const struct weft_job *job)
+{
+  fprintf (stderr, "weft: %s, width %d, %s, ranks: %u\n",
+           weft_activation_words[job->model.activation], (int) job->model.hidden_size,
+           weft_precision_words[job->train.precision], job->cluster.n_gpus);
+}
+
 /* Steps of every model of the grid on so many ranks. */
 static gboolean
 measure_models (weft_measure *m, const weft_cli_input *input, uint32_t ranks, GError **error)
@@ -103,7 +112,7 @@ measure_models (weft_measure *m, const weft_cli_input *input, uint32_t ranks, GE
       g_autoptr (weft_plan) plan = make_plan (input, error);
       if (!plan)
         return FALSE;
-      fprintf (stderr, "weft: %s %s\n", grid[i], size);
+      say_model (&plan->job);
       if (!weft_measure_steps (m, plan, GRID_STEPS, GRID_SECONDS, error) ||
           (ranks > 1 && !weft_measure_links (m, plan, error)))
         return FALSE;
@@ -252,7 +261,7 @@ weft_cli_measure (int argc, char **argv)
         "one.\n"
         "Without a model it measures small models of every kind, in fp32 and bf16, on one rank "
         "and\n"
-        "on --gpus of them [2]: that takes minutes, and predicts any model less exactly.\n"
+        "on --gpus of them [2]: that takes a minute or two, and predicts any model less exactly.\n"
         "The machine should have nothing else to do.",
     .examples = examples,
     .flags = flags,
