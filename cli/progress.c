@@ -159,7 +159,7 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   part[NORM] =
       isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("norm %-6.3g", line->grad_norm);
   part[RATE] = g_strdup_printf ("lr %.1e", line->lr);
-  part[SPEED] = g_strdup_printf ("%13s", speed);
+  part[SPEED] = g_strdup_printf ("%14s", speed);
   part[LEFT] = g_strdup_printf ("eta %s", left);
   part[SKIPPED] = g_strdup (line->skipped ? "skipped: not finite" : "");
   g_autofree char *text = fit_parts (p, part);

@@ -79,8 +79,6 @@ gboolean weft_job_check (const struct weft_job *job, GError **error);
 /* Fills what follows from other settings: when a job is built, and for each planner candidate. */
 void weft_job_derive (struct weft_job *job);
 
-/* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of
- * one rank: what remains of the GPUs and of the global batch.  Valid after the rules passed. */
 /* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
 
@@ -89,6 +87,8 @@ int weft_job_sharding (const struct weft_job *job);
  * microbatch do: canonical sums are then taken over blocks (fold.h). */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
+/* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of
+ * one rank: what remains of the GPUs and of the global batch.  Valid after the rules passed. */
 int64_t weft_job_dp (const struct weft_job *job);
 int64_t weft_job_microbatches (const struct weft_job *job);
 
