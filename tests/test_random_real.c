@@ -13,8 +13,8 @@
 
 #define JOBS 200
 #define MOST_RANKS 12
-#define MOST_PARAMETERS 600000
-#define MOST_TOKENS 6000
+#define MOST_PARAMETERS 200000
+#define MOST_TOKENS 2500
 
 /* Clusters do not matter to numbers: all jobs run on this machine. */
 static char *
