@@ -148,6 +148,23 @@ resuming_anywhere_is_never_having_stopped (void **folder)
         resume_everywhere (*folder, models[m], precisions[p]);
 }
 
+/* In fast order another strategy rounds differently, and the same one does not. */
+static void
+in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
+{
+  for (unsigned i = 0; i < N; i++) {
+    g_autofree char *words = g_strconcat (strategies[i], " reduction_order=fast", NULL);
+    g_autofree char *name = g_strdup_printf ("fast-%u", i);
+    g_autofree char *dir = g_build_filename (*folder, name, NULL);
+    g_autoptr (real_job) job = open_job (models[0], precisions[1], words);
+    g_autoptr (real_job) other = open_job (models[0], precisions[1], words);
+    struct left whole, resumed;
+    run_whole (job, dir, &whole);
+    run_resumed (other, dir, &resumed);
+    assert_same_run (&resumed, &whole, words);
+  }
+}
+
 /* Kinds that come from where they are kept, whoever else has old ones. */
 static void
 saving_right_after_a_lazy_step_saves_what_the_owners_have (void **folder)
@@ -185,6 +202,7 @@ main (void)
   cmocka_unit_test_setup_teardown (name, weft_test_folder_make, weft_test_folder_remove)
   const struct CMUnitTest tests[] = {
     TEST (resuming_anywhere_is_never_having_stopped),
+    TEST (in_fast_order_a_run_goes_on_under_its_own_strategy),
     TEST (saving_right_after_a_lazy_step_saves_what_the_owners_have),
   };
   return cmocka_run_group_tests_name ("resume", tests, NULL, NULL);
