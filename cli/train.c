@@ -318,8 +318,8 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
   }
   g_string_append_printf (text, " a rank%s\n", plan->n_roles > 1 ? " of each stage" : "");
   g_string_append_printf (text,
-                          "learning rate %g after %" G_GUINT64_FORMAT
-                          " steps, down to %g at step %" G_GUINT64_FORMAT "\n",
+                          "learning rate %.3g after %" G_GUINT64_FORMAT
+                          " steps, down to %.3g at step %" G_GUINT64_FORMAT "\n",
                           o->lr, o->warmup, o->min_lr, o->decay_steps);
   g_auto (GStrv) lines = g_strsplit (g_strchomp (text->str), "\n", -1);
   for (unsigned i = 0; lines[i]; i++)

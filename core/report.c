@@ -147,7 +147,9 @@ fill_overlap (weft_report *r)
 
   add_rows (r);
   o->overlap_fraction = ratio (o->communication_s - o->exposed_communication_s, o->communication_s);
-  o->bubble_s = fmax (0, r->timeline->seconds - o->compute_s - o->exposed_communication_s);
+  double idle = r->timeline->seconds - o->compute_s - o->exposed_communication_s;
+  /* What a sum of so many durations loses to rounding is no idle time. */
+  o->bubble_s = idle > 1e-12 * r->timeline->seconds ? idle : 0;
   o->bubble_fraction = ratio (o->bubble_s, r->timeline->seconds);
 }
 
