@@ -228,6 +228,21 @@ print_help (void)
   return 0;
 }
 
+/* Knobs are the settings of [strategy]; somebody may ask for one of another section. */
+static gboolean
+unknown_knob (const char *name, GError **error)
+{
+  const char *section, *key;
+  gboolean boolean;
+
+  if (!weft_job_flag (name, &section, &key, &boolean))
+    return weft_table_unknown (table, name, error);
+  int row = weft_table_find (&weft_train_table, key);
+  const char *doc = row < 0 ? NULL : weft_train_table.field[row].doc;
+  return weft_bad_input (error, "unknown knob \"%s\"; it is a setting of section [%s]%s%s", name,
+                         section, doc ? ": " : "", doc ? doc : "");
+}
+
 int
 weft_cli_knobs (int argc, char **argv)
 {
@@ -245,7 +260,7 @@ weft_cli_knobs (int argc, char **argv)
   }
   int row = ask.name ? weft_table_find (table, ask.name) : -1;
   if (ask.name && row < 0) {
-    weft_table_unknown (table, ask.name, &error);
+    unknown_knob (ask.name, &error);
     return weft_cli_fail (error);
   }
   if (ask.json)
