@@ -239,6 +239,8 @@ weft_cli_progress_done (const struct weft_cli_progress *p, const struct weft_tra
 struct weft_trainer_sink
 weft_cli_progress_start (struct weft_cli_progress *p, gboolean json)
 {
-  *p = (struct weft_cli_progress){ .json = json, .terminal = !json && isatty (STDOUT_FILENO) };
+  gboolean erases = isatty (STDOUT_FILENO) && g_strcmp0 (g_getenv ("TERM"), "dumb") != 0;
+
+  *p = (struct weft_cli_progress){ .json = json, .terminal = !json && erases };
   return (struct weft_trainer_sink){ print_line, print_message, p };
 }

@@ -100,6 +100,9 @@ check_output (const char *flag, const char *path, gboolean is_folder, GError **e
 {
   g_autofree char *at = is_folder ? g_strdup (path) : g_path_get_dirname (path);
 
+  if (!*path)
+    return weft_bad_input (error, "--%s: found nothing, wanted a %s", flag,
+                           is_folder ? "folder" : "file");
   while (is_folder && !g_file_test (at, G_FILE_TEST_EXISTS)) {
     char *above = g_path_get_dirname (at);
     g_free (at);

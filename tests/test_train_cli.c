@@ -385,6 +385,7 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { NANO "--save-interval 5", "without --save DIR" },
     { NANO "--save README.md", "README.md is no folder" },
     { NANO "--save README.md/below/it", "README.md is no folder" },
+    { NANO "--trace=", "--trace: found nothing, wanted a file" },
     { NANO "--trace nowhere/step.json", "nowhere is no folder" },
     { NANO "--timeline nowhere/step.json", "nowhere is no folder" },
     { NANO "--export-safetensors docs", "which is a folder" },
