@@ -33,6 +33,8 @@ static const char *const strategies[] = {
   LAZY "gpus=4",
   LAZY "gpus=4 pipeline_model_parallel_size=2",
   "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
+  "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
 };
 static const char *const orders[] = { "canonical", "fast" };
 

@@ -18,6 +18,8 @@ static const char *const strategies[] = {
   "gpus=4 use_distributed_optimizer=true",
   "gpus=4 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
   "overlap_param_gather=true bucket_size=700",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
+  "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
 };
 
 static real_job *

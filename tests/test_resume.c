@@ -38,6 +38,8 @@ static const char *const strategies[] = {
   "gpus=4 pipeline_model_parallel_size=4",
   SHARDED "gpus=4 pipeline_model_parallel_size=2",
   LAZY "gpus=4 pipeline_model_parallel_size=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
+  "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
 };
 enum { N = G_N_ELEMENTS (strategies) };
 

@@ -29,6 +29,8 @@ static const char *const strategies[] = {
   "gpus=4 use_distributed_optimizer=true",
   LAZY "gpus=8",
   LAZY "gpus=8 pipeline_model_parallel_size=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
+  "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
 };
 static const char *const orders[] = { "canonical", "fast" };
 
