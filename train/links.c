@@ -48,20 +48,26 @@ bytes_of (const struct link *l)
   return (uint64_t) weft_op_info[l->kind].bytes (&l->shape);
 }
 
+/* Exact sums have a buffer of their own, which stays zero: they grow with every op, and integers
+ * may not overflow. */
 static uint32_t
-make_buffer (weft_builder *b, const GArray *links)
+make_buffer (weft_builder *b, const GArray *links, gboolean exact)
 {
-  struct weft_buf row = { .base = WEFT_NO_BUF,
-                          .name = weft_build_name (b, "data"),
+  struct weft_buf row = { .bytes = sizeof (int64_t),
+                          .base = WEFT_NO_BUF,
+                          .name = weft_build_name (b, exact ? "words" : "data"),
                           .layer = WEFT_NO_LAYER,
                           .micro = WEFT_NO_MICRO,
                           .kind = WEFT_BUF_COMMUNICATION,
                           .pool = WEFT_POOL_DEVICE,
-                          .dtype = WEFT_FP32,
+                          .dtype = exact ? WEFT_INT64 : WEFT_FP32,
                           .permanent = TRUE };
 
-  for (guint i = 0; i < links->len; i++)
-    row.bytes = MAX (row.bytes, bytes_of (&g_array_index (links, struct link, i)));
+  for (guint i = 0; i < links->len; i++) {
+    const struct link *l = &g_array_index (links, struct link, i);
+    if ((l->shape.dtype == WEFT_INT64) == exact)
+      row.bytes = MAX (row.bytes, bytes_of (l));
+  }
   return weft_build_buf (b, &row);
 }
 
@@ -93,12 +99,14 @@ static weft_program *
 build_role (uint32_t role, uint32_t n_roles, GArray *links)
 {
   g_autoptr (weft_builder) b = weft_builder_new (role, n_roles);
-  uint32_t data = make_buffer (b, links), last = WEFT_NO_OP;
+  const uint32_t data[] = { make_buffer (b, links, FALSE), make_buffer (b, links, TRUE) };
+  uint32_t last = WEFT_NO_OP;
 
   g_array_sort (links, compare_links);
   for (guint i = 0; i < links->len; i++) {
     const struct link *l = &g_array_index (links, struct link, i);
-    uint32_t view = weft_build_view (b, data, 0, bytes_of (l), "view");
+    uint32_t from = data[l->shape.dtype == WEFT_INT64];
+    uint32_t view = weft_build_view (b, from, 0, bytes_of (l), "view");
     weft_build_buf_at (b, view)->dtype = l->shape.dtype;
     for (uint32_t time = 0; time < WEFT_LINKS_TIMES; time++)
       emit (b, l, view, time, &last);
