@@ -80,9 +80,6 @@ int weft_cli_help (const struct weft_cli_page *page);
 /* The job that was read; its warnings go to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
 
-/* The same of a job that will really run here: fp32 on a processor unless somebody chose. */
-gboolean weft_cli_real_job (const weft_cli_input *input, struct weft_job *job, GError **error);
-
 /* Before anything is allocated: the memory of a rank as the topology has it, and that of this
  * machine, which all ranks share. */
 gboolean weft_cli_real_memory (const weft_plan *plan, GError **error);

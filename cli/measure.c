@@ -73,7 +73,7 @@ make_plan (const weft_cli_input *input, GError **error)
 {
   struct weft_job job;
 
-  if (!weft_cli_real_job (input, &job, error) || !check_machine (&job, error))
+  if (!weft_cli_job (input, &job, error) || !check_machine (&job, error))
     return NULL;
   job.cluster.f.cost_table = 0; /* what is measured anew does not hang on what was */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
@@ -126,7 +126,7 @@ measure_grid (weft_measure *m, const weft_cli_input *input, struct weft_job *job
 {
   add_words (input->settings, grid[0]);
   add_words (input->settings, "precision=fp32");
-  if (!weft_cli_real_job (input, job, error) || !check_machine (job, error))
+  if (!weft_cli_job (input, job, error) || !check_machine (job, error))
     return FALSE;
   uint32_t ranks = MAX (job->cluster.n_gpus, 2);
 

@@ -196,33 +196,6 @@ check_processes (const struct train_ask *ask, const struct weft_job *job, GError
 /* ------------------------------------------------------------------------- job */
 
 static gboolean
-is_cpu (const struct weft_job *job)
-{
-  return job->cluster.f.node_intra == WEFT_SHARED_MEMORY;
-}
-
-/* Processors have no bf16 arithmetic worth the name: it is emulated, slower and less exact. */
-static void
-choose_precision (struct weft_job *job)
-{
-  if (is_cpu (job) && !job->train_set[WEFT_TRAIN_precision] && !job->strategy.bf16 &&
-      !job->strategy.fp16)
-    job->train.precision = WEFT_FP32;
-}
-
-gboolean
-weft_cli_real_job (const weft_cli_input *input, struct weft_job *job, GError **error)
-{
-  if (!weft_job_assemble (input->settings, job, error))
-    return FALSE;
-  choose_precision (job);
-  if (!weft_job_check (job, error))
-    return FALSE;
-  weft_cli_warn (job);
-  return TRUE;
-}
-
-static gboolean
 refuse_bytes (double bytes, const char *who, double has, const char *where, GError **error)
 {
   g_autofree char *needed = weft_units_human (bytes, "B"), *there = weft_units_human (has, "B");
@@ -294,6 +267,12 @@ fill_options (struct train_ask *ask)
 }
 
 /* --------------------------------------------------------------------- running */
+
+static gboolean
+is_cpu (const struct weft_job *job)
+{
+  return job->cluster.f.node_intra == WEFT_SHARED_MEMORY;
+}
 
 static void
 print_header (const weft_plan *plan, const struct train_ask *ask)
@@ -367,7 +346,7 @@ run (const weft_cli_input *input, struct train_ask *ask)
   struct weft_job job;
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
-      !(ops = find_executor (ask->executor, &error)) || !weft_cli_real_job (input, &job, &error) ||
+      !(ops = find_executor (ask->executor, &error)) || !weft_cli_job (input, &job, &error) ||
       !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);

@@ -466,13 +466,25 @@ weft_job_build (const weft_settings *settings, struct weft_job *job, GError **er
   return weft_job_assemble (settings, job, error) && weft_job_check (job, error);
 }
 
+/* Processors have no bf16 arithmetic worth the name: it is emulated, slower and less exact. */
+static enum weft_dtype
+default_precision (const struct weft_job *job)
+{
+  gboolean cpu = job->cluster.f.node_intra == WEFT_SHARED_MEMORY;
+
+  return job->strategy.bf16   ? WEFT_BF16
+         : job->strategy.fp16 ? WEFT_FP16
+         : cpu                ? WEFT_FP32
+                              : WEFT_BF16;
+}
+
 void
 weft_job_derive (struct weft_job *job)
 {
   union weft_train *train = &job->train;
 
-  if (!job->train_set[WEFT_TRAIN_precision] && (job->strategy.bf16 || job->strategy.fp16))
-    train->precision = job->strategy.bf16 ? WEFT_BF16 : WEFT_FP16;
+  if (!job->train_set[WEFT_TRAIN_precision])
+    train->precision = default_precision (job);
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;

@@ -159,12 +159,14 @@ what_is_not_said_follows (void **state)
   assert_int_equal (job.train.global_batch_size, 8);
   assert_int_equal (weft_job_microbatches (&job), 1);
   assert_int_equal (job.train.reduction_order, WEFT_ORDER_CANONICAL);
+  assert_int_equal (job.train.precision, WEFT_FP32);
   assert_int_equal (job.model.ffn_hidden_size, 256);
   assert_int_equal (job.model.max_position_embeddings, 128);
   assert_false (job.train_set[WEFT_TRAIN_global_batch_size]);
   assert_true (job.knob_set[WEFT_KNOB_pipeline_model_parallel_size]);
   built (tiny, h100, &job);
   assert_int_equal (job.train.reduction_order, WEFT_ORDER_FAST);
+  assert_int_equal (job.train.precision, WEFT_BF16);
 }
 
 static void
