@@ -151,9 +151,6 @@ read_data (struct train_ask *ask, GError **error)
   if (!o->data)
     return weft_bad_input (error, "no data: give --data FILE (text, or tokens of nanoGPT, llm.c or "
                                   "Megatron)");
-  if (!g_file_test (o->data, G_FILE_TEST_IS_REGULAR))
-    return weft_bad_input (error, "--data: found \"%s\", which is no file, wanted one of tokens",
-                           o->data);
   if (is_given (ask, SAVE_INTERVAL) && !o->save)
     return weft_bad_input (error, "found --save-interval without --save DIR, wanted both");
   return TRUE;

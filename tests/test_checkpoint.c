@@ -496,6 +496,20 @@ a_manifest_with_a_hole_is_refused (void **dir)
 }
 
 static void
+a_save_that_cannot_say_what_is_latest_leaves_nothing_half_done (void **dir)
+{
+  struct paper_job j = paper_job_open (TIED_FP32, "gpus=1");
+  struct weft_progress progress = progress_at (1);
+  g_autoptr (GError) error = NULL;
+
+  put_text (*dir, "latest/it", "is a folder");
+  assert_false (weft_checkpoint_save (j.state, &j.plan->job, &progress, *dir, 0, &error));
+  assert_non_null (strstr (error->message, "latest"));
+  assert_list (*dir, "latest step-00000001");
+  paper_job_close (&j);
+}
+
+static void
 a_directory_without_a_complete_checkpoint_says_why (void **dir)
 {
   struct paper_job j = two_steps (*dir);
@@ -799,6 +813,7 @@ main (void)
     IN_A_DIR (a_newer_schema_is_refused),
     IN_A_DIR (a_manifest_that_is_cut_off_is_refused),
     IN_A_DIR (a_manifest_with_a_hole_is_refused),
+    IN_A_DIR (a_save_that_cannot_say_what_is_latest_leaves_nothing_half_done),
     IN_A_DIR (a_directory_without_a_complete_checkpoint_says_why),
     IN_A_DIR (another_model_is_refused),
     IN_A_DIR (a_save_killed_at_any_moment_leaves_a_complete_checkpoint),

@@ -685,6 +685,33 @@ a_new_run_among_checkpoints_of_another_is_told (void **state)
   run_free (r);
 }
 
+/* Two bytes a token: the one that is no token of the model is first read in step `step`. */
+static void
+spoil_tokens (struct run *r, unsigned step)
+{
+  uint16_t ids[40 * SEQUENCE + 1] = { 0 };
+  g_autofree char *path = g_strconcat (r->dir, "/tokens.bin", NULL);
+
+  ids[((step - 1) * (uint64_t) r->plan->job.train.global_batch_size + 1) * SEQUENCE - 1] = 60000;
+  assert_true (g_file_set_contents (path, (const char *) ids, sizeof ids, NULL));
+  g_free (r->data);
+  r->data = g_steal_pointer (&path);
+  r->options.data = r->data;
+}
+
+static void
+tokens_that_cannot_be_read_lose_no_step (void **state)
+{
+  struct run *r = run_new ("gpus=1");
+
+  (void) state;
+  spoil_tokens (r, 4);
+  r->options.save = r->save;
+  play_badly (r, "is 60000, wanted below");
+  assert_saved (r, "3");
+  run_free (r);
+}
+
 static void
 weights_have_one_source (void **state)
 {
@@ -870,6 +897,7 @@ main (void)
     cmocka_unit_test (the_seed_is_that_of_the_checkpoint),
     cmocka_unit_test (other_data_is_allowed_and_told),
     cmocka_unit_test (a_new_run_among_checkpoints_of_another_is_told),
+    cmocka_unit_test (tokens_that_cannot_be_read_lose_no_step),
     cmocka_unit_test (weights_have_one_source),
     cmocka_unit_test (gradients_are_written_after_the_first_step),
     cmocka_unit_test (a_signal_ends_the_run_after_its_step),

@@ -217,9 +217,11 @@ write_latest (const struct save *s, GError **error)
   g_autofree char *path = g_build_filename (s->dir, "latest", NULL);
   g_autofree char *temporary = g_build_filename (s->dir, ".latest.tmp", NULL);
 
-  if (!weft_write_synced (temporary, line, error))
-    return FALSE;
-  return rename (temporary, path) == 0 || weft_failed_path (path, error);
+  if (weft_write_synced (temporary, line, error) &&
+      (rename (temporary, path) == 0 || weft_failed_path (path, error)))
+    return TRUE;
+  unlink (temporary);
+  return FALSE;
 }
 
 static gboolean

@@ -44,7 +44,9 @@ trainer_clear (struct trainer *t)
 typedef struct trainer trainer;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (trainer, trainer_clear)
 
-static void G_GNUC_PRINTF (2, 3) say (const struct trainer *t, const char *format, ...)
+G_GNUC_PRINTF (2, 3)
+static void
+say (const struct trainer *t, const char *format, ...)
 {
   va_list args;
 
@@ -114,8 +116,7 @@ open_data (struct trainer *t, GError **error)
   t->batch = g_new (int32_t, (gsize) batch_size (t) * (t->sampler.seq_length + 1));
   say (t, "%s: %s, %" G_GUINT64_FORMAT " tokens, %" G_GUINT64_FORMAT " sequence%s to train on%s",
        o->data, weft_tokens_format (t->tokens), weft_tokens_count (t->tokens), t->sampler.n_train,
-       t->sampler.n_train == 1 ? "" : "s",
-       t->sampler.n_eval ? ", the others to evaluate" : "");
+       t->sampler.n_train == 1 ? "" : "s", t->sampler.n_eval ? ", the others to evaluate" : "");
   return TRUE;
 }
 
@@ -213,6 +214,38 @@ fill_weights (struct trainer *t, GError **error)
   return !t->options->init_safetensors || import (t, error);
 }
 
+/* ---------------------------------------------------------------------- saving */
+
+/* Weights that are not finite would push good checkpoints out of the folder. */
+static gboolean
+save (struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+
+  if (!o->save || t->saved == t->progress.step)
+    return TRUE;
+  if (t->ruined) {
+    say (t, "not saved after step %" G_GUINT64_FORMAT ": the loss is %g, and so are weights",
+         t->progress.step, t->final_loss);
+    return TRUE;
+  }
+  if (!weft_checkpoint_save (t->state, &t->plan->job, &t->progress, o->save, o->keep, error))
+    return FALSE;
+  t->saved = t->progress.step;
+  return TRUE;
+}
+
+/* Tokens that cannot be read end the run, but not what it has learned.  Always FALSE. */
+static gboolean
+keep_learned (struct trainer *t)
+{
+  g_autoptr (GError) unsaved = NULL;
+
+  if (t->progress.step > 0 && !save (t, &unsaved))
+    say (t, "not saved after step %" G_GUINT64_FORMAT ": %s", t->progress.step, unsaved->message);
+  return FALSE;
+}
+
 /* ----------------------------------------------------------------------- steps */
 
 /* The head is on the last stage, whose ranks all know the loss and the norm. */
@@ -276,7 +309,7 @@ static gboolean
 run_step (struct trainer *t, GError **error)
 {
   if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
-    return FALSE;
+    return keep_learned (t);
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
   t->control.forward_only = FALSE;
@@ -298,7 +331,7 @@ static gboolean
 evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
 {
   if (!weft_sampler_eval (&t->sampler, batch * batch_size (t), batch_size (t), t->batch, error))
-    return FALSE;
+    return keep_learned (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   if (!timeline)
     return FALSE;
@@ -336,27 +369,8 @@ is_due (const struct trainer *t, uint64_t interval)
   return interval && t->progress.step % interval == 0;
 }
 
-/* Weights that are not finite would push good checkpoints out of the folder. */
 static gboolean
-save (struct trainer *t, GError **error)
-{
-  const struct weft_trainer_options *o = t->options;
-
-  if (!o->save || t->saved == t->progress.step)
-    return TRUE;
-  if (t->ruined) {
-    say (t, "not saved after step %" G_GUINT64_FORMAT ": the loss is %g, and so are weights",
-         t->progress.step, t->final_loss);
-    return TRUE;
-  }
-  if (!weft_checkpoint_save (t->state, &t->plan->job, &t->progress, o->save, o->keep, error))
-    return FALSE;
-  t->saved = t->progress.step;
-  return TRUE;
-}
-
-static gboolean export(struct trainer *t, enum weft_state_kind kind, const char *path,
-                       GError **error)
+write_tensors (struct trainer *t, enum weft_state_kind kind, const char *path, GError **error)
 {
   return !path || weft_hf_export (t->state, &t->plan->job.model, kind, path, error);
 }
@@ -368,7 +382,7 @@ after_step (struct trainer *t, gboolean first, GError **error)
   const struct weft_trainer_options *o = t->options;
   gboolean last = t->progress.step == o->steps;
 
-  if (first && !export(t, WEFT_STATE_GRAD, o->dump_gradients, error))
+  if (first && !write_tensors (t, WEFT_STATE_GRAD, o->dump_gradients, error))
     return FALSE;
   if (o->eval_batches && o->eval_interval && (last || is_due (t, o->eval_interval)) &&
       !evaluate (t, error))
@@ -406,7 +420,7 @@ finish (struct trainer *t, GError **error)
          o->save ? "; --load goes on from " : ", and nothing was saved", o->save ? o->save : "");
     return TRUE;
   }
-  return export(t, WEFT_STATE_WEIGHT, o->export_safetensors, error);
+  return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, error);
 }
 
 /* ---------------------------------------------------------------------- result */

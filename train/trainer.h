@@ -68,7 +68,8 @@ struct weft_trainer_sink {
 };
 
 /* Blocks SIGTERM and SIGINT in this thread (and those the executor starts) while it runs, and looks
- * for them between steps.  With --load the seed and the place in the data are the checkpoint's. */
+ * for them between steps.  With --load the seed and the place in the data are the checkpoint's.
+ * Tokens that cannot be read end the run with an error, after a checkpoint of the steps before. */
 gboolean weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                            const struct weft_trainer_options *options,
                            const struct weft_trainer_sink *sink,
