@@ -18,9 +18,9 @@
 
 #define OUTER 128
 #define INNER 64
-#define WIDTH                                                                                      \
-  256 /* columns of a head at a time; a wider one makes its scores once for each piece */
 #define UNIT WEFT_TILE_COLUMNS
+/* Columns of a head at a time; a wider one makes its scores once for each piece. */
+#define WIDTH 256
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");

@@ -41,7 +41,7 @@ struct stack {
 };
 
 static struct stack
-stack_new (const struct weft_sums *c, uint64_t terms)
+stack_new (const struct weft_gemm_result *c, uint64_t terms)
 {
   struct stack s = { .entry = weft_scratch () + A_ROOM + B_ROOM, .leaves = 1 };
 
@@ -67,7 +67,7 @@ push_leaf (struct stack *s, uint32_t i, enum weft_dtype dtype)
 
 /* n <= WEFT_STRETCH sums of one row of the result. */
 static void
-finish_row (const struct weft_sums *c, uint64_t row, uint64_t column, uint64_t n, float *sum)
+finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uint64_t n, float *sum)
 {
   uint64_t at = row * c->row + column;
   float room[WEFT_STRETCH];
@@ -189,7 +189,7 @@ sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, f
 }
 
 void
-weft_gemm_sums (const struct weft_factor *x, const struct weft_sums *c, uint64_t first,
+weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c, uint64_t first,
                 uint64_t last, uint64_t terms)
 {
   g_assert (x->along == 1);

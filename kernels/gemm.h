@@ -18,7 +18,7 @@ struct weft_factor {
 };
 
 /* What is done with sums and where they go: rows of an array, or one row. */
-struct weft_sums {
+struct weft_gemm_result {
   void *data;
   uint64_t row; /* elements from one row to the next */
   enum weft_dtype dtype;
@@ -35,7 +35,7 @@ struct weft_sums {
 /* c(i, j) = sum over t of a(i, t) b(j, t), for rows [first, last) and all columns. */
 struct weft_gemm {
   struct weft_factor a, b;
-  struct weft_sums c;
+  struct weft_gemm_result c;
   uint64_t first, last, columns, terms;
   const struct weft_tile *tile; /* NULL: the quickest of this machine */
 };
@@ -43,7 +43,7 @@ struct weft_gemm {
 void weft_gemm (const struct weft_gemm *g);
 
 /* c(0, j) = sum over t of x(j, t): no products, otherwise the same, for columns [first, last). */
-void weft_gemm_sums (const struct weft_factor *x, const struct weft_sums *c, uint64_t first,
+void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c, uint64_t first,
                      uint64_t last, uint64_t terms);
 
 /* ------------------------------------------------------------------------- small pieces */

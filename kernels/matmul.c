@@ -26,10 +26,10 @@ by_columns (const struct weft_operand *o, uint64_t columns)
   return (struct weft_factor){ o->data, 1, columns, o->dtype };
 }
 
-static struct weft_sums
-sums_into (const struct weft_operand *o, uint64_t columns)
+static struct weft_gemm_result
+result_in (const struct weft_operand *o, uint64_t columns)
 {
-  return (struct weft_sums){
+  return (struct weft_gemm_result){
     .data = o->data, .row = columns, .dtype = o->dtype, .accumulate = o->accumulate
   };
 }
@@ -44,7 +44,7 @@ weft_cpu_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   struct weft_gemm g = {
     .a = by_rows (&k->operand[X], dim[K]),
     .b = by_rows (&k->operand[W], dim[K]),
-    .c = sums_into (&k->operand[Y], dim[N]),
+    .c = result_in (&k->operand[Y], dim[N]),
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[N],
@@ -93,7 +93,7 @@ weft_cpu_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
   const struct weft_gemm g = {
     .a = by_rows (&k->operand[DGRAD_DY], dim[N]),
     .b = by_columns (&k->operand[DGRAD_W], dim[K]),
-    .c = sums_into (&k->operand[DGRAD_DX], dim[K]),
+    .c = result_in (&k->operand[DGRAD_DX], dim[K]),
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[K],
@@ -141,7 +141,7 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
   struct weft_gemm g = {
     .a = by_columns (&k->operand[WGRAD_DY], dim[N]),
     .b = by_columns (&k->operand[WGRAD_X], dim[K]),
-    .c = sums_into (&k->operand[WGRAD_DW], dim[K]),
+    .c = result_in (&k->operand[WGRAD_DW], dim[K]),
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[K],
@@ -152,7 +152,7 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
   weft_gemm (&g);
   if (!k->operand[WGRAD_DB].data)
     return;
-  struct weft_sums db = sums_into (&k->operand[WGRAD_DB], dim[N]);
+  struct weft_gemm_result db = result_in (&k->operand[WGRAD_DB], dim[N]);
   db.leaf = leaf;
   weft_gemm_sums (&g.a, &db, g.first, g.last, g.terms);
 }
