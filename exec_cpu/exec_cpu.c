@@ -112,6 +112,7 @@ open_channels (struct cpu_machine *m)
       uint32_t peer = d ? i - stage : i + stage;
       if (d ? i < stage : peer >= m->n)
         continue;
+      m->channel[2 * i + d].to = peer;
       m->rank[i].out[d] = &m->channel[2 * i + d];
       m->rank[i].in[d] = &m->channel[2 * peer + !d];
     }

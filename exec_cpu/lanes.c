@@ -227,7 +227,6 @@ cpu_rank_main (void *data)
     pthread_mutex_lock (&m->lock);
     if (m->stuck)
       continue;
-    r->done = TRUE;
     m->n_done++;
     m->n_awake--;
     notice_end (m);

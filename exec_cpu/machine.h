@@ -50,6 +50,7 @@ struct cpu_comm {
 /* From one rank to the next stage or the one before: the k-th send meets the k-th receive. */
 struct cpu_channel {
   atomic_uint_fast64_t posted, taken;
+  uint32_t to;      /* the row that receives */
   const void *data; /* of send `posted`, and when it was */
   double sent;
   double begin;     /* when both sides of the newest transfer were there */
@@ -60,7 +61,7 @@ struct cpu_channel {
 struct cpu_lane {
   uint32_t issued, cursor; /* ops enqueued and ended, as places on the lane */
   gboolean posted;         /* the head is a meeting under way */
-  uint32_t round;          /* of a collective */
+  uint32_t round;          /* of a collective; of transfers, a bit for each that is over */
   double arrived;          /* when transfers under way were posted */
 };
 
@@ -89,7 +90,7 @@ struct cpu_rank {
   struct cpu_team *team; /* NULL: kernels run on this thread alone */
   pthread_cond_t wake;
   uint64_t signals; /* under the machine's lock, as all that follows */
-  gboolean asleep, done;
+  gboolean asleep;
 };
 
 struct cpu_machine {
@@ -134,27 +135,33 @@ cpu_use (const struct cpu_rank *r, uint32_t op, uint32_t operand)
   return &r->p->uses[r->p->op[op].uses + operand];
 }
 
-/* arena.c */
+/* arena.c: the buffers of a program at their planned places.  cpu_arena_close() accepts what
+ * cpu_arena_open() left half open. */
 gboolean cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **error);
 void cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory);
-void cpu_arena_start (struct cpu_rank *r);
+void cpu_arena_start (struct cpu_rank *r);                /* before a step */
 void cpu_arena_touch (struct cpu_rank *r, uint32_t op);   /* before an op: buffers are born */
 void cpu_arena_release (struct cpu_rank *r, uint32_t op); /* after it: and die */
 uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);
 
-/* launch.c */
+/* launch.c: runs an op that needs no other rank; and refuses a program with ops that nobody here
+ * can compute. */
 void cpu_launch (struct cpu_rank *r, uint32_t op);
 gboolean cpu_launch_can (const weft_program *p, GError **error);
 
-/* meet.c: TRUE when something happened. */
+/* meet.c: does what can be done of the lane's head, a collective or a group of transfers, without
+ * waiting; TRUE when something happened.  The op ends (cpu_end_op) once all its units are done. */
 gboolean cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op);
 gboolean cpu_meet_transfers (struct cpu_rank *r, enum weft_lane lane);
 void cpu_moves_free (struct cpu_moves *moves);
 
-/* lanes.c */
-gboolean cpu_skips (const struct cpu_rank *r, uint32_t op);
+/* lanes.c.  Whoever changes what another rank may be waiting for wakes it afterwards; times are
+ * seconds since the step began. */
+gboolean cpu_skips (const struct cpu_rank *r, uint32_t op); /* in an evaluation */
 void cpu_end_op (struct cpu_rank *r, uint32_t op, double begin, double end);
 void cpu_wake (struct cpu_machine *m, const struct weft_group *group);
 void cpu_wake_rank (struct cpu_machine *m, uint32_t row);
-void *cpu_rank_main (void *rank);
+void *cpu_rank_main (void *rank); /* the thread of a rank, until the machine closes */
+
+/* All ops that were issued, on all ranks.  After an error the machine can only be closed. */
 gboolean cpu_run_step (struct cpu_machine *m, GError **error);

@@ -261,12 +261,12 @@ direction_of (const struct cpu_rank *r, uint32_t op)
 static void
 post_send (struct cpu_rank *r, uint32_t op)
 {
-  uint32_t d = direction_of (r, op), stage = weft_mesh_stage_size (&r->m->base.plan->mesh);
+  uint32_t d = direction_of (r, op);
 
   r->out[d]->data = cpu_arena_at (r, cpu_use (r, op, 0)->buf);
   r->out[d]->sent = cpu_now (r->m);
   atomic_store (&r->out[d]->posted, ++r->sent[d]);
-  cpu_wake_rank (r->m, d ? r->row - stage : r->row + stage);
+  cpu_wake_rank (r->m, r->out[d]->to);
 }
 
 static void
@@ -283,7 +283,7 @@ post_group (struct cpu_rank *r, enum weft_lane lane, uint32_t first, uint32_t la
 static gboolean
 take (struct cpu_rank *r, uint32_t op, double *begin)
 {
-  uint32_t d = direction_of (r, op), stage = weft_mesh_stage_size (&r->m->base.plan->mesh);
+  uint32_t d = direction_of (r, op);
   struct cpu_channel *channel = r->in[d];
   const struct weft_use *use = cpu_use (r, op, 0);
 
@@ -292,7 +292,7 @@ take (struct cpu_rank *r, uint32_t op, double *begin)
   channel->begin = *begin = MAX (channel->sent, r->lane[r->p->op[op].lane].arrived);
   memcpy (cpu_arena_at (r, use->buf), channel->data, r->p->buf[use->buf].bytes);
   atomic_store (&channel->taken, ++r->received[d]);
-  cpu_wake_rank (r->m, d ? r->row - stage : r->row + stage);
+  cpu_wake_rank (r->m, r->out[d]->to); /* who sent it: channels come in pairs */
   return TRUE;
 }
 
@@ -314,14 +314,14 @@ is_over (struct cpu_rank *r, uint32_t op, double *begin)
   return TRUE;
 }
 
-/* `round` has a bit for each transfer of the group that is over. */
 gboolean
 cpu_meet_transfers (struct cpu_rank *r, enum weft_lane lane)
 {
   struct cpu_lane *l = &r->lane[lane];
   uint32_t first = l->cursor, last = weft_program_group_end (r->p, lane, first);
-  uint32_t all = last - first == 32 ? ~0u : (1u << (last - first)) - 1, before = l->round;
+  uint32_t all = (uint32_t) (((uint64_t) 1 << (last - first)) - 1), before = l->round;
 
+  g_assert (last - first <= 32);
   if (!l->posted) {
     post_group (r, lane, first, last);
     l->posted = TRUE;

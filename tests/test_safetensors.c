@@ -216,8 +216,8 @@ a_header_that_cannot_be_there_is_refused (void **state)
     assert_refused (path, "bytes, wanted at most 2");
   }
   g_unlink (path);
-  assert_refused (path, "a.safetensors: there is no such file");
-  assert_refused (((struct place *) *state)->folder, "found something that is not a file");
+  assert_refused (path, "a.safetensors: cannot be opened: No such file or directory");
+  assert_refused (((struct place *) *state)->folder, "found a directory, wanted a file");
 }
 
 /* Every prefix of a file is refused, and the file with a byte replaced is read or refused. */
@@ -350,7 +350,7 @@ an_index_that_leads_nowhere_is_refused (void **state)
       "weight_map: a: found \"../1.safetensors\", wanted the name of a file beside it" },
     { "{\"weight_map\":{\"a\":\"..\"}}", "found \"..\", wanted the name of a file beside it" },
     { "{\"weight_map\":{\"a\":\"\"}}", "found \"\", wanted the name of a file beside it" },
-    { "{\"weight_map\":{\"a\":\"3.safetensors\"}}", "3.safetensors: there is no such file" },
+    { "{\"weight_map\":{\"a\":\"3.safetensors\"}}", "3.safetensors: cannot be opened: No such file" },
     { "{\"weight_map\":{\"b\":\"1.safetensors\"}}",
       "weight_map: found no tensor b in 1.safetensors" },
     { "{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"1.safetensors\"}}",

@@ -544,11 +544,11 @@ what_is_no_file_is_refused (void **state)
   (void) state;
   assert_refused ("nowhere.bin", missing);
   assert_int_equal (g_mkdir ("folder.idx", 0700), 0);
-  assert_refused ("folder.idx", "folder.idx: found a directory, wanted a file of tokens");
-  assert_refused (".", ".: found a directory, wanted a file of tokens");
-  assert_refused ("/dev/null", "/dev/null: found a pipe or device, wanted a file of tokens");
+  assert_refused ("folder.idx", "folder.idx: found a directory, wanted a file");
+  assert_refused (".", ".: found a directory, wanted a file");
+  assert_refused ("/dev/null", "/dev/null: found a pipe or device, wanted a file");
   assert_int_equal (mkfifo ("pipe", 0600), 0);
-  assert_refused ("pipe", "pipe: found a pipe or device, wanted a file of tokens");
+  assert_refused ("pipe", "pipe: found a pipe or device, wanted a file");
 }
 
 static void

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/json_scan.h"
 #include "kernels/float.h"
+#include "train/mapped_file.h"
 #include <string.h>
 
 /* The limit of the reference reader (safetensors/src/tensor.rs). */
@@ -267,25 +268,10 @@ read_shard (struct shard *shard, GError **error)
   return read_header (shard, start + sizeof length, length, error);
 }
 
-static GMappedFile *
-map_file (const char *path, GError **error)
-{
-  g_autoptr (GError) found = NULL;
-  GMappedFile *map = NULL;
-
-  if (!g_file_test (path, G_FILE_TEST_EXISTS))
-    weft_bad_input (error, "%s: there is no such file", path);
-  else if (!g_file_test (path, G_FILE_TEST_IS_REGULAR))
-    weft_bad_input (error, "%s: found something that is not a file", path);
-  else if (!(map = g_mapped_file_new (path, FALSE, &found)))
-    weft_bad_input (error, "%s", found->message);
-  return map;
-}
-
 static struct shard *
 shard_open (const char *path, GError **error)
 {
-  GMappedFile *map = map_file (path, error);
+  GMappedFile *map = weft_map_file (path, error);
 
   if (!map)
     return NULL;
@@ -391,7 +377,7 @@ read_index (weft_safetensors *file, JsonNode *root, GError **error)
 static gboolean
 open_index (weft_safetensors *file, GError **error)
 {
-  g_autoptr (GMappedFile) map = map_file (file->path, error);
+  g_autoptr (GMappedFile) map = weft_map_file (file->path, error);
 
   if (!map)
     return FALSE;

@@ -2,7 +2,8 @@
  * u64 length of the header, the header as JSON, then the data; little-endian, row-major.
  *
  * Everything is checked when a file is opened: sizes, overlaps, holes, duplicate names, shapes
- * against offsets.  Errors name the file, the tensor, what was found and what was wanted. */
+ * against offsets.  Errors name the file, the tensor, what was found and what was wanted.  Files are
+ * mapped (mapped_file.h) and must keep their size while they are open. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>

@@ -9,14 +9,14 @@
 
 #define BLOCK 65536u
 
-/* FNV-1a of the name, mixed with the seed. */
+/* The hash of the name, mixed with the seed. */
 static uint64_t
 key_of (uint64_t seed, const char *name)
 {
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash = WEFT_HASH_BEGIN;
 
   for (; *name; name++)
-    hash = (hash ^ (unsigned char) *name) * 0x100000001b3u;
+    hash = weft_hash_byte (hash, (uint8_t) *name);
   return weft_mix_bits (weft_mix (seed) ^ hash);
 }
 

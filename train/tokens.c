@@ -1,10 +1,8 @@
 #include "train/tokens_layout.h"
 #include "core/error.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "core/mix.h"
+#include "train/mapped_file.h"
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Ids that int32_t holds. */
 #define MOST_IDS ((int64_t) G_MAXINT32 + 1)
@@ -107,48 +105,6 @@ weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n)
   if (n && !continues (tokens, offset))
     g_array_append_val (tokens->run, run);
   tokens->count += n;
-}
-
-/* ------------------------------------------------------------------------ files */
-
-static gboolean
-is_regular (const char *path)
-{
-  return g_file_test (path, G_FILE_TEST_IS_REGULAR);
-}
-
-/* A pipe without a writer would block a plain open. */
-static int
-open_regular (const char *path, GError **error)
-{
-  int file = open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  struct stat status;
-
-  if (file < 0) {
-    weft_bad_input (error, "%s: cannot be opened: %s", path, g_strerror (errno));
-    return -1;
-  }
-  if (fstat (file, &status) == 0 && S_ISREG (status.st_mode))
-    return file;
-  weft_bad_input (error, "%s: found %s, wanted a file of tokens", path,
-                  S_ISDIR (status.st_mode) ? "a directory" : "a pipe or device");
-  close (file);
-  return -1;
-}
-
-GMappedFile *
-weft_tokens_map (const char *path, GError **error)
-{
-  g_autoptr (GError) cause = NULL;
-  int file = open_regular (path, error);
-
-  if (file < 0)
-    return NULL;
-  GMappedFile *map = g_mapped_file_new_from_fd (file, FALSE, &cause);
-  if (!map)
-    weft_bad_input (error, "%s: cannot be mapped into memory: %s", path, cause->message);
-  close (file);
-  return map;
 }
 
 /* ---------------------------------------------------------------------- formats */
@@ -285,6 +241,12 @@ take_file (weft_tokens *tokens, GError **error)
 
 /* ------------------------------------------------------------------------ stream */
 
+static gboolean
+is_regular (const char *path)
+{
+  return g_file_test (path, G_FILE_TEST_IS_REGULAR);
+}
+
 /* The index that the user may have meant: the path itself, or FILE.idx for FILE.bin or FILE, where
  * there is one.  Else NULL. */
 static char *
@@ -307,14 +269,14 @@ open_stream (weft_tokens *tokens, GError **error)
   g_autofree char *index_path = find_index (tokens->path);
 
   if (index_path) {
-    g_autoptr (GMappedFile) index = weft_tokens_map (index_path, error);
+    g_autoptr (GMappedFile) index = weft_map_file (index_path, error);
     if (!index)
       return FALSE;
     /* Beside a .bin file, an .idx file may be anything. */
     if (weft_tokens_is_index (index) || !g_str_has_suffix (tokens->path, ".bin"))
       return weft_tokens_take_index (tokens, index_path, index, error);
   }
-  tokens->file = weft_tokens_map (tokens->path, error);
+  tokens->file = weft_map_file (tokens->path, error);
   if (!tokens->file)
     return FALSE;
   if (weft_tokens_is_index (tokens->file))
@@ -369,12 +331,12 @@ weft_tokens_format (const weft_tokens *tokens)
   return tokens->format;
 }
 
-/* FNV-1a of 64 bits (Fowler, Noll and Vo; RFC 9923), a word at a time from its low byte. */
+/* From its low byte. */
 static uint64_t
 hash_word (uint64_t hash, uint64_t word)
 {
   for (int shift = 0; shift < 64; shift += 8)
-    hash = (hash ^ (word >> shift & 0xff)) * 0x100000001b3u;
+    hash = weft_hash_byte (hash, (uint8_t) (word >> shift));
   return hash;
 }
 
@@ -382,7 +344,7 @@ uint64_t
 weft_tokens_fingerprint (const weft_tokens *tokens)
 {
   const uint64_t most = 1000, count = tokens->count, n = MIN (count, most);
-  uint64_t hash = hash_word (0xcbf29ce484222325u, count);
+  uint64_t hash = hash_word (WEFT_HASH_BEGIN, count);
 
   for (uint64_t i = 0; i < n; i++) {
     uint64_t token = n < 2 ? 0 : (unsigned __int128) i * (count - 1) / (n - 1);

@@ -11,8 +11,8 @@
  *
  * The kind is found by content (magic numbers), then by name; what does not fit its kind, or has
  * no tokens, is refused: file, what was found, what was wanted.  Ids are checked against the
- * vocabulary when they are read; text wants one of at least 256 at once.  A file must keep its size
- * as long as it is open. */
+ * vocabulary when they are read; text wants one of at least 256 at once.  Files are mapped
+ * (mapped_file.h) and must keep their size while they are open. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>

@@ -42,9 +42,6 @@ unsigned weft_token_bytes (enum weft_token_type type);
 /* Tokens at the end of the stream; they lengthen its last run where they continue it. */
 void weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n);
 
-/* A regular file, mapped to be read; the error has its path. */
-GMappedFile *weft_tokens_map (const char *path, GError **error);
-
 /* tokens_megatron.c: whether the file begins as an index does; and what an index says, whose path
  * must end in .idx. */
 gboolean weft_tokens_is_index (GMappedFile *file);

@@ -3,6 +3,7 @@
  * each document its first sequence (i64); in multimodal sets, the mode of each sequence (i8). */
 #include "train/tokens_layout.h"
 #include "core/error.h"
+#include "train/mapped_file.h"
 #include <string.h>
 
 static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's own zero */
@@ -162,6 +163,6 @@ weft_tokens_take_index (weft_tokens *tokens, const char *path, GMappedFile *file
   tokens->format = "Megatron";
   if (!read_header (&index, file, &tokens->type, error))
     return FALSE;
-  tokens->file = weft_tokens_map (bin, error);
+  tokens->file = weft_map_file (bin, error);
   return tokens->file && append_sequences (tokens, &index, error);
 }
