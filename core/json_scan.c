@@ -215,3 +215,22 @@ weft_json_load (const char *json, gsize length, GError **error)
   weft_bad_input (error, "%s", twice->str);
   return NULL;
 }
+
+const char *
+weft_json_kind (JsonNode *node)
+{
+  if (!node)
+    return "nothing";
+  switch (json_node_get_node_type (node)) {
+  case JSON_NODE_OBJECT:
+    return "an object";
+  case JSON_NODE_ARRAY:
+    return "an array";
+  case JSON_NODE_NULL:
+    return "null";
+  case JSON_NODE_VALUE:
+    break;
+  }
+  GType type = json_node_get_value_type (node);
+  return type == G_TYPE_STRING ? "a string" : type == G_TYPE_BOOLEAN ? "true or false" : "a number";
+}

@@ -12,3 +12,6 @@ gboolean weft_json_scan (const char *json, gsize length, GError **error);
 /* Scans, then parses; refuses an object with the same key twice.  The parser owns the root, which
  * may be NULL.  Errors as above.  Caller unrefs. */
 JsonParser *weft_json_load (const char *json, gsize length, GError **error);
+
+/* What a message says was found: "an array", "a number"; "nothing" for NULL. */
+const char *weft_json_kind (JsonNode *node);

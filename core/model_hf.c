@@ -67,23 +67,6 @@ struct key {
   enum weft_model_field field; /* for take_field */
 };
 
-static const char *
-kind_of (JsonNode *node)
-{
-  switch (json_node_get_node_type (node)) {
-  case JSON_NODE_OBJECT:
-    return "an object";
-  case JSON_NODE_ARRAY:
-    return "an array";
-  case JSON_NODE_NULL:
-    return "null";
-  case JSON_NODE_VALUE:
-    break;
-  }
-  GType type = json_node_get_value_type (node);
-  return type == G_TYPE_STRING ? "a string" : type == G_TYPE_BOOLEAN ? "true or false" : "a number";
-}
-
 /* The value as the field's own parser reads it, NULL when it is of another kind.  Caller frees. */
 static char *
 value_text (JsonNode *node, enum weft_type type)
@@ -107,7 +90,7 @@ value_text (JsonNode *node, enum weft_type type)
 static gboolean
 wrong_kind (const char *key, JsonNode *node, const char *wanted, GError **error)
 {
-  return weft_bad_input (error, "%s: found %s, wanted %s", key, kind_of (node), wanted);
+  return weft_bad_input (error, "%s: found %s, wanted %s", key, weft_json_kind (node), wanted);
 }
 
 /* Reads a node as `field` under the name `key`. */
@@ -803,7 +786,7 @@ read_text (const char *json, gsize length, union weft_model *model, GPtrArray *u
   JsonNode *root = json_parser_get_root (parser);
   if (!root || !JSON_NODE_HOLDS_OBJECT (root))
     return weft_bad_input (error, " found %s at the top, wanted an object",
-                           root ? kind_of (root) : "nothing");
+                           weft_json_kind (root));
   if (read_root (json_node_get_object (root), model, unknown, error))
     return TRUE;
   g_prefix_error (error, " ");

@@ -8,15 +8,15 @@ weft_test_folder_make (void **state)
   return *state ? 0 : -1;
 }
 
-static void
-remove_tree (const char *path)
+void
+weft_test_remove (const char *path)
 {
   g_autoptr (GDir) dir = g_dir_open (path, 0, NULL);
   const char *name;
 
   while (dir && (name = g_dir_read_name (dir))) {
     g_autofree char *inner = g_build_filename (path, name, NULL);
-    remove_tree (inner);
+    weft_test_remove (inner);
   }
   g_remove (path);
 }
@@ -24,7 +24,7 @@ remove_tree (const char *path)
 int
 weft_test_folder_remove (void **state)
 {
-  remove_tree (*state);
+  weft_test_remove (*state);
   g_free (*state);
   return 0;
 }

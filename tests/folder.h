@@ -4,3 +4,6 @@
 
 int weft_test_folder_make (void **state);
 int weft_test_folder_remove (void **state);
+
+/* A file, or a folder with all that is in it. */
+void weft_test_remove (const char *path);

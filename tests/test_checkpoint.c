@@ -2,6 +2,7 @@
  * half written is ever taken for one. */
 #include "kernels/float.h"
 #include "paper_exec.h"
+#include "tests/folder.h"
 #include "train/checkpoint.h"
 #include "train/crc32c.h"
 #include <errno.h>
@@ -23,27 +24,6 @@
 
 /* ------------------------------------------------------------------- directories */
 
-static void
-remove_tree (const char *path)
-{
-  g_autoptr (GDir) listing = g_dir_open (path, 0, NULL);
-  const char *name;
-
-  while (listing && (name = g_dir_read_name (listing))) {
-    g_autofree char *inside = g_build_filename (path, name, NULL);
-    remove_tree (inside);
-  }
-  remove (path);
-}
-
-/* A new empty directory for each test. */
-static int
-make_dir (void **dir)
-{
-  *dir = g_dir_make_tmp ("weft-checkpoint-XXXXXX", NULL);
-  return *dir ? 0 : -1;
-}
-
 /* Where syncing costs nothing, for tests that save very often. */
 static int
 make_dir_in_memory (void **dir)
@@ -54,15 +34,7 @@ make_dir_in_memory (void **dir)
   if (*dir)
     return 0;
   g_free (path);
-  return make_dir (dir);
-}
-
-static int
-remove_dir (void **dir)
-{
-  remove_tree (*dir);
-  g_free (*dir);
-  return 0;
+  return weft_test_folder_make (dir);
 }
 
 static int
@@ -688,7 +660,7 @@ kill_after_every_call (const char *dir, uint64_t first, uint64_t second)
   uint32_t calls = 0;
 
   for (; dies; calls++) {
-    remove_tree (dir);
+    weft_test_remove (dir);
     paper_fill (j.state, 1);
     save (&j, first, dir, 1);
     paper_fill (j.state, 2);
@@ -789,8 +761,8 @@ crc32c_is_that_of_the_standard_with_the_processors_instruction_or_without (void 
   assert_standard (&crc);
 }
 
-#define IN_A_DIR(test) cmocka_unit_test_setup_teardown (test, make_dir, remove_dir)
-#define IN_MEMORY(test) cmocka_unit_test_setup_teardown (test, make_dir_in_memory, remove_dir)
+#define IN_A_DIR(test) cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
+#define IN_MEMORY(test) cmocka_unit_test_setup_teardown (test, make_dir_in_memory, weft_test_folder_remove)
 
 int
 main (void)

@@ -1,6 +1,7 @@
 /* The commands as a shell sees them: exit status, where the message goes, what it says. */
 #define _GNU_SOURCE /* posix_openpt */
 #include "cli/cli.h"
+#include "tests/command.h"
 #include <fcntl.h>
 #include <glib/gstdio.h>
 #include <setjmp.h>
@@ -13,56 +14,14 @@
 
 #include <cmocka.h>
 
-struct answer {
-  char *out, *err;
-  int status;
-};
-
-/* `weft` with these words, separated by blanks. */
-static struct answer
-weft (const char *words)
-{
-  g_autofree char *line = g_strdup_printf ("%s %s", WEFT_BINARY, words);
-  g_auto (GStrv) argv = g_strsplit (g_strchomp (line), " ", -1);
-  g_autoptr (GError) error = NULL;
-  struct answer a;
-
-  if (!g_spawn_sync (NULL, argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &a.out, &a.err, &a.status,
-                     &error))
-    fail_msg ("%s", error->message);
-  assert_true (WIFEXITED (a.status));
-  a.status = WEXITSTATUS (a.status);
-  return a;
-}
-
-static void
-answer_free (struct answer *a)
-{
-  g_free (a->out);
-  g_free (a->err);
-}
-
-/* Refused: this status, nothing on stdout, and a message that begins with "weft: " and holds
- * `part`. */
-static void
-refused (const char *words, int status, const char *part)
-{
-  struct answer a = weft (words);
-
-  if (a.status != status || *a.out || !g_str_has_prefix (a.err, "weft: ") || !strstr (a.err, part))
-    fail_msg ("weft %s: status %d\n%s%s\nwanted %d and \"%s\"", words, a.status, a.out, a.err,
-              status, part);
-  answer_free (&a);
-}
-
 static void
 accepted (const char *words, const char *part)
 {
-  struct answer a = weft (words);
+  struct answer a = weft_test_answer (words);
 
   if (a.status != 0 || !strstr (a.out, part))
     fail_msg ("weft %s: status %d\n%s%s\nwanted \"%s\"", words, a.status, a.out, a.err, part);
-  answer_free (&a);
+  weft_test_answer_free (&a);
 }
 
 #define NANO "--model gpt2-nano --topology dgx-h100 "
@@ -70,13 +29,13 @@ accepted (const char *words, const char *part)
 static JsonNode *
 document (const char *words, int status)
 {
-  struct answer a = weft (words);
+  struct answer a = weft_test_answer (words);
   g_autoptr (GError) error = NULL;
   JsonNode *root = json_from_string (a.out, &error);
 
   if (!root || a.status != status)
     fail_msg ("weft %s: status %d, %s\n%s", words, a.status, error ? error->message : "", a.err);
-  answer_free (&a);
+  weft_test_answer_free (&a);
   return root;
 }
 
@@ -156,10 +115,10 @@ the_examples_of_the_list_work (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (examples); i++) {
-    struct answer a = weft (examples[i] + strlen ("weft "));
+    struct answer a = weft_test_answer (examples[i] + strlen ("weft "));
     if ((a.status != 0 && a.status != 3) || !*a.out)
       fail_msg ("%s: status %d\n%s", examples[i], a.status, a.err);
-    answer_free (&a);
+    weft_test_answer_free (&a);
   }
   leave_examples (folder, before);
 }
@@ -197,14 +156,15 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++)
-    refused (cases[i][0], 2, cases[i][1]);
+    weft_test_refused (cases[i][0], 2, cases[i][1]);
 }
 
 static void
 a_file_that_cannot_be_written_ends_with_1 (void **state)
 {
   (void) state;
-  refused ("sim " NANO "--executor clock --trace /nonexistent/t.json", 1, "/nonexistent/t.json: ");
+  weft_test_refused ("sim " NANO "--executor clock --trace /nonexistent/t.json", 1,
+                     "/nonexistent/t.json: ");
 }
 
 /* ------------------------------------------------------------------------- jobs */
@@ -260,13 +220,13 @@ no_clears_a_boolean_and_the_last_flag_counts (void **state)
 static void
 notes_about_a_job_go_to_stderr (void **state)
 {
-  struct answer a = weft ("memory " NANO "--bucket-size 1000 --json");
+  struct answer a = weft_test_answer ("memory " NANO "--bucket-size 1000 --json");
 
   (void) state;
   assert_int_equal (a.status, 0);
   assert_non_null (strstr (a.err, "weft: note: bucket_size_unused: "));
   assert_int_equal (*a.out, '{');
-  answer_free (&a);
+  weft_test_answer_free (&a);
 }
 
 /* ----------------------------------------------------------------------- answers */
@@ -404,7 +364,7 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
 {
   g_autofree char *coloured = on_terminal (NULL), *plain = on_terminal ("1"),
                   *empty = on_terminal ("");
-  struct answer piped = weft ("memory " NANO);
+  struct answer piped = weft_test_answer ("memory " NANO);
 
   (void) state;
   assert_non_null (strchr (coloured, '\033'));
@@ -412,7 +372,7 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   assert_non_null (strstr (plain, "fits"));
   assert_non_null (strchr (empty, '\033'));
   assert_null (strchr (piped.out, '\033'));
-  answer_free (&piped);
+  weft_test_answer_free (&piped);
 }
 
 int

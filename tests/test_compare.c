@@ -2,6 +2,7 @@
  * of two of them. */
 #include "core/compare.h"
 #include "core/timeline_file.h"
+#include "tests/command.h"
 #include "tests/made.h"
 #include <glib/gstdio.h>
 
@@ -678,33 +679,11 @@ a_job_differs_from_itself_in_nothing (void **state)
 
 /* ----------------------------------------------------------------------- command */
 
-struct answer {
-  char *out, *err;
-  int status;
-};
-
 static struct answer
 run_weft (const char *const *words)
 {
-  g_autoptr (GPtrArray) argv = g_ptr_array_new ();
-  g_autoptr (GError) error = NULL;
-  struct answer a;
-
-  g_ptr_array_add (argv, (char *) WEFT_BINARY);
-  for (; *words; words++)
-    g_ptr_array_add (argv, (char *) *words);
-  g_ptr_array_add (argv, NULL);
-  if (!g_spawn_sync (NULL, (char **) argv->pdata, NULL, G_SPAWN_DEFAULT, NULL, NULL, &a.out, &a.err,
-                     &a.status, &error))
-    fail_msg ("%s", error->message);
-  return a;
-}
-
-static void
-answer_free (struct answer *a)
-{
-  g_free (a->out);
-  g_free (a->err);
+  g_autofree char *line = g_strjoinv (" ", (char **) (uintptr_t) words);
+  return weft_test_answer (line);
 }
 
 static JsonObject *
@@ -716,7 +695,7 @@ document (JsonParser *parser, const char *a, const char *b)
 
   if (answer.status || !json_parser_load_from_data (parser, answer.out, -1, &error))
     fail_msg ("status %d: %s%s", answer.status, answer.err, error ? error->message : "");
-  answer_free (&answer);
+  weft_test_answer_free (&answer);
   return json_node_get_object (json_parser_get_root (parser));
 }
 
@@ -770,10 +749,10 @@ the_command_wants_two_files (void **state)
     const char *words[5] = { NULL };
     memcpy (words, cases[i] + 1, 4 * sizeof *words);
     struct answer a = run_weft (words);
-    assert_int_equal (a.status >> 8, 2);
+    assert_int_equal (a.status, 2);
     if (!strstr (a.err, cases[i][0]))
       fail_msg ("found \"%s\", wanted \"%s\"", a.err, cases[i][0]);
-    answer_free (&a);
+    weft_test_answer_free (&a);
   }
 }
 

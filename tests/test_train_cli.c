@@ -1,5 +1,7 @@
 /* `weft train` as a shell sees it, with real numbers: it learns, it stops, it goes on. */
 #define _GNU_SOURCE /* terminals */
+#include "tests/command.h"
+#include "tests/folder.h"
 #include <fcntl.h>
 #include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
@@ -17,46 +19,6 @@
 #include <cmocka.h>
 
 #define NANO "train --model gpt2-nano --data README.md "
-
-struct answer {
-  char *out, *err;
-  int status;
-};
-
-/* `weft` with these words, separated by blanks, in the source folder. */
-static struct answer
-weft (const char *words)
-{
-  g_autofree char *line = g_strdup_printf ("%s %s", WEFT_BINARY, words);
-  g_auto (GStrv) argv = g_strsplit (g_strchomp (line), " ", -1);
-  g_autoptr (GError) error = NULL;
-  struct answer a;
-
-  if (!g_spawn_sync (WEFT_SOURCE_DIR, argv, NULL, G_SPAWN_DEFAULT, NULL, NULL, &a.out, &a.err,
-                     &a.status, &error))
-    fail_msg ("%s", error->message);
-  assert_true (WIFEXITED (a.status));
-  a.status = WEXITSTATUS (a.status);
-  return a;
-}
-
-static void
-answer_free (struct answer *a)
-{
-  g_free (a->out);
-  g_free (a->err);
-}
-
-static void
-refused (const char *words, int status, const char *part)
-{
-  struct answer a = weft (words);
-
-  if (a.status != status || *a.out || !g_str_has_prefix (a.err, "weft: ") || !strstr (a.err, part))
-    fail_msg ("weft %s: status %d\n%s%s\nwanted %d and \"%s\"", words, a.status, a.out, a.err,
-              status, part);
-  answer_free (&a);
-}
 
 /* ----------------------------------------------------------------------- lines */
 
@@ -86,11 +48,11 @@ train (const char *words, ...)
   g_autofree char *all = g_strdup_vprintf (words, args);
   va_end (args);
   g_autofree char *line = g_strdup_printf (NANO "%s --json", all);
-  struct answer a = weft (line);
+  struct answer a = weft_test_answer (line);
   if (a.status != 0)
     fail_msg ("weft %s: status %d\n%s", line, a.status, a.err);
   GPtrArray *lines = parse_lines (a.out);
-  answer_free (&a);
+  weft_test_answer_free (&a);
   return lines;
 }
 
@@ -120,36 +82,6 @@ assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsig
       if (x != y)
         fail_msg ("line %u: %s is %.17g and %.17g", i, members[m], x, y);
     }
-}
-
-/* ---------------------------------------------------------------------- folder */
-
-static int
-make_folder (void **state)
-{
-  *state = g_dir_make_tmp ("weft-train-XXXXXX", NULL);
-  return *state ? 0 : -1;
-}
-
-static void
-remove_tree (const char *path)
-{
-  g_autoptr (GDir) dir = g_dir_open (path, 0, NULL);
-  const char *name;
-
-  while (dir && (name = g_dir_read_name (dir))) {
-    g_autofree char *inner = g_build_filename (path, name, NULL);
-    remove_tree (inner);
-  }
-  g_remove (path);
-}
-
-static int
-remove_folder (void **state)
-{
-  remove_tree (*state);
-  g_free (*state);
-  return 0;
 }
 
 /* -------------------------------------------------------------------- learning */
@@ -242,11 +174,11 @@ unshuffled_data_is_read_from_its_beginning (void **state)
   g_autoptr (GPtrArray) whole = train ("--steps 2 --no-shuffle");
   g_autofree char *words = g_strdup_printf (
       "train --model gpt2-nano --tokens-from %s --no-shuffle --steps 2 --json", part);
-  struct answer a = weft (words);
+  struct answer a = weft_test_answer (words);
   assert_int_equal (a.status, 0);
   g_autoptr (GPtrArray) first = parse_lines (a.out);
   assert_same_steps (whole, 0, first, 2);
-  answer_free (&a);
+  weft_test_answer_free (&a);
 }
 
 /* --------------------------------------------------------------------- stopping */
@@ -314,7 +246,7 @@ a_signal_saves_and_ends_with_75_and_the_run_goes_on (void **state)
   g_autoptr (GPtrArray) whole = train ("--steps %u", done + 2);
   assert_int_equal (after->len, 3);
   assert_same_steps (whole, done, after, 2);
-  answer_free (&a);
+  weft_test_answer_free (&a);
 }
 
 static void
@@ -325,7 +257,7 @@ a_seed_that_differs_from_the_checkpoint_is_refused (void **state)
   g_autofree char *words = g_strdup_printf (NANO "--load %s --steps 2 --seed 5", dir);
 
   assert_int_equal (lines->len, 2);
-  refused (words, 2, "found 5, wanted 1234");
+  weft_test_refused (words, 2, "found 5, wanted 1234");
 }
 
 /* ----------------------------------------------------------------------- files */
@@ -361,9 +293,9 @@ gradients_and_timelines_are_written_when_asked_for (void **state)
   assert_true (found.st_size > 4 * 400000); /* fp32, more than 400 thousand parameters */
   assert_true (g_file_get_contents (trace, &text, NULL, NULL));
   assert_non_null (strstr (text, "traceEvents"));
-  struct answer same = weft (words);
+  struct answer same = weft_test_answer (words);
   assert_int_equal (same.status, 0);
-  answer_free (&same);
+  weft_test_answer_free (&same);
 }
 
 /* ----------------------------------------------------------------------- words */
@@ -397,21 +329,21 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++)
-    refused (cases[i][0], 2, cases[i][1]);
+    weft_test_refused (cases[i][0], 2, cases[i][1]);
 }
 
 static void
 what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
 {
   (void) state;
-  refused ("train --model llama2-70b --data README.md", 3, "topology cpu has");
-  refused (NANO "--gpu-memory 1MB", 3, "the largest rank needs");
+  weft_test_refused ("train --model llama2-70b --data README.md", 3, "topology cpu has");
+  weft_test_refused (NANO "--gpu-memory 1MB", 3, "the largest rank needs");
 }
 
 static void
 people_get_a_line_for_every_step (void **state)
 {
-  struct answer a = weft (NANO "--steps 2");
+  struct answer a = weft_test_answer (NANO "--steps 2");
 
   (void) state;
   assert_int_equal (a.status, 0);
@@ -421,7 +353,7 @@ people_get_a_line_for_every_step (void **state)
   assert_non_null (strstr (a.out, "\ndone after step 2, loss "));
   assert_non_null (strstr (a.err, "weft: gpt2-nano"));
   assert_non_null (strstr (a.err, "fp32"));
-  answer_free (&a);
+  weft_test_answer_free (&a);
 }
 
 /* What a terminal of so many columns receives.  Output is short: it waits in the terminal's buffer
@@ -471,7 +403,8 @@ lines_fit_a_narrow_terminal (void **state)
 int
 main (void)
 {
-#define IN_FOLDER(test) cmocka_unit_test_setup_teardown (test, make_folder, remove_folder)
+#define IN_FOLDER(test)                                                                            \
+  cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (it_learns_the_readme),
     cmocka_unit_test (the_last_line_says_what_was_allocated),
@@ -488,5 +421,7 @@ main (void)
     cmocka_unit_test (people_get_a_line_for_every_step),
     cmocka_unit_test (lines_fit_a_narrow_terminal),
   };
+  if (g_chdir (WEFT_SOURCE_DIR))
+    return 1;
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The loop, on an executor that computes next to nothing and writes down what it was told. */
 #include "train/trainer.h"
 #include "random_job.h"
+#include "tests/folder.h"
 #include <glib/gstdio.h>
 #include <math.h>
 #include <setjmp.h>
@@ -303,22 +304,9 @@ line_at (const struct run *r, unsigned i)
 }
 
 static void
-remove_tree (const char *path)
-{
-  g_autoptr (GDir) dir = g_dir_open (path, 0, NULL);
-  const char *name;
-
-  while (dir && (name = g_dir_read_name (dir))) {
-    g_autofree char *inner = g_build_filename (path, name, NULL);
-    remove_tree (inner);
-  }
-  g_remove (path);
-}
-
-static void
 run_free (struct run *r)
 {
-  remove_tree (r->dir);
+  weft_test_remove (r->dir);
   weft_trainer_result_clear (&r->result);
   g_clear_error (&r->error);
   g_array_unref (r->lines);

@@ -11,19 +11,13 @@
 /* ------------------------------------------------------------------------ members */
 
 static const char *
-kind_of (JsonNode *node)
-{
-  return node ? json_node_type_name (node) : "nothing";
-}
-
-static const char *
 read_text (JsonObject *object, const char *member, GError **error)
 {
   JsonNode *node = json_object_get_member (object, member);
 
   if (node && json_node_get_value_type (node) == G_TYPE_STRING)
     return json_node_get_string (node);
-  weft_bad_input (error, "%s: found %s, wanted text", member, kind_of (node));
+  weft_bad_input (error, "%s: found %s, wanted text", member, weft_json_kind (node));
   return NULL;
 }
 
@@ -33,7 +27,7 @@ read_number (JsonObject *object, const char *member, uint64_t *value, GError **e
   JsonNode *node = json_object_get_member (object, member);
 
   if (!node || json_node_get_value_type (node) != G_TYPE_INT64)
-    return weft_bad_input (error, "%s: found %s, wanted a whole number", member, kind_of (node));
+    return weft_bad_input (error, "%s: found %s, wanted a whole number", member, weft_json_kind (node));
   int64_t found = json_node_get_int (node);
   if (found < 0 || (uint64_t) found > MOST_NUMBER)
     return weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted 0 to 2^53", member,
@@ -94,13 +88,13 @@ read_array (weft_manifest *m, JsonObject *object, const char *member, read_eleme
   JsonNode *node = json_object_get_member (object, member);
 
   if (!node || !JSON_NODE_HOLDS_ARRAY (node))
-    return weft_bad_input (error, "%s: found %s, wanted an array", member, kind_of (node));
+    return weft_bad_input (error, "%s: found %s, wanted an array", member, weft_json_kind (node));
   JsonArray *array = json_node_get_array (node);
   for (uint32_t i = 0; i < json_array_get_length (array); i++) {
     JsonNode *element = json_array_get_element (array, i);
     gboolean ok = JSON_NODE_HOLDS_OBJECT (element)
                       ? read (m, json_node_get_object (element), error)
-                      : weft_bad_input (error, "found %s, wanted an object", kind_of (element));
+                      : weft_bad_input (error, "found %s, wanted an object", weft_json_kind (element));
     if (!ok) {
       g_prefix_error (error, "%s[%u]: ", member, i);
       return FALSE;
@@ -345,7 +339,7 @@ weft_manifest_parse (const char *json, gsize length, GError **error)
     return NULL;
   JsonNode *root = json_parser_get_root (parser);
   if (!root || !JSON_NODE_HOLDS_OBJECT (root)) {
-    weft_bad_input (error, "found %s at the top, wanted an object", kind_of (root));
+    weft_bad_input (error, "found %s at the top, wanted an object", weft_json_kind (root));
     return NULL;
   }
   return read_root (m, json_node_get_object (root), error) ? g_steal_pointer (&m) : NULL;

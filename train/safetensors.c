@@ -65,12 +65,6 @@ shard_free (struct shard *shard)
 
 /* ------------------------------------------------------------------------- header */
 
-static const char *
-kind_of (JsonNode *node)
-{
-  return node ? json_node_type_name (node) : "nothing";
-}
-
 /* Whole numbers from 0 on; `n` is how many there are. */
 static gboolean
 read_numbers (JsonObject *object, const char *key, uint64_t number[WEFT_TENSOR_MOST_DIMS],
@@ -79,7 +73,7 @@ read_numbers (JsonObject *object, const char *key, uint64_t number[WEFT_TENSOR_M
   JsonNode *node = json_object_get_member (object, key);
 
   if (!node || !JSON_NODE_HOLDS_ARRAY (node))
-    return weft_bad_input (error, "%s: found %s, wanted an array", key, kind_of (node));
+    return weft_bad_input (error, "%s: found %s, wanted an array", key, weft_json_kind (node));
   JsonArray *array = json_node_get_array (node);
   *n = json_array_get_length (array);
   if (*n > WEFT_TENSOR_MOST_DIMS)
@@ -89,7 +83,7 @@ read_numbers (JsonObject *object, const char *key, uint64_t number[WEFT_TENSOR_M
     JsonNode *element = json_array_get_element (array, i);
     gboolean whole = json_node_get_value_type (element) == G_TYPE_INT64;
     if (!whole)
-      return weft_bad_input (error, "%s: found %s, wanted a whole number", key, kind_of (element));
+      return weft_bad_input (error, "%s: found %s, wanted a whole number", key, weft_json_kind (element));
     if (json_node_get_int (element) < 0)
       return weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted 0 or more", key,
                              json_node_get_int (element));
@@ -104,7 +98,7 @@ read_type (JsonObject *object, enum weft_tensor_type *type, GError **error)
   JsonNode *node = json_object_get_member (object, "dtype");
 
   if (!node || json_node_get_value_type (node) != G_TYPE_STRING)
-    return weft_bad_input (error, "dtype: found %s, wanted the name of a type", kind_of (node));
+    return weft_bad_input (error, "dtype: found %s, wanted the name of a type", weft_json_kind (node));
   const char *word = json_node_get_string (node);
   for (*type = 0; *type < WEFT_N_TENSOR_TYPE; (*type)++)
     if (g_str_equal (weft_tensor_type_words[*type], word))
@@ -142,7 +136,7 @@ read_entry (JsonNode *node, struct weft_tensor *t, GError **error)
   uint32_t n;
 
   if (!JSON_NODE_HOLDS_OBJECT (node))
-    return weft_bad_input (error, "found %s, wanted an object", kind_of (node));
+    return weft_bad_input (error, "found %s, wanted an object", weft_json_kind (node));
   JsonObject *object = json_node_get_object (node);
   if (!read_type (object, &t->type, error) ||
       !read_numbers (object, "shape", t->dim, &t->n_dim, error) ||
@@ -163,12 +157,12 @@ read_metadata (JsonNode *node, GHashTable *metadata, GError **error)
   JsonNode *value;
 
   if (!JSON_NODE_HOLDS_OBJECT (node))
-    return weft_bad_input (error, "__metadata__: found %s, wanted an object", kind_of (node));
+    return weft_bad_input (error, "__metadata__: found %s, wanted an object", weft_json_kind (node));
   json_object_iter_init_ordered (&iter, json_node_get_object (node));
   while (json_object_iter_next_ordered (&iter, &key, &value)) {
     if (json_node_get_value_type (value) != G_TYPE_STRING)
       return weft_bad_input (error, "__metadata__: %s: found %s, wanted text", key,
-                             kind_of (value));
+                             weft_json_kind (value));
     g_hash_table_insert (metadata, g_strdup (key), g_strdup (json_node_get_string (value)));
   }
   return TRUE;
@@ -337,7 +331,7 @@ add_indexed (weft_safetensors *file, GHashTable *opened, const char *name, JsonN
 
   if (!shard_name)
     return weft_bad_input (error, "%s: weight_map: %s: found %s, wanted the name of a file",
-                           file->path, name, kind_of (node));
+                           file->path, name, weft_json_kind (node));
   if (!*shard_name || *shard_name == '.' || strchr (shard_name, '/'))
     return weft_bad_input (error,
                            "%s: weight_map: %s: found \"%s\", wanted the name of a file beside it",
@@ -366,7 +360,7 @@ read_index (weft_safetensors *file, JsonNode *root, GError **error)
     map = json_object_get_member (json_node_get_object (root), "weight_map");
   if (!map || !JSON_NODE_HOLDS_OBJECT (map))
     return weft_bad_input (error, "%s: weight_map: found %s, wanted an object of tensor and file",
-                           file->path, kind_of (map));
+                           file->path, weft_json_kind (map));
   json_object_iter_init_ordered (&iter, json_node_get_object (map));
   while (json_object_iter_next_ordered (&iter, &name, &node))
     if (!add_indexed (file, opened, name, node, error))
