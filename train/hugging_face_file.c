@@ -257,8 +257,7 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
 /* ------------------------------------------------------------------------- export */
 
-struct export
-{
+struct exporter {
   weft_state *state;
   weft_safetensors_writer *writer;
   enum weft_state_kind kind;
@@ -269,13 +268,13 @@ struct export
 static gboolean
 declare_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GError **error)
 {
-  const struct export *export = with;
+  const struct exporter *e = with;
   uint64_t dim[2];
   uint32_t n_dim = their_shape (piece, dim);
 
   (void) tensor;
   (void) error;
-  weft_safetensors_declare (export->writer, piece->name, export->type, n_dim, dim);
+  weft_safetensors_declare (e->writer, piece->name, e->type, n_dim, dim);
   return TRUE;
 }
 
@@ -283,24 +282,23 @@ declare_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, G
 static gboolean
 take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 {
-  const struct export *export = to;
+  const struct exporter *e = to;
   uint8_t *bytes = (uint8_t *) block;
 
   (void) first;
-  add (block, n, export->shift);
-  for (uint64_t i = 0; i < n && export->type == WEFT_TENSOR_BF16; i++) {
+  add (block, n, e->shift);
+  for (uint64_t i = 0; i < n && e->type == WEFT_TENSOR_BF16; i++) {
     uint16_t rounded = weft_bf16_round (block[i]);
     memcpy (bytes + i * sizeof rounded, &rounded, sizeof rounded);
   }
-  return weft_safetensors_put (export->writer, bytes, n * weft_tensor_type_bytes[export->type],
-                               error);
+  return weft_safetensors_put (e->writer, bytes, n * weft_tensor_type_bytes[e->type], error);
 }
 
 static gboolean
 export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GError **error)
 {
-  struct export *export = with;
-  gboolean value = export->kind == WEFT_STATE_WEIGHT || export->kind == WEFT_STATE_MASTER;
+  struct exporter *e = with;
+  gboolean value = e->kind == WEFT_STATE_WEIGHT || e->kind == WEFT_STATE_MASTER;
   uint64_t dim[2];
 
   their_shape (piece, dim);
@@ -308,12 +306,12 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
                          .columns = dim[1],
                          .transposed = piece->transposed,
                          .read = read_ours,
-                         .state = export->state,
+                         .state = e->state,
                          .tensor = tensor,
-                         .kind = export->kind,
+                         .kind = e->kind,
                          .base = piece->first_row * piece->columns };
-  export->shift = value ? -piece->shift : 0;
-  return stream (&from, take_theirs, export, error);
+  e->shift = value ? -piece->shift : 0;
+  return stream (&from, take_theirs, e, error);
 }
 
 gboolean
@@ -325,14 +323,14 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
 
   if (!all)
     return FALSE;
-  struct export export = { .state = state,
-                           .writer = weft_safetensors_writer_new (path),
-                           .kind = kind,
-                           .type = bf16 ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32 };
-  weft_safetensors_declare_metadata (export.writer, "format", "pt");
-  for_pieces (all, declare_piece, &export, NULL);
-  if (for_pieces (all, export_piece, &export, error))
-    return weft_safetensors_close (export.writer, error);
-  weft_safetensors_abandon (export.writer);
+  struct exporter e = { .state = state,
+                        .writer = weft_safetensors_writer_new (path),
+                        .kind = kind,
+                        .type = bf16 ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32 };
+  weft_safetensors_declare_metadata (e.writer, "format", "pt");
+  for_pieces (all, declare_piece, &e, NULL);
+  if (for_pieces (all, export_piece, &e, error))
+    return weft_safetensors_close (e.writer, error);
+  weft_safetensors_abandon (e.writer);
   return FALSE;
 }

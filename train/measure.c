@@ -205,24 +205,52 @@ note_steps (weft_measure *m, const struct steps *s, key_of of)
   close_plan (m);
 }
 
+/* How a plan is measured. */
+struct trial {
+  struct weft_control control;
+  void (*fill) (weft_exec *x); /* what its buffers hold at first */
+  uint32_t least;              /* steps that count, at least, */
+  double seconds;              /* and how long all take */
+  key_of of;
+};
+
 /* Runs steps until there are enough and they took long enough; the first only warm up. */
 static gboolean
-run_steps (weft_exec *x, struct weft_control *control, uint32_t least, double seconds,
-           struct steps *out, GError **error)
+run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **error)
 {
+  uint64_t *step = &trial->control.step;
   double spent = 0;
 
-  for (control->step = 1; control->step <= WARM_UP + least || spent < seconds; control->step++) {
+  for (*step = 1; *step <= WARM_UP + trial->least || spent < trial->seconds; ++*step) {
     weft_timeline *t = weft_exec_step (x, error);
     if (!t)
       return FALSE;
     spent += t->seconds;
-    if (control->step > WARM_UP)
-      g_ptr_array_add (out->timeline, t);
+    if (*step > WARM_UP)
+      g_ptr_array_add (timeline, t);
     else
       weft_timeline_free (t);
   }
   return TRUE;
+}
+
+static gboolean
+measure_plan (weft_measure *m, const weft_plan *plan, struct trial *trial, GError **error)
+{
+  const struct weft_exec_options options = { .control = &trial->control };
+  g_autoptr (GPtrArray) timeline =
+      g_ptr_array_new_with_free_func ((GDestroyNotify) weft_timeline_free);
+  const struct steps steps = { plan, timeline };
+  weft_exec *x = m->ops->open (plan, &options, error);
+
+  if (!x)
+    return FALSE;
+  trial->fill (x);
+  gboolean ok = run_steps (x, trial, timeline, error);
+  m->ops->close (x);
+  if (ok)
+    note_steps (m, &steps, trial->of);
+  return ok;
 }
 
 /* -------------------------------------------------------------------- kernels */
@@ -260,27 +288,19 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, doub
                     GError **error)
 {
   g_autofree int32_t *tokens = random_tokens (&plan->job);
-  struct weft_control control = { .lr = LR,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.95,
-                                  .epsilon = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .clip_grad = plan->job.train.clip_grad,
-                                  .tokens = tokens };
-  const struct weft_exec_options options = { .control = &control };
-  g_autoptr (GPtrArray) timeline =
-      g_ptr_array_new_with_free_func ((GDestroyNotify) weft_timeline_free);
-  struct steps s = { plan, timeline };
-  weft_exec *x = m->ops->open (plan, &options, error);
+  struct trial trial = { .control = { .lr = LR,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.95,
+                                      .epsilon = 1e-8,
+                                      .weight_decay = 0.1,
+                                      .clip_grad = plan->job.train.clip_grad,
+                                      .tokens = tokens },
+                         .fill = fill_weights,
+                         .least = least,
+                         .seconds = seconds,
+                         .of = kernel_key };
 
-  if (!x)
-    return FALSE;
-  fill_weights (x);
-  gboolean ok = run_steps (x, &control, least, seconds, &s, error);
-  m->ops->close (x);
-  if (ok)
-    note_steps (m, &s, kernel_key);
-  return ok;
+  return measure_plan (m, plan, &trial, error);
 }
 
 /* -------------------------------------------------------------- communication */
@@ -302,21 +322,9 @@ link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft
 static gboolean
 run_links (weft_measure *m, const weft_plan *plan, GError **error)
 {
-  struct weft_control control = { 0 };
-  const struct weft_exec_options options = { .control = &control };
-  g_autoptr (GPtrArray) timeline =
-      g_ptr_array_new_with_free_func ((GDestroyNotify) weft_timeline_free);
-  struct steps s = { plan, timeline };
-  weft_exec *x = m->ops->open (plan, &options, error);
+  struct trial trial = { .fill = weft_links_fill, .least = LINK_STEPS, .of = link_key };
 
-  if (!x)
-    return FALSE;
-  weft_links_fill (x);
-  gboolean ok = run_steps (x, &control, LINK_STEPS, 0, &s, error);
-  m->ops->close (x);
-  if (ok)
-    note_steps (m, &s, link_key);
-  return ok;
+  return measure_plan (m, plan, &trial, error);
 }
 
 gboolean
