@@ -1,7 +1,7 @@
 #include "train/checkpoint_dir.h"
 #include "core/error.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "train/durable.h"
+#include "train/mapped_file.h"
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -81,13 +81,13 @@ check_size (const char *dir, const struct weft_manifest_file *file, GError **err
 weft_manifest *
 weft_checkpoint_manifest (const char *path, GError **error)
 {
-  g_autofree char *name = g_build_filename (path, WEFT_MANIFEST_NAME, NULL), *text = NULL;
-  gsize length;
+  g_autofree char *name = g_build_filename (path, WEFT_MANIFEST_NAME, NULL);
+  g_autoptr (GMappedFile) file = weft_map_file (name, error);
 
-  if (!g_file_get_contents (name, &text, &length, NULL)) {
-    weft_failed_path (name, error);
+  if (!file)
     return NULL;
-  }
+  gsize length = g_mapped_file_get_length (file);
+  const char *text = length ? g_mapped_file_get_contents (file) : "";
   g_autoptr (weft_manifest) m = weft_manifest_parse (text, length, error);
   if (!m)
     g_prefix_error (error, "%s: ", name);
@@ -120,53 +120,6 @@ weft_checkpoint_newest (const char *dir)
 }
 
 /* ------------------------------------------------------------------------ changes */
-
-gboolean
-weft_failed_path (const char *path, GError **error)
-{
-  const char *why = g_strerror (errno);
-
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: %s", path, why);
-  return FALSE;
-}
-
-/* Not every file system can sync a directory: EINVAL says so. */
-gboolean
-weft_sync_path (const char *path, GError **error)
-{
-  int fd = open (path, O_RDONLY | O_CLOEXEC);
-
-  if (fd < 0)
-    return weft_failed_path (path, error);
-  gboolean ok = fsync (fd) == 0 || errno == EINVAL || weft_failed_path (path, error);
-  close (fd);
-  return ok;
-}
-
-static gboolean
-write_all (int fd, const char *text)
-{
-  for (size_t left = strlen (text); left > 0;) {
-    ssize_t n = write (fd, text, left);
-    if (n < 0 && errno != EINTR)
-      return FALSE;
-    text += MAX (n, 0);
-    left -= MAX (n, 0);
-  }
-  return fsync (fd) == 0;
-}
-
-gboolean
-weft_write_synced (const char *path, const char *text, GError **error)
-{
-  int fd = open (path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-
-  if (fd < 0)
-    return weft_failed_path (path, error);
-  gboolean ok = write_all (fd, text) || weft_failed_path (path, error);
-  close (fd);
-  return ok;
-}
 
 void
 weft_remove_directory (const char *path)

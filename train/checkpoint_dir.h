@@ -21,14 +21,5 @@ weft_manifest *weft_checkpoint_manifest (const char *path, GError **error);
 /* weft_checkpoint_newest() of the others than `name` (which may be NULL).  Caller frees. */
 char *weft_checkpoint_newest_but (const char *dir, const char *name);
 
-/* What fsync() says of a file or directory. */
-gboolean weft_sync_path (const char *path, GError **error);
-
-/* A new file with this text, synced. */
-gboolean weft_write_synced (const char *path, const char *text, GError **error);
-
 /* A directory and the files in it.  What cannot be removed stays. */
 void weft_remove_directory (const char *path);
-
-/* "PATH: what errno says"; always FALSE. */
-gboolean weft_failed_path (const char *path, GError **error);

@@ -6,6 +6,7 @@
 #include "kernels/float.h"
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"
+#include "train/durable.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -3,6 +3,7 @@
 #include "train/safetensors.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "train/durable.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -133,20 +134,9 @@ fail (weft_safetensors_writer *w, const char *what, GError **error)
 }
 
 static gboolean
-write_all (weft_safetensors_writer *w, const void *data, uint64_t bytes, GError **error)
+write_bytes (weft_safetensors_writer *w, const void *data, uint64_t bytes, GError **error)
 {
-  const uint8_t *at = data;
-
-  while (bytes > 0) {
-    ssize_t n = write (w->fd, at, bytes);
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      return fail (w, "cannot be written", error);
-    at += n;
-    bytes -= n;
-  }
-  return TRUE;
+  return weft_write_all (w->fd, data, bytes) || fail (w, "cannot be written", error);
 }
 
 /* Once: the file under its temporary name, with its header. */
@@ -163,7 +153,7 @@ begin (weft_safetensors_writer *w, GError **error)
     return fail (w, "cannot be made", error);
   w->temporary = g_steal_pointer (&temporary);
   g_autoptr (GByteArray) header = header_bytes (w);
-  return write_all (w, header->data, header->len, error);
+  return write_bytes (w, header->data, header->len, error);
 }
 
 static gboolean
@@ -179,24 +169,18 @@ weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t byt
   g_assert (bytes <= w->wanted - w->put);
   if (w->failed)
     return refuse (w, error);
-  if (!begin (w, error) || !write_all (w, data, bytes, error))
+  if (!begin (w, error) || !write_bytes (w, data, bytes, error))
     return FALSE;
   w->put += bytes;
   return TRUE;
 }
 
-/* A rename is on disk when its folder is; not every file system can say so of folders. */
+/* A rename is on disk when its folder is. */
 static gboolean
-sync_folder (weft_safetensors_writer *w, GError **error)
+sync_folder (const weft_safetensors_writer *w, GError **error)
 {
   g_autofree char *folder = g_path_get_dirname (w->path);
-  int fd = open (folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-  if (fd < 0)
-    return fail (w, "its folder cannot be opened", error);
-  gboolean ok = fsync (fd) == 0 || errno == EINVAL || fail (w, "its folder is not synced", error);
-  close (fd);
-  return ok;
+  return weft_sync_path (folder, error);
 }
 
 static gboolean
