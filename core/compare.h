@@ -59,7 +59,8 @@ typedef struct weft_compare {
 /* Differences below this share of the longer step are rounding, and in no list of the worst. */
 #define WEFT_COMPARE_ROUNDING 1e-9
 
-/* `most_worst` is how many single ops are kept. */
+/* `most_worst` is how many single ops are kept.  Both sides must outlive the comparison; caller
+ * frees. */
 weft_compare *weft_compare_new (const struct weft_compare_side *a,
                                 const struct weft_compare_side *b, uint32_t most_worst);
 void weft_compare_free (weft_compare *compare);

@@ -22,6 +22,7 @@ struct weft_measurement {
 
 typedef struct weft_cost_table weft_cost_table;
 
+/* Errors name the file, or `name`, and the line.  Caller frees. */
 weft_cost_table *weft_cost_table_load (const char *path, GError **error);
 weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const char *name,
                                         GError **error);

@@ -298,6 +298,23 @@ gradients_and_timelines_are_written_when_asked_for (void **state)
   weft_test_answer_free (&same);
 }
 
+static void
+weights_are_exported_though_no_checkpoint_could_be_written (void **state)
+{
+  const char *dir = *state;
+  g_autofree char *words = g_strdup_printf (
+      NANO "--steps 1 --save %s --export-safetensors %s/weights.safetensors", dir, dir);
+  g_autofree char *latest = g_build_filename (dir, "latest", NULL);
+  g_autofree char *weights = g_build_filename (dir, "weights.safetensors", NULL);
+
+  assert_int_equal (g_mkdir (latest, 0777), 0); /* where a file is wanted */
+  struct answer a = weft_test_answer (words);
+  assert_int_equal (a.status, 1);
+  assert_non_null (strstr (a.err, latest));
+  assert_true (g_file_test (weights, G_FILE_TEST_IS_REGULAR));
+  weft_test_answer_free (&a);
+}
+
 /* ----------------------------------------------------------------------- words */
 
 static void
@@ -416,6 +433,7 @@ main (void)
     IN_FOLDER (a_seed_that_differs_from_the_checkpoint_is_refused),
     IN_FOLDER (weights_that_are_exported_come_back),
     IN_FOLDER (gradients_and_timelines_are_written_when_asked_for),
+    IN_FOLDER (weights_are_exported_though_no_checkpoint_could_be_written),
     cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
     cmocka_unit_test (what_does_not_fit_ends_with_3_before_it_is_allocated),
     cmocka_unit_test (people_get_a_line_for_every_step),

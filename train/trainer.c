@@ -408,19 +408,20 @@ loop (struct trainer *t, const sigset_t *watched, GError **error)
   return TRUE;
 }
 
+/* Weights are exported even where no checkpoint could be written. */
 static gboolean
 finish (struct trainer *t, GError **error)
 {
   const struct weft_trainer_options *o = t->options;
+  gboolean saved = save (t, error);
 
-  if (!save (t, error))
-    return FALSE;
   if (t->interrupted) {
-    say (t, "interrupted after step %" G_GUINT64_FORMAT "%s%s", t->progress.step,
-         o->save ? "; --load goes on from " : ", and nothing was saved", o->save ? o->save : "");
-    return TRUE;
+    if (saved)
+      say (t, "interrupted after step %" G_GUINT64_FORMAT "%s%s", t->progress.step,
+           o->save ? "; --load goes on from " : ", and nothing was saved", o->save ? o->save : "");
+    return saved;
   }
-  return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, error);
+  return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, saved ? error : NULL) && saved;
 }
 
 /* ---------------------------------------------------------------------- result */
