@@ -11,7 +11,7 @@ static const char examples[] = "  weft compare before.ini after.ini\n"
                                "  weft compare predicted.json alone.json.gz --top 20\n";
 
 /* Largest differences that are listed when nobody says how many. */
-enum { DEFAULT_TOP = 10, MOST_TOP = 10000 };
+enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
   const char *executor, *top;
@@ -93,7 +93,7 @@ read_ask (const weft_cli_input *input, const struct compare_ask *ask, int64_t *t
     return TRUE;
   if (!weft_cli_number ("top", ask->top, 0, top, error))
     return FALSE;
-  *top = MIN (*top, MOST_TOP);
+  *top = MIN (*top, G_MAXUINT32);
   return TRUE;
 }
 

@@ -105,6 +105,21 @@ qkv_strip (const struct attention *a, uint32_t operand, uint64_t batch, uint64_t
                          head * a->width, batch * a->sequence };
 }
 
+/* A query head, and the heads of keys and values of its group. */
+struct heads {
+  struct strip q, k, v;
+};
+
+static struct heads
+heads_of (const struct attention *a, uint32_t operand, uint64_t batch, uint64_t head)
+{
+  uint64_t group = head / (a->heads / a->groups);
+
+  return (struct heads){ qkv_strip (a, operand, batch, head),
+                         qkv_strip (a, operand, batch, a->heads + group),
+                         qkv_strip (a, operand, batch, a->heads + a->groups + group) };
+}
+
 static struct strip
 o_strip (const struct attention *a, uint32_t operand, uint64_t batch, uint64_t head)
 {
@@ -323,15 +338,13 @@ finish_forward (const struct attention *a, const struct strip *o, struct span qu
 static void
 forward_block (const struct attention *a, uint64_t batch, uint64_t head, struct span queries)
 {
-  uint64_t group = head / (a->heads / a->groups), end = queries.first + queries.n;
-  const struct strip q = qkv_strip (a, QKV, batch, head);
-  const struct strip k = qkv_strip (a, QKV, batch, a->heads + group);
-  const struct strip v = qkv_strip (a, QKV, batch, a->heads + a->groups + group);
+  uint64_t end = queries.first + queries.n;
+  const struct heads in = heads_of (a, QKV, batch, head);
   const struct strip o = o_strip (a, O, batch, head);
   float *lse = (float *) a->operand[LSE].data + (batch * a->heads + head) * a->sequence;
   struct room *room = a->room;
 
-  pack_outer (a, queries, &q, 0);
+  pack_outer (a, queries, &in.q, 0);
   for (uint64_t w = 0; w < a->width; w += WIDTH) {
     struct span columns = piece (w, WIDTH, a->width);
     for (uint64_t i = 0; i < OUTER; i++) {
@@ -341,11 +354,11 @@ forward_block (const struct attention *a, uint64_t batch, uint64_t head, struct 
     clear_sums (a, room->sum[0]);
     for (uint64_t key = first_key (a, queries.first); key < end; key += INNER) {
       struct pair p = keys_pass (a, queries, key);
-      multiply_tile (a, &p, &q, &k, 0);
+      multiply_tile (a, &p, &in.q, &in.k, 0);
       hide (&p, room->tile[0]);
       soften (room, &p, a->scale);
       shrink_sums (room, &p, a->sum_row);
-      add_product (a, &p, &v, columns, 0);
+      add_product (a, &p, &in.v, columns, 0);
     }
     finish_forward (a, &o, queries, columns, lse + queries.first);
   }
@@ -432,22 +445,19 @@ static void
 meet_queries (const struct attention *a, struct span keys, struct span columns, uint64_t batch,
               uint64_t head)
 {
-  uint64_t group = head / (a->heads / a->groups);
-  const struct strip q = qkv_strip (a, BWD_QKV, batch, head);
-  const struct strip k = qkv_strip (a, BWD_QKV, batch, a->heads + group);
-  const struct strip v = qkv_strip (a, BWD_QKV, batch, a->heads + a->groups + group);
+  const struct heads in = heads_of (a, BWD_QKV, batch, head);
   const struct strip d = o_strip (a, BWD_DO, batch, head);
   uint64_t end = MIN (a->sequence, keys.first + keys.n - 1 + a->window);
 
   for (uint64_t query = keys.first / INNER * INNER; query < end; query += INNER) {
     struct pair p = queries_pass (a, keys, query);
     load_queries (a, batch, head, p.inner, a->room->inner_lse, a->room->inner_delta);
-    multiply_tile (a, &p, &k, &q, 0);
-    multiply_tile (a, &p, &v, &d, 1);
+    multiply_tile (a, &p, &in.k, &in.q, 0);
+    multiply_tile (a, &p, &in.v, &d, 1);
     hide (&p, a->room->tile[0]);
     differentiate (a->room, &p, a->scale);
     add_product (a, &p, &d, columns, 0);
-    add_product (a, &p, &q, columns, 1);
+    add_product (a, &p, &in.q, columns, 1);
   }
 }
 
@@ -456,16 +466,14 @@ static void
 key_gradients (const struct attention *a, uint64_t batch, uint64_t group, struct span keys)
 {
   uint64_t ratio = a->heads / a->groups;
-  const struct strip k = qkv_strip (a, BWD_QKV, batch, a->heads + group);
-  const struct strip v = qkv_strip (a, BWD_QKV, batch, a->heads + a->groups + group);
-  const struct strip dk = qkv_strip (a, BWD_DQKV, batch, a->heads + group);
-  const struct strip dv = qkv_strip (a, BWD_DQKV, batch, a->heads + a->groups + group);
+  const struct heads in = heads_of (a, BWD_QKV, batch, group * ratio);
+  const struct heads out = heads_of (a, BWD_DQKV, batch, group * ratio);
   struct room *room = a->room;
 
   memset (room->outer_lse, 0, sizeof room->outer_lse);
   memset (room->outer_delta, 0, sizeof room->outer_delta);
-  pack_outer (a, keys, &k, 0);
-  pack_outer (a, keys, &v, 1);
+  pack_outer (a, keys, &in.k, 0);
+  pack_outer (a, keys, &in.v, 1);
   for (uint64_t w = 0; w < a->width; w += WIDTH) {
     struct span columns = piece (w, WIDTH, a->width);
     clear_sums (a, room->sum[0]);
@@ -473,18 +481,16 @@ key_gradients (const struct attention *a, uint64_t batch, uint64_t group, struct
     for (uint64_t head = group * ratio; head < (group + 1) * ratio; head++)
       meet_queries (a, keys, columns, batch, head);
     scale_sums (a, room->sum[1]);
-    store_sums (a, &dv, keys, columns, room->sum[0]);
-    store_sums (a, &dk, keys, columns, room->sum[1]);
+    store_sums (a, &out.v, keys, columns, room->sum[0]);
+    store_sums (a, &out.k, keys, columns, room->sum[1]);
   }
 }
 
 static void
 query_gradients (const struct attention *a, uint64_t batch, uint64_t head, struct span queries)
 {
-  uint64_t group = head / (a->heads / a->groups), end = queries.first + queries.n;
-  const struct strip q = qkv_strip (a, BWD_QKV, batch, head);
-  const struct strip k = qkv_strip (a, BWD_QKV, batch, a->heads + group);
-  const struct strip v = qkv_strip (a, BWD_QKV, batch, a->heads + a->groups + group);
+  uint64_t end = queries.first + queries.n;
+  const struct heads in = heads_of (a, BWD_QKV, batch, head);
   const struct strip d = o_strip (a, BWD_DO, batch, head);
   const struct strip dq = qkv_strip (a, BWD_DQKV, batch, head);
   struct room *room = a->room;
@@ -492,18 +498,18 @@ query_gradients (const struct attention *a, uint64_t batch, uint64_t head, struc
   memset (room->inner_lse, 0, sizeof room->inner_lse);
   memset (room->inner_delta, 0, sizeof room->inner_delta);
   load_queries (a, batch, head, queries, room->outer_lse, room->outer_delta);
-  pack_outer (a, queries, &q, 0);
+  pack_outer (a, queries, &in.q, 0);
   pack_outer (a, queries, &d, 1);
   for (uint64_t w = 0; w < a->width; w += WIDTH) {
     struct span columns = piece (w, WIDTH, a->width);
     clear_sums (a, room->sum[1]);
     for (uint64_t key = first_key (a, queries.first); key < end; key += INNER) {
       struct pair p = keys_pass (a, queries, key);
-      multiply_tile (a, &p, &q, &k, 0);
-      multiply_tile (a, &p, &d, &v, 1);
+      multiply_tile (a, &p, &in.q, &in.k, 0);
+      multiply_tile (a, &p, &d, &in.v, 1);
       hide (&p, room->tile[0]);
       differentiate (room, &p, a->scale);
-      add_product (a, &p, &k, columns, 1);
+      add_product (a, &p, &in.k, columns, 1);
     }
     scale_sums (a, room->sum[1]);
     store_sums (a, &dq, queries, columns, room->sum[1]);
