@@ -62,7 +62,7 @@ add_words (weft_settings *settings, const char *words)
 static gboolean
 check_machine (const struct weft_job *job, GError **error)
 {
-  if (job->cluster.f.node_intra == WEFT_SHARED_MEMORY)
+  if (weft_cluster_is_cpu (&job->cluster))
     return TRUE;
   return weft_bad_input (error, "topology: found \"%s\", wanted cpu: what is timed is this machine",
                          g_quark_to_string (job->cluster.topology));

@@ -265,12 +265,6 @@ fill_options (struct train_ask *ask)
 
 /* --------------------------------------------------------------------- running */
 
-static gboolean
-is_cpu (const struct weft_job *job)
-{
-  return job->cluster.f.node_intra == WEFT_SHARED_MEMORY;
-}
-
 static void
 print_header (const weft_plan *plan, const struct train_ask *ask)
 {
@@ -281,13 +275,14 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
   g_autoptr (GString) text = g_string_new (NULL);
 
   weft_report_print_job (job, text);
-  if (!is_cpu (job))
+  if (!weft_cluster_is_cpu (&job->cluster))
     g_string_append_printf (text,
                             "ranks are threads of this machine: its times are not those of %s\n",
                             g_quark_to_string (job->cluster.topology));
   g_string_append_printf (
       text, "%s, %s%s; planned", parameters, weft_precision_words[job->train.precision],
-      is_cpu (job) && !job->train_set[WEFT_TRAIN_precision] && job->train.precision == WEFT_FP32
+      weft_cluster_is_cpu (&job->cluster) && !job->train_set[WEFT_TRAIN_precision] &&
+              job->train.precision == WEFT_FP32
           ? " (the default here: --precision bf16 is emulated)"
           : "");
   for (uint32_t role = 0; role < plan->n_roles; role++) {

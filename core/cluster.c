@@ -41,7 +41,7 @@ const struct weft_sheet weft_cluster_sheet = {
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
-  return cluster->f.node_intra == WEFT_SHARED_MEMORY ? 1 : cluster->f.node_gpus;
+  return weft_cluster_is_cpu (cluster) ? 1 : cluster->f.node_gpus;
 }
 
 gboolean

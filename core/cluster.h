@@ -33,6 +33,13 @@ struct weft_cluster {
   GQuark topology; /* name it was loaded by */
 };
 
+/* Ranks are threads of one machine: they share its memory bus and have one core each. */
+static inline gboolean
+weft_cluster_is_cpu (const struct weft_cluster *c)
+{
+  return c->f.node_intra == WEFT_SHARED_MEMORY;
+}
+
 extern const struct weft_table weft_cluster_table;
 
 /* Loads topologies/NAME.ini or a path.  Size is left at one node; see weft_cluster_resize. */

@@ -94,7 +94,7 @@ weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind, const st
 {
   if (kind == WEFT_OP_RELEASE)
     return 0;
-  if (sms_taken > 0 && cost->cluster->f.node_intra == WEFT_SHARED_MEMORY)
+  if (sms_taken > 0 && weft_cluster_is_cpu (cost->cluster))
     return PAUSED * weft_cost_kernel (cost, kind, s, 0);
   double seconds = cost->table ? measured (cost, kind, s, sms_taken) : -1;
   return seconds >= 0 ? seconds : roofline (cost, kind, s, sms_taken);

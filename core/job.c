@@ -470,7 +470,7 @@ weft_job_build (const weft_settings *settings, struct weft_job *job, GError **er
 static enum weft_dtype
 default_precision (const struct weft_job *job)
 {
-  gboolean cpu = job->cluster.f.node_intra == WEFT_SHARED_MEMORY;
+  gboolean cpu = weft_cluster_is_cpu (&job->cluster);
 
   return job->strategy.bf16   ? WEFT_BF16
          : job->strategy.fp16 ? WEFT_FP16
@@ -494,7 +494,7 @@ weft_job_derive (struct weft_job *job)
     train->global_batch_size = train->micro_batch_size * weft_job_dp (job);
   if (train->reduction_order == WEFT_NONE)
     train->reduction_order =
-        job->cluster.f.node_intra == WEFT_SHARED_MEMORY ? WEFT_ORDER_CANONICAL : WEFT_ORDER_FAST;
+        weft_cluster_is_cpu (&job->cluster) ? WEFT_ORDER_CANONICAL : WEFT_ORDER_FAST;
 }
 
 int64_t

@@ -221,7 +221,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
 
   /* Ranks that are threads of one machine have no CUDA context and no NCCL channels. */
-  if (plan->job.cluster.f.node_intra == WEFT_SHARED_MEMORY)
+  if (weft_cluster_is_cpu (&plan->job.cluster))
     return 0;
 
   for (uint32_t op = 0; op < p->n_op; op++)

@@ -27,7 +27,7 @@ sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op)
 static gboolean
 holds_while_waiting (const struct sim *x)
 {
-  return x->base.plan->job.cluster.f.node_intra != WEFT_SHARED_MEMORY;
+  return !weft_cluster_is_cpu (&x->base.plan->job.cluster);
 }
 
 static void
