@@ -54,10 +54,10 @@ weft_ddp_start (struct weft_step *s)
   s->bucket = g_new0 (struct weft_bucket_state, s->layout.n_bucket + 1);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
     make_views (s, &s->bucket[k], &s->layout.bucket[k]);
-  if (s->shard_grads)
-    weft_fsdp_start (s);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->bucket[s->layout.place[i].bucket].n_param++;
+  if (s->units)
+    weft_fsdp_start (s);
   gboolean lazy = s->strategy->overlap_param_gather && s->shard_optimizer && !alone (s);
   s->n_gather = lazy ? s->layout.n_bucket : 0;
 }
@@ -131,8 +131,10 @@ weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
 void
 weft_ddp_finish (struct weft_step *s)
 {
-  if (s->shard_grads)
-    return; /* every microbatch has been reduced */
+  if (s->shard_grads) { /* every microbatch has been reduced */
+    weft_fsdp_finish (s);
+    return;
+  }
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
     if (!alone (s) && s->bucket[k].reduced == WEFT_NO_OP)
@@ -163,8 +165,16 @@ first_gathered (const struct weft_step *s, uint32_t i)
   return s->units ? i : s->layout.n_bucket - 1 - i;
 }
 
+static gboolean
+is_due (const struct weft_step *s, uint32_t place, uint32_t next)
+{
+  if (next <= place)
+    return TRUE;
+  return s->units ? weft_fsdp_reaches (s, place, next) : next == place + 1;
+}
+
 /* The lazy chain: the first use of a bucket launches it if nobody has, waits for it and launches the
- * one that comes after it. */
+ * one that comes after it, or the several that Megatron-FSDP keeps on their way. */
 void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
@@ -174,7 +184,7 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
     weft_fsdp_before_use (s, param);
     return;
   }
-  while (s->gather_next < s->n_gather && s->gather_next <= place + 1)
+  while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
     launch_gather (s, first_gathered (s, s->gather_next++));
   if (s->bucket[k].gathered != WEFT_NO_OP)
     g_array_append_val (s->wait_for, s->bucket[k].gathered);

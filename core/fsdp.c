@@ -5,23 +5,29 @@
  *               after each; what lies outside units stays whole until the step ends.  While a unit
  *               runs, the units that come next are gathered, as long as there are fewer than half
  *               of suggested_communication_unit_size elements of them.
+ *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when another
+ *               has to be gathered: the last one of a block is still whole when its backward begins.
  *   gradients   kernels leave the whole gradient of a unit; the last one of the unit launches its
- *               reduce-scatter, in every microbatch, and slices are added on the same lane.  Later
- *               kernels wait for the oldest reductions while more than
+ *               reduce-scatter, in every microbatch, and slices are added on the same lane.  Before
+ *               that, kernels wait for the oldest reductions while more than
  *               suggested_communication_unit_size elements are on their way.
- *   double buffers   at most two units are whole, and at most two on their way, at one time. */
+ *   double buffers   at most two units are whole at one time, and at most two have whole gradients:
+ *               one on its way, one in the making. */
 #include "core/step.h"
 
 /* The floor of the default, elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-static gboolean
-is_unit (const struct weft_step *s, uint32_t k)
+/* Tensors of a bucket follow each other: layout.h. */
+static void
+note_units (struct weft_step *s)
 {
-  for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k)
-      return g_array_index (s->params, struct weft_param, i).layer != WEFT_NO_LAYER;
-  return FALSE;
+  for (uint32_t i = s->params->len; i-- > 0;) {
+    struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
+    state->first_param = i;
+    state->unit =
+        s->shard_weights && g_array_index (s->params, struct weft_param, i).layer != WEFT_NO_LAYER;
+  }
 }
 
 /* suggested_communication_unit_size: twice the mean unit, or the bucket size, and never small. */
@@ -32,8 +38,8 @@ unit_size (const struct weft_step *s)
 
   if (s->strategy->suggested_communication_unit_size != WEFT_NONE)
     return s->strategy->suggested_communication_unit_size;
-  for (uint32_t k = 0; k < s->layout.n_bucket && s->shard_weights; k++)
-    if (is_unit (s, k)) {
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    if (s->bucket[k].unit) {
       sum += weft_ddp_bucket_size (s, k);
       n++;
     }
@@ -84,7 +90,10 @@ weft_fsdp_start (struct weft_step *s)
 {
   uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
 
+  note_units (s);
   s->unit_size = unit_size (s);
+  if (!s->shard_grads)
+    return;
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     struct weft_bucket_state *state = &s->bucket[k];
     state->grads = WEFT_NO_BUF;
@@ -101,12 +110,6 @@ weft_fsdp_start (struct weft_step *s)
 
 /* ----------------------------------------------------------------------- weights */
 
-static gboolean
-runs_backward (const struct weft_step *s)
-{
-  return s->at.phase != WEFT_PHASE_FORWARD;
-}
-
 /* Views of all tensors of a bucket in the buffer that holds it whole. */
 static void
 set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view)
@@ -114,13 +117,21 @@ set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view)
   uint64_t size =
       whole == WEFT_NO_BUF ? 0 : weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
 
-  for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k)
-      view[i] =
-          whole == WEFT_NO_BUF
-              ? WEFT_NO_BUF
-              : weft_params_view (s, i, whole,
-                                  (s->layout.place[i].start - s->layout.bucket[k].start) * size);
+  uint32_t first = s->bucket[k].first_param, end = first + s->bucket[k].n_param;
+
+  for (uint32_t i = first; i < end; i++)
+    view[i] = whole == WEFT_NO_BUF
+                  ? WEFT_NO_BUF
+                  : weft_params_view (
+                        s, i, whole, (s->layout.place[i].start - s->layout.bucket[k].start) * size);
+}
+
+static void
+let_go (struct weft_step *s, uint32_t k)
+{
+  s->bucket[k].weights = WEFT_NO_BUF;
+  s->bucket[k].idle = FALSE;
+  set_views (s, k, WEFT_NO_BUF, s->weight_view);
 }
 
 static void
@@ -130,6 +141,9 @@ gather (struct weft_step *s, uint32_t k)
   g_autofree char *name = g_strdup_printf ("gather %u", k);
   struct weft_op at = s->at;
 
+  for (uint32_t i = 0; i < s->layout.n_bucket; i++)
+    if (s->bucket[i].idle)
+      let_go (s, i);
   s->at.layer = WEFT_NO_LAYER;
   state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, size_of (s, k), "whole");
   state->gathered =
@@ -145,24 +159,34 @@ whole_units (const struct weft_step *s)
   uint32_t n = 0;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    n += s->bucket[k].weights != WEFT_NO_BUF && is_unit (s, k);
+    n += s->bucket[k].weights != WEFT_NO_BUF && s->bucket[k].unit;
   return n;
+}
+
+gboolean
+weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other)
+{
+  uint64_t between = 0;
+
+  for (uint32_t i = MIN (k, other) + 1; i < MAX (k, other); i++)
+    between += size_of (s, i);
+  return between < s->unit_size / 2;
 }
 
 /* The buckets after k in the direction of the pass, until enough is on its way. */
 static void
 prefetch (struct weft_step *s, uint32_t k)
 {
-  uint64_t ahead = 0, enough = s->unit_size / 2;
-  uint32_t step = runs_backward (s) ? (uint32_t) -1 : 1;
+  uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1;
 
-  for (uint32_t next = k + step; next < s->layout.n_bucket && ahead < enough; next += step) {
-    if (s->bucket[next].weights == WEFT_NO_BUF) {
-      if (s->strategy->fsdp_double_buffer && is_unit (s, next) && whole_units (s) == 2)
-        return;
-      gather (s, next);
-    }
-    ahead += size_of (s, next);
+  for (uint32_t next = k + step; next < s->layout.n_bucket && weft_fsdp_reaches (s, k, next);
+       next += step) {
+    s->bucket[next].idle = FALSE;
+    if (s->bucket[next].weights != WEFT_NO_BUF)
+      continue;
+    if (s->strategy->fsdp_double_buffer && s->bucket[next].unit && whole_units (s) == 2)
+      return;
+    gather (s, next);
   }
 }
 
@@ -172,9 +196,10 @@ weft_fsdp_before_use (struct weft_step *s, uint32_t param)
   uint32_t k = s->layout.place[param].bucket;
   struct weft_bucket_state *state = &s->bucket[k];
 
+  state->idle = FALSE;
   if (state->weights == WEFT_NO_BUF)
     gather (s, k);
-  if (state->entered != s->pass) {
+  if (state->entered != s->pass && s->at.phase != WEFT_PHASE_RECOMPUTE) {
     state->entered = s->pass;
     prefetch (s, k);
   }
@@ -184,16 +209,29 @@ weft_fsdp_before_use (struct weft_step *s, uint32_t param)
 void
 weft_fsdp_leave (struct weft_step *s, uint32_t layer)
 {
-  for (uint32_t i = 0; i < s->params->len && s->shard_weights; i++)
-    if (g_array_index (s->params, struct weft_param, i).layer == layer) {
-      struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
-      state->weights = s->weight_view[i] = WEFT_NO_BUF;
-    }
+  uint32_t norm = s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + WEFT_NORM1_WEIGHT];
+  uint32_t k = s->layout.place[norm].bucket;
+
+  if (!s->bucket[k].unit)
+    return;
+  if (s->at.phase == WEFT_PHASE_RECOMPUTE)
+    s->bucket[k].idle = TRUE;
+  else
+    let_go (s, k);
+}
+
+void
+weft_fsdp_finish (struct weft_step *s)
+{
+  for (uint32_t k = 0; k < s->layout.n_bucket && s->shard_weights; k++)
+    if (s->bucket[k].weights != WEFT_NO_BUF)
+      weft_emit (s, WEFT_OP_RELEASE, "release_weights", WEFT_SHAPE (s->dtype, 0),
+                 WEFT_USES (WEFT_R (s->bucket[k].weights)));
 }
 
 /* --------------------------------------------------------------------- gradients */
 
-/* Slices end between rows: what they round up to belongs to no tensor and is cleared. */
+/* What a bucket is rounded up by belongs to no tensor and is cleared. */
 static void
 clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 {
@@ -209,30 +247,46 @@ clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
              WEFT_USES (WEFT_W (rest)));
 }
 
+/* The next kernel waits for the oldest reduction; returns how many elements that is. */
+static uint64_t
+wait_for_oldest (struct weft_step *s)
+{
+  struct weft_reduction oldest = g_array_index (s->reducing, struct weft_reduction, 0);
+
+  g_array_append_val (s->wait_for, oldest.op);
+  g_array_remove_index (s->reducing, 0);
+  return size_of (s, oldest.bucket);
+}
+
+static uint32_t
+reducing_units (const struct weft_step *s)
+{
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < s->reducing->len; i++)
+    n += s->bucket[g_array_index (s->reducing, struct weft_reduction, i).bucket].unit;
+  return n;
+}
+
 static void
 make_whole_gradient (struct weft_step *s, uint32_t k)
 {
+  while (s->strategy->fsdp_double_buffer && s->bucket[k].unit && reducing_units (s) > 1)
+    wait_for_oldest (s);
   s->bucket[k].grads =
       weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, size_of (s, k), "unit_gradients");
   clear_padding (s, k, s->bucket[k].grads);
 }
 
-/* Room on the way: the next kernel waits for the oldest reductions. */
 static void
-make_room (struct weft_step *s, uint32_t k)
+make_room (struct weft_step *s)
 {
-  uint64_t queued = 0, most = s->unit_size;
+  uint64_t queued = 0;
 
-  g_array_append_val (s->reducing, k);
   for (uint32_t i = 0; i < s->reducing->len; i++)
-    queued += size_of (s, g_array_index (s->reducing, uint32_t, i));
-  while (s->reducing->len > 1 &&
-         (queued > most || (s->strategy->fsdp_double_buffer && s->reducing->len > 2))) {
-    uint32_t oldest = g_array_index (s->reducing, uint32_t, 0);
-    queued -= size_of (s, oldest);
-    g_array_append_val (s->wait_for, s->bucket[oldest].reduced);
-    g_array_remove_index (s->reducing, 0);
-  }
+    queued += size_of (s, g_array_index (s->reducing, struct weft_reduction, i).bucket);
+  while (queued > s->unit_size)
+    queued -= wait_for_oldest (s);
 }
 
 static void
@@ -245,6 +299,7 @@ reduce (struct weft_step *s, uint32_t k)
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
+  make_room (s);
   weft_ddp_scale (s, state->grads, n);
   uint32_t leaf = s->canonical ? weft_sum_leaf (s, &state->sum)
                                : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
@@ -253,7 +308,8 @@ reduce (struct weft_step *s, uint32_t k)
       weft_ddp_collective (s, WEFT_OP_REDUCE_SCATTER, name, WEFT_SHAPE (s->grad_dtype, n),
                            WEFT_USES (WEFT_RW (state->grads), WEFT_W (leaf)));
   weft_sum_add (s, &state->sum, leaf);
-  make_room (s, k);
+  struct weft_reduction row = { k, state->reduced };
+  g_array_append_val (s->reducing, row);
   s->at = at;
   state->grads = WEFT_NO_BUF;
 }
@@ -283,9 +339,8 @@ weft_fsdp_grad_end (struct weft_step *s, uint32_t param)
     return;
   reduce (s, k);
   set_views (s, k, WEFT_NO_BUF, s->grad_view);
-  for (uint32_t i = 0; i < s->params->len; i++)
-    if (s->layout.place[i].bucket == k)
-      s->grad_left[i] = FALSE;
+  for (uint32_t i = 0; i < s->bucket[k].n_param; i++)
+    s->grad_left[s->bucket[k].first_param + i] = FALSE;
   s->bucket[k].n_ready = 0;
 }
 

@@ -107,7 +107,8 @@ weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rul
     c.n_in_bucket++;
     end += param[q].numel;
   }
-  close_bucket (&c, end);
+  if (c.n_in_bucket)
+    close_bucket (&c, end);
   layout->n_bucket = c.buckets->len;
   layout->numel = c.bucket_start;
   layout->bucket = (struct weft_bucket *) (void *) g_array_free (c.buckets, FALSE);

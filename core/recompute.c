@@ -47,8 +47,10 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 
   s->at.phase = WEFT_PHASE_RECOMPUTE;
   s->at.flags = WEFT_OP_RECOMPUTE;
-  for (uint32_t l = first; l < first + n; l++)
+  for (uint32_t l = first; l < first + n; l++) {
     x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+    weft_fsdp_leave (s, s->first_layer + l);
+  }
   s->at = at;
 }
 

@@ -232,7 +232,7 @@ begin (struct weft_step *s)
   s->input_grad = g_new0 (uint32_t, s->n_micro);
   s->exchange = WEFT_NO_OP;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
-  s->reducing = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   set_sharding (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }

@@ -85,9 +85,17 @@ struct weft_bucket_state {
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
+  gboolean unit;                 /* Megatron-FSDP: a layer, let go after its passes */
+  gboolean idle;                 /* whole, but let go when another one has to be gathered */
+  uint32_t first_param;          /* of a unit or what lies outside units */
   uint32_t n_param, n_ready;
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */
+};
+
+/* A reduce-scatter that kernels do not wait for yet: fsdp.c. */
+struct weft_reduction {
+  uint32_t bucket, op;
 };
 
 struct weft_step {
@@ -112,12 +120,12 @@ struct weft_step {
   struct weft_sum *sum;           /* of each parameter, and last of a tied head */
   struct weft_bucket_state *bucket;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
-  uint64_t unit_size;             /* elements of units on their way at one time: fsdp.c */
+  uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   gboolean shard_optimizer, shard_grads, shard_weights; /* what a replica keeps only a slice of */
   gboolean units;                 /* Megatron-FSDP lays tensors out, not the bucketed wrapper */
   GArray *wait_for;               /* ops that the next kernel waits for */
-  GArray *reducing;               /* buckets whose reduction the next kernels run beside */
+  GArray *reducing;               /* reductions that the next kernels run beside, oldest first */
 
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
@@ -242,7 +250,10 @@ void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 /* fsdp.c */
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
+/* Whether `other` is asked for when k is first used: little enough lies between the two. */
+gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other);
 void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
 void weft_fsdp_grad_end (struct weft_step *s, uint32_t param);
 struct weft_use weft_fsdp_head_begin (struct weft_step *s);

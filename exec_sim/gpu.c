@@ -121,15 +121,16 @@ record_until (struct sim *x, uint32_t actor, uint32_t to)
   struct sim_gpu *g = &x->gpu[actor];
   const double *prefix = prefix_of (x, actor, g->sms_taken);
   double *begin = x->t->begin[actor], *end = x->t->end[actor];
-  double origin = g->since - g->done * (prefix[g->at + 1] - prefix[g->at]) - prefix[g->at];
+  /* Differences first: on a CPU that pauses, prefixes are so large that they round dates. */
+  double start = prefix[g->at] + g->done * (prefix[g->at + 1] - prefix[g->at]);
 
   for (uint32_t i = g->at; i < to; i++) {
-    end[op_at (x, actor, i)] = origin + prefix[i + 1];
+    end[op_at (x, actor, i)] = g->since + (prefix[i + 1] - start);
     if (i < g->stop)
-      begin[op_at (x, actor, i + 1)] = origin + prefix[i + 1];
+      begin[op_at (x, actor, i + 1)] = end[op_at (x, actor, i)];
   }
   if (to > g->at) {
-    g->since = origin + prefix[to];
+    g->since += prefix[to] - start;
     g->at = to;
     g->done = 0;
   }

@@ -500,9 +500,9 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   return bytes;
 }
 
-/* What layers have of the weights, their padding included. */
+/* What layers from `first` up to `end` have of the weights, their padding included. */
 static uint64_t
-unit_bytes (const weft_plan *plan, const weft_program *p)
+unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
   uint32_t n_slice, size = weft_dtype_bytes (plan->job.train.precision);
   g_autofree struct weft_slice *slice = weft_slices (p, 0, &n_slice);
@@ -511,24 +511,50 @@ unit_bytes (const weft_plan *plan, const weft_program *p)
   for (uint32_t k = 0; k < n_slice; k++)
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].bucket == k) {
-        bytes += p->param[i].layer != WEFT_NO_LAYER ? slice[k].n * plan->mesh.dp * size : 0;
+        if (p->param[i].layer >= first && p->param[i].layer < end)
+          bytes += slice[k].n * plan->mesh.dp * size;
         break;
       }
   return bytes;
 }
 
-/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
+/* Blocks of several layers that run forward again need all of them, one after the other, before the
+ * last one's backward begins: all but the last, or but the last two when the last has come early,
+ * are gathered once more. */
 static uint64_t
-gathers_wanted (const weft_plan *plan, const weft_program *p)
+most_gathered_again (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
-  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS), units = unit_bytes (plan, p);
+  const union weft_strategy *k = &plan->job.strategy;
+  uint32_t n = k->recompute_num_layers == WEFT_NONE ? 1 : k->recompute_num_layers;
+  uint64_t bytes = 0;
+
+  if (k->recompute_granularity != WEFT_RECOMPUTE_FULL ||
+      k->recompute_method == WEFT_RECOMPUTE_BLOCK)
+    return 0;
+  for (uint32_t l = first; l < end; l += n)
+    bytes += unit_bytes (plan, p, l, MIN (l + n, end) - 1);
+  return bytes;
+}
+
+/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
+static gboolean
+gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
+{
+  uint32_t n = plan->job.model.num_layers / plan->n_roles, first = p->role * n;
+  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS),
+           units = unit_bytes (plan, p, first, first + n),
+           micros = weft_job_microbatches (&plan->job);
   int level = weft_job_sharding (&plan->job);
 
   if (plan->mesh.dp == 1)
-    return 0;
-  if (level == WEFT_SHARD_PARAMS)
-    return flat - units + 2 * units * weft_job_microbatches (&plan->job);
-  return level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0;
+    return gathered == 0;
+  if (level == WEFT_SHARD_PARAMS) {
+    uint64_t least = flat - units + 2 * units * micros;
+    return gathered >= least &&
+           gathered <= least + micros * most_gathered_again (plan, p, first, first + n);
+  }
+  return gathered ==
+         (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
 }
 
 static void
@@ -551,7 +577,7 @@ check_bytes (const struct sample *s, uint32_t role)
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
                 sum.reduced ==
                     (shared ? reductions * flat_bytes (plan, p, WEFT_BUF_GRADIENTS) : 0));
-  assert_holds (s, "gathers are all weights", sum.gathered == gathers_wanted (plan, p));
+  assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));
   assert_holds (s, "received forward", sum.received[0] == (first ? 0 : cells));
