@@ -153,16 +153,6 @@ gather (struct weft_step *s, uint32_t k)
   s->at = at;
 }
 
-static uint32_t
-whole_units (const struct weft_step *s)
-{
-  uint32_t n = 0;
-
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    n += s->bucket[k].weights != WEFT_NO_BUF && s->bucket[k].unit;
-  return n;
-}
-
 gboolean
 weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other)
 {
@@ -173,20 +163,21 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other)
   return between < s->unit_size / 2;
 }
 
-/* The buckets after k in the direction of the pass, until enough is on its way. */
+/* The buckets after k in the direction of the pass, until enough is on its way: of units only one
+ * where two have to do. */
 static void
 prefetch (struct weft_step *s, uint32_t k)
 {
-  uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1;
+  uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1, units = 0;
 
   for (uint32_t next = k + step; next < s->layout.n_bucket && weft_fsdp_reaches (s, k, next);
        next += step) {
-    s->bucket[next].idle = FALSE;
-    if (s->bucket[next].weights != WEFT_NO_BUF)
-      continue;
-    if (s->strategy->fsdp_double_buffer && s->bucket[next].unit && whole_units (s) == 2)
+    units += s->bucket[next].unit;
+    if (s->strategy->fsdp_double_buffer && units == 2)
       return;
-    gather (s, next);
+    s->bucket[next].idle = FALSE;
+    if (s->bucket[next].weights == WEFT_NO_BUF)
+      gather (s, next);
   }
 }
 

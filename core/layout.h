@@ -49,7 +49,8 @@ struct weft_layout {
 /* Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups): registration order; each
  * unit is a bucket, what is outside units is cut when a bucket reaches the threshold, a tied
  * embedding has a bucket of its own where anything is split.  Buckets end at a multiple of
- * group x lcm of their tensors' row lengths, so that slices are cut between rows. */
+ * group x lcm of their tensors' row lengths: a slice holds as many elements as whole rows of any of
+ * them have.  (Upstream also moves tensors to multiples of that lcm; here they follow each other.) */
 void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                              const struct weft_layout_param *param, uint32_t n_param);
 

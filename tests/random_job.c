@@ -16,6 +16,8 @@ weft_test_job (const char *words, struct weft_job *job, GError **error)
     g_autofree char *where = g_strconcat ("--", pair[0], NULL);
     const char *section, *key;
     gboolean boolean;
+    if (!pair[0])
+      continue;
     if (!weft_job_flag (pair[0], &section, &key, &boolean))
       return weft_job_unknown_flag (where, error);
     weft_settings_add (settings, section, key, pair[1], where);
