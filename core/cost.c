@@ -23,18 +23,22 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   *depth = kind == WEFT_OP_MATMUL ? k : kind == WEFT_OP_MATMUL_DGRAD ? n : m;
 }
 
-/* Seconds of a matmul from its tiles: whole waves of full tiles. */
+/* Whole waves of full tiles. */
 static double
-matmul_seconds (const struct weft_cluster *c, const union weft_stack *stack, enum weft_op_kind kind,
-                const struct weft_shape *s, double sms)
+matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                double sms, struct weft_cost_parts *parts)
 {
+  const union weft_stack *stack = cost->stack;
   double rows, columns, depth;
 
   tiled_extent (kind, s, &rows, &columns, &depth);
   double tiles = ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
   double tile_flops =
       2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
-  double sm_rate = matmul_rate (c, s->dtype) / c->f.gpu_sms;
+  double sm_rate = parts->rate / cost->cluster->f.gpu_sms;
+  parts->waves = tiles / (ceil (tiles / sms) * sms);
+  parts->tiles = rows * columns / (tiles * stack->matmul_tile_m * stack->matmul_tile_n);
+  parts->depth = depth / (depth + stack->matmul_k_half);
   return ceil (tiles / sms) * tile_flops / sm_rate;
 }
 
@@ -44,24 +48,44 @@ is_matmul (enum weft_op_kind kind)
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
 }
 
-static double
-roofline (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
-          uint32_t sms_taken)
+static struct weft_cost_parts
+split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+       uint32_t sms_taken)
 {
   const struct weft_cluster *c = cost->cluster;
   const union weft_stack *stack = cost->stack;
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
-  double flops = weft_op_info[kind].flops (s), bytes = weft_op_info[kind].bytes (s), work = 0;
+  struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
+                                   .bytes = weft_op_info[kind].bytes (s),
+                                   .rate = matmul_rate (c, s->dtype),
+                                   .gap = stack->kernel_gap };
 
   if (is_matmul (kind))
-    work = matmul_seconds (c, stack, kind, s, sms);
-  else if (kind == WEFT_OP_ATTENTION)
-    work = flops / (matmul_rate (c, s->dtype) * stack->attention_forward_share * share);
-  else if (kind == WEFT_OP_ATTENTION_BWD)
-    work = flops / (matmul_rate (c, s->dtype) * stack->attention_backward_share * share);
+    parts.work = matmul_seconds (cost, kind, s, sms, &parts);
+  if (kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_BWD) {
+    parts.share = kind == WEFT_OP_ATTENTION ? stack->attention_forward_share
+                                            : stack->attention_backward_share;
+    parts.work = parts.flops / (parts.rate * parts.share * share);
+  }
   /* Half of the SMs already saturate memory; below that bandwidth falls with them. */
-  double memory = bytes / (c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share));
-  return stack->kernel_gap + fmax (work, memory);
+  parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
+  parts.memory = parts.bytes / parts.bandwidth;
+  return parts;
+}
+
+struct weft_cost_parts
+weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
+                 const struct weft_shape *shape)
+{
+  return split (cost, kind, shape, 0);
+}
+
+static double
+roofline (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+          uint32_t sms_taken)
+{
+  struct weft_cost_parts parts = split (cost, kind, s, sms_taken);
+  return parts.gap + fmax (parts.work, parts.memory);
 }
 
 static double

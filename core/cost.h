@@ -28,6 +28,17 @@ struct weft_cost {
 double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
                          const struct weft_shape *shape, uint32_t sms_taken);
 
+/* The terms of the formula, for a kernel that has all SMs: seconds = gap + max (work, memory).  A
+ * matmul's efficiency is waves x tiles x depth, attention's is share; 0 where a term has no part. */
+struct weft_cost_parts {
+  double flops, bytes;
+  double rate, bandwidth;           /* FLOP/s, B/s: rate before efficiency, bandwidth after */
+  double waves, tiles, depth, share;
+  double gap, work, memory;         /* seconds */
+};
+struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
+                                        const struct weft_shape *shape);
+
 /* Seconds of every kernel of a program, by op; ops that are no kernels are left alone. */
 void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
                         uint32_t sms_taken, double *seconds);

@@ -258,6 +258,87 @@ random_parameters_obey_every_rule (void **state)
   g_rand_free (random);
 }
 
+/* ------------------------------------------------------------------- units */
+
+/* By tensor: where it begins and in which bucket; by bucket: its end, before and after padding. */
+struct units_wanted {
+  uint64_t start[10], bucket[10];
+  uint64_t unpadded[6], end[6];
+};
+
+static void
+assert_units (struct weft_layout_rule rule, const struct weft_layout_param *param, uint32_t n,
+              const struct units_wanted *wanted)
+{
+  struct weft_layout layout;
+
+  weft_layout_units_init (&layout, &rule, param, n);
+  for (uint32_t i = 0; i < n; i++) {
+    assert_int_equal (layout.place[i].start, wanted->start[i]);
+    assert_int_equal (layout.place[i].end, wanted->start[i] + param[i].numel);
+    assert_int_equal (layout.place[i].bucket, wanted->bucket[i]);
+  }
+  assert_int_equal (layout.n_bucket, wanted->bucket[n - 1] + 1);
+  for (uint32_t k = 0; k < layout.n_bucket; k++) {
+    assert_int_equal (layout.bucket[k].start, k ? wanted->end[k - 1] : 0);
+    assert_int_equal (layout.bucket[k].start + layout.bucket[k].unpadded, wanted->unpadded[k]);
+    assert_int_equal (layout.bucket[k].end, wanted->end[k]);
+  }
+  assert_int_equal (layout.numel, wanted->end[layout.n_bucket - 1]);
+  weft_layout_release (&layout);
+}
+
+/* A tied embedding of 10 rows of 4; two layers of a norm, 6 rows of 4 and 4 rows of 6; a norm, 10
+ * rows of 4 and a bias.  52 elements of a layer become 72 = 3 x 2 ranks x lcm(1, 4, 6); the norm and
+ * the head 48 = 6 x 2 x 4, and are 44 when the bias comes: bucket_size 44 is reached, 45 is not. */
+static void
+layers_are_units_and_bucket_size_cuts_the_rest (void **state)
+{
+  static const struct weft_layout_param layers[] = {
+    { 40, TRUE, WEFT_NO_UNIT, 4 },
+    { 4, FALSE, 0, 1 },
+    { 24, FALSE, 0, 4 },
+    { 24, FALSE, 0, 6 },
+    { 4, FALSE, 1, 1 },
+    { 24, FALSE, 1, 4 },
+    { 24, FALSE, 1, 6 },
+    { 4, FALSE, WEFT_NO_UNIT, 1 },
+    { 40, FALSE, WEFT_NO_UNIT, 4 },
+    { 3, FALSE, WEFT_NO_UNIT, 1 },
+  };
+  struct units_wanted wanted = { .start = { 0, 40, 44, 68, 112, 116, 140, 184, 188, 232 },
+                           .bucket = { 0, 1, 1, 1, 2, 2, 2, 3, 3, 4 },
+                           .unpadded = { 40, 92, 164, 228, 235 },
+                           .end = { 40, 112, 184, 232, 236 } };
+  struct weft_layout_rule rule = { .threshold = 44, .group = 2, .sharded = TRUE };
+
+  (void) state;
+  assert_units (rule, layers, G_N_ELEMENTS (layers), &wanted);
+  rule.threshold = 45;
+  wanted.start[9] = 228;
+  wanted.bucket[9] = 3;
+  wanted.unpadded[3] = 231;
+  assert_units (rule, layers, G_N_ELEMENTS (layers), &wanted);
+}
+
+/* Nothing is split: no padding, and the tied embedding stays with what follows it.  Split, it is
+ * alone, and 27 becomes 48 = 8 x 6. */
+static void
+buckets_of_whole_tensors_are_not_padded (void **state)
+{
+  static const struct weft_layout_param all[] = { { 40, TRUE, WEFT_NO_UNIT, 4 },
+                                                  { 24, FALSE, WEFT_NO_UNIT, 6 },
+                                                  { 3, FALSE, WEFT_NO_UNIT, 1 } };
+  static const struct units_wanted whole = { { 0, 40, 64 }, { 0, 0, 1 }, { 64, 67 }, { 64, 67 } };
+  static const struct units_wanted split = { { 0, 64, 88 }, { 0, 1, 1 }, { 40, 91 }, { 64, 112 } };
+  struct weft_layout_rule rule = { .threshold = 50, .group = 8 };
+
+  (void) state;
+  assert_units (rule, all, 3, &whole);
+  rule.sharded = TRUE;
+  assert_units (rule, all, 3, &split);
+}
+
 int
 main (void)
 {
@@ -271,6 +352,8 @@ main (void)
     cmocka_unit_test (no_parameters_need_no_bucket),
     cmocka_unit_test (the_default_threshold_is_forty_million_or_a_million_a_rank),
     cmocka_unit_test (random_parameters_obey_every_rule),
+    cmocka_unit_test (layers_are_units_and_bucket_size_cuts_the_rest),
+    cmocka_unit_test (buckets_of_whole_tensors_are_not_padded),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }
