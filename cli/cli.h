@@ -23,6 +23,8 @@
      "weft compare predicted.json measured.json")                                                  \
   X (memory, "what fills the memory of each stage, and what would make it fit",                    \
      "weft memory --model llama2-7b --topology dgx-h100")                                          \
+  X (explain, "the numbers behind a prediction, formula by formula",                               \
+     "weft explain --model llama3-8b --topology dgx-h100")                                         \
   X (program, "print the program of a role, or the pipeline schedule",                             \
      "weft program --model gpt2-nano --topology dgx-h100 --gpus 2 --role 0")                       \
   X (knobs, "every knob: type, default, range, source, what it affects", "weft knobs bucket_size") \

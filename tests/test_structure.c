@@ -41,6 +41,7 @@ static const struct {
   { "memory", PASSES },    { "replay", PASSES },    { "step", PASSES },      { "plan", PLAN },
   { "exec", EXECUTION },   { "timeline", EXECUTION }, { "report", RESULTS }, { "trace", RESULTS },
   { "sink", TABLES },      { "timeline_file", EXECUTION }, { "compare", RESULTS },
+  { "explain", RESULTS },
 };
 
 /* ------------------------------------------------------------------------ files */

@@ -1,0 +1,176 @@
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/explain.h"
+#include "core/json.h"
+#include "core/units.h"
+#include "exec_sim/exec_sim.h"
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------ text */
+
+static char *
+value_text (const struct weft_explain_row *row, double value)
+{
+  if (strcmp (row->unit, "%") == 0)
+    return g_strdup_printf ("%.1f %%", 100 * value);
+  if (*row->unit == '\0' && value < 1e6)
+    return g_strdup_printf ("%.0f", value);
+  return g_strchomp (weft_units_human (value, row->unit));
+}
+
+static void
+print_row (const struct weft_explain_row *row, int width)
+{
+  g_autofree char *value = value_text (row, row->value);
+
+  printf ("  %s%-*s  %10s  %s", row->sum ? "= " : "  ", width, row->what, value, row->formula);
+  if (row->count > 1) {
+    g_autofree char *all = value_text (row, row->value * row->count);
+    printf ("; x %u = %s", row->count, all);
+  }
+  putchar ('\n');
+}
+
+static void
+print_section (const struct weft_explain_section *section)
+{
+  int width = 0;
+
+  if (section->row->len == 0)
+    return;
+  for (guint i = 0; i < section->row->len; i++) {
+    const char *what = g_array_index (section->row, struct weft_explain_row, i).what;
+    width = MAX (width, (int) strlen (what));
+  }
+  printf ("\n%s  (%s)\n", section->title, section->source);
+  for (guint i = 0; i < section->row->len; i++)
+    print_row (&g_array_index (section->row, struct weft_explain_row, i), width);
+}
+
+static void
+print_text (const weft_report *report, const weft_explain *explain)
+{
+  g_autoptr (GString) out = g_string_new (NULL);
+
+  weft_report_print_job (&report->plan->job, out);
+  fputs (out->str, stdout);
+  if (report->plan->n_roles > 1)
+    printf ("stage %u of %u\n", explain->role, report->plan->n_roles);
+  for (int topic = 0; topic < WEFT_N_EXPLAIN; topic++)
+    print_section (&explain->section[topic]);
+}
+
+/* ------------------------------------------------------------------------ JSON */
+
+static void
+build_row (JsonBuilder *b, const struct weft_explain_row *row)
+{
+  json_builder_begin_object (b);
+  weft_json_text (b, "what", row->what);
+  weft_json_text (b, "formula", row->formula);
+  weft_json_real (b, "value", row->value);
+  weft_json_text (b, "unit", strcmp (row->unit, "%") == 0 ? "fraction" : row->unit);
+  if (row->count > 0)
+    weft_json_int (b, "count", row->count);
+  weft_json_bool (b, "sum", row->sum);
+  json_builder_end_object (b);
+}
+
+static void
+print_json (const weft_report *report, const weft_explain *explain)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  weft_json_text (b, "schema", "weft.explain/1");
+  json_builder_set_member_name (b, "job");
+  weft_report_build_job (&report->plan->job, b);
+  weft_json_int (b, "role", explain->role);
+  weft_json_array (b, "sections");
+  for (int topic = 0; topic < WEFT_N_EXPLAIN; topic++) {
+    const struct weft_explain_section *section = &explain->section[topic];
+    json_builder_begin_object (b);
+    weft_json_text (b, "key", section->key);
+    weft_json_text (b, "title", section->title);
+    weft_json_text (b, "source", section->source);
+    weft_json_array (b, "rows");
+    for (guint i = 0; i < section->row->len; i++)
+      build_row (b, &g_array_index (section->row, struct weft_explain_row, i));
+    json_builder_end_array (b);
+    json_builder_end_object (b);
+  }
+  json_builder_end_array (b);
+  json_builder_end_object (b);
+  weft_cli_print_json (b);
+}
+
+/* --------------------------------------------------------------------- command */
+
+static gboolean
+read_role (const char *text, const weft_plan *plan, int64_t *role, GError **error)
+{
+  *role = 0;
+  if (text && !weft_cli_number ("role", text, 0, role, error))
+    return FALSE;
+  if (*role >= plan->n_roles)
+    return weft_bad_input (error, "--role: found %" G_GINT64_FORMAT ", wanted 0 to %u", *role,
+                           plan->n_roles - 1);
+  return TRUE;
+}
+
+static int
+run (const weft_cli_input *input, const char *role_text)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+  int64_t role;
+
+  if (!weft_cli_job (input, &job, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
+  if (!plan || !read_role (role_text, plan, &role, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_timeline) timeline =
+      weft_exec_run (&weft_exec_sim, plan, &(struct weft_exec_options){ 0 }, &error);
+  if (!timeline)
+    return weft_cli_fail (error);
+  g_autoptr (weft_report) report = weft_report_new (plan, timeline);
+  g_autoptr (weft_explain) explain = weft_explain_new (report, role);
+  if (input->json)
+    print_json (report, explain);
+  else
+    print_text (report, explain);
+  return 0;
+}
+
+int
+weft_cli_explain (int argc, char **argv)
+{
+  const char *role = NULL;
+  const struct weft_cli_flag flags[] = {
+    { .name = "role",
+      .value = "N",
+      .text = &role,
+      .doc = "the pipeline stage to look at; the first is 0, which is the default" },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft explain [JOB] [flags] [--json]",
+    .doc =
+        "The numbers behind a prediction, formula by formula: batch, parameters, who keeps which\n"
+        "bytes, every kind of transfer, the kernels of a layer, the bubble, the step as a sum and\n"
+        "the memory of a stage.  Each section names the source of its formulas.",
+    .examples = "  weft explain --model llama3-8b --topology dgx-h100 --use-megatron-fsdp\n"
+                "  weft explain job.ini --role 1 --json\n",
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+    .job = TRUE,
+  };
+  g_auto (weft_cli_input) input = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : run (&input, role);
+}
