@@ -496,28 +496,37 @@ micros_alive (const weft_program *p, uint32_t op)
   return n;
 }
 
+static char *
+part_formula (const struct page *g, int part, double bytes)
+{
+  const struct weft_report_role *role = &g->report->role[g->out->role];
+  const struct weft_memory *memory = &g->plan->memory[g->out->role];
+  double always = part < WEFT_N_BUF_KIND ? memory->permanent[WEFT_POOL_DEVICE][part] : 0;
+  uint32_t micros = micros_alive (g->p, role->peak_op);
+  g_autofree char *kept = human (always, "B");
+
+  if (part == WEFT_REPORT_PADDING)
+    return g_strdup ("lost between buffers");
+  if (part == WEFT_REPORT_RESERVED)
+    return g_strdup ("context, communicators, workspace of the stack");
+  if (part == WEFT_BUF_ACTIVATIONS)
+    return g_strdup_printf ("%u microbatch%s in flight", micros, micros == 1 ? "" : "es");
+  if (always == bytes)
+    return g_strdup ("all through the step");
+  return always > 0 ? g_strdup_printf ("%s all through the step, the rest for now", kept)
+                    : g_strdup ("alive at that moment");
+}
+
 static void
 explain_memory (struct page *g)
 {
   const struct weft_report_role *role = &g->report->role[g->out->role];
-  const struct weft_memory *memory = &g->plan->memory[g->out->role];
   g_autofree char *label = weft_op_label (g->p, role->peak_op);
 
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
     double bytes = weft_report_part_bytes (role, part);
-    uint64_t always = part < WEFT_N_BUF_KIND ? memory->permanent[WEFT_POOL_DEVICE][part] : 0;
-    g_autofree char *kept = human (always, "B");
-    char *formula =
-        part == WEFT_BUF_ACTIVATIONS
-            ? g_strdup_printf ("%u microbatches in flight", micros_alive (g->p, role->peak_op))
-        : part == WEFT_REPORT_PADDING  ? g_strdup ("lost between buffers")
-        : part == WEFT_REPORT_RESERVED ? g_strdup ("context, communicators, workspace of the stack")
-        : always == bytes              ? g_strdup ("all through the step")
-                                       : g_strdup_printf ("%s all through the step", kept);
     if (bytes > 0)
-      add (g, weft_report_part_word (part), bytes, "B", formula);
-    else
-      g_free (formula);
+      add (g, weft_report_part_word (part), bytes, "B", part_formula (g, part, bytes));
   }
   add_sum (g, "peak", role->peak_bytes, "B", g_strdup_printf ("at %s", label));
 }
