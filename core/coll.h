@@ -84,5 +84,5 @@ struct weft_move {
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Everyone to everyone, in canonical order: each piece is summed at its owner in one round, and
- * handed out in another.  Bytes are those of the ring. */
+ * handed out in another.  Bytes are those of the ring.  A broadcast, which adds nothing, is the ring's. */
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);

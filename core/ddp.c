@@ -87,14 +87,16 @@ weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *na
   return op;
 }
 
-/* The mean over replicas: before the sum, in the collective, or in the loss. */
+/* The mean over replicas: before the sum, in the collective, or in the loss.  A loss per token knows
+ * no replicas. */
 void
 weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
 {
-  if (!s->strategy->average_in_collective && !s->canonical)
+  if (!s->strategy->average_in_collective && !s->strategy->calculate_per_token_loss &&
+      !s->canonical)
     weft_emit (s, WEFT_OP_SCALE, "scale",
                WEFT_SHAPE (s->grad_dtype, n, 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
-               WEFT_USES (WEFT_RW (grads)));
+               WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
 }
 
 static void

@@ -130,6 +130,7 @@ struct weft_step {
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
   uint32_t gather_next, n_gather; /* buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
+  uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 
 static inline gboolean

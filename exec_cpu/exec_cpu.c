@@ -23,15 +23,21 @@ find_comm (struct cpu_machine *m, GHashTable *known, uint32_t rank, enum weft_gr
   return c;
 }
 
+/* Moves begin at member 0: where the last one is the root, members are counted from the end. */
 static struct cpu_moves *
-make_moves (enum weft_op_kind kind, uint32_t n, gboolean canonical)
+make_moves (const struct weft_op *row, uint32_t n, gboolean canonical)
 {
   struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
 
   moves->n = n;
-  moves->list = canonical ? weft_coll_direct_moves (kind, n) : weft_coll_ring_moves (kind, n);
-  const struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
+  moves->list =
+      canonical ? weft_coll_direct_moves (row->kind, n) : weft_coll_ring_moves (row->kind, n);
   for (uint32_t i = 0; i < moves->list->len; i++) {
+    struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
+    if (row->peer < 0) {
+      move[i].from = n - 1 - move[i].from;
+      move[i].to = n - 1 - move[i].to;
+    }
     moves->n_rounds = MAX (moves->n_rounds, move[i].round + 1);
     if (move[i].reduce)
       moves->last_reduce = MAX (moves->last_reduce, move[i].round);
@@ -67,14 +73,14 @@ index_moves (struct cpu_moves *moves)
 }
 
 static void
-add_moves (struct cpu_machine *m, enum weft_op_kind kind, uint32_t n)
+add_moves (struct cpu_machine *m, const struct weft_op *row, uint32_t n)
 {
-  uint64_t key = (uint64_t) kind << 32 | n;
+  uint64_t key = cpu_moves_key (row, n);
   gboolean canonical = m->base.plan->job.train.reduction_order == WEFT_ORDER_CANONICAL;
 
   if (g_hash_table_contains (m->moves, &key))
     return;
-  struct cpu_moves *moves = make_moves (kind, n, canonical);
+  struct cpu_moves *moves = make_moves (row, n, canonical);
   index_moves (moves);
   g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
 }
@@ -97,7 +103,7 @@ open_meetings (struct cpu_machine *m)
         continue;
       if (!r->comm[row->group])
         r->comm[row->group] = find_comm (m, known, r->rank, row->group);
-      add_moves (m, row->kind, r->comm[row->group]->n);
+      add_moves (m, row, r->comm[row->group]->n);
     }
   }
 }

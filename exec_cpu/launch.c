@@ -24,7 +24,7 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_BROADCAST)
+    if (kind == WEFT_OP_ALL_TO_ALL)
       return weft_bad_input (error, "the cpu executor has no %s", weft_op_words[kind]);
     if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
@@ -145,8 +145,7 @@ copy_in (struct cpu_rank *r, uint32_t op)
   const union weft_train *train = &r->m->base.plan->job.train;
   uint64_t length = r->m->base.plan->job.model.seq_length;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first =
-      weft_job_sequence (&r->m->base.plan->job, r->place, r->p->op[op].micro);
+  uint64_t first = weft_job_sequence (&r->m->base.plan->job, r->place, r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
   for (int64_t i = 0; i < train->micro_batch_size; i++)

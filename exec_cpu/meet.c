@@ -15,10 +15,16 @@ cpu_moves_free (struct cpu_moves *moves)
   g_free (moves);
 }
 
-static const struct cpu_moves *
-moves_of (const struct cpu_machine *m, enum weft_op_kind kind, uint32_t n)
+uint64_t
+cpu_moves_key (const struct weft_op *row, uint32_t n)
 {
-  uint64_t key = (uint64_t) kind << 32 | n;
+  return (uint64_t) row->kind << 40 | (uint64_t) (row->peer < 0) << 32 | n;
+}
+
+static const struct cpu_moves *
+moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
+{
+  uint64_t key = cpu_moves_key (row, n);
   return g_hash_table_lookup (m->moves, &key);
 }
 
@@ -194,7 +200,8 @@ arrive (struct cpu_rank *r, uint32_t op)
 {
   const struct weft_op *row = &r->p->op[op];
   struct cpu_comm *c = r->comm[row->group];
-  /* all_gather writes the whole tensor, its second operand; the others begin with it. */
+  /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
+   * nothing else. */
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, me = weft_group_index (&c->group, r->rank);
   struct cpu_post *post = &c->post[me];
   const struct weft_shape *shape = weft_op_shape (r->p, op);
@@ -203,7 +210,7 @@ arrive (struct cpu_rank *r, uint32_t op)
   post->arrived = cpu_now (r->m);
   post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
-  if (row->kind != WEFT_OP_ALL_REDUCE && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
+  if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);
   count_unit (r, row->group);
 }
@@ -233,7 +240,7 @@ cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
   }
   if (atomic_load (&c->count) < r->unit[kind] * c->n)
     return FALSE;
-  const struct cpu_moves *moves = moves_of (r->m, r->p->op[op].kind, c->n);
+  const struct cpu_moves *moves = moves_of (r->m, &r->p->op[op], c->n);
   if (l->round < moves->n_rounds) {
     struct round d = round_of (r, op, l->round, moves);
     if (l->round == 0 && d.me == 0)

@@ -212,7 +212,8 @@ random_data_parallel (GString *words, GRand *rand)
     add (words, "bucket_size", PICK (rand, 1, 3000, 20000, 100000));
   flip (words, rand, 4, "pad_buckets_for_high_nccl_busbw");
   flip (words, rand, 6, "disable_bucketing");
-  flip (words, rand, 3, "average_in_collective");
+  if (!flip (words, rand, 3, "average_in_collective"))
+    flip (words, rand, 4, "calculate_per_token_loss");
   flip (words, rand, 2, "grad_reduce_in_fp32");
   flip (words, rand, 2, "gradient_accumulation_fusion");
 }

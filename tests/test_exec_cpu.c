@@ -41,6 +41,10 @@ static const char *const strategies[] = {
   "gpus=2 overlap_grad_reduce=true bucket_size=20000",
   "gpus=8 overlap_grad_reduce=true bucket_size=1",
   "gpus=2 average_in_collective=true",
+  "gpus=1 calculate_per_token_loss=true",
+  "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true",
+  "gpus=4 pipeline_model_parallel_size=4 calculate_per_token_loss=true",
+  "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true calculate_per_token_loss=true",
   "gpus=2 use_distributed_optimizer=true",
   "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=30000",
   "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
@@ -59,6 +63,7 @@ static const char *const strategies[] = {
   "gpus=8 pipeline_model_parallel_size=8 micro_batch_size=1 "
   "deallocate_pipeline_outputs=true",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 calculate_per_token_loss=true",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 overlap_grad_reduce=true "
   "overlap_param_gather=true bucket_size=20000",
   "gpus=2 use_megatron_fsdp=true data_parallel_sharding_strategy=optim_grads",
