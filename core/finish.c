@@ -180,14 +180,21 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
+/* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
+static enum weft_group_kind
+norm_group (const struct weft_step *s)
+{
+  if (!s->shard_optimizer)
+    return WEFT_GROUP_MP;
+  return s->mesh->instances > 1 ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
+}
+
 static void
 clip (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return;
-  /* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
-  reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP, WEFT_REDUCE_SUM, s->squares,
-              "grad_norm");
+  reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
 }

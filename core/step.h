@@ -234,9 +234,10 @@ void weft_exchange (struct weft_step *s, const struct weft_cell *done,
 void weft_ddp_start (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
-uint32_t weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *name,
-                              struct weft_shape shape, const struct weft_use *uses,
-                              uint32_t n_uses);
+struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                             uint32_t k);
+uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
+                              const struct weft_use *uses, uint32_t n_uses);
 void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 
 /* fsdp.c */

@@ -209,6 +209,8 @@ arrive (struct cpu_rank *r, uint32_t op)
   cpu_arena_touch (r, op);
   post->arrived = cpu_now (r->m);
   post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
+  if (r->p->op[op + 1].uses - row->uses == 1 && r->p->buf[cpu_use (r, op, 0)->buf].shard)
+    post->data += r->slot * shape->dim[0] * weft_dtype_bytes (shape->dtype);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
   if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);

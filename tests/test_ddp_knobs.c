@@ -51,12 +51,117 @@ calculate_per_token_loss_sums_the_loss (void **state)
   assert_true (p->uses[p->op[loss].uses + 3].buf != WEFT_NO_BUF);
 }
 
+/* ------------------------------------------- num_distributed_optimizer_instances */
+
+#define INSTANCES(n) "--num-distributed-optimizer-instances", n
+
+/* Eight replicas, two instances: slices of a fourth, summed among four ranks and then over two. */
+static void
+num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of (OVERLAP, SHARDED, INSTANCES ("2"), NULL);
+  const weft_program *p = plan->role[0];
+
+  (void) state;
+  assert_int_equal (weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA), 4);
+  assert_int_equal (weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTER), 2);
+  assert_true (n_buckets (p) > 2);
+  for (uint32_t k = 0; k < n_buckets (p); k++) {
+    uint32_t scatter = named (p, WEFT_OP_REDUCE_SCATTER, "bucket", k);
+    uint32_t across = named (p, WEFT_OP_ALL_REDUCE, "instances", k);
+    uint32_t gather = named (p, WEFT_OP_ALL_GATHER, "gather", k);
+    uint32_t adam = nth (p, WEFT_OP_ADAM, "", k);
+    assert_int_equal (p->op[scatter].group, WEFT_GROUP_INTRA);
+    assert_int_equal (p->op[across].group, WEFT_GROUP_INTER);
+    assert_int_equal (p->op[gather].group, WEFT_GROUP_INTRA);
+    assert_int_equal (p->op[across].lane, WEFT_LANE_DP);
+    assert_int_equal (p->pos[across], p->pos[scatter] + 1); /* back to back */
+    assert_int_equal (elements (p, across) * 4, elements (p, scatter));
+    assert_int_equal (elements (p, adam) * 4, elements (p, scatter));
+    assert_int_equal (elements (p, scatter) % 128, 0);
+  }
+}
+
+/* Optimizer state is that of slices of 1 / S; buckets are padded for S ranks. */
+static void
+num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
+{
+  g_autoptr (weft_plan) one = plan_of (SHARDED, NULL);
+  g_autoptr (weft_plan) two = plan_of (SHARDED, INSTANCES ("2"), NULL);
+  g_autoptr (weft_plan) all = plan_of (SHARDED, INSTANCES ("8"), NULL);
+  const weft_program *p = two->role[0];
+
+  (void) state;
+  for (uint32_t k = 0; k < n_buckets (p); k++) {
+    uint32_t adam = nth (p, WEFT_OP_ADAM, "", k), same = nth (one->role[0], WEFT_OP_ADAM, "", k);
+    assert_int_equal (elements (p, adam), 2 * elements (one->role[0], same));
+  }
+  /* An instance of one rank: nothing is cut, scattered or gathered. */
+  assert_int_equal (count (all->role[0], WEFT_OP_REDUCE_SCATTER, ""), 0);
+  assert_int_equal (count (all->role[0], WEFT_OP_ALL_GATHER, ""), 0);
+  assert_int_equal (all->role[0]->op[named (all->role[0], WEFT_OP_ALL_REDUCE, "bucket", 0)].group,
+                    WEFT_GROUP_DP);
+}
+
+/* The norm is summed over one instance, behind the whole of the stream. */
+static void
+num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      plan_of (OVERLAP, SHARDED, STAGES ("2"), INSTANCES ("2"), BATCH ("16"), NULL);
+
+  (void) state;
+  for (uint32_t r = 0; r < 2; r++) {
+    const weft_program *p = plan->role[r];
+    uint32_t norm = nth (p, WEFT_OP_ALL_REDUCE, "grad_norm", 0);
+    uint32_t first = WEFT_NO_OP, last = 0;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      gboolean kernel = p->op[op].lane == WEFT_LANE_GPU;
+      if (has_name (p, op, "instances"))
+        last = op;
+      if (kernel && p->op[op].phase == WEFT_PHASE_OPTIMIZER && first == WEFT_NO_OP)
+        first = op;
+    }
+    assert_int_equal (p->op[norm].group, WEFT_GROUP_INSTANCE);
+    assert_true (comes_after (p, last, first));
+  }
+  assert_int_equal (weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INSTANCE), 4);
+}
+
+/* Stage 1, replicas 2 and 3: the second instance. */
+static void
+num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
+{
+  struct weft_mesh mesh = weft_mesh_make (2, 1, 4, 2);
+
+  (void) state;
+  mesh.instances = 2;
+  for (uint32_t rank = 12; rank < 16; rank++) {
+    struct weft_group intra = weft_mesh_group (&mesh, rank, WEFT_GROUP_INTRA);
+    struct weft_group inter = weft_mesh_group (&mesh, rank, WEFT_GROUP_INTER);
+    struct weft_group all = weft_mesh_group (&mesh, rank, WEFT_GROUP_INSTANCE);
+    assert_int_equal (weft_group_rank (&intra, 0), 12 + rank % 2);
+    assert_int_equal (weft_group_rank (&intra, 1), 14 + rank % 2);
+    assert_int_equal (weft_group_rank (&inter, 0), rank - 4);
+    assert_int_equal (weft_group_rank (&inter, 1), rank);
+    assert_int_equal (weft_group_size (&all), 8);
+    for (uint32_t i = 0; i < 8; i++)
+      assert_int_equal (weft_group_rank (&all, i), i < 4 ? 4 + i : 8 + i);
+    assert_int_equal (weft_group_index (&all, rank), rank - 8);
+  }
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums),
     cmocka_unit_test (calculate_per_token_loss_sums_the_loss),
+    cmocka_unit_test (num_distributed_optimizer_instances_reduces_twice_and_gathers_inside),
+    cmocka_unit_test (num_distributed_optimizer_instances_cuts_state_among_fewer_ranks),
+    cmocka_unit_test (
+        num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one),
+    cmocka_unit_test (num_distributed_optimizer_instances_are_contiguous_replicas),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -51,6 +51,13 @@ static const char *const strategies[] = {
   "bucket_size=10000",
   "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
   "pad_buckets_for_high_nccl_busbw=true",
+  "gpus=4 use_distributed_optimizer=true num_distributed_optimizer_instances=2",
+  "gpus=8 use_distributed_optimizer=true num_distributed_optimizer_instances=4 "
+  "overlap_grad_reduce=true overlap_param_gather=true bucket_size=20000",
+  "gpus=4 use_distributed_optimizer=true num_distributed_optimizer_instances=4 "
+  "average_in_collective=true",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "num_distributed_optimizer_instances=2 average_in_collective=true",
   "gpus=2 pipeline_model_parallel_size=2",
   "gpus=4 pipeline_model_parallel_size=4",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=gpipe",

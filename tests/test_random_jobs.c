@@ -524,7 +524,7 @@ gathers_wanted (const weft_plan *plan, const weft_program *p)
   uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS), units = unit_bytes (plan, p);
   int level = weft_job_sharding (&plan->job);
 
-  if (plan->mesh.dp == 1)
+  if (plan->mesh.dp == plan->mesh.instances) /* nothing is cut */
     return 0;
   if (level == WEFT_SHARD_PARAMS)
     return flat - units + 2 * units * weft_job_microbatches (&plan->job);

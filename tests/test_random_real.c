@@ -70,6 +70,7 @@ check_against_one_rank (const char *words)
   g_autofree char *alone =
       g_strconcat (words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
                    " use_distributed_optimizer=false overlap_param_gather=false",
+                   " num_distributed_optimizer_instances=1",
                    " overlap_grad_reduce=false recompute_granularity=none "
                    "recompute_method=none recompute_num_layers=none", NULL);
   struct real_result many = weft_test_run (&(struct real_run){
