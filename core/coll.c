@@ -288,20 +288,6 @@ chain_phase (GArray *moves, uint32_t n)
     }
 }
 
-GArray *
-weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
-{
-  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
-
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
-    ring_phase (moves, n, 0, TRUE);
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
-    ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
-  if (kind == WEFT_OP_BROADCAST)
-    chain_phase (moves, n);
-  return moves;
-}
-
 /* Owners first: their moves stand together. */
 static void
 direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
@@ -315,6 +301,22 @@ direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 }
 
 GArray *
+weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
+{
+  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
+
+  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
+    ring_phase (moves, n, 0, TRUE);
+  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
+    ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
+  if (kind == WEFT_OP_BROADCAST)
+    chain_phase (moves, n);
+  if (kind == WEFT_OP_ALL_TO_ALL)
+    direct_phase (moves, n, 0, FALSE);
+  return moves;
+}
+
+GArray *
 weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
 {
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
@@ -325,5 +327,7 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
     direct_phase (moves, n, kind == WEFT_OP_ALL_REDUCE, FALSE);
   if (kind == WEFT_OP_BROADCAST)
     chain_phase (moves, n);
+  if (kind == WEFT_OP_ALL_TO_ALL)
+    direct_phase (moves, n, 0, FALSE);
   return moves;
 }

@@ -6,6 +6,9 @@
  * lazily, the next bucket when the one before it is first used (Megatron-Core
  * param_and_grad_buffer.py).
  *
+ * reduce_scatter_with_fp32_accumulation: ranks send each other slices in the buffer's type; the
+ * owner adds them where it would wait for the collective, at the end.
+ *
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
  * instance, then its slice across instances, on one stream that is joined as a whole. */
 #include "core/step.h"
@@ -56,6 +59,7 @@ make_views (struct weft_step *s, struct weft_bucket_state *state, const struct w
     state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   }
   state->reduced = state->gathered = WEFT_NO_OP;
+  state->exchanged = WEFT_NO_BUF;
 }
 
 void
@@ -117,6 +121,29 @@ weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
 }
 
 static void
+exchange_slices (struct weft_step *s, uint32_t k, struct weft_shape shape)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->exchanged =
+      weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, shape.dim[0], "exchanged");
+  state->reduced =
+      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_TO_ALL, "bucket", k), shape,
+                           WEFT_USES (WEFT_R (state->grads), WEFT_W (state->exchanged)));
+}
+
+static void
+sum_slices (struct weft_step *s, uint32_t k)
+{
+  const struct weft_bucket_state *state = &s->bucket[k];
+  uint64_t n = weft_ddp_bucket_size (s, k) / slices (s);
+
+  if (state->exchanged != WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_SUM_SLICES, "sum_slices", WEFT_SHAPE (s->grad_dtype, n, slices (s)),
+               WEFT_USES (WEFT_R (state->exchanged), WEFT_W (state->grad_shard)));
+}
+
+static void
 scatter (struct weft_step *s, uint32_t k, struct weft_shape shape)
 {
   struct weft_bucket_state *state = &s->bucket[k];
@@ -142,7 +169,9 @@ launch_reduce (struct weft_step *s, uint32_t k)
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
   weft_ddp_scale (s, state->grads, shape.dim[0]);
-  if (slices (s) > 1)
+  if (slices (s) > 1 && s->strategy->reduce_scatter_with_fp32_accumulation)
+    exchange_slices (s, k, shape);
+  else if (slices (s) > 1)
     scatter (s, k, shape);
   else
     state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", k),
@@ -169,6 +198,7 @@ weft_ddp_finish (struct weft_step *s)
     g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
     if (!alone (s) && s->bucket[k].reduced == WEFT_NO_OP)
       launch_reduce (s, k);
+    sum_slices (s, k);
   }
   if (s->mesh->instances > 1) {
     uint32_t newest = weft_build_last (s->b, WEFT_LANE_DP);

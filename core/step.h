@@ -85,6 +85,7 @@ struct weft_bucket_state {
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
+  uint32_t exchanged;            /* slices of all ranks, to be added; or WEFT_NO_BUF */
   uint32_t n_param, n_ready;
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */

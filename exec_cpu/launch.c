@@ -24,8 +24,6 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (kind == WEFT_OP_ALL_TO_ALL)
-      return weft_bad_input (error, "the cpu executor has no %s", weft_op_words[kind]);
     if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
                              weft_dtype_words[shape->dtype]);

@@ -82,6 +82,7 @@ struct round {
   uint64_t elements;
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
+  gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
 };
 
 static uint64_t
@@ -138,6 +139,16 @@ store_piece (const struct round *d, const struct weft_move *move)
           (piece_start (d, move->piece + 1) - first) * size);
 }
 
+/* Everyone has a piece for this member, which keeps them in order in another tensor. */
+static void
+take_piece (const struct round *d, uint32_t from)
+{
+  uint64_t size = weft_dtype_bytes (d->dtype), mine = piece_start (d, d->me);
+
+  memcpy (d->c->post[d->me].slice + piece_start (d, from) * size,
+          d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
+}
+
 /* A gather from slices that lie elsewhere brings a member its own as well. */
 static void
 store_own_piece (const struct round *d)
@@ -161,6 +172,8 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
       while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
         n++;
       reduce_piece (d, &list[at], n);
+    } else if (d->swaps) {
+      take_piece (d, list[at].from);
     } else {
       store_piece (d, &list[at]);
     }
@@ -192,7 +205,8 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .dtype = shape->dtype,
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
-                         .complete = round == moves->last_reduce };
+                         .complete = round == moves->last_reduce,
+                         .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
 }
 
 static void
@@ -201,7 +215,7 @@ arrive (struct cpu_rank *r, uint32_t op)
   const struct weft_op *row = &r->p->op[op];
   struct cpu_comm *c = r->comm[row->group];
   /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
-   * nothing else. */
+   * nothing else.  What all_to_all writes is as large. */
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, me = weft_group_index (&c->group, r->rank);
   struct cpu_post *post = &c->post[me];
   const struct weft_shape *shape = weft_op_shape (r->p, op);
@@ -249,6 +263,8 @@ cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
       c->begin = last_arrival (c);
     if (l->round == 0 && r->p->op[op].kind == WEFT_OP_ALL_GATHER)
       store_own_piece (&d);
+    if (l->round == 0 && d.swaps)
+      take_piece (&d, d.me);
     run_round (&d, moves, l->round++);
     count_unit (r, kind);
     return TRUE;

@@ -202,6 +202,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   gboolean overlapped = flip (words, rand, 2, "overlap_grad_reduce");
 
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
+  if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
+    return;
   if (sharded && one_in (rand, 3))
     add (words, "num_distributed_optimizer_instances", divisor (rand, replicas, replicas));
 }

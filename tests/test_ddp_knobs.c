@@ -151,6 +151,56 @@ num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
   }
 }
 
+/* ------------------------------------------- reduce_scatter_with_fp32_accumulation */
+
+#define FP32_SUMS "--reduce-scatter-with-fp32-accumulation", "true"
+
+/* As many bytes as the reduce-scatter had, through a scratch bucket; added when all is over. */
+static void
+reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of (OVERLAP, SHARDED, FP32_SUMS, NULL);
+  g_autoptr (weft_plan) without = plan_of (OVERLAP, SHARDED, NULL);
+  const weft_program *p = plan->role[0], *q = without->role[0];
+  uint32_t backward = nth (p, WEFT_OP_EMBED_BWD, "", 0);
+
+  (void) state;
+  assert_int_equal (count (p, WEFT_OP_REDUCE_SCATTER, ""), 0);
+  assert_int_equal (count (p, WEFT_OP_SUM_SLICES, ""), n_buckets (p));
+  for (uint32_t k = 0; k < n_buckets (p); k++) {
+    uint32_t sent = named (p, WEFT_OP_ALL_TO_ALL, "bucket", k);
+    uint32_t sum = nth (p, WEFT_OP_SUM_SLICES, "", k);
+    uint32_t scratch = p->uses[p->op[sent].uses + 1].buf;
+    uint64_t n = elements (q, named (q, WEFT_OP_REDUCE_SCATTER, "bucket", k));
+    assert_int_equal (elements (p, sent), n);
+    assert_int_equal (elements (p, sum) * 8, n);
+    assert_int_equal (weft_op_shape (p, sum)->dim[1], 8);
+    assert_near (weft_op_bytes (p, sum), (double) (n + n / 8) * 2);
+    assert_int_equal (p->buf[scratch].bytes, n * 2);
+    assert_int_equal (p->buf[scratch].kind, WEFT_BUF_COMMUNICATION);
+    assert_false (p->buf[scratch].permanent);
+    assert_true (comes_after (p, sent, sum) && comes_after (p, backward, sum));
+    assert_true (comes_after (p, sum, nth (p, WEFT_OP_ADAM, "", k)));
+  }
+}
+
+/* Without overlap each is over before the next begins: one scratch bucket serves all. */
+static void
+reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way (void **state)
+{
+  g_autoptr (weft_plan) late = plan_of (OVERLAP, SHARDED, FP32_SUMS, NULL);
+  g_autoptr (weft_plan) plan = plan_of (SHARDED, FP32_SUMS, NULL);
+  const weft_program *p = plan->role[0], *q = late->role[0];
+
+  (void) state;
+  for (uint32_t k = 0; k + 1 < n_buckets (p); k++)
+    assert_true (comes_after (p, nth (p, WEFT_OP_SUM_SLICES, "", k),
+                              named (p, WEFT_OP_ALL_TO_ALL, "bucket", k + 1)));
+  for (uint32_t k = 0; k < n_buckets (q); k++)
+    assert_false (comes_after (q, nth (q, WEFT_OP_SUM_SLICES, "", 0),
+                               named (q, WEFT_OP_ALL_TO_ALL, "bucket", k)));
+}
+
 int
 main (void)
 {
@@ -162,6 +212,9 @@ main (void)
     cmocka_unit_test (
         num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one),
     cmocka_unit_test (num_distributed_optimizer_instances_are_contiguous_replicas),
+    cmocka_unit_test (reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them),
+    cmocka_unit_test (
+        reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

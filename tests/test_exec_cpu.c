@@ -87,6 +87,13 @@ static const char *const strategies[] = {
   "recompute_method=uniform recompute_num_layers=2",
 };
 
+/* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */
+static const char *const fp32_sums[] = {
+  "gpus=4 use_distributed_optimizer=true reduce_scatter_with_fp32_accumulation=true",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "overlap_param_gather=true bucket_size=20000 reduce_scatter_with_fp32_accumulation=true",
+};
+
 static struct real_result
 run_words (const char *model, const char *precision, const char *strategy, struct real_run run)
 {
@@ -119,6 +126,20 @@ every_strategy_gives_the_bits_of_one_rank (void **state)
                     other.moments == one.moments ? "same" : "other", other.eval_loss,
                     one.eval_loss);
       }
+    }
+}
+
+static void
+slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void **state)
+{
+  (void) state;
+  for (unsigned p = 0; p < 2; p++)
+    for (unsigned s = 0; s < G_N_ELEMENTS (fp32_sums); s++) {
+      struct real_result one =
+          run_words (models[0], precisions[p], "gpus=1", (struct real_run){ 0 });
+      struct real_result other = run_words (models[0], precisions[p], fp32_sums[s],
+                                            (struct real_run){ .poison = TRUE });
+      assert_true (weft_test_same_bits (&one, &other, STEPS));
     }
 }
 
@@ -207,6 +228,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_strategy_gives_the_bits_of_one_rank),
+    cmocka_unit_test (slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32),
     cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),
     cmocka_unit_test (fifty_random_interleavings_give_the_same_bits),
     cmocka_unit_test (fast_order_is_close_and_the_same_every_time),

@@ -127,7 +127,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one", 1 },
-    { "divisor", (uint64_t) pick (rand, "2 3 7") },
+    { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (known); i++)
