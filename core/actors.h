@@ -26,6 +26,10 @@
   X (WEFT_PATTERN_CP_REMOTE, "cp remote", "ring between nodes, context parallel")                  \
   X (WEFT_PATTERN_EMBD_LOCAL, "embd local", "first and last stage, same node")                     \
   X (WEFT_PATTERN_EMBD_REMOTE, "embd remote", "first and last stage, other nodes")                 \
+  X (WEFT_PATTERN_INTRA_LOCAL, "intra local", "ring inside the node, one instance")                \
+  X (WEFT_PATTERN_INTRA_REMOTE, "intra remote", "ring between nodes, one instance")                \
+  X (WEFT_PATTERN_INTER_LOCAL, "inter local", "ring inside the node, across instances")            \
+  X (WEFT_PATTERN_INTER_REMOTE, "inter remote", "ring between nodes, across instances")            \
   X (WEFT_PATTERN_NEXT, "next", "next stage")                                                      \
   X (WEFT_PATTERN_PREVIOUS, "previous", "stage before")                                            \
   X (WEFT_PATTERN_H2D, "h2d", "from the host")                                                     \

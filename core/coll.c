@@ -277,16 +277,15 @@ ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
     }
 }
 
-GArray *
-weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
+/* From one member to the next: the whole tensor, as all its pieces. */
+static void
+chain_phase (GArray *moves, uint32_t n)
 {
-  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
-
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
-    ring_phase (moves, n, 0, TRUE);
-  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
-    ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
-  return moves;
+  for (uint32_t r = 0; r + 1 < n; r++)
+    for (uint32_t piece = 0; piece < n; piece++) {
+      struct weft_move move = { r, r, r + 1, piece, FALSE };
+      g_array_append_val (moves, move);
+    }
 }
 
 /* Owners first: their moves stand together. */
@@ -302,6 +301,22 @@ direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 }
 
 GArray *
+weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
+{
+  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
+
+  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
+    ring_phase (moves, n, 0, TRUE);
+  if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
+    ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
+  if (kind == WEFT_OP_BROADCAST)
+    chain_phase (moves, n);
+  if (kind == WEFT_OP_ALL_TO_ALL)
+    direct_phase (moves, n, 0, FALSE);
+  return moves;
+}
+
+GArray *
 weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
 {
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
@@ -310,5 +325,9 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
     direct_phase (moves, n, 0, TRUE);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
     direct_phase (moves, n, kind == WEFT_OP_ALL_REDUCE, FALSE);
+  if (kind == WEFT_OP_BROADCAST)
+    chain_phase (moves, n);
+  if (kind == WEFT_OP_ALL_TO_ALL)
+    direct_phase (moves, n, 0, FALSE);
   return moves;
 }

@@ -74,8 +74,9 @@ uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft
                           uint32_t member, struct weft_flow flows[2]);
 
 /* Collectives as moves: in round r, `from` sends piece `piece` of n to `to`, which adds it or stores
- * it.  Several reduce moves of one round, destination and piece are one sum: of their sources and
- * what the destination holds, in member order, as fold.h says. */
+ * it; in an all_to_all it sends what it has for `to`, which stores it as that piece.  Several reduce
+ * moves of one round, destination and piece are one sum: of their sources and what the destination
+ * holds, in member order, as fold.h says. */
 struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
@@ -84,5 +85,5 @@ struct weft_move {
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Everyone to everyone, in canonical order: each piece is summed at its owner in one round, and
- * handed out in another.  Bytes are those of the ring. */
+ * handed out in another.  Bytes are those of the ring.  A broadcast, which adds nothing, is the ring's. */
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);

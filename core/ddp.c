@@ -4,13 +4,26 @@
  * the last backward.  An asynchronous collective waits for everything enqueued on the compute
  * stream so far and for the collective before it (c10d ProcessGroupNCCL); parameters are gathered
  * lazily, the next bucket when the one before it is first used (Megatron-Core
- * param_and_grad_buffer.py). */
+ * param_and_grad_buffer.py).
+ *
+ * reduce_scatter_with_fp32_accumulation: ranks send each other slices in the buffer's type; the
+ * owner adds them where it would wait for the collective, at the end.
+ *
+ * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
+ * instance, then its slice across instances, on one stream that is joined as a whole. */
 #include "core/step.h"
 
 static gboolean
 alone (const struct weft_step *s)
 {
   return weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) == 1;
+}
+
+/* How many slices optimizer state is cut into. */
+static uint32_t
+slices (const struct weft_step *s)
+{
+  return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)) : 1;
 }
 
 static uint32_t
@@ -27,14 +40,14 @@ shard_of (struct weft_step *s, uint32_t view)
   const struct weft_buf *row = weft_build_buf_at (s->b, view);
   uint32_t shard = weft_build_view (s->b, row->base, row->offset, row->bytes, "shard");
 
-  weft_build_buf_at (s->b, shard)->shard = WEFT_GROUP_DP;
+  weft_build_buf_at (s->b, shard)->shard = weft_mesh_sharing (s->mesh);
   return shard;
 }
 
 static void
 make_views (struct weft_step *s, struct weft_bucket_state *state, const struct weft_bucket *bucket)
 {
-  gboolean sharded = s->shard_optimizer && !alone (s);
+  gboolean sharded = slices (s) > 1;
   uint64_t n = bucket->end - bucket->start;
 
   if (!s->shard_grads) {
@@ -46,6 +59,7 @@ make_views (struct weft_step *s, struct weft_bucket_state *state, const struct w
     state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   }
   state->reduced = state->gathered = WEFT_NO_OP;
+  state->exchanged = WEFT_NO_BUF;
 }
 
 void
@@ -58,8 +72,7 @@ weft_ddp_start (struct weft_step *s)
     s->bucket[s->layout.place[i].bucket].n_param++;
   if (s->units)
     weft_fsdp_start (s);
-  gboolean lazy = s->strategy->overlap_param_gather && s->shard_optimizer && !alone (s);
-  s->n_gather = lazy ? s->layout.n_bucket : 0;
+  s->n_gather = s->strategy->overlap_param_gather && slices (s) > 1 ? s->layout.n_bucket : 0;
 }
 
 uint64_t
@@ -68,15 +81,23 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
   return s->layout.bucket[k].end - s->layout.bucket[k].start;
 }
 
-uint32_t
-weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *name,
-                     struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
+struct weft_op
+weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k)
 {
-  struct weft_op row = { .kind = kind,
-                         .group = WEFT_GROUP_DP,
-                         .name = weft_build_name (s->b, name),
-                         .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG
-                                                                      : WEFT_REDUCE_SUM };
+  g_autofree char *full = g_strdup_printf ("%s %u", name, k);
+
+  return (struct weft_op){
+    .kind = kind,
+    .group = kind == WEFT_OP_ALL_REDUCE ? WEFT_GROUP_DP : weft_mesh_sharing (s->mesh),
+    .name = weft_build_name (s->b, full),
+    .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM
+  };
+}
+
+uint32_t
+weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
+                     const struct weft_use *uses, uint32_t n_uses)
+{
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, WEFT_LANE_DP, row, shape, uses, n_uses);
 
@@ -87,14 +108,55 @@ weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *na
   return op;
 }
 
-/* The mean over replicas: before the sum, in the collective, or in the loss. */
+/* The mean over replicas: before the sum, in the collective, or in the loss.  A loss per token knows
+ * no replicas. */
 void
 weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
 {
-  if (!s->strategy->average_in_collective && !s->canonical)
+  if (!s->strategy->average_in_collective && !s->strategy->calculate_per_token_loss &&
+      !s->canonical)
     weft_emit (s, WEFT_OP_SCALE, "scale",
                WEFT_SHAPE (s->grad_dtype, n, 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
-               WEFT_USES (WEFT_RW (grads)));
+               WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
+}
+
+static void
+exchange_slices (struct weft_step *s, uint32_t k, struct weft_shape shape)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->exchanged =
+      weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, shape.dim[0], "exchanged");
+  state->reduced =
+      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_TO_ALL, "bucket", k), shape,
+                           WEFT_USES (WEFT_R (state->grads), WEFT_W (state->exchanged)));
+}
+
+static void
+sum_slices (struct weft_step *s, uint32_t k)
+{
+  const struct weft_bucket_state *state = &s->bucket[k];
+  uint64_t n = weft_ddp_bucket_size (s, k) / slices (s);
+
+  if (state->exchanged != WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_SUM_SLICES, "sum_slices", WEFT_SHAPE (s->grad_dtype, n, slices (s)),
+               WEFT_USES (WEFT_R (state->exchanged), WEFT_W (state->grad_shard)));
+}
+
+static void
+scatter (struct weft_step *s, uint32_t k, struct weft_shape shape)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->reduced =
+      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k), shape,
+                           WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
+  if (s->mesh->instances == 1)
+    return;
+  struct weft_op across = weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "instances", k);
+  across.group = WEFT_GROUP_INTER;
+  shape.dim[0] /= slices (s);
+  state->reduced = weft_ddp_collective (s, across, shape, WEFT_USES (WEFT_RW (state->grad_shard)));
 }
 
 static void
@@ -107,14 +169,13 @@ launch_reduce (struct weft_step *s, uint32_t k)
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
   weft_ddp_scale (s, state->grads, shape.dim[0]);
-  g_autofree char *name = g_strdup_printf ("bucket %u", k);
-  if (s->shard_optimizer)
-    state->reduced =
-        weft_ddp_collective (s, WEFT_OP_REDUCE_SCATTER, name, shape,
-                             WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
+  if (slices (s) > 1 && s->strategy->reduce_scatter_with_fp32_accumulation)
+    exchange_slices (s, k, shape);
+  else if (slices (s) > 1)
+    scatter (s, k, shape);
   else
-    state->reduced = weft_ddp_collective (s, WEFT_OP_ALL_REDUCE, name, shape,
-                                          WEFT_USES (WEFT_RW (state->grads)));
+    state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", k),
+                                          shape, WEFT_USES (WEFT_RW (state->grads)));
   s->at = at;
 }
 
@@ -139,6 +200,11 @@ weft_ddp_finish (struct weft_step *s)
     g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
     if (!alone (s) && s->bucket[k].reduced == WEFT_NO_OP)
       launch_reduce (s, k);
+    sum_slices (s, k);
+  }
+  if (s->mesh->instances > 1) {
+    uint32_t newest = weft_build_last (s->b, WEFT_LANE_DP);
+    g_array_append_val (s->wait_for, newest);
   }
 }
 
@@ -147,13 +213,13 @@ launch_gather (struct weft_step *s, uint32_t k)
 {
   struct weft_bucket_state *state = &s->bucket[k];
   struct weft_op at = s->at;
-  g_autofree char *name = g_strdup_printf ("gather %u", k);
 
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   s->at.layer = s->at.micro = WEFT_NO_LAYER;
-  state->gathered = weft_ddp_collective (
-      s, WEFT_OP_ALL_GATHER, name, WEFT_SHAPE (s->dtype, weft_ddp_bucket_size (s, k)),
-      WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  state->gathered =
+      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k),
+                           WEFT_SHAPE (s->dtype, weft_ddp_bucket_size (s, k)),
+                           WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
   s->at = at;
 }
 
@@ -193,7 +259,7 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  if (!s->shard_optimizer || s->shard_weights || s->strategy->overlap_param_gather || alone (s))
+  if (slices (s) == 1 || s->shard_weights || s->strategy->overlap_param_gather)
     return;
   for (uint32_t i = 0; i < s->layout.n_bucket; i++)
     launch_gather (s, first_gathered (s, i));

@@ -94,7 +94,7 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
   end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
   weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->dtype, s->tokens, v),
              WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
-                        WEFT_RW (s->loss)));
+                        WEFT_RW (s->count), WEFT_RW (s->loss)));
 }
 
 static void
@@ -115,11 +115,14 @@ head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
 }
 
 /* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
- * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once. */
+ * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
+ * per token is a sum, whose gradients finish.c divides. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {
   gboolean all = s->canonical && !s->strategy->average_in_collective;
+  if (s->strategy->calculate_per_token_loss)
+    return 1;
   return s->tokens * s->n_micro * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
 }
 

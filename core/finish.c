@@ -115,6 +115,30 @@ reduce_tied (struct weft_step *s, uint32_t param)
   return op;
 }
 
+/* calculate_per_token_loss: the last stage tells the others how many tokens it has seen, replicas add
+ * theirs, and the whole of every gradient is divided (finalize_model_grads.py).  All are enqueued
+ * behind what still works on gradients. */
+static void
+divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
+{
+  struct weft_op row = { .kind = WEFT_OP_BROADCAST,
+                         .group = WEFT_GROUP_PP,
+                         .peer = -1,
+                         .name = weft_build_name (s->b, "tokens") };
+  uint64_t n = weft_build_buf_at (s->b, s->grads)->bytes / weft_dtype_bytes (s->grad_dtype);
+
+  if (s->mesh->pp > 1)
+    weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_RW (s->count)));
+  reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
+  uint32_t reduced = weft_build_last (s->b, WEFT_LANE_DP);
+  weft_emit (s, WEFT_OP_SCALE, "per_token", WEFT_SHAPE (s->grad_dtype, n, 1, 1),
+             WEFT_USES (WEFT_RW (s->grads), WEFT_R (s->count)));
+  if (reduced != WEFT_NO_OP)
+    weft_build_dep (s->b, reduced);
+  if (tied_reduced != WEFT_NO_OP)
+    weft_build_dep (s->b, tied_reduced);
+}
+
 static uint32_t
 owned_grad (const struct weft_step *s, uint32_t k)
 {
@@ -156,14 +180,21 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
+/* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
+static enum weft_group_kind
+norm_group (const struct weft_step *s)
+{
+  if (!s->shard_optimizer)
+    return WEFT_GROUP_MP;
+  return s->mesh->instances > 1 ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
+}
+
 static void
 clip (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return;
-  /* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
-  reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_MP, WEFT_REDUCE_SUM, s->squares,
-              "grad_norm");
+  reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
 }
@@ -209,6 +240,8 @@ weft_finish (struct weft_step *s)
   weft_ddp_finish (s);
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
+  if (s->count != WEFT_NO_BUF)
+    divide_by_tokens (s, tied_reduced);
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   add_states (s);
   measure_norm (s, tied, tied_reduced);

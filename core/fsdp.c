@@ -138,7 +138,6 @@ static void
 gather (struct weft_step *s, uint32_t k)
 {
   struct weft_bucket_state *state = &s->bucket[k];
-  g_autofree char *name = g_strdup_printf ("gather %u", k);
   struct weft_op at = s->at;
 
   for (uint32_t i = 0; i < s->layout.n_bucket; i++)
@@ -146,9 +145,9 @@ gather (struct weft_step *s, uint32_t k)
       let_go (s, i);
   s->at.layer = WEFT_NO_LAYER;
   state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, size_of (s, k), "whole");
-  state->gathered =
-      weft_ddp_collective (s, WEFT_OP_ALL_GATHER, name, WEFT_SHAPE (s->dtype, size_of (s, k)),
-                           WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  state->gathered = weft_ddp_collective (
+      s, weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k), WEFT_SHAPE (s->dtype, size_of (s, k)),
+      WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
   set_views (s, k, state->weights, s->weight_view);
   s->at = at;
 }
@@ -285,7 +284,6 @@ reduce (struct weft_step *s, uint32_t k)
 {
   struct weft_bucket_state *state = &s->bucket[k];
   uint64_t n = size_of (s, k);
-  g_autofree char *name = g_strdup_printf ("bucket %u", k);
   struct weft_op at = s->at;
 
   s->at.phase = WEFT_PHASE_REDUCE;
@@ -295,9 +293,9 @@ reduce (struct weft_step *s, uint32_t k)
   uint32_t leaf = s->canonical ? weft_sum_leaf (s, &state->sum)
                                : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
                                                    state->sum.n, "reduced");
-  state->reduced =
-      weft_ddp_collective (s, WEFT_OP_REDUCE_SCATTER, name, WEFT_SHAPE (s->grad_dtype, n),
-                           WEFT_USES (WEFT_RW (state->grads), WEFT_W (leaf)));
+  state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k),
+                                        WEFT_SHAPE (s->grad_dtype, n),
+                                        WEFT_USES (WEFT_RW (state->grads), WEFT_W (leaf)));
   weft_sum_add (s, &state->sum, leaf);
   struct weft_reduction row = { k, state->reduced };
   g_array_append_val (s->reducing, row);

@@ -17,6 +17,9 @@
   X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
   X (WEFT_GROUP_PP, "pp", WEFT_LANE_PP, "the stages of one pipeline")                              \
   X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
+  X (WEFT_GROUP_INTRA, "intra", WEFT_LANE_DP, "ranks of dp that share one optimizer out")          \
+  X (WEFT_GROUP_INTER, "inter", WEFT_LANE_DP, "one rank of each instance: they hold one slice")    \
+  X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: one optimizer's ranks")   \
   X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
   X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
 enum weft_group_kind {
@@ -31,6 +34,7 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
   uint32_t n_ranks;
+  uint32_t instances; /* of the distributed optimizer; with one, intra, inter and instance are empty */
 };
 
 /* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
@@ -44,6 +48,13 @@ static inline uint32_t
 weft_mesh_stage_size (const struct weft_mesh *m)
 {
   return m->tp * m->cp * m->dp;
+}
+
+/* The ranks among which optimizer state is cut into slices. */
+static inline enum weft_group_kind
+weft_mesh_sharing (const struct weft_mesh *m)
+{
+  return m->instances > 1 ? WEFT_GROUP_INTRA : WEFT_GROUP_DP;
 }
 
 /* The pipeline stage of a rank: its role. */

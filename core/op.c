@@ -105,6 +105,14 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
+#define slices_flops none_flops
+
+static double
+slices_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * ((double) s->dim[1] + 1) * weft_dtype_bytes (s->dtype);
+}
+
 #define adam_flops none_flops
 
 /* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the

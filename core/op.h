@@ -77,15 +77,19 @@ enum weft_op_class {
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
-  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns", "logits:r targets:r lse:w loss:rw",     \
-     "loss += sum of cross entropies; lse is fp32 per row")                                        \
+  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns",                                         \
+     "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
+     "loss += sum of cross entropies; count += rows; lse is fp32 per row")                         \
   X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens",                          \
      "logits:rw targets:r lse:r",                                                                  \
      "logits become their gradient, divided by tokens: what the loss is a mean over")              \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
      "main += grad: accumulation that is not fused into the matmul")                               \
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
-  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw", "x /= divisor")       \
+  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw count:r?",              \
+     "x /= divisor, or by the larger of 1 and count where that is given")                          \
+  X (WEFT_OP_SUM_SLICES, "sum_slices", COMPUTE, slices, "elements slices", "x:r y:w",              \
+     "y = sum of the slices of x, in fp32, rounded once")                                          \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
   X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements", "x:r y:w", "convert to the type of y")      \
@@ -103,7 +107,8 @@ enum weft_op_class {
      "slice of each member, to all, in place")                                                     \
   X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice i of member j to slice j of member i")                                                 \
-  X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw", "from member 0 to all") \
+  X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw",                         \
+     "from member 0 to all; with peer -1 from the last member")                                    \
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
   X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \

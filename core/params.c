@@ -119,21 +119,22 @@ mark_tied (struct weft_step *s)
 }
 
 static uint64_t
-threshold (const struct weft_step *s, uint32_t group)
+threshold (const struct weft_step *s, uint32_t replicas)
 {
   if (!s->strategy->overlap_grad_reduce || s->role > 0 || s->strategy->disable_bucketing)
     return WEFT_BUCKET_INFINITE;
   if (s->strategy->bucket_size != WEFT_NONE)
     return s->strategy->bucket_size;
-  return weft_layout_default_threshold (group);
+  return weft_layout_default_threshold (replicas);
 }
 
 static void
 lay_out (struct weft_step *s)
 {
-  uint32_t n = s->params->len, group = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
-  struct weft_layout_rule rule = { .threshold = threshold (s, group),
-                                   .group = group,
+  uint32_t n = s->params->len, replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
+                                   .group =
+                                       weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)),
                                    .sharded = s->shard_optimizer,
                                    .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);

@@ -48,8 +48,8 @@ enum {
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before
- *  +--------+--------+--------+--------+
+ *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before;
+ *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root
  *  |              deps                 |   first index into deps[]; ends where the next op begins
  *  |              uses                 |   first index into uses[]; likewise
  *  +-----------------------------------+ */

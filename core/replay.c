@@ -129,8 +129,8 @@ same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uin
   const struct weft_op *i = &p->op[op_a], *j = &q->op[op_b];
 
   return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group &&
-         i->micro == j->micro && strcmp (p->name[i->name], q->name[j->name]) == 0 &&
-         same_shape (x, a, op_a, b, op_b);
+         i->peer == j->peer && i->micro == j->micro &&
+         strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
 }
 
 static void

@@ -26,6 +26,6 @@ struct weft_slice {
   uint32_t grad, weight, master, m, v; /* buffers; master WEFT_NO_BUF when the weights are fp32 */
 };
 
-/* The slices of one rank, one for each adam op and bucket in order; `place` is the rank's in its data
- * parallel group.  Caller frees with g_free(). */
+/* The slices of one rank, one for each adam op and bucket in order; `place` is the rank's in the
+ * group that shares the optimizer out, weft_mesh_sharing().  Caller frees with g_free(). */
 struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t *n);

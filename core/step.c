@@ -119,6 +119,9 @@ start_buffers (struct weft_step *s)
   s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
   s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
+  s->count = WEFT_NO_BUF;
+  if (s->strategy->calculate_per_token_loss)
+    s->count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
 
 /* zero_grad_buffer(): gradients, unless the first microbatch overwrites them, and the two running
@@ -135,6 +138,9 @@ zero (struct weft_step *s)
                WEFT_USES (WEFT_W (s->grads)));
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
+  if (s->count != WEFT_NO_BUF && weft_step_is_last (s))
+    weft_emit (s, WEFT_OP_ZERO, "zero_count", WEFT_SHAPE (WEFT_FP32, 1),
+               WEFT_USES (WEFT_W (s->count)));
 }
 
 static void

@@ -88,6 +88,7 @@ struct weft_bucket_state {
   gboolean unit;                 /* Megatron-FSDP: a layer, let go after its passes */
   gboolean idle;                 /* whole, but let go when another one has to be gathered */
   uint32_t first_param;          /* of a unit or what lies outside units */
+  uint32_t exchanged;            /* slices of all ranks, to be added; or WEFT_NO_BUF */
   uint32_t n_param, n_ready;
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */
@@ -139,6 +140,7 @@ struct weft_step {
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
   uint32_t gather_next, n_gather; /* buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
+  uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 
 static inline gboolean
@@ -242,9 +244,10 @@ void weft_exchange (struct weft_step *s, const struct weft_cell *done,
 void weft_ddp_start (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
-uint32_t weft_ddp_collective (struct weft_step *s, enum weft_op_kind kind, const char *name,
-                              struct weft_shape shape, const struct weft_use *uses,
-                              uint32_t n_uses);
+struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                             uint32_t k);
+uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
+                              const struct weft_use *uses, uint32_t n_uses);
 void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 
 /* fsdp.c */

@@ -23,15 +23,21 @@ find_comm (struct cpu_machine *m, GHashTable *known, uint32_t rank, enum weft_gr
   return c;
 }
 
+/* Moves begin at member 0: where the last one is the root, members are counted from the end. */
 static struct cpu_moves *
-make_moves (enum weft_op_kind kind, uint32_t n, gboolean canonical)
+make_moves (const struct weft_op *row, uint32_t n, gboolean canonical)
 {
   struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
 
   moves->n = n;
-  moves->list = canonical ? weft_coll_direct_moves (kind, n) : weft_coll_ring_moves (kind, n);
-  const struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
+  moves->list =
+      canonical ? weft_coll_direct_moves (row->kind, n) : weft_coll_ring_moves (row->kind, n);
   for (uint32_t i = 0; i < moves->list->len; i++) {
+    struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
+    if (row->peer < 0) {
+      move[i].from = n - 1 - move[i].from;
+      move[i].to = n - 1 - move[i].to;
+    }
     moves->n_rounds = MAX (moves->n_rounds, move[i].round + 1);
     if (move[i].reduce)
       moves->last_reduce = MAX (moves->last_reduce, move[i].round);
@@ -67,14 +73,14 @@ index_moves (struct cpu_moves *moves)
 }
 
 static void
-add_moves (struct cpu_machine *m, enum weft_op_kind kind, uint32_t n)
+add_moves (struct cpu_machine *m, const struct weft_op *row, uint32_t n)
 {
-  uint64_t key = (uint64_t) kind << 32 | n;
+  uint64_t key = cpu_moves_key (row, n);
   gboolean canonical = m->base.plan->job.train.reduction_order == WEFT_ORDER_CANONICAL;
 
   if (g_hash_table_contains (m->moves, &key))
     return;
-  struct cpu_moves *moves = make_moves (kind, n, canonical);
+  struct cpu_moves *moves = make_moves (row, n, canonical);
   index_moves (moves);
   g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
 }
@@ -97,7 +103,7 @@ open_meetings (struct cpu_machine *m)
         continue;
       if (!r->comm[row->group])
         r->comm[row->group] = find_comm (m, known, r->rank, row->group);
-      add_moves (m, row->kind, r->comm[row->group]->n);
+      add_moves (m, row, r->comm[row->group]->n);
     }
   }
 }
@@ -168,6 +174,7 @@ init_rank (struct cpu_machine *m, uint32_t row)
   struct cpu_rank *r = &m->rank[row];
   uint32_t rank = m->base.actors->rank[row];
   struct weft_group replicas = weft_mesh_group (&plan->mesh, rank, WEFT_GROUP_DP);
+  struct weft_group sharing = weft_mesh_group (&plan->mesh, rank, weft_mesh_sharing (&plan->mesh));
 
   r->m = m;
   r->p = plan->role[m->base.actors->role[row]];
@@ -175,9 +182,11 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->rank = rank;
   r->place = weft_group_index (&replicas, rank);
   r->size = weft_group_size (&replicas);
+  r->slot = weft_group_index (&sharing, rank);
+  r->slots = weft_group_size (&sharing);
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->slice = weft_slices (r->p, r->place, &r->n_slice);
+  r->slice = weft_slices (r->p, r->slot, &r->n_slice);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
 }

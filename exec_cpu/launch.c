@@ -24,8 +24,6 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_BROADCAST)
-      return weft_bad_input (error, "the cpu executor has no %s", weft_op_words[kind]);
     if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
                              weft_dtype_words[shape->dtype]);
@@ -42,8 +40,8 @@ operand_of (const struct cpu_rank *r, const struct weft_use *use)
   if (use->buf == WEFT_NO_BUF)
     return (struct weft_operand){ 0 };
   const struct weft_buf *b = &r->p->buf[use->buf];
-  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / (b->shard ? r->size : 1);
-  uint8_t *data = cpu_arena_at (r, use->buf) + (b->shard ? r->place * n * size : 0);
+  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / (b->shard ? r->slots : 1);
+  uint8_t *data = cpu_arena_at (r, use->buf) + (b->shard ? r->slot * n * size : 0);
 
   return (struct weft_operand){
     .data = data, .n = n, .dtype = b->dtype, .accumulate = use->read && use->write

@@ -69,6 +69,7 @@ struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, place, size; /* place and size of its data parallel group */
+  uint32_t slot, slots;            /* likewise of the group that shares the optimizer out */
   uint8_t *arena[WEFT_N_POOL];
   struct cpu_lane lane[WEFT_N_LANE];
 
@@ -101,7 +102,7 @@ struct cpu_machine {
   uint32_t n_comm;
   struct cpu_comm *comm;
   struct cpu_channel *channel; /* [rank][direction]: 0 to the next stage, 1 to the one before */
-  GHashTable *moves;           /* (kind, n) -> struct cpu_moves */
+  GHashTable *moves;           /* cpu_moves_key() -> struct cpu_moves */
   weft_timeline *t;
   double start; /* of the step, by cpu_clock() */
 
@@ -154,6 +155,7 @@ gboolean cpu_launch_can (const weft_program *p, GError **error);
 gboolean cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op);
 gboolean cpu_meet_transfers (struct cpu_rank *r, enum weft_lane lane);
 void cpu_moves_free (struct cpu_moves *moves);
+uint64_t cpu_moves_key (const struct weft_op *row, uint32_t n_members);
 
 /* lanes.c.  Whoever changes what another rank may be waiting for wakes it afterwards; times are
  * seconds since the step began. */

@@ -15,10 +15,16 @@ cpu_moves_free (struct cpu_moves *moves)
   g_free (moves);
 }
 
-static const struct cpu_moves *
-moves_of (const struct cpu_machine *m, enum weft_op_kind kind, uint32_t n)
+uint64_t
+cpu_moves_key (const struct weft_op *row, uint32_t n)
 {
-  uint64_t key = (uint64_t) kind << 32 | n;
+  return (uint64_t) row->kind << 40 | (uint64_t) (row->peer < 0) << 32 | n;
+}
+
+static const struct cpu_moves *
+moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
+{
+  uint64_t key = cpu_moves_key (row, n);
   return g_hash_table_lookup (m->moves, &key);
 }
 
@@ -76,6 +82,7 @@ struct round {
   uint64_t elements;
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
+  gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
 };
 
 static uint64_t
@@ -132,6 +139,16 @@ store_piece (const struct round *d, const struct weft_move *move)
           (piece_start (d, move->piece + 1) - first) * size);
 }
 
+/* Everyone has a piece for this member, which keeps them in order in another tensor. */
+static void
+take_piece (const struct round *d, uint32_t from)
+{
+  uint64_t size = weft_dtype_bytes (d->dtype), mine = piece_start (d, d->me);
+
+  memcpy (d->c->post[d->me].slice + piece_start (d, from) * size,
+          d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
+}
+
 /* A gather from slices that lie elsewhere brings a member its own as well. */
 static void
 store_own_piece (const struct round *d)
@@ -155,6 +172,8 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
       while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
         n++;
       reduce_piece (d, &list[at], n);
+    } else if (d->swaps) {
+      take_piece (d, list[at].from);
     } else {
       store_piece (d, &list[at]);
     }
@@ -186,7 +205,8 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .dtype = shape->dtype,
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
-                         .complete = round == moves->last_reduce };
+                         .complete = round == moves->last_reduce,
+                         .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
 }
 
 static void
@@ -194,7 +214,8 @@ arrive (struct cpu_rank *r, uint32_t op)
 {
   const struct weft_op *row = &r->p->op[op];
   struct cpu_comm *c = r->comm[row->group];
-  /* all_gather writes the whole tensor, its second operand; the others begin with it. */
+  /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
+   * nothing else.  What all_to_all writes is as large. */
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, me = weft_group_index (&c->group, r->rank);
   struct cpu_post *post = &c->post[me];
   const struct weft_shape *shape = weft_op_shape (r->p, op);
@@ -202,8 +223,10 @@ arrive (struct cpu_rank *r, uint32_t op)
   cpu_arena_touch (r, op);
   post->arrived = cpu_now (r->m);
   post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
+  if (r->p->op[op + 1].uses - row->uses == 1 && r->p->buf[cpu_use (r, op, 0)->buf].shard)
+    post->data += r->slot * shape->dim[0] * weft_dtype_bytes (shape->dtype);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
-  if (row->kind != WEFT_OP_ALL_REDUCE && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
+  if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);
   count_unit (r, row->group);
 }
@@ -233,13 +256,15 @@ cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
   }
   if (atomic_load (&c->count) < r->unit[kind] * c->n)
     return FALSE;
-  const struct cpu_moves *moves = moves_of (r->m, r->p->op[op].kind, c->n);
+  const struct cpu_moves *moves = moves_of (r->m, &r->p->op[op], c->n);
   if (l->round < moves->n_rounds) {
     struct round d = round_of (r, op, l->round, moves);
     if (l->round == 0 && d.me == 0)
       c->begin = last_arrival (c);
     if (l->round == 0 && r->p->op[op].kind == WEFT_OP_ALL_GATHER)
       store_own_piece (&d);
+    if (l->round == 0 && d.swaps)
+      take_piece (&d, d.me);
     run_round (&d, moves, l->round++);
     count_unit (r, kind);
     return TRUE;

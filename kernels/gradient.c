@@ -25,7 +25,7 @@ weft_extent_grad_add (const struct weft_kernel *k, uint32_t operand)
 uint64_t
 weft_extent_scale (const struct weft_kernel *k, uint32_t operand)
 {
-  return all (k, operand);
+  return operand == 0 ? all (k, operand) : 1;
 }
 
 uint64_t
@@ -87,7 +87,9 @@ divide (const void *with, float *const *at, uint64_t n)
 void
 weft_cpu_scale (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  float divisor = (float) k->shape.dim[2];
+  const float *count = k->operand[1].data;
+  float divisor = count ? fmaxf (*count, 1) : (float) k->shape.dim[2];
+
   weft_flat_run (k, &(struct weft_flat){ "u", k->shape.dim[0], divide, &divisor }, part, parts);
 }
 
@@ -205,8 +207,11 @@ weft_ref_zero (const struct weft_kernel *k)
 void
 weft_ref_scale (const struct weft_kernel *k)
 {
+  const double *count = k->operand[1].data;
+  double divisor = count ? fmax (*count, 1) : (double) k->shape.dim[2];
+
   for (uint64_t i = 0; i < k->shape.dim[0]; i++)
-    ((double *) k->operand[0].data)[i] /= (double) k->shape.dim[2];
+    ((double *) k->operand[0].data)[i] /= divisor;
 }
 
 void

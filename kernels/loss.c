@@ -10,14 +10,15 @@
 /* Losses that are added at a time. */
 #define MOST_ROWS 256
 
-enum { LOGITS, TARGETS, LSE, LOSS };
+enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 
 static uint64_t
 extent (const struct weft_kernel *k, uint32_t operand)
 {
-  return operand == LOGITS ? k->shape.dim[0] * k->shape.dim[1]
-         : operand == LOSS ? weft_scalar_extent (&k->operand[LOSS])
-                           : k->shape.dim[0];
+  return operand == LOGITS  ? k->shape.dim[0] * k->shape.dim[1]
+         : operand == LOSS  ? weft_scalar_extent (&k->operand[LOSS])
+         : operand == COUNT ? 1
+                            : k->shape.dim[0];
 }
 
 uint64_t
@@ -112,6 +113,13 @@ row_loss (const struct weft_kernel *k, uint64_t row)
                   (double) *weft_floats (logits->data, logits->dtype, at + target, 1, &room));
 }
 
+static void
+count_rows (const struct weft_operand *count, uint64_t rows)
+{
+  if (count->data)
+    *(float *) count->data = (count->accumulate ? *(float *) count->data : 0) + (float) rows;
+}
+
 void
 weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -135,6 +143,7 @@ weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
   if (!weft_scalar_is_exact (loss))
     *(float *) loss->data += sum;
+  count_rows (&k->operand[COUNT], rows);
 }
 
 WEFT_WIDE static void
@@ -188,6 +197,10 @@ weft_ref_xent (const struct weft_kernel *k)
       sum += exp (x[i] - most);
     lse[r] = most + log (sum);
     *loss += lse[r] - x[target[r]];
+  }
+  if (k->operand[COUNT].data) {
+    double *count = k->operand[COUNT].data;
+    *count = (k->operand[COUNT].accumulate ? *count : 0) + (double) k->shape.dim[0];
   }
 }
 

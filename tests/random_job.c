@@ -198,23 +198,31 @@ random_units (GString *words, GRand *rand)
 }
 
 static void
-random_wrapper (GString *words, GRand *rand)
+random_wrapper (GString *words, GRand *rand, uint32_t replicas)
 {
   gboolean sharded = flip (words, rand, 2, "use_distributed_optimizer");
   gboolean overlapped = flip (words, rand, 2, "overlap_grad_reduce");
 
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
+  if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
+    return;
+  if (sharded && one_in (rand, 3))
+    add (words, "num_distributed_optimizer_instances", divisor (rand, replicas, replicas));
 }
 
 static void
-random_data_parallel (GString *words, GRand *rand)
+random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
 {
-  (one_in (rand, 3) ? random_units : random_wrapper) (words, rand);
+  if (one_in (rand, 3))
+    random_units (words, rand);
+  else
+    random_wrapper (words, rand, replicas);
   if (one_in (rand, 2))
     add (words, "bucket_size", PICK (rand, 1, 3000, 20000, 100000));
   flip (words, rand, 4, "pad_buckets_for_high_nccl_busbw");
   flip (words, rand, 6, "disable_bucketing");
-  flip (words, rand, 3, "average_in_collective");
+  if (!flip (words, rand, 3, "average_in_collective"))
+    flip (words, rand, 4, "calculate_per_token_loss");
   flip (words, rand, 2, "grad_reduce_in_fp32");
   flip (words, rand, 2, "gradient_accumulation_fusion");
 }
@@ -248,7 +256,7 @@ weft_random_job (GRand *rand)
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t stage_layers = random_model (words, rand, stages);
   random_batch (words, rand, gpus / stages, stages);
-  random_data_parallel (words, rand);
+  random_data_parallel (words, rand, gpus / stages);
   random_recompute (words, rand, stage_layers);
   if (stages > 1) {
     add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");

@@ -89,6 +89,24 @@ an_all_gather_brings_piece_r_from_rank_r (void **state)
   }
 }
 
+/* Only member 0 has it. */
+static double
+root_or_rubbish (uint32_t rank, uint32_t piece)
+{
+  return rank == 0 ? original (rank, piece) : -1;
+}
+
+static void
+a_broadcast_brings_everything_from_rank_0 (void **state)
+{
+  (void) state;
+  for (uint32_t n = 2; n <= 17; n++) {
+    g_autofree double *values = played (WEFT_OP_BROADCAST, n, root_or_rubbish);
+    for (uint32_t i = 0; i < n * n; i++)
+      assert_true (values[i] == original (0, i % n));
+  }
+}
+
 static void
 the_moves_are_the_closed_formula (void **state)
 {
@@ -425,6 +443,7 @@ main (void)
     cmocka_unit_test (an_all_reduce_leaves_every_sum_everywhere),
     cmocka_unit_test (a_reduce_scatter_leaves_sum_r_with_rank_r),
     cmocka_unit_test (an_all_gather_brings_piece_r_from_rank_r),
+    cmocka_unit_test (a_broadcast_brings_everything_from_rank_0),
     cmocka_unit_test (the_moves_are_the_closed_formula),
     cmocka_unit_test (a_uniform_group_is_k_nodes_of_g_ranks),
     cmocka_unit_test (the_two_levels_add_up_to_the_ring),

@@ -47,12 +47,23 @@ static const char *const strategies[] = {
   "gpus=2 overlap_grad_reduce=true bucket_size=20000",
   "gpus=8 overlap_grad_reduce=true bucket_size=1",
   "gpus=2 average_in_collective=true",
+  "gpus=1 calculate_per_token_loss=true",
+  "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true",
+  "gpus=4 pipeline_model_parallel_size=4 calculate_per_token_loss=true",
+  "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true calculate_per_token_loss=true",
   "gpus=2 use_distributed_optimizer=true",
   "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=30000",
   "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
   "bucket_size=10000",
   "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
   "pad_buckets_for_high_nccl_busbw=true",
+  "gpus=4 use_distributed_optimizer=true num_distributed_optimizer_instances=2",
+  "gpus=8 use_distributed_optimizer=true num_distributed_optimizer_instances=4 "
+  "overlap_grad_reduce=true overlap_param_gather=true bucket_size=20000",
+  "gpus=4 use_distributed_optimizer=true num_distributed_optimizer_instances=4 "
+  "average_in_collective=true",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "num_distributed_optimizer_instances=2 average_in_collective=true",
   "gpus=2 pipeline_model_parallel_size=2",
   "gpus=4 pipeline_model_parallel_size=4",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=gpipe",
@@ -65,6 +76,7 @@ static const char *const strategies[] = {
   "gpus=8 pipeline_model_parallel_size=8 micro_batch_size=1 "
   "deallocate_pipeline_outputs=true",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 calculate_per_token_loss=true",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 overlap_grad_reduce=true "
   "overlap_param_gather=true bucket_size=20000",
   "gpus=2 use_megatron_fsdp=true data_parallel_sharding_strategy=optim_grads",
@@ -79,6 +91,13 @@ static const char *const strategies[] = {
   "pipeline_schedule=gpipe",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 recompute_granularity=full "
   "recompute_method=uniform recompute_num_layers=2",
+};
+
+/* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */
+static const char *const fp32_sums[] = {
+  "gpus=4 use_distributed_optimizer=true reduce_scatter_with_fp32_accumulation=true",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "overlap_param_gather=true bucket_size=20000 reduce_scatter_with_fp32_accumulation=true",
 };
 
 static struct real_result
@@ -122,6 +141,20 @@ every_strategy_gives_the_bits_of_one_rank (void **state)
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
       check_strategies (models[m], precisions[p], 1);
+}
+
+static void
+slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void **state)
+{
+  (void) state;
+  for (unsigned p = 0; p < 2; p++)
+    for (unsigned s = 0; s < G_N_ELEMENTS (fp32_sums); s++) {
+      struct real_result one =
+          run_words (models[0], precisions[p], "gpus=1", (struct real_run){ 0 });
+      struct real_result other = run_words (models[0], precisions[p], fp32_sums[s],
+                                            (struct real_run){ .poison = TRUE });
+      assert_true (weft_test_same_bits (&one, &other, STEPS));
+    }
 }
 
 /* In canonical order every microbatch leaves a gradient of its own, fused or not. */
@@ -211,6 +244,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_strategy_gives_the_bits_of_one_rank),
+    cmocka_unit_test (slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32),
     cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),
     cmocka_unit_test (fifty_random_interleavings_give_the_same_bits),
     cmocka_unit_test (fast_order_is_close_and_the_same_every_time),

@@ -61,7 +61,7 @@ argument_dtype (const char *name, const struct weft_shape *shape)
 {
   if (is_one_of (name, "ids targets"))
     return WEFT_INT32;
-  if (is_one_of (name, "lse factor master m v loss squares"))
+  if (is_one_of (name, "lse factor master m v loss squares count"))
     return WEFT_FP32;
   return is_gradient (name) || is_one_of (name, "main") ? shape->out_dtype : shape->dtype;
 }
@@ -127,7 +127,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one", 1 },
-    { "divisor", (uint64_t) pick (rand, "2 3 7") },
+    { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (known); i++)
@@ -289,7 +289,7 @@ make_consistent (struct made *made)
   double loss = 0;
 
   if (made->k.kind == WEFT_OP_XENT_BWD) {
-    forward.operand[3] = (struct weft_operand){ .data = &loss, .n = 1, .dtype = WEFT_FP32 };
+    forward.operand[4] = (struct weft_operand){ .data = &loss, .n = 1, .dtype = WEFT_FP32 };
     weft_ref_xent (&forward);
   } else if (made->k.kind == WEFT_OP_ATTENTION_BWD) {
     weft_ref_attention (&forward);
@@ -445,7 +445,7 @@ static const struct derivative {
   { WEFT_OP_GELU, WEFT_OP_GELU_BWD, 1, "v0 d1 g0" },
   { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, 1, "v0 d1 g0" },
   { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, 1, "v0 d1 g0" },
-  { WEFT_OP_XENT, WEFT_OP_XENT_BWD, 3, "x0 v1 v2" },
+  { WEFT_OP_XENT, WEFT_OP_XENT_BWD, 4, "x0 v1 v2" },
 };
 
 /* Sizes for which every element can be moved. */

@@ -16,6 +16,7 @@ struct meeting {
   enum weft_group_kind group;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
+  int peer; /* of a broadcast: -1 from the last member */
   uint64_t n;
   uint32_t buf;
   void *values;
@@ -50,23 +51,37 @@ draw_values (struct meeting *m, uint32_t members, GRand *rand)
       ((float *) m->values)[i] = random_float (rand, m->dtype);
 }
 
+static gboolean
+is_whole (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_BROADCAST;
+}
+
+static gboolean
+is_sum (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER;
+}
+
 static struct meeting
 random_meeting (GRand *rand, uint32_t members)
 {
   static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE_SCATTER,
-                                             WEFT_OP_ALL_GATHER };
+                                             WEFT_OP_ALL_GATHER, WEFT_OP_BROADCAST };
   static const enum weft_dtype types[] = { WEFT_FP32, WEFT_BF16, WEFT_INT64 };
-  struct meeting m = { .kind = kinds[up_to (rand, 2)],
+  struct meeting m = { .kind = kinds[up_to (rand, 3)],
                        .group = up_to (rand, 1) ? WEFT_GROUP_DP : WEFT_GROUP_WORLD,
                        .dtype = types[up_to (rand, 2)] };
   uint32_t slice = 1 + up_to (rand, up_to (rand, 3) ? 40 : 3000);
 
   /* Only a whole that is not cut need not be a multiple. */
-  m.n = m.kind == WEFT_OP_ALL_REDUCE ? slice : (uint64_t) slice * members;
-  if (m.kind != WEFT_OP_ALL_REDUCE)
+  m.n = is_whole (m.kind) ? slice : (uint64_t) slice * members;
+  if (!is_whole (m.kind))
     m.group = WEFT_GROUP_DP;
-  if (m.dtype != WEFT_INT64 && m.kind != WEFT_OP_ALL_GATHER && up_to (rand, 1))
+  if (m.dtype != WEFT_INT64 && is_sum (m.kind) && up_to (rand, 1))
     m.reduce = WEFT_REDUCE_AVG;
+  if (m.kind == WEFT_OP_BROADCAST)
+    m.peer = -(int) up_to (rand, 1);
   draw_values (&m, members, rand);
   return m;
 }
@@ -96,8 +111,9 @@ add_meeting (weft_builder *b, struct meeting *m)
   row.group = m->group;
   row.lane = weft_group_lane (m->group);
   row.reduce = m->reduce;
+  row.peer = (int8_t) m->peer;
   uint32_t shard = m->buf;
-  if (m->kind != WEFT_OP_ALL_REDUCE) {
+  if (!is_whole (m->kind)) {
     shard = weft_build_view (b, m->buf, 0, m->n * weft_dtype_bytes (m->dtype), "shard");
     weft_build_buf_at (b, shard)->shard = WEFT_GROUP_DP;
   }
@@ -175,15 +191,16 @@ wanted_bytes (const struct meeting *m, uint64_t element, uint32_t members, gbool
 {
   uint32_t owner = (uint32_t) (element / MAX (m->n / members, 1));
 
+  if (m->kind == WEFT_OP_BROADCAST)
+    owner = m->peer ? members - 1 : 0;
   if (m->dtype == WEFT_INT64) {
-    int64_t word = m->kind == WEFT_OP_ALL_GATHER
-                       ? ((const int64_t *) m->values)[owner * m->n + element]
-                       : wanted_words (m, element, members);
+    int64_t word = is_sum (m->kind) ? wanted_words (m, element, members)
+                                    : ((const int64_t *) m->values)[owner * m->n + element];
     memcpy (out, &word, sizeof word);
     return;
   }
-  float value = m->kind == WEFT_OP_ALL_GATHER ? value_at (m, owner, element)
-                                              : wanted_sum (m, element, members, canonical);
+  float value =
+      is_sum (m->kind) ? wanted_sum (m, element, members, canonical) : value_at (m, owner, element);
   weft_store (out, m->dtype, 0, 1, &value);
 }
 

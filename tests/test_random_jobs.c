@@ -546,7 +546,7 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
            micros = weft_job_microbatches (&plan->job);
   int level = weft_job_sharding (&plan->job);
 
-  if (plan->mesh.dp == 1)
+  if (plan->mesh.dp == plan->mesh.instances) /* nothing is cut */
     return gathered == 0;
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;

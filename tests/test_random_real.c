@@ -70,6 +70,7 @@ check_against_one_rank (const char *words)
   g_autofree char *alone =
       g_strconcat (words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
                    " use_distributed_optimizer=false overlap_param_gather=false",
+                   " num_distributed_optimizer_instances=1 reduce_scatter_with_fp32_accumulation=false",
                    " overlap_grad_reduce=false recompute_granularity=none "
                    "recompute_method=none recompute_num_layers=none", NULL);
   struct real_result many = weft_test_run (&(struct real_run){
@@ -86,6 +87,14 @@ check_against_one_rank (const char *words)
     fail_msg ("%s: another interleaving gives other bits", words);
 }
 
+/* Sums of bf16 gradients that one rank rounds more often. */
+static gboolean
+rounds_less (const struct weft_job *job)
+{
+  return job->strategy.reduce_scatter_with_fp32_accumulation &&
+         job->train.precision == WEFT_BF16 && !job->strategy.grad_reduce_in_fp32;
+}
+
 static void
 random_jobs_run_as_planned_and_simulated (void **state)
 {
@@ -98,7 +107,7 @@ random_jobs_run_as_planned_and_simulated (void **state)
     g_autofree char *words = small_job (rand, &job);
     g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
     check_against_simulation (words, plan);
-    if (job.train.reduction_order != WEFT_ORDER_CANONICAL ||
+    if (job.train.reduction_order != WEFT_ORDER_CANONICAL || rounds_less (&job) ||
         (job.strategy.pipeline_dtype == WEFT_BF16 && job.train.precision == WEFT_FP32) ||
         job.train.global_batch_size & (job.train.global_batch_size - 1))
       continue;
