@@ -31,7 +31,7 @@ static const struct {
   { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },    { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
-  { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
+  { "file", TABLES },      { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
   { "cost_table", PASSES },
   { "mix", TABLES },
   { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM },

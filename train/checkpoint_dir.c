@@ -1,5 +1,6 @@
 #include "train/checkpoint_dir.h"
 #include "core/error.h"
+#include "core/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -81,13 +82,16 @@ check_size (const char *dir, const struct weft_manifest_file *file, GError **err
 weft_manifest *
 weft_checkpoint_manifest (const char *path, GError **error)
 {
-  g_autofree char *name = g_build_filename (path, WEFT_MANIFEST_NAME, NULL), *text = NULL;
+  g_autofree char *name = g_build_filename (path, WEFT_MANIFEST_NAME, NULL);
   gsize length;
 
-  if (!g_file_get_contents (name, &text, &length, NULL)) {
-    weft_failed_path (name, error);
+  if (g_file_test (name, G_FILE_TEST_EXISTS) && !g_file_test (name, G_FILE_TEST_IS_REGULAR)) {
+    weft_bad_input (error, "%s: found something that is not a file", name);
     return NULL;
   }
+  g_autofree char *text = weft_file_read (name, WEFT_MANIFEST_MOST_BYTES, &length, error);
+  if (!text)
+    return NULL;
   g_autoptr (weft_manifest) m = weft_manifest_parse (text, length, error);
   if (!m)
     g_prefix_error (error, "%s: ", name);

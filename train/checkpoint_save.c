@@ -166,6 +166,10 @@ write_manifest (struct save *s, GError **error)
   g_autofree char *path = g_build_filename (s->temporary, WEFT_MANIFEST_NAME, NULL);
   g_autofree char *text = weft_manifest_print (s->m);
 
+  if (strlen (text) > WEFT_MANIFEST_MOST_BYTES)
+    return weft_run_error (error,
+                           "%s: %" G_GSIZE_FORMAT " bytes are more than a manifest may have, %u",
+                           path, strlen (text), WEFT_MANIFEST_MOST_BYTES);
   return weft_write_synced (path, text, error) && weft_sync_path (s->temporary, error);
 }
 
