@@ -33,7 +33,7 @@ static const struct {
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
   { "file", TABLES },      { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
   { "cost_table", PASSES },
-  { "mix", TABLES },
+  { "mix", TABLES },       { "sanitize", TABLES },
   { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM },
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },

@@ -349,7 +349,8 @@ weft_checkpoint_save (weft_state *state, const struct weft_job *job,
     return FALSE;
   gboolean ok = lock (&s, error);
   if (ok) {
-    g_autoptr (weft_manifest) m = s.m = plan (state, job, progress);
+    g_autoptr (weft_manifest) m = plan (state, job, progress);
+    s.m = m;
     weft_crc32c_init (&s.crc);
     ok = save_locked (&s, keep, error);
   }
