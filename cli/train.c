@@ -93,49 +93,78 @@ read_numbers (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Found out before the first step, not after the last: a file's folder must be there, folders of
- * checkpoints are made when they are needed. */
-static gboolean
-check_output (const char *flag, const char *path, gboolean is_folder, GError **error)
-{
-  g_autofree char *at = is_folder ? g_strdup (path) : g_path_get_dirname (path);
+struct output {
+  const char *flag, *path;
+  enum {
+    A_FOLDER,
+    A_FILE,
+    A_RENAMED_FILE
+  } kind; /* written as it is, or under another name first */
+};
 
-  if (!*path)
-    return weft_bad_input (error, "--%s: found nothing, wanted a %s", flag,
-                           is_folder ? "folder" : "file");
-  while (is_folder && !g_file_test (at, G_FILE_TEST_EXISTS)) {
+static gboolean
+check_folder (const struct output *o, const char *folder, GError **error)
+{
+  if (!g_file_test (folder, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "--%s: found \"%s\", but %s is no folder", o->flag, o->path,
+                           folder);
+  return access (folder, W_OK | X_OK) == 0 ||
+         weft_bad_input (error, "--%s: found \"%s\", but nothing can be written in %s: %s", o->flag,
+                         o->path, folder, g_strerror (errno));
+}
+
+/* Folders of checkpoints are made when they are needed. */
+static gboolean
+check_new_folder (const struct output *o, GError **error)
+{
+  g_autofree char *at = g_strdup (o->path);
+
+  while (!g_file_test (at, G_FILE_TEST_EXISTS)) {
     char *above = g_path_get_dirname (at);
     g_free (at);
     at = above;
   }
-  if (!is_folder && g_file_test (path, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "--%s: found \"%s\", which is a folder, wanted a file", flag,
-                           path);
-  if (!g_file_test (at, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "--%s: found \"%s\", but %s is no folder", flag, path, at);
-  return access (at, W_OK | X_OK) == 0 ||
-         weft_bad_input (error, "--%s: found \"%s\", but nothing can be written in %s: %s", flag,
-                         path, at, g_strerror (errno));
+  return check_folder (o, at, error);
 }
 
 static gboolean
+check_file (const struct output *o, GError **error)
+{
+  g_autofree char *folder = g_path_get_dirname (o->path);
+  gboolean is_special =
+      g_file_test (o->path, G_FILE_TEST_EXISTS) && !g_file_test (o->path, G_FILE_TEST_IS_REGULAR);
+
+  if (g_file_test (o->path, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "--%s: found \"%s\", which is a folder, wanted a file", o->flag,
+                           o->path);
+  if (is_special && o->kind == A_RENAMED_FILE)
+    return weft_bad_input (error, "--%s: found \"%s\", which is a device or a pipe, wanted a file",
+                           o->flag, o->path);
+  return is_special || check_folder (o, folder, error);
+}
+
+/* Found out before the first step, not after the last. */
+static gboolean
 check_outputs (const struct train_ask *ask, GError **error)
 {
-  const struct {
-    const char *flag, *path;
-    gboolean is_folder;
-  } outputs[] = {
-    { "save", ask->options.save, TRUE },
-    { "export-safetensors", ask->options.export_safetensors, FALSE },
-    { "dump-gradients", ask->options.dump_gradients, FALSE },
-    { "trace", ask->trace, FALSE },
-    { "timeline", ask->timeline, FALSE },
+  const struct output outputs[] = {
+    { "save", ask->options.save, A_FOLDER },
+    { "export-safetensors", ask->options.export_safetensors, A_RENAMED_FILE },
+    { "dump-gradients", ask->options.dump_gradients, A_RENAMED_FILE },
+    { "trace", ask->trace, A_FILE },
+    { "timeline", ask->timeline, A_FILE },
   };
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (outputs); i++)
-    if (outputs[i].path &&
-        !check_output (outputs[i].flag, outputs[i].path, outputs[i].is_folder, error))
+  for (unsigned i = 0; i < G_N_ELEMENTS (outputs); i++) {
+    const struct output *o = &outputs[i];
+    if (!o->path)
+      continue;
+    if (!*o->path)
+      return weft_bad_input (error, "--%s: found nothing, wanted a %s", o->flag,
+                             o->kind == A_FOLDER ? "folder" : "file");
+    if (!(o->kind == A_FOLDER ? check_new_folder (o, error) : check_file (o, error)))
       return FALSE;
+  }
   return TRUE;
 }
 

@@ -1,7 +1,10 @@
 #include "core/conf.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/suggest.h"
 #include <string.h>
+
+#define MOST_BYTES (4 << 20)
 
 /* What one pass over the text collects.  GKeyFile knows the grammar of names and escapes, but
  * neither lines nor repetitions, and takes "# comment" only on a line of its own: the scanner finds
@@ -192,15 +195,10 @@ weft_conf_parse (const char *text, gssize length, const char *name, GError **err
 weft_conf *
 weft_conf_load (const char *path, GError **error)
 {
-  g_autofree char *text = NULL;
-  g_autoptr (GError) why = NULL;
   gsize length;
+  g_autofree char *text = weft_file_read (path, MOST_BYTES, &length, error);
 
-  if (!g_file_get_contents (path, &text, &length, &why)) {
-    weft_bad_input (error, "%s", why->message);
-    return NULL;
-  }
-  return weft_conf_parse (text, length, path, error);
+  return text ? weft_conf_parse (text, length, path, error) : NULL;
 }
 
 void

@@ -1,5 +1,6 @@
 #include "core/cost_table.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/suggest.h"
 #include <math.h>
 #include <string.h>
@@ -116,20 +117,13 @@ weft_cost_table_parse (const char *text, gssize length, const char *name, GError
 weft_cost_table *
 weft_cost_table_load (const char *path, GError **error)
 {
-  g_autofree char *text = NULL;
-  g_autoptr (GError) why = NULL;
   gsize length;
+  g_autofree char *text = weft_file_read (path, MOST_BYTES, &length, error);
 
-  if (!g_file_get_contents (path, &text, &length, &why)) {
-    weft_bad_input (error, "cost_table: %s", why->message);
-    return NULL;
-  }
-  if (length > MOST_BYTES) {
-    weft_bad_input (error, "%s: found %" G_GSIZE_FORMAT " bytes, wanted at most %d", path, length,
-                    MOST_BYTES);
-    return NULL;
-  }
-  return weft_cost_table_parse (text, (gssize) length, path, error);
+  if (text)
+    return weft_cost_table_parse (text, (gssize) length, path, error);
+  g_prefix_error (error, "cost_table: ");
+  return NULL;
 }
 
 void

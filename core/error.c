@@ -1,4 +1,8 @@
 #include "core/error.h"
+#include <string.h>
+
+/* What was found is quoted, and may be a file's worth of text. */
+#define MOST_MESSAGE 4000
 
 GQuark
 weft_error_quark (void)
@@ -23,6 +27,9 @@ static void
 set_error (GError **error, enum weft_error code, const char *format, va_list args)
 {
   g_autofree char *message = g_strdup_vprintf (format, args);
+
+  if (strlen (message) > MOST_MESSAGE)
+    memcpy (g_utf8_find_prev_char (message, message + MOST_MESSAGE), "...", sizeof "...");
   g_set_error_literal (error, WEFT_ERROR, code, message);
 }
 

@@ -2,7 +2,7 @@
  *
  * What can fail returns bool or NULL and takes a GError ** last; nothing else can fail.  Broken
  * invariants of our own are g_assert, out of memory aborts (GLib's rule).  Messages say what was
- * found and what was wanted, with the name the user typed. */
+ * found and what was wanted, with the name the user typed; one of pages is cut. */
 #pragma once
 #include <glib.h>
 

@@ -5,6 +5,7 @@
  * then in `ignored`; keys that begin with an underscore are comments; the rest is reported. */
 #include "core/conf.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/json_scan.h"
 #include "core/model.h"
 #include "core/suggest.h"
@@ -828,8 +829,6 @@ weft_model_load (const char *name_or_path, union weft_model *model, GPtrArray *u
   g_autofree char *inside = g_build_filename (name_or_path, "config.json", NULL);
   gboolean folder = strchr (name_or_path, '/') && g_file_test (inside, G_FILE_TEST_IS_REGULAR);
   g_autofree char *path = weft_data_find ("models", folder ? inside : name_or_path, ".json", error);
-  g_autoptr (GError) found = NULL;
-  g_autofree char *json = NULL;
   gsize length;
 
   if (!path)
@@ -837,9 +836,8 @@ weft_model_load (const char *name_or_path, union weft_model *model, GPtrArray *u
   if (!g_file_test (path, G_FILE_TEST_IS_REGULAR))
     return weft_bad_input (error, "%s: found something that is not a file, wanted a config.json",
                            path);
-  if (!g_file_get_contents (path, &json, &length, &found))
-    return weft_bad_input (error, "%s", found->message);
-  return weft_model_parse (json, length, path, model, unknown, error);
+  g_autofree char *json = weft_file_read (path, MOST_BYTES, &length, error);
+  return json && weft_model_parse (json, length, path, model, unknown, error);
 }
 
 char **

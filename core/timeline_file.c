@@ -1,9 +1,8 @@
 #include "core/timeline_file.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/json_scan.h"
 #include "core/sink.h"
-#include <errno.h>
-#include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
 #include <math.h>
 #include <string.h>
@@ -485,31 +484,10 @@ weft_timeline_parse (const char *text, gsize length, const char *name, weft_plan
 
 enum { CHUNK = 1 << 20 };
 
-/* At most one chunk more than a timeline may have: the parser says that it is too much. */
 static GByteArray *
-read_file (const char *path, GError **error)
+decompress (const char *gzip, gsize length, const char *path, GError **error)
 {
-  FILE *file = g_fopen (path, "rbe");
-  g_autoptr (GByteArray) bytes = g_byte_array_new ();
-  g_autofree uint8_t *chunk = g_malloc (CHUNK);
-  size_t n;
-
-  while (file && bytes->len <= WEFT_TIMELINE_MOST_BYTES && (n = fread (chunk, 1, CHUNK, file)) > 0)
-    g_byte_array_append (bytes, chunk, n);
-  gboolean ok = file && !ferror (file);
-  if (!ok)
-    g_set_error (error, WEFT_ERROR, file ? WEFT_ERROR_RUN : WEFT_ERROR_INPUT, "%s: %s", path,
-                 g_strerror (errno));
-  if (file)
-    fclose (file);
-  return ok ? g_steal_pointer (&bytes) : NULL;
-}
-
-static GByteArray *
-decompress (const GByteArray *gzip, const char *path, GError **error)
-{
-  g_autoptr (GInputStream) packed =
-      g_memory_input_stream_new_from_data (gzip->data, gzip->len, NULL);
+  g_autoptr (GInputStream) packed = g_memory_input_stream_new_from_data (gzip, length, NULL);
   g_autoptr (GConverter) converter =
       G_CONVERTER (g_zlib_decompressor_new (G_ZLIB_COMPRESSOR_FORMAT_GZIP));
   g_autoptr (GInputStream) plain = g_converter_input_stream_new (packed, converter);
@@ -531,13 +509,14 @@ gboolean
 weft_timeline_load (const char *path, weft_plan **plan, weft_timeline **timeline, GError **error)
 {
   static const uint8_t magic[] = { 0x1f, 0x8b }; /* RFC 1952 */
-  g_autoptr (GByteArray) bytes = read_file (path, error);
+  gsize length;
+  g_autofree char *text = weft_file_read (path, WEFT_TIMELINE_MOST_BYTES, &length, error);
 
-  if (bytes && bytes->len >= sizeof magic && memcmp (bytes->data, magic, sizeof magic) == 0) {
-    GByteArray *plain = decompress (bytes, path, error);
-    g_byte_array_unref (bytes);
-    bytes = plain;
-  }
-  return bytes &&
-         weft_timeline_parse ((const char *) bytes->data, bytes->len, path, plan, timeline, error);
+  if (!text)
+    return FALSE;
+  if (length < sizeof magic || memcmp (text, magic, sizeof magic) != 0)
+    return weft_timeline_parse (text, length, path, plan, timeline, error);
+  g_autoptr (GByteArray) plain = decompress (text, length, path, error);
+  return plain &&
+         weft_timeline_parse ((const char *) plain->data, plain->len, path, plan, timeline, error);
 }

@@ -4,12 +4,13 @@
  * the address sanitizer, and filled with NaN when asked: a lifetime or a dependency that is wrong
  * then shows as a report or as a number that nobody can miss. */
 #include "core/error.h"
+#include "core/sanitize.h"
 #include "exec_cpu/machine.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if WEFT_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(at, n) ((void) (at), (void) (n))

@@ -56,7 +56,7 @@ gelu (const void *with, float *const *at, uint64_t n)
   float *y = at[1];
 
   (void) with;
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++) {
     float z = (float) TWICE_ROOT_2_PI * (x[i] + (float) CUBIC * x[i] * x[i] * x[i]), yes, no;
     logistic (z, &yes, &no);
@@ -71,7 +71,7 @@ gelu_bwd (const void *with, float *const *at, uint64_t n)
   float *dx = at[2];
 
   (void) with;
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++) {
     float square = x[i] * x[i], yes, no;
     logistic ((float) TWICE_ROOT_2_PI * (x[i] + (float) CUBIC * square * x[i]), &yes, &no);
@@ -87,7 +87,7 @@ relu2 (const void *with, float *const *at, uint64_t n)
   float *y = at[1];
 
   (void) with;
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++) {
     float above = x[i] < 0 ? 0 : x[i];
     y[i] = above * above;
@@ -101,7 +101,7 @@ relu2_bwd (const void *with, float *const *at, uint64_t n)
   float *dx = at[2];
 
   (void) with;
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
     dx[i] = 2 * (x[i] < 0 ? 0 : x[i]) * dy[i];
 }
@@ -113,7 +113,7 @@ add (const void *with, float *const *at, uint64_t n)
   float *y = at[2];
 
   (void) with;
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
     y[i] = a[i] + b[i];
 }
@@ -134,7 +134,7 @@ FLAT (add, "rrw")
 WEFT_WIDE static void
 swiglu (float *y, const float *gate, const float *up, uint64_t n)
 {
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++) {
     float yes, no;
     logistic (gate[i], &yes, &no);
@@ -147,7 +147,7 @@ swiglu_bwd (float *const to[2], const float *gate, const float *up, const float 
 {
   float *dgate = to[0], *dup = to[1];
 
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++) {
     float yes, no, g = gate[i], u = up[i], d = dy[i];
     logistic (g, &yes, &no);

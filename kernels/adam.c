@@ -45,7 +45,7 @@ update (const void *with, float *const *at, uint64_t count)
   const float *grad = at[GRAD];
   float *weight = at[MASTER] ? at[MASTER] : at[PARAM], *m = at[M], *v = at[V];
 
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < count; i++) {
     float g = grad[i] * r.factor;
     m[i] = r.beta1 * m[i] + r.new1 * g;

@@ -3,6 +3,7 @@
  *
  * A stretch is at most WEFT_STRETCH elements, so that its floats stay in the first-level cache. */
 #pragma once
+#include "core/sanitize.h"
 #include "core/words.h"
 #include <stdint.h>
 #include <string.h>
@@ -11,11 +12,19 @@
 
 /* A function compiled for several vector widths; the machine's widest is taken when the program
  * starts.  Nothing is contracted (-ffp-contract=off) and sums name their lanes, so that the bits are
- * the same.  Sanitizers are not ready yet when that choice is made. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+ * the same.  Sanitizers are not ready yet when that choice is made, and clang 14 lets clones of two
+ * static functions of one name collide. */
+#if defined(__x86_64__) && !defined(__clang__) && !WEFT_ADDRESS_SANITIZER && !WEFT_THREAD_SANITIZER
 #define WEFT_WIDE __attribute__ ((target_clones ("avx512f", "avx2", "default")))
 #else
 #define WEFT_WIDE
+#endif
+
+/* Before a loop whose iterations do not meet in memory, which pointers do not say. */
+#ifdef __clang__
+#define WEFT_NO_OVERLAP _Pragma ("clang loop vectorize(assume_safety)")
+#else
+#define WEFT_NO_OVERLAP _Pragma ("GCC ivdep")
 #endif
 
 static inline float

@@ -64,7 +64,7 @@ add (const void *with, float *const *at, uint64_t n)
   const float *term = at[1];
 
   (void) with;
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
     to[i] += term[i];
 }

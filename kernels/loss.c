@@ -149,7 +149,7 @@ weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 WEFT_WIDE static void
 probabilities (float *p, const float *logit, float lse, float share, uint64_t n)
 {
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
     p[i] = weft_expf (logit[i] - lse) * share;
 }

@@ -68,7 +68,7 @@ set_turn (struct turn *turn, const double *frequency, uint64_t position, double 
 WEFT_WIDE static void
 turn_pairs (float *low, float *high, const float *cosine, const float *sine, uint64_t n)
 {
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++) {
     float a = low[i], b = high[i];
     low[i] = a * cosine[i] - b * sine[i];

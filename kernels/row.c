@@ -87,7 +87,7 @@ normalise (float *y, const float *x, const float *weight, const struct weft_mome
 {
   float mean = m->mean, scale = m->scale;
 
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
     y[i] = (x[i] - mean) * scale * weight[i];
 }
@@ -155,7 +155,7 @@ project (float *dx, const struct stretch *s, float of_g, float of_gx, uint64_t n
   const float *dy = s->dy, *x = s->x, *weight = s->weight;
   float mean = s->moments.mean, scale = s->moments.scale;
 
-#pragma GCC ivdep
+  WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
     dx[i] = (dy[i] * weight[i] - of_g - (x[i] - mean) * scale * of_gx) * scale;
 }

@@ -17,6 +17,7 @@ show (const weft_program *p)
   g_autofree uint32_t *before = weft_program_order (p);
 
   g_assert (g_utf8_validate (dot, -1, NULL));
+  g_assert (before);
   weft_program_write_json (p, append_piece, json);
   g_autoptr (JsonNode) root = json_from_string (json->str, NULL);
   g_assert_nonnull (root);

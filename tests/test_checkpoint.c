@@ -426,6 +426,27 @@ a_missing_manifest_is_refused (void **dir)
   assert_passed_over (&j, *dir, "manifest.json", "No such file");
 }
 
+static void
+a_manifest_that_is_a_pipe_is_refused_without_waiting (void **dir)
+{
+  struct paper_job j = two_steps (*dir);
+  g_autofree char *manifest = g_build_filename (*dir, "step-00000002", "manifest.json", NULL);
+
+  assert_int_equal (g_remove (manifest), 0);
+  assert_int_equal (mkfifo (manifest, 0600), 0);
+  assert_passed_over (&j, *dir, "manifest.json", "not a file");
+}
+
+static void
+a_manifest_that_is_too_large_is_refused_unread (void **dir)
+{
+  struct paper_job j = two_steps (*dir);
+  g_autofree char *manifest = g_build_filename (*dir, "step-00000002", "manifest.json", NULL);
+
+  assert_int_equal (truncate (manifest, (off_t) 1 << 40), 0);
+  assert_passed_over (&j, *dir, "manifest.json", "found 1099511627776 bytes, wanted at most");
+}
+
 /* Replaces one text of a manifest by another. */
 static void
 edit_manifest (const char *dir, const char *what, const char *by)
@@ -782,6 +803,8 @@ main (void)
     IN_A_DIR (a_flipped_byte_of_a_header_is_refused),
     IN_A_DIR (a_missing_shard_is_refused),
     IN_A_DIR (a_missing_manifest_is_refused),
+    IN_A_DIR (a_manifest_that_is_a_pipe_is_refused_without_waiting),
+    IN_A_DIR (a_manifest_that_is_too_large_is_refused_unread),
     IN_A_DIR (a_newer_schema_is_refused),
     IN_A_DIR (a_manifest_that_is_cut_off_is_refused),
     IN_A_DIR (a_manifest_with_a_hole_is_refused),

@@ -458,6 +458,22 @@ a_folder_that_cannot_be_written_is_told (void **state)
   assert_non_null (strstr (error->message, "no/a.safetensors: cannot be made: No such file"));
 }
 
+/* Who runs as root would else lose a device. */
+static void
+a_pipe_is_not_replaced (void **state)
+{
+  g_autofree char *path = path_in (*state, "pipe");
+  g_autoptr (GError) error = NULL;
+  GStatBuf info;
+
+  assert_int_equal (mkfifo (path, 0600), 0);
+  weft_safetensors_writer *w = weft_safetensors_writer_new (path);
+  assert_false (weft_safetensors_close (w, &error));
+  assert_non_null (strstr (error->message, "pipe: found something that is not a file"));
+  assert_int_equal (g_stat (path, &info), 0);
+  assert_true (S_ISFIFO (info.st_mode));
+}
+
 /* The limit of the process stands for a full disk: write() fails the same way. */
 static void
 a_full_disk_leaves_nothing_behind (void **state)
@@ -516,6 +532,7 @@ main (void)
     TEST (data_begins_at_a_multiple_of_eight),
     TEST (a_name_holds_the_old_file_until_the_new_one_is_whole),
     TEST (a_folder_that_cannot_be_written_is_told),
+    TEST (a_pipe_is_not_replaced),
     TEST (a_full_disk_leaves_nothing_behind),
     TEST (a_new_file_may_be_read_by_whom_the_mask_allows),
   };

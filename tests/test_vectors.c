@@ -1,6 +1,7 @@
 /* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of four
  * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
 #include "core/exec.h"
+#include "core/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made.h"
 #include "train/hugging_face.h"
@@ -337,7 +338,7 @@ logits_are_those_of_other_software (void **unused)
   static const char *const flags[] = { WHOLE_BATCH, NULL };
 
   (void) unused;
-#ifdef __SANITIZE_ADDRESS__
+#if WEFT_ADDRESS_SANITIZER
   skip (); /* after the step the logits are dead, and the executor lets nobody read what is dead */
 #endif
   for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {

@@ -1,7 +1,7 @@
 #include "train/checkpoint_dir.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "train/durable.h"
-#include "train/mapped_file.h"
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,12 +82,15 @@ weft_manifest *
 weft_checkpoint_manifest (const char *path, GError **error)
 {
   g_autofree char *name = g_build_filename (path, WEFT_MANIFEST_NAME, NULL);
-  g_autoptr (GMappedFile) file = weft_map_file (name, error);
+  gsize length;
 
-  if (!file)
+  if (g_file_test (name, G_FILE_TEST_EXISTS) && !g_file_test (name, G_FILE_TEST_IS_REGULAR)) {
+    weft_bad_input (error, "%s: found something that is not a file", name);
     return NULL;
-  gsize length = g_mapped_file_get_length (file);
-  const char *text = length ? g_mapped_file_get_contents (file) : "";
+  }
+  g_autofree char *text = weft_file_read (name, WEFT_MANIFEST_MOST_BYTES, &length, error);
+  if (!text)
+    return NULL;
   g_autoptr (weft_manifest) m = weft_manifest_parse (text, length, error);
   if (!m)
     g_prefix_error (error, "%s: ", name);

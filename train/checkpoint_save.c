@@ -167,6 +167,10 @@ write_manifest (struct save *s, GError **error)
   g_autofree char *path = g_build_filename (s->temporary, WEFT_MANIFEST_NAME, NULL);
   g_autofree char *text = weft_manifest_print (s->m);
 
+  if (strlen (text) > WEFT_MANIFEST_MOST_BYTES)
+    return weft_run_error (error,
+                           "%s: %" G_GSIZE_FORMAT " bytes are more than a manifest may have, %u",
+                           path, strlen (text), WEFT_MANIFEST_MOST_BYTES);
   return weft_write_synced (path, text, error) && weft_sync_path (s->temporary, error);
 }
 
@@ -348,7 +352,8 @@ weft_checkpoint_save (weft_state *state, const struct weft_job *job,
     return FALSE;
   gboolean ok = lock (&s, error);
   if (ok) {
-    g_autoptr (weft_manifest) m = s.m = plan (state, job, progress);
+    g_autoptr (weft_manifest) m = plan (state, job, progress);
+    s.m = m;
     weft_crc32c_init (&s.crc);
     ok = save_locked (&s, keep, error);
   }

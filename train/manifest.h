@@ -17,6 +17,9 @@
 #define WEFT_MANIFEST_SCHEMA "weft.checkpoint/1"
 #define WEFT_MANIFEST_NAME "manifest.json"
 
+/* Longer ones are neither written nor read: 200 000 chunks, a gigabyte while read. */
+#define WEFT_MANIFEST_MOST_BYTES (64u << 20)
+
 struct weft_chunk {
   uint32_t tensor;            /* of the manifest */
   enum weft_state_kind kind;  /* not a gradient */

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct weft_safetensors_writer {
@@ -139,6 +140,18 @@ write_bytes (weft_safetensors_writer *w, const void *data, uint64_t bytes, GErro
   return weft_write_all (w->fd, data, bytes) || fail (w, "cannot be written", error);
 }
 
+/* A rename would put a file in the place of a device or a pipe. */
+static gboolean
+check_place (weft_safetensors_writer *w, GError **error)
+{
+  struct stat there;
+
+  if (stat (w->path, &there) || S_ISREG (there.st_mode))
+    return TRUE;
+  w->failed = TRUE;
+  return weft_run_error (error, "%s: found something that is not a file", w->path);
+}
+
 /* Once: the file under its temporary name, with its header. */
 static gboolean
 begin (weft_safetensors_writer *w, GError **error)
@@ -148,6 +161,8 @@ begin (weft_safetensors_writer *w, GError **error)
   if (w->begun)
     return TRUE;
   w->begun = TRUE;
+  if (!check_place (w, error))
+    return FALSE;
   w->fd = g_mkstemp_full (temporary, O_WRONLY | O_CLOEXEC, 0666);
   if (w->fd < 0)
     return fail (w, "cannot be made", error);
