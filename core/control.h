@@ -24,4 +24,5 @@ struct weft_metrics {
   double loss;      /* mean over all tokens of the global batch; NaN where no head is */
   double grad_norm; /* before clipping; NaN without clip_grad */
   gboolean skipped; /* the norm was not finite: nothing was updated; FALSE without clip_grad */
+  uint32_t large;    /* check_for_large_grads: buckets of this rank that are far above the first ones */
 };

@@ -105,7 +105,28 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
     weft_build_dep (s->b, enqueued);
   if (s->exchange != WEFT_NO_OP)
     weft_build_dep (s->b, s->exchange);
+  if (s->synced != WEFT_NO_OP)
+    weft_build_dep (s->b, s->synced);
   return op;
+}
+
+/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is still
+ * this rank's own, and enqueues nothing before it has seen it. */
+void
+weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
+{
+  struct weft_op row = weft_ddp_row (s, WEFT_OP_COPY_OUT, "norm of bucket", k);
+
+  if (!s->strategy->check_for_nan_in_grad && !s->strategy->check_for_large_grads)
+    return;
+  uint32_t squares = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "bucket_squares");
+  weft_emit (s, WEFT_OP_BUCKET_NORM, "bucket_norm", WEFT_SHAPE (s->grad_dtype, n),
+             WEFT_USES (WEFT_R (grads), WEFT_W (squares)));
+  row.group = WEFT_GROUP_NONE;
+  row.reduce = WEFT_REDUCE_SUM;
+  s->synced =
+      weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_R (squares)));
+  g_array_append_val (s->wait_for, s->synced);
 }
 
 /* The mean over replicas: before the sum, in the collective, or in the loss.  A loss per token knows
@@ -160,14 +181,10 @@ scatter (struct weft_step *s, uint32_t k, struct weft_shape shape)
 }
 
 static void
-launch_reduce (struct weft_step *s, uint32_t k)
+launch_collective (struct weft_step *s, uint32_t k, struct weft_shape shape)
 {
   struct weft_bucket_state *state = &s->bucket[k];
-  struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, weft_ddp_bucket_size (s, k));
-  struct weft_op at = s->at;
 
-  s->at.phase = WEFT_PHASE_REDUCE;
-  s->at.layer = WEFT_NO_LAYER;
   weft_ddp_scale (s, state->grads, shape.dim[0]);
   if (slices (s) > 1 && s->strategy->reduce_scatter_with_fp32_accumulation)
     exchange_slices (s, k, shape);
@@ -176,6 +193,20 @@ launch_reduce (struct weft_step *s, uint32_t k)
   else
     state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", k),
                                           shape, WEFT_USES (WEFT_RW (state->grads)));
+}
+
+static void
+launch_reduce (struct weft_step *s, uint32_t k)
+{
+  struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, weft_ddp_bucket_size (s, k));
+  struct weft_op at = s->at;
+
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = WEFT_NO_LAYER;
+  weft_ddp_check (s, s->bucket[k].grads, shape.dim[0], k);
+  if (!alone (s))
+    launch_collective (s, k, shape);
+  s->bucket[k].launched = TRUE;
   s->at = at;
 }
 
@@ -184,8 +215,7 @@ weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
 {
   uint32_t k = s->layout.place[param].bucket;
 
-  if (++s->bucket[k].n_ready == s->bucket[k].n_param && s->strategy->overlap_grad_reduce &&
-      !alone (s))
+  if (++s->bucket[k].n_ready == s->bucket[k].n_param && s->strategy->overlap_grad_reduce)
     launch_reduce (s, k);
 }
 
@@ -198,7 +228,7 @@ weft_ddp_finish (struct weft_step *s)
   }
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
-    if (!alone (s) && s->bucket[k].reduced == WEFT_NO_OP)
+    if (!s->bucket[k].launched)
       launch_reduce (s, k);
     sum_slices (s, k);
   }

@@ -37,6 +37,8 @@ transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int pee
                     1);
   if (enqueued != WEFT_NO_OP)
     weft_build_dep (s->b, enqueued);
+  if (s->synced != WEFT_NO_OP)
+    weft_build_dep (s->b, s->synced);
   s->at = at;
 }
 

@@ -289,6 +289,7 @@ reduce (struct weft_step *s, uint32_t k)
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
   make_room (s);
+  weft_ddp_check (s, state->grads, n, k);
   weft_ddp_scale (s, state->grads, n);
   uint32_t leaf = s->canonical ? weft_sum_leaf (s, &state->sum)
                                : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,

@@ -95,6 +95,8 @@ enum weft_op_class {
   X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements", "x:r y:w", "convert to the type of y")      \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
      "squares += sum of squares of what this rank answers for")                                    \
+  X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \
+     "squares = sum of squares of a whole bucket")                                                 \
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
@@ -112,7 +114,7 @@ enum weft_op_class {
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
   X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
-  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm")
+  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm, or one number that it waits for")
 
 enum weft_op_kind {
 #define WEFT_OP_ROW(id, ...) id,

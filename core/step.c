@@ -236,7 +236,7 @@ begin (struct weft_step *s)
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
-  s->exchange = WEFT_NO_OP;
+  s->exchange = s->synced = WEFT_NO_OP;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   set_sharding (s);

@@ -90,6 +90,7 @@ struct weft_bucket_state {
   uint32_t first_param;          /* of a unit or what lies outside units */
   uint32_t exchanged;            /* slices of all ranks, to be added; or WEFT_NO_BUF */
   uint32_t n_param, n_ready;
+  gboolean launched;             /* its gradients are on their way, or need none */
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */
 };
@@ -126,6 +127,7 @@ struct weft_step {
   gboolean shard_optimizer, shard_grads, shard_weights; /* what a replica keeps only a slice of */
   gboolean units;                 /* Megatron-FSDP lays tensors out, not the bucketed wrapper */
   GArray *wait_for;               /* ops that the next kernel waits for */
+  uint32_t synced;                /* the newest copy that the host waited for, or WEFT_NO_OP */
   GArray *reducing;               /* reductions that the next kernels run beside, oldest first */
 
   /* activations between forward and backward */
@@ -248,6 +250,7 @@ struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const 
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                               const struct weft_use *uses, uint32_t n_uses);
+void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 
 /* fsdp.c */

@@ -320,14 +320,26 @@ run_shuffled (struct cpu_machine *m)
   return all_through (m);
 }
 
+static gboolean
+report_bad (const struct cpu_machine *m, uint64_t bad, GError **error)
+{
+  const struct cpu_rank *r = &m->rank[(bad >> 32) - 1];
+  g_autofree char *label = weft_op_label (r->p, (uint32_t) bad);
+
+  return weft_run_error (error, "rank %u: %s is not finite (check_for_nan_in_grad)", r->rank,
+                         label);
+}
+
 gboolean
 cpu_run_step (struct cpu_machine *m, GError **error)
 {
   gboolean ok = m->options.stress ? run_shuffled (m) : run_threads (m);
-  uint64_t lost = atomic_exchange (&m->lost, 0);
+  uint64_t lost = atomic_exchange (&m->lost, 0), bad = atomic_exchange (&m->bad, 0);
 
   if (!ok)
     return report_stuck (m, error);
+  if (bad)
+    return report_bad (m, bad, error);
   return !lost || weft_run_error (error, "rank %u: op %u reads tokens that are not there",
                                   (uint32_t) (lost >> 32) - 1, (uint32_t) lost);
 }

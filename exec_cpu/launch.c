@@ -112,6 +112,29 @@ slice_of_grad (const struct cpu_rank *r, uint32_t grad)
   g_assert_not_reached ();
 }
 
+/* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is whole. */
+static void
+run_bucket_norm (struct cpu_rank *r, uint32_t op)
+{
+  const struct weft_buf *grads = &r->p->buf[cpu_use (r, op, 0)->buf];
+  uint64_t size = weft_dtype_bytes (grads->dtype);
+  struct weft_kernel k = kernel_of (r, op);
+  const struct weft_operand whole = k.operand[0];
+
+  if (grads->base == WEFT_NO_BUF) {
+    run (r, &k);
+    return;
+  }
+  uint32_t n = weft_segments (r->p, grads->offset / size, grads->bytes / size, r->segment);
+  for (uint32_t s = 0; s < n; s++) {
+    k.operand[0] = whole;
+    advance (&k.operand[0], &r->segment[s]);
+    k.operand[1].accumulate = s > 0;
+    k.shape.dim[0] = r->segment[s].n;
+    run (r, &k);
+  }
+}
+
 /* One launch for each parameter of the slice; `bulk` marks operands that have an element for each
  * of the slice's. */
 static void
@@ -161,6 +184,27 @@ scalar (const struct cpu_rank *r, uint32_t buf)
   return *(const float *) (const void *) data;
 }
 
+/* As Megatron-Core's rerun_state_machine.py: large is ten times the largest of the first hundred. */
+enum { N_SAMPLES = 100, TIMES_LARGER = 10 };
+
+static void
+check_bucket (struct cpu_rank *r, uint32_t op)
+{
+  const union weft_strategy *strategy = &r->m->base.plan->job.strategy;
+  double norm = sqrt (scalar (r, cpu_use (r, op, 0)->buf));
+
+  if (strategy->check_for_nan_in_grad && !isfinite (norm))
+    atomic_store (&r->m->bad, (uint64_t) (r->rank + 1) << 32 | op);
+  if (!strategy->check_for_large_grads || !isfinite (norm))
+    return;
+  if (r->n_norm < N_SAMPLES) {
+    r->largest_norm = MAX (r->largest_norm, norm);
+    r->n_norm++;
+  } else {
+    r->n_large += norm >= TIMES_LARGER * r->largest_norm;
+  }
+}
+
 /* An exact loss is the sum over all tokens of the batch, a float one over those of a replica. */
 static void
 copy_out (struct cpu_rank *r, uint32_t op)
@@ -175,7 +219,9 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->m->base.metrics[r->row] =
       (struct weft_metrics){ .loss = last ? scalar (r, use[0].buf) * replicas / tokens : NAN,
                              .grad_norm = clips ? norm : NAN,
-                             .skipped = clips && !isfinite (norm) };
+                             .skipped = clips && !isfinite (norm),
+                             .large = r->n_large };
+  r->n_large = 0;
 }
 
 void
@@ -186,7 +232,10 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     copy_in (r, op);
     return;
   case WEFT_OP_COPY_OUT:
-    copy_out (r, op);
+    (r->p->op[op].phase == WEFT_PHASE_REDUCE ? check_bucket : copy_out) (r, op);
+    return;
+  case WEFT_OP_BUCKET_NORM:
+    run_bucket_norm (r, op);
     return;
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);

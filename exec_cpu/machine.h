@@ -80,6 +80,8 @@ struct cpu_rank {
   struct weft_slice *slice;   /* one for each adam op */
   uint32_t n_slice;
   struct weft_segment *segment; /* room for one walk */
+  double largest_norm;          /* of the buckets seen first */
+  uint32_t n_norm, n_large;     /* how many those are; buckets of this step far above them */
 
   struct cpu_comm *comm[WEFT_N_GROUP];
   uint64_t unit[WEFT_N_GROUP];     /* of the communicator: the one it counts next */
@@ -111,6 +113,7 @@ struct cpu_machine {
   uint32_t n_awake, n_done;
   uint64_t step;
   gboolean stuck, closing;
+  atomic_uint_fast64_t bad;  /* 1 + rank << 32 | op whose bucket is not finite */
   atomic_uint_fast64_t lost; /* with poison: 1 + rank << 32 | op that found no tokens in its ids */
 };
 

@@ -50,6 +50,12 @@ weft_extent_grad_norm (const struct weft_kernel *k, uint32_t operand)
 }
 
 uint64_t
+weft_extent_bucket_norm (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_grad_norm (k, operand);
+}
+
+uint64_t
 weft_extent_clip (const struct weft_kernel *k, uint32_t operand)
 {
   return operand == 0 ? weft_scalar_extent (&k->operand[0]) : 1;
@@ -170,6 +176,12 @@ weft_cpu_grad_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   *(float *) squares->data = (float) ((double) *(float *) squares->data + sum);
 }
 
+void
+weft_cpu_bucket_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_cpu_grad_norm (k, part, parts);
+}
+
 static double
 clip_factor (double squares, double limit)
 {
@@ -230,6 +242,12 @@ weft_ref_grad_norm (const struct weft_kernel *k)
     *squares = 0;
   for (uint64_t i = 0; i < k->shape.dim[0]; i++)
     *squares += grad[i] * grad[i];
+}
+
+void
+weft_ref_bucket_norm (const struct weft_kernel *k)
+{
+  weft_ref_grad_norm (k);
 }
 
 void

@@ -225,6 +225,8 @@ random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
     flip (words, rand, 4, "calculate_per_token_loss");
   flip (words, rand, 2, "grad_reduce_in_fp32");
   flip (words, rand, 2, "gradient_accumulation_fusion");
+  flip (words, rand, 6, "check_for_nan_in_grad");
+  flip (words, rand, 8, "check_for_large_grads");
 }
 
 static void

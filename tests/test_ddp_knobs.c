@@ -201,6 +201,73 @@ reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way
                                named (q, WEFT_OP_ALL_TO_ALL, "bucket", k)));
 }
 
+/* ------------------------------------------- check_for_nan_in_grad, check_for_large_grads */
+
+#define CHECKED "--check-for-nan-in-grad", "true"
+
+/* Of every bucket: its norm, a copy that the host waits for, only then what comes next. */
+static void
+check_for_nan_in_grad_holds_up_every_bucket (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of (OVERLAP, CHECKED, BATCH ("16"), NULL);
+  g_autoptr (weft_plan) without = plan_of (OVERLAP, BATCH ("16"), NULL);
+  const weft_program *p = plan->role[0], *q = without->role[0];
+
+  (void) state;
+  assert_int_equal (p->n_op, q->n_op + 2 * n_buckets (p));
+  for (uint32_t k = 0; k < n_buckets (p); k++) {
+    uint32_t norm = nth (p, WEFT_OP_BUCKET_NORM, "", k);
+    uint32_t copy = named (p, WEFT_OP_COPY_OUT, "norm of bucket", k);
+    uint32_t sum = named (p, WEFT_OP_ALL_REDUCE, "bucket", k);
+    uint32_t next = p->lane_ops[WEFT_LANE_GPU][p->pos[norm] + 1];
+    assert_int_equal (elements (p, norm), elements (p, sum));
+    assert_int_equal (p->op[copy].lane, WEFT_LANE_D2H);
+    assert_near (weft_op_bytes (p, copy), 4);
+    assert_true (comes_after (p, norm, copy));
+    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* what is checked is not yet divided */
+    assert_true (comes_after (p, copy, next) && comes_after (p, copy, sum));
+  }
+}
+
+static void
+check_for_large_grads_shares_the_norm (void **state)
+{
+  g_autoptr (weft_plan) both = plan_of (OVERLAP, CHECKED, "--check-for-large-grads", "true", NULL);
+  g_autoptr (weft_plan) large = plan_of (OVERLAP, "--check-for-large-grads", "true", NULL);
+  g_autoptr (weft_plan) nan = plan_of (OVERLAP, CHECKED, NULL);
+
+  (void) state;
+  assert_int_equal (both->role[0]->n_op, nan->role[0]->n_op);
+  assert_int_equal (large->role[0]->n_op, nan->role[0]->n_op);
+}
+
+static void
+check_for_nan_in_grad_looks_at_units_in_every_microbatch_and_at_single_replicas (void **state)
+{
+  g_autoptr (weft_plan) units = plan_of (CHECKED, "--use-megatron-fsdp", "true",
+                                         "--zero-dp-strategy", "3", BATCH ("24"), NULL);
+  g_autoptr (weft_plan) alone = plan_of (CHECKED, STAGES ("8"), BATCH ("8"), NULL);
+  const weft_program *p = units->role[0];
+
+  (void) state;
+  assert_int_equal (count (p, WEFT_OP_BUCKET_NORM, ""), count (p, WEFT_OP_REDUCE_SCATTER, ""));
+  assert_int_equal (count (p, WEFT_OP_BUCKET_NORM, ""), 3 * n_buckets (p));
+  for (uint32_t r = 0; r < 8; r++)
+    assert_int_equal (count (alone->role[r], WEFT_OP_BUCKET_NORM, ""), 1);
+}
+
+/* It costs time: kernels after the copy wait for the host. */
+static void
+check_for_nan_in_grad_costs_time (void **state)
+{
+  g_autoptr (weft_plan) plan = plan_of (OVERLAP, CHECKED, NULL);
+  g_autoptr (weft_plan) without = plan_of (OVERLAP, NULL);
+  g_autoptr (weft_timeline) slow = made_run (plan), quick = made_run (without);
+
+  (void) state;
+  assert_true (slow->seconds > quick->seconds);
+}
+
 int
 main (void)
 {
@@ -215,6 +282,11 @@ main (void)
     cmocka_unit_test (reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them),
     cmocka_unit_test (
         reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way),
+    cmocka_unit_test (check_for_nan_in_grad_holds_up_every_bucket),
+    cmocka_unit_test (check_for_large_grads_shares_the_norm),
+    cmocka_unit_test (
+        check_for_nan_in_grad_looks_at_units_in_every_microbatch_and_at_single_replicas),
+    cmocka_unit_test (check_for_nan_in_grad_costs_time),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -64,6 +64,10 @@ static const char *const strategies[] = {
   "average_in_collective=true",
   "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
   "num_distributed_optimizer_instances=2 average_in_collective=true",
+  "gpus=1 check_for_nan_in_grad=true",
+  "gpus=4 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "check_for_nan_in_grad=true check_for_large_grads=true bucket_size=20000",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=2 check_for_nan_in_grad=true",
   "gpus=2 pipeline_model_parallel_size=2",
   "gpus=4 pipeline_model_parallel_size=4",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=gpipe",

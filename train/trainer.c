@@ -291,6 +291,23 @@ tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds
   t->sink->line (t->sink->user, &line);
 }
 
+/* check_for_large_grads: people are told, nothing stops. */
+static void
+tell_large (const struct trainer *t)
+{
+  uint64_t buckets = 0;
+
+  for (uint32_t row = 0; row < t->x->actors->n; row++)
+    buckets += t->x->metrics[row].large;
+  if (buckets == 0)
+    return;
+  g_autofree char *message = g_strdup_printf ("step %" G_GUINT64_FORMAT
+                                              ": unexpectedly large gradients in %" G_GUINT64_FORMAT
+                                              " buckets of all ranks (check_for_large_grads)",
+                                              t->progress.step, buckets);
+  t->sink->say (t->sink->user, message);
+}
+
 static gboolean
 check_progress (struct trainer *t, const struct weft_metrics *m, GError **error)
 {
@@ -324,6 +341,7 @@ run_step (struct trainer *t, GError **error)
   t->progress.skipped += m->skipped != FALSE;
   t->final_loss = m->loss;
   tell_step (t, m, seconds);
+  tell_large (t);
   return check_progress (t, m, error);
 }
 
