@@ -2,6 +2,7 @@
  * and reduced and how long they stay, and that damage to any of it does not go unnoticed.
  *
  * Layers are equal, so all units are; the embedding and the final norm with the head lie outside. */
+#include "core/sanitize.h"
 #include "core/layout.h"
 #include "core/report.h"
 #include "exec_sim/exec_sim.h"
@@ -738,7 +739,7 @@ a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
            two = newest (whole, "gather", bucket_of (whole, 2), one), first = WEFT_NO_BUF,
            second = WEFT_NO_BUF;
 
-  (void) state;
+  (void) state, (void) good;
   for (uint32_t b = 0; b < whole->n_buf; b++)
     if (is_unit_buffer (whole, b, "whole")) {
       first = whole->buf[b].first == one ? b : first;
@@ -747,7 +748,9 @@ a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
   mutant->buf[first].offset = mutant->buf[second].offset;
   plan->role[0] = mutant;
   assert_false (is_proved (plan));
+#if !WEFT_ADDRESS_SANITIZER /* which ends the program at the first byte of a dead buffer */
   assert_true (bits_change (plan, &good, 1));
+#endif
   plan->role[0] = whole;
 }
 
