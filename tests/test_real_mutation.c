@@ -2,6 +2,7 @@
  * interleavings.  What the proofs let pass must keep its bits; what they refuse is wrong indeed:
  * most of it shows as other bits within a few seeds. */
 #include "core/check.h"
+#include "core/sanitize.h"
 #include "tests/mutant.h"
 #include "tests/random_job.h"
 #include "tests/real_run.h"
@@ -13,6 +14,9 @@
 
 #define SEEDS_WRONG 40
 #define SEEDS_RIGHT 4
+/* The address sanitizer ends a program that touches a buffer outside its life, as wrong ones do;
+ * there only what is proved runs, and must give it nothing to report. */
+#define RUNS_WRONG !WEFT_ADDRESS_SANITIZER
 
 static const char *const jobs[] = {
   "gpus=4 overlap_grad_reduce=true overlap_param_gather=true use_distributed_optimizer=true "
@@ -35,8 +39,7 @@ seeds_until_it_shows (const weft_plan *plan, const struct real_result *good, uin
     struct real_run run = { .steps = 1, .stress = seed, .poison = TRUE };
     struct real_result found;
     g_autoptr (GError) error = NULL;
-    if (!weft_test_run_plan (plan, &run, &found, &error) ||
-        !weft_test_same_bits (good, &found, 1))
+    if (!weft_test_run_plan (plan, &run, &found, &error) || !weft_test_same_bits (good, &found, 1))
       return seed;
   }
   return 0;
@@ -65,7 +68,7 @@ try_edge (weft_plan *plan, uint32_t role, uint32_t op, uint32_t edge,
                 role, op, whole->deps[edge], seed);
   } else {
     n->refused++;
-    n->shown += seeds_until_it_shows (plan, good, SEEDS_WRONG) > 0;
+    n->shown += RUNS_WRONG && seeds_until_it_shows (plan, good, SEEDS_WRONG) > 0;
   }
   plan->role[role] = whole;
 }
@@ -80,7 +83,8 @@ dependencies_that_matter_show_in_the_bits (void **state)
     g_autoptr (weft_plan) plan = weft_test_plan (
         "num_layers=4 hidden_size=16 num_attention_heads=2 kv_channels=8 ffn_hidden_size=32 "
         "vocab_size=64 seq_length=8 activation=swiglu precision=fp32 topology=cpu "
-        "global_batch_size=8 %s", jobs[j]);
+        "global_batch_size=8 %s",
+        jobs[j]);
     struct real_run run = { .steps = 1, .poison = TRUE };
     struct real_result good;
     g_autoptr (GError) error = NULL;
@@ -91,8 +95,10 @@ dependencies_that_matter_show_in_the_bits (void **state)
           try_edge (plan, role, op, d, &good, &n);
   }
   print_message ("%u dependencies refused by the proofs, %u of them show within %d seeds; %u that "
-                 "pass keep all bits\n", n.refused, n.shown, SEEDS_WRONG, n.passed);
-  assert_true (n.refused > 50 && n.shown * 10 > n.refused * 6);
+                 "pass keep all bits\n",
+                 n.refused, n.shown, SEEDS_WRONG, n.passed);
+  assert_true (n.refused > 50 && n.passed > 0);
+  assert_true (!RUNS_WRONG || n.shown * 10 > n.refused * 6);
 }
 
 int
