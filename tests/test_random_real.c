@@ -1,5 +1,6 @@
 /* Random legal jobs, really run: the memory that was planned, the ops that were simulated, and in
  * canonical order the bits of one rank. */
+#include "core/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/random_job.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define JOBS 200
+#define JOBS (WEFT_THREAD_SANITIZER ? 50 : 200)
 #define MOST_RANKS 12
 #define MOST_PARAMETERS 200000
 #define MOST_TOKENS 2500
@@ -38,8 +39,9 @@ check_against_simulation (const char *words, const weft_plan *plan)
   g_autoptr (GError) error = NULL;
   uint64_t n = (uint64_t) plan->job.train.global_batch_size * (plan->job.model.seq_length + 1);
   g_autofree int32_t *tokens = g_new0 (int32_t, n);
-  struct weft_control control = { .step = 1, .tokens = tokens, .beta1 = 0.9, .beta2 = 0.9,
-                                  .epsilon = 1e-8, .clip_grad = 1 };
+  struct weft_control control = {
+    .step = 1, .tokens = tokens, .beta1 = 0.9, .beta2 = 0.9, .epsilon = 1e-8, .clip_grad = 1
+  };
   struct weft_exec_options options = { .control = &control, .unfolded = TRUE };
   g_autoptr (weft_timeline) sim = weft_exec_run (&weft_exec_sim, plan, &options, &error);
   weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
@@ -67,16 +69,17 @@ check_against_simulation (const char *words, const weft_plan *plan)
 static void
 check_against_one_rank (const char *words)
 {
-  g_autofree char *alone =
-      g_strconcat (words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
-                   " use_distributed_optimizer=false overlap_param_gather=false",
-                   " num_distributed_optimizer_instances=1 reduce_scatter_with_fp32_accumulation=false",
-                   " overlap_grad_reduce=false recompute_granularity=none "
-                   "recompute_method=none recompute_num_layers=none", NULL);
-  struct real_result many = weft_test_run (&(struct real_run){
-      .words = words, .steps = 2, .poison = TRUE });
-  struct real_result shuffled = weft_test_run (&(struct real_run){
-      .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
+  g_autofree char *alone = g_strconcat (
+      words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
+      " use_distributed_optimizer=false overlap_param_gather=false",
+      " num_distributed_optimizer_instances=1 reduce_scatter_with_fp32_accumulation=false",
+      " overlap_grad_reduce=false recompute_granularity=none "
+      "recompute_method=none recompute_num_layers=none",
+      NULL);
+  struct real_result many =
+      weft_test_run (&(struct real_run){ .words = words, .steps = 2, .poison = TRUE });
+  struct real_result shuffled = weft_test_run (
+      &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
   if (!weft_test_same_bits (&one, &many, 2))
@@ -91,8 +94,8 @@ check_against_one_rank (const char *words)
 static gboolean
 rounds_less (const struct weft_job *job)
 {
-  return job->strategy.reduce_scatter_with_fp32_accumulation &&
-         job->train.precision == WEFT_BF16 && !job->strategy.grad_reduce_in_fp32;
+  return job->strategy.reduce_scatter_with_fp32_accumulation && job->train.precision == WEFT_BF16 &&
+         !job->strategy.grad_reduce_in_fp32;
 }
 
 static void
