@@ -50,11 +50,11 @@ make_views (struct weft_step *s, struct weft_bucket_state *state, const struct w
   gboolean sharded = slices (s) > 1;
   uint64_t n = bucket->end - bucket->start;
 
-  if (!s->shard_grads) {
+  if (!s->wrapper->shard_grads) {
     state->grads = bucket_view (s, s->grads, s->grad_dtype, bucket->start, n);
     state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
   }
-  if (!s->shard_weights) {
+  if (!s->wrapper->shard_weights) {
     state->weights = bucket_view (s, s->weights, s->dtype, bucket->start, n);
     state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   }
@@ -70,8 +70,6 @@ weft_ddp_start (struct weft_step *s)
     make_views (s, &s->bucket[k], &s->layout.bucket[k]);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->bucket[s->layout.place[i].bucket].n_param++;
-  if (s->units)
-    weft_fsdp_start (s);
   s->n_gather = s->strategy->overlap_param_gather && slices (s) > 1 ? s->layout.n_bucket : 0;
 }
 
@@ -210,22 +208,61 @@ launch_reduce (struct weft_step *s, uint32_t k)
   s->at = at;
 }
 
+struct weft_use
+weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
+{
+  return weft_sum_begin (s, &s->sum[param]);
+}
+
 void
-weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
+weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   uint32_t k = s->layout.place[param].bucket;
 
+  weft_sum_end (s, &s->sum[param], grad);
+  if (!s->last_micro)
+    return;
   if (++s->bucket[k].n_ready == s->bucket[k].n_param && s->strategy->overlap_grad_reduce)
     launch_reduce (s, k);
+}
+
+/* The embedding's backward comes after the head's and completes what they share. */
+static struct weft_sum *
+head_sum (struct weft_step *s)
+{
+  return weft_head_has_own_sum (s) ? weft_head_sum (s) : &s->sum[s->end_param[WEFT_EMBED_WEIGHT]];
+}
+
+struct weft_use
+weft_ddp_head_begin (struct weft_step *s)
+{
+  return weft_sum_begin (s, head_sum (s));
+}
+
+void
+weft_ddp_head_end (struct weft_step *s, struct weft_use grad)
+{
+  weft_sum_end (s, head_sum (s), grad);
+}
+
+uint32_t
+weft_ddp_reduced (struct weft_step *s, uint32_t param)
+{
+  return s->grad_view[param];
+}
+
+uint32_t
+weft_ddp_reduced_head (struct weft_step *s)
+{
+  uint32_t head = weft_head_sum (s)->main;
+
+  weft_reduce_all (s, WEFT_GROUP_DP, weft_over_replicas (s), head, "tied head");
+  return head;
 }
 
 void
 weft_ddp_finish (struct weft_step *s)
 {
-  if (s->shard_grads) { /* every microbatch has been reduced */
-    weft_fsdp_finish (s);
-    return;
-  }
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
     if (!s->bucket[k].launched)
@@ -258,7 +295,7 @@ launch_gather (struct weft_step *s, uint32_t k)
 static uint32_t
 first_gathered (const struct weft_step *s, uint32_t i)
 {
-  return s->units ? i : s->layout.n_bucket - 1 - i;
+  return s->wrapper->units ? i : s->layout.n_bucket - 1 - i;
 }
 
 static gboolean
@@ -266,7 +303,7 @@ is_due (const struct weft_step *s, uint32_t place, uint32_t next)
 {
   if (next <= place)
     return TRUE;
-  return s->units ? weft_fsdp_reaches (s, place, next) : next == place + 1;
+  return s->wrapper->units ? weft_fsdp_reaches (s, place, next) : next == place + 1;
 }
 
 /* The lazy chain: the first use of a bucket launches it if nobody has, waits for it and launches the
@@ -276,10 +313,6 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
   uint32_t k = s->layout.place[param].bucket, place = first_gathered (s, k);
 
-  if (s->shard_weights) {
-    weft_fsdp_before_use (s, param);
-    return;
-  }
   while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
     launch_gather (s, first_gathered (s, s->gather_next++));
   if (s->bucket[k].gathered != WEFT_NO_OP)
@@ -289,7 +322,7 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  if (slices (s) == 1 || s->shard_weights || s->strategy->overlap_param_gather)
+  if (slices (s) == 1 || s->strategy->overlap_param_gather)
     return;
   for (uint32_t i = 0; i < s->layout.n_bucket; i++)
     launch_gather (s, first_gathered (s, i));

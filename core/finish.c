@@ -46,10 +46,9 @@ add_states (struct weft_step *s)
              s->grad_dtype != WEFT_FP32);
 }
 
-/* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
-static uint32_t
-reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce, uint32_t buf,
-            const char *name)
+uint32_t
+weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+                 uint32_t buf, const char *name)
 {
   if (weft_mesh_group_size (s->mesh, group) == 1)
     return WEFT_NO_OP;
@@ -74,8 +73,8 @@ tied_param (const struct weft_step *s)
                                  : WEFT_NO_PARAM;
 }
 
-static enum weft_reduce
-over_replicas (const struct weft_step *s)
+enum weft_reduce
+weft_over_replicas (const struct weft_step *s)
 {
   return s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM;
 }
@@ -84,16 +83,12 @@ over_replicas (const struct weft_step *s)
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
-  const struct weft_sum *head = weft_head_sum (s);
+  uint32_t head = s->wrapper->reduced_head (s);
+  const struct weft_buf *row = weft_build_buf_at (s->b, head);
 
-  if (s->shard_grads) {
-    head = &s->bucket[s->layout.n_bucket].sum;
-    return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
-                      WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
-  }
-  reduce_all (s, WEFT_GROUP_DP, over_replicas (s), head->main, "tied head");
-  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
-                    WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
+  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head",
+                    WEFT_SHAPE (row->dtype, row->bytes / weft_dtype_bytes (row->dtype)),
+                    WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
 /* The whole gradient travels although only one slice of it is this rank's, after all buckets have
@@ -103,11 +98,10 @@ reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
-  uint32_t grad =
-      s->shard_grads ? s->bucket[s->layout.place[param].bucket].grad_shard : s->grad_view[param];
+  uint32_t grad = s->wrapper->reduced (s, param);
   uint32_t op = s->mesh->pp == 1
                     ? add_tied_head (s, grad)
-                    : reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
+                    : weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
 
   weft_build_dep (s->b, kernel);
   if (bucket != WEFT_NO_OP)
@@ -129,7 +123,7 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 
   if (s->mesh->pp > 1)
     weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_RW (s->count)));
-  reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
+  weft_reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
   uint32_t reduced = weft_build_last (s->b, WEFT_LANE_DP);
   weft_emit (s, WEFT_OP_SCALE, "per_token", WEFT_SHAPE (s->grad_dtype, n, 1, 1),
              WEFT_USES (WEFT_RW (s->grads), WEFT_R (s->count)));
@@ -194,7 +188,7 @@ clip (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return;
-  reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
+  weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
 }
@@ -221,8 +215,8 @@ report (struct weft_step *s)
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
   if (weft_step_is_last (s))
-    reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
-                "loss");
+    weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
+                     "loss");
   const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
   weft_emit_on (s, WEFT_LANE_D2H, row,
                 WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype)),
@@ -237,7 +231,7 @@ weft_finish (struct weft_step *s)
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER,
                             .micro = WEFT_NO_MICRO,
                             .phase = WEFT_PHASE_REDUCE };
-  weft_ddp_finish (s);
+  s->wrapper->finish (s);
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   if (s->count != WEFT_NO_BUF)
@@ -247,6 +241,7 @@ weft_finish (struct weft_step *s)
   measure_norm (s, tied, tied_reduced);
   clip (s);
   update (s, tied, tied_reduced);
-  weft_ddp_gather_all (s);
+  if (s->wrapper->gather_all)
+    s->wrapper->gather_all (s);
   report (s);
 }

@@ -143,12 +143,13 @@ lay_out (struct weft_step *s)
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
                                           .shared_embedding = param->tied,
-                                          .unit = s->shard_weights && param->layer != WEFT_NO_LAYER
+                                          .unit = s->wrapper->shard_weights &&
+                                                          param->layer != WEFT_NO_LAYER
                                                       ? param->layer
                                                       : WEFT_NO_UNIT,
                                           .columns = param->columns };
   }
-  (s->units ? weft_layout_units_init : weft_layout_init) (&s->layout, &rule, list, n);
+  s->wrapper->lay_out (&s->layout, &rule, list, n);
 }
 
 static uint32_t *
@@ -199,11 +200,12 @@ weft_params_build (struct weft_step *s)
   list_params (s);
   mark_tied (s);
   lay_out (s);
-  s->weights = flat_buffer (s, WEFT_BUF_WEIGHTS, s->dtype, s->shard_weights, "weights");
-  s->grads = flat_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->shard_grads, "gradients");
-  s->weight_view = add_views (s, s->shard_weights ? WEFT_NO_BUF : s->weights, s->dtype);
+  const struct weft_wrapper *w = s->wrapper;
+  s->weights = flat_buffer (s, WEFT_BUF_WEIGHTS, s->dtype, w->shard_weights, "weights");
+  s->grads = flat_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, w->shard_grads, "gradients");
+  s->weight_view = add_views (s, w->shard_weights ? WEFT_NO_BUF : s->weights, s->dtype);
   s->grad_left = g_new0 (gboolean, s->params->len);
-  s->grad_view = add_views (s, s->shard_grads ? WEFT_NO_BUF : s->grads, s->grad_dtype);
+  s->grad_view = add_views (s, w->shard_grads ? WEFT_NO_BUF : s->grads, s->grad_dtype);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     param->weight = s->weight_view[i];
@@ -226,6 +228,7 @@ weft_params_weight (struct weft_step *s, uint32_t param)
 {
   if (param == WEFT_NO_PARAM)
     return WEFT_NO_BUF;
-  weft_ddp_before_use (s, param);
+  if (s->wrapper->before_use)
+    s->wrapper->before_use (s, param);
   return s->weight_view[param];
 }

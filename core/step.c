@@ -198,22 +198,10 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     s->pass++;
     s->last_micro = !forward && ++backwards == s->n_micro;
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
+    if (s->wrapper->leave_pass)
+      s->wrapper->leave_pass (s);
   }
   weft_exchange (s, &cell[n - 1], NULL);
-}
-
-/* One replica has nobody to share with. */
-static void
-set_sharding (struct weft_step *s)
-{
-  int level = weft_job_sharding (s->job);
-  gboolean alone = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) == 1;
-
-  s->units = s->strategy->use_megatron_fsdp;
-  s->shard_optimizer =
-      s->units ? level >= WEFT_SHARD_OPTIM : s->strategy->use_distributed_optimizer;
-  s->shard_grads = s->units && level >= WEFT_SHARD_GRADS && !alone;
-  s->shard_weights = s->units && level >= WEFT_SHARD_PARAMS && !alone;
 }
 
 static void
@@ -239,7 +227,7 @@ begin (struct weft_step *s)
   s->exchange = s->synced = WEFT_NO_OP;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
-  set_sharding (s);
+  weft_wrapper_choose (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
 
@@ -276,7 +264,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
   weft_params_build (&s);
   start_buffers (&s);
-  weft_ddp_start (&s);
+  s.wrapper->start (&s);
   zero (&s);
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);

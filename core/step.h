@@ -8,6 +8,7 @@
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
+ *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -100,6 +101,36 @@ struct weft_reduction {
   uint32_t bucket, op;
 };
 
+struct weft_step;
+
+/* A data-parallel strategy, as what it does at the places of a step that concern it.  NULL: nothing.
+ * wrapper.c has the table of all of them. */
+struct weft_wrapper {
+  /* Where tensors lie. */
+  void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                   const struct weft_layout_param *param, uint32_t n_param);
+  gboolean units;                     /* in registration order, a bucket for each unit */
+  gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of */
+
+  void (*start) (struct weft_step *s);                       /* the step begins */
+  void (*enter) (struct weft_step *s, uint32_t layer);       /* a layer begins a pass */
+  void (*before_use) (struct weft_step *s, uint32_t param);  /* a kernel is about to read it */
+  void (*leave) (struct weft_step *s, uint32_t layer);       /* the pass is through with it */
+
+  /* The operand in which a kernel leaves the gradient of one microbatch, and what follows when it
+   * has; the same for a tied head on the embedding's own stage. */
+  struct weft_use (*grad_begin) (struct weft_step *s, uint32_t param);
+  void (*grad_end) (struct weft_step *s, uint32_t param, struct weft_use grad);
+  struct weft_use (*head_begin) (struct weft_step *s);
+  void (*head_end) (struct weft_step *s, struct weft_use grad);
+
+  void (*leave_pass) (struct weft_step *s);                  /* a cell of the grid ends */
+  void (*finish) (struct weft_step *s);                      /* join what was launched */
+  uint32_t (*reduced) (struct weft_step *s, uint32_t param); /* its gradient, as Adam will find it */
+  uint32_t (*reduced_head) (struct weft_step *s);            /* of a tied head with its own sum */
+  void (*gather_all) (struct weft_step *s);                  /* after the update */
+};
+
 struct weft_step {
   const struct weft_job *job;
   const union weft_model *model;
@@ -124,8 +155,8 @@ struct weft_step {
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
-  gboolean shard_optimizer, shard_grads, shard_weights; /* what a replica keeps only a slice of */
-  gboolean units;                 /* Megatron-FSDP lays tensors out, not the bucketed wrapper */
+  const struct weft_wrapper *wrapper;
+  gboolean shard_optimizer;       /* replicas keep slices of the optimizer's state */
   GArray *wait_for;               /* ops that the next kernel waits for */
   uint32_t synced;                /* the newest copy that the host waited for, or WEFT_NO_OP */
   GArray *reducing;               /* reductions that the next kernels run beside, oldest first */
@@ -207,6 +238,8 @@ void weft_sums_build (struct weft_step *s);
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
 uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
+struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
+void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
@@ -242,8 +275,27 @@ void weft_ends_load (struct weft_step *s, uint32_t micro);
 void weft_exchange (struct weft_step *s, const struct weft_cell *done,
                     const struct weft_cell *next);
 
+/* wrapper.c: the table of data-parallel strategies, and the one that a job asks for. */
+enum weft_wrapper_kind {
+  WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel */
+  WEFT_WRAPPER_UNITS,       /* Megatron-FSDP that keeps gradients and weights whole */
+  WEFT_WRAPPER_UNIT_GRADS,  /* slices of gradients */
+  WEFT_WRAPPER_UNIT_PARAMS, /* and of weights */
+  WEFT_N_WRAPPER
+};
+extern const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER];
+void weft_wrapper_choose (struct weft_step *s);
+
 /* ddp.c */
 void weft_ddp_start (struct weft_step *s);
+struct weft_use weft_ddp_grad_begin (struct weft_step *s, uint32_t param);
+void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_ddp_head_begin (struct weft_step *s);
+void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
+void weft_ddp_finish (struct weft_step *s);
+uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_ddp_reduced_head (struct weft_step *s);
+void weft_ddp_gather_all (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
@@ -261,12 +313,16 @@ gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t othe
 void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
 void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
-void weft_fsdp_grad_end (struct weft_step *s, uint32_t param);
+void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 struct weft_use weft_fsdp_head_begin (struct weft_step *s);
-void weft_fsdp_head_end (struct weft_step *s);
-void weft_ddp_grad_ready (struct weft_step *s, uint32_t param);
-void weft_ddp_finish (struct weft_step *s);
-void weft_ddp_gather_all (struct weft_step *s);
+void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
+uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp_reduced_head (struct weft_step *s);
 
 /* finish.c */
 void weft_finish (struct weft_step *s);
+/* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
+uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+                          uint32_t buf, const char *name);
+/* How the sum of the replicas' gradients is taken. */
+enum weft_reduce weft_over_replicas (const struct weft_step *s);
