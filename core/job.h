@@ -82,6 +82,10 @@ void weft_job_derive (struct weft_job *job);
 /* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
 
+/* Groups of replicas that hold all of what is sharded, each its own copy:
+ * num_distributed_optimizer_instances, or dp_replicate_size. */
+int64_t weft_job_instances (const struct weft_job *job);
+
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a
  * microbatch do: canonical sums are then taken over blocks (fold.h). */

@@ -19,6 +19,7 @@
   X (WEFT_LANE_CP, "cp", "context parallel exchange")                                              \
   X (WEFT_LANE_EP, "ep", "expert dispatch and combine")                                            \
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
+  X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \

@@ -182,7 +182,8 @@ weft_plan_new (const struct weft_job *job, GError **error)
   plan->mesh =
       weft_mesh_make (job->strategy.tensor_model_parallel_size, job->strategy.context_parallel_size,
                       weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
-  plan->mesh.instances = job->strategy.num_distributed_optimizer_instances;
+  plan->mesh.instances = weft_job_instances (job);
+  plan->mesh.hybrid = plan->mesh.instances > 1 && !job->strategy.use_distributed_optimizer;
   plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
