@@ -191,8 +191,8 @@ random_units (GString *words, GRand *rand)
   add (words, "zero_dp_strategy", level);
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
-  if (level == 3)
-    flip (words, rand, 3, "fsdp_double_buffer");
+  if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
+    flip (words, rand, 2, "nccl_ub");
   if (one_in (rand, 2))
     add (words, "suggested_communication_unit_size", PICK (rand, 1, 5000, 100000, 4000000));
 }
@@ -203,6 +203,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   gboolean sharded = flip (words, rand, 2, "use_distributed_optimizer");
   gboolean overlapped = flip (words, rand, 2, "overlap_grad_reduce");
 
+  if (flip (words, rand, 6, "nccl_ub"))
+    flip (words, rand, 2, "disable_symmetric_registration");
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
   if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
     return;

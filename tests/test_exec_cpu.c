@@ -101,6 +101,9 @@ static const char *const strategies[] = {
   "pipeline_schedule=gpipe",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 recompute_granularity=full "
   "recompute_method=uniform recompute_num_layers=2",
+  "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=2 nccl_ub=true disable_symmetric_registration=true use_megatron_fsdp=true "
+  "zero_dp_strategy=3 fsdp_double_buffer=true",
 };
 
 /* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */
