@@ -234,8 +234,16 @@ random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
 static void
 random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
 {
-  if (!one_in (rand, 2))
+  static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
+
+  flip (words, rand, 5, "delay_wgrad_compute");
+  if (!one_in (rand, 2) || flip (words, rand, 6, "activation_checkpointing"))
     return;
+  if (one_in (rand, 3)) {
+    add_word (words, "recompute_granularity", "selective");
+    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    return;
+  }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
