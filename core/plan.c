@@ -101,6 +101,27 @@ weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
   return measured (seconds);
 }
 
+static gboolean
+is_registered (const weft_program *p, uint32_t op)
+{
+  uint32_t first = p->op[op].uses;
+  return first < p->op[op + 1].uses && p->uses[first].buf != WEFT_NO_BUF &&
+         p->buf[p->uses[first].buf].pool == WEFT_POOL_SYMMETRIC;
+}
+
+uint32_t
+weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
+               const struct weft_coll_shape *group)
+{
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  if (!group || !is_registered (p, op))
+    return weft_cost_sms (cost.stack, p->op[op].kind);
+  return weft_cost_registered_sms (&cost, p->op[op].kind,
+                                   weft_cost_domain (cost.cluster, group->n_nodes, group->n_local),
+                                   !plan->job.strategy.disable_symmetric_registration);
+}
+
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {

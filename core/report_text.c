@@ -216,6 +216,17 @@ print_role_bar (const weft_report *r, uint32_t role, struct weft_report_style st
   g_string_append_c (out, '\n');
 }
 
+/* What lies in another pool than the rest. */
+static void
+print_registered (const weft_report *r, uint32_t role, GString *out)
+{
+  g_autofree char *bytes = weft_units_human (r->role[role].registered_bytes, "B");
+
+  if (r->role[role].registered_bytes)
+    g_string_append_printf (out, "  stage %-*u%9s  of it registered with NCCL\n", INDENT - 8, role,
+                            bytes);
+}
+
 void
 weft_report_print_memory (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -229,6 +240,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
   print_heads (r, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_parts (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_registered (r, role, out);
 }
 
 /* -------------------------------------------------------------------- pipeline */

@@ -88,6 +88,16 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
+struct weft_op
+weft_step_again (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  s->at.phase = WEFT_PHASE_RECOMPUTE;
+  s->at.flags = WEFT_OP_RECOMPUTE;
+  return at;
+}
+
 void
 weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                   uint32_t *first, uint32_t *n)
@@ -239,6 +249,8 @@ begin (struct weft_step *s)
   s->exchange = s->synced = WEFT_NO_OP;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
+  s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
+  s->recompute = weft_job_recompute (job);
   set_sharding (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
@@ -252,6 +264,7 @@ end (struct weft_step *s)
     g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
+  g_array_unref (s->delayed);
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);

@@ -100,6 +100,14 @@ struct weft_reduction {
   uint32_t bucket, op;
 };
 
+/* A weight gradient that is still to come: delay_wgrad_compute. */
+struct weft_delayed {
+  const char *name;
+  uint32_t layer, weight, bias; /* parameters */
+  uint32_t dy, x;
+  uint64_t n, k;
+};
+
 struct weft_step {
   const struct weft_job *job;
   const union weft_model *model;
@@ -134,6 +142,8 @@ struct weft_step {
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  struct weft_job_recompute recompute;
+  GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
@@ -184,6 +194,10 @@ uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *nam
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
+/* What is emitted from here on is forward work that is done again, until the place that is returned
+ * is put back. */
+struct weft_op weft_step_again (struct weft_step *s);
+
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
@@ -224,8 +238,9 @@ weft_head_sum (const struct weft_step *s)
 /* layer.c: x is the layer's input, the result its output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
-uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
+uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
+void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
