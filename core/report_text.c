@@ -244,6 +244,7 @@ static const struct {
   [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, INK_MAGENTA },
   [WEFT_PHASE_RECOMPUTE] = { 'a', 26, INK_GREEN },
   [WEFT_PHASE_REDUCE] = { '#', 0, INK_YELLOW },
+  [WEFT_PHASE_FINALIZE] = { '#', 0, INK_YELLOW },
   [WEFT_PHASE_OPTIMIZER] = { '#', 0, INK_YELLOW },
 };
 
