@@ -23,6 +23,8 @@ struct weft_exec_options {
   uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
   uint32_t threads;  /* that share the kernels of one rank; 0 is 1 */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
+  weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
+                        that outlive a step must lie at the same places */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
