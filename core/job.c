@@ -116,6 +116,13 @@ weft_settings_add (weft_settings *settings, const char *section, const char *key
 }
 
 void
+weft_settings_take (weft_settings *settings, weft_settings *from)
+{
+  while (from->list->len)
+    g_ptr_array_add (settings->list, g_ptr_array_steal_index (from->list, 0));
+}
+
+void
 weft_settings_add_conf (weft_settings *settings, const weft_conf *conf)
 {
   for (unsigned i = 0; i < conf->n_entry; i++) {

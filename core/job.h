@@ -54,6 +54,9 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
+/* All of `from`, in order; it is empty afterwards. */
+void weft_settings_take (weft_settings *settings, weft_settings *from);
+
 /* Whether anything was set in a section. */
 gboolean weft_settings_touch (const weft_settings *settings, const char *section);
 

@@ -154,7 +154,8 @@ weft_op_is_comm (enum weft_op_kind kind)
   X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
   X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
   X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
-  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and finalize")                                    \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and what joins it")                               \
+  X (WEFT_PHASE_FINALIZE, "Z", "what completes reduced gradients: tied embedding, token count")    \
   X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
 enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
 extern const char *const weft_phase_words[];

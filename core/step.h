@@ -171,6 +171,16 @@ weft_step_is_last (const struct weft_step *s)
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
+/* init.c: the program of what happens once before the first step; and whether anything does: there
+ * are several replicas, and each holds its weights whole. */
+weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
+                               uint32_t role);
+gboolean weft_init_broadcasts (const struct weft_job *job);
+
+/* Before the first pass and after the last. */
+void weft_step_begin (struct weft_step *s);
+void weft_step_end (struct weft_step *s);
+
 /* Layers [first, first + n) of a stage. */
 void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                        uint32_t *first, uint32_t *n);
