@@ -60,7 +60,7 @@ copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint3
 {
   struct weft_route route;
 
-  weft_fabric_host_route (&plan->fabric, rank, p->op[op].kind == WEFT_OP_COPY_IN, &route);
+  weft_fabric_host_route (&plan->fabric, rank, weft_op_enters_device (p->op[op].kind), &route);
   return plan->job.stack.kernel_gap +
          weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
 }

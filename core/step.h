@@ -214,6 +214,21 @@ uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum we
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
 
+/* host.c: buffers of the host pool, and copies between them and the device, lane d2h or h2d.  They
+ * wait for their hazards and what the caller adds; elements of the device's buffer are counted from
+ * `first` on, the host's is copied from or filled from its beginning. */
+uint32_t weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                           uint64_t elements, const char *name);
+uint32_t weft_host_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                              uint64_t elements, const char *name);
+struct weft_host_copy {
+  const char *name;
+  uint32_t device, host; /* buffers of one type */
+  uint64_t first, n;     /* elements */
+};
+uint32_t weft_to_host (struct weft_step *s, const struct weft_host_copy *copy);
+uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy);
+
 /* ----------------------------------------------------------------- passes */
 
 /* params.c */

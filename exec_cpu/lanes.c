@@ -25,6 +25,8 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
     return TRUE;
   case WEFT_OP_CAST:
   case WEFT_OP_GRAD_ADD:
+  case WEFT_OP_TO_HOST:
+  case WEFT_OP_FROM_HOST:
     return row->phase != WEFT_PHASE_FORWARD;
   default:
     return row->phase != WEFT_PHASE_FORWARD && row->phase != WEFT_PHASE_OPTIMIZER;
