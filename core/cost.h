@@ -28,6 +28,14 @@ struct weft_cost {
 double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
                          const struct weft_shape *shape, uint32_t sms_taken);
 
+/* Seconds of a kernel on lane host, alone on its node: the bytes it moves over the bandwidth of host
+ * memory, which all ranks of the node share.  Adam does a dozen operations for each 28 to 30 bytes, far
+ * below what the cores of a server could do meanwhile (ZeRO-Offload, arXiv 2101.06840, section 5.1,
+ * builds its CPU Adam on vector units, threads and tiles for that reason).  On topology cpu a rank is
+ * one thread and the host is where its kernels run anyway. */
+double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
+                              const struct weft_shape *shape);
+
 /* The terms of the formula, for a kernel that has all SMs: seconds = gap + max (work, memory).  A
  * matmul's efficiency is waves x tiles x depth, attention's is share; 0 where a term has no part. */
 struct weft_cost_parts {

@@ -116,6 +116,13 @@ weft_settings_add (weft_settings *settings, const char *section, const char *key
 }
 
 void
+weft_settings_take (weft_settings *settings, weft_settings *from)
+{
+  while (from->list->len)
+    g_ptr_array_add (settings->list, g_ptr_array_steal_index (from->list, 0));
+}
+
+void
 weft_settings_add_conf (weft_settings *settings, const weft_conf *conf)
 {
   for (unsigned i = 0; i < conf->n_entry; i++) {
@@ -564,6 +571,12 @@ weft_job_recompute (const struct weft_job *job)
                                           k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE
                                               ? weft_job_modules (job, &unknown)
                                               : 0 };
+}
+
+int64_t
+weft_job_instances (const struct weft_job *job)
+{
+  return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
 }
 
 int64_t

@@ -42,6 +42,11 @@ uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint
 
 /* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
+
+/* The same of what happens once before the first step: broadcast_params().  Parameters and flat
+ * buffers lie where the plan of the step has them.  Refused where nothing does (step.h,
+ * weft_init_broadcasts()). */
+weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 

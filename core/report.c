@@ -264,6 +264,20 @@ weft_report_new (const weft_plan *plan, const weft_timeline *timeline)
 }
 
 void
+weft_report_add_startup (weft_report *r, const weft_plan *startup, const weft_timeline *timeline)
+{
+  r->startup.broadcast_params_s = timeline->seconds;
+  for (uint32_t role = 0; role < startup->n_roles; role++) {
+    const weft_program *p = startup->role[role];
+    double bytes = 0;
+    for (uint32_t op = 0; op < p->n_op; op++)
+      bytes += weft_op_bytes (p, op);
+    r->startup.broadcasts = MAX (r->startup.broadcasts, p->n_op);
+    r->startup.bytes = MAX (r->startup.bytes, (uint64_t) bytes);
+  }
+}
+
+void
 weft_report_free (weft_report *r)
 {
   g_free (r->role);

@@ -162,6 +162,16 @@ weft_report_build_memory (const weft_report *r, JsonBuilder *b)
 }
 
 static void
+add_startup (JsonBuilder *b, const struct weft_report_startup *startup)
+{
+  json_builder_begin_object (b);
+  weft_json_real (b, "broadcast_params_s", startup->broadcast_params_s);
+  weft_json_int (b, "broadcasts", startup->broadcasts);
+  weft_json_int (b, "bytes", startup->bytes);
+  json_builder_end_object (b);
+}
+
+static void
 add_engine (JsonBuilder *b, const weft_timeline *t)
 {
   json_builder_begin_object (b);
@@ -189,6 +199,8 @@ weft_report_to_json (const weft_report *r, JsonBuilder *b)
   add_overlap (b, r);
   json_builder_set_member_name (b, "memory");
   weft_report_build_memory (r, b);
+  json_builder_set_member_name (b, "startup");
+  add_startup (b, &r->startup);
   json_builder_set_member_name (b, "engine");
   add_engine (b, r->timeline);
   json_builder_end_object (b);

@@ -106,6 +106,22 @@ print_overlap (const weft_report *r, GString *out)
   line_share (out, "idle (bubble)", o->bubble_s, step);
 }
 
+/* broadcast_params() is called once, and only where weights may differ: no part of a step. */
+static void
+print_startup (const weft_report *r, GString *out)
+{
+  const struct weft_report_startup *s = &r->startup;
+  g_autofree char *bytes = weft_units_human ((double) s->bytes, "B");
+  g_autofree char *what =
+      g_strdup_printf ("%" G_GUINT64_FORMAT " tensors, %s, if replicas drew weights of their own",
+                       s->broadcasts, bytes);
+
+  if (s->broadcasts == 0)
+    return;
+  g_string_append (out, "\nbefore the first step\n");
+  line (out, "  broadcast_params", s->broadcast_params_s, "s", what);
+}
+
 static void
 print_axis (const char *name, double busy_s, double exposed_s, double payload, GString *out)
 {
@@ -272,6 +288,7 @@ static const struct {
   [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, INK_MAGENTA },
   [WEFT_PHASE_RECOMPUTE] = { 'a', 26, INK_GREEN },
   [WEFT_PHASE_REDUCE] = { '#', 0, INK_YELLOW },
+  [WEFT_PHASE_FINALIZE] = { '#', 0, INK_YELLOW },
   [WEFT_PHASE_OPTIMIZER] = { '#', 0, INK_YELLOW },
 };
 
@@ -386,6 +403,7 @@ weft_report_print (const weft_report *r, struct weft_report_style style, GString
   print_iteration (r, out);
   print_overlap (r, out);
   print_axes (r, out);
+  print_startup (r, out);
   g_string_append_c (out, '\n');
   weft_report_print_memory (r, style, out);
   g_string_append_c (out, '\n');

@@ -226,8 +226,8 @@ set_sharding (struct weft_step *s)
   s->shard_weights = s->units && level >= WEFT_SHARD_PARAMS && !alone;
 }
 
-static void
-begin (struct weft_step *s)
+void
+weft_step_begin (struct weft_step *s)
 {
   const struct weft_job *job = s->job;
 
@@ -255,8 +255,8 @@ begin (struct weft_step *s)
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
 
-static void
-end (struct weft_step *s)
+void
+weft_step_end (struct weft_step *s)
 {
   for (uint32_t i = 0; i <= s->params->len; i++)
     g_clear_pointer (&s->sum[i].held, g_array_unref);
@@ -285,7 +285,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   g_autoptr (weft_builder) b = weft_builder_new (role, mesh->pp);
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
-  begin (&s);
+  weft_step_begin (&s);
   g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
   weft_params_build (&s);
   start_buffers (&s);
@@ -293,6 +293,6 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   zero (&s);
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
-  end (&s);
+  weft_step_end (&s);
   return weft_builder_freeze (b);
 }

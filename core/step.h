@@ -171,6 +171,16 @@ weft_step_is_last (const struct weft_step *s)
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
+/* init.c: the program of what happens once before the first step; and whether anything does: there
+ * are several replicas, and each holds its weights whole. */
+weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
+                               uint32_t role);
+gboolean weft_init_broadcasts (const struct weft_job *job);
+
+/* Before the first pass and after the last. */
+void weft_step_begin (struct weft_step *s);
+void weft_step_end (struct weft_step *s);
+
 /* Layers [first, first + n) of a stage. */
 void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                        uint32_t *first, uint32_t *n);
@@ -203,6 +213,21 @@ uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum we
                            uint64_t elements, const char *name);
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
+
+/* host.c: buffers of the host pool, and copies between them and the device, lane d2h or h2d.  They
+ * wait for their hazards and what the caller adds; elements of the device's buffer are counted from
+ * `first` on, the host's is copied from or filled from its beginning. */
+uint32_t weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                           uint64_t elements, const char *name);
+uint32_t weft_host_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                              uint64_t elements, const char *name);
+struct weft_host_copy {
+  const char *name;
+  uint32_t device, host; /* buffers of one type */
+  uint64_t first, n;     /* elements */
+};
+uint32_t weft_to_host (struct weft_step *s, const struct weft_host_copy *copy);
+uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy);
 
 /* ----------------------------------------------------------------- passes */
 

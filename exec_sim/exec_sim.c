@@ -302,6 +302,17 @@ post_group (struct sim *x, uint32_t actor, uint32_t lane)
   return TRUE;
 }
 
+/* On topology cpu the thread that copies or computes beside its main lane is the rank itself.  Tokens
+ * and scalars are too small to count. */
+static void
+pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
+{
+  enum weft_op_kind kind = sim_program (x, actor)->op[op].kind;
+
+  if (!holds_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+    sim_gpu_take_sms (x, actor, sign);
+}
+
 static void
 start_copy (struct sim *x, uint32_t actor, uint32_t op)
 {
@@ -310,12 +321,15 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
-  start_flow (x, actor, p->op[op].kind == WEFT_OP_COPY_IN ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
+  pause_thread (x, actor, op, 1);
+  start_flow (x, actor,
+              weft_op_enters_device (p->op[op].kind) ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
               weft_op_bytes (p, op), plan->job.stack.kernel_gap,
               sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
-/* A kernel on a lane of communication: the sum that follows a reduction. */
+/* A kernel on a lane of communication, like the sum that follows a reduction; or one of the host,
+ * which takes as long as its bytes need in a memory that all ranks of the node share. */
 static void
 start_kernel_beside (struct sim *x, uint32_t actor, uint32_t op)
 {
@@ -323,9 +337,13 @@ start_kernel_beside (struct sim *x, uint32_t actor, uint32_t op)
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
-  if (!holds_while_waiting (x))
-    sim_gpu_take_sms (x, actor, 1);
-  weft_bridge_after (x->base.plan->seconds[p->role][op], sim_tag (SIM_COPY, p->op[op].lane, actor));
+  pause_thread (x, actor, op, 1);
+  if (p->op[op].lane == WEFT_LANE_HOST && holds_while_waiting (x))
+    start_flow (x, actor, WEFT_PATTERN_HOST, weft_op_bytes (p, op), 0,
+                sim_tag (SIM_COPY, p->op[op].lane, actor));
+  else
+    weft_bridge_after (x->base.plan->seconds[p->role][op],
+                       sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
 static void
@@ -335,8 +353,7 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
   const weft_program *p = sim_program (x, actor);
   uint32_t op = p->lane_ops[lane][l->cursor];
 
-  if (weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE && !holds_while_waiting (x))
-    sim_gpu_take_sms (x, actor, -1);
+  pause_thread (x, actor, op, -1);
   x->t->end[actor][op] = weft_bridge_now ();
   compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op],
                  x->base.plan->seconds[p->role][op]);

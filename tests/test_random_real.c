@@ -58,6 +58,7 @@ check_against_simulation (const char *words, const weft_plan *plan)
     assert_int_equal (real->rank[row], sim->rank[row]);
     assert_int_equal (x->allocated[row],
                       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC]);
+    assert_int_equal (x->allocated_host[row], memory->planned[WEFT_POOL_HOST]);
     for (uint32_t op = 0; op < plan->role[role]->n_op; op++) {
       assert_true (isfinite (sim->begin[row][op]) && isfinite (sim->end[row][op]));
       assert_true (real->begin[row][op] <= real->end[row][op]);
