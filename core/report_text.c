@@ -123,8 +123,23 @@ print_startup (const weft_report *r, GString *out)
 }
 
 static void
+print_axis (const char *name, double busy_s, double exposed_s, double payload, GString *out)
+{
+  g_autofree char *busy = weft_units_human (busy_s, "s"),
+                  *exposed = weft_units_human (exposed_s, "s"),
+                  *bytes = weft_units_human (payload, "B");
+
+  g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, name, VALUE, busy, VALUE, exposed,
+                          VALUE, bytes);
+}
+
+/* Axes one by one, then together: what two do at the same time counts once. */
+static void
 print_axes (const weft_report *r, GString *out)
 {
+  double bytes = 0;
+  int n = 0;
+
   if (r->overlap.communication_s <= 0)
     return;
   g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is hidden\n", LABEL,
@@ -134,12 +149,13 @@ print_axes (const weft_report *r, GString *out)
     const struct weft_report_axis *axis = &r->axis[lane];
     if (axis->busy_s <= 0)
       continue;
-    g_autofree char *busy = weft_units_human (axis->busy_s, "s");
-    g_autofree char *exposed = weft_units_human (axis->exposed_s, "s");
-    g_autofree char *bytes = weft_units_human (axis->bytes, "B");
-    g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, weft_lane_words[lane], VALUE, busy,
-                            VALUE, exposed, VALUE, bytes);
+    print_axis (weft_lane_words[lane], axis->busy_s, axis->exposed_s, axis->bytes, out);
+    bytes += axis->bytes;
+    n++;
   }
+  if (n > 1)
+    print_axis ("together", r->overlap.communication_s, r->overlap.exposed_communication_s, bytes,
+                out);
 }
 
 /* ---------------------------------------------------------------------- memory */
