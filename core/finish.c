@@ -17,21 +17,42 @@ shard_size (const struct weft_step *s, uint32_t k)
          weft_mesh_group_size (s->mesh, view->shard);
 }
 
-/* One flat buffer of a state for all buckets, and each bucket's view of it. */
+/* Buckets that have a state. */
+static gboolean
+every (const struct weft_step *s, uint32_t k)
+{
+  (void) s, (void) k;
+  return TRUE;
+}
+
+static gboolean
+is_narrow (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->dtype != WEFT_FP32;
+}
+
+static gboolean
+has_narrow_grads (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32;
+}
+
+/* One flat buffer of a state for all buckets that have it, and each bucket's view of it. */
 static void
-add_state (struct weft_step *s, const char *name, size_t member, gboolean wanted)
+add_state (struct weft_step *s, const char *name, size_t member,
+           gboolean (*wanted) (const struct weft_step *s, uint32_t k))
 {
   uint64_t total = 0, start = 0;
   uint32_t flat = WEFT_NO_BUF;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    total += shard_size (s, k);
-  if (wanted)
+    total += wanted (s, k) ? shard_size (s, k) : 0;
+  if (total)
     flat = flat_state (s, total, name);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    uint64_t n = shard_size (s, k);
+    uint64_t n = wanted (s, k) ? shard_size (s, k) : 0;
     uint32_t *view = (uint32_t *) (void *) ((char *) &s->bucket[k] + member);
-    *view = wanted ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
+    *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
     start += n;
   }
 }
@@ -39,11 +60,10 @@ add_state (struct weft_step *s, const char *name, size_t member, gboolean wanted
 static void
 add_states (struct weft_step *s)
 {
-  add_state (s, "master", offsetof (struct weft_bucket_state, master), s->dtype != WEFT_FP32);
-  add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), TRUE);
-  add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), TRUE);
-  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32),
-             s->grad_dtype != WEFT_FP32);
+  add_state (s, "master", offsetof (struct weft_bucket_state, master), is_narrow);
+  add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), every);
+  add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), every);
+  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32), has_narrow_grads);
 }
 
 uint32_t
@@ -57,8 +77,8 @@ weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_redu
                          .reduce = reduce,
                          .name = weft_build_name (s->b, name) };
   const struct weft_buf *b = weft_build_buf_at (s->b, buf);
-  uint64_t n = b->bytes / weft_dtype_bytes (b->dtype);
-  return weft_emit_on (s, weft_group_lane (group), row, WEFT_SHAPE (b->dtype, n),
+  return weft_emit_on (s, weft_group_lane (group), row,
+                       WEFT_SHAPE (b->dtype, weft_step_elements (s, buf)),
                        WEFT_USES (WEFT_RW (buf)));
 }
 
@@ -119,18 +139,21 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
                          .group = WEFT_GROUP_PP,
                          .peer = -1,
                          .name = weft_build_name (s->b, "tokens") };
-  uint64_t n = weft_build_buf_at (s->b, s->grads)->bytes / weft_dtype_bytes (s->grad_dtype);
 
   if (s->mesh->pp > 1)
     weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_RW (s->count)));
   weft_reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
   uint32_t reduced = weft_build_last (s->b, WEFT_LANE_DP);
-  weft_emit (s, WEFT_OP_SCALE, "per_token", WEFT_SHAPE (s->grad_dtype, n, 1, 1),
-             WEFT_USES (WEFT_RW (s->grads), WEFT_R (s->count)));
-  if (reduced != WEFT_NO_OP)
-    weft_build_dep (s->b, reduced);
-  if (tied_reduced != WEFT_NO_OP)
-    weft_build_dep (s->b, tied_reduced);
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
+    weft_emit (s, WEFT_OP_SCALE, "per_token",
+               WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, 1),
+               WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
+    if (reduced != WEFT_NO_OP)
+      weft_build_dep (s->b, reduced);
+    if (tied_reduced != WEFT_NO_OP)
+      weft_build_dep (s->b, tied_reduced);
+  }
 }
 
 static uint32_t

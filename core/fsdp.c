@@ -64,12 +64,10 @@ size_of (const struct weft_step *s, uint32_t k)
 }
 
 static uint32_t
-slice_view (struct weft_step *s, uint32_t flat, enum weft_dtype dtype, uint32_t k)
+slice_view (struct weft_step *s, uint32_t flat, uint32_t k)
 {
-  uint64_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP),
-           size = weft_dtype_bytes (dtype);
-  return weft_build_view (s->b, flat, s->layout.bucket[k].start / replicas * size,
-                          size_of (s, k) / replicas * size, "slice");
+  return weft_params_flat_view (
+      s, flat, k, size_of (s, k) / weft_mesh_group_size (s->mesh, WEFT_GROUP_DP), "slice");
 }
 
 static void
@@ -98,12 +96,12 @@ weft_fsdp_start (struct weft_step *s)
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     struct weft_bucket_state *state = &s->bucket[k];
     state->grads = WEFT_NO_BUF;
-    state->grad_shard = slice_view (s, s->grads, s->grad_dtype, k);
+    state->grad_shard = slice_view (s, weft_step_flat (s, k)->grads, k);
     weft_sum_start (&state->sum, state->grad_shard, size_of (s, k) / replicas, WEFT_LANE_DP);
     if (!s->wrapper->shard_weights)
       continue;
     state->weights = WEFT_NO_BUF;
-    state->weight_shard = slice_view (s, s->weights, s->dtype, k);
+    state->weight_shard = slice_view (s, weft_step_flat (s, k)->weights, k);
   }
   if (weft_head_has_own_sum (s))
     start_head (s);

@@ -29,6 +29,14 @@ weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dty
   return buf;
 }
 
+uint64_t
+weft_step_elements (const struct weft_step *s, uint32_t buf)
+{
+  const struct weft_buf *row = weft_build_buf_at (s->b, buf);
+
+  return row->bytes / weft_dtype_bytes (row->dtype);
+}
+
 static uint32_t
 append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
         const struct weft_use *uses, uint32_t n_uses)
@@ -140,12 +148,14 @@ static void
 zero (struct weft_step *s)
 {
   struct weft_shape scalar = WEFT_SHAPE (scalar_dtype (s), scalar_words (s));
-  uint64_t grads = weft_build_buf_at (s->b, s->grads)->bytes / weft_dtype_bytes (s->grad_dtype);
 
   s->at.phase = WEFT_PHASE_FORWARD;
-  if (!s->canonical)
-    weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, grads),
-               WEFT_USES (WEFT_W (s->grads)));
+  for (uint32_t i = 0; i < s->flat->len && !s->canonical; i++) {
+    uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
+    weft_emit (s, WEFT_OP_ZERO, "zero_grad",
+               WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads)),
+               WEFT_USES (WEFT_W (grads)));
+  }
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
   if (s->count != WEFT_NO_BUF && weft_step_is_last (s))
@@ -257,6 +267,8 @@ weft_step_end (struct weft_step *s)
   g_free (s->grad_view);
   g_free (s->grad_left);
   weft_layout_release (&s->layout);
+  g_array_unref (s->flat);
+  g_free (s->group);
   g_free (s->sum);
   g_array_unref (s->params);
   g_free (s->layer_param);

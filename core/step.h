@@ -90,10 +90,23 @@ struct weft_bucket_state {
   gboolean idle;                 /* whole, but let go when another one has to be gathered */
   uint32_t first_param;          /* of a unit or what lies outside units */
   uint32_t exchanged;            /* slices of all ranks, to be added; or WEFT_NO_BUF */
-  uint32_t n_param, n_ready;
-  gboolean launched;             /* its gradients are on their way, or need none */
+  uint32_t n_param, n_ready;     /* of a unit: gradients of this microbatch */
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */
+};
+
+/* Buckets whose collectives are one launch. */
+struct weft_group_state {
+  uint32_t n_param, n_ready;
+  gboolean launched; /* its gradients are on their way, or need none */
+};
+
+/* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
+ * (Megatron-Core param_and_grad_buffer.py keys buffers by both types and by whether the tensors are
+ * experts', which are reduced over other ranks: that third member comes with experts). */
+struct weft_flat {
+  enum weft_dtype dtype, grad_dtype;
+  uint32_t weights, grads;
 };
 
 /* A reduce-scatter that kernels do not wait for yet: fsdp.c. */
@@ -157,9 +170,10 @@ struct weft_step {
   uint32_t *layer_param;          /* [n_layers][WEFT_N_LAYER_PARAM] -> parameter or WEFT_NO_PARAM */
   uint32_t end_param[WEFT_N_END_PARAM];
   struct weft_layout layout;
-  uint32_t weights, grads;        /* flat buffers */
+  GArray *flat;                   /* struct weft_flat, as the layout numbers them */
   struct weft_sum *sum;           /* of each parameter, and last of a tied head */
   struct weft_bucket_state *bucket;
+  struct weft_group_state *group;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
@@ -181,7 +195,7 @@ struct weft_step {
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
-  uint32_t gather_next, n_gather; /* buckets gathered so far this step, of how many */
+  uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
   uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
@@ -196,6 +210,12 @@ static inline gboolean
 weft_step_is_last (const struct weft_step *s)
 {
   return s->role == s->mesh->pp - 1;
+}
+
+static inline const struct weft_flat *
+weft_step_flat (const struct weft_step *s, uint32_t bucket)
+{
+  return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
 }
 
 /* The whole list of passes: the program of one role, offsets not yet planned. */
@@ -245,6 +265,8 @@ uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum we
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
 
+uint64_t weft_step_elements (const struct weft_step *s, uint32_t buf);
+
 /* host.c: buffers of the host pool, and copies between them and the device, lane d2h or h2d.  They
  * wait for their hazards and what the caller adds; elements of the device's buffer are counted from
  * `first` on, the host's is copied from or filled from its beginning. */
@@ -265,6 +287,10 @@ uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy)
 /* params.c */
 void weft_params_build (struct weft_step *s);
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
+
+/* n elements of a flat buffer from where bucket k begins in it, or its slice in a buffer of slices. */
+uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n,
+                                const char *name);
 /* A parameter as a view of `base`, from byte `offset` on. */
 uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);
 
@@ -338,6 +364,7 @@ uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
+uint64_t weft_ddp_group_size (const struct weft_step *s, uint32_t g);
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
@@ -348,8 +375,8 @@ void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 /* fsdp.c */
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
-/* Whether `other` is asked for when k is first used: little enough lies between the two. */
-gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other);
+/* Whether group `other` is asked for when g is first used: little enough lies between the two. */
+gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
 void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
