@@ -203,6 +203,9 @@ weft_params_build (struct weft_step *s)
   s->grads = flat_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->shard_grads, "gradients");
   s->weight_view = add_views (s, s->shard_weights ? WEFT_NO_BUF : s->weights, s->dtype);
   s->grad_left = g_new0 (gboolean, s->params->len);
+  s->cast_view = g_new (uint32_t, s->params->len);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    s->cast_view[i] = WEFT_NO_BUF;
   s->grad_view = add_views (s, s->shard_grads ? WEFT_NO_BUF : s->grads, s->grad_dtype);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);

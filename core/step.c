@@ -162,6 +162,7 @@ forward_cell (struct weft_step *s, uint32_t micro)
   s->output[micro] = x;
   if (weft_step_is_last (s))
     weft_head_forward (s, micro, x);
+  weft_cast_end_pass (s);
 }
 
 static void
@@ -237,6 +238,8 @@ weft_step_begin (struct weft_step *s)
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
+  s->product_dtype = weft_job_product_dtype (job);
+  s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
                      ? s->dtype
@@ -268,6 +271,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->cast_view);
   weft_layout_release (&s->layout);
   g_free (s->sum);
   g_array_unref (s->params);
@@ -294,5 +298,8 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
   weft_step_end (&s);
-  return weft_builder_freeze (b);
+  weft_program *p = weft_builder_freeze (b);
+  if (job->strategy.enable_compile)
+    weft_fuse (p);
+  return p;
 }
