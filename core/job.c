@@ -492,6 +492,8 @@ weft_job_derive (struct weft_job *job)
 
   if (!job->train_set[WEFT_TRAIN_precision])
     train->precision = default_precision (job);
+  if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
+    job->strategy.use_megatron_fsdp = TRUE;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
@@ -511,6 +513,13 @@ weft_job_dp (const struct weft_job *job)
   int64_t pipeline = strategy->tensor_model_parallel_size * strategy->pipeline_model_parallel_size *
                      strategy->context_parallel_size;
   return MAX (job->cluster.n_gpus / pipeline, 1);
+}
+
+gboolean
+weft_job_is_torch (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_FSDP2 ||
+         job->strategy.distributed_config == WEFT_TORCH_DDP;
 }
 
 int

@@ -82,6 +82,9 @@ gboolean weft_job_check (const struct weft_job *job, GError **error);
 /* Fills what follows from other settings: when a job is built, and for each planner candidate. */
 void weft_job_derive (struct weft_job *job);
 
+/* Whether replicas are PyTorch's business (fsdp2, ddp), not Megatron-Core's. */
+gboolean weft_job_is_torch (const struct weft_job *job);
+
 /* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
 

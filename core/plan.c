@@ -102,6 +102,15 @@ weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
   return measured (seconds);
 }
 
+static double
+launch_seconds (const weft_plan *plan, const struct weft_coll_shape *group, const weft_program *p,
+                uint32_t op)
+{
+  struct weft_shape shape = weft_program_launch_shape (p, op);
+
+  return weft_plan_traffic (plan, group, p->op[op].kind, &shape).seconds;
+}
+
 static gboolean
 is_registered (const weft_program *p, uint32_t op)
 {
@@ -139,16 +148,21 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
   struct weft_coll_shape shape;
   weft_coll_shape_init (&shape, &plan->fabric, &group);
-  double seconds = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op)).seconds;
+  double seconds = launch_seconds (plan, &shape, p, op);
+  if (p->op[op].flags & WEFT_OP_GROUPED)
+    seconds -= launch_seconds (plan, &shape, p, p->lane_ops[p->op[op].lane][p->pos[op] - 1]);
   weft_coll_shape_release (&shape);
   return seconds;
 }
 
-/* Communication repeats itself too: one price for each (kind, shape, group, peer). */
+/* Communication repeats itself too: one price for each (kind, shape, group, peer).  What joins a
+ * launch costs what it adds. */
 static double
 comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
+  if (row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE)
+    return weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
   uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 |
                  (uint8_t) row->peer;
   double *price = g_hash_table_lookup (known, &key);

@@ -61,5 +61,6 @@ uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 gboolean weft_plan_fits (const weft_plan *plan);
 
-/* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster. */
+/* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster; of a
+ * collective that joins a launch, the seconds that it adds. */
 double weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op);
