@@ -155,6 +155,20 @@ mlp_inner (struct weft_step *s, const struct widths *w, struct weft_saved *saved
              WEFT_USES (WEFT_R (saved->u), WEFT_W (saved->a)));
 }
 
+/* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
+ * that open: a number on the GPU that the host waits for (transformers modeling_flash_attention_utils.py).
+ * patch_is_packed_sequence takes the question away. */
+static void
+ask_for_packing (struct weft_step *s)
+{
+  if (s->strategy->distributed_config != WEFT_FSDP2 || s->strategy->patch_is_packed_sequence ||
+      s->job->train.micro_batch_size > 1)
+    return;
+  uint32_t packed = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "packed");
+  weft_emit (s, WEFT_OP_ZERO, "packed", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (packed)));
+  weft_step_host_reads (s, "packed", packed);
+}
+
 uint32_t
 weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
 {
@@ -166,6 +180,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
   saved->n1 = norm (s, "norm1", WEFT_NORM1_WEIGHT, x);
   saved->qkv = linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w.qkv, w.h);
   turn_heads (s, saved);
+  ask_for_packing (s);
   saved->o = product (s, w.q, "attention");
   saved->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32,
                                  w.t * s->model->num_attention_heads, "lse");

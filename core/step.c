@@ -96,6 +96,16 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
+void
+weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf)
+{
+  struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, name) };
+
+  s->synced =
+      weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_R (buf)));
+  g_array_append_val (s->wait_for, s->synced);
+}
+
 struct weft_op
 weft_step_again (struct weft_step *s)
 {

@@ -263,6 +263,9 @@ uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op 
  * is put back. */
 struct weft_op weft_step_again (struct weft_step *s);
 
+/* The host takes one number out of a buffer, and enqueues nothing before it has it. */
+void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
+
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);

@@ -104,7 +104,8 @@ static const char *const strategies[] = {
   "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
   "gpus=2 nccl_ub=true disable_symmetric_registration=true use_megatron_fsdp=true "
   "zero_dp_strategy=3 fsdp_double_buffer=true",
-  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000 enable_compile=true "
+  "backend=gloo",
   "gpus=4 delay_wgrad_compute=true pipeline_model_parallel_size=4 activation_checkpointing=true",
   "gpus=8 delay_wgrad_compute=true pipeline_model_parallel_size=2 pipeline_schedule=gpipe "
   "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
