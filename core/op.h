@@ -93,7 +93,7 @@ enum weft_op_class {
      "y = sum of the slices of x, in fp32, rounded once")                                          \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
-  X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements", "x:r y:w", "convert to the type of y")      \
+  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements", "x:r y:w", "convert to the type of y")      \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
      "squares += sum of squares of what this rank answers for")                                    \
   X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \
