@@ -34,7 +34,7 @@ print_lane (const weft_program *p, enum weft_lane lane)
   g_autofree char *flops = weft_units_human (sum.flops, "FLOP");
 
   if (sum.ops)
-    printf ("#   %-5s %6u ops %10s%s%s\n", weft_lane_words[lane], sum.ops, bytes,
+    printf ("#   %-8s %6u ops %10s%s%s\n", weft_lane_words[lane], sum.ops, bytes,
             sum.flops > 0 ? "  " : "", sum.flops > 0 ? flops : "");
 }
 

@@ -31,6 +31,8 @@ static const struct {
   [WEFT_PATTERN_INTRA_REMOTE] = { WEFT_GROUP_INTRA, TRUE },
   [WEFT_PATTERN_INTER_LOCAL] = { WEFT_GROUP_INTER, FALSE },
   [WEFT_PATTERN_INTER_REMOTE] = { WEFT_GROUP_INTER, TRUE },
+  [WEFT_PATTERN_OUTER_LOCAL] = { WEFT_GROUP_OUTER, FALSE },
+  [WEFT_PATTERN_OUTER_REMOTE] = { WEFT_GROUP_OUTER, TRUE },
 };
 
 enum weft_pattern
@@ -80,6 +82,10 @@ route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct 
     return collective_route (c, p, rank, route);
   if (p == WEFT_PATTERN_H2D || p == WEFT_PATTERN_D2H) {
     weft_fabric_host_route (c->f, rank, p == WEFT_PATTERN_H2D, route);
+    return TRUE;
+  }
+  if (p == WEFT_PATTERN_HOST) {
+    weft_fabric_memory_route (c->f, rank, route);
     return TRUE;
   }
   if (p == WEFT_PATTERN_NEXT ? rank + stage >= c->m->n_ranks : rank < stage)

@@ -59,6 +59,7 @@ struct weft_exec {
   weft_actors *actors; /* the ranks it runs: rows of the timeline; owned */
   struct weft_metrics *metrics; /* by row, of the newest step; NULL without numbers */
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
+  uint64_t *allocated_host;     /* bytes of the host pool, likewise */
 };
 
 extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;

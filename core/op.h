@@ -19,11 +19,12 @@
   X (WEFT_LANE_CP, "cp", "context parallel exchange")                                              \
   X (WEFT_LANE_EP, "ep", "expert dispatch and combine")                                            \
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
+  X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
-  X (WEFT_LANE_HOST, "host", "work of the CPU")
+  X (WEFT_LANE_HOST, "host", "kernels of the CPU, on buffers of the host pool")
 enum weft_lane { WEFT_LANE_LIST (WEFT_WORD_ID) WEFT_N_LANE };
 extern const char *const weft_lane_words[];
 
@@ -114,7 +115,11 @@ enum weft_op_class {
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
   X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
-  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm, or one number that it waits for")
+  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm, or one number that it waits for") \
+  X (WEFT_OP_TO_HOST, "to_host", COPY, none, "elements first", "x:r y:w",                          \
+     "y = elements of x from `first` on: from the GPU into a buffer of the host pool")             \
+  X (WEFT_OP_FROM_HOST, "from_host", COPY, none, "elements first", "x:r y:w",                      \
+     "elements of y from `first` on = x: from a buffer of the host pool to the GPU")
 
 enum weft_op_kind {
 #define WEFT_OP_ROW(id, ...) id,
@@ -145,6 +150,13 @@ weft_op_is_comm (enum weft_op_kind kind)
 {
   return weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE ||
          weft_op_info[kind].class == WEFT_CLASS_P2P;
+}
+
+/* Which way a copy goes over the host link. */
+static inline int
+weft_op_enters_device (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_COPY_IN || kind == WEFT_OP_FROM_HOST;
 }
 
 #define WEFT_PHASE_LIST(X)                                                                         \

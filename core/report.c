@@ -205,6 +205,7 @@ fill_role (weft_report *r, uint32_t role)
   struct weft_report_role *row = &r->role[role];
 
   row->host_bytes = m->planned[WEFT_POOL_HOST];
+  row->registered_bytes = m->planned[WEFT_POOL_SYMMETRIC];
   row->reserved_bytes = weft_plan_reserved_bytes (r->plan, role);
   row->peak_op = m->peak_op[WEFT_POOL_DEVICE];
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {

@@ -61,6 +61,7 @@ struct weft_report_axis {
 
 struct weft_report_role {
   uint64_t peak_bytes, planned_bytes, reserved_bytes, host_bytes;
+  uint64_t registered_bytes; /* of planned: the pool that is registered with NCCL */
   uint64_t live_bytes; /* most alive at once: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint32_t peak_op;    /* where that is */

@@ -142,6 +142,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
     weft_json_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
   weft_json_int (b, "padding", row->padding);
   json_builder_end_object (b);
+  weft_json_int (b, "registered_bytes", row->registered_bytes);
   weft_json_int (b, "host_bytes", row->host_bytes);
   json_builder_end_object (b);
 }

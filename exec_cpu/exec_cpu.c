@@ -162,6 +162,7 @@ cpu_close (weft_exec *x)
   g_free (m->rank);
   g_free (m->base.metrics);
   g_free (m->base.allocated);
+  g_free (m->base.allocated_host);
   weft_actors_free (m->base.actors);
   g_clear_pointer (&m->t, weft_timeline_free);
   pthread_mutex_destroy (&m->lock);
@@ -203,6 +204,7 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
     return FALSE;
   m->base.allocated[r->row] =
       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+  m->base.allocated_host[r->row] = memory->planned[WEFT_POOL_HOST];
   if (m->options.threads > 1)
     r->team = cpu_team_new (m->options.threads, error);
   return m->options.threads <= 1 || r->team;
@@ -232,6 +234,7 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   m->rank = g_new0 (struct cpu_rank, m->n);
   m->base.metrics = g_new0 (struct weft_metrics, m->n);
   m->base.allocated = g_new0 (uint64_t, m->n);
+  m->base.allocated_host = g_new0 (uint64_t, m->n);
   pthread_mutex_init (&m->lock, NULL);
   pthread_cond_init (&m->stepped, NULL);
   for (uint32_t i = 0; i < m->n; i++)

@@ -25,6 +25,8 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
     return TRUE;
   case WEFT_OP_CAST:
   case WEFT_OP_GRAD_ADD:
+  case WEFT_OP_TO_HOST:
+  case WEFT_OP_FROM_HOST:
     return row->phase != WEFT_PHASE_FORWARD;
   default:
     return row->phase != WEFT_PHASE_FORWARD && row->phase != WEFT_PHASE_OPTIMIZER;
@@ -160,7 +162,9 @@ try_lane (struct cpu_rank *r, enum weft_lane lane)
   enum weft_op_class class = weft_op_info[r->p->op[op].kind].class;
   if (class == WEFT_CLASS_P2P)
     return (l->posted || group_may_start (r, lane)) && cpu_meet_transfers (r, lane);
-  if (!l->posted && !may_start (r, op))
+  /* Collectives of one launch start when all of them may, and follow each other. */
+  if (!l->posted &&
+      !(class == WEFT_CLASS_COLLECTIVE ? group_may_start (r, lane) : may_start (r, op)))
     return FALSE;
   if (class == WEFT_CLASS_COLLECTIVE && !cpu_skips (r, op))
     return cpu_meet_collective (r, lane, op);
