@@ -589,6 +589,12 @@ weft_job_instances (const struct weft_job *job)
 }
 
 int64_t
+weft_job_instances (const struct weft_job *job)
+{
+  return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
+}
+
+int64_t
 weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
 {
   int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
