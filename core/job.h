@@ -106,6 +106,9 @@ struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
  * that is none is left in `unknown` (caller frees), else NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
+/* Whether gradients are reduced in every microbatch, not once a step. */
+gboolean weft_job_reduces_each (const struct weft_job *job);
+
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a
  * microbatch do: canonical sums are then taken over blocks (fold.h). */

@@ -18,6 +18,11 @@ struct weft_segment {
 uint32_t weft_segments (const weft_program *p, uint64_t first, uint64_t n,
                         struct weft_segment *out);
 
+/* Those of one parameter; FALSE when there are none.  Of a tensor in pieces the first piece that
+ * elements [first, first + n) meet: a rank's slice of a bucket meets one. */
+gboolean weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
+                             struct weft_segment *out);
+
 /* Where one rank keeps the optimizer state of elements [first, first + n) of the flat buffers: what
  * one adam op reads and writes.  Element i of the slice is element i of its buffers; of those marked
  * as shards, element first - flat + i. */
