@@ -9,13 +9,13 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
-/* Floats are added or averaged, words are added. */
+/* Words of exact sums have no average. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+  return row->reduce != WEFT_REDUCE_AVG || dtype != WEFT_INT64;
 }
 
 gboolean
