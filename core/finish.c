@@ -241,8 +241,8 @@ agree (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return;
-  reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MIN, s->factor, "update_successful");
-  reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
+  weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MIN, s->factor, "update_successful");
+  weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
 }
 
 /* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
