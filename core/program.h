@@ -92,7 +92,8 @@ struct weft_param {
   uint64_t rows, columns; /* columns 1 for vectors */
   uint64_t start;       /* element offset in the flat buffer, layout.h */
   uint32_t bucket;
-  uint32_t pad;
+  uint32_t scale;       /* of fp8: a view of one float, the tensor's largest magnitude, or a buffer of
+                           scales of blocks; otherwise WEFT_NO_BUF */
 };
 
 typedef struct weft_program {

@@ -30,17 +30,31 @@ bucket_start (const weft_program *p, uint32_t bucket)
   return start;
 }
 
+/* Weights in fp8 are not Adam's: another op makes them, or what they are made of, of the master. */
+static uint32_t
+made_of (const weft_program *p, uint32_t master)
+{
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_use *use = &p->uses[p->op[op].uses];
+    if ((p->op[op].kind == WEFT_OP_QUANTISE || p->op[op].kind == WEFT_OP_CAST) &&
+        use[0].buf == master)
+      return use[p->op[op + 1].uses - p->op[op].uses - 1].buf;
+  }
+  return WEFT_NO_BUF;
+}
+
 static struct weft_slice
 slice_of (const weft_program *p, const struct weft_use *use, uint32_t bucket, uint32_t place)
 {
-  const struct weft_buf *weight = &p->buf[use[2].buf], *m = &p->buf[use[4].buf];
+  uint32_t made = use[2].buf == WEFT_NO_BUF ? made_of (p, use[3].buf) : use[2].buf;
+  const struct weft_buf *weight = &p->buf[made], *m = &p->buf[use[4].buf];
   uint64_t n = m->bytes / weft_dtype_bytes (m->dtype), start = bucket_start (p, bucket);
 
   return (struct weft_slice){ .first = start + (weight->shard || weight->slice ? place * n : 0),
                               .n = n,
                               .flat = start,
                               .grad = use[0].buf,
-                              .weight = use[2].buf,
+                              .weight = made,
                               .master = use[3].buf,
                               .m = use[4].buf,
                               .v = use[5].buf };

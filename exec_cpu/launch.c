@@ -9,13 +9,16 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
-/* Floats are added or averaged, words are added. */
+/* Floats are added or averaged, or the largest is taken; words are added. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+  if (dtype == WEFT_FP8 || dtype == WEFT_FP16)
+    return FALSE;
+  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_MAX && dtype == WEFT_FP32) ||
+         (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
 }
 
 gboolean
@@ -24,7 +27,7 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
+    if (shape->dtype == WEFT_FP16)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
                              weft_dtype_words[shape->dtype]);
     if (!can_reduce (&p->op[op], shape->dtype))
@@ -104,10 +107,10 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
 }
 
 static const struct weft_slice *
-slice_of_grad (const struct cpu_rank *r, uint32_t grad)
+slice_with (const struct cpu_rank *r, uint32_t buf)
 {
   for (uint32_t i = 0; i < r->n_slice; i++)
-    if (r->slice[i].grad == grad)
+    if (r->slice[i].grad == buf || r->slice[i].master == buf)
       return &r->slice[i];
   g_assert_not_reached ();
 }
@@ -135,12 +138,22 @@ run_bucket_norm (struct cpu_rank *r, uint32_t op)
   }
 }
 
+/* The float that belongs to the whole of a tensor in fp8. */
+static struct weft_operand
+scale_of (const struct cpu_rank *r, const struct weft_param *param, struct weft_operand all)
+{
+  all.data = cpu_arena_at (r, param->scale);
+  all.n = 1;
+  return all;
+}
+
 /* One launch for each parameter of the slice; `bulk` marks operands that have an element for each
- * of the slice's. */
+ * of the slice's, `once` says that a tied copy is left out. */
 static void
 run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
 {
-  const struct weft_slice *slice = slice_of_grad (r, cpu_use (r, op, 0)->buf);
+  const struct weft_slice *slice = slice_with (r, cpu_use (r, op, 0)->buf);
+  gboolean scaled = r->p->op[op].kind == WEFT_OP_AMAX || r->p->op[op].kind == WEFT_OP_QUANTISE;
   uint32_t n = weft_segments (r->p, slice->first, slice->n, r->segment);
   const struct weft_kernel whole = kernel_of (r, op);
 
@@ -152,6 +165,8 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
     for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
       if (bulk >> i & 1)
         advance (&k.operand[i], &r->segment[s]);
+    if (scaled)
+      k.operand[1] = scale_of (r, param, k.operand[1]);
     k.decay = param->decay;
     k.shape.dim[0] = r->segment[s].n;
     run (r, &k);
@@ -257,6 +272,12 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     return;
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);
+    return;
+  case WEFT_OP_AMAX:
+    run_segments (r, op, 1u << 0, FALSE);
+    return;
+  case WEFT_OP_QUANTISE:
+    run_segments (r, op, 1u << 0 | 1u << 2, FALSE);
     return;
   case WEFT_OP_ADAM: /* all but the factor */
     run_segments (r, op, 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5, FALSE);

@@ -62,6 +62,18 @@ sum_stretch (uint8_t *const *term, uint32_t n_term, enum weft_dtype dtype, uint6
   weft_store (out, dtype, first, n, stack[0]);
 }
 
+/* The largest of some floats. */
+static void
+take_largest (uint8_t *const *term, uint32_t n_term, uint64_t first, uint64_t n, uint8_t *out)
+{
+  for (uint64_t i = first; i < first + n; i++) {
+    float most = ((const float *) (const void *) term[0])[i];
+    for (uint32_t t = 1; t < n_term; t++)
+      most = MAX (most, ((const float *) (const void *) term[t])[i]);
+    ((float *) (void *) out)[i] = most;
+  }
+}
+
 static void
 sum_words (uint8_t *const *term, uint32_t n_term, uint64_t first, uint64_t n, uint8_t *out)
 {
@@ -82,6 +94,7 @@ struct round {
   uint64_t elements;
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
+  gboolean largest;  /* the largest is taken, nothing is added */
   gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
 };
 
@@ -122,7 +135,9 @@ reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_mo
   to = d->complete && piece == d->me ? piece_of (d, d->me, piece) : mine;
   for (uint64_t at = piece_start (d, piece); at < end; at += WEFT_STRETCH) {
     uint64_t n = MIN (WEFT_STRETCH, end - at);
-    if (d->dtype == WEFT_INT64)
+    if (d->largest)
+      take_largest (term, n_term, at, n, to);
+    else if (d->dtype == WEFT_INT64)
       sum_words (term, n_term, at, n, to);
     else
       sum_stretch (term, n_term, d->dtype, at, n, d->divisor, to);
@@ -206,6 +221,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,
+                         .largest = row->reduce == WEFT_REDUCE_MAX,
                          .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
 }
 

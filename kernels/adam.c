@@ -58,7 +58,8 @@ static void
 update_both (const void *with, float *const *at, uint64_t n)
 {
   update (with, at, n);
-  memcpy (at[PARAM], at[MASTER], n * sizeof (float));
+  if (at[PARAM])
+    memcpy (at[PARAM], at[MASTER], n * sizeof (float));
 }
 
 void
@@ -93,6 +94,7 @@ weft_ref_adam (const struct weft_kernel *k)
     v[i] = c->beta2 * v[i] + (1 - c->beta2) * g * g;
     double m_hat = m[i] / (1 - pow (c->beta1, t)), v_hat = v[i] / (1 - pow (c->beta2, t));
     weight[i] -= c->lr * m_hat / (sqrt (v_hat) + c->epsilon);
-    param[i] = weight[i];
+    if (param)
+      param[i] = weight[i];
   }
 }
