@@ -32,9 +32,10 @@ slices (const struct weft_step *s)
 static uint32_t
 shard_of (struct weft_step *s, uint32_t view)
 {
-  const struct weft_buf *row = weft_build_buf_at (s->b, view);
-  uint32_t shard = weft_build_view (s->b, row->base, row->offset, row->bytes, "shard");
+  const struct weft_buf row = *weft_build_buf_at (s->b, view);
+  uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* a view may see its base as another type */
   weft_build_buf_at (s->b, shard)->shard = weft_mesh_sharing (s->mesh);
   return shard;
 }
