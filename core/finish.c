@@ -237,6 +237,18 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
+/* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on it
+ * after the step (Megatron-LM training.py, train_step): the smallest clip factor, 0 where nothing was
+ * updated, and the largest norm.  Without clip_grad nobody knows either. */
+static void
+agree (struct weft_step *s)
+{
+  if (s->job->train.clip_grad == 0)
+    return;
+  weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MIN, s->factor, "update_successful");
+  weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
+}
+
 /* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
 static void
 report (struct weft_step *s)
@@ -274,5 +286,6 @@ weft_finish (struct weft_step *s)
   weft_fp8_update (s);
   if (s->wrapper->gather_all)
     s->wrapper->gather_all (s);
+  agree (s);
   report (s);
 }

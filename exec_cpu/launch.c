@@ -9,16 +9,13 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
-/* Floats are added or averaged, or the largest is taken; words are added. */
+/* Bytes of weights are only moved, and words of exact sums have no average. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  if (dtype == WEFT_FP8 || dtype == WEFT_FP16)
-    return FALSE;
-  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_MAX && dtype == WEFT_FP32) ||
-         (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+  return dtype != WEFT_FP8 && (row->reduce != WEFT_REDUCE_AVG || dtype != WEFT_INT64);
 }
 
 gboolean

@@ -320,6 +320,20 @@ holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_k
   return is_weight (state, copy, kind) && copy->param->weight != WEFT_NO_BUF;
 }
 
+void *
+weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
+{
+  const struct tensor *t = tensor_at (state, tensor);
+
+  for (uint32_t c = 0; c < t->n_copy; c++) {
+    const struct copy *copy = &t->copy[c];
+    if (!is_fp8 (copy) && copy->stage->p == state->x->plan->role[state->x->actors->role[row]] &&
+        holds_whole (state, copy, WEFT_STATE_WEIGHT) && state->x->ops->at)
+      return state->x->ops->at (state->x, row, copy->param->weight);
+  }
+  return NULL;
+}
+
 /* Floats are read where they belong, others beside them and converted. */
 static void
 fetch (weft_state *state, struct place place, float *out)

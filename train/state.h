@@ -42,6 +42,10 @@ enum weft_dtype weft_state_dtype (const weft_state *state);
 /* Elements [first, first + n) of a tensor as floats (weights in bf16 are exact as floats). */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
+/* Where a row keeps a tensor as kernels read it, as long as the executor is open; NULL where it has
+ * none, slices only, or codes. */
+void *weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row);
+
 /* Weights are rounded to their type; a master that no rank keeps is its weight.  Weights in fp8 follow
  * from their masters: those are written, and settled, before the next step. */
 void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
