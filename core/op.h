@@ -114,8 +114,8 @@ enum weft_op_class {
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
-     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                             \
-     "AdamW; master is absent when param is fp32, param where it is made of the master later")                                                 \
+     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
+     "AdamW; master is absent when param is fp32; where it is not, param may be written only, or absent") \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
   X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
      "reduce, slice r of x to member r, in place")                                                 \

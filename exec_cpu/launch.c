@@ -103,13 +103,32 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-static const struct weft_slice *
-slice_with (const struct cpu_rank *r, uint32_t buf)
+/* The elements of the flat buffers that an op works on: those of its part, of a norm all of the slice
+ * whose gradient it reads.  Some begin with the masters. */
+static uint64_t
+first_element (const struct cpu_rank *r, uint32_t op)
 {
-  for (uint32_t i = 0; i < r->n_slice; i++)
-    if (r->slice[i].grad == buf || r->slice[i].master == buf)
-      return &r->slice[i];
+  uint32_t grad = cpu_use (r, op, 0)->buf;
+  gboolean whole = r->p->op[op].kind == WEFT_OP_GRAD_NORM;
+
+  for (uint32_t i = 0; i < r->n_slice; i++) {
+    const struct weft_slice *slice = &r->slice[i];
+    if ((whole ? slice->reduced : slice->grad) == grad || slice->master == grad)
+      return whole ? slice->first - slice->part : slice->first;
+  }
   g_assert_not_reached ();
+}
+
+/* Where a flat buffer of gradients begins among the elements of all of them. */
+static uint64_t
+first_of_flat (const weft_program *p, uint32_t flat)
+{
+  uint32_t i = 0;
+
+  while (p->buf[p->param[i].grad].base != flat)
+    g_assert (++i < p->n_param);
+  const struct weft_buf *grad = &p->buf[p->param[i].grad];
+  return p->param[i].start - grad->offset / weft_dtype_bytes (grad->dtype);
 }
 
 /* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is whole. */
@@ -125,7 +144,8 @@ run_bucket_norm (struct cpu_rank *r, uint32_t op)
     run (r, &k);
     return;
   }
-  uint32_t n = weft_segments (r->p, grads->offset / size, grads->bytes / size, r->segment);
+  uint64_t first = first_of_flat (r->p, grads->base) + grads->offset / size;
+  uint32_t n = weft_segments (r->p, first, grads->bytes / size, r->segment);
   for (uint32_t s = 0; s < n; s++) {
     k.operand[0] = whole;
     advance (&k.operand[0], &r->segment[s]);
@@ -144,15 +164,14 @@ scale_of (const struct cpu_rank *r, const struct weft_param *param, struct weft_
   return all;
 }
 
-/* One launch for each parameter of the slice; `bulk` marks operands that have an element for each
- * of the slice's, `once` says that a tied copy is left out. */
+/* One launch for each parameter of the part; `bulk` marks operands that have an element for each of
+ * the part's. */
 static void
 run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
 {
-  const struct weft_slice *slice = slice_with (r, cpu_use (r, op, 0)->buf);
   gboolean scaled = r->p->op[op].kind == WEFT_OP_AMAX || r->p->op[op].kind == WEFT_OP_QUANTISE;
-  uint32_t n = weft_segments (r->p, slice->first, slice->n, r->segment);
   const struct weft_kernel whole = kernel_of (r, op);
+  uint32_t n = weft_segments (r->p, first_element (r, op), whole.shape.dim[0], r->segment);
 
   for (uint32_t s = 0; s < n; s++) {
     const struct weft_param *param = &r->p->param[r->segment[s].param];
