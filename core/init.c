@@ -28,7 +28,7 @@ weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
 
   weft_step_begin (&s);
   weft_params_build (&s);
-  weft_ddp_start (&s);
+  s.wrapper->start (&s);
   s.at.phase = WEFT_PHASE_OPTIMIZER;
   for (uint32_t i = 0; i < s.params->len; i++)
     broadcast (&s, i);

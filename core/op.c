@@ -44,6 +44,14 @@ PASS (5)
 #define pass4_flops none_flops
 #define pass5_flops none_flops
 
+#define cast_flops none_flops
+
+static double
+cast_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
 #define embed_flops none_flops
 #define embed_bytes pass2_bytes
 #define embed_bwd_flops none_flops
@@ -74,14 +82,6 @@ matmul_fp8_bytes (const struct weft_shape *s)
 {
   double m = s->dim[0], n = s->dim[1], k = s->dim[2];
   return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
-}
-
-#define convert_flops none_flops
-
-static double
-convert_bytes (const struct weft_shape *s)
-{
-  return elements (s) * (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
 }
 
 #define quantise_mx_flops none_flops

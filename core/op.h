@@ -97,10 +97,10 @@ enum weft_op_class {
      "y = sum of the slices of x, in fp32, rounded once")                                          \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
-  X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements", "x:r y:w", "convert to the type of y")      \
+  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements", "x:r y:w", "convert to the type of y")      \
   X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
      "amax of each tensor = its largest magnitude, as far as this slice goes")                     \
-  X (WEFT_OP_QUANTISE, "quantise", COMPUTE, convert, "elements", "x:r amax:r y:w",                 \
+  X (WEFT_OP_QUANTISE, "quantise", COMPUTE, cast, "elements", "x:r amax:r y:w",                 \
      "y = e4m3 of x * 448 / amax of its tensor")                                                   \
   X (WEFT_OP_QUANTISE_MX, "quantise_mx", COMPUTE, quantise_mx, "rows columns",                     \
      "x:r y:w scale:w yt:w scale_t:w",                                                             \

@@ -4,12 +4,14 @@
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer
  *   recompute  what of a stage's layers is kept between the two, and what is run again
+ *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   fuse       enable_compile: which pointwise ops make one kernel
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -167,6 +169,7 @@ struct weft_step {
   uint64_t tokens;                /* of one microbatch on this rank */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, grad_dtype, p2p_dtype;
+  enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -194,6 +197,7 @@ struct weft_step {
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
@@ -268,6 +272,9 @@ uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op 
 /* What is emitted from here on is forward work that is done again, until the place that is returned
  * is put back. */
 struct weft_op weft_step_again (struct weft_step *s);
+
+/* The host takes one number out of a buffer, and enqueues nothing before it has it. */
+void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
 
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
@@ -351,6 +358,13 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
                               uint32_t dresidual);
 void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
+/* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
+ * pass of a microbatch. */
+#define WEFT_CAST_ALIGN 256u
+uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
+uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+void weft_cast_end_pass (struct weft_step *s);
+
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
@@ -428,3 +442,6 @@ uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum 
 enum weft_reduce weft_over_replicas (const struct weft_step *s);
 /* Elements of bucket k whose optimizer state is this rank's. */
 uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
+
+/* fuse.c: marks pointwise ops that belong to the kernel before them. */
+void weft_fuse (weft_program *program);
