@@ -11,7 +11,6 @@
  *   the copy    input gradients read the weights the other way round.  The copy of E4M3 is made
  *                 standing    after each gather, in a flat buffer like that of the codes
  *                 for use     when backward first reads it, and let go with the layer
- *                 with units  whenever a unit is made whole, and let go with it
  *
  * Products are taken in the precision of training: only storage and transport are fp8. */
 #include "core/step.h"
@@ -47,17 +46,11 @@ weft_fp8_stores (const struct weft_step *s, uint32_t param)
 
 /* ------------------------------------------------------------------------ buffers */
 
-enum turning { STANDING, FOR_USE, WITH_UNITS };
-
-/* When the copy that lies the other way round is made. */
-static enum turning
-turning (const struct weft_step *s)
+/* Whether the copy that lies the other way round stands, or is made for use. */
+static gboolean
+copy_stands (const struct weft_step *s)
 {
-  if (!s->wrapper->units)
-    return STANDING;
-  if (!s->strategy->keep_fp8_transpose_cache)
-    return FOR_USE;
-  return s->wrapper->shard_weights ? WITH_UNITS : STANDING;
+  return !s->wrapper->units || s->strategy->keep_fp8_transpose_cache;
 }
 
 static uint32_t
@@ -131,7 +124,7 @@ weft_fp8_build (struct weft_step *s)
   }
   if (n_stored && !reuses_gradients (s))
     s->scales = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP32, n_stored, "fp8 scales");
-  if (n_stored && !reuses_gradients (s) && turning (s) == STANDING)
+  if (n_stored && !reuses_gradients (s) && copy_stands (s))
     flat = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP8, stored_bytes (s), "fp8 transposed");
   for (uint32_t i = 0, place = 0; i < n; i++) {
     if (!weft_fp8_stores (s, i))
@@ -276,21 +269,12 @@ clear_staging (struct weft_step *s, uint32_t k)
              WEFT_USES (WEFT_W (s->bucket[k].weights)));
 }
 
-static void
-make_turned (struct weft_step *s, uint32_t i)
-{
-  const struct weft_param *row = param_at (s, i);
-
-  s->turned[i] =
-      weft_step_buffer (s, WEFT_BUF_GATHERED, WEFT_FP8, row->rows * row->columns, "transposed");
-}
-
 void
 weft_fp8_whole (struct weft_step *s, uint32_t group)
 {
   struct weft_op at = s->at;
 
-  if (!s->strategy->fp8_param_gather || (!reuses_gradients (s) && turning (s) == FOR_USE))
+  if (!s->strategy->fp8_param_gather || (!reuses_gradients (s) && !copy_stands (s)))
     return;
   s->at.flags = 0;
   s->at.phase = WEFT_PHASE_OPTIMIZER;
@@ -298,8 +282,6 @@ weft_fp8_whole (struct weft_step *s, uint32_t group)
     if (s->layout.bucket[s->layout.place[i].bucket].group != group || !weft_fp8_stores (s, i))
       continue;
     s->at.layer = param_at (s, i)->layer;
-    if (turning (s) == WITH_UNITS)
-      make_turned (s, i);
     (reuses_gradients (s) ? quantise_staged : turn) (s, i);
   }
   s->at.layer = WEFT_NO_LAYER;
@@ -314,8 +296,11 @@ weft_fp8_whole (struct weft_step *s, uint32_t group)
 uint32_t
 weft_fp8_turned (struct weft_step *s, uint32_t param)
 {
+  const struct weft_param *row = param_at (s, param);
+
   if (s->turned[param] == WEFT_NO_BUF) {
-    make_turned (s, param);
+    s->turned[param] =
+        weft_step_buffer (s, WEFT_BUF_GATHERED, WEFT_FP8, row->rows * row->columns, "transposed");
     turn (s, param);
   }
   return s->turned[param];
@@ -324,7 +309,7 @@ weft_fp8_turned (struct weft_step *s, uint32_t param)
 void
 weft_fp8_leave (struct weft_step *s, uint32_t layer)
 {
-  if (!s->strategy->fp8_param_gather || turning (s) != FOR_USE)
+  if (!s->strategy->fp8_param_gather || copy_stands (s))
     return;
   for (int which = 0; which < WEFT_N_LAYER_PARAM; which++) {
     uint32_t i = s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];
