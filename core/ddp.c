@@ -32,9 +32,10 @@ slices (const struct weft_step *s)
 static uint32_t
 shard_of (struct weft_step *s, uint32_t view)
 {
-  const struct weft_buf *row = weft_build_buf_at (s->b, view);
-  uint32_t shard = weft_build_view (s->b, row->base, row->offset, row->bytes, "shard");
+  const struct weft_buf row = *weft_build_buf_at (s->b, view);
+  uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* a view may see its base as another type */
   weft_build_buf_at (s->b, shard)->shard = weft_mesh_sharing (s->mesh);
   return shard;
 }
@@ -52,7 +53,9 @@ make_views (struct weft_step *s, uint32_t k)
     state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
   }
   if (!s->wrapper->shard_weights) {
-    state->weights = weft_params_flat_view (s, flat->weights, k, n, "bucket");
+    state->weights = weft_fp8_is_staged (s, k)
+                         ? weft_fp8_staging (s, k)
+                         : weft_params_flat_view (s, flat->weights, k, n, "bucket");
     state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   }
   state->reduced = state->gathered = WEFT_NO_OP;
@@ -370,10 +373,10 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
 
-  state->gathered =
-      weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
-                           WEFT_SHAPE (weft_step_flat (s, k)->dtype, weft_ddp_bucket_size (s, k)),
-                           WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  state->gathered = weft_ddp_collective (
+      s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
+      WEFT_SHAPE (weft_build_buf_at (s->b, state->weights)->dtype, weft_ddp_bucket_size (s, k)),
+      WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
 static void
@@ -422,15 +425,25 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
 
   while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
     launch_gather (s, first_gathered (s, s->gather_next++));
-  if ((op = gathered (s, g)) != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, op);
+  if ((op = gathered (s, g)) == WEFT_NO_OP)
+    return;
+  g_array_append_val (s->wait_for, op);
+  if (!s->group[g].whole)
+    weft_fp8_whole (s, g);
+  s->group[g].whole = TRUE;
 }
 
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  if (slices (s) == 1 || s->strategy->overlap_param_gather)
+  if (s->n_gather)
     return;
-  for (uint32_t i = 0; i < s->layout.n_group; i++)
+  for (uint32_t i = 0; i < s->layout.n_group && slices (s) > 1; i++)
     launch_gather (s, first_gathered (s, i));
+  for (uint32_t i = 0; i < s->layout.n_group; i++) {
+    uint32_t g = first_gathered (s, i), op = gathered (s, g);
+    if (op != WEFT_NO_OP && s->strategy->fp8_param_gather)
+      g_array_append_val (s->wait_for, op);
+    weft_fp8_whole (s, g);
+  }
 }

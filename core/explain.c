@@ -132,15 +132,24 @@ elements_of (const struct weft_buf *b)
   return (double) b->bytes / weft_dtype_bytes (b->dtype);
 }
 
-/* Elements of the flat buffers before anything is split. */
+static gboolean
+is_named (const struct page *g, const struct weft_buf *b, const char *name)
+{
+  return is_state (b) && g_str_equal (g->p->name[b->name], name);
+}
+
+/* Elements of the flat buffers before anything is split: every weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
-  for (uint32_t i = 0; i < g->p->n_buf; i++)
-    if (is_state (&g->p->buf[i]) && g->p->buf[i].kind == WEFT_BUF_WEIGHTS)
-      return elements_of (&g->p->buf[i]) *
-             (g->p->buf[i].slice ? weft_mesh_group_size (&g->plan->mesh, g->p->buf[i].slice) : 1);
-  return 0;
+  double sum = 0;
+
+  for (uint32_t i = 0; i < g->p->n_buf; i++) {
+    const struct weft_buf *b = &g->p->buf[i];
+    if (is_named (g, b, "gradients") || is_named (g, b, "fp8 gradients"))
+      sum += elements_of (b) * (b->slice ? weft_mesh_group_size (&g->plan->mesh, b->slice) : 1);
+  }
+  return sum;
 }
 
 static void
@@ -162,19 +171,26 @@ explain_parameters (struct page *g)
 
 /* ----------------------------------------------------------------------- state */
 
-/* How many share it: 1 when every replica keeps all of it. */
+/* How many share it: 1 when every replica keeps all of it.  Optimizer state is shared out as the first
+ * moment is, which every parameter has. */
 static double
 sharers (const struct page *g, const struct weft_buf *b)
 {
-  double n = round (padded_parameters (g) / elements_of (b));
-  return n * elements_of (b) == padded_parameters (g) ? n : 0;
+  if (b->kind != WEFT_BUF_OPTIMIZER)
+    return b->slice ? weft_mesh_group_size (&g->plan->mesh, b->slice) : 1;
+  for (uint32_t i = 0; i < g->p->n_buf; i++) {
+    double own = elements_of (&g->p->buf[i]), n = round (padded_parameters (g) / own);
+    if (is_named (g, &g->p->buf[i], "exp_avg") && n * own == padded_parameters (g))
+      return n;
+  }
+  return 1;
 }
 
 static char *
 state_formula (const struct page *g, const struct weft_buf *b)
 {
   double shared = sharers (g, b);
-  g_autofree char *n = human (shared > 0 ? padded_parameters (g) : elements_of (b), "");
+  g_autofree char *n = human (shared * elements_of (b), "");
   uint32_t size = weft_dtype_bytes (b->dtype);
 
   if (shared > 1)
@@ -268,6 +284,9 @@ collective_formula (const struct page *g, uint32_t op)
   struct weft_coll_shape shape;
   double capacity = 1;
 
+  if (g->p->op[op].flags & WEFT_OP_GROUPED)
+    return g_strdup ("more bytes in the launch of the one before");
+
   weft_coll_shape_init (&shape, &g->plan->fabric, &group);
   struct weft_traffic t =
       weft_plan_traffic (g->plan, &shape, g->p->op[op].kind, weft_op_shape (g->p, op));
@@ -310,7 +329,8 @@ copy_formula (const struct page *g, uint32_t op)
 static gboolean
 same_transfer (const struct weft_op *a, const struct weft_op *b)
 {
-  return a->kind == b->kind && a->group == b->group && a->shape == b->shape && a->peer == b->peer;
+  return a->kind == b->kind && a->group == b->group && a->shape == b->shape && a->peer == b->peer &&
+         a->flags == b->flags;
 }
 
 static gboolean

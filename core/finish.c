@@ -63,9 +63,12 @@ add_state (struct weft_step *s, const char *name, size_t member,
   }
 }
 
-static void
-add_states (struct weft_step *s)
+void
+weft_states_build (struct weft_step *s)
 {
+  if (s->has_states)
+    return;
+  s->has_states = TRUE;
   weft_host_optimizer_split (s);
   add_state (s, "master", offsetof (struct weft_bucket_state, master), is_narrow);
   add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), every);
@@ -232,9 +235,13 @@ update_bucket (struct weft_step *s, uint32_t k)
   uint32_t factor = s->job->train.clip_grad == 0 ? WEFT_NO_BUF : s->factor;
   const struct weft_bucket_state *b = &s->bucket[k];
 
-  weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->weight_dtype, device_slice (s, k)),
-             WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor), WEFT_RW (b->weight_shard),
-                        WEFT_RW (b->master), WEFT_RW (b->m), WEFT_RW (b->v)));
+  gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
+
+  weft_emit (s, WEFT_OP_ADAM, "adam",
+             WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k)),
+             WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
+                        WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
+                        WEFT_RW (b->m), WEFT_RW (b->v)));
 }
 
 static void
@@ -293,12 +300,13 @@ weft_finish (struct weft_step *s)
   if (s->count != WEFT_NO_BUF)
     divide_by_tokens (s, tied_reduced);
   s->at.phase = WEFT_PHASE_OPTIMIZER;
-  add_states (s);
+  weft_states_build (s);
   measure_norm (s, tied, tied_reduced);
   clip (s);
   weft_host_optimizer_send (s, tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket,
                             tied_reduced);
   update (s, tied, tied_reduced);
+  weft_fp8_update (s);
   if (s->wrapper->gather_all)
     s->wrapper->gather_all (s);
   agree (s);

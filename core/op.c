@@ -84,6 +84,24 @@ matmul_bytes (const struct weft_shape *s)
   return (m * k + n * k + m * n) * weft_dtype_bytes (s->dtype);
 }
 
+#define matmul_fp8_flops matmul_flops
+
+static double
+matmul_fp8_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
+}
+
+#define quantise_mx_flops none_flops
+
+/* Two copies, with a byte for 32 elements of each. */
+static double
+quantise_mx_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 2 * (1 + 1 / 32.0));
+}
+
 #define wgrad_flops matmul_flops
 
 /* dw is read and written in the accumulator's type. */

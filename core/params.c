@@ -62,7 +62,8 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
                             .layer = layer,
                             .decay = size.columns > 1,
                             .rows = size.rows,
-                            .columns = size.columns };
+                            .columns = size.columns,
+                            .scale = WEFT_NO_BUF };
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
@@ -132,8 +133,7 @@ threshold (const struct weft_step *s, uint32_t replicas)
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
-  (void) param;
-  return s->weight_dtype;
+  return weft_fp8_stores (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
 static uint32_t
@@ -246,7 +246,10 @@ add_flats (struct weft_step *s)
 {
   for (uint32_t i = 0; i < s->flat->len; i++) {
     struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
-    flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+    gboolean staged = flat->dtype == WEFT_FP8 && s->strategy->reuse_grad_buf_for_mxfp8_param_ag;
+    flat->weights = WEFT_NO_BUF;
+    if (!staged)
+      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
     flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
   }
 }
@@ -264,7 +267,7 @@ add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
     gboolean weights = kind == WEFT_BUF_WEIGHTS;
 
     view_of[i] = WEFT_NO_BUF;
-    if (!sliced)
+    if (!sliced && (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
       view_of[i] =
           weft_params_view (s, i, weights ? flat->weights : flat->grads,
                             start * weft_dtype_bytes (weights ? flat->dtype : flat->grad_dtype));
@@ -288,6 +291,7 @@ weft_params_build (struct weft_step *s)
   for (uint32_t i = 0; i < s->params->len; i++)
     s->cast_view[i] = WEFT_NO_BUF;
   s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  weft_fp8_build (s);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     param->weight = s->weight_view[i];
@@ -305,6 +309,12 @@ uint32_t
 weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
 {
   return s->layer_param[(s->at.layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];
+}
+
+uint32_t
+weft_params_scale (const struct weft_step *s, uint32_t param)
+{
+  return g_array_index (s->params, struct weft_param, param).scale;
 }
 
 uint32_t

@@ -43,6 +43,7 @@ leave (struct weft_step *s, uint32_t l)
 {
   if (s->wrapper->leave)
     s->wrapper->leave (s, s->first_layer + l);
+  weft_fp8_leave (s, s->first_layer + l);
 }
 
 static uint32_t

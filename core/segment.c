@@ -54,6 +54,17 @@ uses_of (const weft_program *p, uint32_t op)
   return &p->uses[p->op[op].uses];
 }
 
+/* Weights in fp8 are not Adam's: another op makes them, or what they are made of, of the master. */
+static uint32_t
+made_of (const weft_program *p, uint32_t master)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if ((p->op[op].kind == WEFT_OP_QUANTISE || p->op[op].kind == WEFT_OP_CAST) &&
+        uses_of (p, op)[0].buf == master)
+      return uses_of (p, op)[p->op[op + 1].uses - p->op[op].uses - 1].buf;
+  return WEFT_NO_BUF;
+}
+
 /* The copy after `op` that brings what it left in `host` to the device, or WEFT_NO_OP. */
 static uint32_t
 copy_back (const weft_program *p, uint32_t op, uint32_t host)
@@ -94,7 +105,8 @@ buffers_of (const weft_program *p, uint32_t op)
 {
   const struct weft_use *use = uses_of (p, op);
   struct weft_slice slice = { .grad = use[0].buf,
-                              .weight = use[2].buf,
+                              .weight =
+                                  use[2].buf == WEFT_NO_BUF ? made_of (p, use[3].buf) : use[2].buf,
                               .master = use[3].buf,
                               .m = use[4].buf,
                               .v = use[5].buf,

@@ -283,6 +283,8 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->turned);
+  g_free (s->turned_scale);
   g_free (s->cast_view);
   g_free (s->own);
   weft_layout_release (&s->layout);
@@ -310,6 +312,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   start_buffers (&s);
   s.wrapper->start (&s);
   zero (&s);
+  weft_fp8_stage (&s);
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
   weft_step_end (&s);

@@ -103,6 +103,7 @@ struct weft_bucket_state {
 struct weft_group_state {
   uint32_t n_param, n_ready;
   gboolean launched; /* its gradients are on their way, or need none */
+  gboolean whole;    /* what follows its gathers was done in this step */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -186,6 +187,10 @@ struct weft_step {
   struct weft_group_state *group;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
+  uint32_t *turned, *turned_scale; /* of each parameter in fp8: the copy that lies the other way round,
+                                      WEFT_NO_BUF while there is none, and its scale */
+  gboolean has_states;            /* masters and moments are there */
+  uint32_t scales;                /* a float of each parameter in E4M3, or WEFT_NO_BUF */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   const struct weft_wrapper *wrapper;
   void *own;                      /* the wrapper's; g_free() */
@@ -313,8 +318,23 @@ uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, 
 /* A parameter as a view of `base`, from byte `offset` on. */
 uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);
 
+/* Of a parameter in fp8; otherwise WEFT_NO_BUF. */
+uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
+
 /* The buffer that the next kernel reads a parameter from, gathered if need be; or WEFT_NO_BUF. */
 uint32_t weft_params_weight (struct weft_step *s, uint32_t param);
+
+/* fp8.c: weights of one byte. */
+gboolean weft_fp8_stores (const struct weft_step *s, uint32_t param);
+void weft_fp8_build (struct weft_step *s);
+/* Whether bucket k of weights is gathered through its gradients, and the room there, whole. */
+gboolean weft_fp8_is_staged (const struct weft_step *s, uint32_t k);
+uint32_t weft_fp8_staging (struct weft_step *s, uint32_t k);
+void weft_fp8_stage (struct weft_step *s);  /* a step begins: what its forward gathers is laid ready */
+void weft_fp8_update (struct weft_step *s); /* masters are new */
+void weft_fp8_whole (struct weft_step *s, uint32_t group); /* what follows once it is gathered */
+uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
+void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
@@ -440,6 +460,7 @@ void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_u
 void weft_torch_ddp_finish (struct weft_step *s);
 
 /* finish.c */
+void weft_states_build (struct weft_step *s); /* masters and moments, once */
 void weft_finish (struct weft_step *s);
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
 uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,

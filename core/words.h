@@ -6,11 +6,12 @@
   X (WEFT_FP32, "fp32", "IEEE single")                                                             \
   X (WEFT_BF16, "bf16", "bfloat16")                                                                \
   X (WEFT_FP16, "fp16", "IEEE half")                                                               \
-  X (WEFT_FP8, "fp8", "8-bit float, e4m3 or e5m2")
+  X (WEFT_FP8, "fp8", "8-bit float, e4m3")
 #define WEFT_DTYPE_LIST(X)                                                                         \
   WEFT_PRECISION_LIST (X)                                                                          \
   X (WEFT_INT32, "int32", "token ids and counters")                                                \
-  X (WEFT_INT64, "int64", "words of exact sums")
+  X (WEFT_INT64, "int64", "words of exact sums")                                                   \
+  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements of a row")
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];

@@ -194,6 +194,8 @@ random_units (GString *words, GRand *rand)
   add (words, "zero_dp_strategy", level);
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
+  if (level == 1 && flip (words, rand, 3, "fp8_param_gather"))
+    flip (words, rand, 2, "keep_fp8_transpose_cache");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
     flip (words, rand, 2, "nccl_ub");
   if (one_in (rand, 2))
@@ -209,6 +211,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   if (flip (words, rand, 6, "nccl_ub"))
     flip (words, rand, 2, "disable_symmetric_registration");
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
+  if (sharded && flip (words, rand, 3, "fp8_param_gather"))
+    flip (words, rand, 2, "reuse_grad_buf_for_mxfp8_param_ag");
   if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
     return;
   if (sharded && one_in (rand, 3))

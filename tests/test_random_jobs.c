@@ -144,6 +144,8 @@ static const char *const wanted[] = { "dgx-h100",
                                       "use_distributed_optimizer",
                                       "overlap_grad_reduce",
                                       "overlap_param_gather",
+                                      "fp8_param_gather",
+                                      "reuse_grad_buf_for_mxfp8_param_ag",
                                       "bucket_size=1 ",
                                       "pad_buckets",
                                       "disable_bucketing",
@@ -502,6 +504,26 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   return bytes;
 }
 
+/* Flat buffers of weights are gathered; of those that have none, their masters in two bytes each. */
+static uint64_t
+gathered_bytes (const weft_plan *plan, const weft_program *p)
+{
+  gboolean staged = plan->job.strategy.reuse_grad_buf_for_mxfp8_param_ag;
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    const char *name = p->name[b->name];
+    if (!b->permanent || b->base != WEFT_NO_BUF)
+      continue;
+    if (g_str_equal (name, "weights") || g_str_equal (name, "fp8 weights"))
+      bytes += b->bytes * (b->slice ? plan->mesh.dp : 1);
+    else if (staged && g_str_equal (name, "fp8 gradients"))
+      bytes += b->bytes / weft_dtype_bytes (b->dtype) * 2;
+  }
+  return bytes;
+}
+
 /* What layers from `first` up to `end` have of the weights, their padding included. */
 static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
@@ -561,8 +583,7 @@ static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
   uint32_t n = plan->job.model.num_layers / plan->n_roles, first = p->role * n;
-  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS),
-           units = unit_bytes (plan, p, first, first + n),
+  uint64_t flat = gathered_bytes (plan, p), units = unit_bytes (plan, p, first, first + n),
            micros = weft_job_microbatches (&plan->job);
   int level = weft_job_sharding (&plan->job);
 
