@@ -10,7 +10,8 @@
  * owner adds them where it would wait for the collective, at the end.
  *
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
- * instance, then its slice across instances, on one stream that is joined as a whole. */
+ * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
+ * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
 #include "core/step.h"
 
 static gboolean
@@ -86,12 +87,13 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
 {
   g_autofree char *full = g_strdup_printf ("%s %u", name, k);
 
-  return (struct weft_op){
-    .kind = kind,
-    .group = kind == WEFT_OP_ALL_REDUCE ? WEFT_GROUP_DP : weft_mesh_sharing (s->mesh),
-    .name = weft_build_name (s->b, full),
-    .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM
-  };
+  return (struct weft_op){ .kind = kind,
+                           .group = kind == WEFT_OP_ALL_REDUCE && !s->mesh->hybrid
+                                        ? WEFT_GROUP_DP
+                                        : weft_mesh_sharing (s->mesh),
+                           .name = weft_build_name (s->b, full),
+                           .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG
+                                                                        : WEFT_REDUCE_SUM };
 }
 
 uint32_t
@@ -99,7 +101,7 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
                      const struct weft_use *uses, uint32_t n_uses)
 {
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
-  uint32_t op = weft_emit_on (s, WEFT_LANE_DP, row, shape, uses, n_uses);
+  uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
   if (enqueued != WEFT_NO_OP)
     weft_build_dep (s->b, enqueued);
@@ -164,6 +166,20 @@ sum_slices (struct weft_step *s, uint32_t k)
                WEFT_USES (WEFT_R (state->exchanged), WEFT_W (state->grad_shard)));
 }
 
+void
+weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  if (s->mesh->instances == 1)
+    return;
+  struct weft_op row =
+      weft_ddp_row (s, WEFT_OP_ALL_REDUCE, s->mesh->hybrid ? "outer" : "instances", k);
+  row.group = weft_mesh_across (s->mesh);
+  state->reduced = weft_ddp_collective (s, row, WEFT_SHAPE (s->grad_dtype, n),
+                                        WEFT_USES (WEFT_RW (state->grad_shard)));
+}
+
 static void
 scatter (struct weft_step *s, uint32_t k, struct weft_shape shape)
 {
@@ -172,12 +188,18 @@ scatter (struct weft_step *s, uint32_t k, struct weft_shape shape)
   state->reduced =
       weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k), shape,
                            WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
-  if (s->mesh->instances == 1)
-    return;
-  struct weft_op across = weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "instances", k);
-  across.group = WEFT_GROUP_INTER;
-  shape.dim[0] /= slices (s);
-  state->reduced = weft_ddp_collective (s, across, shape, WEFT_USES (WEFT_RW (state->grad_shard)));
+  weft_ddp_across (s, k, shape.dim[0] / slices (s));
+}
+
+static void
+reduce_whole (struct weft_step *s, uint32_t k, struct weft_shape shape)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", k), shape,
+                                        WEFT_USES (WEFT_RW (state->grads)));
+  if (s->mesh->hybrid)
+    weft_ddp_across (s, k, shape.dim[0]);
 }
 
 static void
@@ -191,8 +213,7 @@ launch_collective (struct weft_step *s, uint32_t k, struct weft_shape shape)
   else if (slices (s) > 1)
     scatter (s, k, shape);
   else
-    state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", k),
-                                          shape, WEFT_USES (WEFT_RW (state->grads)));
+    reduce_whole (s, k, shape);
 }
 
 static void
@@ -219,11 +240,22 @@ weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
     launch_reduce (s, k);
 }
 
+/* The lane on which instances meet is joined as a whole. */
+static void
+join_across (struct weft_step *s)
+{
+  if (s->mesh->instances == 1)
+    return;
+  uint32_t newest = weft_build_last (s->b, weft_group_lane (weft_mesh_across (s->mesh)));
+  g_array_append_val (s->wait_for, newest);
+}
+
 void
 weft_ddp_finish (struct weft_step *s)
 {
   if (s->shard_grads) { /* every microbatch has been reduced */
     weft_fsdp_finish (s);
+    join_across (s);
     return;
   }
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
@@ -232,10 +264,7 @@ weft_ddp_finish (struct weft_step *s)
       launch_reduce (s, k);
     sum_slices (s, k);
   }
-  if (s->mesh->instances > 1) {
-    uint32_t newest = weft_build_last (s->b, WEFT_LANE_DP);
-    g_array_append_val (s->wait_for, newest);
-  }
+  join_across (s);
 }
 
 static void

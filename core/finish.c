@@ -58,7 +58,7 @@ reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce re
                          .reduce = reduce,
                          .name = weft_build_name (s->b, name) };
   const struct weft_buf *b = weft_build_buf_at (s->b, buf);
-  uint64_t n = b->bytes / weft_dtype_bytes (b->dtype);
+  uint64_t n = b->bytes / weft_dtype_bytes (b->dtype) / weft_mesh_group_size (s->mesh, b->shard);
   return weft_emit_on (s, weft_group_lane (group), row, WEFT_SHAPE (b->dtype, n),
                        WEFT_USES (WEFT_RW (buf)));
 }
@@ -87,9 +87,10 @@ add_tied_head (struct weft_step *s, uint32_t grad)
   const struct weft_sum *head = weft_head_sum (s);
 
   if (s->shard_grads) {
-    head = &s->bucket[s->layout.n_bucket].sum;
-    return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
-                      WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
+    uint32_t k = s->layout.n_bucket;
+    return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head",
+                      WEFT_SHAPE (s->grad_dtype, shard_size (s, k)),
+                      WEFT_USES (WEFT_RW (grad), WEFT_R (s->bucket[k].grad_shard)));
   }
   reduce_all (s, WEFT_GROUP_DP, over_replicas (s), head->main, "tied head");
   return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
@@ -103,6 +104,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
+  uint32_t outer = weft_build_last (s->b, WEFT_LANE_DP_OUTER);
   uint32_t grad =
       s->shard_grads ? s->bucket[s->layout.place[param].bucket].grad_shard : s->grad_view[param];
   uint32_t op = s->mesh->pp == 1
@@ -112,6 +114,8 @@ reduce_tied (struct weft_step *s, uint32_t param)
   weft_build_dep (s->b, kernel);
   if (bucket != WEFT_NO_OP)
     weft_build_dep (s->b, bucket);
+  if (outer != WEFT_NO_OP)
+    weft_build_dep (s->b, outer);
   return op;
 }
 
@@ -186,7 +190,7 @@ norm_group (const struct weft_step *s)
 {
   if (!s->shard_optimizer)
     return WEFT_GROUP_MP;
-  return s->mesh->instances > 1 ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
+  return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
 }
 
 static void

@@ -527,9 +527,11 @@ int64_t
 weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
 {
   int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
+  int64_t instances = weft_job_instances (job), share = replicas / instances;
 
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
-    return (micro * replicas + replica) * size;
+    return replica / share * (job->train.global_batch_size / instances) +
+           (micro * share + replica % share) * size;
   return replica * (job->train.global_batch_size / replicas) + micro * size;
 }
 

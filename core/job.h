@@ -88,7 +88,7 @@ int64_t weft_job_instances (const struct weft_job *job);
 
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a
- * microbatch do: canonical sums are then taken over blocks (fold.h). */
+ * microbatch and of one group that reduces it do: canonical sums are then taken over blocks (fold.h). */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
 /* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of

@@ -132,11 +132,12 @@ static void
 lay_out (struct weft_step *s)
 {
   uint32_t n = s->params->len, replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
-  struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
-                                   .group =
-                                       weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)),
-                                   .sharded = s->shard_optimizer,
-                                   .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
+  struct weft_layout_rule rule = {
+    .threshold = threshold (s, replicas),
+    .group = weft_mesh_slots (s->mesh),
+    .sharded = s->shard_optimizer,
+    .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw
+  };
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
 
   for (uint32_t i = 0; i < n; i++) {
@@ -183,11 +184,11 @@ static uint32_t
 flat_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype, gboolean sliced,
              const char *name)
 {
-  uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
-  uint32_t buf =
-      weft_step_permanent (s, kind, dtype, s->layout.numel / (sliced ? replicas : 1), name);
+  enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  uint32_t buf = weft_step_permanent (
+      s, kind, dtype, s->layout.numel / weft_mesh_group_size (s->mesh, group), name);
 
-  weft_build_buf_at (s->b, buf)->slice = sliced ? WEFT_GROUP_DP : WEFT_GROUP_NONE;
+  weft_build_buf_at (s->b, buf)->slice = group;
   return buf;
 }
 

@@ -184,6 +184,8 @@ weft_plan_new (const struct weft_job *job, GError **error)
                       weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
   plan->mesh.instances = weft_job_instances (job);
   plan->mesh.hybrid = plan->mesh.instances > 1 && !job->strategy.use_distributed_optimizer;
+  if (plan->mesh.hybrid && job->strategy.outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
+    plan->mesh.outer_slices = plan->mesh.instances;
   plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);

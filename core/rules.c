@@ -28,13 +28,22 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
+static gboolean
+hybrid (const struct weft_job *j)
+{
+  return S (use_megatron_fsdp) && weft_job_instances (j) > 1;
+}
+
 /* Whether what one collective sums is a node of the canonical tree on every rank: the sequences of a
- * replica, or where every microbatch is reduced, those of a microbatch. */
+ * replica, or where every microbatch is reduced, those of a microbatch.  Of
+ * instances that reduce every microbatch, those of all their microbatches stand together. */
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
   if (weft_job_sharding (j) < WEFT_SHARD_GRADS)
     return power_of_two (T (global_batch_size) / weft_job_dp (j));
+  if (hybrid (j))
+    return power_of_two (T (global_batch_size) / weft_job_instances (j));
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 

@@ -35,10 +35,12 @@ slice_of (const weft_program *p, const struct weft_use *use, uint32_t bucket, ui
 {
   const struct weft_buf *weight = &p->buf[use[2].buf], *m = &p->buf[use[4].buf];
   uint64_t n = m->bytes / weft_dtype_bytes (m->dtype), start = bucket_start (p, bucket);
+  uint64_t first = start + (weight->shard || weight->slice ? place * n : 0);
+  uint64_t slices = n ? weight->bytes / weft_dtype_bytes (weight->dtype) / n : 1;
 
-  return (struct weft_slice){ .first = start + (weight->shard || weight->slice ? place * n : 0),
+  return (struct weft_slice){ .first = first,
                               .n = n,
-                              .flat = start,
+                              .flat = first - place % slices * n,
                               .grad = use[0].buf,
                               .weight = use[2].buf,
                               .master = use[3].buf,

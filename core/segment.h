@@ -22,10 +22,10 @@ uint32_t weft_segments (const weft_program *p, uint64_t first, uint64_t n,
  * one adam op reads and writes.  Element i of the slice is element i of its buffers; of those marked
  * as shards, element first - flat + i. */
 struct weft_slice {
-  uint64_t first, n, flat; /* flat: where the bucket begins */
+  uint64_t first, n, flat; /* flat: where what the shard is one of begins */
   uint32_t grad, weight, master, m, v; /* buffers; master WEFT_NO_BUF when the weights are fp32 */
 };
 
-/* The slices of one rank, one for each adam op and bucket in order; `place` is the rank's in the
- * group that shares the optimizer out, weft_mesh_sharing().  Caller frees with g_free(). */
+/* The slices of one rank, one for each adam op and bucket in order; `place` is the rank's among
+ * those that share the optimizer out, weft_mesh_slot().  Caller frees with g_free(). */
 struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t *n);

@@ -8,6 +8,7 @@
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
+ *              (fsdp.h)
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -81,6 +82,9 @@ struct weft_sum {
 struct weft_bucket_state {
   uint32_t grads, grad_shard, weights, weight_shard; /* buffers; grads and weights of a unit that is
                                                         not whole at the moment: WEFT_NO_BUF */
+  uint32_t grad_slice, weight_slice; /* of units: what grad_shard and weight_shard are, or are a
+                                        part of */
+  gboolean put_together;         /* the slice of weights, in this step: fsdp_outer.c */
   uint32_t entered;              /* the last pass (cell of the grid, from 1) that asked for what
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
@@ -250,6 +254,8 @@ struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const 
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                               const struct weft_use *uses, uint32_t n_uses);
+/* The sum of grad_shard, n elements, over ranks that hold the same slice, if there are several. */
+void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 

@@ -209,6 +209,14 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
 }
 
+/* Shards of a buffer that belong to ranks before this one. */
+static uint32_t
+shard_before (const struct cpu_rank *r, uint32_t buf)
+{
+  struct weft_group g = weft_mesh_group (&r->m->base.plan->mesh, r->rank, r->p->buf[buf].shard);
+  return weft_group_index (&g, r->rank);
+}
+
 static void
 arrive (struct cpu_rank *r, uint32_t op)
 {
@@ -223,8 +231,9 @@ arrive (struct cpu_rank *r, uint32_t op)
   cpu_arena_touch (r, op);
   post->arrived = cpu_now (r->m);
   post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
-  if (r->p->op[op + 1].uses - row->uses == 1 && r->p->buf[cpu_use (r, op, 0)->buf].shard)
-    post->data += r->slot * shape->dim[0] * weft_dtype_bytes (shape->dtype);
+  if (r->p->op[op + 1].uses - row->uses == 1)
+    post->data +=
+        shard_before (r, cpu_use (r, op, 0)->buf) * shape->dim[0] * weft_dtype_bytes (shape->dtype);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
   if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);

@@ -182,8 +182,19 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     add (words, "clip_grad", 0);
 }
 
+/* Hybrid sharding: instances of at least two replicas. */
 static void
-random_units (GString *words, GRand *rand)
+random_outer (GString *words, GRand *rand, uint32_t replicas, uint32_t level)
+{
+  if (replicas < 4 || !one_in (rand, 2))
+    return;
+  add (words, "num_distributed_optimizer_instances", divisor (rand, replicas, replicas / 2));
+  if (level == 3 && one_in (rand, 2))
+    add_word (words, "outer_dp_sharding_strategy", "optim");
+}
+
+static void
+random_units (GString *words, GRand *rand, uint32_t replicas)
 {
   uint32_t level = up_to (rand, 3);
 
@@ -193,6 +204,7 @@ random_units (GString *words, GRand *rand)
     add_word (words, "overlap_grad_reduce", "true");
   if (level == 3)
     flip (words, rand, 3, "fsdp_double_buffer");
+  random_outer (words, rand, replicas, level);
   if (one_in (rand, 2))
     add (words, "suggested_communication_unit_size", PICK (rand, 1, 5000, 100000, 4000000));
 }
@@ -214,7 +226,7 @@ static void
 random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
 {
   if (one_in (rand, 3))
-    random_units (words, rand);
+    random_units (words, rand, replicas);
   else
     random_wrapper (words, rand, replicas);
   if (one_in (rand, 2))

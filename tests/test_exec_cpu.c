@@ -101,6 +101,21 @@ static const char *const strategies[] = {
   "pipeline_schedule=gpipe",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 recompute_granularity=full "
   "recompute_method=uniform recompute_num_layers=2",
+  "gpus=4 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=0",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=4 zero_dp_strategy=1 "
+  "overlap_grad_reduce=true overlap_param_gather=true bucket_size=20000",
+  "gpus=4 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=2",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
+  "average_in_collective=true",
+  "gpus=4 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
+  "outer_dp_sharding_strategy=optim",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=4 zero_dp_strategy=3 "
+  "outer_dp_sharding_strategy=optim fsdp_double_buffer=true calculate_per_token_loss=true",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
+  "outer_dp_sharding_strategy=optim pipeline_model_parallel_size=2 "
+  "suggested_communication_unit_size=1 check_for_nan_in_grad=true",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=2 "
+  "pipeline_model_parallel_size=2 pipeline_schedule=gpipe",
 };
 
 /* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */

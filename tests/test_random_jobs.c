@@ -462,7 +462,7 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
 }
 
 struct tally {
-  uint64_t reduced, gathered, sent[2], received[2]; /* bytes; forward, backward */
+  uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2], received[2]; /* bytes; forward, backward */
 };
 
 static struct tally
@@ -477,7 +477,11 @@ add_up (const struct sample *s, uint32_t role)
     if (is_collective (p, op))
       check_flows (s, role, op);
     const char *name = p->name[p->op[op].name];
-    if (g_str_has_prefix (name, "bucket ") ||
+    if (g_str_has_prefix (name, "outer gather "))
+      sum.gathered_outside += bytes;
+    else if (g_str_has_prefix (name, "outer ") || g_str_has_prefix (name, "instances "))
+      sum.reduced_outside += bytes;
+    else if (g_str_has_prefix (name, "bucket ") ||
         (is_collective (p, op) && g_str_equal (name, "tied head")))
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
@@ -497,7 +501,7 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
-      bytes += p->buf[i].bytes * (p->buf[i].slice ? plan->mesh.dp : 1);
+      bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
   return bytes;
 }
 
@@ -513,7 +517,7 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].bucket == k) {
         if (p->param[i].layer >= first && p->param[i].layer < end)
-          bytes += slice[k].n * plan->mesh.dp * size;
+          bytes += slice[k].n * weft_mesh_slots (&plan->mesh) * size;
         break;
       }
   return bytes;
@@ -558,6 +562,18 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
 }
 
+/* A slice of all gradients, or all of them where replicas split nothing. */
+static uint64_t
+reduced_outside (const weft_plan *plan, const weft_program *p)
+{
+  gboolean whole = plan->mesh.hybrid && weft_job_sharding (&plan->job) == WEFT_NO_SHARD;
+
+  if (plan->mesh.instances == 1 || plan->mesh.dp == plan->mesh.instances)
+    return 0;
+  return flat_bytes (plan, p, WEFT_BUF_GRADIENTS) /
+         (whole ? 1 : weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA));
+}
+
 static void
 check_bytes (const struct sample *s, uint32_t role)
 {
@@ -578,6 +594,14 @@ check_bytes (const struct sample *s, uint32_t role)
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
                 sum.reduced ==
                     (shared ? reductions * flat_bytes (plan, p, WEFT_BUF_GRADIENTS) : 0));
+  assert_holds (s, "instances add what each has reduced, once",
+                sum.reduced_outside == reduced_outside (plan, p));
+  assert_holds (s, "slices that were cut again are put together once",
+                sum.gathered_outside == (plan->mesh.outer_slices == 1
+                                             ? 0
+                                             : flat_bytes (plan, p, WEFT_BUF_WEIGHTS) /
+                                                   weft_mesh_group_size (&plan->mesh,
+                                                                         WEFT_GROUP_INTRA)));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));

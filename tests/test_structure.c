@@ -38,7 +38,7 @@ static const struct {
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
-  { "memory", PASSES },    { "replay", PASSES },    { "step", PASSES },      { "plan", PLAN },
+  { "memory", PASSES },    { "replay", PASSES },    { "step", PASSES },      { "plan", PLAN }, { "fsdp", PASSES },
   { "exec", EXECUTION },   { "timeline", EXECUTION }, { "report", RESULTS }, { "trace", RESULTS },
   { "sink", TABLES },      { "timeline_file", EXECUTION }, { "compare", RESULTS },
   { "explain", RESULTS },

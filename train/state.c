@@ -52,15 +52,13 @@ find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
   const struct weft_mesh *mesh = &x->plan->mesh;
   struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh), WEFT_GROUP_DP);
 
-  uint32_t share = weft_mesh_group_size (mesh, weft_mesh_sharing (mesh));
-
   stage->p = x->plan->role[role];
   stage->n_place = weft_group_size (&g);
   stage->row = g_new (uint32_t, stage->n_place);
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
     stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
-    stage->slice[place] = weft_slices (stage->p, place % share, &stage->n_slice);
+    stage->slice[place] = weft_slices (stage->p, weft_mesh_slot (mesh, place), &stage->n_slice);
   }
 }
 
