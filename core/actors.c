@@ -84,6 +84,10 @@ route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct 
     weft_fabric_host_route (c->f, rank, p == WEFT_PATTERN_H2D, route);
     return TRUE;
   }
+  if (p == WEFT_PATTERN_HOST) {
+    weft_fabric_memory_route (c->f, rank, route);
+    return TRUE;
+  }
   if (p == WEFT_PATTERN_NEXT ? rank + stage >= c->m->n_ranks : rank < stage)
     return FALSE;
   weft_fabric_route (c->f, rank, p == WEFT_PATTERN_NEXT ? rank + stage : rank - stage, route);

@@ -35,7 +35,8 @@
   X (WEFT_PATTERN_NEXT, "next", "next stage")                                                      \
   X (WEFT_PATTERN_PREVIOUS, "previous", "stage before")                                            \
   X (WEFT_PATTERN_H2D, "h2d", "from the host")                                                     \
-  X (WEFT_PATTERN_D2H, "d2h", "to the host")
+  X (WEFT_PATTERN_D2H, "d2h", "to the host")                                                       \
+  X (WEFT_PATTERN_HOST, "host", "the host's memory, for kernels that run there")
 enum weft_pattern { WEFT_PATTERN_LIST (WEFT_WORD_ID) WEFT_N_PATTERN };
 
 /* All actors of one communicator. */

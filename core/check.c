@@ -158,13 +158,47 @@ check_uses (struct race *r, GError **error)
   return TRUE;
 }
 
+/* Copies go from one side of the host link to the other; all else stays on the side of its lane. */
+static gboolean
+belongs_on_host (const struct weft_op *op, uint32_t operand)
+{
+  if (op->kind == WEFT_OP_TO_HOST || op->kind == WEFT_OP_FROM_HOST)
+    return operand == (op->kind == WEFT_OP_TO_HOST);
+  return op->lane == WEFT_LANE_HOST;
+}
+
+static gboolean
+out_of_reach (const weft_program *p, uint32_t op, uint32_t buf, gboolean on_host, GError **error)
+{
+  g_autofree char *who = weft_op_label (p, op), *what = weft_buf_label (p, buf);
+
+  return weft_bad_input (error,
+                         "role %u: op %u (%s) on lane %s takes buffer %u (%s) in pool %s, wanted "
+                         "%s memory there",
+                         p->role, op, who, weft_lane_words[p->op[op].lane], buf, what,
+                         weft_pool_words[p->buf[buf].pool], on_host ? "host" : "device");
+}
+
+static gboolean
+check_pools (const weft_program *p, GError **error)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++) {
+      uint32_t buf = p->uses[u].buf;
+      gboolean on_host = belongs_on_host (&p->op[op], u - p->op[op].uses);
+      if (buf != WEFT_NO_BUF && (p->buf[buf].pool == WEFT_POOL_HOST) != on_host)
+        return out_of_reach (p, op, buf, on_host, error);
+    }
+  return TRUE;
+}
+
 gboolean
 weft_check_program (const weft_program *p, GError **error)
 {
   struct race r = { .p = p, .before = weft_program_order (p) };
 
   make_atoms (&r);
-  gboolean ok = check_uses (&r, error);
+  gboolean ok = check_pools (p, error) && check_uses (&r, error);
   g_free (r.before);
   g_free (r.first_atom);
   g_free (r.n_atoms);

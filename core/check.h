@@ -2,6 +2,8 @@
  *
  * Of one program:
  *   - every read of bytes comes after the write that made them (permanent buffers are made before);
+ *   - kernels of the host work on buffers of the host pool, copies to and from the host have one
+ *     operand there, everything else has none;
  *   - each conflicting pair of uses (one writes, they share bytes) is ordered by dependencies or
  *     lane order;
  *   - buffers that share an address are never alive at once: all uses of one are ordered before the

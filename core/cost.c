@@ -124,23 +124,44 @@ weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind, const st
   return seconds >= 0 ? seconds : roofline (cost, kind, s, sms_taken);
 }
 
-/* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind). */
+double
+weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
+                       const struct weft_shape *s)
+{
+  if (weft_cluster_is_cpu (cost->cluster))
+    return weft_cost_kernel (cost, kind, s, 0);
+  return weft_op_info[kind].bytes (s) / cost->cluster->f.node_host_bandwidth;
+}
+
+static double
+price (const struct weft_cost *cost, const weft_program *p, const struct weft_op *row,
+       uint32_t sms_taken)
+{
+  const struct weft_shape *shape = &p->shape[row->shape];
+
+  return row->lane == WEFT_LANE_HOST ? weft_cost_host_kernel (cost, row->kind, shape)
+                                     : weft_cost_kernel (cost, row->kind, shape, sms_taken);
+}
+
+/* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind), on the
+ * GPU and on the host. */
 void
 weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
                    double *seconds)
 {
-  size_t n = (size_t) p->n_shape * WEFT_N_OP;
-  g_autofree double *price = g_new (double, n + 1);
+  size_t n = (size_t) p->n_shape * WEFT_N_OP * 2;
+  g_autofree double *known = g_new (double, n + 1);
 
   for (size_t i = 0; i < n; i++)
-    price[i] = NAN;
+    known[i] = NAN;
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_op *row = &p->op[op];
-    double *at = &price[(size_t) row->shape * WEFT_N_OP + row->kind];
+    gboolean on_host = row->lane == WEFT_LANE_HOST;
+    double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * 2 + on_host];
     if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
       continue;
     if (isnan (*at))
-      *at = weft_cost_kernel (cost, row->kind, &p->shape[row->shape], sms_taken);
+      *at = price (cost, p, row, sms_taken);
     seconds[op] = *at;
   }
 }
@@ -156,4 +177,37 @@ weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
   default:
     return 0;
   }
+}
+
+enum weft_domain
+weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t n_local)
+{
+  if (n_nodes > 1 && n_local == 1)
+    return WEFT_DOMAIN_NETWORK;
+  if (cluster->f.node_intra != WEFT_NVLINK)
+    return WEFT_DOMAIN_OTHER;
+  return n_nodes > 1 ? WEFT_DOMAIN_BOTH : WEFT_DOMAIN_NVLINK;
+}
+
+uint32_t
+weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
+                          enum weft_domain domain, gboolean symmetric)
+{
+  static const struct {
+    enum weft_domain domain;
+    int64_t sharp;
+    uint32_t gather, scatter;
+  } table[] = {
+#define SMS_ROW(domain, sharp, gather, scatter) { domain, sharp, gather, scatter },
+#include "core/sms.def"
+  };
+  uint32_t plain = weft_cost_sms (cost->stack, kind);
+
+  if ((kind != WEFT_OP_ALL_GATHER && kind != WEFT_OP_REDUCE_SCATTER) ||
+      (domain == WEFT_DOMAIN_NVLINK && !symmetric))
+    return plain;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++)
+    if (table[i].domain == domain && table[i].sharp == cost->cluster->f.fabric_sharp)
+      return MIN (plain, kind == WEFT_OP_ALL_GATHER ? table[i].gather : table[i].scatter);
+  return plain;
 }

@@ -96,10 +96,23 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
                                                                         : WEFT_REDUCE_SUM };
 }
 
+/* nccl_ub: what the collective reads and writes comes from the pool that is registered with NCCL. */
+static void
+registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
+{
+  for (uint32_t u = 0; u < n_uses; u++) {
+    const struct weft_buf *buf = weft_build_buf_at (s->b, uses[u].buf);
+    uint32_t owner = buf->base == WEFT_NO_BUF ? uses[u].buf : buf->base;
+    weft_build_buf_at (s->b, owner)->pool = WEFT_POOL_SYMMETRIC;
+  }
+}
+
 uint32_t
 weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                      const struct weft_use *uses, uint32_t n_uses)
 {
+  if (s->strategy->nccl_ub)
+    registered (s, uses, n_uses);
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 

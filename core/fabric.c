@@ -179,6 +179,13 @@ weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_g
   route->latency = 0;
 }
 
+void
+weft_fabric_memory_route (const struct weft_fabric *f, uint32_t gpu, struct weft_route *route)
+{
+  *route = (struct weft_route){ 0 };
+  cross (f, route, WEFT_LINK_MEMORY, gpu);
+}
+
 double
 weft_fabric_route_rate (const struct weft_fabric *f, const struct weft_route *route)
 {

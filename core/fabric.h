@@ -58,5 +58,8 @@ void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
 void weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_gpu,
                              struct weft_route *route);
 
+/* The memory of a GPU's host, where a kernel of the CPU finds its operands. */
+void weft_fabric_memory_route (const struct weft_fabric *f, uint32_t gpu, struct weft_route *route);
+
 /* Smallest capacity on a route: what one flow alone gets, in bytes/s. */
 double weft_fabric_route_rate (const struct weft_fabric *f, const struct weft_route *route);

@@ -242,6 +242,7 @@ weft_finish (struct weft_step *s)
                             .micro = WEFT_NO_MICRO,
                             .phase = WEFT_PHASE_REDUCE };
   weft_ddp_finish (s);
+  s->at.phase = WEFT_PHASE_FINALIZE;
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   if (s->count != WEFT_NO_BUF)

@@ -24,7 +24,7 @@
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
-  X (WEFT_LANE_HOST, "host", "work of the CPU")
+  X (WEFT_LANE_HOST, "host", "kernels of the CPU, on buffers of the host pool")
 enum weft_lane { WEFT_LANE_LIST (WEFT_WORD_ID) WEFT_N_LANE };
 extern const char *const weft_lane_words[];
 
@@ -115,7 +115,11 @@ enum weft_op_class {
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
   X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
-  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm, or one number that it waits for")
+  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm, or one number that it waits for") \
+  X (WEFT_OP_TO_HOST, "to_host", COPY, none, "elements first", "x:r y:w",                          \
+     "y = elements of x from `first` on: from the GPU into a buffer of the host pool")             \
+  X (WEFT_OP_FROM_HOST, "from_host", COPY, none, "elements first", "x:r y:w",                      \
+     "elements of y from `first` on = x: from a buffer of the host pool to the GPU")
 
 enum weft_op_kind {
 #define WEFT_OP_ROW(id, ...) id,
@@ -148,13 +152,21 @@ weft_op_is_comm (enum weft_op_kind kind)
          weft_op_info[kind].class == WEFT_CLASS_P2P;
 }
 
+/* Which way a copy goes over the host link. */
+static inline int
+weft_op_enters_device (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_COPY_IN || kind == WEFT_OP_FROM_HOST;
+}
+
 #define WEFT_PHASE_LIST(X)                                                                         \
   X (WEFT_PHASE_FORWARD, "F", "forward")                                                           \
   X (WEFT_PHASE_BACKWARD, "B", "backward")                                                         \
   X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
   X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
   X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
-  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and finalize")                                    \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and what joins it")                               \
+  X (WEFT_PHASE_FINALIZE, "Z", "what completes reduced gradients: tied embedding, token count")    \
   X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
 enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
 extern const char *const weft_phase_words[];

@@ -1,6 +1,7 @@
 #include "core/plan.h"
 #include "core/check.h"
 #include "core/cost.h"
+#include "core/error.h"
 #include "core/step.h"
 
 static struct weft_traffic
@@ -59,7 +60,7 @@ copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint3
 {
   struct weft_route route;
 
-  weft_fabric_host_route (&plan->fabric, rank, p->op[op].kind == WEFT_OP_COPY_IN, &route);
+  weft_fabric_host_route (&plan->fabric, rank, weft_op_enters_device (p->op[op].kind), &route);
   return plan->job.stack.kernel_gap +
          weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
 }
@@ -99,6 +100,27 @@ weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
   if (seconds < 0)
     return closed_form (&q, kind, shape);
   return measured (seconds);
+}
+
+static gboolean
+is_registered (const weft_program *p, uint32_t op)
+{
+  uint32_t first = p->op[op].uses;
+  return first < p->op[op + 1].uses && p->uses[first].buf != WEFT_NO_BUF &&
+         p->buf[p->uses[first].buf].pool == WEFT_POOL_SYMMETRIC;
+}
+
+uint32_t
+weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
+               const struct weft_coll_shape *group)
+{
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  if (!group || !is_registered (p, op))
+    return weft_cost_sms (cost.stack, p->op[op].kind);
+  return weft_cost_registered_sms (&cost, p->op[op].kind,
+                                   weft_cost_domain (cost.cluster, group->n_nodes, group->n_local),
+                                   !plan->job.strategy.disable_symmetric_registration);
 }
 
 double
@@ -155,10 +177,13 @@ price_program (const weft_plan *plan, const weft_program *p)
   return seconds;
 }
 
+typedef weft_program *(*build_program) (const struct weft_job *job, const struct weft_mesh *mesh,
+                                        uint32_t role);
+
 static void
-build_role (weft_plan *plan, uint32_t role)
+build_role (weft_plan *plan, uint32_t role, build_program build)
 {
-  plan->role[role] = weft_step_build (&plan->job, &plan->mesh, role);
+  plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role]);
   weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
 }
@@ -173,8 +198,8 @@ weft_plan_check (const weft_plan *plan, GError **error)
   return weft_check_roles (&plan->mesh, plan->role, error);
 }
 
-weft_plan *
-weft_plan_new (const struct weft_job *job, GError **error)
+static weft_plan *
+make_plan (const struct weft_job *job, build_program build, GError **error)
 {
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
@@ -195,10 +220,28 @@ weft_plan_new (const struct weft_job *job, GError **error)
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
   for (uint32_t role = 0; role < plan->n_roles; role++)
-    build_role (plan, role);
+    build_role (plan, role, build);
   if (!weft_plan_check (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
+}
+
+weft_plan *
+weft_plan_new (const struct weft_job *job, GError **error)
+{
+  return make_plan (job, weft_step_build, error);
+}
+
+weft_plan *
+weft_plan_new_startup (const struct weft_job *job, GError **error)
+{
+  if (weft_init_broadcasts (job))
+    return make_plan (job, weft_init_build, error);
+  weft_bad_input (
+      error, "broadcast_params: found %s, wanted several replicas that hold weights whole",
+      weft_job_sharding (job) == WEFT_SHARD_PARAMS ? "weights of which every rank keeps a slice"
+                                                   : "one replica");
+  return NULL;
 }
 
 void

@@ -230,12 +230,24 @@ weft_build_last (const weft_builder *b, enum weft_lane lane)
   return b->last[lane];
 }
 
+/* A buffer may move to another pool after views of it were made. */
+static void
+place_views (weft_builder *b)
+{
+  for (uint32_t i = 0; i < b->buf->len; i++) {
+    struct weft_buf *view = weft_build_buf_at (b, i);
+    if (view->base != WEFT_NO_BUF)
+      view->pool = weft_build_buf_at (b, view->base)->pool;
+  }
+}
+
 weft_program *
 weft_builder_freeze (weft_builder *b)
 {
   weft_program *p = g_new0 (weft_program, 1);
   struct weft_op end = { .deps = b->deps->len, .uses = b->uses->len };
 
+  place_views (b);
   p->role = b->role;
   p->n_roles = b->n_roles;
   p->n_op = b->op->len;

@@ -3,19 +3,21 @@
  * Full recompute keeps the input of a block of layers and runs the block forward again inside
  * backward (Megatron-Core recompute_method): uniform cuts the whole chunk into blocks of
  * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
- * and keeps the others whole. */
+ * and keeps the others whole.  Selective recompute is a matter of one layer: layer.c.
+ *
+ * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
+ * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
 #include "core/step.h"
 
 /* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */
 static uint32_t
 block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
-  const union weft_strategy *k = s->strategy;
-  uint32_t n = k->recompute_num_layers == WEFT_NONE ? 1 : k->recompute_num_layers;
+  uint32_t n = s->recompute.layers == WEFT_NONE ? 1 : s->recompute.layers;
 
-  if (k->recompute_granularity != WEFT_RECOMPUTE_FULL)
+  if (s->recompute.granularity != WEFT_RECOMPUTE_FULL)
     return 0;
-  if (k->recompute_method == WEFT_RECOMPUTE_BLOCK) {
+  if (s->recompute.method == WEFT_RECOMPUTE_BLOCK) {
     *first = l;
     return l < n ? 1 : 0;
   }
@@ -43,10 +45,8 @@ static void
 forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 {
   uint32_t x = saved_at (s, micro, first)->x;
-  struct weft_op at = s->at;
+  struct weft_op at = weft_step_again (s);
 
-  s->at.phase = WEFT_PHASE_RECOMPUTE;
-  s->at.flags = WEFT_OP_RECOMPUTE;
   for (uint32_t l = first; l < first + n; l++) {
     x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
     weft_fsdp_leave (s, s->first_layer + l);
@@ -62,6 +62,8 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);
+    if (l > 0 || weft_step_is_first (s))
+      weft_layer_delayed (s);
     weft_fsdp_leave (s, s->first_layer + l);
   }
   return dy;

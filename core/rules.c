@@ -110,6 +110,25 @@ full (const struct weft_job *j)
 }
 
 static gboolean
+has_unknown_module (const struct weft_job *j)
+{
+  const uint32_t built =
+      1u << WEFT_MODULE_CORE_ATTN | 1u << WEFT_MODULE_MLP | 1u << WEFT_MODULE_LAYERNORM;
+  g_autofree char *unknown = NULL;
+  uint32_t set = weft_job_modules (j, &unknown);
+
+  return unknown || (set & ~built);
+}
+
+/* Selective recompute of what is never kept. */
+static gboolean
+runs_nothing_again (const struct weft_job *j)
+{
+  return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
+         weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
+}
+
+static gboolean
 is_built (int64_t precision)
 {
   return precision == WEFT_BF16 || precision == WEFT_FP32;

@@ -88,6 +88,16 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
+struct weft_op
+weft_step_again (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  s->at.phase = WEFT_PHASE_RECOMPUTE;
+  s->at.flags = WEFT_OP_RECOMPUTE;
+  return at;
+}
+
 void
 weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                   uint32_t *first, uint32_t *n)
@@ -216,8 +226,8 @@ set_sharding (struct weft_step *s)
   s->shard_weights = s->units && level >= WEFT_SHARD_PARAMS && !alone;
 }
 
-static void
-begin (struct weft_step *s)
+void
+weft_step_begin (struct weft_step *s)
 {
   const struct weft_job *job = s->job;
 
@@ -239,12 +249,14 @@ begin (struct weft_step *s)
   s->exchange = s->synced = WEFT_NO_OP;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
+  s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
+  s->recompute = weft_job_recompute (job);
   set_sharding (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
 
-static void
-end (struct weft_step *s)
+void
+weft_step_end (struct weft_step *s)
 {
   for (uint32_t i = 0; i <= s->params->len; i++)
     g_clear_pointer (&s->sum[i].held, g_array_unref);
@@ -252,6 +264,7 @@ end (struct weft_step *s)
     g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
+  g_array_unref (s->delayed);
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
@@ -272,7 +285,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   g_autoptr (weft_builder) b = weft_builder_new (role, mesh->pp);
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
-  begin (&s);
+  weft_step_begin (&s);
   g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
   weft_params_build (&s);
   start_buffers (&s);
@@ -280,6 +293,6 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   zero (&s);
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
-  end (&s);
+  weft_step_end (&s);
   return weft_builder_freeze (b);
 }

@@ -104,6 +104,14 @@ struct weft_reduction {
   uint32_t bucket, op;
 };
 
+/* A weight gradient that is still to come: delay_wgrad_compute. */
+struct weft_delayed {
+  const char *name;
+  uint32_t layer, weight, bias; /* parameters */
+  uint32_t dy, x;
+  uint64_t n, k;
+};
+
 struct weft_step {
   const struct weft_job *job;
   const union weft_model *model;
@@ -138,6 +146,8 @@ struct weft_step {
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  struct weft_job_recompute recompute;
+  GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
@@ -165,6 +175,16 @@ weft_step_is_last (const struct weft_step *s)
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
+/* init.c: the program of what happens once before the first step; and whether anything does: there
+ * are several replicas, and each holds its weights whole. */
+weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
+                               uint32_t role);
+gboolean weft_init_broadcasts (const struct weft_job *job);
+
+/* Before the first pass and after the last. */
+void weft_step_begin (struct weft_step *s);
+void weft_step_end (struct weft_step *s);
+
 /* Layers [first, first + n) of a stage. */
 void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                        uint32_t *first, uint32_t *n);
@@ -188,11 +208,30 @@ uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *nam
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
+/* What is emitted from here on is forward work that is done again, until the place that is returned
+ * is put back. */
+struct weft_op weft_step_again (struct weft_step *s);
+
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
+
+/* host.c: buffers of the host pool, and copies between them and the device, lane d2h or h2d.  They
+ * wait for their hazards and what the caller adds; elements of the device's buffer are counted from
+ * `first` on, the host's is copied from or filled from its beginning. */
+uint32_t weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                           uint64_t elements, const char *name);
+uint32_t weft_host_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
+                              uint64_t elements, const char *name);
+struct weft_host_copy {
+  const char *name;
+  uint32_t device, host; /* buffers of one type */
+  uint64_t first, n;     /* elements */
+};
+uint32_t weft_to_host (struct weft_step *s, const struct weft_host_copy *copy);
+uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy);
 
 /* ----------------------------------------------------------------- passes */
 
@@ -228,8 +267,9 @@ weft_head_sum (const struct weft_step *s)
 /* layer.c: x is the layer's input, the result its output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
-uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
+uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
+void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);

@@ -6,6 +6,7 @@ WORDS (weft_precision_words, WEFT_PRECISION_LIST);
 WORDS (weft_dtype_words, WEFT_DTYPE_LIST);
 WORDS (weft_recompute_words, WEFT_RECOMPUTE_LIST);
 WORDS (weft_recompute_method_words, WEFT_RECOMPUTE_METHOD_LIST);
+WORDS (weft_module_words, WEFT_MODULE_LIST);
 WORDS (weft_schedule_words, WEFT_SCHEDULE_LIST);
 WORDS (weft_norm_words, WEFT_NORM_LIST);
 WORDS (weft_activation_words, WEFT_ACTIVATION_LIST);

@@ -136,6 +136,7 @@ close_rank (struct cpu_machine *m, struct cpu_rank *r)
   pthread_cond_destroy (&r->wake);
   g_free (r->waits);
   g_free (r->first_wait);
+  g_free (r->end_wait);
   g_free (r->slice);
   g_free (r->segment);
 }
@@ -161,7 +162,9 @@ cpu_close (weft_exec *x)
   g_free (m->rank);
   g_free (m->base.metrics);
   g_free (m->base.allocated);
+  g_free (m->base.allocated_host);
   weft_actors_free (m->base.actors);
+  g_clear_pointer (&m->t, weft_timeline_free);
   pthread_mutex_destroy (&m->lock);
   pthread_cond_destroy (&m->stepped);
   g_free (m);
@@ -184,6 +187,7 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->slice = weft_slices (r->p, weft_mesh_slot (&plan->mesh, r->place), &r->n_slice);
+  r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
 }
@@ -197,6 +201,7 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
     return FALSE;
   m->base.allocated[r->row] =
       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+  m->base.allocated_host[r->row] = memory->planned[WEFT_POOL_HOST];
   if (m->options.threads > 1)
     r->team = cpu_team_new (m->options.threads, error);
   return m->options.threads <= 1 || r->team;
@@ -226,6 +231,7 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   m->rank = g_new0 (struct cpu_rank, m->n);
   m->base.metrics = g_new0 (struct weft_metrics, m->n);
   m->base.allocated = g_new0 (uint64_t, m->n);
+  m->base.allocated_host = g_new0 (uint64_t, m->n);
   pthread_mutex_init (&m->lock, NULL);
   pthread_cond_init (&m->stepped, NULL);
   for (uint32_t i = 0; i < m->n; i++)
@@ -270,32 +276,52 @@ cpu_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError *
 static gboolean
 cpu_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
 {
-  struct cpu_rank *r = &((struct cpu_machine *) x)->rank[row];
+  struct cpu_machine *m = (struct cpu_machine *) x;
+  struct cpu_rank *r = &m->rank[row];
   struct cpu_lane *l = &r->lane[r->p->op[op].lane];
 
   (void) error;
   g_assert (r->p->lane_ops[r->p->op[op].lane][l->issued] == op);
   l->issued++;
-  r->first_wait[op + 1] = r->n_waits;
+  r->first_wait[op] = r->n_issued_waits;
+  r->end_wait[op] = r->n_issued_waits = r->n_waits;
+  m->issued = TRUE;
   return TRUE;
+}
+
+static void
+start_step (struct cpu_machine *m)
+{
+  m->t = weft_timeline_new (m->base.plan, m->base.actors, m->base.ops->name);
+  for (uint32_t i = 0; i < m->n; i++)
+    cpu_arena_start (&m->rank[i]);
+  m->start = cpu_clock ();
+}
+
+static gboolean
+cpu_run (weft_exec *x, GError **error)
+{
+  struct cpu_machine *m = (struct cpu_machine *) x;
+
+  if (!m->t)
+    start_step (m);
+  if (!m->issued)
+    return TRUE;
+  m->issued = FALSE;
+  return cpu_run_issued (m, error);
 }
 
 static weft_timeline *
 cpu_drain (weft_exec *x, GError **error)
 {
   struct cpu_machine *m = (struct cpu_machine *) x;
-  g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
+  gboolean ok = cpu_run (x, error);
+  g_autoptr (weft_timeline) t = g_steal_pointer (&m->t);
 
-  m->t = t;
-  for (uint32_t i = 0; i < m->n; i++)
-    cpu_arena_start (&m->rank[i]);
-  m->start = cpu_clock ();
-  gboolean ok = cpu_run_step (m, error);
   t->wall_seconds = cpu_now (m);
-  m->t = NULL;
   for (uint32_t i = 0; i < m->n; i++) {
     memset (m->rank[i].lane, 0, sizeof m->rank[i].lane);
-    m->rank[i].n_waits = 0;
+    m->rank[i].n_waits = m->rank[i].n_issued_waits = 0;
   }
   if (!ok)
     return NULL;
@@ -315,6 +341,12 @@ cpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n
   memcpy (cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset, in, n);
 }
 
+static void *
+cpu_at (weft_exec *x, uint32_t row, uint32_t buf)
+{
+  return cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf);
+}
+
 const struct weft_exec_ops weft_exec_cpu = {
   .name = "cpu",
   .doc = "real numbers: ranks are threads of this machine",
@@ -322,8 +354,10 @@ const struct weft_exec_ops weft_exec_cpu = {
   .open = cpu_open,
   .wait = cpu_wait,
   .issue = cpu_issue,
+  .run = cpu_run,
   .drain = cpu_drain,
   .close = cpu_close,
   .read = cpu_read,
   .write = cpu_write,
+  .at = cpu_at,
 };

@@ -25,6 +25,8 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
     return TRUE;
   case WEFT_OP_CAST:
   case WEFT_OP_GRAD_ADD:
+  case WEFT_OP_TO_HOST:
+  case WEFT_OP_FROM_HOST:
     return row->phase != WEFT_PHASE_FORWARD;
   default:
     return row->phase != WEFT_PHASE_FORWARD && row->phase != WEFT_PHASE_OPTIMIZER;
@@ -111,7 +113,7 @@ has_ended (const struct cpu_rank *r, uint32_t op)
 static gboolean
 may_start (const struct cpu_rank *r, uint32_t op)
 {
-  for (uint32_t w = r->first_wait[op]; w < r->first_wait[op + 1]; w++)
+  for (uint32_t w = r->first_wait[op]; w < r->end_wait[op]; w++)
     if (!has_ended (r, r->waits[w]))
       return FALSE;
   return TRUE;
@@ -181,7 +183,7 @@ static gboolean
 is_through (const struct cpu_rank *r)
 {
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    if (r->lane[lane].cursor < r->p->lane_n[lane])
+    if (r->lane[lane].cursor < r->lane[lane].issued)
       return FALSE;
   return TRUE;
 }
@@ -245,7 +247,7 @@ report_stuck (const struct cpu_machine *m, GError **error)
   for (uint32_t i = 0; i < m->n; i++)
     for (int lane = 0; lane < WEFT_N_LANE; lane++) {
       const struct cpu_rank *r = &m->rank[i];
-      if (r->lane[lane].cursor == r->p->lane_n[lane])
+      if (r->lane[lane].cursor == r->lane[lane].issued)
         continue;
       uint32_t op = r->p->lane_ops[lane][r->lane[lane].cursor];
       g_autofree char *label = weft_op_label (r->p, op);
@@ -331,7 +333,7 @@ report_bad (const struct cpu_machine *m, uint64_t bad, GError **error)
 }
 
 gboolean
-cpu_run_step (struct cpu_machine *m, GError **error)
+cpu_run_issued (struct cpu_machine *m, GError **error)
 {
   gboolean ok = m->options.stress ? run_shuffled (m) : run_threads (m);
   uint64_t lost = atomic_exchange (&m->lost, 0), bad = atomic_exchange (&m->bad, 0);

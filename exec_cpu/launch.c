@@ -225,6 +225,20 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->n_large = 0;
 }
 
+/* Both sides of the host link are memory of this process. */
+static void
+copy_across (struct cpu_rank *r, uint32_t op)
+{
+  struct weft_operand from = operand_of (r, cpu_use (r, op, 0)),
+                      to = operand_of (r, cpu_use (r, op, 1));
+  const uint64_t *dim = weft_op_shape (r->p, op)->dim, size = weft_dtype_bytes (from.dtype);
+  struct weft_operand *device = r->p->op[op].kind == WEFT_OP_TO_HOST ? &from : &to;
+
+  g_assert (from.dtype == to.dtype && device->n >= dim[0] + dim[1]);
+  device->data = (uint8_t *) device->data + dim[1] * size;
+  memcpy (to.data, from.data, dim[0] * size);
+}
+
 void
 cpu_launch (struct cpu_rank *r, uint32_t op)
 {
@@ -234,6 +248,10 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     return;
   case WEFT_OP_COPY_OUT:
     (r->p->op[op].phase == WEFT_PHASE_REDUCE ? check_bucket : copy_out) (r, op);
+    return;
+  case WEFT_OP_TO_HOST:
+  case WEFT_OP_FROM_HOST:
+    copy_across (r, op);
     return;
   case WEFT_OP_BUCKET_NORM:
     run_bucket_norm (r, op);

@@ -30,10 +30,38 @@ holds_while_waiting (const struct sim *x)
   return !weft_cluster_is_cpu (&x->base.plan->job.cluster);
 }
 
+/* What is known of a communicator, found out when it is first asked for. */
+static struct sim_comm *
+comm_at (struct sim *x, uint32_t c)
+{
+  struct sim_comm *comm = &x->comm[c];
+  const weft_plan *plan = x->base.plan;
+
+  if (comm->known)
+    return comm;
+  struct weft_group g =
+      weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
+  weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
+  comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+  comm->known = TRUE;
+  return comm;
+}
+
+static uint32_t
+comm_of (const struct sim *x, uint32_t actor, uint32_t op)
+{
+  uint8_t group = sim_program (x, actor)->op[op].group;
+  return x->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + group];
+}
+
 static void
 hold_sms (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
-  uint32_t sms = weft_cost_sms (&x->base.plan->job.stack, sim_program (x, actor)->op[op].kind);
+  const weft_program *p = sim_program (x, actor);
+  gboolean meets = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
+  uint32_t sms = weft_plan_sms (x->base.plan, p, op,
+                                meets ? &comm_at (x, comm_of (x, actor, op))->shape : NULL);
+
   sim_gpu_take_sms (x, actor, sign * (int32_t) sms);
 }
 
@@ -66,21 +94,12 @@ compare_alone (struct sim *x, double took, double alone)
 static const struct weft_traffic *
 traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
 {
-  struct sim_comm *comm = &x->comm[c];
-  const weft_plan *plan = x->base.plan;
-
-  if (!comm->known) {
-    struct weft_group g =
-        weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
-    weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
-    comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
-    comm->known = TRUE;
-  }
+  struct sim_comm *comm = comm_at (x, c);
   uint64_t key = (uint64_t) p->role << 32 | (uint64_t) p->op[op].shape << 8 | p->op[op].kind;
   struct weft_traffic *known = g_hash_table_lookup (comm->traffic, &key);
   if (!known) {
     struct weft_traffic made =
-        weft_plan_traffic (plan, &comm->shape, p->op[op].kind, weft_op_shape (p, op));
+        weft_plan_traffic (x->base.plan, &comm->shape, p->op[op].kind, weft_op_shape (p, op));
     known = g_memdup2 (&made, sizeof made);
     g_hash_table_insert (comm->traffic, g_memdup2 (&key, sizeof key), known);
   }
@@ -174,7 +193,7 @@ static void
 arrive (struct sim *x, uint32_t actor, uint32_t op)
 {
   const weft_program *p = sim_program (x, actor);
-  uint32_t c = x->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + p->op[op].group];
+  uint32_t c = comm_of (x, actor, op);
   struct sim_meeting *m = &x->meeting[c];
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
@@ -283,6 +302,17 @@ post_group (struct sim *x, uint32_t actor, uint32_t lane)
   return TRUE;
 }
 
+/* On topology cpu the thread that copies or computes beside its main lane is the rank itself.  Tokens
+ * and scalars are too small to count. */
+static void
+pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
+{
+  enum weft_op_kind kind = sim_program (x, actor)->op[op].kind;
+
+  if (!holds_while_waiting (x) && kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
+    sim_gpu_take_sms (x, actor, sign);
+}
+
 static void
 start_copy (struct sim *x, uint32_t actor, uint32_t op)
 {
@@ -291,12 +321,15 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
-  start_flow (x, actor, p->op[op].kind == WEFT_OP_COPY_IN ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
+  pause_thread (x, actor, op, 1);
+  start_flow (x, actor,
+              weft_op_enters_device (p->op[op].kind) ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
               weft_op_bytes (p, op), plan->job.stack.kernel_gap,
               sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
-/* A kernel on a lane of communication: the sum that follows a reduction. */
+/* A kernel on a lane of communication, like the sum that follows a reduction; or one of the host,
+ * which takes as long as its bytes need in a memory that all ranks of the node share. */
 static void
 start_kernel_beside (struct sim *x, uint32_t actor, uint32_t op)
 {
@@ -304,9 +337,13 @@ start_kernel_beside (struct sim *x, uint32_t actor, uint32_t op)
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
-  if (!holds_while_waiting (x))
-    sim_gpu_take_sms (x, actor, 1);
-  weft_bridge_after (x->base.plan->seconds[p->role][op], sim_tag (SIM_COPY, p->op[op].lane, actor));
+  pause_thread (x, actor, op, 1);
+  if (p->op[op].lane == WEFT_LANE_HOST && holds_while_waiting (x))
+    start_flow (x, actor, WEFT_PATTERN_HOST, weft_op_bytes (p, op), 0,
+                sim_tag (SIM_COPY, p->op[op].lane, actor));
+  else
+    weft_bridge_after (x->base.plan->seconds[p->role][op],
+                       sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
 static void
@@ -316,8 +353,7 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
   const weft_program *p = sim_program (x, actor);
   uint32_t op = p->lane_ops[lane][l->cursor];
 
-  if (weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE && !holds_while_waiting (x))
-    sim_gpu_take_sms (x, actor, -1);
+  pause_thread (x, actor, op, -1);
   x->t->end[actor][op] = weft_bridge_now ();
   compare_alone (x, x->t->end[actor][op] - x->t->begin[actor][op],
                  x->base.plan->seconds[p->role][op]);

@@ -126,7 +126,7 @@ made_copy (weft_builder *b, enum weft_op_kind kind, uint64_t bytes)
   struct weft_op row = made_row (b, kind, "copy");
   struct weft_shape shape = made_bytes (bytes);
 
-  row.lane = kind == WEFT_OP_COPY_IN ? WEFT_LANE_H2D : WEFT_LANE_D2H;
+  row.lane = weft_op_enters_device (kind) ? WEFT_LANE_H2D : WEFT_LANE_D2H;
   return weft_build_op (b, &row, &shape);
 }
 
@@ -141,11 +141,10 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
 
   plan->role[role] = p;
   plan->seconds[role] = seconds;
+  weft_cost_program (&cost, p, 0, seconds);
   for (uint32_t op = 0; op < p->n_op; op++)
-    seconds[op] =
-        weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE
-            ? weft_cost_kernel (&cost, p->op[op].kind, weft_op_shape (p, op), 0)
-            : weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
+    if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
+      seconds[op] = weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
   weft_memory_plan (p, seconds, &plan->memory[role]);
 }
 

@@ -562,6 +562,18 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
 }
 
+/* A head's own gradient, which all replicas add at once where they hold the whole of it. */
+static uint64_t
+tied_head_bytes (const weft_plan *plan, const weft_program *p)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf && weft_job_sharding (&plan->job) < WEFT_SHARD_GRADS; i++)
+    if (g_str_equal (p->name[p->buf[i].name], "head_gradients"))
+      bytes += p->buf[i].bytes;
+  return bytes;
+}
+
 /* A slice of all gradients, or all of them where replicas split nothing. */
 static uint64_t
 reduced_outside (const weft_plan *plan, const weft_program *p)
@@ -570,7 +582,7 @@ reduced_outside (const weft_plan *plan, const weft_program *p)
 
   if (plan->mesh.instances == 1 || plan->mesh.dp == plan->mesh.instances)
     return 0;
-  return flat_bytes (plan, p, WEFT_BUF_GRADIENTS) /
+  return (flat_bytes (plan, p, WEFT_BUF_GRADIENTS) - tied_head_bytes (plan, p)) /
          (whole ? 1 : weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA));
 }
 

@@ -58,6 +58,7 @@ check_against_simulation (const char *words, const weft_plan *plan)
     assert_int_equal (real->rank[row], sim->rank[row]);
     assert_int_equal (x->allocated[row],
                       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC]);
+    assert_int_equal (x->allocated_host[row], memory->planned[WEFT_POOL_HOST]);
     for (uint32_t op = 0; op < plan->role[role]->n_op; op++) {
       assert_true (isfinite (sim->begin[row][op]) && isfinite (sim->end[row][op]));
       assert_true (real->begin[row][op] <= real->end[row][op]);
@@ -74,7 +75,8 @@ check_against_one_rank (const char *words)
       " use_distributed_optimizer=false overlap_param_gather=false",
       " num_distributed_optimizer_instances=1 reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
-      "recompute_method=none recompute_num_layers=none",
+      "recompute_method=none recompute_num_layers=none "
+      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false",
       NULL);
   struct real_result many =
       weft_test_run (&(struct real_run){ .words = words, .steps = 2, .poison = TRUE });
