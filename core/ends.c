@@ -50,6 +50,20 @@ weft_ends_load (struct weft_step *s, uint32_t micro)
   s->at = at;
 }
 
+static void
+leave_embedding (struct weft_step *s)
+{
+  weft_step_through (s, s->end_param[WEFT_EMBED_WEIGHT]);
+  weft_step_through (s, s->end_param[WEFT_POSITION_WEIGHT]);
+}
+
+static void
+leave_head (struct weft_step *s)
+{
+  weft_step_through (s, s->end_param[WEFT_FINAL_NORM_WEIGHT]);
+  weft_step_through (s, head_param (s));
+}
+
 uint32_t
 weft_embed_forward (struct weft_step *s, uint32_t micro)
 {
@@ -59,6 +73,7 @@ weft_embed_forward (struct weft_step *s, uint32_t micro)
              WEFT_USES (WEFT_R (s->saved_end[micro].ids),
                         WEFT_R (end_weight (s, WEFT_EMBED_WEIGHT)),
                         WEFT_R (end_weight (s, WEFT_POSITION_WEIGHT)), WEFT_W (x)));
+  leave_embedding (s);
   return x;
 }
 
@@ -74,6 +89,7 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
              WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (dx), dtable, dposition));
   weft_grad_end (s, position, dposition);
   weft_grad_end (s, table, dtable);
+  leave_embedding (s);
 }
 
 void
@@ -95,6 +111,7 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
   weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->dtype, s->tokens, v),
              WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
                         WEFT_RW (s->count), WEFT_RW (s->loss)));
+  leave_head (s);
 }
 
 static void
@@ -147,5 +164,6 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
                         WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));
   weft_grad_end (s, w, dw);
   weft_grad_end (s, bias, db);
+  leave_head (s);
   return dx;
 }

@@ -210,6 +210,7 @@ plan_at_level (const struct page *g, int level)
 {
   struct weft_job job = *g->job;
 
+  job.strategy.distributed_config = WEFT_MEGATRON_FSDP;
   job.strategy.use_megatron_fsdp = TRUE;
   job.strategy.use_distributed_optimizer = FALSE;
   job.strategy.fsdp_double_buffer = FALSE;

@@ -8,9 +8,37 @@
  *               has to be gathered: the last one of a block is still whole when its backward begins.
  *   double buffers   at most two units are whole at one time. */
 #include "core/fsdp.h"
+#include "core/unit_modules.h"
 
 /* The floor of the default, elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
+
+/* The two halves of a layer begin with a norm each. */
+static uint32_t
+norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
+{
+  return s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + norm];
+}
+
+/* Units are numbered: two for the halves of each layer, the first where they are one, then those of
+ * the ends. */
+uint32_t
+weft_fsdp_unit (const struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+  gboolean embedding =
+      param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT];
+  enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
+  uint32_t number = 2 * s->model->num_layers + !embedding;
+
+  if (layer != WEFT_NO_LAYER) {
+    gboolean whole = s->unit_modules >> WEFT_UNIT_LAYER & 1;
+    gboolean first = param < norm_of (s, layer, WEFT_NORM2_WEIGHT);
+    part = whole ? WEFT_UNIT_LAYER : first ? WEFT_UNIT_ATTENTION : WEFT_UNIT_MLP;
+    number = 2 * layer + (part == WEFT_UNIT_MLP);
+  }
+  return s->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
+}
 
 /* Tensors of a bucket follow each other: layout.h. */
 static void
@@ -19,8 +47,7 @@ note_units (struct weft_step *s)
   for (uint32_t i = s->params->len; i-- > 0;) {
     struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
     state->first_param = i;
-    state->unit =
-        s->shard_weights && g_array_index (s->params, struct weft_param, i).layer != WEFT_NO_LAYER;
+    state->unit = s->wrapper->shard_weights && weft_fsdp_unit (s, i) != WEFT_NO_UNIT;
   }
 }
 
@@ -56,24 +83,22 @@ weft_fsdp_slice_size (const struct weft_step *s, uint32_t k)
 }
 
 uint32_t
-weft_fsdp_slice (struct weft_step *s, uint32_t flat, enum weft_dtype dtype, uint32_t k)
+weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k)
 {
-  uint64_t size = weft_dtype_bytes (dtype), n = weft_fsdp_size (s, k) / weft_fsdp_slice_size (s, k);
-
-  return weft_build_view (s->b, flat, s->layout.bucket[k].start / n * size,
-                          weft_fsdp_slice_size (s, k) * size, "slice");
+  return weft_params_flat_view (s, flat, k, weft_fsdp_slice_size (s, k), "slice");
 }
 
 void
 weft_fsdp_start (struct weft_step *s)
 {
+  weft_ddp_start (s);
   note_units (s);
   s->unit_size = unit_size (s);
-  if (s->shard_grads)
+  if (s->wrapper->shard_grads)
     weft_fsdp_start_grads (s);
-  for (uint32_t k = 0; k < s->layout.n_bucket && s->shard_weights; k++) {
+  for (uint32_t k = 0; k < s->layout.n_bucket && s->wrapper->shard_weights; k++) {
     s->bucket[k].weights = WEFT_NO_BUF;
-    s->bucket[k].weight_slice = weft_fsdp_slice (s, s->weights, s->dtype, k);
+    s->bucket[k].weight_slice = weft_fsdp_slice (s, weft_step_flat (s, k)->weights, k);
     s->bucket[k].weight_shard = weft_outer_owned (s, s->bucket[k].weight_slice);
   }
 }
@@ -166,12 +191,15 @@ weft_fsdp_before_use (struct weft_step *s, uint32_t param)
   g_array_append_val (s->wait_for, state->gathered);
 }
 
-void
-weft_fsdp_leave (struct weft_step *s, uint32_t layer)
+static uint32_t
+bucket_of (const struct weft_step *s, uint32_t param)
 {
-  uint32_t norm = s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + WEFT_NORM1_WEIGHT];
-  uint32_t k = s->layout.place[norm].bucket;
+  return s->layout.place[param].bucket;
+}
 
+static void
+leave_bucket (struct weft_step *s, uint32_t k)
+{
   if (!s->bucket[k].unit)
     return;
   if (s->at.phase == WEFT_PHASE_RECOMPUTE)
@@ -180,11 +208,34 @@ weft_fsdp_leave (struct weft_step *s, uint32_t layer)
     let_go (s, k);
 }
 
+/* Forward ends with the second half, backward with the first. */
+void
+weft_fsdp_leave (struct weft_step *s, uint32_t layer)
+{
+  gboolean forward = s->at.phase == WEFT_PHASE_FORWARD || s->at.phase == WEFT_PHASE_RECOMPUTE;
+  enum weft_layer_param last = forward ? WEFT_NORM2_WEIGHT : WEFT_NORM1_WEIGHT;
+
+  leave_bucket (s, bucket_of (s, norm_of (s, layer, last)));
+}
+
+/* Half a layer; the other half may be in the same unit. */
+void
+weft_fsdp_through (struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+
+  if (layer != WEFT_NO_LAYER && bucket_of (s, norm_of (s, layer, WEFT_NORM1_WEIGHT)) ==
+                                    bucket_of (s, norm_of (s, layer, WEFT_NORM2_WEIGHT)))
+    return;
+  leave_bucket (s, bucket_of (s, param));
+}
+
 void
 weft_fsdp_finish (struct weft_step *s)
 {
-  for (uint32_t k = 0; k < s->layout.n_bucket && s->shard_weights; k++)
+  for (uint32_t k = 0; k < s->layout.n_bucket && s->wrapper->shard_weights; k++)
     if (s->bucket[k].weights != WEFT_NO_BUF)
       weft_emit (s, WEFT_OP_RELEASE, "release_weights", WEFT_SHAPE (s->dtype, 0),
                  WEFT_USES (WEFT_R (s->bucket[k].weights)));
+  weft_ddp_join_across (s);
 }

@@ -28,7 +28,7 @@ uint64_t weft_fsdp_size (const struct weft_step *s, uint32_t k);
 uint64_t weft_fsdp_slice_size (const struct weft_step *s, uint32_t k);
 
 /* This rank's slice of a bucket in a flat buffer of slices. */
-uint32_t weft_fsdp_slice (struct weft_step *s, uint32_t flat, enum weft_dtype dtype, uint32_t k);
+uint32_t weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k);
 
 /* Views of all tensors of a bucket in the buffer that holds it whole, or none: WEFT_NO_BUF. */
 void weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view);

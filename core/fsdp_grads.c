@@ -22,7 +22,7 @@ weft_fsdp_start_grads (struct weft_step *s)
   uint32_t head = weft_fsdp_head (s);
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    start_slice (s, k, weft_fsdp_slice (s, s->grads, s->grad_dtype, k));
+    start_slice (s, k, weft_fsdp_slice (s, weft_step_flat (s, k)->grads, k));
   if (!weft_head_has_own_sum (s))
     return;
   uint32_t slice = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype,
@@ -104,7 +104,7 @@ reduce (struct weft_step *s, uint32_t k)
                                : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
                                                    state->sum.n, "reduced");
   state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k),
-                                        WEFT_SHAPE (s->grad_dtype, n),
+                                        weft_ddp_shape (s, n),
                                         WEFT_USES (WEFT_RW (state->grads), WEFT_W (leaf)));
   weft_sum_add (s, &state->sum, leaf);
   struct weft_reduction row = { k, state->reduced };
@@ -132,10 +132,11 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
 }
 
 void
-weft_fsdp_grad_end (struct weft_step *s, uint32_t param)
+weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   uint32_t k = s->layout.place[param].bucket;
 
+  (void) grad;
   if (++s->bucket[k].n_ready < s->bucket[k].n_param)
     return;
   reduce (s, k);
@@ -157,8 +158,21 @@ weft_fsdp_head_begin (struct weft_step *s)
 }
 
 void
-weft_fsdp_head_end (struct weft_step *s)
+weft_fsdp_head_end (struct weft_step *s, struct weft_use grad)
 {
+  (void) grad;
   if (weft_head_has_own_sum (s))
     reduce (s, weft_fsdp_head (s));
+}
+
+uint32_t
+weft_fsdp_reduced (struct weft_step *s, uint32_t param)
+{
+  return s->bucket[s->layout.place[param].bucket].grad_shard;
+}
+
+uint32_t
+weft_fsdp_reduced_head (struct weft_step *s)
+{
+  return s->bucket[weft_fsdp_head (s)].grad_shard;
 }

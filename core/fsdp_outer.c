@@ -33,7 +33,7 @@ row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t 
 {
   struct weft_op row = weft_ddp_row (s, kind, name, k);
 
-  row.group = WEFT_GROUP_OUTER;
+  weft_ddp_go_across (s, &row);
   return row;
 }
 
@@ -56,8 +56,10 @@ weft_outer_reduce (struct weft_step *s, uint32_t k)
   struct weft_bucket_state *state = &s->bucket[k];
   uint64_t n = weft_fsdp_slice_size (s, k);
 
+  if (s->mesh->instances == 1)
+    return;
   if (!is_cut_again (s)) {
-    weft_ddp_across (s, k, n);
+    weft_ddp_across (s, k, n, 0);
     return;
   }
   state->reduced = weft_ddp_collective (

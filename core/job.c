@@ -1,4 +1,5 @@
 #include "core/job.h"
+#include "core/unit_modules.h"
 #include "core/error.h"
 #include "core/suggest.h"
 #include <string.h>
@@ -492,6 +493,8 @@ weft_job_derive (struct weft_job *job)
 
   if (!job->train_set[WEFT_TRAIN_precision])
     train->precision = default_precision (job);
+  if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
+    job->strategy.use_megatron_fsdp = TRUE;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
@@ -511,6 +514,13 @@ weft_job_dp (const struct weft_job *job)
   int64_t pipeline = strategy->tensor_model_parallel_size * strategy->pipeline_model_parallel_size *
                      strategy->context_parallel_size;
   return MAX (job->cluster.n_gpus / pipeline, 1);
+}
+
+gboolean
+weft_job_is_torch (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_FSDP2 ||
+         job->strategy.distributed_config == WEFT_TORCH_DDP;
 }
 
 int
@@ -571,6 +581,17 @@ weft_job_recompute (const struct weft_job *job)
                                           k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE
                                               ? weft_job_modules (job, &unknown)
                                               : 0 };
+}
+
+uint32_t
+weft_job_units (const struct weft_job *job, char **unknown)
+{
+  const char *text = g_quark_to_string ((GQuark) job->strategy.megatron_fsdp_unit_modules);
+  uint32_t set = weft_unit_modules (text, &job->model, unknown);
+
+  if (set || weft_job_sharding (job) < WEFT_SHARD_PARAMS)
+    return set;
+  return 1u << WEFT_UNIT_LAYER;
 }
 
 int64_t

@@ -82,8 +82,16 @@ gboolean weft_job_check (const struct weft_job *job, GError **error);
 /* Fills what follows from other settings: when a job is built, and for each planner candidate. */
 void weft_job_derive (struct weft_job *job);
 
+/* Whether replicas are PyTorch's business (fsdp2, ddp), not Megatron-Core's. */
+gboolean weft_job_is_torch (const struct weft_job *job);
+
 /* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
+
+/* megatron_fsdp_unit_modules as 1 << enum weft_unit (unit_modules.h): layers where nothing is said
+ * and weights are split.  The first name that matches nothing is left in *unknown (NULL: not
+ * wanted); caller frees. */
+uint32_t weft_job_units (const struct weft_job *job, char **unknown);
 
 /* Groups of replicas that hold all of what is sharded, each its own copy:
  * num_distributed_optimizer_instances, or dp_replicate_size. */

@@ -115,13 +115,13 @@ slices_bytes (const struct weft_shape *s)
 
 #define adam_flops none_flops
 
-/* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
- * 16-bit parameter. */
+/* Gradient, both moments in fp32 and what is updated, of type out_dtype: all are read, all but the
+ * gradient written, and so is a 16-bit parameter that has a master. */
 static double
 adam_bytes (const struct weft_shape *s)
 {
-  double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
-  return s->dim[0] * (7 * 4.0 + parameter);
+  double parameter = s->dtype == s->out_dtype ? 0 : weft_dtype_bytes (s->dtype);
+  return s->dim[0] * (5 * 4.0 + 2 * weft_dtype_bytes (s->out_dtype) + parameter);
 }
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {

@@ -102,6 +102,15 @@ weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
   return measured (seconds);
 }
 
+static double
+launch_seconds (const weft_plan *plan, const struct weft_coll_shape *group, const weft_program *p,
+                uint32_t op)
+{
+  struct weft_shape shape = weft_program_launch_shape (p, op);
+
+  return weft_plan_traffic (plan, group, p->op[op].kind, &shape).seconds;
+}
+
 static gboolean
 is_registered (const weft_program *p, uint32_t op)
 {
@@ -139,16 +148,21 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
   struct weft_coll_shape shape;
   weft_coll_shape_init (&shape, &plan->fabric, &group);
-  double seconds = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op)).seconds;
+  double seconds = launch_seconds (plan, &shape, p, op);
+  if (p->op[op].flags & WEFT_OP_GROUPED)
+    seconds -= launch_seconds (plan, &shape, p, p->lane_ops[p->op[op].lane][p->pos[op] - 1]);
   weft_coll_shape_release (&shape);
   return seconds;
 }
 
-/* Communication repeats itself too: one price for each (kind, shape, group, peer). */
+/* Communication repeats itself too: one price for each (kind, shape, group, peer).  What joins a
+ * launch costs what it adds. */
 static double
 comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
+  if (row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE)
+    return weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
   uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 |
                  (uint8_t) row->peer;
   double *price = g_hash_table_lookup (known, &key);
@@ -277,6 +291,52 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
     if (used[kind])
       bytes += plan->job.stack.communicator_bytes;
   return bytes;
+}
+
+/* Weights as ranks keep them, in both types. */
+static uint64_t
+kept_weights (const weft_program *p)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    gboolean master = b->kind == WEFT_BUF_OPTIMIZER && g_str_equal (p->name[b->name], "master");
+    if (b->permanent && b->base == WEFT_NO_BUF && (b->kind == WEFT_BUF_WEIGHTS || master))
+      bytes += b->bytes;
+  }
+  return bytes;
+}
+
+/* Elements of the whole module, and of its largest bucket. */
+static uint64_t
+module_elements (const weft_program *p, uint64_t *largest)
+{
+  uint64_t all = 0;
+
+  *largest = 0;
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    uint64_t bucket = 0;
+    for (uint32_t j = 0; j < p->n_param; j++)
+      if (p->param[j].bucket == p->param[i].bucket)
+        bucket += p->param[j].rows * p->param[j].columns;
+    *largest = MAX (*largest, bucket);
+    all += p->param[i].rows * p->param[i].columns;
+  }
+  return all;
+}
+
+uint64_t
+weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
+{
+  const union weft_strategy *k = &plan->job.strategy;
+  const weft_program *p = plan->role[role];
+  uint64_t largest, all = module_elements (p, &largest);
+
+  if (!k->use_megatron_fsdp)
+    return 0;
+  return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
+                                weft_dtype_bytes (plan->job.train.precision);
 }
 
 uint64_t

@@ -390,6 +390,20 @@ weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t fir
   return last;
 }
 
+struct weft_shape
+weft_program_launch_shape (const weft_program *p, uint32_t op)
+{
+  const uint32_t *lane = p->lane_ops[p->op[op].lane];
+  struct weft_shape shape = *weft_op_shape (p, op);
+  uint32_t at = p->pos[op], size = weft_dtype_bytes (shape.dtype);
+  double bytes = weft_op_bytes (p, op);
+
+  while (p->op[lane[at]].flags & WEFT_OP_GROUPED)
+    bytes += weft_op_bytes (p, lane[--at]);
+  shape.dim[0] = ((uint64_t) bytes + size - 1) / size;
+  return shape;
+}
+
 double
 weft_op_flops (const weft_program *p, uint32_t op)
 {

@@ -31,12 +31,34 @@ saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
   return &s->saved[(size_t) micro * s->n_layers + l];
 }
 
+static void
+enter (struct weft_step *s, uint32_t l)
+{
+  if (s->wrapper->enter)
+    s->wrapper->enter (s, s->first_layer + l);
+}
+
+static void
+leave (struct weft_step *s, uint32_t l)
+{
+  if (s->wrapper->leave)
+    s->wrapper->leave (s, s->first_layer + l);
+}
+
+static uint32_t
+layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
+{
+  enter (s, l);
+  x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+  leave (s, l);
+  return x;
+}
+
 uint32_t
 weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
   for (uint32_t l = 0; l < s->n_layers; l++) {
-    x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
-    weft_fsdp_leave (s, s->first_layer + l);
+    x = layer_forward (s, micro, l, x);
   }
   return x;
 }
@@ -48,8 +70,7 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
   struct weft_op at = weft_step_again (s);
 
   for (uint32_t l = first; l < first + n; l++) {
-    x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
-    weft_fsdp_leave (s, s->first_layer + l);
+    x = layer_forward (s, micro, l, x);
   }
   s->at = at;
 }
@@ -59,12 +80,13 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
   for (uint32_t l = s->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
+    enter (s, l);
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);
     if (l > 0 || weft_step_is_first (s))
       weft_layer_delayed (s);
-    weft_fsdp_leave (s, s->first_layer + l);
+    leave (s, l);
   }
   return dy;
 }

@@ -123,8 +123,23 @@ print_startup (const weft_report *r, GString *out)
 }
 
 static void
+print_axis (const char *name, double busy_s, double exposed_s, double payload, GString *out)
+{
+  g_autofree char *busy = weft_units_human (busy_s, "s"),
+                  *exposed = weft_units_human (exposed_s, "s"),
+                  *bytes = weft_units_human (payload, "B");
+
+  g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, name, VALUE, busy, VALUE, exposed,
+                          VALUE, bytes);
+}
+
+/* Axes one by one, then together: what two do at the same time counts once. */
+static void
 print_axes (const weft_report *r, GString *out)
 {
+  double bytes = 0;
+  int n = 0;
+
   if (r->overlap.communication_s <= 0)
     return;
   g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is hidden\n", LABEL,
@@ -134,12 +149,13 @@ print_axes (const weft_report *r, GString *out)
     const struct weft_report_axis *axis = &r->axis[lane];
     if (axis->busy_s <= 0)
       continue;
-    g_autofree char *busy = weft_units_human (axis->busy_s, "s");
-    g_autofree char *exposed = weft_units_human (axis->exposed_s, "s");
-    g_autofree char *bytes = weft_units_human (axis->bytes, "B");
-    g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, weft_lane_words[lane], VALUE, busy,
-                            VALUE, exposed, VALUE, bytes);
+    print_axis (weft_lane_words[lane], axis->busy_s, axis->exposed_s, axis->bytes, out);
+    bytes += axis->bytes;
+    n++;
   }
+  if (n > 1)
+    print_axis ("together", r->overlap.communication_s, r->overlap.exposed_communication_s, bytes,
+                out);
 }
 
 /* ---------------------------------------------------------------------- memory */
@@ -242,6 +258,21 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
+/* Before the first step. */
+static void
+print_init (const weft_report *r, uint32_t role, GString *out)
+{
+  uint64_t bytes = weft_plan_init_bytes (r->plan, role);
+  g_autofree char *text = weft_units_human (bytes, "B");
+
+  if (bytes)
+    g_string_append_printf (out, "  stage %-*u%9s  while weights are made, %s\n", INDENT - 8, role,
+                            text,
+                            r->plan->job.strategy.init_fsdp_with_meta_device
+                                ? "unit by unit"
+                                : "from a whole module");
+}
+
 void
 weft_report_print_memory (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -257,6 +288,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
     print_parts (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_init (r, role, out);
 }
 
 /* -------------------------------------------------------------------- pipeline */

@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/unit_modules.h"
 #include <math.h>
 #include <string.h>
 
@@ -28,6 +29,26 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
+/* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
+static const char *
+unknown_unit (const struct weft_job *j)
+{
+  g_autofree char *name = NULL, *text = NULL;
+
+  weft_job_units (j, &name);
+  text = name ? weft_unit_modules_problem (name, &j->model) : NULL;
+  return g_intern_string (text);
+}
+
+static gboolean
+fuses_division (const struct weft_job *j)
+{
+  gboolean bf16 = T (precision) == WEFT_BF16 && !S (grad_reduce_in_fp32);
+
+  return S (use_megatron_fsdp) && !bf16 && !S (average_in_collective) &&
+         !S (calculate_per_token_loss) && T (reduction_order) != WEFT_ORDER_CANONICAL;
+}
+
 static gboolean
 hybrid (const struct weft_job *j)
 {
@@ -45,6 +66,65 @@ reduces_blocks (const struct weft_job *j)
   if (hybrid (j))
     return power_of_two (T (global_batch_size) / weft_job_instances (j));
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
+}
+
+/* Classes of data-parallel strategies that are strange to another one: a knob that only they have
+ * means nothing there. */
+static const struct {
+  const char *own, *strange;
+} strategy_classes[WEFT_N_DISTRIBUTED] = {
+  [WEFT_MEGATRON_DDP] = { "DistributedDataParallelConfig", "FSDP2Config DDPConfig" },
+  [WEFT_MEGATRON_FSDP] = { "MegatronFSDPConfig", "FSDP2Config DDPConfig" },
+  [WEFT_FSDP2] = { "FSDP2Config", "DistributedDataParallelConfig DistributedDataParallel "
+                                  "MegatronFSDPConfig DDPConfig" },
+  [WEFT_TORCH_DDP] = { "DDPConfig", "DistributedDataParallelConfig DistributedDataParallel "
+                                    "MegatronFSDPConfig FSDP2Config" },
+};
+
+static gboolean
+names (const char *classes, const char *one)
+{
+  g_auto (GStrv) word = g_strsplit (classes, " ", -1);
+  return g_strv_contains ((const char *const *) word, one);
+}
+
+static gboolean
+is_strange (const struct weft_field *knob, const char *strange)
+{
+  g_auto (GStrv) source = g_strsplit (knob->source, " ", -1);
+
+  for (unsigned i = 0; source[i]; i++)
+    if (!names (strange, source[i]))
+      return FALSE;
+  return TRUE;
+}
+
+/* The first knob away from its default that the chosen strategy does not have, or NULL. */
+static const struct weft_field *
+foreign_knob (const struct weft_job *j)
+{
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (knob->type != WEFT_TYPE_METHOD && !weft_field_is_default (knob, j->strategy.at[i]) &&
+        is_strange (knob, strategy_classes[S (distributed_config)].strange))
+      return knob;
+  }
+  return NULL;
+}
+
+/* The names of what the chosen strategy's own class has, for a message. */
+static const char *
+own_knobs (const struct weft_job *j)
+{
+  g_autoptr (GString) list = g_string_new (NULL);
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (knob->type != WEFT_TYPE_METHOD &&
+        names (knob->source, strategy_classes[S (distributed_config)].own))
+      g_string_append_printf (list, "%s%s", list->len ? ", " : "", knob->name);
+  }
+  return g_intern_string (list->str);
 }
 
 static int64_t

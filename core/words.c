@@ -16,6 +16,7 @@ WORDS (weft_intra_words, WEFT_INTRA_LIST);
 WORDS (weft_reduction_order_words, WEFT_REDUCTION_ORDER_LIST);
 WORDS (weft_optimizer_words, WEFT_OPTIMIZER_LIST);
 WORDS (weft_sharding_words, WEFT_SHARDING_LIST);
+WORDS (weft_distributed_words, WEFT_DISTRIBUTED_LIST);
 WORDS (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST);
 WORDS (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST);
 WORDS (weft_backend_words, WEFT_BACKEND_LIST);

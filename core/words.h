@@ -101,6 +101,14 @@ extern const char *const weft_optimizer_words[];
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
 
+#define WEFT_DISTRIBUTED_LIST(X)                                                                   \
+  X (WEFT_MEGATRON_DDP, "megatron_ddp", "Megatron-Core's bucketed wrapper")                        \
+  X (WEFT_MEGATRON_FSDP, "megatron_fsdp", "the same as use_megatron_fsdp")                         \
+  X (WEFT_FSDP2, "fsdp2", "PyTorch's fully_shard, as NeMo Automodel sets it up")                   \
+  X (WEFT_TORCH_DDP, "ddp", "PyTorch's DistributedDataParallel")
+enum weft_distributed { WEFT_DISTRIBUTED_LIST (WEFT_WORD_ID) WEFT_N_DISTRIBUTED };
+extern const char *const weft_distributed_words[];
+
 #define WEFT_P2P_BACKEND_LIST(X)                                                                   \
   X (WEFT_P2P_NCCL, "nccl", "sends take streaming multiprocessors")                                \
   X (WEFT_P2P_UCC, "ucc", "sends take none")

@@ -162,7 +162,9 @@ try_lane (struct cpu_rank *r, enum weft_lane lane)
   enum weft_op_class class = weft_op_info[r->p->op[op].kind].class;
   if (class == WEFT_CLASS_P2P)
     return (l->posted || group_may_start (r, lane)) && cpu_meet_transfers (r, lane);
-  if (!l->posted && !may_start (r, op))
+  /* Collectives of one launch start when all of them may, and follow each other. */
+  if (!l->posted &&
+      !(class == WEFT_CLASS_COLLECTIVE ? group_may_start (r, lane) : may_start (r, op)))
     return FALSE;
   if (class == WEFT_CLASS_COLLECTIVE && !cpu_skips (r, op))
     return cpu_meet_collective (r, lane, op);

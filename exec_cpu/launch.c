@@ -15,7 +15,9 @@ can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+  return row->reduce == WEFT_REDUCE_SUM ||
+         ((row->reduce == WEFT_REDUCE_AVG || row->reduce == WEFT_REDUCE_PREMUL) &&
+          dtype != WEFT_INT64);
 }
 
 gboolean

@@ -217,6 +217,21 @@ shard_before (const struct cpu_rank *r, uint32_t buf)
   return weft_group_index (&g, r->rank);
 }
 
+/* A sum of what each member has divided before: its own term, in place. */
+static void
+divide (uint8_t *data, const struct weft_shape *shape)
+{
+  float room[WEFT_STRETCH], divisor = shape->dim[1];
+
+  for (uint64_t at = 0; at < shape->dim[0]; at += WEFT_STRETCH) {
+    uint64_t n = MIN (WEFT_STRETCH, shape->dim[0] - at);
+    const float *floats = weft_floats (data, shape->dtype, at, n, room);
+    for (uint64_t i = 0; i < n; i++)
+      room[i] = floats[i] / divisor;
+    weft_store (data, shape->dtype, at, n, room);
+  }
+}
+
 static void
 arrive (struct cpu_rank *r, uint32_t op)
 {
@@ -234,6 +249,8 @@ arrive (struct cpu_rank *r, uint32_t op)
   if (r->p->op[op + 1].uses - row->uses == 1)
     post->data +=
         shard_before (r, cpu_use (r, op, 0)->buf) * shape->dim[0] * weft_dtype_bytes (shape->dtype);
+  if (row->reduce == WEFT_REDUCE_PREMUL)
+    divide (post->data, shape);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
   if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);

@@ -36,7 +36,7 @@ static const struct {
   { "cost_table", PASSES },
   { "mix", TABLES },       { "sanitize", TABLES },
   { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM },
-  { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
+  { "units", TABLES },     { "unit_modules", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
   { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },

@@ -38,6 +38,7 @@ struct tensor {
 struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
+  gboolean has_master;
   uint32_t n_stage;
   struct stage *stage;
   GArray *tensors; /* struct tensor */
@@ -185,6 +186,7 @@ weft_state_new (weft_exec *x)
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->dtype = state->stage[0].p->buf[state->stage[0].slice[0][0].weight].dtype;
+  state->has_master = state->stage[0].slice[0][0].master != WEFT_NO_BUF;
   return state;
 }
 
@@ -267,11 +269,11 @@ struct place {
   uint64_t at, n; /* elements of the buffer */
 };
 
-/* A model in fp32 has no master beside its weights. */
+/* A master that no rank keeps is its weight. */
 static gboolean
 is_weight (const weft_state *state, enum weft_state_kind kind)
 {
-  return kind == WEFT_STATE_WEIGHT || (kind == WEFT_STATE_MASTER && state->dtype == WEFT_FP32);
+  return kind == WEFT_STATE_WEIGHT || (kind == WEFT_STATE_MASTER && !state->has_master);
 }
 
 static struct place
