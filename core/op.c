@@ -44,6 +44,14 @@ PASS (5)
 #define pass4_flops none_flops
 #define pass5_flops none_flops
 
+#define cast_flops none_flops
+
+static double
+cast_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
 #define embed_flops none_flops
 #define embed_bytes pass2_bytes
 #define embed_bwd_flops none_flops
@@ -115,13 +123,13 @@ slices_bytes (const struct weft_shape *s)
 
 #define adam_flops none_flops
 
-/* Gradient, both moments in fp32 and what is updated, of type out_dtype: all are read, all but the
- * gradient written, and so is a 16-bit parameter that has a master. */
+/* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
+ * 16-bit parameter; which is read and written in the place of a master that is absent. */
 static double
 adam_bytes (const struct weft_shape *s)
 {
-  double parameter = s->dtype == s->out_dtype ? 0 : weft_dtype_bytes (s->dtype);
-  return s->dim[0] * (5 * 4.0 + 2 * weft_dtype_bytes (s->out_dtype) + parameter);
+  double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
+  return s->dim[0] * (s->dim[1] ? 5 * 4.0 + 2 * parameter : 7 * 4.0 + parameter);
 }
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {
