@@ -83,10 +83,21 @@ weft_embed_forward (struct weft_step *s, uint32_t micro)
   return x;
 }
 
+/* What comes before the backward of a unit gathers it (megatron_fsdp.py, _pre_backward), though this
+ * one reads no weights. */
+static void
+gather_unread (struct weft_step *s, uint32_t param)
+{
+  if (param != WEFT_NO_PARAM && s->bucket[s->layout.place[param].bucket].unit)
+    weft_params_weight (s, param);
+}
+
 void
 weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
+  gather_unread (s, table);
+  gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
 

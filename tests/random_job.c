@@ -206,6 +206,12 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
   random_outer (words, rand, replicas, level);
+  if (one_in (rand, 3))
+    add_word (words, "gradient_reduce_div_fusion", "false");
+  if (one_in (rand, 4))
+    add_word (words, "preserve_fp32_weights", "false");
+  if (level > 0)
+    flip (words, rand, 4, "init_fsdp_with_meta_device");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
     flip (words, rand, 2, "nccl_ub");
   if (one_in (rand, 2))

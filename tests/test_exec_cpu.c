@@ -114,6 +114,8 @@ static const char *const strategies[] = {
   "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
   "outer_dp_sharding_strategy=optim pipeline_model_parallel_size=2 "
   "suggested_communication_unit_size=1 check_for_nan_in_grad=true",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 init_fsdp_with_meta_device=true "
+  "megatron_fsdp_unit_modules=attention,mlp,embedding,head fsdp_double_buffer=true",
   "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=2 "
   "pipeline_model_parallel_size=2 pipeline_schedule=gpipe",
   "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
