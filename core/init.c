@@ -40,5 +40,6 @@ gboolean
 weft_init_broadcasts (const struct weft_job *job)
 {
   return weft_job_dp (job) * job->strategy.context_parallel_size > 1 &&
-         weft_job_sharding (job) < WEFT_SHARD_PARAMS;
+         weft_job_sharding (job) < WEFT_SHARD_PARAMS &&
+         job->strategy.distributed_config != WEFT_FSDP2;
 }

@@ -133,13 +133,13 @@ static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
   (void) param;
-  return s->dtype;
+  return s->weight_dtype;
 }
 
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
-  struct weft_flat wanted = { storage (s, param), s->grad_dtype, WEFT_NO_BUF, WEFT_NO_BUF };
+  struct weft_flat wanted = { storage (s, param), s->main_dtype, WEFT_NO_BUF, WEFT_NO_BUF };
 
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
@@ -289,6 +289,8 @@ weft_params_build (struct weft_step *s)
     param->weight = s->weight_view[i];
     param->grad = s->grad_view[i];
     param->start = s->layout.place[i].start;
+    param->piece = s->layout.place[i].piece;
+    param->stride = s->layout.place[i].stride;
     param->bucket = s->layout.place[i].bucket;
     weft_build_param (s->b, param);
   }

@@ -61,7 +61,7 @@ hybrid (const struct weft_job *j)
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
-  if (weft_job_sharding (j) < WEFT_SHARD_GRADS)
+  if (!weft_job_reduces_each (j))
     return power_of_two (T (global_batch_size) / weft_job_dp (j));
   if (hybrid (j))
     return power_of_two (T (global_batch_size) / weft_job_instances (j));
@@ -212,6 +212,13 @@ static gboolean
 is_built (int64_t precision)
 {
   return precision == WEFT_BF16 || precision == WEFT_FP32;
+}
+
+/* A type that FSDP2 may keep or send in. */
+static gboolean
+is_kept (const struct weft_job *j, int64_t precision)
+{
+  return precision == WEFT_FP32 || precision == T (precision);
 }
 
 static const char *

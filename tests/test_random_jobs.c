@@ -462,7 +462,8 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
 }
 
 struct tally {
-  uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2], received[2]; /* bytes; forward, backward */
+  uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2],
+      received[2]; /* bytes; forward, backward */
 };
 
 static struct tally
@@ -481,8 +482,8 @@ add_up (const struct sample *s, uint32_t role)
       sum.gathered_outside += bytes;
     else if (g_str_has_prefix (name, "outer ") || g_str_has_prefix (name, "instances "))
       sum.reduced_outside += bytes;
-    else if (g_str_has_prefix (name, "bucket ") ||
-        (is_collective (p, op) && g_str_equal (name, "tied head")))
+    else if (g_str_has_prefix (name, "bucket ") || g_str_equal (name, "reduce") ||
+             (is_collective (p, op) && g_str_equal (name, "tied head")))
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
       sum.gathered += bytes;
@@ -541,6 +542,22 @@ most_gathered_again (const weft_plan *plan, const weft_program *p, uint32_t firs
   return bytes;
 }
 
+/* Without a pipeline every unit in every microbatch, and all layers but the last again for backward;
+ * in the type of the precision, which is not that of the shards. */
+static gboolean
+fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
+{
+  uint32_t n = plan->job.model.num_layers;
+  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS) / 4 *
+                  weft_dtype_bytes (plan->job.train.precision),
+           micros = weft_job_microbatches (&plan->job);
+
+  if (plan->n_roles > 1)
+    return gathered == flat;
+  uint64_t least = micros * (flat + unit_bytes (plan, p, 0, n - 1));
+  return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p, 0, n);
+}
+
 /* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
@@ -553,6 +570,8 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
 
   if (plan->mesh.dp == plan->mesh.instances) /* nothing is cut */
     return gathered == 0;
+  if (plan->job.strategy.distributed_config == WEFT_FSDP2)
+    return fsdp2_gathers_are_right (plan, p, gathered);
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;
     return gathered >= least &&
@@ -580,10 +599,23 @@ reduced_outside (const weft_plan *plan, const weft_program *p)
 {
   gboolean whole = plan->mesh.hybrid && weft_job_sharding (&plan->job) == WEFT_NO_SHARD;
 
-  if (plan->mesh.instances == 1 || plan->mesh.dp == plan->mesh.instances)
+  if (plan->mesh.instances == 1 || plan->mesh.dp == plan->mesh.instances ||
+      plan->job.strategy.distributed_config == WEFT_FSDP2)
     return 0;
   return (flat_bytes (plan, p, WEFT_BUF_GRADIENTS) - tied_head_bytes (plan, p)) /
          (whole ? 1 : weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA));
+}
+
+/* FSDP2 keeps gradients in another type than they travel in, but for canonical order. */
+static uint64_t
+bytes_to_reduce (const weft_plan *plan, const weft_program *p)
+{
+  uint64_t bytes = flat_bytes (plan, p, WEFT_BUF_GRADIENTS);
+
+  if (plan->job.strategy.distributed_config != WEFT_FSDP2 ||
+      plan->job.train.reduction_order == WEFT_ORDER_CANONICAL)
+    return bytes;
+  return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
 static void
@@ -591,9 +623,7 @@ check_bytes (const struct sample *s, uint32_t role)
 {
   const weft_plan *plan = s->plan;
   const union weft_strategy *k = &plan->job.strategy;
-  uint64_t reductions = weft_job_sharding (&plan->job) >= WEFT_SHARD_GRADS
-                            ? weft_job_microbatches (&plan->job)
-                            : 1;
+  uint64_t reductions = weft_job_reduces_each (&plan->job) ? weft_job_microbatches (&plan->job) : 1;
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
@@ -604,16 +634,15 @@ check_bytes (const struct sample *s, uint32_t role)
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
-                sum.reduced ==
-                    (shared ? reductions * flat_bytes (plan, p, WEFT_BUF_GRADIENTS) : 0));
+                sum.reduced == (shared ? reductions * bytes_to_reduce (plan, p) : 0));
   assert_holds (s, "instances add what each has reduced, once",
                 sum.reduced_outside == reduced_outside (plan, p));
   assert_holds (s, "slices that were cut again are put together once",
-                sum.gathered_outside == (plan->mesh.outer_slices == 1
-                                             ? 0
-                                             : flat_bytes (plan, p, WEFT_BUF_WEIGHTS) /
-                                                   weft_mesh_group_size (&plan->mesh,
-                                                                         WEFT_GROUP_INTRA)));
+                sum.gathered_outside ==
+                    (plan->mesh.outer_slices == 1
+                         ? 0
+                         : flat_bytes (plan, p, WEFT_BUF_WEIGHTS) /
+                               weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA)));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));

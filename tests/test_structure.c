@@ -41,7 +41,7 @@ static const struct {
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
   { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },
-  { "fsdp", PASSES },      { "plan", PLAN },        { "parts", PLAN },
+  { "fsdp", PASSES },      { "fsdp2", PASSES },      { "plan", PLAN },        { "parts", PLAN },
   { "exec", EXECUTION },   { "timeline", EXECUTION }, { "report", RESULTS }, { "trace", RESULTS },
   { "sink", TABLES },      { "timeline_file", EXECUTION }, { "compare", RESULTS },
   { "explain", RESULTS },
