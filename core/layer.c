@@ -195,6 +195,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
   uint32_t p = linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w.h, w.q);
   saved->x1 = add (s, "residual1", x, outward (s, p, "proj"));
+  weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
   mlp_inner (s, &w, saved);
   uint32_t m = linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, w.h, w.f);
   uint32_t y = add (s, "residual2", saved->x1, outward (s, m, "fc2"));
@@ -359,6 +360,7 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   if (s->strategy->delay_wgrad_compute)
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   dres = mlp_backward (s, &w, saved, dres);
+  weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
   uint32_t d_o = linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w.h, w.q);
   uint32_t dqkv = product (s, w.qkv, "dqkv");
   weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),

@@ -151,12 +151,12 @@ slices_bytes (const struct weft_shape *s)
 #define adam_flops none_flops
 
 /* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
- * 16-bit parameter. */
+ * 16-bit parameter; which is read and written in the place of a master that is absent. */
 static double
 adam_bytes (const struct weft_shape *s)
 {
   double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
-  return s->dim[0] * (7 * 4.0 + parameter);
+  return s->dim[0] * (s->dim[1] ? 5 * 4.0 + 2 * parameter : 7 * 4.0 + parameter);
 }
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {

@@ -119,11 +119,12 @@ enum weft_op_class {
      "squares = sum of squares of a whole bucket")                                                 \
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
-  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
-     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
-     "AdamW; master is absent when param is fp32; where it is not, param may be written only, or absent") \
-  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
-  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                              \
+     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                             \
+     "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
+     "written only, or absent")                                                                             \
+  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw", "reduce, to all")     \
+  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements divisor", "x:rw y:w",           \
      "reduce, slice r of x to member r, in place")                                                 \
   X (WEFT_OP_ALL_GATHER, "all_gather", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice of each member, to all, in place")                                                     \
@@ -193,6 +194,7 @@ extern const char *const weft_phase_words[];
 #define WEFT_REDUCE_LIST(X)                                                                        \
   X (WEFT_REDUCE_SUM, "sum", "plain sum")                                                          \
   X (WEFT_REDUCE_AVG, "avg", "sum divided by the size of the group")                               \
+  X (WEFT_REDUCE_PREMUL, "premul_sum", "sum of what each has divided by the shape's divisor")      \
   X (WEFT_REDUCE_MIN, "min", "smallest")                                                           \
   X (WEFT_REDUCE_MAX, "max", "largest")
 enum weft_reduce { WEFT_REDUCE_LIST (WEFT_WORD_ID) };

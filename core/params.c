@@ -176,8 +176,7 @@ lay_out (struct weft_step *s)
 {
   uint32_t n = s->params->len, replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
-                                   .group =
-                                       weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)),
+                                   .group = weft_mesh_slots (s->mesh),
                                    .sharded = s->shard_optimizer,
                                    .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
@@ -186,10 +185,8 @@ lay_out (struct weft_step *s)
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
                                           .shared_embedding = param->tied,
-                                          .unit = s->wrapper->shard_weights &&
-                                                          param->layer != WEFT_NO_LAYER
-                                                      ? param->layer
-                                                      : WEFT_NO_UNIT,
+                                          .unit = s->wrapper->units ? weft_fsdp_unit (s, i)
+                                                                    : WEFT_NO_UNIT,
                                           .columns = param->columns,
                                           .buffer = find_flat (s, i) };
   }
@@ -230,14 +227,13 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
-  enum weft_group_kind sharing = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
-  uint64_t n = weft_layout_numel (&s->layout, buffer) /
-               (sliced ? weft_mesh_group_size (s->mesh, sharing) : 1);
+  enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
   uint32_t buf = weft_step_permanent (s, kind, dtype, n, name);
 
-  weft_build_buf_at (s->b, buf)->slice = sharing;
+  weft_build_buf_at (s->b, buf)->slice = group;
   return buf;
 }
 

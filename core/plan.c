@@ -223,6 +223,8 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
                       weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
   plan->mesh.instances = weft_job_instances (job);
   plan->mesh.hybrid = plan->mesh.instances > 1 && !job->strategy.use_distributed_optimizer;
+  if (plan->mesh.hybrid && job->strategy.outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
+    plan->mesh.outer_slices = plan->mesh.instances;
   plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
@@ -289,6 +291,52 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
     if (used[kind])
       bytes += plan->job.stack.communicator_bytes;
   return bytes;
+}
+
+/* Weights as ranks keep them, in both types. */
+static uint64_t
+kept_weights (const weft_program *p)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    gboolean master = b->kind == WEFT_BUF_OPTIMIZER && g_str_equal (p->name[b->name], "master");
+    if (b->permanent && b->base == WEFT_NO_BUF && (b->kind == WEFT_BUF_WEIGHTS || master))
+      bytes += b->bytes;
+  }
+  return bytes;
+}
+
+/* Elements of the whole module, and of its largest bucket. */
+static uint64_t
+module_elements (const weft_program *p, uint64_t *largest)
+{
+  uint64_t all = 0;
+
+  *largest = 0;
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    uint64_t bucket = 0;
+    for (uint32_t j = 0; j < p->n_param; j++)
+      if (p->param[j].bucket == p->param[i].bucket)
+        bucket += p->param[j].rows * p->param[j].columns;
+    *largest = MAX (*largest, bucket);
+    all += p->param[i].rows * p->param[i].columns;
+  }
+  return all;
+}
+
+uint64_t
+weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
+{
+  const union weft_strategy *k = &plan->job.strategy;
+  const weft_program *p = plan->role[role];
+  uint64_t largest, all = module_elements (p, &largest);
+
+  if (!k->use_megatron_fsdp)
+    return 0;
+  return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
+                                weft_dtype_bytes (plan->job.train.precision);
 }
 
 uint64_t

@@ -144,6 +144,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   json_builder_end_object (b);
   weft_json_int (b, "registered_bytes", row->registered_bytes);
   weft_json_int (b, "host_bytes", row->host_bytes);
+  weft_json_int (b, "init_bytes", weft_plan_init_bytes (r->plan, role));
   json_builder_end_object (b);
 }
 

@@ -258,6 +258,21 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
+/* Before the first step. */
+static void
+print_init (const weft_report *r, uint32_t role, GString *out)
+{
+  uint64_t bytes = weft_plan_init_bytes (r->plan, role);
+  g_autofree char *text = weft_units_human (bytes, "B");
+
+  if (bytes)
+    g_string_append_printf (out, "  stage %-*u%9s  while weights are made, %s\n", INDENT - 8, role,
+                            text,
+                            r->plan->job.strategy.init_fsdp_with_meta_device
+                                ? "unit by unit"
+                                : "from a whole module");
+}
+
 void
 weft_report_print_memory (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -273,6 +288,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
     print_parts (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_init (r, role, out);
 }
 
 /* -------------------------------------------------------------------- pipeline */

@@ -125,16 +125,16 @@ buffers_of (const weft_program *p, uint32_t op)
 }
 
 static void
-set_place (const weft_program *p, uint32_t bucket, uint32_t place, uint32_t n_places,
+set_place (const weft_program *p, const struct weft_mesh *mesh, uint32_t bucket, uint32_t place,
            struct weft_slice *slice)
 {
   const struct weft_buf *weight = &p->buf[slice->weight];
-  uint64_t whole = weight->bytes / weft_dtype_bytes (weight->dtype);
+  uint32_t shards = weft_mesh_group_size (mesh, weight->shard), slot = weft_mesh_slot (mesh, place);
+  uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / shards;
+  uint64_t first = bucket_start (p, bucket) + (weight->shard || weight->slice ? slot * n : 0);
 
-  if (weight->shard)
-    whole /= n_places;
-  slice->flat = bucket_start (p, bucket);
-  slice->first = slice->flat + (weight->shard || weight->slice ? place * whole : 0) + slice->part;
+  slice->flat = first - slot % shards * n;
+  slice->first = first + slice->part;
 }
 
 static gint
@@ -146,7 +146,7 @@ compare_slices (gconstpointer a, gconstpointer b)
 
 /* Updates come bucket by bucket, the first part of each first. */
 struct weft_slice *
-weft_slices (const weft_program *p, uint32_t place, uint32_t n_places, uint32_t *n)
+weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t place, uint32_t *n)
 {
   GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
 
@@ -155,7 +155,7 @@ weft_slices (const weft_program *p, uint32_t place, uint32_t n_places, uint32_t 
       continue;
     struct weft_slice slice = buffers_of (p, op);
     bucket += slice.part == 0;
-    set_place (p, bucket, place, n_places, &slice);
+    set_place (p, mesh, bucket, place, &slice);
     g_array_append_val (slices, slice);
   }
   g_array_sort (slices, compare_slices);

@@ -9,6 +9,7 @@
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
+ *              (fsdp.h)
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   fuse       enable_compile: which pointwise ops make one kernel
@@ -85,6 +86,9 @@ struct weft_sum {
 struct weft_bucket_state {
   uint32_t grads, grad_shard, weights, weight_shard; /* buffers; grads and weights of a unit that is
                                                         not whole at the moment: WEFT_NO_BUF */
+  uint32_t grad_slice, weight_slice; /* of units: what grad_shard and weight_shard are, or are a
+                                        part of */
+  gboolean put_together;         /* the slice of weights, in this step: fsdp_outer.c */
   uint32_t entered;              /* the last pass (cell of the grid, from 1) that asked for what
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
@@ -144,6 +148,7 @@ struct weft_wrapper {
   void (*enter) (struct weft_step *s, uint32_t layer);       /* a layer begins a pass */
   void (*before_use) (struct weft_step *s, uint32_t param);  /* a kernel is about to read it */
   void (*leave) (struct weft_step *s, uint32_t layer);       /* the pass is through with it */
+  void (*through) (struct weft_step *s, uint32_t param);     /* and with a part of it, or an end */
 
   /* The operand in which a kernel leaves the gradient of one microbatch, and what follows when it
    * has; the same for a tied head on the embedding's own stage. */
@@ -186,6 +191,7 @@ struct weft_step {
   struct weft_bucket_state *bucket;
   struct weft_group_state *group;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
+  uint32_t unit_modules;          /* 1 << enum weft_unit: modules that are units of Megatron-FSDP */
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   uint32_t *turned, *turned_scale; /* of each parameter in fp8: the copy that lies the other way round,
                                       WEFT_NO_BUF while there is none, and its scale */
@@ -237,6 +243,14 @@ static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
   return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
+}
+
+/* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
+static inline void
+weft_step_through (struct weft_step *s, uint32_t param)
+{
+  if (s->wrapper->through && param != WEFT_NO_PARAM)
+    s->wrapper->through (s, param);
 }
 
 /* The whole list of passes: the program of one role, offsets not yet planned. */
@@ -417,6 +431,13 @@ struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const 
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                               const struct weft_use *uses, uint32_t n_uses);
+/* Of a collective that sums gradients: n elements, and the divisor where it divides them itself. */
+struct weft_shape weft_ddp_shape (const struct weft_step *s, uint64_t n);
+/* The same collective among ranks of other instances. */
+void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
+/* The sum of grad_shard, n elements, over ranks of other instances; their lane is joined as a whole. */
+void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
+void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 
@@ -426,6 +447,9 @@ void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
 /* Whether group `other` is asked for when g is first used: little enough lies between the two. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+void weft_fsdp_through (struct weft_step *s, uint32_t param);
+/* The unit that a parameter lies in, or WEFT_NO_UNIT. */
+uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
 void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);

@@ -15,7 +15,8 @@ can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return dtype != WEFT_FP8 && (row->reduce != WEFT_REDUCE_AVG || dtype != WEFT_INT64);
+  return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
+                                                       row->reduce != WEFT_REDUCE_PREMUL));
 }
 
 gboolean
@@ -40,8 +41,9 @@ operand_of (const struct cpu_rank *r, const struct weft_use *use)
   if (use->buf == WEFT_NO_BUF)
     return (struct weft_operand){ 0 };
   const struct weft_buf *b = &r->p->buf[use->buf];
-  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / (b->shard ? r->slots : 1);
-  uint8_t *data = cpu_arena_at (r, use->buf) + (b->shard ? r->slot * n * size : 0);
+  struct weft_group sharing = weft_mesh_group (&r->m->base.plan->mesh, r->rank, b->shard);
+  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / weft_group_size (&sharing);
+  uint8_t *data = cpu_arena_at (r, use->buf) + weft_group_index (&sharing, r->rank) * n * size;
 
   return (struct weft_operand){
     .data = data, .n = n, .dtype = b->dtype, .accumulate = use->read && use->write

@@ -185,8 +185,19 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     add (words, "clip_grad", 0);
 }
 
+/* Hybrid sharding: instances of at least two replicas. */
 static void
-random_units (GString *words, GRand *rand)
+random_outer (GString *words, GRand *rand, uint32_t replicas, uint32_t level)
+{
+  if (replicas < 4 || !one_in (rand, 2))
+    return;
+  add (words, "num_distributed_optimizer_instances", divisor (rand, replicas, replicas / 2));
+  if (level == 3 && one_in (rand, 2))
+    add_word (words, "outer_dp_sharding_strategy", "optim");
+}
+
+static void
+random_units (GString *words, GRand *rand, uint32_t replicas)
 {
   uint32_t level = up_to (rand, 3);
 
@@ -194,8 +205,15 @@ random_units (GString *words, GRand *rand)
   add (words, "zero_dp_strategy", level);
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
+  random_outer (words, rand, replicas, level);
+  if (one_in (rand, 3))
+    add_word (words, "gradient_reduce_div_fusion", "false");
   if (level == 1 && flip (words, rand, 3, "fp8_param_gather"))
     flip (words, rand, 2, "keep_fp8_transpose_cache");
+  else if (one_in (rand, 4))
+    add_word (words, "preserve_fp32_weights", "false");
+  if (level > 0)
+    flip (words, rand, 4, "init_fsdp_with_meta_device");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
     flip (words, rand, 2, "nccl_ub");
   if (one_in (rand, 2))
@@ -258,7 +276,7 @@ random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
   if (random_torch (words, rand, replicas))
     return;
   if (one_in (rand, 3))
-    random_units (words, rand);
+    random_units (words, rand, replicas);
   else
     random_wrapper (words, rand, replicas);
   if (one_in (rand, 2))

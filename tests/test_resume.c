@@ -40,6 +40,9 @@ static const char *const strategies[] = {
   LAZY "gpus=4 pipeline_model_parallel_size=2",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 num_distributed_optimizer_instances=2",
+  "gpus=8 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3 "
+  "num_distributed_optimizer_instances=2 outer_dp_sharding_strategy=optim",
   "gpus=4 distributed_config=fsdp2",
   "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
 };

@@ -41,6 +41,7 @@ struct tensor {
 struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
+  gboolean has_master;
   uint32_t n_stage;
   struct stage *stage;
   GArray *tensors; /* struct tensor */
@@ -55,15 +56,13 @@ find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
   const struct weft_mesh *mesh = &x->plan->mesh;
   struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh), WEFT_GROUP_DP);
 
-  uint32_t share = weft_mesh_group_size (mesh, weft_mesh_sharing (mesh));
-
   stage->p = x->plan->role[role];
   stage->n_place = weft_group_size (&g);
   stage->row = g_new (uint32_t, stage->n_place);
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
     stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
-    stage->slice[place] = weft_slices (stage->p, place % share, share, &stage->n_slice);
+    stage->slice[place] = weft_slices (stage->p, mesh, place, &stage->n_slice);
   }
 }
 
@@ -168,6 +167,18 @@ find_runs (struct tensor *t, uint32_t turn)
   g_assert (reached == t->face.rows * t->face.columns);
 }
 
+/* Of weights that are not in fp8. */
+static gboolean
+has_master (const struct stage *stage)
+{
+  for (uint32_t k = 0; k < stage->n_slice; k++) {
+    const struct weft_slice *slice = &stage->slice[0][k];
+    if (slice->master != WEFT_NO_BUF && stage->p->buf[slice->weight].dtype != WEFT_FP8)
+      return TRUE;
+  }
+  return FALSE;
+}
+
 weft_state *
 weft_state_new (weft_exec *x)
 {
@@ -191,6 +202,7 @@ weft_state_new (weft_exec *x)
   }
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
+  state->has_master = has_master (&state->stage[0]);
   return state;
 }
 
@@ -279,12 +291,12 @@ is_fp8 (const struct copy *copy)
   return copy->param->scale != WEFT_NO_BUF;
 }
 
-/* A model in fp32 has no master beside its weights, but for those in fp8. */
+/* A master that no rank keeps is its weight; those of weights in fp8 are always kept. */
 static gboolean
 is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
   return kind == WEFT_STATE_WEIGHT ||
-         (kind == WEFT_STATE_MASTER && state->dtype == WEFT_FP32 && !is_fp8 (copy));
+         (kind == WEFT_STATE_MASTER && !state->has_master && !is_fp8 (copy));
 }
 
 static struct place
