@@ -108,7 +108,7 @@ enum weft_op_class {
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
      "grad:r factor:r? param:rw master:rw? m:rw v:rw",                                             \
-     "AdamW; master is absent when param is fp32")                                                 \
+     "AdamW; master is absent when param is fp32; where it is not, param may be written only")                                                 \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
   X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
      "reduce, slice r of x to member r, in place")                                                 \

@@ -9,6 +9,7 @@
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
+ *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -86,6 +87,7 @@ struct weft_bucket_state {
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
+  uint64_t n_host;               /* elements at the end of its slice whose state the host has */
   gboolean unit;                 /* Megatron-FSDP: a layer, let go after its passes */
   gboolean idle;                 /* whole, but let go when another one has to be gathered */
   uint32_t first_param;          /* of a unit or what lies outside units */
@@ -204,6 +206,9 @@ struct weft_step {
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
   uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
+  GArray *host_parts;             /* of optimizer state: host_optimizer.c */
+  uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
+  uint32_t host_wait;             /* a copy that the next update on the host waits for */
   uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 
@@ -414,6 +419,13 @@ void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 void weft_torch_ddp_finish (struct weft_step *s);
 
+/* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
+ * the host follows what the GPU updates of it; weights come back. */
+void weft_host_optimizer_split (struct weft_step *s);
+void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
+void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
+void weft_host_optimizer_finish (struct weft_step *s);
+
 /* finish.c */
 void weft_finish (struct weft_step *s);
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
@@ -421,3 +433,5 @@ uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum 
                           uint32_t buf, const char *name);
 /* How the sum of the replicas' gradients is taken. */
 enum weft_reduce weft_over_replicas (const struct weft_step *s);
+/* Elements of bucket k whose optimizer state is this rank's. */
+uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);

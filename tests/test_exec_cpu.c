@@ -115,6 +115,23 @@ static const char *const strategies[] = {
   "gpus=2 activation_checkpointing=true",
   "gpus=4 activation_checkpointing=true use_megatron_fsdp=true zero_dp_strategy=3 "
   "fsdp_double_buffer=true",
+  "gpus=1 optimizer_cpu_offload=true",
+  "gpus=2 micro_batch_size=2 optimizer_cpu_offload=true optimizer_offload_fraction=0.37 "
+  "overlap_cpu_optimizer_d2h_h2d=true",
+  "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+  "bucket_size=20000 optimizer_cpu_offload=true optimizer_offload_fraction=0.6",
+  "gpus=4 use_distributed_optimizer=true optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true pin_cpu_grads=false",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=1 optimizer_cpu_offload=true "
+  "optimizer_offload_fraction=0.25",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=2 optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.5 pin_cpu_params=false",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.7",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "num_distributed_optimizer_instances=2 average_in_collective=true optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.9",
+  "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true optimizer_cpu_offload=true",
 };
 
 #define FSDP2 "distributed_config=fsdp2 "
