@@ -1,7 +1,7 @@
 #include "train/sampler.h"
 #include "api/inside.h"
 
-struct weft_batches {
+struct weft_open_batches {
   const struct weft_job *job;
   weft_tokens *tokens;
   struct weft_sampler sampler;

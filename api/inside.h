@@ -10,7 +10,7 @@ struct weft_open_job {
   GPtrArray *notes;
 };
 
-struct weft_module {
+struct weft_open_module {
   const struct weft_open_job *job;
   const weft_plan *plan;
   weft_exec *x;

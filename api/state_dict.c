@@ -7,7 +7,7 @@
 /* Elements that are moved at once. */
 #define BLOCK 65536u
 
-struct weft_state_dict {
+struct weft_open_state_dict {
   weft_module *module;
   gboolean keep_vars;
   enum weft_state_kind kind; /* of what is read */

@@ -13,8 +13,7 @@ uint64_t
 weft_optimizer_slice (const struct weft_step *s, uint32_t k)
 {
   const struct weft_buf *view = weft_build_buf_at (s->b, s->bucket[k].grad_shard);
-  return view->bytes / weft_dtype_bytes (view->dtype) /
-         weft_mesh_group_size (s->mesh, view->shard);
+  return view->bytes / weft_dtype_bytes (view->dtype) / weft_mesh_group_size (s->mesh, view->shard);
 }
 
 /* What is left of it on the device. */

@@ -98,7 +98,7 @@ enum weft_op_class {
      "the inverse: slice r of x has piece r of each tensor")                                       \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
-  X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements one divisor", "x:r y:w",                      \
+  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                      \
      "convert to the type of y, divided by divisor where there is one")                            \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
      "squares += sum of squares of what this rank answers for")                                    \

@@ -4,12 +4,14 @@
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer
  *   recompute  what of a stage's layers is kept between the two, and what is run again
+ *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   fuse       enable_compile: which pointwise ops make one kernel
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -171,6 +173,7 @@ struct weft_step {
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
   enum weft_dtype weight_dtype, main_dtype; /* of the flat buffers: what the optimizer works on */
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
+  enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -195,6 +198,7 @@ struct weft_step {
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
@@ -271,6 +275,9 @@ uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op 
  * is put back. */
 struct weft_op weft_step_again (struct weft_step *s);
 
+/* The host takes one number out of a buffer, and enqueues nothing before it has it. */
+void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
+
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
@@ -338,6 +345,13 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
                               uint32_t dresidual);
 void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
+/* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
+ * pass of a microbatch. */
+#define WEFT_CAST_ALIGN 256u
+uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
+uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+void weft_cast_end_pass (struct weft_step *s);
+
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
@@ -400,6 +414,15 @@ void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
 uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_fsdp_reduced_head (struct weft_step *s);
 
+<<<<<<< HEAD
+=======
+/* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
+ * the host follows what the GPU updates of it; weights come back. */
+void weft_host_optimizer_split (struct weft_step *s);
+void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
+void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
+void weft_host_optimizer_finish (struct weft_step *s);
+>>>>>>> main
 /* fsdp2.c, fsdp2_grads.c */
 void weft_fsdp2_start (struct weft_step *s);
 void weft_fsdp2_enter_pass (struct weft_step *s);
@@ -418,6 +441,7 @@ uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 void weft_torch_ddp_finish (struct weft_step *s);
+<<<<<<< HEAD
 
 /* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
  * the host follows what the GPU updates of it; weights come back. */
@@ -425,6 +449,8 @@ void weft_host_optimizer_split (struct weft_step *s);
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);
+=======
+>>>>>>> main
 
 /* finish.c */
 void weft_finish (struct weft_step *s);
@@ -435,3 +461,6 @@ uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum 
 enum weft_reduce weft_over_replicas (const struct weft_step *s);
 /* Elements of bucket k whose optimizer state is this rank's. */
 uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
+
+/* fuse.c: marks pointwise ops that belong to the kernel before them. */
+void weft_fuse (weft_program *program);

@@ -257,6 +257,17 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->n_large = 0;
 }
 
+/* The metrics, or one number that the host waits for: of a bucket, or whether sequences are packed,
+ * which they never are here. */
+static void
+read_out (struct cpu_rank *r, uint32_t op)
+{
+  if (r->p->op[op + 1].uses - r->p->op[op].uses > 1)
+    copy_out (r, op);
+  else if (r->p->op[op].phase == WEFT_PHASE_REDUCE)
+    check_bucket (r, op);
+}
+
 /* Both sides of the host link are memory of this process. */
 static void
 copy_across (struct cpu_rank *r, uint32_t op)
@@ -279,7 +290,7 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     copy_in (r, op);
     return;
   case WEFT_OP_COPY_OUT:
-    (r->p->op[op].phase == WEFT_PHASE_REDUCE ? check_bucket : copy_out) (r, op);
+    read_out (r, op);
     return;
   case WEFT_OP_TO_HOST:
   case WEFT_OP_FROM_HOST:

@@ -104,7 +104,8 @@ static const char *const strategies[] = {
   "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
   "gpus=2 nccl_ub=true disable_symmetric_registration=true use_megatron_fsdp=true "
   "zero_dp_strategy=3 fsdp_double_buffer=true",
-  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000 enable_compile=true "
+  "backend=gloo",
   "gpus=4 delay_wgrad_compute=true pipeline_model_parallel_size=4 activation_checkpointing=true",
   "gpus=8 delay_wgrad_compute=true pipeline_model_parallel_size=2 pipeline_schedule=gpipe "
   "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
@@ -298,6 +299,23 @@ slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void *
     }
 }
 
+/* Products in bf16 round, so one rank without autocast has other bits; strategies among themselves do
+ * not differ. */
+static void
+enable_autocast_gives_the_bits_of_one_rank (void **state)
+{
+  static const char autocast[] = "precision=fp32 enable_autocast=true autocast_dtype=bf16";
+  struct real_result plain =
+      run_words (models[0], "precision=fp32", "gpus=1", (struct real_run){ 0 });
+  struct real_result cast = run_words (models[0], autocast, "gpus=1", (struct real_run){ 0 });
+
+  (void) state;
+  assert_false (weft_test_same_bits (&plain, &cast, STEPS));
+  assert_true (fabs (plain.loss[0] - cast.loss[0]) < 0.01 * plain.loss[0]);
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    check_strategies (models[m], autocast, m, 2 * SHARING);
+}
+
 /* In canonical order every microbatch leaves a gradient of its own, fused or not. */
 static void
 fused_accumulation_makes_no_difference_in_canonical_order (void **state)
@@ -388,6 +406,7 @@ main (void)
     cmocka_unit_test (fsdp2_gives_the_bits_of_one_rank),
     cmocka_unit_test (torch_ddp_gives_the_bits_of_one_rank),
     cmocka_unit_test (slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32),
+    cmocka_unit_test (enable_autocast_gives_the_bits_of_one_rank),
     cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),
     cmocka_unit_test (fifty_random_interleavings_give_the_same_bits),
     cmocka_unit_test (fast_order_is_close_and_the_same_every_time),

@@ -108,7 +108,7 @@ WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_
 
 /* Sequences of a token file in the order in which `weft train` reads them: text (bytes are tokens),
  * nanoGPT or llm.c .bin, Megatron .idx and .bin. */
-typedef struct weft_batches weft_batches;
+typedef struct weft_open_batches weft_batches;
 
 /* Without `shuffle` in their order in the file; with it, in one drawn from the seed for each epoch. */
 WEFT_API weft_batches *weft_batches_open (const weft_job *job, const char *path, uint64_t seed,
@@ -127,7 +127,7 @@ WEFT_API bool weft_batches_read_micro (weft_batches *batches, uint64_t position,
 
 /* ----------------------------------------------------------------------- module */
 
-typedef struct weft_module weft_module;
+typedef struct weft_open_module weft_module;
 
 typedef struct weft_module_options {
   uint32_t threads; /* that share the kernels of one rank; 0 is 1 */
@@ -216,7 +216,7 @@ WEFT_API uint64_t weft_module_steps (const weft_module *module);
  * list of references: it copies nothing, and what is read through it is the value of that moment.
  * keep_vars as upstream: without it only values can be read; with it an entry is the parameter itself,
  * whose gradient can be read and whose memory may be written. */
-typedef struct weft_state_dict weft_state_dict;
+typedef struct weft_open_state_dict weft_state_dict;
 
 typedef struct weft_tensor_face {
   const char *name;  /* prefix included: "layers.3.qkv.weight" */
