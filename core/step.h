@@ -414,15 +414,12 @@ void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
 uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_fsdp_reduced_head (struct weft_step *s);
 
-<<<<<<< HEAD
-=======
 /* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
  * the host follows what the GPU updates of it; weights come back. */
 void weft_host_optimizer_split (struct weft_step *s);
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);
->>>>>>> main
 /* fsdp2.c, fsdp2_grads.c */
 void weft_fsdp2_start (struct weft_step *s);
 void weft_fsdp2_enter_pass (struct weft_step *s);
@@ -441,16 +438,6 @@ uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 void weft_torch_ddp_finish (struct weft_step *s);
-<<<<<<< HEAD
-
-/* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
- * the host follows what the GPU updates of it; weights come back. */
-void weft_host_optimizer_split (struct weft_step *s);
-void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
-void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
-void weft_host_optimizer_finish (struct weft_step *s);
-=======
->>>>>>> main
 
 /* finish.c */
 void weft_finish (struct weft_step *s);
