@@ -105,7 +105,7 @@ add_state (struct weft_step *s, GArray *parts, enum weft_buf_kind kind, const ch
 static void
 add_states (struct weft_step *s, GArray *parts)
 {
-  gboolean master = s->dtype != WEFT_FP32;
+  gboolean master = s->weight_dtype != WEFT_FP32;
 
   add_state (s, parts, WEFT_BUF_GRADIENTS, "host_gradients", offsetof (struct part, grad));
   if (master)
@@ -117,15 +117,15 @@ add_states (struct weft_step *s, GArray *parts)
   for (uint32_t i = 0; i < parts->len; i++) {
     struct part *part = &g_array_index (parts, struct part, i);
     part->travels = part->grad;
-    if (s->grad_dtype != WEFT_FP32)
+    if (s->main_dtype != WEFT_FP32)
       part->travels =
-          weft_host_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, part->n, "host_gradients_16");
+          weft_host_buffer (s, WEFT_BUF_COMMUNICATION, s->main_dtype, part->n, "host_gradients_16");
     if (!master) {
       part->master = WEFT_NO_BUF;
       continue;
     }
     part->param =
-        weft_host_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, part->n, "host_weights_16");
+        weft_host_buffer (s, WEFT_BUF_COMMUNICATION, s->weight_dtype, part->n, "host_weights_16");
   }
 }
 
@@ -198,7 +198,7 @@ emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
 static void
 update (struct weft_step *s, const struct part *part, uint32_t after)
 {
-  struct weft_shape cast = WEFT_SHAPE (s->grad_dtype, part->n);
+  struct weft_shape cast = WEFT_SHAPE (s->main_dtype, part->n);
   gboolean converts = part->travels != part->grad, master = part->master != WEFT_NO_BUF;
 
   cast.out_dtype = WEFT_FP32;
@@ -208,7 +208,7 @@ update (struct weft_step *s, const struct part *part, uint32_t after)
     if (after != WEFT_NO_OP)
       weft_build_dep (s->b, after);
   }
-  emit_on_host (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->dtype, part->n),
+  emit_on_host (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->weight_dtype, part->n),
                 WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor),
                            { .buf = part->param, .read = !master, .write = 1 },
                            WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));

@@ -107,11 +107,11 @@ struct weft_job_recompute {
   enum weft_recompute granularity;
   enum weft_recompute_method method; /* of full recompute */
   int64_t layers;                    /* recompute_num_layers, likewise; WEFT_NONE: not given */
-  uint32_t modules;                  /* of selective recompute: 1 << enum weft_recomputed */
+  uint32_t modules;                  /* of selective recompute: 1 << enum weft_recompute_module */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recomputed; the first
+/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recompute_module; the first
  * that is none is left in `unknown` (caller frees), else NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 

@@ -204,7 +204,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
 }
 
 static gboolean
-runs_again (const struct weft_step *s, enum weft_recomputed module)
+runs_again (const struct weft_step *s, enum weft_recompute_module module)
 {
   return s->recompute.modules >> module & 1;
 }

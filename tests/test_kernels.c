@@ -126,7 +126,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "width", (uint64_t) m->kv_channels },
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
-    { "one", 1 },
+    { "one", 1 }, { "piece", 0 }, /* one tensor fills a slice: an output is written whole */
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
 
