@@ -107,88 +107,22 @@ weft_cli_run (int argc, char **argv)
 struct reader {
   const struct weft_cli_page *page;
   weft_cli_input *input;
-  int argc, at;
-  char **argv;
-  GPtrArray *settings; /* section, key, value and flag of each, until the file has been read */
+  struct weft_words words;
+  weft_settings *flags; /* until the file has been read */
 };
 
-/* A flag as it was typed, in parts: "--nodes", "nodes" in it, and "4" of the arguments or NULL. */
-struct typed {
-  char *whole;
-  const char *name, *value;
-};
-
-static struct typed
-split_flag (const char *word)
-{
-  const char *equals = strchr (word, '=');
-  char *whole = equals ? g_strndup (word, equals - word) : g_strdup (word);
-
-  return (struct typed){ whole, whole + strlen ("--"), equals ? equals + 1 : NULL };
-}
-
-/* After "=", or the next word. */
-static const char *
-value_of (struct reader *r, const struct typed *flag, const char *what, GError **error)
-{
-  if (flag->value)
-    return flag->value;
-  if (r->at + 1 < r->argc && !g_str_has_prefix (r->argv[r->at + 1], "--"))
-    return r->argv[++r->at];
-  weft_bad_input (error, "%s: wanted a value: %s %s", flag->whole, flag->whole, what);
-  return NULL;
-}
-
 static gboolean
-takes_none (const struct typed *flag, GError **error)
-{
-  if (!flag->value)
-    return TRUE;
-  return weft_bad_input (error, "%s: found \"%s\", wanted no value", flag->whole, flag->value);
-}
-
-static gboolean
-set_own (struct reader *r, const struct weft_cli_flag *own, const struct typed *flag,
+set_own (struct reader *r, const struct weft_cli_flag *own, const struct weft_flag *flag,
          GError **error)
 {
   if (own->value)
-    return (*own->text = value_of (r, flag, own->value, error)) != NULL;
+    return (*own->text = weft_flag_value (&r->words, flag, own->value, error)) != NULL;
   *own->on = TRUE;
-  return takes_none (flag, error);
-}
-
-/* "--no-NAME" of a boolean setting. */
-static gboolean
-clears (const struct typed *flag, const char **section, const char **key)
-{
-  gboolean boolean;
-  return (g_str_has_prefix (flag->name, "no-") || g_str_has_prefix (flag->name, "no_")) &&
-         weft_job_flag (flag->name + strlen ("no-"), section, key, &boolean) && boolean;
-}
-
-/* A setting of the job; FALSE with no error when there is none of this name. */
-static gboolean
-set_job (struct reader *r, const struct typed *flag, GError **error)
-{
-  const char *section, *key, *value;
-  gboolean boolean;
-
-  if (weft_job_flag (flag->name, &section, &key, &boolean))
-    value = boolean ? flag->value ? flag->value : "true" : value_of (r, flag, "VALUE", error);
-  else if (clears (flag, &section, &key))
-    value = takes_none (flag, error) ? "false" : NULL;
-  else
-    return FALSE;
-  if (!value)
-    return FALSE;
-  const char *parts[] = { section, key, value, flag->whole };
-  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
-    g_ptr_array_add (r->settings, g_strdup (parts[i]));
-  return TRUE;
+  return weft_flag_takes_none (flag, error);
 }
 
 static gboolean
-unknown_flag (const struct reader *r, const struct typed *flag, GError **error)
+unknown_flag (const struct reader *r, const struct weft_flag *flag, GError **error)
 {
   g_autoptr (GPtrArray) names = g_ptr_array_new ();
 
@@ -206,7 +140,7 @@ unknown_flag (const struct reader *r, const struct typed *flag, GError **error)
 }
 
 static gboolean
-read_flag (struct reader *r, const struct typed *flag, GError **error)
+read_flag (struct reader *r, const struct weft_flag *flag, GError **error)
 {
   const struct weft_cli_flag common[] = { { "json", NULL, NULL, &r->input->json, NULL },
                                           { "help", NULL, NULL, &r->input->help, NULL } };
@@ -218,7 +152,7 @@ read_flag (struct reader *r, const struct typed *flag, GError **error)
   for (unsigned i = 0; i < r->page->n_flags; i++)
     if (weft_same_name (r->page->flags[i].name, flag->name))
       return set_own (r, &r->page->flags[i], flag, error);
-  if (r->page->job && set_job (r, flag, &wrong))
+  if (r->page->job && weft_flag_set (&r->words, flag, r->flags, &wrong))
     return TRUE;
   if (!wrong)
     return unknown_flag (r, flag, error);
@@ -247,25 +181,16 @@ read_operand (struct reader *r, const char *word, GError **error)
 static gboolean
 read_word (struct reader *r, GError **error)
 {
-  const char *word = r->argv[r->at];
+  const char *word = r->words.word[r->words.at];
 
   if (strcmp (word, "-h") == 0)
     word = "--help";
   if (!g_str_has_prefix (word, "--"))
     return read_operand (r, word, error);
-  struct typed flag = split_flag (word);
+  struct weft_flag flag = weft_flag_split (word);
   gboolean ok = read_flag (r, &flag, error);
   g_free (flag.whole);
   return ok;
-}
-
-gboolean
-weft_cli_job_file (const char *path, weft_settings *settings, GError **error)
-{
-  if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))
-    return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags",
-                           path);
-  return weft_settings_add_file (settings, path, error);
 }
 
 /* The file first: flags override it. */
@@ -277,11 +202,9 @@ collect (struct reader *r, GError **error)
   r->input->settings = weft_settings_new ();
   if (r->page->topology)
     weft_settings_add (r->input->settings, "cluster", "topology", r->page->topology, "--topology");
-  if (r->input->operand && !weft_cli_job_file (r->input->operand, r->input->settings, error))
+  if (r->input->operand && !weft_flags_file (r->input->operand, r->input->settings, error))
     return FALSE;
-  char *const *part = (char *const *) r->settings->pdata;
-  for (unsigned i = 0; i < r->settings->len; i += 4)
-    weft_settings_add (r->input->settings, part[i], part[i + 1], part[i + 2], part[i + 3]);
+  weft_settings_take (r->input->settings, r->flags);
   return TRUE;
 }
 
@@ -289,13 +212,14 @@ gboolean
 weft_cli_read (const struct weft_cli_page *page, int argc, char **argv, weft_cli_input *input,
                GError **error)
 {
-  g_autoptr (GPtrArray) settings = g_ptr_array_new_with_free_func (g_free);
-  struct reader r = {
-    .page = page, .input = input, .argc = argc, .argv = argv, .settings = settings
-  };
+  g_autoptr (weft_settings) flags = weft_settings_new ();
+  struct reader r = { .page = page,
+                      .input = input,
+                      .words = { .n = argc, .word = (const char *const *) argv },
+                      .flags = flags };
 
   *input = (weft_cli_input){ 0 };
-  for (r.at = 1; r.at < argc; r.at++)
+  for (r.words.at = 1; r.words.at < argc; r.words.at++)
     if (!read_word (&r, error))
       return FALSE;
   return collect (&r, error);

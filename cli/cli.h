@@ -5,6 +5,7 @@
  * status (core/error.h). */
 #pragma once
 #include "core/exec.h"
+#include "core/flags.h"
 #include "core/job.h"
 #include <json-glib/json-glib.h>
 
@@ -85,9 +86,6 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 /* Before anything is allocated: the memory of a rank as the topology has it, and that of this
  * machine, which all ranks share. */
 gboolean weft_cli_real_memory (const weft_plan *plan, GError **error);
-
-/* The settings of a job file that was named as an operand. */
-gboolean weft_cli_job_file (const char *path, weft_settings *settings, GError **error);
 
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);

@@ -32,7 +32,7 @@ run_job (const char *path, const struct weft_exec_ops *executor, weft_plan **pla
   g_autoptr (weft_settings) settings = weft_settings_new ();
   struct weft_job job;
 
-  if (!weft_cli_job_file (path, settings, error) || !weft_job_build (settings, &job, error))
+  if (!weft_flags_file (path, settings, error) || !weft_job_build (settings, &job, error))
     return FALSE;
   weft_cli_warn (&job);
   g_autoptr (weft_plan) made = weft_plan_new (&job, error);

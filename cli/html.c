@@ -156,6 +156,7 @@ static const struct {
   [WEFT_PHASE_WEIGHT_GRAD] = { "#74bf8a", "weight gradient" },
   [WEFT_PHASE_RECOMPUTE] = { "#c8a2d8", "forward again" },
   [WEFT_PHASE_REDUCE] = { "#a0a8b4", "reduce" },
+  [WEFT_PHASE_FINALIZE] = { "#a0a8b4", "finalize" },
   [WEFT_PHASE_OPTIMIZER] = { "#d4757f", "update" },
 };
 #define TRANSFER_COLOUR "#7d6bb5"

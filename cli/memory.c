@@ -15,6 +15,7 @@ static gboolean
 shard_optimizer (struct weft_job *job)
 {
   if (job->strategy.use_distributed_optimizer || job->strategy.use_megatron_fsdp ||
+      weft_job_is_torch (job) ||
       weft_job_dp (job) * job->strategy.context_parallel_size < 2)
     return FALSE;
   job->strategy.use_distributed_optimizer = TRUE;
@@ -26,7 +27,8 @@ static gboolean
 shard_everything (struct weft_job *job)
 {
   if (weft_job_dp (job) * job->strategy.context_parallel_size < 2 ||
-      weft_job_sharding (job) == WEFT_SHARD_PARAMS || job->knob_set[WEFT_KNOB_zero_dp_strategy])
+      weft_job_is_torch (job) || weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
+      job->knob_set[WEFT_KNOB_zero_dp_strategy])
     return FALSE;
   job->strategy.use_distributed_optimizer = FALSE;
   job->strategy.use_megatron_fsdp = TRUE;

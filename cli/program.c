@@ -34,7 +34,7 @@ print_lane (const weft_program *p, enum weft_lane lane)
   g_autofree char *flops = weft_units_human (sum.flops, "FLOP");
 
   if (sum.ops)
-    printf ("#   %-5s %6u ops %10s%s%s\n", weft_lane_words[lane], sum.ops, bytes,
+    printf ("#   %-8s %6u ops %10s%s%s\n", weft_lane_words[lane], sum.ops, bytes,
             sum.flops > 0 ? "  " : "", sum.flops > 0 ? flops : "");
 }
 
@@ -146,7 +146,7 @@ print_svg (const weft_grid *grid, const char *path)
 
 struct request {
   const char *role, *rank, *svg;
-  gboolean dot, schedule, csv, json;
+  gboolean dot, schedule, csv, json, init;
 };
 
 static int
@@ -200,7 +200,8 @@ static int
 print_program (const struct request *request, const struct weft_job *job)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_plan) plan = weft_plan_new (job, &error);
+  g_autoptr (weft_plan) plan =
+      request->init ? weft_plan_new_startup (job, &error) : weft_plan_new (job, &error);
   uint32_t role;
 
   if (!plan || !find_role (request, plan, &role, &error))
@@ -223,12 +224,13 @@ check_request (const struct request *r, GError **error)
   if ((r->csv || r->svg) && !r->schedule)
     return weft_bad_input (error, "found --%s without --schedule, wanted both",
                            r->csv ? "csv" : "svg");
-  if (r->schedule && (r->dot || r->role || r->rank))
+  if (r->schedule && (r->dot || r->role || r->rank || r->init))
     return weft_bad_input (
         error, "found --schedule and --%s, wanted one of them; a schedule is of all ranks",
         r->dot    ? "dot"
         : r->role ? "role"
-                  : "rank");
+        : r->rank ? "rank"
+                  : "init");
   if (r->json + r->csv + r->dot + (r->svg != NULL) > 1)
     return weft_bad_input (error,
                            "found several of --json, --dot, --csv and --svg, wanted one at most");
@@ -242,6 +244,7 @@ weft_cli_program (int argc, char **argv)
   const struct weft_cli_flag flags[] = {
     { "role", "N", "the pipeline stage whose program is printed; 0 without it", NULL, &r.role },
     { "rank", "N", "the same, of the stage this rank belongs to", NULL, &r.rank },
+    { "init", NULL, "what happens once, before the first step: broadcast_params", &r.init, NULL },
     { "dot", NULL, "as a graph, for Graphviz", &r.dot, NULL },
     { "schedule", NULL, "the pipeline schedule of all ranks as a grid instead", &r.schedule, NULL },
     { "csv", NULL, "the schedule in PyTorch's pipeline grammar", &r.csv, NULL },

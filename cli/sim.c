@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/exec.h"
 #include "core/report.h"
+#include "core/step.h"
 #include "core/timeline_file.h"
 #include "core/trace.h"
 #include "exec_sim/exec_sim.h"
@@ -75,6 +76,23 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
+/* What happens once before the first step, on the same executor; nothing where nothing does. */
+static gboolean
+add_startup (weft_report *report, const struct weft_exec_ops *executor, const struct sim_ask *ask,
+             GError **error)
+{
+  const struct weft_job *job = &report->plan->job;
+
+  if (!weft_init_broadcasts (job))
+    return TRUE;
+  g_autoptr (weft_plan) plan = weft_plan_new_startup (job, error);
+  g_autoptr (weft_timeline) timeline =
+      plan ? weft_exec_run (executor, plan, &ask->options, error) : NULL;
+  if (timeline)
+    weft_report_add_startup (report, plan, timeline);
+  return timeline != NULL;
+}
+
 static int
 run (const weft_cli_input *input, const struct sim_ask *ask)
 {
@@ -92,6 +110,8 @@ run (const weft_cli_input *input, const struct sim_ask *ask)
   if (!timeline || !write_files (plan, timeline, ask, ranks, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
+  if (!add_startup (report, executor, ask, &error))
+    return weft_cli_fail (error);
   if (ask->html && !weft_cli_html (report, ask->html, &error))
     return weft_cli_fail (error);
   if (input->json)

@@ -39,7 +39,7 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
-  if (s->shard_grads) /* a bucket more: fsdp.c */
+  if (s->wrapper->shard_grads) /* a bucket more: fsdp.c */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
@@ -55,8 +55,8 @@ weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
   return sum->main;
 }
 
-static struct weft_use
-begin (struct weft_step *s, struct weft_sum *sum)
+struct weft_use
+weft_sum_begin (struct weft_step *s, struct weft_sum *sum)
 {
   if (s->canonical)
     return (struct weft_use) WEFT_W (weft_sum_leaf (s, sum));
@@ -138,8 +138,8 @@ weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
     emit_add (s, sum, sum->main, leaf, s->grad_dtype);
 }
 
-static void
-end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
+void
+weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
   if (s->canonical)
     add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
@@ -152,44 +152,24 @@ weft_grad_begin (struct weft_step *s, uint32_t param)
 {
   if (param == WEFT_NO_PARAM)
     return (struct weft_use) WEFT_RW (WEFT_NO_BUF);
-  return s->shard_grads ? weft_fsdp_grad_begin (s, param) : begin (s, &s->sum[param]);
+  return s->wrapper->grad_begin (s, param);
 }
 
 void
 weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
-  if (param == WEFT_NO_PARAM)
-    return;
-  if (s->shard_grads) {
-    weft_fsdp_grad_end (s, param);
-    return;
-  }
-  end (s, &s->sum[param], grad);
-  if (s->last_micro)
-    weft_ddp_grad_ready (s, param);
-}
-
-/* The embedding's backward comes after the head's and completes what they share. */
-static struct weft_sum *
-head_sum (struct weft_step *s)
-{
-  return weft_head_has_own_sum (s) ? weft_head_sum (s) : &s->sum[s->end_param[WEFT_EMBED_WEIGHT]];
+  if (param != WEFT_NO_PARAM)
+    s->wrapper->grad_end (s, param, grad);
 }
 
 struct weft_use
 weft_head_grad_begin (struct weft_step *s)
 {
-  if (s->shard_grads)
-    return weft_fsdp_head_begin (s);
-  return begin (s, head_sum (s));
+  return s->wrapper->head_begin (s);
 }
 
 void
 weft_head_grad_end (struct weft_step *s, struct weft_use grad)
 {
-  if (s->shard_grads) {
-    weft_fsdp_head_end (s);
-    return;
-  }
-  end (s, head_sum (s), grad);
+  s->wrapper->head_end (s, grad);
 }

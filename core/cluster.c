@@ -26,6 +26,7 @@ static const unsigned optional[] = {
   WEFT_CLUSTER_fabric_leaf_oversubscription,
   WEFT_CLUSTER_fabric_spine_oversubscription,
   WEFT_CLUSTER_fabric_max_nodes,
+  WEFT_CLUSTER_fabric_sharp,
 };
 
 const struct weft_sheet weft_cluster_sheet = {

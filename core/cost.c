@@ -178,3 +178,36 @@ weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
     return 0;
   }
 }
+
+enum weft_domain
+weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t n_local)
+{
+  if (n_nodes > 1 && n_local == 1)
+    return WEFT_DOMAIN_NETWORK;
+  if (cluster->f.node_intra != WEFT_NVLINK)
+    return WEFT_DOMAIN_OTHER;
+  return n_nodes > 1 ? WEFT_DOMAIN_BOTH : WEFT_DOMAIN_NVLINK;
+}
+
+uint32_t
+weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
+                          enum weft_domain domain, gboolean symmetric)
+{
+  static const struct {
+    enum weft_domain domain;
+    int64_t sharp;
+    uint32_t gather, scatter;
+  } table[] = {
+#define SMS_ROW(domain, sharp, gather, scatter) { domain, sharp, gather, scatter },
+#include "core/sms.def"
+  };
+  uint32_t plain = weft_cost_sms (cost->stack, kind);
+
+  if ((kind != WEFT_OP_ALL_GATHER && kind != WEFT_OP_REDUCE_SCATTER) ||
+      (domain == WEFT_DOMAIN_NVLINK && !symmetric))
+    return plain;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++)
+    if (table[i].domain == domain && table[i].sharp == cost->cluster->f.fabric_sharp)
+      return MIN (plain, kind == WEFT_OP_ALL_GATHER ? table[i].gather : table[i].scatter);
+  return plain;
+}

@@ -51,5 +51,22 @@ struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_
 void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
                         uint32_t sms_taken, double *seconds);
 
+/* What lies between the ranks of a group. */
+enum weft_domain {
+  WEFT_DOMAIN_NVLINK,  /* the NVLink switch of one node */
+  WEFT_DOMAIN_BOTH,    /* several nodes, and NVLink in each */
+  WEFT_DOMAIN_NETWORK, /* several nodes, one rank of each */
+  WEFT_DOMAIN_OTHER,   /* PCIe or memory, perhaps beside a network */
+};
+enum weft_domain weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes,
+                                   uint32_t n_local);
+
 /* SMs an op's communication kernel holds while it runs. */
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);
+
+/* The same when the buffers are registered with NCCL (nccl_ub): what sms.def says of the domain, and
+ * never more than without.  Registered locally, not as a symmetric window, they spare the network and
+ * NVLink SHARP their copies, but the kernels that need few SMs inside an NVLink domain are those for
+ * windows: there the collective takes as many as ever. */
+uint32_t weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
+                                   enum weft_domain domain, gboolean symmetric);

@@ -1,9 +1,11 @@
 /* Data parallelism: gradient buckets and, with the distributed optimizer, parameter gathers.
  *
- * A bucket is launched by its last gradient in the last microbatch (overlap_grad_reduce) or after
+ * Buckets of a group (layout.h) are one launch; mostly that is one bucket.
+ *
+ * A group is launched by its last gradient in the last microbatch (overlap_grad_reduce) or after
  * the last backward.  An asynchronous collective waits for everything enqueued on the compute
  * stream so far and for the collective before it (c10d ProcessGroupNCCL); parameters are gathered
- * lazily, the next bucket when the one before it is first used (Megatron-Core
+ * lazily, the next group when the one before it is first used (Megatron-Core
  * param_and_grad_buffer.py).
  *
  * reduce_scatter_with_fp32_accumulation: ranks send each other slices in the buffer's type; the
@@ -26,13 +28,6 @@ slices (const struct weft_step *s)
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)) : 1;
 }
 
-static uint32_t
-bucket_view (struct weft_step *s, uint32_t flat, enum weft_dtype dtype, uint64_t start, uint64_t n)
-{
-  uint64_t size = weft_dtype_bytes (dtype);
-  return weft_build_view (s->b, flat, start * size, n * size, "bucket");
-}
-
 /* The slice this rank answers for: the whole bucket, marked as a shard. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t view)
@@ -45,21 +40,37 @@ shard_of (struct weft_step *s, uint32_t view)
 }
 
 static void
-make_views (struct weft_step *s, struct weft_bucket_state *state, const struct weft_bucket *bucket)
+make_views (struct weft_step *s, uint32_t k)
 {
+  struct weft_bucket_state *state = &s->bucket[k];
+  const struct weft_flat *flat = weft_step_flat (s, k);
   gboolean sharded = slices (s) > 1;
-  uint64_t n = bucket->end - bucket->start;
+  uint64_t n = weft_ddp_bucket_size (s, k);
 
-  if (!s->shard_grads) {
-    state->grads = bucket_view (s, s->grads, s->grad_dtype, bucket->start, n);
+  if (!s->wrapper->shard_grads) {
+    state->grads = weft_params_flat_view (s, flat->grads, k, n, "bucket");
     state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
   }
-  if (!s->shard_weights) {
-    state->weights = bucket_view (s, s->weights, s->dtype, bucket->start, n);
+  if (!s->wrapper->shard_weights) {
+    state->weights = weft_params_flat_view (s, flat->weights, k, n, "bucket");
     state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   }
   state->reduced = state->gathered = WEFT_NO_OP;
   state->exchanged = WEFT_NO_BUF;
+}
+
+static uint32_t
+group_of (const struct weft_step *s, uint32_t param)
+{
+  return s->layout.bucket[s->layout.place[param].bucket].group;
+}
+
+/* The buckets of a group. */
+static const uint32_t *
+members (const struct weft_step *s, uint32_t g, uint32_t *n)
+{
+  *n = s->layout.group[g].n;
+  return &s->layout.bucket_of[s->layout.group[g].first];
 }
 
 void
@@ -67,18 +78,30 @@ weft_ddp_start (struct weft_step *s)
 {
   s->bucket = g_new0 (struct weft_bucket_state, s->layout.n_bucket + 1);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    make_views (s, &s->bucket[k], &s->layout.bucket[k]);
-  for (uint32_t i = 0; i < s->params->len; i++)
+    make_views (s, k);
+  s->group = g_new0 (struct weft_group_state, s->layout.n_group + 1);
+  for (uint32_t i = 0; i < s->params->len; i++) {
     s->bucket[s->layout.place[i].bucket].n_param++;
-  if (s->units)
-    weft_fsdp_start (s);
-  s->n_gather = s->strategy->overlap_param_gather && slices (s) > 1 ? s->layout.n_bucket : 0;
+    s->group[group_of (s, i)].n_param++;
+  }
+  s->n_gather = s->strategy->overlap_param_gather && slices (s) > 1 ? s->layout.n_group : 0;
 }
 
 uint64_t
 weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
 {
   return s->layout.bucket[k].end - s->layout.bucket[k].start;
+}
+
+uint64_t
+weft_ddp_group_size (const struct weft_step *s, uint32_t g)
+{
+  uint64_t sum = 0;
+  uint32_t n;
+
+  for (const uint32_t *k = members (s, g, &n), *end = k + n; k < end; k++)
+    sum += weft_ddp_bucket_size (s, *k);
+  return sum;
 }
 
 struct weft_op
@@ -94,10 +117,23 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
   };
 }
 
+/* nccl_ub: what the collective reads and writes comes from the pool that is registered with NCCL. */
+static void
+registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
+{
+  for (uint32_t u = 0; u < n_uses; u++) {
+    const struct weft_buf *buf = weft_build_buf_at (s->b, uses[u].buf);
+    uint32_t owner = buf->base == WEFT_NO_BUF ? uses[u].buf : buf->base;
+    weft_build_buf_at (s->b, owner)->pool = WEFT_POOL_SYMMETRIC;
+  }
+}
+
 uint32_t
 weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                      const struct weft_use *uses, uint32_t n_uses)
 {
+  if (s->strategy->nccl_ub)
+    registered (s, uses, n_uses);
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, WEFT_LANE_DP, row, shape, uses, n_uses);
 
@@ -141,15 +177,31 @@ weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
                WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
 }
 
+/* One collective of bucket k; `flags` say whether it joins the one before it. */
+static struct weft_op
+row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
+{
+  struct weft_op row = weft_ddp_row (s, kind, name, k);
+
+  row.flags = flags;
+  return row;
+}
+
+static struct weft_shape
+shape_of (const struct weft_step *s, uint32_t k)
+{
+  return WEFT_SHAPE (s->grad_dtype, weft_ddp_bucket_size (s, k));
+}
+
 static void
-exchange_slices (struct weft_step *s, uint32_t k, struct weft_shape shape)
+exchange_slices (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
 
-  state->exchanged =
-      weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, shape.dim[0], "exchanged");
+  state->exchanged = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
+                                       weft_ddp_bucket_size (s, k), "exchanged");
   state->reduced =
-      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_TO_ALL, "bucket", k), shape,
+      weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_TO_ALL, "bucket", k, flags), shape_of (s, k),
                            WEFT_USES (WEFT_R (state->grads), WEFT_W (state->exchanged)));
 }
 
@@ -165,73 +217,152 @@ sum_slices (struct weft_step *s, uint32_t k)
 }
 
 static void
-scatter (struct weft_step *s, uint32_t k, struct weft_shape shape)
+scatter (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
 
-  state->reduced =
-      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k), shape,
-                           WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
-  if (s->mesh->instances == 1)
-    return;
-  struct weft_op across = weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "instances", k);
+  state->reduced = weft_ddp_collective (
+      s, row_of (s, WEFT_OP_REDUCE_SCATTER, "bucket", k, flags), shape_of (s, k),
+      WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
+}
+
+static void
+add_instances (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op across = row_of (s, WEFT_OP_ALL_REDUCE, "instances", k, flags);
+  struct weft_shape shape = shape_of (s, k);
+
   across.group = WEFT_GROUP_INTER;
   shape.dim[0] /= slices (s);
   state->reduced = weft_ddp_collective (s, across, shape, WEFT_USES (WEFT_RW (state->grad_shard)));
 }
 
 static void
-launch_collective (struct weft_step *s, uint32_t k, struct weft_shape shape)
+add_replicas (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
 
-  weft_ddp_scale (s, state->grads, shape.dim[0]);
-  if (slices (s) > 1 && s->strategy->reduce_scatter_with_fp32_accumulation)
-    exchange_slices (s, k, shape);
-  else if (slices (s) > 1)
-    scatter (s, k, shape);
-  else
-    state->reduced = weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", k),
-                                          shape, WEFT_USES (WEFT_RW (state->grads)));
+  state->reduced = weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_REDUCE, "bucket", k, flags),
+                                        shape_of (s, k), WEFT_USES (WEFT_RW (state->grads)));
+}
+
+/* The same for all buckets of a group, as one launch. */
+static void
+launch (struct weft_step *s, uint32_t g,
+        void (*collective) (struct weft_step *s, uint32_t k, uint8_t flags))
+{
+  uint32_t n;
+  const uint32_t *bucket = members (s, g, &n);
+
+  for (uint32_t i = 0; i < n; i++)
+    collective (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
 }
 
 static void
-launch_reduce (struct weft_step *s, uint32_t k)
+launch_collectives (struct weft_step *s, uint32_t g)
 {
-  struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, weft_ddp_bucket_size (s, k));
+  if (slices (s) == 1)
+    launch (s, g, add_replicas);
+  else if (s->strategy->reduce_scatter_with_fp32_accumulation)
+    launch (s, g, exchange_slices);
+  else
+    launch (s, g, scatter);
+  if (slices (s) > 1 && s->mesh->instances > 1)
+    launch (s, g, add_instances);
+}
+
+static void
+launch_reduce (struct weft_step *s, uint32_t g)
+{
   struct weft_op at = s->at;
+  uint32_t n;
+  const uint32_t *bucket = members (s, g, &n);
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
-  weft_ddp_check (s, s->bucket[k].grads, shape.dim[0], k);
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
+    weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
+    if (!alone (s))
+      weft_ddp_scale (s, s->bucket[bucket[i]].grads, size);
+  }
   if (!alone (s))
-    launch_collective (s, k, shape);
-  s->bucket[k].launched = TRUE;
+    launch_collectives (s, g);
+  s->group[g].launched = TRUE;
   s->at = at;
 }
 
-void
-weft_ddp_grad_ready (struct weft_step *s, uint32_t param)
+struct weft_use
+weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
 {
-  uint32_t k = s->layout.place[param].bucket;
+  return weft_sum_begin (s, &s->sum[param]);
+}
 
-  if (++s->bucket[k].n_ready == s->bucket[k].n_param && s->strategy->overlap_grad_reduce)
-    launch_reduce (s, k);
+void
+weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  uint32_t g = group_of (s, param);
+
+  weft_sum_end (s, &s->sum[param], grad);
+  if (!s->last_micro)
+    return;
+  if (++s->group[g].n_ready == s->group[g].n_param && s->strategy->overlap_grad_reduce)
+    launch_reduce (s, g);
+}
+
+static void
+finish_group (struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+  const uint32_t *bucket = members (s, g, &n);
+
+  g_assert (s->group[g].n_ready == s->group[g].n_param);
+  if (!s->group[g].launched)
+    launch_reduce (s, g);
+  for (uint32_t i = 0; i < n; i++)
+    sum_slices (s, bucket[i]);
+}
+
+/* The embedding's backward comes after the head's and completes what they share. */
+static struct weft_sum *
+head_sum (struct weft_step *s)
+{
+  return weft_head_has_own_sum (s) ? weft_head_sum (s) : &s->sum[s->end_param[WEFT_EMBED_WEIGHT]];
+}
+
+struct weft_use
+weft_ddp_head_begin (struct weft_step *s)
+{
+  return weft_sum_begin (s, head_sum (s));
+}
+
+void
+weft_ddp_head_end (struct weft_step *s, struct weft_use grad)
+{
+  weft_sum_end (s, head_sum (s), grad);
+}
+
+uint32_t
+weft_ddp_reduced (struct weft_step *s, uint32_t param)
+{
+  return s->grad_view[param];
+}
+
+uint32_t
+weft_ddp_reduced_head (struct weft_step *s)
+{
+  uint32_t head = weft_head_sum (s)->main;
+
+  weft_reduce_all (s, WEFT_GROUP_DP, weft_over_replicas (s), head, "tied head");
+  return head;
 }
 
 void
 weft_ddp_finish (struct weft_step *s)
 {
-  if (s->shard_grads) { /* every microbatch has been reduced */
-    weft_fsdp_finish (s);
-    return;
-  }
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    g_assert (s->bucket[k].n_ready == s->bucket[k].n_param);
-    if (!s->bucket[k].launched)
-      launch_reduce (s, k);
-    sum_slices (s, k);
-  }
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    finish_group (s, g);
   if (s->mesh->instances > 1) {
     uint32_t newest = weft_build_last (s->b, WEFT_LANE_DP);
     g_array_append_val (s->wait_for, newest);
@@ -239,26 +370,33 @@ weft_ddp_finish (struct weft_step *s)
 }
 
 static void
-launch_gather (struct weft_step *s, uint32_t k)
+gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
+
+  state->gathered =
+      weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
+                           WEFT_SHAPE (weft_step_flat (s, k)->dtype, weft_ddp_bucket_size (s, k)),
+                           WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+}
+
+static void
+launch_gather (struct weft_step *s, uint32_t g)
+{
   struct weft_op at = s->at;
 
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   s->at.layer = s->at.micro = WEFT_NO_LAYER;
-  state->gathered =
-      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k),
-                           WEFT_SHAPE (s->dtype, weft_ddp_bucket_size (s, k)),
-                           WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  launch (s, g, gather_bucket);
   s->at = at;
 }
 
-/* Buckets of the wrapper lie in reverse order, of units in order: the one that forward needs first,
- * and the one after k. */
+/* Groups of the wrapper lie in reverse order, of units in order: the one that forward needs first,
+ * and the one after g. */
 static uint32_t
 first_gathered (const struct weft_step *s, uint32_t i)
 {
-  return s->units ? i : s->layout.n_bucket - 1 - i;
+  return s->wrapper->units ? i : s->layout.n_group - 1 - i;
 }
 
 static gboolean
@@ -266,31 +404,37 @@ is_due (const struct weft_step *s, uint32_t place, uint32_t next)
 {
   if (next <= place)
     return TRUE;
-  return s->units ? weft_fsdp_reaches (s, place, next) : next == place + 1;
+  return s->wrapper->units ? weft_fsdp_reaches (s, place, next) : next == place + 1;
 }
 
-/* The lazy chain: the first use of a bucket launches it if nobody has, waits for it and launches the
+/* The newest of its gathers, with which all others of the group have ended. */
+static uint32_t
+gathered (const struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+  const uint32_t *bucket = members (s, g, &n);
+
+  return s->bucket[bucket[n - 1]].gathered;
+}
+
+/* The lazy chain: the first use of a group launches it if nobody has, waits for it and launches the
  * one that comes after it, or the several that Megatron-FSDP keeps on their way. */
 void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
-  uint32_t k = s->layout.place[param].bucket, place = first_gathered (s, k);
+  uint32_t g = group_of (s, param), place = first_gathered (s, g), op;
 
-  if (s->shard_weights) {
-    weft_fsdp_before_use (s, param);
-    return;
-  }
   while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
     launch_gather (s, first_gathered (s, s->gather_next++));
-  if (s->bucket[k].gathered != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, s->bucket[k].gathered);
+  if ((op = gathered (s, g)) != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, op);
 }
 
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  if (slices (s) == 1 || s->shard_weights || s->strategy->overlap_param_gather)
+  if (slices (s) == 1 || s->strategy->overlap_param_gather)
     return;
-  for (uint32_t i = 0; i < s->layout.n_bucket; i++)
+  for (uint32_t i = 0; i < s->layout.n_group; i++)
     launch_gather (s, first_gathered (s, i));
 }

@@ -91,16 +91,29 @@ receive (struct weft_step *s, const struct weft_cell *next)
   return buf;
 }
 
+/* Kernels that were put off are enqueued behind the exchange and wait for none of it. */
+static void
+run_delayed (struct weft_step *s)
+{
+  uint32_t exchange = s->exchange;
+
+  s->exchange = WEFT_NO_OP;
+  weft_layer_delayed (s);
+  s->exchange = exchange;
+}
+
 void
 weft_exchange (struct weft_step *s, const struct weft_cell *done, const struct weft_cell *next)
 {
   gboolean sent = done && send (s, done);
+  uint32_t got = WEFT_NO_BUF;
 
-  if (!next)
-    return;
-  s->at.flags = sent && done->phase != next->phase ? WEFT_OP_GROUPED : 0;
-  uint32_t got = receive (s, next);
-  s->at.flags = 0;
+  if (next) {
+    s->at.flags = sent && done->phase != next->phase ? WEFT_OP_GROUPED : 0;
+    got = receive (s, next);
+    s->at.flags = 0;
+  }
+  run_delayed (s);
   if (got != WEFT_NO_BUF)
     (next->phase == WEFT_PHASE_FORWARD ? s->output : s->input_grad)[next->micro] =
         convert (s, got, s->dtype, next);

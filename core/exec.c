@@ -46,6 +46,34 @@ weft_exec_step (weft_exec *x, GError **error)
   return x->ops->drain (x, error);
 }
 
+static gboolean
+walk_part (weft_exec *x, const weft_parts *parts, uint32_t part, uint32_t row, GError **error)
+{
+  uint32_t role = x->actors->role[row];
+  const weft_program *p = x->plan->role[role];
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (parts->of[role][op] == part && !enqueue (x, p, row, op, error))
+      return FALSE;
+  return TRUE;
+}
+
+gboolean
+weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error)
+{
+  g_assert (x->ops->run && part < parts->n);
+  for (uint32_t row = 0; row < x->actors->n; row++)
+    if (!walk_part (x, parts, part, row, error))
+      return FALSE;
+  return x->ops->run (x, error);
+}
+
+weft_timeline *
+weft_exec_end_parts (weft_exec *x, GError **error)
+{
+  return x->ops->drain (x, error);
+}
+
 weft_timeline *
 weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
                const struct weft_exec_options *options, GError **error)

@@ -9,6 +9,7 @@
  * The walk in exec.c is the same for all: what is predicted is what is run. */
 #pragma once
 #include "core/control.h"
+#include "core/parts.h"
 #include "core/timeline.h"
 
 typedef struct weft_exec weft_exec;
@@ -22,6 +23,8 @@ struct weft_exec_options {
   uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
   uint32_t threads;  /* that share the kernels of one rank; 0 is 1 */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
+  weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
+                        that outlive a step must lie at the same places */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
@@ -35,13 +38,18 @@ struct weft_exec_ops {
                       GError **error);
   gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
   gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
+  /* Runs what has been issued and comes back in the middle of the step, which goes on until
+   * drain().  NULL: only whole steps. */
+  gboolean (*run) (weft_exec *x, GError **error);
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
   void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
 
-  /* With WEFT_EXEC_NUMBERS, between steps: bytes [offset, offset + n) of a buffer of one row. */
+  /* With WEFT_EXEC_NUMBERS, while nothing runs: bytes [offset, offset + n) of a buffer of one row. */
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);
+  /* Where a buffer lies, for memory that the host can read; NULL: it cannot. */
+  void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 };
 
 /* Every executor's own state begins with this. */
@@ -62,6 +70,12 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
 
 /* One step of an open executor: walks every row and drains it. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
+
+/* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts
+ * come in order, each once; weft_exec_end_parts() ends the step, early if need be, which leaves
+ * undone what has not run.  Bits are those of the whole step.  The executor has run(). */
+gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
+weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
 /* Most ops of all rows together that an executor keeps times of: 16 bytes each. */
 #define WEFT_EXEC_MOST_OPS 100000000u

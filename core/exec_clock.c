@@ -7,7 +7,7 @@
 
 struct clock {
   weft_exec base;
-  uint32_t *issued; /* by row: ops must come in program order */
+  uint32_t *issued;   /* by row: ops must come in program order */
   GHashTable *prices; /* of communication, where ranks of a role differ; see actor_price() */
 };
 
@@ -71,8 +71,12 @@ actor_price (struct clock *c, uint32_t actor, const weft_program *p, uint32_t op
   uint32_t who = weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE
                      ? c->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + row->group]
                      : actor;
-  uint32_t key[] = { who, p->role, row->shape,
-                     row->kind | row->group << 8 | (uint8_t) row->peer << 16 };
+  /* What joins a launch costs what it adds to those before it. */
+  gboolean joins =
+      row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE;
+  uint32_t key[] = { who, p->role, joins ? op : row->shape,
+                     row->kind | row->group << 8 | (uint8_t) row->peer << 16 |
+                         (uint32_t) joins << 24 };
   g_autoptr (GBytes) bytes = g_bytes_new (key, sizeof key);
   double *price = g_hash_table_lookup (c->prices, bytes);
 

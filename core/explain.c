@@ -121,7 +121,7 @@ stage_parameters (const struct page *g)
 static gboolean
 is_state (const struct weft_buf *b)
 {
-  return b->permanent && b->base == WEFT_NO_BUF && b->pool == WEFT_POOL_DEVICE &&
+  return b->permanent && b->base == WEFT_NO_BUF && b->pool != WEFT_POOL_HOST &&
          (b->kind == WEFT_BUF_WEIGHTS || b->kind == WEFT_BUF_GRADIENTS ||
           b->kind == WEFT_BUF_OPTIMIZER);
 }
@@ -210,6 +210,7 @@ plan_at_level (const struct page *g, int level)
 {
   struct weft_job job = *g->job;
 
+  job.strategy.distributed_config = WEFT_MEGATRON_FSDP;
   job.strategy.use_megatron_fsdp = TRUE;
   job.strategy.use_distributed_optimizer = FALSE;
   job.strategy.fsdp_double_buffer = FALSE;
@@ -273,13 +274,13 @@ collective_formula (const struct page *g, uint32_t op)
   double bytes = slowest_link (&shape, &t, &capacity);
   g_autofree char *latency = human (t.latency, "s"), *link = human (bytes, "B"),
                   *rate = human (capacity, "B/s");
-  uint32_t n = shape.n;
+  uint32_t n = shape.n, sms = weft_plan_sms (g->plan, g->p, op, &shape);
   weft_coll_shape_release (&shape);
   if (bytes == 0)
-    return g_strdup_printf ("%s of %u, %u+%u steps: %s", t.algorithm, n, t.steps_local,
-                            t.steps_remote, latency);
-  return g_strdup_printf ("%s of %u, %u+%u steps: %s + %s / %s", t.algorithm, n, t.steps_local,
-                          t.steps_remote, latency, link, rate);
+    return g_strdup_printf ("%s of %u, %u+%u steps, %u SMs: %s", t.algorithm, n, t.steps_local,
+                            t.steps_remote, sms, latency);
+  return g_strdup_printf ("%s of %u, %u+%u steps, %u SMs: %s + %s / %s", t.algorithm, n,
+                          t.steps_local, t.steps_remote, sms, latency, link, rate);
 }
 
 static char *

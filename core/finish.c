@@ -24,21 +24,42 @@ device_slice (const struct weft_step *s, uint32_t k)
   return weft_optimizer_slice (s, k) - s->bucket[k].n_host;
 }
 
-/* One flat buffer of a state for all buckets, and each bucket's view of it. */
+/* Buckets that have a state. */
+static gboolean
+every (const struct weft_step *s, uint32_t k)
+{
+  (void) s, (void) k;
+  return TRUE;
+}
+
+static gboolean
+is_narrow (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->dtype != WEFT_FP32;
+}
+
+static gboolean
+has_narrow_grads (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32;
+}
+
+/* One flat buffer of a state for all buckets that have it, and each bucket's view of it. */
 static void
-add_state (struct weft_step *s, const char *name, size_t member, gboolean wanted)
+add_state (struct weft_step *s, const char *name, size_t member,
+           gboolean (*wanted) (const struct weft_step *s, uint32_t k))
 {
   uint64_t total = 0, start = 0;
   uint32_t flat = WEFT_NO_BUF;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    total += device_slice (s, k);
-  if (wanted && total)
+    total += wanted (s, k) ? device_slice (s, k) : 0;
+  if (total)
     flat = flat_state (s, total, name);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    uint64_t n = device_slice (s, k);
+    uint64_t n = wanted (s, k) ? device_slice (s, k) : 0;
     uint32_t *view = (uint32_t *) (void *) ((char *) &s->bucket[k] + member);
-    *view = wanted && n ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
+    *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
     start += n;
   }
 }
@@ -47,17 +68,15 @@ static void
 add_states (struct weft_step *s)
 {
   weft_host_optimizer_split (s);
-  add_state (s, "master", offsetof (struct weft_bucket_state, master), s->dtype != WEFT_FP32);
-  add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), TRUE);
-  add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), TRUE);
-  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32),
-             s->grad_dtype != WEFT_FP32);
+  add_state (s, "master", offsetof (struct weft_bucket_state, master), is_narrow);
+  add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), every);
+  add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), every);
+  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32), has_narrow_grads);
 }
 
-/* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
-static uint32_t
-reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce, uint32_t buf,
-            const char *name)
+uint32_t
+weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+                 uint32_t buf, const char *name)
 {
   if (weft_mesh_group_size (s->mesh, group) == 1)
     return WEFT_NO_OP;
@@ -66,8 +85,8 @@ reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce re
                          .reduce = reduce,
                          .name = weft_build_name (s->b, name) };
   const struct weft_buf *b = weft_build_buf_at (s->b, buf);
-  uint64_t n = b->bytes / weft_dtype_bytes (b->dtype);
-  return weft_emit_on (s, weft_group_lane (group), row, WEFT_SHAPE (b->dtype, n),
+  return weft_emit_on (s, weft_group_lane (group), row,
+                       WEFT_SHAPE (b->dtype, weft_step_elements (s, buf)),
                        WEFT_USES (WEFT_RW (buf)));
 }
 
@@ -82,8 +101,8 @@ tied_param (const struct weft_step *s)
                                  : WEFT_NO_PARAM;
 }
 
-static enum weft_reduce
-over_replicas (const struct weft_step *s)
+enum weft_reduce
+weft_over_replicas (const struct weft_step *s)
 {
   return s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM;
 }
@@ -92,16 +111,12 @@ over_replicas (const struct weft_step *s)
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
-  const struct weft_sum *head = weft_head_sum (s);
+  uint32_t head = s->wrapper->reduced_head (s);
+  const struct weft_buf *row = weft_build_buf_at (s->b, head);
 
-  if (s->shard_grads) {
-    head = &s->bucket[s->layout.n_bucket].sum;
-    return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
-                      WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
-  }
-  reduce_all (s, WEFT_GROUP_DP, over_replicas (s), head->main, "tied head");
-  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (s->grad_dtype, head->n),
-                    WEFT_USES (WEFT_RW (grad), WEFT_R (head->main)));
+  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head",
+                    WEFT_SHAPE (row->dtype, row->bytes / weft_dtype_bytes (row->dtype)),
+                    WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
 /* The whole gradient travels although only one slice of it is this rank's, after all buckets have
@@ -111,11 +126,10 @@ reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
-  uint32_t grad =
-      s->shard_grads ? s->bucket[s->layout.place[param].bucket].grad_shard : s->grad_view[param];
+  uint32_t grad = s->wrapper->reduced (s, param);
   uint32_t op = s->mesh->pp == 1
                     ? add_tied_head (s, grad)
-                    : reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
+                    : weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
 
   weft_build_dep (s->b, kernel);
   if (bucket != WEFT_NO_OP)
@@ -133,18 +147,21 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
                          .group = WEFT_GROUP_PP,
                          .peer = -1,
                          .name = weft_build_name (s->b, "tokens") };
-  uint64_t n = weft_build_buf_at (s->b, s->grads)->bytes / weft_dtype_bytes (s->grad_dtype);
 
   if (s->mesh->pp > 1)
     weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_RW (s->count)));
-  reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
+  weft_reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
   uint32_t reduced = weft_build_last (s->b, WEFT_LANE_DP);
-  weft_emit (s, WEFT_OP_SCALE, "per_token", WEFT_SHAPE (s->grad_dtype, n, 1, 1),
-             WEFT_USES (WEFT_RW (s->grads), WEFT_R (s->count)));
-  if (reduced != WEFT_NO_OP)
-    weft_build_dep (s->b, reduced);
-  if (tied_reduced != WEFT_NO_OP)
-    weft_build_dep (s->b, tied_reduced);
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
+    weft_emit (s, WEFT_OP_SCALE, "per_token",
+               WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, 1),
+               WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
+    if (reduced != WEFT_NO_OP)
+      weft_build_dep (s->b, reduced);
+    if (tied_reduced != WEFT_NO_OP)
+      weft_build_dep (s->b, tied_reduced);
+  }
 }
 
 static uint32_t
@@ -203,7 +220,7 @@ clip (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return;
-  reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
+  weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
   weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
              WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
 }
@@ -222,10 +239,13 @@ update_bucket (struct weft_step *s, uint32_t k)
 static void
 update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
+  uint32_t bucket = tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket;
+
+  weft_host_optimizer_send (s, bucket, tied_reduced);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
-      if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+      if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
     weft_host_optimizer_update (s, k);
@@ -240,8 +260,8 @@ report (struct weft_step *s)
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
   if (weft_step_is_last (s))
-    reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
-                "loss");
+    weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
+                     "loss");
   const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
   weft_emit_on (s, WEFT_LANE_D2H, row,
                 WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype)),
@@ -256,7 +276,8 @@ weft_finish (struct weft_step *s)
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER,
                             .micro = WEFT_NO_MICRO,
                             .phase = WEFT_PHASE_REDUCE };
-  weft_ddp_finish (s);
+  s->wrapper->finish (s);
+  s->at.phase = WEFT_PHASE_FINALIZE;
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   if (s->count != WEFT_NO_BUF)
@@ -265,9 +286,8 @@ weft_finish (struct weft_step *s)
   add_states (s);
   measure_norm (s, tied, tied_reduced);
   clip (s);
-  weft_host_optimizer_send (s, tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket,
-                            tied_reduced);
   update (s, tied, tied_reduced);
-  weft_ddp_gather_all (s);
+  if (s->wrapper->gather_all)
+    s->wrapper->gather_all (s);
   report (s);
 }

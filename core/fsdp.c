@@ -25,8 +25,8 @@ note_units (struct weft_step *s)
   for (uint32_t i = s->params->len; i-- > 0;) {
     struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
     state->first_param = i;
-    state->unit =
-        s->shard_weights && g_array_index (s->params, struct weft_param, i).layer != WEFT_NO_LAYER;
+    state->unit = s->wrapper->shard_weights &&
+                  g_array_index (s->params, struct weft_param, i).layer != WEFT_NO_LAYER;
   }
 }
 
@@ -64,12 +64,10 @@ size_of (const struct weft_step *s, uint32_t k)
 }
 
 static uint32_t
-slice_view (struct weft_step *s, uint32_t flat, enum weft_dtype dtype, uint32_t k)
+slice_view (struct weft_step *s, uint32_t flat, uint32_t k)
 {
-  uint64_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP),
-           size = weft_dtype_bytes (dtype);
-  return weft_build_view (s->b, flat, s->layout.bucket[k].start / replicas * size,
-                          size_of (s, k) / replicas * size, "slice");
+  return weft_params_flat_view (
+      s, flat, k, size_of (s, k) / weft_mesh_group_size (s->mesh, WEFT_GROUP_DP), "slice");
 }
 
 static void
@@ -90,19 +88,20 @@ weft_fsdp_start (struct weft_step *s)
 {
   uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
 
+  weft_ddp_start (s);
   note_units (s);
   s->unit_size = unit_size (s);
-  if (!s->shard_grads)
+  if (!s->wrapper->shard_grads)
     return;
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     struct weft_bucket_state *state = &s->bucket[k];
     state->grads = WEFT_NO_BUF;
-    state->grad_shard = slice_view (s, s->grads, s->grad_dtype, k);
+    state->grad_shard = slice_view (s, weft_step_flat (s, k)->grads, k);
     weft_sum_start (&state->sum, state->grad_shard, size_of (s, k) / replicas, WEFT_LANE_DP);
-    if (!s->shard_weights)
+    if (!s->wrapper->shard_weights)
       continue;
     state->weights = WEFT_NO_BUF;
-    state->weight_shard = slice_view (s, s->weights, s->dtype, k);
+    state->weight_shard = slice_view (s, weft_step_flat (s, k)->weights, k);
   }
   if (weft_head_has_own_sum (s))
     start_head (s);
@@ -213,7 +212,7 @@ weft_fsdp_leave (struct weft_step *s, uint32_t layer)
 void
 weft_fsdp_finish (struct weft_step *s)
 {
-  for (uint32_t k = 0; k < s->layout.n_bucket && s->shard_weights; k++)
+  for (uint32_t k = 0; k < s->layout.n_bucket && s->wrapper->shard_weights; k++)
     if (s->bucket[k].weights != WEFT_NO_BUF)
       weft_emit (s, WEFT_OP_RELEASE, "release_weights", WEFT_SHAPE (s->dtype, 0),
                  WEFT_USES (WEFT_R (s->bucket[k].weights)));
@@ -321,10 +320,11 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
 }
 
 void
-weft_fsdp_grad_end (struct weft_step *s, uint32_t param)
+weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   uint32_t k = s->layout.place[param].bucket;
 
+  (void) grad;
   if (++s->bucket[k].n_ready < s->bucket[k].n_param)
     return;
   reduce (s, k);
@@ -346,8 +346,21 @@ weft_fsdp_head_begin (struct weft_step *s)
 }
 
 void
-weft_fsdp_head_end (struct weft_step *s)
+weft_fsdp_head_end (struct weft_step *s, struct weft_use grad)
 {
+  (void) grad;
   if (weft_head_has_own_sum (s))
     reduce (s, head_bucket (s));
+}
+
+uint32_t
+weft_fsdp_reduced (struct weft_step *s, uint32_t param)
+{
+  return s->bucket[s->layout.place[param].bucket].grad_shard;
+}
+
+uint32_t
+weft_fsdp_reduced_head (struct weft_step *s)
+{
+  return s->bucket[head_bucket (s)].sum.main;
 }

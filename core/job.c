@@ -116,6 +116,13 @@ weft_settings_add (weft_settings *settings, const char *section, const char *key
 }
 
 void
+weft_settings_take (weft_settings *settings, weft_settings *from)
+{
+  while (from->list->len)
+    g_ptr_array_add (settings->list, g_ptr_array_steal_index (from->list, 0));
+}
+
+void
 weft_settings_add_conf (weft_settings *settings, const weft_conf *conf)
 {
   for (unsigned i = 0; i < conf->n_entry; i++) {
@@ -485,6 +492,8 @@ weft_job_derive (struct weft_job *job)
 
   if (!job->train_set[WEFT_TRAIN_precision])
     train->precision = default_precision (job);
+  if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
+    job->strategy.use_megatron_fsdp = TRUE;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
@@ -506,6 +515,13 @@ weft_job_dp (const struct weft_job *job)
   return MAX (job->cluster.n_gpus / pipeline, 1);
 }
 
+gboolean
+weft_job_is_torch (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_FSDP2 ||
+         job->strategy.distributed_config == WEFT_TORCH_DDP;
+}
+
 int
 weft_job_sharding (const struct weft_job *job)
 {
@@ -515,6 +531,61 @@ weft_job_sharding (const struct weft_job *job)
     return WEFT_NO_SHARD;
   return job->knob_set[WEFT_KNOB_zero_dp_strategy] ? k->zero_dp_strategy
                                                    : k->data_parallel_sharding_strategy;
+}
+
+static int
+module_of (const char *word)
+{
+  for (int i = 0; i < WEFT_N_MODULE; i++)
+    if (weft_same_name (weft_module_words[i], word))
+      return i;
+  return -1;
+}
+
+uint32_t
+weft_job_modules (const struct weft_job *job, char **unknown)
+{
+  const char *text = g_quark_to_string ((GQuark) job->strategy.recompute_modules);
+  g_auto (GStrv) word = g_strsplit_set (text, ", []", -1);
+  uint32_t set = 0;
+
+  *unknown = NULL;
+  if (strcmp (text, "none") == 0)
+    return 1u << WEFT_MODULE_CORE_ATTN;
+  for (unsigned i = 0; word[i]; i++) {
+    int module = module_of (word[i]);
+    if (module >= 0)
+      set |= 1u << module;
+    else if (*word[i] && !*unknown)
+      *unknown = g_strdup (word[i]);
+  }
+  return set;
+}
+
+struct weft_job_recompute
+weft_job_recompute (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  g_autofree char *unknown = NULL;
+
+  if (k->activation_checkpointing && k->use_megatron_fsdp)
+    return (struct weft_job_recompute){ .granularity = WEFT_RECOMPUTE_SELECTIVE,
+                                        .modules = 1u << WEFT_MODULE_MLP };
+  if (k->activation_checkpointing)
+    return (struct weft_job_recompute){ WEFT_RECOMPUTE_FULL, WEFT_RECOMPUTE_UNIFORM, 1, 0 };
+  return (struct weft_job_recompute){ .granularity = k->recompute_granularity,
+                                      .method = k->recompute_method,
+                                      .layers = k->recompute_num_layers,
+                                      .modules =
+                                          k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE
+                                              ? weft_job_modules (job, &unknown)
+                                              : 0 };
+}
+
+int64_t
+weft_job_instances (const struct weft_job *job)
+{
+  return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
 }
 
 int64_t

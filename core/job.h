@@ -54,6 +54,9 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
+/* All of `from`, in order; it is empty afterwards. */
+void weft_settings_take (weft_settings *settings, weft_settings *from);
+
 /* Whether anything was set in a section. */
 gboolean weft_settings_touch (const weft_settings *settings, const char *section);
 
@@ -79,8 +82,29 @@ gboolean weft_job_check (const struct weft_job *job, GError **error);
 /* Fills what follows from other settings: when a job is built, and for each planner candidate. */
 void weft_job_derive (struct weft_job *job);
 
+/* Whether replicas are PyTorch's business (fsdp2, ddp), not Megatron-Core's. */
+gboolean weft_job_is_torch (const struct weft_job *job);
+
 /* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
+
+/* Groups of replicas that hold all of what is sharded, each its own copy:
+ * num_distributed_optimizer_instances, or dp_replicate_size. */
+int64_t weft_job_instances (const struct weft_job *job);
+
+/* What backward runs again, by recompute_granularity or by activation_checkpointing: each layer as a
+ * whole, or with Megatron-FSDP its MLP. */
+struct weft_job_recompute {
+  enum weft_recompute granularity;
+  enum weft_recompute_method method; /* of full recompute */
+  int64_t layers;                    /* recompute_num_layers, likewise; WEFT_NONE: not given */
+  uint32_t modules;                  /* of selective recompute: 1 << enum weft_module */
+};
+struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
+
+/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_module; the first
+ * that is none is left in `unknown` (caller frees), else NULL. */
+uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a

@@ -6,7 +6,15 @@
  * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
  * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here. */
+ * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here.
+ *
+ * Selective recompute (Megatron-Core recompute_modules):
+ *   mlp         keeps x1 alone of the MLP; norm2, fc1 and the activation are run again when its
+ *               backward begins.  fc2 is not: backward does not read what it makes.
+ *   layernorm   n1 and n2 are made again right before the projection that has read them
+ *
+ * delay_wgrad_compute: weight gradients of the four projections are put off, with what they read.
+ * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
 #include "core/step.h"
 
 struct widths {
@@ -114,15 +122,15 @@ static const struct {
   [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
 };
 
-static uint32_t
-mlp_forward (struct weft_step *s, const struct widths *w, struct weft_saved *saved)
+/* What of the MLP is kept for its backward, or made again. */
+static void
+mlp_inner (struct weft_step *s, const struct widths *w, struct weft_saved *saved)
 {
   saved->n2 = norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
   saved->u = linear (s, "fc1", WEFT_FC1_WEIGHT, saved->n2, w->up, w->h);
   saved->a = activation (s, w->f, "act");
   weft_emit (s, activations[s->model->activation].forward, activations[s->model->activation].name,
              WEFT_SHAPE (s->dtype, w->t, w->f), WEFT_USES (WEFT_R (saved->u), WEFT_W (saved->a)));
-  return linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, w->h, w->f);
 }
 
 uint32_t
@@ -143,9 +151,64 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
   uint32_t p = linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w.h, w.q);
   saved->x1 = add (s, "residual1", x, p);
-  uint32_t y = add (s, "residual2", saved->x1, mlp_forward (s, &w, saved));
+  mlp_inner (s, &w, saved);
+  uint32_t m = linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, w.h, w.f);
+  uint32_t y = add (s, "residual2", saved->x1, m);
   s->at.layer = WEFT_NO_LAYER;
   return y;
+}
+
+static gboolean
+runs_again (const struct weft_step *s, enum weft_module module)
+{
+  return s->recompute.modules >> module & 1;
+}
+
+static void
+mlp_again (struct weft_step *s, const struct widths *w, struct weft_saved *saved)
+{
+  struct weft_op at = weft_step_again (s);
+
+  mlp_inner (s, w, saved);
+  s->at = at;
+}
+
+static uint32_t
+norm_again (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
+{
+  struct weft_op at = weft_step_again (s);
+  uint32_t y = norm (s, name, which, x);
+
+  s->at = at;
+  return y;
+}
+
+static void
+weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, d->n, d->k);
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (d->x), dw, db));
+  weft_grad_end (s, d->weight, dw);
+  weft_grad_end (s, d->bias, db);
+}
+
+void
+weft_layer_delayed (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
+  for (uint32_t i = 0; i < s->delayed->len; i++) {
+    const struct weft_delayed *d = &g_array_index (s->delayed, struct weft_delayed, i);
+    s->at.layer = d->layer;
+    weight_gradient (s, d);
+  }
+  g_array_set_size (s->delayed, 0);
+  s->at = at;
 }
 
 /* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket. */
@@ -158,27 +221,30 @@ linear_backward (struct weft_step *s, const char *name, enum weft_layer_param wh
 
   weft_emit (s, WEFT_OP_MATMUL_DGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
              WEFT_USES (WEFT_R (dy), WEFT_R (weft_params_weight (s, w)), WEFT_W (dx)));
-  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
-  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, n, k);
-  shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_MATMUL_WGRAD, name, shape, WEFT_USES (WEFT_R (dy), WEFT_R (x), dw, db));
-  weft_grad_end (s, w, dw);
-  weft_grad_end (s, bias, db);
+  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k };
+  if (s->strategy->delay_wgrad_compute)
+    g_array_append_val (s->delayed, d);
+  else
+    weight_gradient (s, &d);
   return dx;
 }
 
-static void
+static uint32_t
 norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
                uint32_t x, uint32_t dresidual)
 {
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
   struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
+  uint32_t dx = s->strategy->delay_wgrad_compute
+                    ? activation (s, s->model->hidden_size, "dresidual")
+                    : dresidual;
 
   weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
              WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),
-                        WEFT_R (dresidual), WEFT_W (dresidual), dw, db));
+                        WEFT_R (dresidual), WEFT_W (dx), dw, db));
   weft_grad_end (s, w, dw);
   weft_grad_end (s, bias, db);
+  return dx;
 }
 
 static void
@@ -202,36 +268,43 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
   weft_grad_end (s, k, dk);
 }
 
-static void
-mlp_backward (struct weft_step *s, const struct widths *w, const struct weft_saved *saved,
-              uint32_t dres)
+static uint32_t
+mlp_backward (struct weft_step *s, const struct widths *w, struct weft_saved *saved, uint32_t dres)
 {
+  if (runs_again (s, WEFT_MODULE_MLP))
+    mlp_again (s, w, saved);
   uint32_t da = linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dres, saved->a, w->h, w->f);
   uint32_t du = activation (s, w->up, "dact");
 
   weft_emit (s, activations[s->model->activation].backward, activations[s->model->activation].name,
              WEFT_SHAPE (s->dtype, w->t, w->f),
              WEFT_USES (WEFT_R (saved->u), WEFT_R (da), WEFT_W (du)));
+  if (runs_again (s, WEFT_MODULE_LAYERNORM) && !runs_again (s, WEFT_MODULE_MLP))
+    saved->n2 = norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
   uint32_t dn2 = linear_backward (s, "fc1", WEFT_FC1_WEIGHT, du, saved->n2, w->up, w->h);
-  norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
+  return norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
 }
 
 uint32_t
-weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
-                     uint32_t dres)
+weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved, uint32_t dres)
 {
   struct widths w = widths (s);
+  struct weft_op at = s->at;
 
   s->at.layer = layer;
-  mlp_backward (s, &w, saved, dres);
+  if (s->strategy->delay_wgrad_compute)
+    s->at.phase = WEFT_PHASE_INPUT_GRAD;
+  dres = mlp_backward (s, &w, saved, dres);
   uint32_t d_o = linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w.h, w.q);
   uint32_t dqkv = activation (s, w.qkv, "dqkv");
   weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
                         WEFT_W (dqkv)));
   turn_heads_backward (s, saved, dqkv);
+  if (runs_again (s, WEFT_MODULE_LAYERNORM))
+    saved->n1 = norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
   uint32_t dn1 = linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv, saved->n1, w.qkv, w.h);
-  norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, dres);
-  s->at.layer = WEFT_NO_LAYER;
+  dres = norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, dres);
+  s->at = at;
   return dres;
 }

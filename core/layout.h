@@ -1,5 +1,9 @@
-/* layout.h - where each parameter lies in the flat gradient (and parameter) buffer, and in which
- * bucket.
+/* layout.h - where each parameter lies in the flat gradient (and parameter) buffers, and in which
+ * bucket, and which buckets are launched together.
+ *
+ * Tensors that are stored and reduced alike share a flat buffer.  Places count elements through all
+ * buffers, one after the other, and buckets are numbered through all of them: an element and a bucket
+ * say which buffer they are in.
  *
  * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters
  * are laid out in reverse registration order, so that bucket 0 holds the last layers, whose
@@ -27,23 +31,33 @@ struct weft_layout_param {
   gboolean shared_embedding;
   uint32_t unit;    /* Megatron-FSDP: tensors gathered together, WEFT_NO_UNIT outside units */
   uint64_t columns; /* elements of a row, 1 for vectors */
+  uint32_t buffer;  /* which flat buffer, from 0 */
 };
 
 struct weft_layout_place {
-  uint64_t start, end; /* elements in the flat buffer */
+  uint64_t start, end; /* elements, through all flat buffers */
   uint32_t bucket;
 };
 
 struct weft_bucket {
   uint64_t start, end; /* padded */
   uint64_t unpadded;   /* elements before the padding, alignment gaps included */
+  uint32_t buffer, group;
+};
+
+/* Buckets whose collectives are one launch: those at bucket_of[first] and after. */
+struct weft_bucket_group {
+  uint32_t first, n;
 };
 
 struct weft_layout {
-  uint32_t n_param, n_bucket;
+  uint32_t n_param, n_bucket, n_buffer, n_group;
   struct weft_layout_place *place; /* by parameter */
   struct weft_bucket *bucket;
-  uint64_t numel; /* of the flat buffer */
+  uint64_t *first; /* [n_buffer + 1]: where each buffer begins, and where the last one ends */
+  uint64_t numel;  /* of all flat buffers */
+  struct weft_bucket_group *group; /* weft_layout_group() makes them */
+  uint32_t *bucket_of;             /* buckets, group by group */
 };
 
 /* Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups): registration order; each
@@ -57,6 +71,26 @@ void weft_layout_units_init (struct weft_layout *layout, const struct weft_layou
 void weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                        const struct weft_layout_param *param, uint32_t n_param);
 void weft_layout_release (struct weft_layout *layout);
+
+/* Elements of one flat buffer. */
+static inline uint64_t
+weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
+{
+  return layout->first[buffer + 1] - layout->first[buffer];
+}
+
+/* Which buckets go together (Megatron-Core partition_buckets; Megatron-FSDP: all of a unit). */
+enum weft_launch {
+  WEFT_LAUNCH_EACH,  /* every bucket by itself */
+  WEFT_LAUNCH_ALL,   /* one group */
+  WEFT_LAUNCH_BYTES, /* each bucket of the buffer of bytes; the last of them takes along all others,
+                        whose tensors are spread over the whole model */
+  WEFT_LAUNCH_UNITS, /* buckets of one unit, the others alone, in the order of their first tensors */
+};
+
+/* `bytes`: the buffer of which WEFT_LAUNCH_BYTES speaks.  `param` are those the layout was made of. */
+void weft_layout_group (struct weft_layout *layout, enum weft_launch launch, uint32_t bytes,
+                        const struct weft_layout_param *param);
 
 /* The threshold when bucket_size is not given: max(40e6, 1e6 x group) elements. */
 uint64_t weft_layout_default_threshold (uint32_t group);

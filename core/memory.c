@@ -44,7 +44,8 @@ align (uint64_t bytes)
   return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
 }
 
-/* An op joins the group before it: all begin when the last of them may, and end together. */
+/* An op joins the group before it: all begin when the last of them may, and end together, collectives
+ * when their bytes have followed each other. */
 static void
 join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
 {
@@ -55,8 +56,11 @@ join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
   while (m->p->op[lane[first]].flags & WEFT_OP_GROUPED)
     first--;
   ready = MAX (ready, m->start[lane[first]]);
-  for (uint32_t i = first; i <= last; i++)
-    end = MAX (end, ready + (seconds ? seconds[lane[i]] : 1));
+  for (uint32_t i = first; i <= last; i++) {
+    double alone = ready + (seconds ? seconds[lane[i]] : 1);
+    gboolean follows = weft_op_info[m->p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
+    end = follows && i > first ? end + (alone - ready) : MAX (end, alone);
+  }
   for (uint32_t i = first; i <= last; i++) {
     m->start[lane[i]] = ready;
     m->end[lane[i]] = end;

@@ -16,7 +16,7 @@ weft_group_word (enum weft_group_kind kind)
 struct weft_mesh
 weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
 {
-  return (struct weft_mesh){ tp, cp, dp, pp, tp * cp * dp * pp, 1 };
+  return (struct weft_mesh){ tp, cp, dp, pp, tp * cp * dp * pp, 1, 0 };
 }
 
 /* One row a kind: the two nested sizes and strides, as functions of the mesh. */
@@ -34,7 +34,8 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_PP] = { 0, { m->pp, 1 }, { stage, 0 } },
     [WEFT_GROUP_EMBD] = { 0, { m->pp > 1 ? 2 : 1, 1 }, { (m->pp - 1) * stage, 0 } },
     [WEFT_GROUP_INTRA] = { 0, { many ? share : 1, 1 }, { m->tp, 0 } },
-    [WEFT_GROUP_INTER] = { 0, { m->instances, 1 }, { m->tp * share, 0 } },
+    [WEFT_GROUP_INTER] = { 0, { m->hybrid ? 1 : m->instances, 1 }, { m->tp * share, 0 } },
+    [WEFT_GROUP_OUTER] = { 0, { m->hybrid ? m->instances : 1, 1 }, { m->tp * share, 0 } },
     [WEFT_GROUP_INSTANCE] = { 0, { many ? m->tp * share : 1, many ? m->pp : 1 }, { 1, stage } },
     [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
     [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },

@@ -19,6 +19,7 @@
   X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
   X (WEFT_GROUP_INTRA, "intra", WEFT_LANE_DP, "ranks of dp that share one optimizer out")          \
   X (WEFT_GROUP_INTER, "inter", WEFT_LANE_DP, "one rank of each instance: they hold one slice")    \
+  X (WEFT_GROUP_OUTER, "outer", WEFT_LANE_DP_OUTER, "the same ranks, of hybrid sharding")          \
   X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: one optimizer's ranks")   \
   X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
   X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
@@ -34,7 +35,8 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
   uint32_t n_ranks;
-  uint32_t instances; /* of the distributed optimizer; with one, intra, inter and instance are empty */
+  uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
+  uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
 };
 
 /* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
@@ -55,6 +57,13 @@ static inline enum weft_group_kind
 weft_mesh_sharing (const struct weft_mesh *m)
 {
   return m->instances > 1 ? WEFT_GROUP_INTRA : WEFT_GROUP_DP;
+}
+
+/* Ranks that hold the same slice, one of each instance. */
+static inline enum weft_group_kind
+weft_mesh_across (const struct weft_mesh *m)
+{
+  return m->hybrid ? WEFT_GROUP_OUTER : WEFT_GROUP_INTER;
 }
 
 /* The pipeline stage of a rank: its role. */

@@ -19,6 +19,7 @@
   X (WEFT_LANE_CP, "cp", "context parallel exchange")                                              \
   X (WEFT_LANE_EP, "ep", "expert dispatch and combine")                                            \
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
+  X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
@@ -164,7 +165,8 @@ weft_op_enters_device (enum weft_op_kind kind)
   X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward")                            \
   X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward")                          \
   X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward")                                  \
-  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and finalize")                                    \
+  X (WEFT_PHASE_REDUCE, "G", "gradient reduction and what joins it")                               \
+  X (WEFT_PHASE_FINALIZE, "Z", "what completes reduced gradients: tied embedding, token count")    \
   X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather")
 enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
 extern const char *const weft_phase_words[];

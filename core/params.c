@@ -1,5 +1,5 @@
-/* Which tensors a stage holds, in registration order, and where they lie: one flat buffer of
- * weights and one of gradients, both in the order of layout.h. */
+/* Which tensors a stage holds, in registration order, and where they lie: in flat buffers of weights
+ * and of gradients, one of each for every pair of types, in the order of layout.h. */
 #include "core/step.h"
 #include <string.h>
 
@@ -128,6 +128,49 @@ threshold (const struct weft_step *s, uint32_t replicas)
   return weft_layout_default_threshold (replicas);
 }
 
+/* The type that a tensor is kept in for kernels, and its flat buffer. */
+static enum weft_dtype
+storage (const struct weft_step *s, uint32_t param)
+{
+  (void) param;
+  return s->dtype;
+}
+
+static uint32_t
+find_flat (struct weft_step *s, uint32_t param)
+{
+  struct weft_flat wanted = { storage (s, param), s->grad_dtype, WEFT_NO_BUF, WEFT_NO_BUF };
+
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype)
+      return i;
+  }
+  g_array_append_val (s->flat, wanted);
+  return s->flat->len - 1;
+}
+
+/* Sums in fp32 at the owner end bucket by bucket. */
+static void
+group_buckets (struct weft_step *s, const struct weft_layout_param *param)
+{
+  enum weft_launch launch = WEFT_LAUNCH_EACH;
+  uint32_t bytes = 0;
+
+  while (bytes < s->flat->len &&
+         weft_dtype_bytes (g_array_index (s->flat, struct weft_flat, bytes).dtype) > 1)
+    bytes++;
+  if (s->wrapper->units)
+    launch = WEFT_LAUNCH_UNITS;
+  else if (s->strategy->reduce_scatter_with_fp32_accumulation)
+    launch = WEFT_LAUNCH_EACH;
+  else if (s->strategy->disable_bucketing)
+    launch = WEFT_LAUNCH_ALL;
+  else if (bytes < s->flat->len)
+    launch = WEFT_LAUNCH_BYTES;
+  weft_layout_group (&s->layout, launch, bytes, param);
+}
+
 static void
 lay_out (struct weft_step *s)
 {
@@ -143,26 +186,28 @@ lay_out (struct weft_step *s)
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
                                           .shared_embedding = param->tied,
-                                          .unit = s->shard_weights && param->layer != WEFT_NO_LAYER
+                                          .unit = s->wrapper->shard_weights &&
+                                                          param->layer != WEFT_NO_LAYER
                                                       ? param->layer
                                                       : WEFT_NO_UNIT,
-                                          .columns = param->columns };
+                                          .columns = param->columns,
+                                          .buffer = find_flat (s, i) };
   }
-  (s->units ? weft_layout_units_init : weft_layout_init) (&s->layout, &rule, list, n);
+  s->wrapper->lay_out (&s->layout, &rule, list, n);
+  group_buckets (s, list);
 }
 
-static uint32_t *
-add_views (struct weft_step *s, uint32_t flat, enum weft_dtype dtype)
+uint32_t
+weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n, const char *name)
 {
-  uint32_t size = weft_dtype_bytes (dtype), *view_of = g_new (uint32_t, s->params->len);
+  const struct weft_bucket *bucket = &s->layout.bucket[k];
+  const struct weft_buf *row = weft_build_buf_at (s->b, flat);
+  uint64_t size = weft_dtype_bytes (row->dtype),
+           first = bucket->start - s->layout.first[bucket->buffer];
 
-  for (uint32_t i = 0; i < s->params->len; i++) {
-    const struct weft_layout_place *place = &s->layout.place[i];
-    view_of[i] = WEFT_NO_BUF;
-    if (flat != WEFT_NO_BUF)
-      view_of[i] = weft_params_view (s, i, flat, place->start * size);
-  }
-  return view_of;
+  if (row->slice)
+    first /= weft_mesh_group_size (s->mesh, row->slice);
+  return weft_build_view (s->b, flat, first * size, n * size, name);
 }
 
 uint32_t
@@ -180,30 +225,65 @@ weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t o
 
 /* Whole, or this rank's slice of every bucket, one after the other. */
 static uint32_t
-flat_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype, gboolean sliced,
-             const char *name)
+flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboolean sliced)
 {
+  const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
+  gboolean weights = kind == WEFT_BUF_WEIGHTS;
+  enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
   uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
-  uint32_t buf =
-      weft_step_permanent (s, kind, dtype, s->layout.numel / (sliced ? replicas : 1), name);
+  uint64_t n = weft_layout_numel (&s->layout, buffer) / (sliced ? replicas : 1);
+  g_autofree char *name =
+      g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
+  uint32_t buf = weft_step_permanent (s, kind, dtype, n, name);
 
   weft_build_buf_at (s->b, buf)->slice = sliced ? WEFT_GROUP_DP : WEFT_GROUP_NONE;
   return buf;
+}
+
+static void
+add_flats (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+    flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  }
+}
+
+/* A view of every tensor in its flat buffer, where replicas keep that whole. */
+static uint32_t *
+add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
+{
+  uint32_t *view_of = g_new (uint32_t, s->params->len);
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_flat *flat = weft_step_flat (s, s->layout.place[i].bucket);
+    uint32_t buffer = s->layout.bucket[s->layout.place[i].bucket].buffer;
+    uint64_t start = s->layout.place[i].start - s->layout.first[buffer];
+    gboolean weights = kind == WEFT_BUF_WEIGHTS;
+
+    view_of[i] = WEFT_NO_BUF;
+    if (!sliced)
+      view_of[i] =
+          weft_params_view (s, i, weights ? flat->weights : flat->grads,
+                            start * weft_dtype_bytes (weights ? flat->dtype : flat->grad_dtype));
+  }
+  return view_of;
 }
 
 void
 weft_params_build (struct weft_step *s)
 {
   s->params = g_array_new (FALSE, TRUE, sizeof (struct weft_param));
+  s->flat = g_array_new (FALSE, TRUE, sizeof (struct weft_flat));
   s->layer_param = g_new (uint32_t, (size_t) s->n_layers * WEFT_N_LAYER_PARAM);
   list_params (s);
   mark_tied (s);
   lay_out (s);
-  s->weights = flat_buffer (s, WEFT_BUF_WEIGHTS, s->dtype, s->shard_weights, "weights");
-  s->grads = flat_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, s->shard_grads, "gradients");
-  s->weight_view = add_views (s, s->shard_weights ? WEFT_NO_BUF : s->weights, s->dtype);
+  add_flats (s);
+  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
   s->grad_left = g_new0 (gboolean, s->params->len);
-  s->grad_view = add_views (s, s->shard_grads ? WEFT_NO_BUF : s->grads, s->grad_dtype);
+  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     param->weight = s->weight_view[i];
@@ -226,6 +306,7 @@ weft_params_weight (struct weft_step *s, uint32_t param)
 {
   if (param == WEFT_NO_PARAM)
     return WEFT_NO_BUF;
-  weft_ddp_before_use (s, param);
+  if (s->wrapper->before_use)
+    s->wrapper->before_use (s, param);
   return s->weight_view[param];
 }

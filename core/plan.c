@@ -1,6 +1,7 @@
 #include "core/plan.h"
 #include "core/check.h"
 #include "core/cost.h"
+#include "core/error.h"
 #include "core/step.h"
 
 static struct weft_traffic
@@ -101,6 +102,36 @@ weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
   return measured (seconds);
 }
 
+static double
+launch_seconds (const weft_plan *plan, const struct weft_coll_shape *group, const weft_program *p,
+                uint32_t op)
+{
+  struct weft_shape shape = weft_program_launch_shape (p, op);
+
+  return weft_plan_traffic (plan, group, p->op[op].kind, &shape).seconds;
+}
+
+static gboolean
+is_registered (const weft_program *p, uint32_t op)
+{
+  uint32_t first = p->op[op].uses;
+  return first < p->op[op + 1].uses && p->uses[first].buf != WEFT_NO_BUF &&
+         p->buf[p->uses[first].buf].pool == WEFT_POOL_SYMMETRIC;
+}
+
+uint32_t
+weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
+               const struct weft_coll_shape *group)
+{
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  if (!group || !is_registered (p, op))
+    return weft_cost_sms (cost.stack, p->op[op].kind);
+  return weft_cost_registered_sms (&cost, p->op[op].kind,
+                                   weft_cost_domain (cost.cluster, group->n_nodes, group->n_local),
+                                   !plan->job.strategy.disable_symmetric_registration);
+}
+
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {
@@ -117,16 +148,21 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
   struct weft_coll_shape shape;
   weft_coll_shape_init (&shape, &plan->fabric, &group);
-  double seconds = weft_plan_traffic (plan, &shape, p->op[op].kind, weft_op_shape (p, op)).seconds;
+  double seconds = launch_seconds (plan, &shape, p, op);
+  if (p->op[op].flags & WEFT_OP_GROUPED)
+    seconds -= launch_seconds (plan, &shape, p, p->lane_ops[p->op[op].lane][p->pos[op] - 1]);
   weft_coll_shape_release (&shape);
   return seconds;
 }
 
-/* Communication repeats itself too: one price for each (kind, shape, group, peer). */
+/* Communication repeats itself too: one price for each (kind, shape, group, peer).  What joins a
+ * launch costs what it adds. */
 static double
 comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
+  if (row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE)
+    return weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
   uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 |
                  (uint8_t) row->peer;
   double *price = g_hash_table_lookup (known, &key);
@@ -155,10 +191,13 @@ price_program (const weft_plan *plan, const weft_program *p)
   return seconds;
 }
 
+typedef weft_program *(*build_program) (const struct weft_job *job, const struct weft_mesh *mesh,
+                                        uint32_t role);
+
 static void
-build_role (weft_plan *plan, uint32_t role)
+build_role (weft_plan *plan, uint32_t role, build_program build)
 {
-  plan->role[role] = weft_step_build (&plan->job, &plan->mesh, role);
+  plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role]);
   weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
 }
@@ -173,8 +212,8 @@ weft_plan_check (const weft_plan *plan, GError **error)
   return weft_check_roles (&plan->mesh, plan->role, error);
 }
 
-weft_plan *
-weft_plan_new (const struct weft_job *job, GError **error)
+static weft_plan *
+make_plan (const struct weft_job *job, build_program build, GError **error)
 {
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
@@ -182,7 +221,8 @@ weft_plan_new (const struct weft_job *job, GError **error)
   plan->mesh =
       weft_mesh_make (job->strategy.tensor_model_parallel_size, job->strategy.context_parallel_size,
                       weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
-  plan->mesh.instances = job->strategy.num_distributed_optimizer_instances;
+  plan->mesh.instances = weft_job_instances (job);
+  plan->mesh.hybrid = plan->mesh.instances > 1 && !job->strategy.use_distributed_optimizer;
   plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
@@ -192,10 +232,28 @@ weft_plan_new (const struct weft_job *job, GError **error)
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
   for (uint32_t role = 0; role < plan->n_roles; role++)
-    build_role (plan, role);
+    build_role (plan, role, build);
   if (!weft_plan_check (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
+}
+
+weft_plan *
+weft_plan_new (const struct weft_job *job, GError **error)
+{
+  return make_plan (job, weft_step_build, error);
+}
+
+weft_plan *
+weft_plan_new_startup (const struct weft_job *job, GError **error)
+{
+  if (weft_init_broadcasts (job))
+    return make_plan (job, weft_init_build, error);
+  weft_bad_input (
+      error, "broadcast_params: found %s, wanted several replicas that hold weights whole",
+      weft_job_sharding (job) == WEFT_SHARD_PARAMS ? "weights of which every rank keeps a slice"
+                                                   : "one replica");
+  return NULL;
 }
 
 void

@@ -36,8 +36,17 @@ struct weft_traffic weft_plan_traffic (const weft_plan *plan, const struct weft_
 struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
                                         const struct weft_shape *shape);
 
+/* SMs that an op takes from kernels while it runs; `group` is that of a collective, else NULL. */
+uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint32_t op,
+                        const struct weft_coll_shape *group);
+
 /* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
+
+/* The same of what happens once before the first step: broadcast_params().  Parameters and flat
+ * buffers lie where the plan of the step has them.  Refused where nothing does (step.h,
+ * weft_init_broadcasts()). */
+weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 
@@ -52,5 +61,6 @@ uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 gboolean weft_plan_fits (const weft_plan *plan);
 
-/* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster. */
+/* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster; of a
+ * collective that joins a launch, the seconds that it adds. */
 double weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op);

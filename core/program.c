@@ -230,12 +230,24 @@ weft_build_last (const weft_builder *b, enum weft_lane lane)
   return b->last[lane];
 }
 
+/* A buffer may move to another pool after views of it were made. */
+static void
+place_views (weft_builder *b)
+{
+  for (uint32_t i = 0; i < b->buf->len; i++) {
+    struct weft_buf *view = weft_build_buf_at (b, i);
+    if (view->base != WEFT_NO_BUF)
+      view->pool = weft_build_buf_at (b, view->base)->pool;
+  }
+}
+
 weft_program *
 weft_builder_freeze (weft_builder *b)
 {
   weft_program *p = g_new0 (weft_program, 1);
   struct weft_op end = { .deps = b->deps->len, .uses = b->uses->len };
 
+  place_views (b);
   p->role = b->role;
   p->n_roles = b->n_roles;
   p->n_op = b->op->len;
@@ -376,6 +388,20 @@ weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t fir
   while (last < p->lane_n[lane] && p->op[p->lane_ops[lane][last]].flags & WEFT_OP_GROUPED)
     last++;
   return last;
+}
+
+struct weft_shape
+weft_program_launch_shape (const weft_program *p, uint32_t op)
+{
+  const uint32_t *lane = p->lane_ops[p->op[op].lane];
+  struct weft_shape shape = *weft_op_shape (p, op);
+  uint32_t at = p->pos[op], size = weft_dtype_bytes (shape.dtype);
+  double bytes = weft_op_bytes (p, op);
+
+  while (p->op[lane[at]].flags & WEFT_OP_GROUPED)
+    bytes += weft_op_bytes (p, lane[--at]);
+  shape.dim[0] = ((uint64_t) bytes + size - 1) / size;
+  return shape;
 }
 
 double

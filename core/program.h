@@ -29,14 +29,15 @@ extern const char *const weft_buf_kind_words[];
 
 #define WEFT_POOL_LIST(X)                                                                          \
   X (WEFT_POOL_DEVICE, "device", "GPU memory, private")                                            \
-  X (WEFT_POOL_SYMMETRIC, "symmetric", "GPU memory at the same offset on all ranks: NCCL windows") \
+  X (WEFT_POOL_SYMMETRIC, "symmetric", "GPU memory registered with NCCL, same offsets everywhere")  \
   X (WEFT_POOL_HOST, "host", "pinned host memory")
 enum weft_pool { WEFT_POOL_LIST (WEFT_WORD_ID) WEFT_N_POOL };
 extern const char *const weft_pool_words[];
 
 /* Flags of an op. */
 enum {
-  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup) */
+  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup): transfers,
+                            or collectives of one kind and group of ranks, which are one launch */
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
 };
 
@@ -134,6 +135,10 @@ weft_op_shape (const weft_program *p, uint32_t op)
 
 /* One past the last position of the group that begins at position `first` of a lane. */
 uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
+
+/* The payload of a collective and of those before it in its group, as one: what a launch moves up to
+ * there.  Of the last of a group, what it moves. */
+struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
 
 double weft_op_flops (const weft_program *p, uint32_t op);
 

@@ -186,6 +186,7 @@ static const char *const phase_fills[WEFT_N_PHASE] = {
   [WEFT_PHASE_FORWARD] = "#d6e6f5",    [WEFT_PHASE_BACKWARD] = "#f8ddc8",
   [WEFT_PHASE_INPUT_GRAD] = "#f8ddc8", [WEFT_PHASE_WEIGHT_GRAD] = "#f3c9a8",
   [WEFT_PHASE_RECOMPUTE] = "#e3dff2",  [WEFT_PHASE_REDUCE] = "#f7ecc0",
+  [WEFT_PHASE_FINALIZE] = "#f7ecc0",
   [WEFT_PHASE_OPTIMIZER] = "#d9ead3",
 };
 

@@ -3,19 +3,21 @@
  * Full recompute keeps the input of a block of layers and runs the block forward again inside
  * backward (Megatron-Core recompute_method): uniform cuts the whole chunk into blocks of
  * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
- * and keeps the others whole. */
+ * and keeps the others whole.  Selective recompute is a matter of one layer: layer.c.
+ *
+ * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
+ * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
 #include "core/step.h"
 
 /* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */
 static uint32_t
 block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
-  const union weft_strategy *k = s->strategy;
-  uint32_t n = k->recompute_num_layers == WEFT_NONE ? 1 : k->recompute_num_layers;
+  uint32_t n = s->recompute.layers == WEFT_NONE ? 1 : s->recompute.layers;
 
-  if (k->recompute_granularity != WEFT_RECOMPUTE_FULL)
+  if (s->recompute.granularity != WEFT_RECOMPUTE_FULL)
     return 0;
-  if (k->recompute_method == WEFT_RECOMPUTE_BLOCK) {
+  if (s->recompute.method == WEFT_RECOMPUTE_BLOCK) {
     *first = l;
     return l < n ? 1 : 0;
   }
@@ -29,12 +31,36 @@ saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
   return &s->saved[(size_t) micro * s->n_layers + l];
 }
 
+static void
+enter (struct weft_step *s, uint32_t l)
+{
+  if (s->wrapper->enter)
+    s->wrapper->enter (s, s->first_layer + l);
+}
+
+static void
+leave (struct weft_step *s, uint32_t l)
+{
+  if (s->wrapper->leave)
+    s->wrapper->leave (s, s->first_layer + l);
+}
+
+static uint32_t
+layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
+{
+  enter (s, l);
+  x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+  leave (s, l);
+  return x;
+}
+
 uint32_t
 weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
   for (uint32_t l = 0; l < s->n_layers; l++) {
-    x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
-    weft_fsdp_leave (s, s->first_layer + l);
+    weft_offload_before_forward (s, micro, l);
+    x = layer_forward (s, micro, l, x);
+    weft_offload_after_forward (s, micro, l);
   }
   return x;
 }
@@ -43,13 +69,10 @@ static void
 forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 {
   uint32_t x = saved_at (s, micro, first)->x;
-  struct weft_op at = s->at;
+  struct weft_op at = weft_step_again (s);
 
-  s->at.phase = WEFT_PHASE_RECOMPUTE;
-  s->at.flags = WEFT_OP_RECOMPUTE;
   for (uint32_t l = first; l < first + n; l++) {
-    x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
-    weft_fsdp_leave (s, s->first_layer + l);
+    x = layer_forward (s, micro, l, x);
   }
   s->at = at;
 }
@@ -59,10 +82,15 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
   for (uint32_t l = s->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
+    weft_offload_before_backward (s, micro, l);
+    enter (s, l);
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);
-    weft_fsdp_leave (s, s->first_layer + l);
+    if (l > 0 || weft_step_is_first (s))
+      weft_layer_delayed (s);
+    leave (s, l);
   }
+  weft_offload_after_backward (s, micro);
   return dy;
 }

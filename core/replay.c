@@ -13,7 +13,7 @@ struct lane {
 
 /* A communicator: who has arrived at the collective it is in. */
 struct meeting {
-  uint32_t arrived, first_actor, first_op;
+  uint32_t arrived, first_actor;
   double ready;
 };
 
@@ -122,33 +122,73 @@ same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t
                  sizeof (struct weft_shape)) == 0;
 }
 
+/* One launch is ops of one kind over one group of ranks. */
+static gboolean
+is_alike (const struct weft_op *i, const struct weft_op *j)
+{
+  return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group && i->peer == j->peer;
+}
+
 static gboolean
 same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
 {
   const weft_program *p = program_of (x, a), *q = program_of (x, b);
   const struct weft_op *i = &p->op[op_a], *j = &q->op[op_b];
 
-  return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group &&
-         i->peer == j->peer && i->micro == j->micro &&
+  return is_alike (i, j) && i->micro == j->micro &&
          strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
+}
+
+/* The group of ops at the head of a lane: transfers, or the collectives of one launch. */
+static const uint32_t *
+group_of (const struct run *x, uint32_t actor, enum weft_lane lane, uint32_t *n)
+{
+  const weft_program *p = program_of (x, actor);
+  uint32_t first = lane_at (x, actor, lane)->cursor;
+
+  *n = weft_program_group_end (p, lane, first) - first;
+  return &p->lane_ops[lane][first];
 }
 
 static void
 finish_collective (struct run *x, struct meeting *m, const struct weft_comm *comm,
                    enum weft_lane lane)
 {
-  double end = m->ready + cost (x, m->first_actor, m->first_op);
+  double end = m->ready;
+  uint32_t n;
+  const uint32_t *op = group_of (x, m->first_actor, lane, &n);
 
+  for (uint32_t j = 0; j < n; j++)
+    end += cost (x, m->first_actor, op[j]);
   for (uint32_t i = 0; i < comm->n_actor; i++) {
     uint32_t actor = comm->actor[i];
     struct lane *l = lane_at (x, actor, lane);
-    record (x, actor, program_of (x, actor)->lane_ops[lane][l->cursor], m->ready, end);
-    l->cursor++;
+    op = group_of (x, actor, lane, &n);
+    for (uint32_t j = 0; j < n; j++)
+      record (x, actor, op[j], m->ready, end);
+    l->cursor += n;
     l->free_at = end;
     l->posted = FALSE;
     mark (x, actor);
   }
   *m = (struct meeting){ 0 };
+}
+
+/* A launch that is not like the first member's, or whose collectives are not alike. */
+static void
+compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum weft_lane lane)
+{
+  uint32_t n_first, n;
+  const uint32_t *first = group_of (x, m->first_actor, lane, &n_first),
+                 *op = group_of (x, actor, lane, &n);
+  const struct weft_op *row = program_of (x, actor)->op;
+
+  for (uint32_t i = 0; i < MAX (n_first, n); i++)
+    if (i >= n_first || i >= n || !is_alike (&row[op[0]], &row[op[i]]) ||
+        !same_collective (x, m->first_actor, first[i], actor, op[i])) {
+      disagree (x, m->first_actor, first[MIN (i, n_first - 1)], actor, op[MIN (i, n - 1)]);
+      return;
+    }
 }
 
 static void
@@ -163,12 +203,9 @@ arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
   const struct weft_comm *comm = &x->a->comm[c];
   struct meeting *m = &x->meetings[c];
 
-  if (m->arrived == 0) {
+  if (m->arrived == 0)
     m->first_actor = actor;
-    m->first_op = op;
-  } else if (!same_collective (x, m->first_actor, m->first_op, actor, op)) {
-    disagree (x, m->first_actor, m->first_op, actor, op);
-  }
+  compare_launches (x, m, actor, row->lane);
   m->ready = m->arrived ? MAX (m->ready, ready) : ready;
   if (++m->arrived == comm->n_actor)
     finish_collective (x, m, comm, row->lane);
@@ -236,22 +273,31 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   meet (x, peer, other, begin, end);
 }
 
+/* A group starts when all of it may. */
 static gboolean
+group_ready (const struct run *x, uint32_t actor, enum weft_lane lane, double *ready)
+{
+  uint32_t n;
+  const uint32_t *op = group_of (x, actor, lane, &n);
+
+  for (uint32_t i = 0; i < n; i++)
+    if (!deps_ready (x, actor, op[i], ready))
+      return FALSE;
+  return TRUE;
+}
+
+static void
 post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
 {
-  const weft_program *p = program_of (x, actor);
   struct lane *l = lane_at (x, actor, lane);
-  uint32_t first = l->cursor, last = weft_program_group_end (p, lane, first);
+  uint32_t n;
+  const uint32_t *op = group_of (x, actor, lane, &n);
 
-  for (uint32_t i = first; i < last; i++)
-    if (!deps_ready (x, actor, p->lane_ops[lane][i], &ready))
-      return FALSE;
   l->posted = TRUE;
-  l->pending = last - first;
+  l->pending = n;
   l->group_end = 0;
-  for (uint32_t i = first; i < last && !x->error; i++)
-    post_transfer (x, actor, p->lane_ops[lane][i], ready);
-  return TRUE;
+  for (uint32_t i = 0; i < n && !x->error; i++)
+    post_transfer (x, actor, op[i], ready);
 }
 
 /* Runs as far as the head of one lane can go; TRUE when anything happened. */
@@ -267,11 +313,12 @@ advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)
     double ready = l->free_at;
     enum weft_op_class class = weft_op_info[p->op[op].kind].class;
 
-    if (class == WEFT_CLASS_P2P) {
-      if (!post_group (x, actor, lane, ready))
-        break;
-    } else if (!deps_ready (x, actor, op, &ready)) {
+    if (class == WEFT_CLASS_P2P || class == WEFT_CLASS_COLLECTIVE
+            ? !group_ready (x, actor, lane, &ready)
+            : !deps_ready (x, actor, op, &ready))
       break;
+    if (class == WEFT_CLASS_P2P) {
+      post_group (x, actor, lane, ready);
     } else if (class == WEFT_CLASS_COLLECTIVE) {
       l->posted = TRUE;
       arrive (x, actor, op, ready);

@@ -205,6 +205,7 @@ fill_role (weft_report *r, uint32_t role)
   struct weft_report_role *row = &r->role[role];
 
   row->host_bytes = m->planned[WEFT_POOL_HOST];
+  row->registered_bytes = m->planned[WEFT_POOL_SYMMETRIC];
   row->reserved_bytes = weft_plan_reserved_bytes (r->plan, role);
   row->peak_op = m->peak_op[WEFT_POOL_DEVICE];
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
@@ -260,6 +261,20 @@ weft_report_new (const weft_plan *plan, const weft_timeline *timeline)
   fill_iteration (r);
   fill_overlap (r);
   return r;
+}
+
+void
+weft_report_add_startup (weft_report *r, const weft_plan *startup, const weft_timeline *timeline)
+{
+  r->startup.broadcast_params_s = timeline->seconds;
+  for (uint32_t role = 0; role < startup->n_roles; role++) {
+    const weft_program *p = startup->role[role];
+    double bytes = 0;
+    for (uint32_t op = 0; op < p->n_op; op++)
+      bytes += weft_op_bytes (p, op);
+    r->startup.broadcasts = MAX (r->startup.broadcasts, p->n_op);
+    r->startup.bytes = MAX (r->startup.bytes, (uint64_t) bytes);
+  }
 }
 
 void

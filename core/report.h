@@ -61,9 +61,16 @@ struct weft_report_axis {
 
 struct weft_report_role {
   uint64_t peak_bytes, planned_bytes, reserved_bytes, host_bytes;
+  uint64_t registered_bytes; /* of planned: the pool that is registered with NCCL */
   uint64_t live_bytes; /* most alive at once: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint32_t peak_op;    /* where that is */
+};
+
+/* What happens once, before the first step (weft_plan_new_startup); all zero where nothing does. */
+struct weft_report_startup {
+  double broadcast_params_s;
+  uint64_t broadcasts, bytes; /* of the rank with most of them: tensors, and their payload */
 };
 
 typedef struct weft_report {
@@ -74,12 +81,17 @@ typedef struct weft_report {
   struct weft_report_axis axis[WEFT_N_LANE]; /* gpu and host stay empty */
   uint64_t capacity_bytes, peak_bytes;
   gboolean fits;
+  struct weft_report_startup startup;
   struct weft_report_role *role;
 } weft_report;
 
 weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeline);
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
+
+/* Adds what the start-up of the same job takes. */
+void weft_report_add_startup (weft_report *report, const weft_plan *startup,
+                              const weft_timeline *timeline);
 
 /* What the vendor prints for dense products in the job's precision, one GPU: MFU is a share of it. */
 double weft_report_printed_peak (const struct weft_job *job);

@@ -142,6 +142,7 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
     weft_json_int (b, weft_buf_kind_words[kind], row->by_kind[kind]);
   weft_json_int (b, "padding", row->padding);
   json_builder_end_object (b);
+  weft_json_int (b, "registered_bytes", row->registered_bytes);
   weft_json_int (b, "host_bytes", row->host_bytes);
   json_builder_end_object (b);
 }
@@ -157,6 +158,16 @@ weft_report_build_memory (const weft_report *r, JsonBuilder *b)
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     add_role (b, r, role);
   json_builder_end_array (b);
+  json_builder_end_object (b);
+}
+
+static void
+add_startup (JsonBuilder *b, const struct weft_report_startup *startup)
+{
+  json_builder_begin_object (b);
+  weft_json_real (b, "broadcast_params_s", startup->broadcast_params_s);
+  weft_json_int (b, "broadcasts", startup->broadcasts);
+  weft_json_int (b, "bytes", startup->bytes);
   json_builder_end_object (b);
 }
 
@@ -188,6 +199,8 @@ weft_report_to_json (const weft_report *r, JsonBuilder *b)
   add_overlap (b, r);
   json_builder_set_member_name (b, "memory");
   weft_report_build_memory (r, b);
+  json_builder_set_member_name (b, "startup");
+  add_startup (b, &r->startup);
   json_builder_set_member_name (b, "engine");
   add_engine (b, r->timeline);
   json_builder_end_object (b);

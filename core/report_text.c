@@ -60,9 +60,8 @@ weft_report_print_job (const struct weft_job *job, GString *out)
       ", data %" G_GINT64_FORMAT "; %" G_GINT64_FORMAT " sequence%s of %" G_GINT64_FORMAT
       " tokens, microbatches %" G_GINT64_FORMAT " x %" G_GINT64_FORMAT "\n",
       s->tensor_model_parallel_size, s->context_parallel_size, s->pipeline_model_parallel_size,
-      weft_job_dp (job), job->train.global_batch_size,
-      job->train.global_batch_size == 1 ? "" : "s", job->model.seq_length,
-      weft_job_microbatches (job), job->train.micro_batch_size);
+      weft_job_dp (job), job->train.global_batch_size, job->train.global_batch_size == 1 ? "" : "s",
+      job->model.seq_length, weft_job_microbatches (job), job->train.micro_batch_size);
 }
 
 /* --------------------------------------------------------------------- numbers */
@@ -107,9 +106,40 @@ print_overlap (const weft_report *r, GString *out)
   line_share (out, "idle (bubble)", o->bubble_s, step);
 }
 
+/* broadcast_params() is called once, and only where weights may differ: no part of a step. */
+static void
+print_startup (const weft_report *r, GString *out)
+{
+  const struct weft_report_startup *s = &r->startup;
+  g_autofree char *bytes = weft_units_human ((double) s->bytes, "B");
+  g_autofree char *what =
+      g_strdup_printf ("%" G_GUINT64_FORMAT " tensors, %s, if replicas drew weights of their own",
+                       s->broadcasts, bytes);
+
+  if (s->broadcasts == 0)
+    return;
+  g_string_append (out, "\nbefore the first step\n");
+  line (out, "  broadcast_params", s->broadcast_params_s, "s", what);
+}
+
+static void
+print_axis (const char *name, double busy_s, double exposed_s, double payload, GString *out)
+{
+  g_autofree char *busy = weft_units_human (busy_s, "s"),
+                  *exposed = weft_units_human (exposed_s, "s"),
+                  *bytes = weft_units_human (payload, "B");
+
+  g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, name, VALUE, busy, VALUE, exposed,
+                          VALUE, bytes);
+}
+
+/* Axes one by one, then together: what two do at the same time counts once. */
 static void
 print_axes (const weft_report *r, GString *out)
 {
+  double bytes = 0;
+  int n = 0;
+
   if (r->overlap.communication_s <= 0)
     return;
   g_string_append_printf (out, "\n%-*s%*s%*s%*s   %.1f %% of transfer time is hidden\n", LABEL,
@@ -119,12 +149,13 @@ print_axes (const weft_report *r, GString *out)
     const struct weft_report_axis *axis = &r->axis[lane];
     if (axis->busy_s <= 0)
       continue;
-    g_autofree char *busy = weft_units_human (axis->busy_s, "s");
-    g_autofree char *exposed = weft_units_human (axis->exposed_s, "s");
-    g_autofree char *bytes = weft_units_human (axis->bytes, "B");
-    g_string_append_printf (out, "  %-*s%*s%*s%*s\n", LABEL - 2, weft_lane_words[lane], VALUE, busy,
-                            VALUE, exposed, VALUE, bytes);
+    print_axis (weft_lane_words[lane], axis->busy_s, axis->exposed_s, axis->bytes, out);
+    bytes += axis->bytes;
+    n++;
   }
+  if (n > 1)
+    print_axis ("together", r->overlap.communication_s, r->overlap.exposed_communication_s, bytes,
+                out);
 }
 
 /* ---------------------------------------------------------------------- memory */
@@ -216,6 +247,17 @@ print_role_bar (const weft_report *r, uint32_t role, struct weft_report_style st
   g_string_append_c (out, '\n');
 }
 
+/* What lies in another pool than the rest. */
+static void
+print_registered (const weft_report *r, uint32_t role, GString *out)
+{
+  g_autofree char *bytes = weft_units_human (r->role[role].registered_bytes, "B");
+
+  if (r->role[role].registered_bytes)
+    g_string_append_printf (out, "  stage %-*u%9s  of it registered with NCCL\n", INDENT - 8, role,
+                            bytes);
+}
+
 void
 weft_report_print_memory (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -229,6 +271,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
   print_heads (r, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_parts (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_registered (r, role, out);
 }
 
 /* -------------------------------------------------------------------- pipeline */
@@ -244,6 +288,7 @@ static const struct {
   [WEFT_PHASE_WEIGHT_GRAD] = { 'A', 26, INK_MAGENTA },
   [WEFT_PHASE_RECOMPUTE] = { 'a', 26, INK_GREEN },
   [WEFT_PHASE_REDUCE] = { '#', 0, INK_YELLOW },
+  [WEFT_PHASE_FINALIZE] = { '#', 0, INK_YELLOW },
   [WEFT_PHASE_OPTIMIZER] = { '#', 0, INK_YELLOW },
 };
 
@@ -358,6 +403,7 @@ weft_report_print (const weft_report *r, struct weft_report_style style, GString
   print_iteration (r, out);
   print_overlap (r, out);
   print_axes (r, out);
+  print_startup (r, out);
   g_string_append_c (out, '\n');
   weft_report_print_memory (r, style, out);
   g_string_append_c (out, '\n');

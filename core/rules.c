@@ -38,6 +38,65 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
+/* Classes of data-parallel strategies that are strange to another one: a knob that only they have
+ * means nothing there. */
+static const struct {
+  const char *own, *strange;
+} strategy_classes[WEFT_N_DISTRIBUTED] = {
+  [WEFT_MEGATRON_DDP] = { "DistributedDataParallelConfig", "FSDP2Config DDPConfig" },
+  [WEFT_MEGATRON_FSDP] = { "MegatronFSDPConfig", "FSDP2Config DDPConfig" },
+  [WEFT_FSDP2] = { "FSDP2Config", "DistributedDataParallelConfig DistributedDataParallel "
+                                  "MegatronFSDPConfig DDPConfig" },
+  [WEFT_TORCH_DDP] = { "DDPConfig", "DistributedDataParallelConfig DistributedDataParallel "
+                                    "MegatronFSDPConfig FSDP2Config" },
+};
+
+static gboolean
+names (const char *classes, const char *one)
+{
+  g_auto (GStrv) word = g_strsplit (classes, " ", -1);
+  return g_strv_contains ((const char *const *) word, one);
+}
+
+static gboolean
+is_strange (const struct weft_field *knob, const char *strange)
+{
+  g_auto (GStrv) source = g_strsplit (knob->source, " ", -1);
+
+  for (unsigned i = 0; source[i]; i++)
+    if (!names (strange, source[i]))
+      return FALSE;
+  return TRUE;
+}
+
+/* The first knob away from its default that the chosen strategy does not have, or NULL. */
+static const struct weft_field *
+foreign_knob (const struct weft_job *j)
+{
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (knob->type != WEFT_TYPE_METHOD && !weft_field_is_default (knob, j->strategy.at[i]) &&
+        is_strange (knob, strategy_classes[S (distributed_config)].strange))
+      return knob;
+  }
+  return NULL;
+}
+
+/* The names of what the chosen strategy's own class has, for a message. */
+static const char *
+own_knobs (const struct weft_job *j)
+{
+  g_autoptr (GString) list = g_string_new (NULL);
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (knob->type != WEFT_TYPE_METHOD &&
+        names (knob->source, strategy_classes[S (distributed_config)].own))
+      g_string_append_printf (list, "%s%s", list->len ? ", " : "", knob->name);
+  }
+  return g_intern_string (list->str);
+}
+
 static int64_t
 stage_layers (const struct weft_job *j)
 {
@@ -98,6 +157,25 @@ static gboolean
 full (const struct weft_job *j)
 {
   return S (recompute_granularity) == WEFT_RECOMPUTE_FULL;
+}
+
+static gboolean
+has_unknown_module (const struct weft_job *j)
+{
+  const uint32_t built =
+      1u << WEFT_MODULE_CORE_ATTN | 1u << WEFT_MODULE_MLP | 1u << WEFT_MODULE_LAYERNORM;
+  g_autofree char *unknown = NULL;
+  uint32_t set = weft_job_modules (j, &unknown);
+
+  return unknown || (set & ~built);
+}
+
+/* Selective recompute of what is never kept. */
+static gboolean
+runs_nothing_again (const struct weft_job *j)
+{
+  return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
+         weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
 }
 
 static gboolean

@@ -29,6 +29,14 @@ weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dty
   return buf;
 }
 
+uint64_t
+weft_step_elements (const struct weft_step *s, uint32_t buf)
+{
+  const struct weft_buf *row = weft_build_buf_at (s->b, buf);
+
+  return row->bytes / weft_dtype_bytes (row->dtype);
+}
+
 static uint32_t
 append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
         const struct weft_use *uses, uint32_t n_uses)
@@ -88,6 +96,16 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
+struct weft_op
+weft_step_again (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  s->at.phase = WEFT_PHASE_RECOMPUTE;
+  s->at.flags = WEFT_OP_RECOMPUTE;
+  return at;
+}
+
 void
 weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                   uint32_t *first, uint32_t *n)
@@ -130,12 +148,14 @@ static void
 zero (struct weft_step *s)
 {
   struct weft_shape scalar = WEFT_SHAPE (scalar_dtype (s), scalar_words (s));
-  uint64_t grads = weft_build_buf_at (s->b, s->grads)->bytes / weft_dtype_bytes (s->grad_dtype);
 
   s->at.phase = WEFT_PHASE_FORWARD;
-  if (!s->canonical)
-    weft_emit (s, WEFT_OP_ZERO, "zero_grad", WEFT_SHAPE (s->grad_dtype, grads),
-               WEFT_USES (WEFT_W (s->grads)));
+  for (uint32_t i = 0; i < s->flat->len && !s->canonical; i++) {
+    uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
+    weft_emit (s, WEFT_OP_ZERO, "zero_grad",
+               WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads)),
+               WEFT_USES (WEFT_W (grads)));
+  }
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
   if (s->count != WEFT_NO_BUF && weft_step_is_last (s))
@@ -198,26 +218,14 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     s->pass++;
     s->last_micro = !forward && ++backwards == s->n_micro;
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
+    if (s->wrapper->leave_pass)
+      s->wrapper->leave_pass (s);
   }
   weft_exchange (s, &cell[n - 1], NULL);
 }
 
-/* One replica has nobody to share with. */
-static void
-set_sharding (struct weft_step *s)
-{
-  int level = weft_job_sharding (s->job);
-  gboolean alone = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) == 1;
-
-  s->units = s->strategy->use_megatron_fsdp;
-  s->shard_optimizer =
-      s->units ? level >= WEFT_SHARD_OPTIM : s->strategy->use_distributed_optimizer;
-  s->shard_grads = s->units && level >= WEFT_SHARD_GRADS && !alone;
-  s->shard_weights = s->units && level >= WEFT_SHARD_PARAMS && !alone;
-}
-
-static void
-begin (struct weft_step *s)
+void
+weft_step_begin (struct weft_step *s)
 {
   const struct weft_job *job = s->job;
 
@@ -234,17 +242,20 @@ begin (struct weft_step *s)
   weft_step_layers (job, s->mesh, s->role, &s->first_layer, &s->n_layers);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
+  weft_offload_start (s);
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
   s->exchange = s->synced = WEFT_NO_OP;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
-  set_sharding (s);
+  s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
+  s->recompute = weft_job_recompute (job);
+  weft_wrapper_choose (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
 
-static void
-end (struct weft_step *s)
+void
+weft_step_end (struct weft_step *s)
 {
   for (uint32_t i = 0; i <= s->params->len; i++)
     g_clear_pointer (&s->sum[i].held, g_array_unref);
@@ -252,16 +263,20 @@ end (struct weft_step *s)
     g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
+  g_array_unref (s->delayed);
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
   weft_layout_release (&s->layout);
+  g_array_unref (s->flat);
+  g_free (s->group);
   g_free (s->sum);
   g_array_unref (s->params);
   g_free (s->layer_param);
   g_free (s->bucket);
   g_free (s->saved);
   g_free (s->saved_end);
+  weft_offload_end (s);
   g_free (s->output);
   g_free (s->input_grad);
 }
@@ -272,14 +287,14 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   g_autoptr (weft_builder) b = weft_builder_new (role, mesh->pp);
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
-  begin (&s);
+  weft_step_begin (&s);
   g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
   weft_params_build (&s);
   start_buffers (&s);
-  weft_ddp_start (&s);
+  s.wrapper->start (&s);
   zero (&s);
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
-  end (&s);
+  weft_step_end (&s);
   return weft_builder_freeze (b);
 }

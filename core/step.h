@@ -8,7 +8,9 @@
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
+ *   offload    activations of the first layers, which wait for backward on the host
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -70,6 +72,12 @@ struct weft_saved_end {
   uint32_t ids, targets, x, normed, logits, lse;
 };
 
+/* A layer's activations on the host, for one microbatch: offload.c. */
+struct weft_offloaded {
+  struct weft_saved host;
+  uint32_t sent; /* the last copy of them to the host */
+};
+
 /* The gradient of one tensor on its way through the microbatches: accumulate.c. */
 struct weft_sum {
   uint32_t main; /* buffer that holds the total at the end */
@@ -91,15 +99,66 @@ struct weft_bucket_state {
   gboolean idle;                 /* whole, but let go when another one has to be gathered */
   uint32_t first_param;          /* of a unit or what lies outside units */
   uint32_t exchanged;            /* slices of all ranks, to be added; or WEFT_NO_BUF */
-  uint32_t n_param, n_ready;
-  gboolean launched;             /* its gradients are on their way, or need none */
+  uint32_t n_param, n_ready;     /* of a unit: gradients of this microbatch */
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */
+};
+
+/* Buckets whose collectives are one launch. */
+struct weft_group_state {
+  uint32_t n_param, n_ready;
+  gboolean launched; /* its gradients are on their way, or need none */
+};
+
+/* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
+ * (Megatron-Core param_and_grad_buffer.py keys buffers by both types and by whether the tensors are
+ * experts', which are reduced over other ranks: that third member comes with experts). */
+struct weft_flat {
+  enum weft_dtype dtype, grad_dtype;
+  uint32_t weights, grads;
 };
 
 /* A reduce-scatter that kernels do not wait for yet: fsdp.c. */
 struct weft_reduction {
   uint32_t bucket, op;
+};
+
+/* A weight gradient that is still to come: delay_wgrad_compute. */
+struct weft_delayed {
+  const char *name;
+  uint32_t layer, weight, bias; /* parameters */
+  uint32_t dy, x;
+  uint64_t n, k;
+};
+
+struct weft_step;
+
+/* A data-parallel strategy, as what it does at the places of a step that concern it.  NULL: nothing.
+ * wrapper.c has the table of all of them. */
+struct weft_wrapper {
+  /* Where tensors lie. */
+  void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                   const struct weft_layout_param *param, uint32_t n_param);
+  gboolean units;                     /* in registration order, a bucket for each unit */
+  gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of */
+
+  void (*start) (struct weft_step *s);                       /* the step begins */
+  void (*enter) (struct weft_step *s, uint32_t layer);       /* a layer begins a pass */
+  void (*before_use) (struct weft_step *s, uint32_t param);  /* a kernel is about to read it */
+  void (*leave) (struct weft_step *s, uint32_t layer);       /* the pass is through with it */
+
+  /* The operand in which a kernel leaves the gradient of one microbatch, and what follows when it
+   * has; the same for a tied head on the embedding's own stage. */
+  struct weft_use (*grad_begin) (struct weft_step *s, uint32_t param);
+  void (*grad_end) (struct weft_step *s, uint32_t param, struct weft_use grad);
+  struct weft_use (*head_begin) (struct weft_step *s);
+  void (*head_end) (struct weft_step *s, struct weft_use grad);
+
+  void (*leave_pass) (struct weft_step *s);                  /* a cell of the grid ends */
+  void (*finish) (struct weft_step *s);                      /* join what was launched */
+  uint32_t (*reduced) (struct weft_step *s, uint32_t param); /* its gradient, as Adam will find it */
+  uint32_t (*reduced_head) (struct weft_step *s);            /* of a tied head with its own sum */
+  void (*gather_all) (struct weft_step *s);                  /* after the update */
 };
 
 struct weft_step {
@@ -120,14 +179,15 @@ struct weft_step {
   uint32_t *layer_param;          /* [n_layers][WEFT_N_LAYER_PARAM] -> parameter or WEFT_NO_PARAM */
   uint32_t end_param[WEFT_N_END_PARAM];
   struct weft_layout layout;
-  uint32_t weights, grads;        /* flat buffers */
+  GArray *flat;                   /* struct weft_flat, as the layout numbers them */
   struct weft_sum *sum;           /* of each parameter, and last of a tied head */
   struct weft_bucket_state *bucket;
+  struct weft_group_state *group;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
-  gboolean shard_optimizer, shard_grads, shard_weights; /* what a replica keeps only a slice of */
-  gboolean units;                 /* Megatron-FSDP lays tensors out, not the bucketed wrapper */
+  const struct weft_wrapper *wrapper;
+  gboolean shard_optimizer;       /* replicas keep slices of the optimizer's state */
   GArray *wait_for;               /* ops that the next kernel waits for */
   uint32_t synced;                /* the newest copy that the host waited for, or WEFT_NO_OP */
   GArray *reducing;               /* reductions that the next kernels run beside, oldest first */
@@ -135,14 +195,19 @@ struct weft_step {
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
+  uint32_t n_offload;             /* layers whose activations wait on the host: offload.c */
+  struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
+  struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  struct weft_job_recompute recompute;
+  GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
-  uint32_t gather_next, n_gather; /* buckets gathered so far this step, of how many */
+  uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
@@ -162,9 +227,25 @@ weft_step_is_last (const struct weft_step *s)
   return s->role == s->mesh->pp - 1;
 }
 
+static inline const struct weft_flat *
+weft_step_flat (const struct weft_step *s, uint32_t bucket)
+{
+  return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
+}
+
 /* The whole list of passes: the program of one role, offsets not yet planned. */
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
+
+/* init.c: the program of what happens once before the first step; and whether anything does: there
+ * are several replicas, and each holds its weights whole. */
+weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
+                               uint32_t role);
+gboolean weft_init_broadcasts (const struct weft_job *job);
+
+/* Before the first pass and after the last. */
+void weft_step_begin (struct weft_step *s);
+void weft_step_end (struct weft_step *s);
 
 /* Layers [first, first + n) of a stage. */
 void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
@@ -189,11 +270,17 @@ uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *nam
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
+/* What is emitted from here on is forward work that is done again, until the place that is returned
+ * is put back. */
+struct weft_op weft_step_again (struct weft_step *s);
+
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
+
+uint64_t weft_step_elements (const struct weft_step *s, uint32_t buf);
 
 /* host.c: buffers of the host pool, and copies between them and the device, lane d2h or h2d.  They
  * wait for their hazards and what the caller adds; elements of the device's buffer are counted from
@@ -215,6 +302,10 @@ uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy)
 /* params.c */
 void weft_params_build (struct weft_step *s);
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
+
+/* n elements of a flat buffer from where bucket k begins in it, or its slice in a buffer of slices. */
+uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n,
+                                const char *name);
 /* A parameter as a view of `base`, from byte `offset` on. */
 uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);
 
@@ -227,6 +318,8 @@ void weft_sums_build (struct weft_step *s);
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
 uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
+struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
+void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
@@ -244,8 +337,9 @@ weft_head_sum (const struct weft_step *s)
 /* layer.c: x is the layer's input, the result its output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
-uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, const struct weft_saved *saved,
+uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
+void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
@@ -262,10 +356,30 @@ void weft_ends_load (struct weft_step *s, uint32_t micro);
 void weft_exchange (struct weft_step *s, const struct weft_cell *done,
                     const struct weft_cell *next);
 
+/* wrapper.c: the table of data-parallel strategies, and the one that a job asks for. */
+enum weft_wrapper_kind {
+  WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel */
+  WEFT_WRAPPER_UNITS,       /* Megatron-FSDP that keeps gradients and weights whole */
+  WEFT_WRAPPER_UNIT_GRADS,  /* slices of gradients */
+  WEFT_WRAPPER_UNIT_PARAMS, /* and of weights */
+  WEFT_N_WRAPPER
+};
+extern const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER];
+void weft_wrapper_choose (struct weft_step *s);
+
 /* ddp.c */
 void weft_ddp_start (struct weft_step *s);
+struct weft_use weft_ddp_grad_begin (struct weft_step *s, uint32_t param);
+void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_ddp_head_begin (struct weft_step *s);
+void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
+void weft_ddp_finish (struct weft_step *s);
+uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_ddp_reduced_head (struct weft_step *s);
+void weft_ddp_gather_all (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
+uint64_t weft_ddp_group_size (const struct weft_step *s, uint32_t g);
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
@@ -276,17 +390,25 @@ void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 /* fsdp.c */
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
-/* Whether `other` is asked for when k is first used: little enough lies between the two. */
-gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other);
+/* Whether group `other` is asked for when g is first used: little enough lies between the two. */
+gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
 void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
-void weft_fsdp_grad_end (struct weft_step *s, uint32_t param);
+void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 struct weft_use weft_fsdp_head_begin (struct weft_step *s);
-void weft_fsdp_head_end (struct weft_step *s);
-void weft_ddp_grad_ready (struct weft_step *s, uint32_t param);
-void weft_ddp_finish (struct weft_step *s);
-void weft_ddp_gather_all (struct weft_step *s);
+void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
+uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp_reduced_head (struct weft_step *s);
+
+/* offload.c: the first layers' activations leave for the host and come back; `l` counts the layers of
+ * the stage. */
+void weft_offload_start (struct weft_step *s);
+void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_before_backward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_backward (struct weft_step *s, uint32_t micro);
+void weft_offload_end (struct weft_step *s);
 
 /* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
  * the host follows what the GPU updates of it; weights come back. */
@@ -299,3 +421,8 @@ void weft_host_optimizer_finish (struct weft_step *s);
 void weft_finish (struct weft_step *s);
 /* Elements of bucket k whose optimizer state is this rank's. */
 uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
+/* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
+uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+                          uint32_t buf, const char *name);
+/* How the sum of the replicas' gradients is taken. */
+enum weft_reduce weft_over_replicas (const struct weft_step *s);

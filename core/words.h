@@ -31,6 +31,17 @@ extern const char *const weft_recompute_words[];
 enum weft_recompute_method { WEFT_RECOMPUTE_METHOD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_recompute_method_words[];
 
+#define WEFT_MODULE_LIST(X)                                                                        \
+  X (WEFT_MODULE_CORE_ATTN, "core_attn", "scores and their softmax: never kept here, so a no-op")  \
+  X (WEFT_MODULE_MLP, "mlp", "the second norm, the first projection and the activation")           \
+  X (WEFT_MODULE_LAYERNORM, "layernorm", "outputs of both norms of a layer")                       \
+  X (WEFT_MODULE_MOE_ACT, "moe_act", "activations of experts")                                     \
+  X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "up projections of latent attention")                 \
+  X (WEFT_MODULE_MOE, "moe", "a layer of experts")                                                 \
+  X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that see every token")
+enum weft_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
+extern const char *const weft_module_words[];
+
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
   X (WEFT_SCHEDULE_1F1B, "1f1b", "one forward, one backward; at most p microbatches in flight")    \
   X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")
@@ -89,6 +100,14 @@ extern const char *const weft_optimizer_words[];
   X (WEFT_SHARD_PARAMS, "optim_grads_params", "and the weights (ZeRO-3)")
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
+
+#define WEFT_DISTRIBUTED_LIST(X)                                                                   \
+  X (WEFT_MEGATRON_DDP, "megatron_ddp", "Megatron-Core's bucketed wrapper")                        \
+  X (WEFT_MEGATRON_FSDP, "megatron_fsdp", "the same as use_megatron_fsdp")                         \
+  X (WEFT_FSDP2, "fsdp2", "PyTorch's fully_shard, as NeMo Automodel sets it up")                   \
+  X (WEFT_TORCH_DDP, "ddp", "PyTorch's DistributedDataParallel")
+enum weft_distributed { WEFT_DISTRIBUTED_LIST (WEFT_WORD_ID) WEFT_N_DISTRIBUTED };
+extern const char *const weft_distributed_words[];
 
 #define WEFT_P2P_BACKEND_LIST(X)                                                                   \
   X (WEFT_P2P_NCCL, "nccl", "sends take streaming multiprocessors")                                \

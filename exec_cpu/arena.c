@@ -42,6 +42,11 @@ gboolean
 cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **error)
 {
   count_uses (r);
+  if (r->m->options.memory) {
+    const struct cpu_machine *lender = (const struct cpu_machine *) r->m->options.memory;
+    memcpy (r->arena, lender->rank[r->row].arena, sizeof r->arena);
+    return TRUE;
+  }
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
     uint64_t bytes = memory->planned[pool];
     if (bytes == 0)
@@ -63,7 +68,7 @@ void
 cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory)
 {
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
-    if (r->arena[pool]) {
+    if (r->arena[pool] && !r->m->options.memory) {
       ASAN_UNPOISON_MEMORY_REGION (r->arena[pool], memory->planned[pool]);
       munmap (r->arena[pool], memory->planned[pool]);
     }

@@ -136,6 +136,7 @@ close_rank (struct cpu_machine *m, struct cpu_rank *r)
   pthread_cond_destroy (&r->wake);
   g_free (r->waits);
   g_free (r->first_wait);
+  g_free (r->end_wait);
   g_free (r->slice);
   g_free (r->segment);
 }
@@ -163,6 +164,7 @@ cpu_close (weft_exec *x)
   g_free (m->base.allocated);
   g_free (m->base.allocated_host);
   weft_actors_free (m->base.actors);
+  g_clear_pointer (&m->t, weft_timeline_free);
   pthread_mutex_destroy (&m->lock);
   pthread_cond_destroy (&m->stepped);
   g_free (m);
@@ -187,6 +189,7 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->slots = weft_group_size (&sharing);
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
+  r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->slice = weft_slices (r->p, r->slot, r->slots, &r->n_slice);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
@@ -276,32 +279,52 @@ cpu_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError *
 static gboolean
 cpu_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
 {
-  struct cpu_rank *r = &((struct cpu_machine *) x)->rank[row];
+  struct cpu_machine *m = (struct cpu_machine *) x;
+  struct cpu_rank *r = &m->rank[row];
   struct cpu_lane *l = &r->lane[r->p->op[op].lane];
 
   (void) error;
   g_assert (r->p->lane_ops[r->p->op[op].lane][l->issued] == op);
   l->issued++;
-  r->first_wait[op + 1] = r->n_waits;
+  r->first_wait[op] = r->n_issued_waits;
+  r->end_wait[op] = r->n_issued_waits = r->n_waits;
+  m->issued = TRUE;
   return TRUE;
+}
+
+static void
+start_step (struct cpu_machine *m)
+{
+  m->t = weft_timeline_new (m->base.plan, m->base.actors, m->base.ops->name);
+  for (uint32_t i = 0; i < m->n; i++)
+    cpu_arena_start (&m->rank[i]);
+  m->start = cpu_clock ();
+}
+
+static gboolean
+cpu_run (weft_exec *x, GError **error)
+{
+  struct cpu_machine *m = (struct cpu_machine *) x;
+
+  if (!m->t)
+    start_step (m);
+  if (!m->issued)
+    return TRUE;
+  m->issued = FALSE;
+  return cpu_run_issued (m, error);
 }
 
 static weft_timeline *
 cpu_drain (weft_exec *x, GError **error)
 {
   struct cpu_machine *m = (struct cpu_machine *) x;
-  g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
+  gboolean ok = cpu_run (x, error);
+  g_autoptr (weft_timeline) t = g_steal_pointer (&m->t);
 
-  m->t = t;
-  for (uint32_t i = 0; i < m->n; i++)
-    cpu_arena_start (&m->rank[i]);
-  m->start = cpu_clock ();
-  gboolean ok = cpu_run_step (m, error);
   t->wall_seconds = cpu_now (m);
-  m->t = NULL;
   for (uint32_t i = 0; i < m->n; i++) {
     memset (m->rank[i].lane, 0, sizeof m->rank[i].lane);
-    m->rank[i].n_waits = 0;
+    m->rank[i].n_waits = m->rank[i].n_issued_waits = 0;
   }
   if (!ok)
     return NULL;
@@ -321,6 +344,12 @@ cpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n
   memcpy (cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset, in, n);
 }
 
+static void *
+cpu_at (weft_exec *x, uint32_t row, uint32_t buf)
+{
+  return cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf);
+}
+
 const struct weft_exec_ops weft_exec_cpu = {
   .name = "cpu",
   .doc = "real numbers: ranks are threads of this machine",
@@ -328,8 +357,10 @@ const struct weft_exec_ops weft_exec_cpu = {
   .open = cpu_open,
   .wait = cpu_wait,
   .issue = cpu_issue,
+  .run = cpu_run,
   .drain = cpu_drain,
   .close = cpu_close,
   .read = cpu_read,
   .write = cpu_write,
+  .at = cpu_at,
 };

@@ -113,7 +113,7 @@ has_ended (const struct cpu_rank *r, uint32_t op)
 static gboolean
 may_start (const struct cpu_rank *r, uint32_t op)
 {
-  for (uint32_t w = r->first_wait[op]; w < r->first_wait[op + 1]; w++)
+  for (uint32_t w = r->first_wait[op]; w < r->end_wait[op]; w++)
     if (!has_ended (r, r->waits[w]))
       return FALSE;
   return TRUE;
@@ -162,7 +162,9 @@ try_lane (struct cpu_rank *r, enum weft_lane lane)
   enum weft_op_class class = weft_op_info[r->p->op[op].kind].class;
   if (class == WEFT_CLASS_P2P)
     return (l->posted || group_may_start (r, lane)) && cpu_meet_transfers (r, lane);
-  if (!l->posted && !may_start (r, op))
+  /* Collectives of one launch start when all of them may, and follow each other. */
+  if (!l->posted &&
+      !(class == WEFT_CLASS_COLLECTIVE ? group_may_start (r, lane) : may_start (r, op)))
     return FALSE;
   if (class == WEFT_CLASS_COLLECTIVE && !cpu_skips (r, op))
     return cpu_meet_collective (r, lane, op);
@@ -183,7 +185,7 @@ static gboolean
 is_through (const struct cpu_rank *r)
 {
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    if (r->lane[lane].cursor < r->p->lane_n[lane])
+    if (r->lane[lane].cursor < r->lane[lane].issued)
       return FALSE;
   return TRUE;
 }
@@ -247,7 +249,7 @@ report_stuck (const struct cpu_machine *m, GError **error)
   for (uint32_t i = 0; i < m->n; i++)
     for (int lane = 0; lane < WEFT_N_LANE; lane++) {
       const struct cpu_rank *r = &m->rank[i];
-      if (r->lane[lane].cursor == r->p->lane_n[lane])
+      if (r->lane[lane].cursor == r->lane[lane].issued)
         continue;
       uint32_t op = r->p->lane_ops[lane][r->lane[lane].cursor];
       g_autofree char *label = weft_op_label (r->p, op);
@@ -333,7 +335,7 @@ report_bad (const struct cpu_machine *m, uint64_t bad, GError **error)
 }
 
 gboolean
-cpu_run_step (struct cpu_machine *m, GError **error)
+cpu_run_issued (struct cpu_machine *m, GError **error)
 {
   gboolean ok = m->options.stress ? run_shuffled (m) : run_threads (m);
   uint64_t lost = atomic_exchange (&m->lost, 0), bad = atomic_exchange (&m->bad, 0);

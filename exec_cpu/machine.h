@@ -73,8 +73,8 @@ struct cpu_rank {
   uint8_t *arena[WEFT_N_POOL];
   struct cpu_lane lane[WEFT_N_LANE];
 
-  uint32_t *waits, *first_wait; /* of each op, as enqueued */
-  uint32_t n_waits;
+  uint32_t *waits, *first_wait, *end_wait; /* of each op, as enqueued */
+  uint32_t n_waits, n_issued_waits;        /* in all; of ops that have been issued */
 
   uint32_t *uses_left, *uses; /* of each buffer that owns memory: this step, every step */
   struct weft_slice *slice;   /* one for each adam op */
@@ -107,6 +107,7 @@ struct cpu_machine {
   GHashTable *moves;           /* cpu_moves_key() -> struct cpu_moves */
   weft_timeline *t;
   double start; /* of the step, by cpu_clock() */
+  gboolean issued; /* something that has not been run */
 
   pthread_mutex_t lock;
   pthread_cond_t stepped;       /* all ranks are through, or a new step begins */
@@ -168,5 +169,6 @@ void cpu_wake (struct cpu_machine *m, const struct weft_group *group);
 void cpu_wake_rank (struct cpu_machine *m, uint32_t row);
 void *cpu_rank_main (void *rank); /* the thread of a rank, until the machine closes */
 
-/* All ops that were issued, on all ranks.  After an error the machine can only be closed. */
-gboolean cpu_run_step (struct cpu_machine *m, GError **error);
+/* All ops that were issued and have not run, on all ranks.  After an error the machine can only be
+ * closed. */
+gboolean cpu_run_issued (struct cpu_machine *m, GError **error);

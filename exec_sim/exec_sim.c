@@ -30,10 +30,38 @@ holds_while_waiting (const struct sim *x)
   return !weft_cluster_is_cpu (&x->base.plan->job.cluster);
 }
 
+/* What is known of a communicator, found out when it is first asked for. */
+static struct sim_comm *
+comm_at (struct sim *x, uint32_t c)
+{
+  struct sim_comm *comm = &x->comm[c];
+  const weft_plan *plan = x->base.plan;
+
+  if (comm->known)
+    return comm;
+  struct weft_group g =
+      weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
+  weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
+  comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+  comm->known = TRUE;
+  return comm;
+}
+
+static uint32_t
+comm_of (const struct sim *x, uint32_t actor, uint32_t op)
+{
+  uint8_t group = sim_program (x, actor)->op[op].group;
+  return x->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + group];
+}
+
 static void
 hold_sms (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {
-  uint32_t sms = weft_cost_sms (&x->base.plan->job.stack, sim_program (x, actor)->op[op].kind);
+  const weft_program *p = sim_program (x, actor);
+  gboolean meets = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
+  uint32_t sms = weft_plan_sms (x->base.plan, p, op,
+                                meets ? &comm_at (x, comm_of (x, actor, op))->shape : NULL);
+
   sim_gpu_take_sms (x, actor, sign * (int32_t) sms);
 }
 
@@ -63,24 +91,19 @@ compare_alone (struct sim *x, double took, double alone)
 
 /* ------------------------------------------------------------- collectives */
 
+/* Of the launch that ends with `op`. */
 static const struct weft_traffic *
 traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
 {
-  struct sim_comm *comm = &x->comm[c];
-  const weft_plan *plan = x->base.plan;
-
-  if (!comm->known) {
-    struct weft_group g =
-        weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
-    weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
-    comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
-    comm->known = TRUE;
-  }
-  uint64_t key = (uint64_t) p->role << 32 | (uint64_t) p->op[op].shape << 8 | p->op[op].kind;
+  struct sim_comm *comm = comm_at (x, c);
+  gboolean joins = p->op[op].flags & WEFT_OP_GROUPED;
+  uint64_t key = (uint64_t) joins << 63 | (uint64_t) p->role << 40 |
+                 (uint64_t) (joins ? op : p->op[op].shape) << 8 | p->op[op].kind;
   struct weft_traffic *known = g_hash_table_lookup (comm->traffic, &key);
   if (!known) {
+    struct weft_shape shape = weft_program_launch_shape (p, op);
     struct weft_traffic made =
-        weft_plan_traffic (plan, &comm->shape, p->op[op].kind, weft_op_shape (p, op));
+        weft_plan_traffic (x->base.plan, &comm->shape, p->op[op].kind, &shape);
     known = g_memdup2 (&made, sizeof made);
     g_hash_table_insert (comm->traffic, g_memdup2 (&key, sizeof key), known);
   }
@@ -146,12 +169,14 @@ finish_collective (struct sim *x, uint32_t c)
   for (uint32_t i = 0; i < comm->n_actor; i++) {
     uint32_t actor = comm->actor[i], lane = weft_group_lane (comm->kind);
     struct sim_lane *l = sim_lane_at (x, actor, lane);
-    uint32_t op = op_of (x, actor, lane);
-    x->t->begin[actor][op] = begin;
-    x->t->end[actor][op] = now;
-    l->cursor++;
+    const weft_program *p = sim_program (x, actor);
+    uint32_t last = weft_program_group_end (p, lane, l->cursor);
+    hold_sms (x, actor, op_of (x, actor, lane), -1);
+    for (; l->cursor < last; l->cursor++) {
+      x->t->begin[actor][op_of (x, actor, lane)] = begin;
+      x->t->end[actor][op_of (x, actor, lane)] = now;
+    }
     l->posted = FALSE;
-    hold_sms (x, actor, op, -1);
   }
   for (uint32_t i = 0; i < comm->n_actor; i++)
     advance (x, comm->actor[i]);
@@ -170,11 +195,21 @@ collective_flow_done (struct sim *x, uint32_t c)
     finish_collective (x, c);
 }
 
+/* The last op of the group at the head of a lane. */
+static uint32_t
+group_last (const struct sim *x, uint32_t actor, enum weft_lane lane)
+{
+  const weft_program *p = sim_program (x, actor);
+
+  return p
+      ->lane_ops[lane][weft_program_group_end (p, lane, sim_lane_at (x, actor, lane)->cursor) - 1];
+}
+
 static void
 arrive (struct sim *x, uint32_t actor, uint32_t op)
 {
   const weft_program *p = sim_program (x, actor);
-  uint32_t c = x->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + p->op[op].group];
+  uint32_t c = comm_of (x, actor, op);
   struct sim_meeting *m = &x->meeting[c];
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
@@ -182,7 +217,7 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
     hold_sms (x, actor, op, 1);
   if (++m->arrived < x->base.actors->comm[c].n_actor)
     return;
-  m->traffic = *traffic_of (x, c, p, op);
+  m->traffic = *traffic_of (x, c, p, group_last (x, actor, p->op[op].lane));
   m->n_rounds = x->step_by_step ? MAX (1, m->traffic.steps_local + m->traffic.steps_remote) : 1;
   m->begin = weft_bridge_now ();
   start_round (x, c);
@@ -266,21 +301,31 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   }
 }
 
+/* A group starts when all of it may. */
 static gboolean
+group_may_start (const struct sim *x, uint32_t actor, uint32_t lane)
+{
+  const weft_program *p = sim_program (x, actor);
+  uint32_t first = sim_lane_at (x, actor, lane)->cursor,
+           last = weft_program_group_end (p, lane, first);
+
+  for (uint32_t i = first; i < last; i++)
+    if (!sim_deps_done (x, actor, p->lane_ops[lane][i]))
+      return FALSE;
+  return TRUE;
+}
+
+static void
 post_group (struct sim *x, uint32_t actor, uint32_t lane)
 {
   const weft_program *p = sim_program (x, actor);
   struct sim_lane *l = sim_lane_at (x, actor, lane);
   uint32_t first = l->cursor, last = weft_program_group_end (p, lane, first);
 
-  for (uint32_t i = first; i < last; i++)
-    if (!sim_deps_done (x, actor, p->lane_ops[lane][i]))
-      return FALSE;
   l->posted = TRUE;
   l->pending = last - first;
   for (uint32_t i = first; i < last; i++)
     post_transfer (x, actor, p->lane_ops[lane][i]);
-  return TRUE;
 }
 
 /* On topology cpu the thread that copies or computes beside its main lane is the rank itself.  Tokens
@@ -355,16 +400,17 @@ advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
     return;
   uint32_t op = p->lane_ops[lane][l->cursor];
   enum weft_op_class class = weft_op_info[p->op[op].kind].class;
+  gboolean grouped = class == WEFT_CLASS_P2P || class == WEFT_CLASS_COLLECTIVE;
+  if (grouped ? !group_may_start (x, actor, lane) : !sim_deps_done (x, actor, op))
+    return;
   if (class == WEFT_CLASS_P2P)
     post_group (x, actor, lane);
-  else if (sim_deps_done (x, actor, op)) {
-    if (class == WEFT_CLASS_COLLECTIVE)
-      arrive (x, actor, op);
-    else if (class == WEFT_CLASS_COMPUTE)
-      start_kernel_beside (x, actor, op);
-    else
-      start_copy (x, actor, op);
-  }
+  else if (class == WEFT_CLASS_COLLECTIVE)
+    arrive (x, actor, op);
+  else if (class == WEFT_CLASS_COMPUTE)
+    start_kernel_beside (x, actor, op);
+  else
+    start_copy (x, actor, op);
 }
 
 /* Whatever may start on this rank now, starts; flows and timers only begin here, they end later. */

@@ -85,6 +85,21 @@ if_replicated (const struct weft_job *job, int64_t out[32])
   return replicated (job) ? both (job, out) : (out[0] = FALSE, 1);
 }
 
+/* A strategy that the user names is not changed for another. */
+static uint32_t
+fsdp_or_not (const struct weft_job *job, int64_t out[32])
+{
+  if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
+    return only_true (job, out);
+  return weft_job_is_torch (job) ? only_false (job, out) : if_replicated (job, out);
+}
+
+static uint32_t
+fusion (const struct weft_job *job, int64_t out[32])
+{
+  return weft_job_is_torch (job) ? only_false (job, out) : only_true (job, out);
+}
+
 /* Levels 0 and 1 are what the bucketed wrapper does; the first value is the knob's own default. */
 static uint32_t
 levels (const struct weft_job *job, int64_t out[32])
@@ -102,13 +117,16 @@ levels (const struct weft_job *job, int64_t out[32])
 static uint32_t
 if_wrapped (const struct weft_job *job, int64_t out[32])
 {
-  return job->strategy.use_megatron_fsdp ? only_false (job, out) : if_replicated (job, out);
+  return job->strategy.use_megatron_fsdp || weft_job_is_torch (job) ? only_false (job, out)
+                                                                    : if_replicated (job, out);
 }
 
 /* What is split is reduced on the way in any case. */
 static uint32_t
 overlaps (const struct weft_job *job, int64_t out[32])
 {
+  if (weft_job_is_torch (job))
+    return only_false (job, out);
   return job->strategy.use_megatron_fsdp ? only_true (job, out) : if_replicated (job, out);
 }
 
@@ -130,13 +148,13 @@ static const struct axis axes[] = {
   { TRAIN, WEFT_TRAIN_micro_batch_size, micro_batches },
   { KNOB, WEFT_KNOB_pipeline_schedule, schedules },
   { KNOB, WEFT_KNOB_recompute_granularity, recomputes },
-  { KNOB, WEFT_KNOB_use_megatron_fsdp, if_replicated },
+  { KNOB, WEFT_KNOB_use_megatron_fsdp, fsdp_or_not },
   { KNOB, WEFT_KNOB_data_parallel_sharding_strategy, levels },
   { KNOB, WEFT_KNOB_use_distributed_optimizer, if_wrapped },
   { KNOB, WEFT_KNOB_overlap_grad_reduce, overlaps },
   { KNOB, WEFT_KNOB_overlap_param_gather, if_sharded_and_overlapped },
   { KNOB, WEFT_KNOB_deallocate_pipeline_outputs, only_true },
-  { KNOB, WEFT_KNOB_gradient_accumulation_fusion, only_true },
+  { KNOB, WEFT_KNOB_gradient_accumulation_fusion, fusion },
   { KNOB, WEFT_KNOB_batch_p2p_sync, only_false },
 };
 

@@ -191,8 +191,8 @@ random_units (GString *words, GRand *rand)
   add (words, "zero_dp_strategy", level);
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
-  if (level == 3)
-    flip (words, rand, 3, "fsdp_double_buffer");
+  if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
+    flip (words, rand, 2, "nccl_ub");
   if (one_in (rand, 2))
     add (words, "suggested_communication_unit_size", PICK (rand, 1, 5000, 100000, 4000000));
 }
@@ -203,6 +203,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   gboolean sharded = flip (words, rand, 2, "use_distributed_optimizer");
   gboolean overlapped = flip (words, rand, 2, "overlap_grad_reduce");
 
+  if (flip (words, rand, 6, "nccl_ub"))
+    flip (words, rand, 2, "disable_symmetric_registration");
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
   if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
     return;
@@ -232,8 +234,16 @@ random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
 static void
 random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
 {
-  if (!one_in (rand, 2))
+  static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
+
+  flip (words, rand, 5, "delay_wgrad_compute");
+  if (!one_in (rand, 2) || flip (words, rand, 6, "activation_checkpointing"))
     return;
+  if (one_in (rand, 3)) {
+    add_word (words, "recompute_granularity", "selective");
+    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    return;
+  }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));

@@ -268,6 +268,28 @@ check_for_nan_in_grad_costs_time (void **state)
   assert_true (slow->seconds > quick->seconds);
 }
 
+/* Hybrid sharding: the same ranks meet in a group of its own, on a lane of its own. */
+static void
+ranks_that_hold_one_slice_of_a_hybrid_meet_on_the_outer_lane (void **state)
+{
+  struct weft_mesh mesh = weft_mesh_make (1, 1, 6, 2), hybrid = mesh;
+
+  (void) state;
+  mesh.instances = hybrid.instances = 2;
+  hybrid.hybrid = 1;
+  assert_int_equal (weft_mesh_across (&mesh), WEFT_GROUP_INTER);
+  assert_int_equal (weft_mesh_across (&hybrid), WEFT_GROUP_OUTER);
+  assert_int_equal (weft_mesh_group_size (&mesh, WEFT_GROUP_OUTER), 1);
+  assert_int_equal (weft_mesh_group_size (&hybrid, WEFT_GROUP_INTER), 1);
+  for (uint32_t rank = 0; rank < mesh.n_ranks; rank++) {
+    struct weft_group inter = weft_mesh_group (&mesh, rank, WEFT_GROUP_INTER);
+    struct weft_group outer = weft_mesh_group (&hybrid, rank, WEFT_GROUP_OUTER);
+    assert_memory_equal (&inter, &outer, sizeof inter);
+  }
+  assert_int_equal (weft_group_lane (WEFT_GROUP_INTER), WEFT_LANE_DP);
+  assert_int_equal (weft_group_lane (WEFT_GROUP_OUTER), WEFT_LANE_DP_OUTER);
+}
+
 int
 main (void)
 {
@@ -279,6 +301,7 @@ main (void)
     cmocka_unit_test (
         num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one),
     cmocka_unit_test (num_distributed_optimizer_instances_are_contiguous_replicas),
+    cmocka_unit_test (ranks_that_hold_one_slice_of_a_hybrid_meet_on_the_outer_lane),
     cmocka_unit_test (reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them),
     cmocka_unit_test (
         reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way),

@@ -118,6 +118,29 @@ static const char *const strategies[] = {
   "num_distributed_optimizer_instances=2 average_in_collective=true optimizer_cpu_offload=true "
   "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.9",
   "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true optimizer_cpu_offload=true",
+  "gpus=1 cpu_offloading=true cpu_offloading_num_layers=1",
+  "gpus=2 cpu_offloading=true cpu_offloading_num_layers=3 use_distributed_optimizer=true "
+  "optimizer_cpu_offload=true",
+  "gpus=2 micro_batch_size=2 cpu_offloading=true cpu_offloading_num_layers=2 "
+  "cpu_offloading_double_buffering=true",
+  "gpus=4 cpu_offloading=true cpu_offloading_num_layers=3 cpu_offloading_double_buffering=true "
+  "pipeline_schedule=gpipe",
+  "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2 use_megatron_fsdp=true "
+  "zero_dp_strategy=3 overlap_grad_reduce=true",
+  "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=2 nccl_ub=true disable_symmetric_registration=true use_megatron_fsdp=true "
+  "zero_dp_strategy=3 fsdp_double_buffer=true",
+  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=4 delay_wgrad_compute=true pipeline_model_parallel_size=4 activation_checkpointing=true",
+  "gpus=8 delay_wgrad_compute=true pipeline_model_parallel_size=2 pipeline_schedule=gpipe "
+  "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=4 delay_wgrad_compute=true pipeline_model_parallel_size=2 use_megatron_fsdp=true "
+  "zero_dp_strategy=3 recompute_granularity=selective recompute_modules=mlp,layernorm",
+  "gpus=1 recompute_granularity=selective recompute_modules=layernorm",
+  "gpus=2 recompute_granularity=selective recompute_modules=mlp,core_attn",
+  "gpus=2 activation_checkpointing=true",
+  "gpus=4 activation_checkpointing=true use_megatron_fsdp=true zero_dp_strategy=3 "
+  "fsdp_double_buffer=true",
 };
 
 /* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */

@@ -430,6 +430,7 @@ static const char *const members[] = {
   "memory/roles/0/by_kind/communication:i",
   "memory/roles/0/by_kind/workspace:i",
   "memory/roles/0/by_kind/padding:i",
+  "memory/roles/0/registered_bytes:i",
   "memory/roles/0/host_bytes:i",
   "engine/executor:s",
   "engine/simgrid:s",
