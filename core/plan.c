@@ -311,13 +311,12 @@ weft_plan_worst_bytes (const weft_plan *plan)
 uint64_t
 weft_plan_host_bytes (const weft_plan *plan)
 {
+  uint32_t gpus = (uint32_t) MAX (1, plan->job.cluster.f.node_gpus);
   uint64_t worst = 0, node = 0;
 
   for (uint32_t rank = 0; rank < plan->mesh.n_ranks; rank++) {
-    if (rank == 0 ||
-        weft_fabric_node (&plan->fabric, rank) != weft_fabric_node (&plan->fabric, rank - 1))
-      node = 0;
-    node += plan->memory[weft_mesh_stage (&plan->mesh, rank)].planned[WEFT_POOL_HOST];
+    uint32_t role = weft_mesh_stage (&plan->mesh, rank);
+    node = (rank % gpus ? node : 0) + plan->memory[role].planned[WEFT_POOL_HOST];
     worst = MAX (worst, node);
   }
   return worst;
