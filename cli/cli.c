@@ -7,8 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define VERSION "0.1.0"
-
 /* -------------------------------------------------------------------- commands */
 
 #define COMMAND_ROW(id, what, how) { #id, what, how, weft_cli_##id },
@@ -83,7 +81,7 @@ run_words (int argc, char **argv)
   if (g_strv_contains (help, argv[1]))
     return argc > 2 ? help_about (argv[2]) : print_commands ();
   if (g_strv_contains (version, argv[1])) {
-    printf ("weft " VERSION "\n");
+    printf ("weft " WEFT_VERSION "\n");
     return 0;
   }
   const struct command *command = find_command (argv[1]);

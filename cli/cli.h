@@ -83,10 +83,6 @@ int weft_cli_help (const struct weft_cli_page *page);
 /* The job that was read; its warnings go to stderr. */
 gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError **error);
 
-/* Before anything is allocated: the memory of a rank as the topology has it, and that of this
- * machine, which all ranks share. */
-gboolean weft_cli_real_memory (const weft_plan *plan, GError **error);
-
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 

@@ -3,6 +3,7 @@
 #include "core/json.h"
 #include "exec_cpu/exec_cpu.h"
 #include "train/measure.h"
+#include "train/room.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -77,7 +78,7 @@ make_plan (const weft_cli_input *input, GError **error)
     return NULL;
   job.cluster.f.cost_table = 0; /* what is measured anew does not hang on what was */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
-  if (!plan || !weft_cli_real_memory (plan, error))
+  if (!plan || !weft_room_check (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
 }

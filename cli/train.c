@@ -6,6 +6,7 @@
 #include "core/trace.h"
 #include "core/units.h"
 #include "exec_cpu/exec_cpu.h"
+#include "train/room.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -222,40 +223,6 @@ check_processes (const struct train_ask *ask, const struct weft_job *job, GError
 /* ------------------------------------------------------------------------- job */
 
 static gboolean
-refuse_bytes (double bytes, const char *who, double has, const char *where, GError **error)
-{
-  g_autofree char *needed = weft_units_human (bytes, "B"), *there = weft_units_human (has, "B");
-
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s %s, wanted at most %s, %s; see weft memory",
-               who, needed, there, where);
-  return FALSE;
-}
-
-gboolean
-weft_cli_real_memory (const weft_plan *plan, GError **error)
-{
-  const struct weft_cluster *cluster = &plan->job.cluster;
-  double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
-  double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
-
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    for (int pool = 0; pool < WEFT_N_POOL; pool++)
-      sum += ranks * (double) plan->memory[role].planned[pool];
-  if (!weft_plan_host_fits (plan))
-    return refuse_bytes ((double) weft_plan_host_bytes (plan), "ranks need together on the host",
-                         cluster->f.node_host_memory, "what a node has (host_memory)", error);
-  if (!weft_plan_fits (plan)) {
-    g_autofree char *topology =
-        g_strdup_printf ("what a rank of topology %s has (--gpu-memory says otherwise)",
-                         g_quark_to_string (cluster->topology));
-    return refuse_bytes ((double) weft_plan_worst_bytes (plan), "the largest rank needs",
-                         cluster->f.gpu_memory, topology, error);
-  }
-  return sum <= machine ||
-         refuse_bytes (sum, "all ranks need", machine, "what this machine has", error);
-}
-
-static gboolean
 fill_rates (struct train_ask *ask, const struct weft_job *job, GError **error)
 {
   struct weft_trainer_options *o = &ask->options;
@@ -375,7 +342,7 @@ run (const weft_cli_input *input, struct train_ask *ask)
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan || !weft_cli_real_memory (plan, &error))
+  if (!plan || !weft_room_check (plan, &error))
     return weft_cli_fail (error);
   print_header (plan, ask);
   return train (plan, ops, ask, input->json);

@@ -1,4 +1,5 @@
 #include "core/conf.h"
+#include "core/home.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/suggest.h"
@@ -222,8 +223,14 @@ weft_conf_blame (const weft_conf *conf, const struct weft_conf_entry *entry, GEr
 const char *
 weft_data_dir (void)
 {
-  const char *dir = g_getenv ("WEFT_DATA");
-  return dir && *dir ? dir : WEFT_DATA_DIR;
+  const char *dir = g_getenv ("WEFT_DATA"), *prefix = weft_home_prefix ();
+
+  if (dir && *dir)
+    return dir;
+  if (!prefix)
+    return WEFT_DATA_DIR;
+  g_autofree char *installed = g_build_filename (prefix, "share", "weft", NULL);
+  return g_intern_string (installed);
 }
 
 static int

@@ -35,5 +35,5 @@ char *weft_data_find (const char *folder, const char *name, const char *suffix, 
 /* Names of the bundled files of a folder, without suffix, sorted; free with g_strfreev(). */
 char **weft_data_names (const char *folder, const char *suffix);
 
-/* The folder of bundled data: $WEFT_DATA, or where Weft was built. */
+/* The folder of bundled data: $WEFT_DATA, or share/weft where Weft was installed, or its source folder. */
 const char *weft_data_dir (void);

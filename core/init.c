@@ -16,7 +16,8 @@ broadcast (struct weft_step *s, uint32_t param)
   weft_emit_on (
       s, WEFT_LANE_DP,
       (struct weft_op){ .kind = WEFT_OP_BROADCAST, .group = WEFT_GROUP_DP, .name = row->name },
-      WEFT_SHAPE (s->dtype, row->rows * row->columns), WEFT_USES (WEFT_RW (view)));
+      WEFT_SHAPE (weft_build_buf_at (s->b, view)->dtype, row->rows * row->columns),
+      WEFT_USES (WEFT_RW (view)));
 }
 
 weft_program *
@@ -27,7 +28,7 @@ weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
 
   weft_step_begin (&s);
   weft_params_build (&s);
-  weft_ddp_start (&s);
+  s.wrapper->start (&s);
   s.at.phase = WEFT_PHASE_OPTIMIZER;
   for (uint32_t i = 0; i < s.params->len; i++)
     broadcast (&s, i);
@@ -39,5 +40,6 @@ gboolean
 weft_init_broadcasts (const struct weft_job *job)
 {
   return weft_job_dp (job) * job->strategy.context_parallel_size > 1 &&
-         weft_job_sharding (job) < WEFT_SHARD_PARAMS;
+         weft_job_sharding (job) < WEFT_SHARD_PARAMS &&
+         job->strategy.distributed_config != WEFT_FSDP2;
 }

@@ -39,6 +39,7 @@ enum {
   WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup): transfers,
                             or collectives of one kind and group of ranks, which are one launch */
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
+  WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
 };
 
 /*     byte 0        1        2        3
@@ -91,6 +92,7 @@ struct weft_param {
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
   uint64_t rows, columns; /* columns 1 for vectors */
   uint64_t start;       /* element offset in the flat buffer, layout.h */
+  uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */
   uint32_t bucket;
   uint32_t pad;
 };

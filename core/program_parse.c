@@ -433,6 +433,9 @@ read_param_row (struct reader *r, GError **error)
       !read_buf_number (r, &param.grad, error))
     return FALSE;
   param.bucket = bucket;
+  if (accept (r, "pieces") && (!read_huge (r, "of", &param.piece, error) ||
+                               !read_huge (r, "every", &param.stride, error)))
+    return FALSE;
   param.decay = accept (r, "decay");
   param.tied = accept (r, "tied");
   param.duplicate = accept (r, "duplicate");
@@ -467,6 +470,8 @@ read_op_options (struct reader *r, struct weft_op *op, GError **error)
     op->flags |= WEFT_OP_GROUPED;
   if (accept (r, "recompute"))
     op->flags |= WEFT_OP_RECOMPUTE;
+  if (accept (r, "fused"))
+    op->flags |= WEFT_OP_FUSED;
   if (op->flags & WEFT_OP_GROUPED && r->lane_n[op->lane] == 0)
     return complain (r, error, "op %u is grouped, wanted an op before it on lane %s", r->n[ROW_OP],
                      weft_lane_words[op->lane]);

@@ -96,6 +96,16 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
+void
+weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf)
+{
+  struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, name) };
+
+  s->synced =
+      weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_R (buf)));
+  g_array_append_val (s->wait_for, s->synced);
+}
+
 struct weft_op
 weft_step_again (struct weft_step *s)
 {
@@ -150,7 +160,7 @@ zero (struct weft_step *s)
   struct weft_shape scalar = WEFT_SHAPE (scalar_dtype (s), scalar_words (s));
 
   s->at.phase = WEFT_PHASE_FORWARD;
-  for (uint32_t i = 0; i < s->flat->len && !s->canonical; i++) {
+  for (uint32_t i = 0; i < s->flat->len && !s->canonical && !s->wrapper->overwrites; i++) {
     uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
     weft_emit (s, WEFT_OP_ZERO, "zero_grad",
                WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads)),
@@ -172,6 +182,7 @@ forward_cell (struct weft_step *s, uint32_t micro)
   s->output[micro] = x;
   if (weft_step_is_last (s))
     weft_head_forward (s, micro, x);
+  weft_cast_end_pass (s);
 }
 
 static void
@@ -217,6 +228,8 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     };
     s->pass++;
     s->last_micro = !forward && ++backwards == s->n_micro;
+    if (s->wrapper->enter_pass)
+      s->wrapper->enter_pass (s);
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
     if (s->wrapper->leave_pass)
       s->wrapper->leave_pass (s);
@@ -235,7 +248,11 @@ weft_step_begin (struct weft_step *s)
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
+  s->product_dtype = weft_job_product_dtype (job);
+  s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
+  s->main_dtype = s->grad_dtype;
+  s->weight_dtype = s->output_dtype = s->dtype;
   s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
                      ? s->dtype
                      : (enum weft_dtype) s->strategy->pipeline_dtype;
@@ -267,6 +284,8 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->cast_view);
+  g_free (s->own);
   weft_layout_release (&s->layout);
   g_array_unref (s->flat);
   g_free (s->group);
@@ -296,5 +315,8 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
   weft_step_end (&s);
-  return weft_builder_freeze (b);
+  weft_program *p = weft_builder_freeze (b);
+  if (job->strategy.enable_compile)
+    weft_fuse (p);
+  return p;
 }

@@ -4,13 +4,15 @@
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer
  *   recompute  what of a stage's layers is kept between the two, and what is run again
+ *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *   offload    activations of the first layers, which wait for backward on the host
- *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
+ *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   fuse       enable_compile: which pointwise ops make one kernel
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -141,8 +143,10 @@ struct weft_wrapper {
                    const struct weft_layout_param *param, uint32_t n_param);
   gboolean units;                     /* in registration order, a bucket for each unit */
   gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of */
+  gboolean overwrites;                /* gradients are not cleared when the step begins */
 
   void (*start) (struct weft_step *s);                       /* the step begins */
+  void (*enter_pass) (struct weft_step *s);                  /* a cell of the grid begins */
   void (*enter) (struct weft_step *s, uint32_t layer);       /* a layer begins a pass */
   void (*before_use) (struct weft_step *s, uint32_t param);  /* a kernel is about to read it */
   void (*leave) (struct weft_step *s, uint32_t layer);       /* the pass is through with it */
@@ -172,7 +176,11 @@ struct weft_step {
   uint32_t first_layer, n_layers; /* of this stage */
   uint64_t tokens;                /* of one microbatch on this rank */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
-  enum weft_dtype dtype, grad_dtype, p2p_dtype;
+  enum weft_dtype dtype, p2p_dtype;
+  enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
+  enum weft_dtype weight_dtype, main_dtype; /* of the flat buffers: what the optimizer works on */
+  enum weft_dtype output_dtype;   /* of what one layer hands to the next */
+  enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -187,6 +195,7 @@ struct weft_step {
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   const struct weft_wrapper *wrapper;
+  void *own;                      /* the wrapper's; g_free() */
   gboolean shard_optimizer;       /* replicas keep slices of the optimizer's state */
   GArray *wait_for;               /* ops that the next kernel waits for */
   uint32_t synced;                /* the newest copy that the host waited for, or WEFT_NO_OP */
@@ -199,12 +208,14 @@ struct weft_step {
   struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
   struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
+  uint32_t backward_layer;        /* whose backward runs, or is prepared by forward that runs again */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
   uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
@@ -274,6 +285,9 @@ uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op 
  * is put back. */
 struct weft_op weft_step_again (struct weft_step *s);
 
+/* The host takes one number out of a buffer, and enqueues nothing before it has it. */
+void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
+
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
@@ -341,6 +355,13 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
                               uint32_t dresidual);
 void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
+/* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
+ * pass of a microbatch. */
+#define WEFT_CAST_ALIGN 256u
+uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
+uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+void weft_cast_end_pass (struct weft_step *s);
+
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
@@ -362,6 +383,8 @@ enum weft_wrapper_kind {
   WEFT_WRAPPER_UNITS,       /* Megatron-FSDP that keeps gradients and weights whole */
   WEFT_WRAPPER_UNIT_GRADS,  /* slices of gradients */
   WEFT_WRAPPER_UNIT_PARAMS, /* and of weights */
+  WEFT_WRAPPER_FSDP2,
+  WEFT_WRAPPER_TORCH_DDP,
   WEFT_N_WRAPPER
 };
 extern const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER];
@@ -416,13 +439,34 @@ void weft_host_optimizer_split (struct weft_step *s);
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);
+/* fsdp2.c, fsdp2_grads.c */
+void weft_fsdp2_start (struct weft_step *s);
+void weft_fsdp2_enter_pass (struct weft_step *s);
+void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
+void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
+struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
+void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
+void weft_fsdp2_leave_pass (struct weft_step *s);
+void weft_fsdp2_finish (struct weft_step *s);
+uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
+
+/* torch_ddp.c */
+void weft_torch_ddp_start (struct weft_step *s);
+void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+void weft_torch_ddp_finish (struct weft_step *s);
 
 /* finish.c */
 void weft_finish (struct weft_step *s);
-/* Elements of bucket k whose optimizer state is this rank's. */
-uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
 uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
                           uint32_t buf, const char *name);
 /* How the sum of the replicas' gradients is taken. */
 enum weft_reduce weft_over_replicas (const struct weft_step *s);
+/* Elements of bucket k whose optimizer state is this rank's. */
+uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
+
+/* fuse.c: marks pointwise ops that belong to the kernel before them. */
+void weft_fuse (weft_program *program);

@@ -9,13 +9,13 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
-/* Floats are added or averaged, words are added. */
+/* Words of exact sums have no average. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return row->reduce == WEFT_REDUCE_SUM || (row->reduce == WEFT_REDUCE_AVG && dtype != WEFT_INT64);
+  return row->reduce != WEFT_REDUCE_AVG || dtype != WEFT_INT64;
 }
 
 gboolean
@@ -164,6 +164,33 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
   }
 }
 
+/* One launch for each tensor of the layer: they follow each other on the one side, and on the other
+ * their pieces do in every slice. */
+static void
+run_repack (struct cpu_rank *r, uint32_t op)
+{
+  struct weft_kernel k = kernel_of (r, op);
+  uint32_t slices = k.kind == WEFT_OP_UNPACK ? 0 : 1;
+  const struct weft_operand cut = k.operand[slices], whole = k.operand[!slices];
+  uint64_t done = 0, offset = 0;
+
+  for (uint32_t i = 0; i < r->p->n_param; i++) {
+    const struct weft_param *param = &r->p->param[i];
+    struct weft_segment to = { .offset = offset, .n = cut.n - offset };
+    struct weft_segment from = { .offset = done, .n = param->rows * param->columns };
+    if (param->layer != r->p->op[op].layer)
+      continue;
+    k.operand[slices] = cut;
+    k.operand[!slices] = whole;
+    advance (&k.operand[slices], &to);
+    advance (&k.operand[!slices], &from);
+    k.shape.dim[2] = param->piece;
+    run (r, &k);
+    done += from.n;
+    offset += param->piece;
+  }
+}
+
 /* ------------------------------------------------------------------ copies */
 
 static void
@@ -230,6 +257,17 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->n_large = 0;
 }
 
+/* The metrics, or one number that the host waits for: of a bucket, or whether sequences are packed,
+ * which they never are here. */
+static void
+read_out (struct cpu_rank *r, uint32_t op)
+{
+  if (r->p->op[op + 1].uses - r->p->op[op].uses > 1)
+    copy_out (r, op);
+  else if (r->p->op[op].phase == WEFT_PHASE_REDUCE)
+    check_bucket (r, op);
+}
+
 /* Both sides of the host link are memory of this process. */
 static void
 copy_across (struct cpu_rank *r, uint32_t op)
@@ -252,7 +290,7 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     copy_in (r, op);
     return;
   case WEFT_OP_COPY_OUT:
-    (r->p->op[op].phase == WEFT_PHASE_REDUCE ? check_bucket : copy_out) (r, op);
+    read_out (r, op);
     return;
   case WEFT_OP_TO_HOST:
   case WEFT_OP_FROM_HOST:
@@ -260,6 +298,10 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     return;
   case WEFT_OP_BUCKET_NORM:
     run_bucket_norm (r, op);
+    return;
+  case WEFT_OP_PACK:
+  case WEFT_OP_UNPACK:
+    run_repack (r, op);
     return;
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);

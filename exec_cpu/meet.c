@@ -28,6 +28,18 @@ moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
   return g_hash_table_lookup (m->moves, &key);
 }
 
+/* One round of a collective, as one member does it. */
+struct round {
+  const struct cpu_comm *c;
+  uint32_t me, n;
+  enum weft_dtype dtype;
+  enum weft_reduce reduce;
+  uint64_t elements;
+  float divisor;     /* of sums that are complete */
+  gboolean complete; /* this round ends the sums: they go to the slice */
+  gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
+};
+
 /* -------------------------------------------------------------------- sums */
 
 static void
@@ -37,12 +49,56 @@ add_floats (float *into, const float *from, uint64_t n)
     into[i] += from[i];
 }
 
-/* The sum over `terms` of their elements [first, first + n), n <= WEFT_STRETCH, in fold order, to
- * `out`; divided by `divisor`. */
 static void
-sum_stretch (uint8_t *const *term, uint32_t n_term, enum weft_dtype dtype, uint64_t first,
-             uint64_t n, float divisor, uint8_t *out)
+least_floats (float *into, const float *from, uint64_t n)
 {
+  for (uint64_t i = 0; i < n; i++)
+    into[i] = from[i] < into[i] ? from[i] : into[i];
+}
+
+static void
+most_floats (float *into, const float *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    into[i] = from[i] > into[i] ? from[i] : into[i];
+}
+
+static int64_t
+add_words (int64_t a, int64_t b)
+{
+  return a + b;
+}
+
+static int64_t
+least_words (int64_t a, int64_t b)
+{
+  return MIN (a, b);
+}
+
+static int64_t
+most_words (int64_t a, int64_t b)
+{
+  return MAX (a, b);
+}
+
+/* What joins two terms, by reduction; an average is a sum that is divided at the end. */
+static const struct {
+  void (*floats) (float *into, const float *from, uint64_t n);
+  int64_t (*words) (int64_t a, int64_t b);
+} joins[] = {
+  [WEFT_REDUCE_SUM] = { add_floats, add_words },
+  [WEFT_REDUCE_AVG] = { add_floats, add_words },
+  [WEFT_REDUCE_MIN] = { least_floats, least_words },
+  [WEFT_REDUCE_MAX] = { most_floats, most_words },
+};
+
+/* Elements [first, first + n) of the terms, n <= WEFT_STRETCH, joined in fold order, to `out`;
+ * divided by `divisor`. */
+static void
+join_stretch (uint8_t *const *term, uint32_t n_term, const struct round *d, uint64_t first,
+              uint64_t n, uint8_t *out)
+{
+  enum weft_dtype dtype = d->dtype;
   float stack[MOST_DEPTH][WEFT_STRETCH];
   uint32_t top = 0;
 
@@ -51,39 +107,30 @@ sum_stretch (uint8_t *const *term, uint32_t n_term, enum weft_dtype dtype, uint6
     if (floats != stack[top])
       memcpy (stack[top], floats, n * sizeof *floats);
     for (uint32_t merges = weft_fold_merges (i, n_term); merges; merges--) {
-      add_floats (stack[top - 1], stack[top], n);
+      joins[d->reduce].floats (stack[top - 1], stack[top], n);
       weft_round (dtype, n, stack[--top]);
     }
     top++;
   }
-  if (divisor != 1)
+  if (d->divisor != 1)
     for (uint64_t i = 0; i < n; i++)
-      stack[0][i] /= divisor;
+      stack[0][i] /= d->divisor;
   weft_store (out, dtype, first, n, stack[0]);
 }
 
 static void
-sum_words (uint8_t *const *term, uint32_t n_term, uint64_t first, uint64_t n, uint8_t *out)
+join_words (uint8_t *const *term, uint32_t n_term, const struct round *d, uint64_t first,
+            uint64_t n, uint8_t *out)
 {
   for (uint64_t i = first; i < first + n; i++) {
-    int64_t sum = 0;
-    for (uint32_t t = 0; t < n_term; t++)
-      sum += ((const int64_t *) (const void *) term[t])[i];
-    ((int64_t *) (void *) out)[i] = sum;
+    int64_t all = ((const int64_t *) (const void *) term[0])[i];
+    for (uint32_t t = 1; t < n_term; t++)
+      all = joins[d->reduce].words (all, ((const int64_t *) (const void *) term[t])[i]);
+    ((int64_t *) (void *) out)[i] = all;
   }
 }
 
 /* ------------------------------------------------------------- collectives */
-
-struct round {
-  const struct cpu_comm *c;
-  uint32_t me, n;
-  enum weft_dtype dtype;
-  uint64_t elements;
-  float divisor;     /* of sums that are complete */
-  gboolean complete; /* this round ends the sums: they go to the slice */
-  gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
-};
 
 static uint64_t
 piece_start (const struct round *d, uint32_t piece)
@@ -122,10 +169,7 @@ reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_mo
   to = d->complete && piece == d->me ? piece_of (d, d->me, piece) : mine;
   for (uint64_t at = piece_start (d, piece); at < end; at += WEFT_STRETCH) {
     uint64_t n = MIN (WEFT_STRETCH, end - at);
-    if (d->dtype == WEFT_INT64)
-      sum_words (term, n_term, at, n, to);
-    else
-      sum_stretch (term, n_term, d->dtype, at, n, d->divisor, to);
+    (d->dtype == WEFT_INT64 ? join_words : join_stretch) (term, n_term, d, at, n, to);
   }
 }
 
@@ -203,6 +247,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .me = weft_group_index (&c->group, r->rank),
                          .n = c->n,
                          .dtype = shape->dtype,
+                         .reduce = row->reduce,
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,

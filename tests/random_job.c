@@ -177,7 +177,10 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   add (words, "global_batch_size", micro * replicas * micros);
   if (one_in (rand, 3))
     add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
-  add_word (words, "precision", one_in (rand, 3) ? "fp32" : "bf16");
+  gboolean single = one_in (rand, 3);
+  add_word (words, "precision", single ? "fp32" : "bf16");
+  if (single && flip (words, rand, 3, "enable_autocast"))
+    add_word (words, "autocast_dtype", "bf16");
   if (one_in (rand, 4))
     add (words, "clip_grad", 0);
 }
@@ -213,8 +216,43 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
 }
 
 static void
+random_fsdp2 (GString *words, GRand *rand, uint32_t replicas)
+{
+  static const char *const types[] = { "fp32", "bf16" };
+
+  add_word (words, "distributed_config", "fsdp2");
+  if (one_in (rand, 3))
+    add_word (words, "defer_fsdp_grad_sync", "false");
+  if (flip (words, rand, 2, "enable_fsdp2_prefetch")) {
+    add (words, "fsdp2_forward_prefetch_depth", up_to (rand, 3));
+    add (words, "fsdp2_backward_prefetch_depth", up_to (rand, 3));
+  }
+  if (one_in (rand, 3))
+    add (words, "dp_replicate_size", divisor (rand, replicas, replicas));
+  if (one_in (rand, 3))
+    add_word (words, "mp_policy_reduce_dtype", types[up_to (rand, 1)]);
+  if (one_in (rand, 3))
+    add_word (words, "mp_policy_output_dtype", types[up_to (rand, 1)]);
+}
+
+/* PyTorch's strategies have none of Megatron-Core's knobs. */
+static gboolean
+random_torch (GString *words, GRand *rand, uint32_t replicas)
+{
+  if (!one_in (rand, 4))
+    return FALSE;
+  if (one_in (rand, 4))
+    add_word (words, "distributed_config", "ddp");
+  else
+    random_fsdp2 (words, rand, replicas);
+  return TRUE;
+}
+
+static void
 random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
 {
+  if (random_torch (words, rand, replicas))
+    return;
   if (one_in (rand, 3))
     random_units (words, rand);
   else
@@ -237,6 +275,7 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
 
   flip (words, rand, 5, "delay_wgrad_compute");
+  flip (words, rand, 6, "enable_compile");
   if (!one_in (rand, 2) || flip (words, rand, 6, "activation_checkpointing"))
     return;
   if (one_in (rand, 3)) {

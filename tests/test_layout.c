@@ -153,7 +153,7 @@ struct draw {
 static void
 draw_make (struct draw *d, GRand *random)
 {
-  d->n = g_rand_int_range (random, 1, G_N_ELEMENTS (d->param) + 1);
+  *d = (struct draw){ .n = g_rand_int_range (random, 1, G_N_ELEMENTS (d->param) + 1) };
   for (uint32_t i = 0; i < d->n; i++) {
     d->param[i].numel = g_rand_int_range (random, 1, g_rand_boolean (random) ? 50 : 5000);
     d->param[i].shared_embedding = g_rand_int_range (random, 0, 12) == 0;

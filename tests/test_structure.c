@@ -18,7 +18,8 @@ static const struct {
   int level;
 } folders[] = {
   { "core", 0 },      { "kernels", 1 }, { "exec_sim", 2 }, { "exec_cpu", 2 }, { "exec_cuda", 2 },
-  { "planner", 3 },   { "train", 3 },   { "cli", 4 },      { "tests", 5 },    { "bench", 5 },
+  { "planner", 3 },   { "train", 3 },   { "cli", 4 },      { "include", 3 },   { "api", 4 },
+  { "tests", 5 },     { "bench", 5 },   { "examples", 5 },
 };
 
 /* Files of core/, lowest first.  foo_bar.c is foo's unless it is listed; a .c file that is not
@@ -29,7 +30,7 @@ static const struct {
   int level;
 } core_files[] = {
   { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
-  { "flags", TABLES },
+  { "flags", TABLES },     { "home", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },    { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
   { "file", TABLES },      { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
@@ -39,7 +40,7 @@ static const struct {
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
-  { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },
+  { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },      { "fsdp2", PASSES },
   { "plan", PLAN },        { "parts", PLAN },
   { "exec", EXECUTION },   { "timeline", EXECUTION }, { "report", RESULTS }, { "trace", RESULTS },
   { "sink", TABLES },      { "timeline_file", EXECUTION }, { "compare", RESULTS },

@@ -41,6 +41,10 @@ enum weft_dtype weft_state_dtype (const weft_state *state);
 /* Elements [first, first + n) of a tensor as floats (weights in bf16 are exact as floats). */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
+/* Where a row keeps a tensor as kernels read it, as long as the executor is open; NULL where it has
+ * none, or slices only. */
+void *weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row);
+
 /* Weights are rounded to their type; a master that no rank keeps is its weight. */
 void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                        uint64_t first, uint64_t n, const float *in);

@@ -3,6 +3,7 @@
  * own that the first call opens, and this file stands for it wherever Weft is linked.  The
  * module is never closed, because SimGrid cannot be. */
 #include "core/error.h"
+#include "core/home.h"
 #include "exec_sim/bridge.h"
 #include <dlfcn.h>
 #include <string.h>
@@ -49,7 +50,10 @@ load (GError **error)
 
   if (bridge.open)
     return TRUE;
-  void *module = dlopen (WEFT_BRIDGE_MODULE, RTLD_NOW | RTLD_LOCAL);
+  const char *prefix = weft_home_prefix ();
+  g_autofree char *path = prefix ? g_build_filename (prefix, WEFT_BRIDGE_INSTALLED, NULL)
+                                 : g_strdup (WEFT_BRIDGE_MODULE);
+  void *module = dlopen (path, RTLD_NOW | RTLD_LOCAL);
   gboolean ok = find (module, "weft_bridge_open", &all.open, sizeof all.open);
 #define CALL(name, ...) ok = ok && find (module, "weft_bridge_" #name, &all.name, sizeof all.name);
   CALL_LIST (CALL)

@@ -1,0 +1,130 @@
+#include "core/flags.h"
+#include "core/report.h"
+#include "core/step.h"
+#include "exec_sim/exec_sim.h"
+#include "api/inside.h"
+#include <string.h>
+
+weft_job *
+weft_job_open (size_t n, const char *const *words, weft_error *error)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  GError *reason = NULL;
+  struct weft_job job;
+  weft_plan *plan = NULL;
+
+  if (weft_flags_read ((int) n, words, "cpu", settings, &reason) &&
+      weft_job_build (settings, &job, &reason))
+    plan = weft_plan_new (&job, &reason);
+  if (!plan) {
+    weft_api_fail (error, reason);
+    return NULL;
+  }
+  weft_job *self = g_new0 (weft_job, 1);
+  self->plan = plan;
+  self->notes = weft_job_warnings (&plan->job);
+  weft_api_done (error);
+  return self;
+}
+
+void
+weft_job_close (weft_job *job)
+{
+  if (!job)
+    return;
+  g_ptr_array_unref (job->notes);
+  weft_plan_free (job->plan);
+  g_free (job);
+}
+
+void
+weft_job_describe (const weft_job *job, weft_job_facts *facts)
+{
+  const struct weft_job *j = &job->plan->job;
+  uint64_t most = 0;
+
+  for (uint32_t role = 0; role < job->plan->n_roles; role++)
+    most = MAX (most, weft_plan_peak_bytes (job->plan, role) -
+                          weft_plan_reserved_bytes (job->plan, role));
+  *facts = (weft_job_facts){ .ranks = job->plan->mesh.n_ranks,
+                             .replicas = (uint32_t) weft_job_dp (j),
+                             .stages = job->plan->mesh.pp,
+                             .microbatches = (uint32_t) weft_job_microbatches (j),
+                             .micro_batch_size = (uint32_t) j->train.micro_batch_size,
+                             .global_batch_size = (uint32_t) j->train.global_batch_size,
+                             .seq_length = (uint32_t) j->model.seq_length,
+                             .vocab_size = (uint32_t) j->model.vocab_size,
+                             .parameters = weft_model_parameters (&j->model),
+                             .planned_bytes = most };
+}
+
+const char *
+weft_job_note (const weft_job *job, size_t i)
+{
+  return i < job->notes->len ? job->notes->pdata[i] : NULL;
+}
+
+uint64_t
+weft_job_row (const weft_job *job, uint32_t replica, uint32_t micro, uint32_t i)
+{
+  return (uint64_t) weft_job_sequence (&job->plan->job, replica, micro) + i;
+}
+
+/* --------------------------------------------------------------------- prediction */
+
+static const struct weft_exec_ops *
+find_executor (const char *name, weft_error *error)
+{
+  static const struct weft_exec_ops *const all[] = { &weft_exec_sim, &weft_exec_clock };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (all); i++)
+    if (!name || strcmp (name, all[i]->name) == 0)
+      return all[i];
+  weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT, "executor: found \"%s\", wanted sim or clock",
+                      name);
+  return NULL;
+}
+
+static gboolean
+predict_startup (const struct weft_exec_ops *executor, const weft_plan *plan, double *seconds,
+                 GError **reason)
+{
+  const struct weft_exec_options options = { 0 };
+
+  *seconds = 0;
+  if (!weft_init_broadcasts (&plan->job))
+    return TRUE;
+  g_autoptr (weft_plan) startup = weft_plan_new_startup (&plan->job, reason);
+  g_autoptr (weft_timeline) t =
+      startup ? weft_exec_run (executor, startup, &options, reason) : NULL;
+  if (t)
+    *seconds = t->seconds;
+  return t != NULL;
+}
+
+bool
+weft_job_predict (const weft_job *job, const char *executor, weft_prediction *out,
+                  weft_error *error)
+{
+  const struct weft_exec_ops *ops = find_executor (executor, error);
+  const struct weft_exec_options options = { 0 };
+  GError *reason = NULL;
+  double startup;
+
+  if (!ops)
+    return false;
+  g_autoptr (weft_timeline) t = weft_exec_run (ops, job->plan, &options, &reason);
+  if (!t || !predict_startup (ops, job->plan, &startup, &reason))
+    return weft_api_fail (error, reason);
+  g_autoptr (weft_report) r = weft_report_new (job->plan, t);
+  *out = (weft_prediction){ .seconds = r->iteration.time_s,
+                            .tokens_per_s = r->iteration.tokens_per_s,
+                            .mfu = r->iteration.mfu,
+                            .compute_s = r->overlap.compute_s,
+                            .exposed_communication_s = r->overlap.exposed_communication_s,
+                            .bubble_s = r->overlap.bubble_s,
+                            .broadcast_params_s = startup,
+                            .peak_bytes = r->peak_bytes,
+                            .fits = r->fits };
+  return weft_api_done (error);
+}

@@ -1,0 +1,42 @@
+# libweft: the library for training loops, and what `cmake --install` puts where.
+#
+# The functions of include/weft/weft.h are all that the shared library shows: the list is read from the
+# header.  Their version is that of the library's name; it changes when a call changes its meaning.
+set(weft_abi 0)
+
+weft_library(api weft_exec_sim weft_exec_cpu weft_train)
+target_compile_definitions(weft_api PRIVATE WEFT_VERSION="${PROJECT_VERSION}")
+
+set(weft_header ${PROJECT_SOURCE_DIR}/include/weft/weft.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${weft_header})
+file(READ ${weft_header} text)
+string(REGEX MATCHALL "WEFT_API [^(;]*[ *]weft_[a-z_]+ \\(" calls "${text}")
+list(TRANSFORM calls REPLACE "^.*[ *](weft_[a-z_]+) \\($" "\\1")
+list(JOIN calls ";\n    " calls)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/libweft.map
+     CONTENT "WEFT_@weft_abi@ {\n  global:\n    @calls@;\n  local: *;\n};\n" @ONLY)
+
+add_library(weft_shared SHARED $<TARGET_OBJECTS:weft_api>)
+target_link_libraries(weft_shared PRIVATE weft_api)
+target_link_options(weft_shared PRIVATE -Wl,--version-script=${PROJECT_BINARY_DIR}/libweft.map)
+set_target_properties(weft_shared PROPERTIES OUTPUT_NAME weft VERSION ${PROJECT_VERSION} SOVERSION ${weft_abi}
+                      LINK_DEPENDS ${PROJECT_BINARY_DIR}/libweft.map LINKER_LANGUAGE C)
+
+# The static one holds everything, and shows it: names beside those of the header are not promised.
+add_library(weft_static STATIC $<TARGET_OBJECTS:weft_api> $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_kernels>
+            $<TARGET_OBJECTS:weft_exec_cpu> $<TARGET_OBJECTS:weft_exec_sim> $<TARGET_OBJECTS:weft_train>)
+set_target_properties(weft_static PROPERTIES OUTPUT_NAME weft LINKER_LANGUAGE C)
+
+# From the folder of weft.pc to the prefix, so that an installed tree may be moved.
+file(RELATIVE_PATH weft_pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" weft_pc_up "${weft_pc_up}")
+configure_file(${PROJECT_SOURCE_DIR}/api/weft.pc.in ${PROJECT_BINARY_DIR}/weft.pc @ONLY)
+
+# Data lies where core/home.c looks for it, whatever the prefix.
+install(TARGETS weft weft_shared weft_static)
+install(TARGETS weft_bridge DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
+install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(DIRECTORY models topologies stacks DESTINATION share/weft)
+install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})

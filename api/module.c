@@ -1,0 +1,482 @@
+/* A job with real numbers, and the calls of a step in the order of its parts (core/parts.h). */
+#include "core/error.h"
+#include "core/step.h"
+#include "exec_cpu/exec_cpu.h"
+#include "kernels/float.h"
+#include "train/room.h"
+#include "api/inside.h"
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------- opening */
+
+static gboolean
+open_executor (weft_module *m, const weft_module_options *options, GError **reason)
+{
+  struct weft_exec_options exec = { .control = &m->control,
+                                    .threads = options ? options->threads : 1,
+                                    .stress = options ? options->stress : 0 };
+
+  if (!weft_room_check (m->plan, reason) || !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
+    return FALSE;
+  m->state = weft_state_new (m->x);
+  m->parts = weft_parts_new (m->plan);
+  return TRUE;
+}
+
+static size_t
+row_tokens (const weft_module *m)
+{
+  return (size_t) m->plan->job.model.seq_length + 1;
+}
+
+static size_t
+batch_tokens (const weft_module *m)
+{
+  return (size_t) m->plan->job.train.global_batch_size * row_tokens (m);
+}
+
+weft_module *
+weft_module_open (const weft_job *job, const weft_module_options *options, weft_error *error)
+{
+  weft_module *m = g_new0 (weft_module, 1);
+  GError *reason = NULL;
+
+  m->job = job;
+  m->plan = job->plan;
+  m->batch = g_new0 (int32_t, batch_tokens (m));
+  m->control.tokens = m->batch;
+  m->control.clip_grad = m->plan->job.train.clip_grad;
+  if (!open_executor (m, options, &reason)) {
+    weft_module_close (m);
+    weft_api_fail (error, reason);
+    return NULL;
+  }
+  weft_api_done (error);
+  return m;
+}
+
+void
+weft_module_close (weft_module *m)
+{
+  if (!m)
+    return;
+  g_clear_pointer (&m->state, weft_state_free);
+  g_clear_pointer (&m->parts, weft_parts_free);
+  if (m->x)
+    m->x->ops->close (m->x);
+  g_free (m->batch);
+  g_free (m);
+}
+
+/* --------------------------------------------------------------------------- order */
+
+static const struct weft_part *
+next_part (const weft_module *m)
+{
+  return &m->parts->part[m->next];
+}
+
+const char *
+weft_module_wants (const weft_module *m)
+{
+  char *text = ((weft_module *) m)->wants;
+  const struct weft_part *part = next_part (m);
+
+  if (part->micro == WEFT_NO_MICRO)
+    return weft_part_words[part->kind];
+  g_snprintf (text, sizeof m->wants, "%s of microbatch %u", weft_part_words[part->kind],
+              part->micro);
+  return text;
+}
+
+static bool
+refuse_broken (const weft_module *m, const char *call, weft_error *error)
+{
+  return !m->broken ||
+         weft_api_fail_with (error, WEFT_STATUS_FAILED,
+                             "%s: a step of this module has failed, wanted it closed", call);
+}
+
+static bool
+refuse_order (const weft_module *m, const char *call, weft_error *error)
+{
+  return weft_api_fail_with (error, WEFT_STATUS_ORDER, "%s: not yet or not again, wanted %s next",
+                             call, weft_module_wants (m));
+}
+
+bool
+weft_api_between_steps (weft_module *m, const char *call, weft_error *error)
+{
+  if (!refuse_broken (m, call, error))
+    return false;
+  return m->next == 0 ||
+         weft_api_fail_with (error, WEFT_STATUS_ORDER,
+                             "%s: found in the middle of a step, wanted %s next; or "
+                             "zero_grad_buffer, which gives the step up",
+                             call, weft_module_wants (m));
+}
+
+/* The next part is of this kind. */
+static bool
+is_next (const weft_module *m, enum weft_part_kind kind, weft_error *error)
+{
+  const char *call = weft_part_words[kind];
+
+  if (!refuse_broken (m, call, error))
+    return false;
+  return next_part (m)->kind == kind || refuse_order (m, call, error);
+}
+
+static bool
+run_next (weft_module *m, weft_error *error)
+{
+  GError *reason = NULL;
+
+  if (!weft_exec_part (m->x, m->parts, m->next, &reason)) {
+    m->broken = TRUE;
+    return weft_api_fail (error, reason);
+  }
+  m->next = (m->next + 1) % m->parts->n;
+  return weft_api_done (error);
+}
+
+static bool
+run_all_before (weft_module *m, enum weft_part_kind kind, weft_error *error)
+{
+  while (next_part (m)->kind < kind)
+    if (!run_next (m, error))
+      return false;
+  return true;
+}
+
+static bool
+end_step (weft_module *m, weft_error *error)
+{
+  GError *reason = NULL;
+  g_autoptr (weft_timeline) t = weft_exec_end_parts (m->x, &reason);
+
+  m->next = 0;
+  m->no_sync = FALSE;
+  m->broken = !t;
+  return t ? true : weft_api_fail (error, reason);
+}
+
+/* -------------------------------------------------------------------------- tokens */
+
+/* Kernels trust their ids. */
+static bool
+check_tokens (const weft_module *m, const char *call, const int32_t *tokens, size_t n,
+              weft_error *error)
+{
+  const int64_t vocabulary = m->plan->job.model.vocab_size;
+
+  for (size_t i = 0; i < n; i++)
+    if (tokens[i] < 0 || tokens[i] >= vocabulary)
+      return weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
+                                 "%s: found id %d as token %zu, wanted 0..%d", call, tokens[i], i,
+                                 (int) vocabulary - 1);
+  return true;
+}
+
+static void
+place_microbatch (weft_module *m, uint32_t micro, const int32_t *tokens)
+{
+  const struct weft_job *job = &m->plan->job;
+  size_t n = (size_t) job->train.micro_batch_size * row_tokens (m);
+
+  for (int64_t replica = 0; replica < weft_job_dp (job); replica++, tokens += n)
+    memcpy (m->batch + (size_t) weft_job_sequence (job, replica, micro) * row_tokens (m), tokens,
+            n * sizeof *tokens);
+}
+
+/* --------------------------------------------------------------------------- cells */
+
+bool
+weft_module_zero_grad_buffer (weft_module *m, weft_error *error)
+{
+  if (!refuse_broken (m, "zero_grad_buffer", error) || (m->next && !end_step (m, error)))
+    return false;
+  return run_next (m, error);
+}
+
+/* A stage of several cannot run a cell of its own. */
+static bool
+has_one_stage (const weft_module *m, const char *call, weft_error *error)
+{
+  return m->plan->mesh.pp == 1 ||
+         weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
+                             "%s: found a pipeline of %u stages, whose microbatches only run "
+                             "together, wanted forward_backward",
+                             call, m->plan->mesh.pp);
+}
+
+bool
+weft_module_forward (weft_module *m, const int32_t *tokens, weft_error *error)
+{
+  size_t n =
+      (size_t) (weft_job_dp (&m->plan->job) * m->plan->job.train.micro_batch_size) * row_tokens (m);
+
+  if (!has_one_stage (m, "forward", error) || !is_next (m, WEFT_PART_FORWARD, error) ||
+      !check_tokens (m, "forward", tokens, n, error))
+    return false;
+  place_microbatch (m, next_part (m)->micro, tokens);
+  return run_next (m, error);
+}
+
+/* Whether gradients leave only with the last microbatch, and at once. */
+static gboolean
+launches_early (const weft_module *m)
+{
+  return m->plan->job.strategy.overlap_grad_reduce &&
+         weft_job_sharding (&m->plan->job) < WEFT_SHARD_GRADS;
+}
+
+static bool
+check_sync (const weft_module *m, weft_error *error)
+{
+  uint32_t last = (uint32_t) weft_job_microbatches (&m->plan->job) - 1,
+           micro = next_part (m)->micro;
+
+  if (micro == last && m->no_sync)
+    return weft_api_fail_with (
+        error, WEFT_STATUS_ORDER,
+        "backward: found microbatch %u, the last one, inside no_sync, wanted "
+        "no_sync_end before it",
+        micro);
+  if (micro < last && !m->no_sync && launches_early (m))
+    return weft_api_fail_with (error, WEFT_STATUS_ORDER,
+                               "backward: found microbatch %u of %u outside no_sync with "
+                               "overlap_grad_reduce, wanted no_sync_begin before it",
+                               micro, last + 1);
+  return true;
+}
+
+bool
+weft_module_backward (weft_module *m, weft_error *error)
+{
+  return has_one_stage (m, "backward", error) && is_next (m, WEFT_PART_BACKWARD, error) &&
+         check_sync (m, error) && run_next (m, error);
+}
+
+bool
+weft_module_forward_backward (weft_module *m, const int32_t *tokens, weft_error *error)
+{
+  static const char call[] = "forward_backward";
+
+  if (!refuse_broken (m, call, error))
+    return false;
+  if (m->next != 1)
+    return refuse_order (m, call, error);
+  if (m->no_sync)
+    return weft_api_fail_with (error, WEFT_STATUS_ORDER,
+                               "%s: found inside no_sync, wanted no_sync_end before it", call);
+  if (!check_tokens (m, call, tokens, batch_tokens (m), error))
+    return false;
+  memcpy (m->batch, tokens, batch_tokens (m) * sizeof *tokens);
+  return run_all_before (m, WEFT_PART_START, error);
+}
+
+static bool
+set_no_sync (weft_module *m, gboolean wanted, weft_error *error)
+{
+  if (m->no_sync == wanted)
+    return weft_api_fail_with (error, WEFT_STATUS_ORDER, "no_sync_%s: found %s no_sync",
+                               wanted ? "begin" : "end",
+                               wanted ? "a second one inside" : "outside of");
+  m->no_sync = wanted;
+  return weft_api_done (error);
+}
+
+bool
+weft_module_no_sync_begin (weft_module *m, weft_error *error)
+{
+  return set_no_sync (m, TRUE, error);
+}
+
+bool
+weft_module_no_sync_end (weft_module *m, weft_error *error)
+{
+  return set_no_sync (m, FALSE, error);
+}
+
+/* ----------------------------------------------------------------------- gradients */
+
+/* Calls after the last backward bring along those that were left out. */
+static bool
+run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
+{
+  const char *call = weft_part_words[kind];
+
+  if (!refuse_broken (m, call, error))
+    return false;
+  if (next_part (m)->kind < WEFT_PART_START || next_part (m)->kind > kind)
+    return refuse_order (m, call, error);
+  return run_all_before (m, kind, error) && run_next (m, error);
+}
+
+bool
+weft_module_start_grad_sync (weft_module *m, weft_error *error)
+{
+  return run_through (m, WEFT_PART_START, error);
+}
+
+bool
+weft_module_finish_grad_sync (weft_module *m, weft_error *error)
+{
+  return run_through (m, WEFT_PART_FINISH, error);
+}
+
+bool
+weft_module_finalize_model_grads (weft_module *m, weft_error *error)
+{
+  return run_through (m, WEFT_PART_FINALIZE, error);
+}
+
+static void
+scale_buffer (weft_module *m, uint32_t row, const weft_program *p, uint32_t buf, float factor)
+{
+  const struct weft_buf *b = &p->buf[buf];
+  uint64_t n = b->bytes / weft_dtype_bytes (b->dtype);
+  void *data = m->x->ops->at (m->x, row, buf);
+  float part[WEFT_STRETCH];
+
+  for (uint64_t first = 0; first < n; first += WEFT_STRETCH) {
+    uint64_t count = MIN (WEFT_STRETCH, n - first);
+    const float *in = weft_floats (data, b->dtype, first, count, part);
+    for (uint64_t i = 0; i < count; i++)
+      part[i] = in[i] * factor;
+    weft_store (data, b->dtype, first, count, part);
+  }
+}
+
+bool
+weft_module_scale_gradients (weft_module *m, double factor, weft_error *error)
+{
+  if (!refuse_broken (m, "scale_gradients", error))
+    return false;
+  if (next_part (m)->kind < WEFT_PART_FINALIZE)
+    return refuse_order (m, "scale_gradients", error);
+  for (uint32_t row = 0; row < m->x->actors->n; row++) {
+    const weft_program *p = m->plan->role[m->x->actors->role[row]];
+    for (uint32_t buf = 0; buf < p->n_buf; buf++)
+      if (p->buf[buf].kind == WEFT_BUF_GRADIENTS && p->buf[buf].permanent &&
+          p->buf[buf].base == WEFT_NO_BUF)
+        scale_buffer (m, row, p, buf, (float) factor);
+  }
+  return weft_api_done (error);
+}
+
+/* -------------------------------------------------------------------------- update */
+
+/* The head is on the last stage, whose ranks all know the loss and the norm. */
+static const struct weft_metrics *
+newest_metrics (const weft_module *m)
+{
+  return &m->x->metrics[m->x->actors->n - 1];
+}
+
+static void
+fill_result (const weft_module *m, weft_step_result *out)
+{
+  const struct weft_metrics *newest = newest_metrics (m);
+
+  *out = (weft_step_result){ .loss = newest->loss,
+                             .grad_norm = newest->grad_norm,
+                             .skipped = newest->skipped };
+  for (uint32_t row = 0; row < m->x->actors->n; row++)
+    out->large += m->x->metrics[row].large;
+}
+
+/* Adam counts updates, not steps. */
+static void
+set_control (weft_module *m, const weft_adam *adam)
+{
+  m->control.step = m->progress.step + 1 - m->progress.skipped;
+  m->control.lr = adam->lr;
+  m->control.beta1 = adam->beta1;
+  m->control.beta2 = adam->beta2;
+  m->control.epsilon = adam->epsilon;
+  m->control.weight_decay = adam->weight_decay;
+}
+
+bool
+weft_module_step (weft_module *m, const weft_adam *adam, weft_step_result *out, weft_error *error)
+{
+  weft_step_result result;
+
+  if (!is_next (m, WEFT_PART_UPDATE, error))
+    return false;
+  set_control (m, adam);
+  if (!run_next (m, error) || !end_step (m, error))
+    return false;
+  fill_result (m, &result);
+  m->progress.step++;
+  m->progress.skipped += result.skipped;
+  if (out)
+    *out = result;
+  return true;
+}
+
+bool
+weft_module_evaluate (weft_module *m, const int32_t *tokens, double *loss, weft_error *error)
+{
+  GError *reason = NULL;
+
+  if (!weft_api_between_steps (m, "evaluate", error) ||
+      !check_tokens (m, "evaluate", tokens, batch_tokens (m), error))
+    return false;
+  memcpy (m->batch, tokens, batch_tokens (m) * sizeof *tokens);
+  m->control.forward_only = TRUE;
+  g_autoptr (weft_timeline) t = weft_exec_step (m->x, &reason);
+  m->control.forward_only = FALSE;
+  m->broken = !t;
+  if (!t)
+    return weft_api_fail (error, reason);
+  *loss = newest_metrics (m)->loss;
+  return weft_api_done (error);
+}
+
+uint64_t
+weft_module_steps (const weft_module *m)
+{
+  return m->progress.step;
+}
+
+/* ------------------------------------------------------------------------- weights */
+
+void
+weft_module_init_weights (weft_module *m, uint64_t seed)
+{
+  if (m->next)
+    end_step (m, NULL);
+  m->progress = (struct weft_progress){ 0 };
+  weft_state_init (m->state, seed);
+}
+
+static gboolean
+run_startup (weft_module *m, GError **reason)
+{
+  const struct weft_exec_options options = { .memory = m->x };
+  g_autoptr (weft_plan) startup = weft_plan_new_startup (&m->plan->job, reason);
+  weft_exec *x = startup ? m->x->ops->open (startup, &options, reason) : NULL;
+  g_autoptr (weft_timeline) t = x ? weft_exec_step (x, reason) : NULL;
+
+  m->x->ops->close (x);
+  return t != NULL;
+}
+
+bool
+weft_module_broadcast_params (weft_module *m, weft_error *error)
+{
+  GError *reason = NULL;
+
+  if (!weft_api_between_steps (m, "broadcast_params", error))
+    return false;
+  if (m->plan->job.cluster.n_gpus > m->plan->mesh.pp * m->plan->mesh.tp) {
+    if (!run_startup (m, &reason))
+      return weft_api_fail (error, reason);
+    weft_api_refresh_masters (m);
+  }
+  return weft_api_done (error);
+}
