@@ -257,10 +257,13 @@ update_bucket (struct weft_step *s, uint32_t k)
 static void
 update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
+  uint32_t bucket = tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket;
+
+  weft_host_optimizer_send (s, bucket, tied_reduced);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
-      if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+      if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
     weft_host_optimizer_update (s, k);
@@ -313,8 +316,6 @@ weft_finish (struct weft_step *s)
   weft_states_build (s);
   measure_norm (s, tied, tied_reduced);
   clip (s);
-  weft_host_optimizer_send (s, tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket,
-                            tied_reduced);
   update (s, tied, tied_reduced);
   weft_fp8_update (s);
   if (s->wrapper->gather_all)

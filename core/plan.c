@@ -355,8 +355,30 @@ weft_plan_worst_bytes (const weft_plan *plan)
   return worst;
 }
 
+/* Ranks are dealt to nodes in order. */
+uint64_t
+weft_plan_host_bytes (const weft_plan *plan)
+{
+  uint32_t gpus = (uint32_t) MAX (1, plan->job.cluster.f.node_gpus);
+  uint64_t worst = 0, node = 0;
+
+  for (uint32_t rank = 0; rank < plan->mesh.n_ranks; rank++) {
+    uint32_t role = weft_mesh_stage (&plan->mesh, rank);
+    node = (rank % gpus ? node : 0) + plan->memory[role].planned[WEFT_POOL_HOST];
+    worst = MAX (worst, node);
+  }
+  return worst;
+}
+
+gboolean
+weft_plan_host_fits (const weft_plan *plan)
+{
+  return weft_plan_host_bytes (plan) <= plan->job.cluster.f.node_host_memory;
+}
+
 gboolean
 weft_plan_fits (const weft_plan *plan)
 {
-  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory;
+  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory &&
+         weft_plan_host_fits (plan);
 }

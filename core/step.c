@@ -259,6 +259,7 @@ weft_step_begin (struct weft_step *s)
   weft_step_layers (job, s->mesh, s->role, &s->first_layer, &s->n_layers);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
+  weft_offload_start (s);
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
   s->exchange = s->synced = WEFT_NO_OP;
@@ -296,6 +297,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->bucket);
   g_free (s->saved);
   g_free (s->saved_end);
+  weft_offload_end (s);
   g_free (s->output);
   g_free (s->input_grad);
 }

@@ -10,6 +10,7 @@
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *              (fsdp.h)
+ *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   fuse       enable_compile: which pointwise ops make one kernel
@@ -72,6 +73,12 @@ struct weft_saved {
 /* What the two ends leave: token ids, the final norm's input and output, logits. */
 struct weft_saved_end {
   uint32_t ids, targets, x, normed, logits, lse;
+};
+
+/* A layer's activations on the host, for one microbatch: offload.c. */
+struct weft_offloaded {
+  struct weft_saved host;
+  uint32_t sent; /* the last copy of them to the host */
 };
 
 /* The gradient of one tensor on its way through the microbatches: accumulate.c. */
@@ -208,6 +215,9 @@ struct weft_step {
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
+  uint32_t n_offload;             /* layers whose activations wait on the host: offload.c */
+  struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
+  struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
   uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
@@ -457,6 +467,15 @@ struct weft_use weft_fsdp_head_begin (struct weft_step *s);
 void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
 uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_fsdp_reduced_head (struct weft_step *s);
+
+/* offload.c: the first layers' activations leave for the host and come back; `l` counts the layers of
+ * the stage. */
+void weft_offload_start (struct weft_step *s);
+void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_before_backward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_backward (struct weft_step *s, uint32_t micro);
+void weft_offload_end (struct weft_step *s);
 
 /* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
  * the host follows what the GPU updates of it; weights come back. */

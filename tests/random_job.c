@@ -310,6 +310,23 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
+static void
+random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
+{
+  static const char *const fractions[] = { "1", "0.5", "0.37", "0.01" };
+
+  if (flip (words, rand, 4, "optimizer_cpu_offload")) {
+    add_word (words, "optimizer_offload_fraction", fractions[up_to (rand, 3)]);
+    flip (words, rand, 2, "overlap_cpu_optimizer_d2h_h2d");
+    if (one_in (rand, 3))
+      add_word (words, one_in (rand, 2) ? "pin_cpu_grads" : "pin_cpu_params", "false");
+  }
+  if (stages > 1 || !flip (words, rand, 3, "cpu_offloading"))
+    return;
+  add (words, "cpu_offloading_num_layers", up_to (rand, layers - 1));
+  flip (words, rand, 2, "cpu_offloading_double_buffering");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -331,6 +348,7 @@ weft_random_job (GRand *rand)
   random_batch (words, rand, gpus / stages, stages);
   random_data_parallel (words, rand, gpus / stages);
   random_recompute (words, rand, stage_layers);
+  random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
     flip (words, rand, 3, "deallocate_pipeline_outputs");

@@ -150,6 +150,15 @@ static const char *const strategies[] = {
   "num_distributed_optimizer_instances=2 average_in_collective=true optimizer_cpu_offload=true "
   "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.9",
   "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true optimizer_cpu_offload=true",
+  "gpus=1 cpu_offloading=true cpu_offloading_num_layers=1",
+  "gpus=2 cpu_offloading=true cpu_offloading_num_layers=3 use_distributed_optimizer=true "
+  "optimizer_cpu_offload=true",
+  "gpus=2 micro_batch_size=2 cpu_offloading=true cpu_offloading_num_layers=2 "
+  "cpu_offloading_double_buffering=true",
+  "gpus=4 cpu_offloading=true cpu_offloading_num_layers=3 cpu_offloading_double_buffering=true "
+  "pipeline_schedule=gpipe",
+  "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2 use_megatron_fsdp=true "
+  "zero_dp_strategy=3 overlap_grad_reduce=true",
 };
 
 #define FSDP2 "distributed_config=fsdp2 "

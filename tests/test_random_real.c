@@ -80,7 +80,8 @@ check_against_one_rank (const char *words)
       "reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
       "recompute_method=none recompute_num_layers=none "
-      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false",
+      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
+      "optimizer_cpu_offload=false cpu_offloading=false",
       NULL);
   struct real_result many =
       weft_test_run (&(struct real_run){ .words = words, .steps = 2, .poison = TRUE });
