@@ -473,7 +473,7 @@ weft_module_broadcast_params (weft_module *m, weft_error *error)
 
   if (!weft_api_between_steps (m, "broadcast_params", error))
     return false;
-  if (m->plan->job.cluster.n_gpus > m->plan->mesh.pp * m->plan->mesh.tp) {
+  if (weft_mesh_group_size (&m->plan->mesh, WEFT_GROUP_DP) > 1) {
     if (!run_startup (m, &reason))
       return weft_api_fail (error, reason);
     weft_api_refresh_masters (m);
