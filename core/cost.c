@@ -143,8 +143,39 @@ price (const struct weft_cost *cost, const weft_program *p, const struct weft_op
                                      : weft_cost_kernel (cost, row->kind, shape, sms_taken);
 }
 
+/* Bytes that two neighbours in one kernel move once: what both use and the second reads, and what both
+ * write. */
+static double
+shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
+{
+  double bytes = 0;
+
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+    for (uint32_t v = p->op[before].uses; v < p->op[before + 1].uses; v++)
+      if (p->uses[u].buf != WEFT_NO_BUF && p->uses[u].buf == p->uses[v].buf)
+        bytes += (double) p->buf[p->uses[u].buf].bytes *
+                 (p->uses[u].read + (p->uses[u].write && p->uses[v].write));
+  return bytes;
+}
+
+/* Kernels that were measured are shortened as the formula is. */
+static double
+fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, uint32_t sms_taken)
+{
+  const struct weft_shape *shape = weft_op_shape (p, op);
+  uint32_t before = p->lane_ops[p->op[op].lane][p->pos[op] - 1];
+  struct weft_cost_parts parts = split (cost, p->op[op].kind, shape, sms_taken);
+  double alone = weft_cost_kernel (cost, p->op[op].kind, shape, sms_taken);
+  double left = fmax (0, parts.bytes - shared_bytes (p, op, before));
+
+  if (weft_cluster_is_cpu (cost->cluster))
+    return alone;
+  return alone * fmax (parts.work, left / parts.bandwidth) /
+         roofline (cost, p->op[op].kind, shape, sms_taken);
+}
+
 /* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind), on the
- * GPU and on the host. */
+ * GPU and on the host; and one for each op that shares a kernel. */
 void
 weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
                    double *seconds)
@@ -160,6 +191,10 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
     double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * 2 + on_host];
     if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
       continue;
+    if (row->flags & WEFT_OP_FUSED) {
+      seconds[op] = fused_price (cost, p, op, sms_taken);
+      continue;
+    }
     if (isnan (*at))
       *at = price (cost, p, row, sms_taken);
     seconds[op] = *at;

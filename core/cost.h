@@ -47,7 +47,9 @@ struct weft_cost_parts {
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
                                         const struct weft_shape *shape);
 
-/* Seconds of every kernel of a program, by op; ops that are no kernels are left alone. */
+/* Seconds of every kernel of a program, by op; ops that are no kernels are left alone.  An op that is
+ * fused (fuse.c) has no gap before it, and moves nothing again that the op before it has at hand; on a
+ * CPU, whose executor runs op after op, it costs as much as alone. */
 void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
                         uint32_t sms_taken, double *seconds);
 

@@ -151,18 +151,14 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
-  struct weft_op row = weft_ddp_row (s, WEFT_OP_COPY_OUT, "norm of bucket", k);
+  g_autofree char *name = g_strdup_printf ("norm of bucket %u", k);
 
   if (!s->strategy->check_for_nan_in_grad && !s->strategy->check_for_large_grads)
     return;
   uint32_t squares = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "bucket_squares");
   weft_emit (s, WEFT_OP_BUCKET_NORM, "bucket_norm", WEFT_SHAPE (s->grad_dtype, n),
              WEFT_USES (WEFT_R (grads), WEFT_W (squares)));
-  row.group = WEFT_GROUP_NONE;
-  row.reduce = WEFT_REDUCE_SUM;
-  s->synced =
-      weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_R (squares)));
-  g_array_append_val (s->wait_for, s->synced);
+  weft_step_host_reads (s, name, squares);
 }
 
 /* The mean over replicas: before the sum, in the collective, or in the loss.  A loss per token knows

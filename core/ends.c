@@ -9,6 +9,12 @@ activation (struct weft_step *s, uint64_t columns, const char *name)
 }
 
 static uint32_t
+product (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->tokens * columns, name);
+}
+
+static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)
 {
   return weft_params_weight (s, s->end_param[which]);
@@ -87,12 +93,13 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
   weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
              WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_FINAL_NORM_WEIGHT)),
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (end->normed)));
-  end->logits = activation (s, v, "logits");
-  weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->dtype, s->tokens, v, h),
-             WEFT_USES (WEFT_R (end->normed), WEFT_R (weft_params_weight (s, head_param (s))),
+  end->normed = weft_cast (s, end->normed, s->product_dtype, "final_norm");
+  end->logits = product (s, v, "logits");
+  weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
+             WEFT_USES (WEFT_R (end->normed), WEFT_R (weft_cast_weight (s, head_param (s))),
                         WEFT_R (WEFT_NO_BUF), WEFT_W (end->logits)));
   end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
-  weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->dtype, s->tokens, v),
+  weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->product_dtype, s->tokens, v),
              WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
                         WEFT_RW (s->count), WEFT_RW (s->loss)));
 }
@@ -103,7 +110,7 @@ head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
   struct weft_shape shape =
-      WEFT_SHAPE (s->dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
+      WEFT_SHAPE (s->product_dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
@@ -132,16 +139,18 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
   const struct weft_saved_end *end = &s->saved_end[micro];
   uint64_t h = s->model->hidden_size, v = s->model->vocab_size;
 
-  weft_emit (s, WEFT_OP_XENT_BWD, "loss", WEFT_SHAPE (s->dtype, s->tokens, v, mean_over (s)),
+  weft_emit (s, WEFT_OP_XENT_BWD, "loss",
+             WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s)),
              WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
-  uint32_t dn = activation (s, h, "head");
-  weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->dtype, s->tokens, v, h),
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_params_weight (s, head_param (s))),
-                        WEFT_W (dn)));
+  uint32_t dn = product (s, h, "head");
+  weft_emit (
+      s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
+      WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
   head_wgrad (s, end);
   uint32_t w = s->end_param[WEFT_FINAL_NORM_WEIGHT], bias = s->end_param[WEFT_FINAL_NORM_BIAS];
   struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
   uint32_t dx = activation (s, h, "dresidual");
+  dn = weft_cast (s, dn, s->dtype, "final_norm");
   weft_emit (s, WEFT_OP_NORM_BWD, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
              WEFT_USES (WEFT_R (dn), WEFT_R (end->x), WEFT_R (weft_params_weight (s, w)),
                         WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));

@@ -394,6 +394,8 @@ kernel_formula (const struct page *g, uint32_t op)
 
   if (g->p->op[op].kind == WEFT_OP_RELEASE)
     return g_strdup ("nothing runs");
+  if (g->p->op[op].flags & WEFT_OP_FUSED)
+    return g_strdup_printf ("%s: in the kernel before it, what both use moved once", dims);
   if (c.gap + fmax (c.work, c.memory) != g->plan->seconds[g->out->role][op])
     return g_strdup_printf ("%s: as measured (cost_table)", dims);
   if (c.memory >= c.work)

@@ -9,12 +9,19 @@ flat_state (struct weft_step *s, uint64_t elements, const char *name)
   return weft_step_permanent (s, WEFT_BUF_OPTIMIZER, WEFT_FP32, elements, name);
 }
 
-static uint64_t
-shard_size (const struct weft_step *s, uint32_t k)
+uint64_t
+weft_optimizer_slice (const struct weft_step *s, uint32_t k)
 {
   const struct weft_buf *view = weft_build_buf_at (s->b, s->bucket[k].grad_shard);
   return view->bytes / weft_dtype_bytes (s->grad_dtype) /
          weft_mesh_group_size (s->mesh, view->shard);
+}
+
+/* What is left of it on the device. */
+static uint64_t
+device_slice (const struct weft_step *s, uint32_t k)
+{
+  return weft_optimizer_slice (s, k) - s->bucket[k].n_host;
 }
 
 /* Buckets that have a state. */
@@ -46,11 +53,11 @@ add_state (struct weft_step *s, const char *name, size_t member,
   uint32_t flat = WEFT_NO_BUF;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    total += wanted (s, k) ? shard_size (s, k) : 0;
+    total += wanted (s, k) ? device_slice (s, k) : 0;
   if (total)
     flat = flat_state (s, total, name);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    uint64_t n = wanted (s, k) ? shard_size (s, k) : 0;
+    uint64_t n = wanted (s, k) ? device_slice (s, k) : 0;
     uint32_t *view = (uint32_t *) (void *) ((char *) &s->bucket[k] + member);
     *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
     start += n;
@@ -60,6 +67,7 @@ add_state (struct weft_step *s, const char *name, size_t member,
 static void
 add_states (struct weft_step *s)
 {
+  weft_host_optimizer_split (s);
   add_state (s, "master", offsetof (struct weft_bucket_state, master), is_narrow);
   add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), every);
   add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), every);
@@ -176,11 +184,10 @@ static void
 measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    uint64_t n = shard_size (s, k);
     gboolean waits = tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k;
 
     if (s->bucket[k].grad32 != WEFT_NO_BUF) {
-      struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, n);
+      struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, device_slice (s, k));
       shape.out_dtype = WEFT_FP32;
       weft_emit (s, WEFT_OP_CAST, "grad_fp32", shape,
                  WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
@@ -190,8 +197,10 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     }
     if (only_duplicates (s, k) || s->job->train.clip_grad == 0)
       continue;
-    weft_emit (s, WEFT_OP_GRAD_NORM, "grad_norm", WEFT_SHAPE (WEFT_FP32, n),
-               WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_RW (s->squares)));
+    uint32_t grad = s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
+    enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
+    weft_emit (s, WEFT_OP_GRAD_NORM, "grad_norm", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
+               WEFT_USES (WEFT_R (grad), WEFT_RW (s->squares)));
     if (waits)
       weft_build_dep (s->b, tied_reduced);
   }
@@ -217,18 +226,28 @@ clip (struct weft_step *s)
 }
 
 static void
-update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+update_bucket (struct weft_step *s, uint32_t k)
 {
   uint32_t factor = s->job->train.clip_grad == 0 ? WEFT_NO_BUF : s->factor;
+  const struct weft_bucket_state *b = &s->bucket[k];
 
+  weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->dtype, device_slice (s, k)),
+             WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor), WEFT_RW (b->weight_shard),
+                        WEFT_RW (b->master), WEFT_RW (b->m), WEFT_RW (b->v)));
+}
+
+static void
+update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    const struct weft_bucket_state *b = &s->bucket[k];
-    weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->dtype, shard_size (s, k)),
-               WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor), WEFT_RW (b->weight_shard),
-                          WEFT_RW (b->master), WEFT_RW (b->m), WEFT_RW (b->v)));
-    if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
-      weft_build_dep (s->b, tied_reduced);
+    if (device_slice (s, k)) {
+      update_bucket (s, k);
+      if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+        weft_build_dep (s->b, tied_reduced);
+    }
+    weft_host_optimizer_update (s, k);
   }
+  weft_host_optimizer_finish (s);
 }
 
 /* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on it
@@ -276,6 +295,8 @@ weft_finish (struct weft_step *s)
   add_states (s);
   measure_norm (s, tied, tied_reduced);
   clip (s);
+  weft_host_optimizer_send (s, tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket,
+                            tied_reduced);
   update (s, tied, tied_reduced);
   if (s->wrapper->gather_all)
     s->wrapper->gather_all (s);

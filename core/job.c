@@ -533,6 +533,16 @@ weft_job_sharding (const struct weft_job *job)
                                                    : k->data_parallel_sharding_strategy;
 }
 
+enum weft_dtype
+weft_job_product_dtype (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+
+  if (k->enable_autocast && k->autocast_dtype != WEFT_NONE)
+    return (enum weft_dtype) k->autocast_dtype;
+  return job->train.precision;
+}
+
 static int
 module_of (const char *word)
 {

@@ -92,6 +92,10 @@ int weft_job_sharding (const struct weft_job *job);
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
+/* What matrix products are taken in: the precision of training, or with enable_autocast
+ * autocast_dtype, which unset is params_dtype. */
+enum weft_dtype weft_job_product_dtype (const struct weft_job *job);
+
 /* What backward runs again, by recompute_granularity or by activation_checkpointing: each layer as a
  * whole, or with Megatron-FSDP its MLP. */
 struct weft_job_recompute {

@@ -41,12 +41,33 @@ activation (struct weft_step *s, uint64_t columns, const char *name)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
 }
 
+/* What a matrix product makes or takes. */
+static uint32_t
+product (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->tokens * columns, name);
+}
+
+/* As products take it; as the residual stream has it. */
+static uint32_t
+inward (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_cast (s, buf, s->product_dtype, name);
+}
+
+static uint32_t
+outward (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_cast (s, buf, s->dtype, name);
+}
+
 static uint32_t
 weight (struct weft_step *s, enum weft_layer_param which)
 {
   return weft_params_weight (s, weft_params_layer (s, which));
 }
 
+/* The norm of the residual stream, as the product behind it takes it. */
 static uint32_t
 norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
 {
@@ -55,18 +76,17 @@ norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32
   weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
              WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)),
                         WEFT_W (y)));
-  return y;
+  return inward (s, y, name);
 }
 
 static uint32_t
 linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x, uint64_t n,
         uint64_t k)
 {
-  uint32_t y = activation (s, n, name);
+  uint32_t y = product (s, n, name), w = weft_cast_weight (s, weft_params_layer (s, which));
 
-  weft_emit (s, WEFT_OP_MATMUL, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
-             WEFT_USES (WEFT_R (x), WEFT_R (weight (s, which)), WEFT_R (weight (s, which + 1)),
-                        WEFT_W (y)));
+  weft_emit (s, WEFT_OP_MATMUL, name, WEFT_SHAPE (s->product_dtype, s->tokens, n, k),
+             WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (weight (s, which + 1)), WEFT_W (y)));
   return y;
 }
 
@@ -90,8 +110,8 @@ static struct weft_shape
 attention_shape (const struct weft_step *s)
 {
   const union weft_model *m = s->model;
-  return WEFT_SHAPE (s->dtype, s->tokens / m->seq_length, m->seq_length, m->num_attention_heads,
-                     m->num_query_groups, m->kv_channels);
+  return WEFT_SHAPE (s->product_dtype, s->tokens / m->seq_length, m->seq_length,
+                     m->num_attention_heads, m->num_query_groups, m->kv_channels);
 }
 
 static void
@@ -100,14 +120,15 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
   const union weft_model *m = s->model;
 
   if (m->qk_layernorm) {
-    saved->raw = activation (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
+    saved->raw = product (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
     weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
-               WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
                WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weight (s, WEFT_Q_NORM_WEIGHT)),
                           WEFT_R (weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
   }
   if (m->position_embedding_type == WEFT_ROPE)
-    weft_emit (s, WEFT_OP_ROPE, "rope", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+    weft_emit (s, WEFT_OP_ROPE, "rope",
+               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
                WEFT_USES (WEFT_RW (saved->qkv)));
 }
 
@@ -128,9 +149,24 @@ mlp_inner (struct weft_step *s, const struct widths *w, struct weft_saved *saved
 {
   saved->n2 = norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
   saved->u = linear (s, "fc1", WEFT_FC1_WEIGHT, saved->n2, w->up, w->h);
-  saved->a = activation (s, w->f, "act");
+  saved->a = product (s, w->f, "act");
   weft_emit (s, activations[s->model->activation].forward, activations[s->model->activation].name,
-             WEFT_SHAPE (s->dtype, w->t, w->f), WEFT_USES (WEFT_R (saved->u), WEFT_W (saved->a)));
+             WEFT_SHAPE (s->product_dtype, w->t, w->f),
+             WEFT_USES (WEFT_R (saved->u), WEFT_W (saved->a)));
+}
+
+/* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
+ * that open: a number on the GPU that the host waits for (transformers modeling_flash_attention_utils.py).
+ * patch_is_packed_sequence takes the question away. */
+static void
+ask_for_packing (struct weft_step *s)
+{
+  if (s->strategy->distributed_config != WEFT_FSDP2 || s->strategy->patch_is_packed_sequence ||
+      s->job->train.micro_batch_size > 1)
+    return;
+  uint32_t packed = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "packed");
+  weft_emit (s, WEFT_OP_ZERO, "packed", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (packed)));
+  weft_step_host_reads (s, "packed", packed);
 }
 
 uint32_t
@@ -144,16 +180,17 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
   saved->n1 = norm (s, "norm1", WEFT_NORM1_WEIGHT, x);
   saved->qkv = linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w.qkv, w.h);
   turn_heads (s, saved);
-  saved->o = activation (s, w.q, "attention");
+  ask_for_packing (s);
+  saved->o = product (s, w.q, "attention");
   saved->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32,
                                  w.t * s->model->num_attention_heads, "lse");
   weft_emit (s, WEFT_OP_ATTENTION, "attention", attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
   uint32_t p = linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w.h, w.q);
-  saved->x1 = add (s, "residual1", x, p);
+  saved->x1 = add (s, "residual1", x, outward (s, p, "proj"));
   mlp_inner (s, &w, saved);
   uint32_t m = linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, w.h, w.f);
-  uint32_t y = add (s, "residual2", saved->x1, m);
+  uint32_t y = add (s, "residual2", saved->x1, outward (s, m, "fc2"));
   s->at.layer = WEFT_NO_LAYER;
   return y;
 }
@@ -187,7 +224,7 @@ static void
 weight_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
-  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, d->n, d->k);
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
@@ -217,10 +254,11 @@ linear_backward (struct weft_step *s, const char *name, enum weft_layer_param wh
                  uint32_t x, uint64_t n, uint64_t k)
 {
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
-  uint32_t dx = activation (s, k, name);
+  uint32_t dx = product (s, k, name);
 
-  weft_emit (s, WEFT_OP_MATMUL_DGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, n, k),
-             WEFT_USES (WEFT_R (dy), WEFT_R (weft_params_weight (s, w)), WEFT_W (dx)));
+  dy = inward (s, dy, name);
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD, name, WEFT_SHAPE (s->product_dtype, s->tokens, n, k),
+             WEFT_USES (WEFT_R (dy), WEFT_R (weft_cast_weight (s, w)), WEFT_W (dx)));
   struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k };
   if (s->strategy->delay_wgrad_compute)
     g_array_append_val (s->delayed, d);
@@ -234,6 +272,7 @@ norm_backward (struct weft_step *s, const char *name, enum weft_layer_param whic
                uint32_t x, uint32_t dresidual)
 {
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
+  dy = outward (s, dy, name);
   struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
   uint32_t dx = s->strategy->delay_wgrad_compute
                     ? activation (s, s->model->hidden_size, "dresidual")
@@ -253,7 +292,8 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
   const union weft_model *m = s->model;
 
   if (m->position_embedding_type == WEFT_ROPE)
-    weft_emit (s, WEFT_OP_ROPE_BWD, "rope", WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+    weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
+               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
                WEFT_USES (WEFT_RW (dqkv)));
   if (!m->qk_layernorm)
     return;
@@ -261,7 +301,7 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
            k = weft_params_layer (s, WEFT_K_NORM_WEIGHT);
   struct weft_use dq = weft_grad_begin (s, q), dk = weft_grad_begin (s, k);
   weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm",
-             WEFT_SHAPE (s->dtype, head_rows (s), m->kv_channels),
+             WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
              WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
                         WEFT_R (weft_params_weight (s, k)), dq, dk));
   weft_grad_end (s, q, dq);
@@ -274,10 +314,10 @@ mlp_backward (struct weft_step *s, const struct widths *w, struct weft_saved *sa
   if (runs_again (s, WEFT_MODULE_MLP))
     mlp_again (s, w, saved);
   uint32_t da = linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dres, saved->a, w->h, w->f);
-  uint32_t du = activation (s, w->up, "dact");
+  uint32_t du = product (s, w->up, "dact");
 
   weft_emit (s, activations[s->model->activation].backward, activations[s->model->activation].name,
-             WEFT_SHAPE (s->dtype, w->t, w->f),
+             WEFT_SHAPE (s->product_dtype, w->t, w->f),
              WEFT_USES (WEFT_R (saved->u), WEFT_R (da), WEFT_W (du)));
   if (runs_again (s, WEFT_MODULE_LAYERNORM) && !runs_again (s, WEFT_MODULE_MLP))
     saved->n2 = norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
@@ -296,7 +336,7 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   dres = mlp_backward (s, &w, saved, dres);
   uint32_t d_o = linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w.h, w.q);
-  uint32_t dqkv = activation (s, w.qkv, "dqkv");
+  uint32_t dqkv = product (s, w.qkv, "dqkv");
   weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
                         WEFT_W (dqkv)));

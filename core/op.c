@@ -44,6 +44,14 @@ PASS (5)
 #define pass4_flops none_flops
 #define pass5_flops none_flops
 
+#define cast_flops none_flops
+
+static double
+cast_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
 #define embed_flops none_flops
 #define embed_bytes pass2_bytes
 #define embed_bwd_flops none_flops

@@ -93,7 +93,7 @@ enum weft_op_class {
      "y = sum of the slices of x, in fp32, rounded once")                                          \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
-  X (WEFT_OP_CAST, "cast", COMPUTE, pass2, "elements", "x:r y:w", "convert to the type of y")      \
+  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements", "x:r y:w", "convert to the type of y")      \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
      "squares += sum of squares of what this rank answers for")                                    \
   X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \
@@ -102,7 +102,7 @@ enum weft_op_class {
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
      "grad:r factor:r? param:rw master:rw? m:rw v:rw",                                             \
-     "AdamW; master is absent when param is fp32")                                                 \
+     "AdamW; master is absent when param is fp32; where it is not, param may be written only")                                                 \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
   X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
      "reduce, slice r of x to member r, in place")                                                 \

@@ -283,6 +283,9 @@ weft_params_build (struct weft_step *s)
   add_flats (s);
   s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
   s->grad_left = g_new0 (gboolean, s->params->len);
+  s->cast_view = g_new (uint32_t, s->params->len);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    s->cast_view[i] = WEFT_NO_BUF;
   s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);

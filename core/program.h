@@ -39,6 +39,7 @@ enum {
   WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup): transfers,
                             or collectives of one kind and group of ranks, which are one launch */
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
+  WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
 };
 
 /*     byte 0        1        2        3

@@ -82,7 +82,7 @@ add_communication (JsonBuilder *b, const struct weft_op *op)
 static void
 add_op (JsonBuilder *b, const weft_program *p, uint32_t i)
 {
-  static const char *const flags[] = { "grouped", "recompute", NULL };
+  static const char *const flags[] = { "grouped", "recompute", "fused", NULL };
   const struct weft_op *op = &p->op[i];
   g_autofree char *label = weft_op_label (p, i);
 

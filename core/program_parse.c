@@ -467,6 +467,8 @@ read_op_options (struct reader *r, struct weft_op *op, GError **error)
     op->flags |= WEFT_OP_GROUPED;
   if (accept (r, "recompute"))
     op->flags |= WEFT_OP_RECOMPUTE;
+  if (accept (r, "fused"))
+    op->flags |= WEFT_OP_FUSED;
   if (op->flags & WEFT_OP_GROUPED && r->lane_n[op->lane] == 0)
     return complain (r, error, "op %u is grouped, wanted an op before it on lane %s", r->n[ROW_OP],
                      weft_lane_words[op->lane]);

@@ -6,7 +6,7 @@
  *   shape 0 bf16 4096 12288 4096 out fp32
  *   buf 1 gradients device fp32 L3 m0 "qkv" bytes 4096 at 128 in 0 permanent
  *   param 0 L3 c0 "qkv" 12288 x 4096 at 0 bucket 2 weight 0 grad 1 decay tied duplicate
- *   op 12 tp all_reduce F L3 m0 c0 "qkv" s0 over tp reduce avg peer +1 grouped recompute uses rw0
+ *   op 12 tp all_reduce F L3 m0 c0 "qkv" s0 over tp reduce avg peer +1 grouped recompute fused uses rw0
  * r- after 5 9 end
  *
  * What a row leaves out is none or zero; L is the layer, m the microbatch, c the chunk, s the
@@ -147,6 +147,8 @@ put_op_options (GString *text, const struct weft_op *op)
     put_word (text, "grouped");
   if (op->flags & WEFT_OP_RECOMPUTE)
     put_word (text, "recompute");
+  if (op->flags & WEFT_OP_FUSED)
+    put_word (text, "fused");
 }
 
 static void

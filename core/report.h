@@ -4,7 +4,7 @@
  *   model FLOPs      forward and backward of the model once, nothing done again: 6 N + 6 L a d s a
  *                    token, causal half of attention (weft_model_flops_per_token; the convention
  *                    of Megatron-LM since 2024).  MFU divides their rate by the dense peak that
- *                    the vendor prints for the precision of the job.
+ *                    the vendor prints for the type products are taken in.
  *   hardware FLOPs   those of the ops that really run: recompute and padded vocabulary included.
  *                    HFU divides their rate by the same peak.
  *
@@ -93,7 +93,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 void weft_report_add_startup (weft_report *report, const weft_plan *startup,
                               const weft_timeline *timeline);
 
-/* What the vendor prints for dense products in the job's precision, one GPU: MFU is a share of it. */
+/* What the vendor prints for dense products in the type products are taken in, one GPU: MFU is a share of it. */
 double weft_report_printed_peak (const struct weft_job *job);
 
 /* What a role's memory is made of, in the order it is shown: kinds, padding, reserved. */

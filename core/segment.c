@@ -30,32 +30,105 @@ bucket_start (const weft_program *p, uint32_t bucket)
   return start;
 }
 
-static struct weft_slice
-slice_of (const weft_program *p, const struct weft_use *use, uint32_t bucket, uint32_t place)
+static const struct weft_use *
+uses_of (const weft_program *p, uint32_t op)
 {
-  const struct weft_buf *weight = &p->buf[use[2].buf], *m = &p->buf[use[4].buf];
-  uint64_t n = m->bytes / weft_dtype_bytes (m->dtype), start = bucket_start (p, bucket);
+  return &p->uses[p->op[op].uses];
+}
 
-  return (struct weft_slice){ .first = start + (weight->shard || weight->slice ? place * n : 0),
-                              .n = n,
-                              .flat = start,
-                              .grad = use[0].buf,
+/* The copy after `op` that brings what it left in `host` to the device, or WEFT_NO_OP. */
+static uint32_t
+copy_back (const weft_program *p, uint32_t op, uint32_t host)
+{
+  for (uint32_t i = op + 1; i < p->n_op; i++)
+    if (p->op[i].kind == WEFT_OP_FROM_HOST && uses_of (p, i)[0].buf == host)
+      return i;
+  return WEFT_NO_OP;
+}
+
+/* The buffer of the device that `host` was filled from before `op`, be it through a conversion; or
+ * `host` itself. */
+static uint32_t
+origin_of (const weft_program *p, uint32_t op, uint32_t host)
+{
+  uint32_t buf = host;
+
+  while (op-- > 0) {
+    enum weft_op_kind kind = p->op[op].kind;
+    if ((kind != WEFT_OP_CAST && kind != WEFT_OP_TO_HOST) || uses_of (p, op)[1].buf != buf)
+      continue;
+    buf = uses_of (p, op)[0].buf;
+    if (kind == WEFT_OP_TO_HOST)
+      return buf;
+  }
+  return host;
+}
+
+static gboolean
+is_kept (const weft_program *p, uint32_t buf)
+{
+  return p->buf[weft_buf_owner (p, buf)].permanent;
+}
+
+/* Of an update on the host the weights of the device are those that are copied back. */
+static struct weft_slice
+buffers_of (const weft_program *p, uint32_t op)
+{
+  const struct weft_use *use = uses_of (p, op);
+  struct weft_slice slice = { .grad = use[0].buf,
                               .weight = use[2].buf,
                               .master = use[3].buf,
                               .m = use[4].buf,
-                              .v = use[5].buf };
+                              .v = use[5].buf,
+                              .reduced = use[0].buf,
+                              .copy = WEFT_NO_BUF };
+
+  slice.n = p->buf[slice.m].bytes / weft_dtype_bytes (p->buf[slice.m].dtype);
+  uint32_t back = p->op[op].lane == WEFT_LANE_HOST ? copy_back (p, op, slice.weight) : WEFT_NO_OP;
+  if (back == WEFT_NO_OP)
+    return slice;
+  slice.reduced = origin_of (p, op, slice.grad);
+  slice.copy = is_kept (p, slice.weight) ? slice.weight : WEFT_NO_BUF;
+  slice.weight = uses_of (p, back)[1].buf;
+  slice.part = weft_op_shape (p, back)->dim[1];
+  return slice;
 }
 
+static void
+set_place (const weft_program *p, uint32_t bucket, uint32_t place, uint32_t n_places,
+           struct weft_slice *slice)
+{
+  const struct weft_buf *weight = &p->buf[slice->weight];
+  uint64_t whole = weight->bytes / weft_dtype_bytes (weight->dtype);
+
+  if (weight->shard)
+    whole /= n_places;
+  slice->flat = bucket_start (p, bucket);
+  slice->first = slice->flat + (weight->shard || weight->slice ? place * whole : 0) + slice->part;
+}
+
+static gint
+compare_slices (gconstpointer a, gconstpointer b)
+{
+  const struct weft_slice *x = a, *y = b;
+  return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Updates come bucket by bucket, the first part of each first. */
 struct weft_slice *
-weft_slices (const weft_program *p, uint32_t place, uint32_t *n)
+weft_slices (const weft_program *p, uint32_t place, uint32_t n_places, uint32_t *n)
 {
   GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
 
-  for (uint32_t op = 0; op < p->n_op; op++)
-    if (p->op[op].kind == WEFT_OP_ADAM) {
-      struct weft_slice slice = slice_of (p, &p->uses[p->op[op].uses], slices->len, place);
-      g_array_append_val (slices, slice);
-    }
+  for (uint32_t op = 0, bucket = (uint32_t) -1; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_ADAM)
+      continue;
+    struct weft_slice slice = buffers_of (p, op);
+    bucket += slice.part == 0;
+    set_place (p, bucket, place, n_places, &slice);
+    g_array_append_val (slices, slice);
+  }
+  g_array_sort (slices, compare_slices);
   *n = slices->len;
   return (struct weft_slice *) (void *) g_array_free (slices, FALSE);
 }

@@ -19,13 +19,19 @@ uint32_t weft_segments (const weft_program *p, uint64_t first, uint64_t n,
                         struct weft_segment *out);
 
 /* Where one rank keeps the optimizer state of elements [first, first + n) of the flat buffers: what
- * one adam op reads and writes.  Element i of the slice is element i of its buffers; of those marked
- * as shards, element first - flat + i. */
+ * one adam op reads and writes.  A rank has a slice of each bucket; where some of it is updated on the
+ * host (host_optimizer.c), several adam ops have a part of it each.  Element i of a part is element i
+ * of its buffers, but of the weights on the device element part + i; of those marked as shards, which
+ * are the bucket, element first - flat + i. */
 struct weft_slice {
   uint64_t first, n, flat; /* flat: where the bucket begins */
+  uint64_t part;           /* where in the rank's slice of the bucket this begins */
   uint32_t grad, weight, master, m, v; /* buffers; master WEFT_NO_BUF when the weights are fp32 */
+  uint32_t reduced;        /* the gradient of the whole slice, on the device; or grad */
+  uint32_t copy;           /* weights that the host keeps between steps, or WEFT_NO_BUF */
 };
 
-/* The slices of one rank, one for each adam op and bucket in order; `place` is the rank's in the
+/* The slices of one rank, one for each adam op, by address; `place` of `n_places` is the rank's in the
  * group that shares the optimizer out, weft_mesh_sharing().  Caller frees with g_free(). */
-struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t *n);
+struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t n_places,
+                                uint32_t *n);

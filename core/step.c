@@ -96,6 +96,16 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
+void
+weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf)
+{
+  struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, name) };
+
+  s->synced =
+      weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_R (buf)));
+  g_array_append_val (s->wait_for, s->synced);
+}
+
 struct weft_op
 weft_step_again (struct weft_step *s)
 {
@@ -172,6 +182,7 @@ forward_cell (struct weft_step *s, uint32_t micro)
   s->output[micro] = x;
   if (weft_step_is_last (s))
     weft_head_forward (s, micro, x);
+  weft_cast_end_pass (s);
 }
 
 static void
@@ -235,6 +246,8 @@ weft_step_begin (struct weft_step *s)
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
+  s->product_dtype = weft_job_product_dtype (job);
+  s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
                      ? s->dtype
@@ -266,6 +279,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->cast_view);
   weft_layout_release (&s->layout);
   g_array_unref (s->flat);
   g_free (s->group);
@@ -294,5 +308,8 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
   weft_step_end (&s);
-  return weft_builder_freeze (b);
+  weft_program *p = weft_builder_freeze (b);
+  if (job->strategy.enable_compile)
+    weft_fuse (p);
+  return p;
 }

@@ -4,11 +4,14 @@
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer
  *   recompute  what of a stage's layers is kept between the two, and what is run again
+ *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
+ *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   fuse       enable_compile: which pointwise ops make one kernel
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -86,6 +89,7 @@ struct weft_bucket_state {
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
+  uint64_t n_host;               /* elements at the end of its slice whose state the host has */
   gboolean unit;                 /* Megatron-FSDP: a layer, let go after its passes */
   gboolean idle;                 /* whole, but let go when another one has to be gathered */
   uint32_t first_param;          /* of a unit or what lies outside units */
@@ -164,6 +168,7 @@ struct weft_step {
   uint64_t tokens;                /* of one microbatch on this rank */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, grad_dtype, p2p_dtype;
+  enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -187,6 +192,7 @@ struct weft_step {
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
@@ -197,6 +203,9 @@ struct weft_step {
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
   uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
   uint32_t loss, squares, factor; /* scalars */
+  GArray *host_parts;             /* of optimizer state: host_optimizer.c */
+  uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
+  uint32_t host_wait;             /* a copy that the next update on the host waits for */
   uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 
@@ -258,6 +267,9 @@ uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op 
 /* What is emitted from here on is forward work that is done again, until the place that is returned
  * is put back. */
 struct weft_op weft_step_again (struct weft_step *s);
+
+/* The host takes one number out of a buffer, and enqueues nothing before it has it. */
+void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
 
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
@@ -326,6 +338,13 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
                               uint32_t dresidual);
 void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
+/* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
+ * pass of a microbatch. */
+#define WEFT_CAST_ALIGN 256u
+uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
+uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+void weft_cast_end_pass (struct weft_step *s);
+
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
@@ -386,6 +405,13 @@ void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
 uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_fsdp_reduced_head (struct weft_step *s);
 
+/* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
+ * the host follows what the GPU updates of it; weights come back. */
+void weft_host_optimizer_split (struct weft_step *s);
+void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
+void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
+void weft_host_optimizer_finish (struct weft_step *s);
+
 /* finish.c */
 void weft_finish (struct weft_step *s);
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
@@ -393,3 +419,8 @@ uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum 
                           uint32_t buf, const char *name);
 /* How the sum of the replicas' gradients is taken. */
 enum weft_reduce weft_over_replicas (const struct weft_step *s);
+/* Elements of bucket k whose optimizer state is this rank's. */
+uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
+
+/* fuse.c: marks pointwise ops that belong to the kernel before them. */
+void weft_fuse (weft_program *program);

@@ -190,7 +190,7 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->slice = weft_slices (r->p, r->slot, &r->n_slice);
+  r->slice = weft_slices (r->p, r->slot, r->slots, &r->n_slice);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
 }

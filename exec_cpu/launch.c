@@ -103,12 +103,19 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-static const struct weft_slice *
-slice_of_grad (const struct cpu_rank *r, uint32_t grad)
+/* The elements of the flat buffers that an op works on: those of its part, of a norm all of the slice
+ * whose gradient it reads. */
+static uint64_t
+first_element (const struct cpu_rank *r, uint32_t op)
 {
-  for (uint32_t i = 0; i < r->n_slice; i++)
-    if (r->slice[i].grad == grad)
-      return &r->slice[i];
+  uint32_t grad = cpu_use (r, op, 0)->buf;
+  gboolean whole = r->p->op[op].kind == WEFT_OP_GRAD_NORM;
+
+  for (uint32_t i = 0; i < r->n_slice; i++) {
+    const struct weft_slice *slice = &r->slice[i];
+    if ((whole ? slice->reduced : slice->grad) == grad)
+      return whole ? slice->first - slice->part : slice->first;
+  }
   g_assert_not_reached ();
 }
 
@@ -135,14 +142,13 @@ run_bucket_norm (struct cpu_rank *r, uint32_t op)
   }
 }
 
-/* One launch for each parameter of the slice; `bulk` marks operands that have an element for each
- * of the slice's. */
+/* One launch for each parameter of the part; `bulk` marks operands that have an element for each of
+ * the part's. */
 static void
 run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
 {
-  const struct weft_slice *slice = slice_of_grad (r, cpu_use (r, op, 0)->buf);
-  uint32_t n = weft_segments (r->p, slice->first, slice->n, r->segment);
   const struct weft_kernel whole = kernel_of (r, op);
+  uint32_t n = weft_segments (r->p, first_element (r, op), whole.shape.dim[0], r->segment);
 
   for (uint32_t s = 0; s < n; s++) {
     const struct weft_param *param = &r->p->param[r->segment[s].param];
@@ -224,6 +230,17 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->n_large = 0;
 }
 
+/* The metrics, or one number that the host waits for: of a bucket, or whether sequences are packed,
+ * which they never are here. */
+static void
+read_out (struct cpu_rank *r, uint32_t op)
+{
+  if (r->p->op[op + 1].uses - r->p->op[op].uses > 1)
+    copy_out (r, op);
+  else if (r->p->op[op].phase == WEFT_PHASE_REDUCE)
+    check_bucket (r, op);
+}
+
 /* Both sides of the host link are memory of this process. */
 static void
 copy_across (struct cpu_rank *r, uint32_t op)
@@ -246,7 +263,7 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     copy_in (r, op);
     return;
   case WEFT_OP_COPY_OUT:
-    (r->p->op[op].phase == WEFT_PHASE_REDUCE ? check_bucket : copy_out) (r, op);
+    read_out (r, op);
     return;
   case WEFT_OP_TO_HOST:
   case WEFT_OP_FROM_HOST:

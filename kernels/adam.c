@@ -61,6 +61,14 @@ update_both (const void *with, float *const *at, uint64_t n)
   memcpy (at[PARAM], at[MASTER], n * sizeof (float));
 }
 
+/* A step that is skipped changes nothing; a param that holds nothing yet is made from its master. */
+static void
+keep (const void *with, float *const *at, uint64_t n)
+{
+  (void) with;
+  memcpy (at[PARAM], at[MASTER], n * sizeof (float));
+}
+
 void
 weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -70,7 +78,9 @@ weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   struct weft_flat flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],
                             master ? update_both : update, &r };
 
-  if (r.factor != 0)
+  if (r.factor == 0)
+    flat = (struct weft_flat){ "--wr--", k->shape.dim[0], keep, NULL };
+  if (r.factor != 0 || (master && !k->operand[PARAM].accumulate))
     weft_flat_run (k, &flat, part, parts);
 }
 
@@ -95,4 +105,6 @@ weft_ref_adam (const struct weft_kernel *k)
     weight[i] -= c->lr * m_hat / (sqrt (v_hat) + c->epsilon);
     param[i] = weight[i];
   }
+  for (uint64_t i = 0; i < k->shape.dim[0] && factor == 0 && !o[PARAM].accumulate; i++)
+    param[i] = weight[i];
 }

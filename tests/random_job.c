@@ -177,7 +177,10 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   add (words, "global_batch_size", micro * replicas * micros);
   if (one_in (rand, 3))
     add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
-  add_word (words, "precision", one_in (rand, 3) ? "fp32" : "bf16");
+  gboolean single = one_in (rand, 3);
+  add_word (words, "precision", single ? "fp32" : "bf16");
+  if (single && flip (words, rand, 3, "enable_autocast"))
+    add_word (words, "autocast_dtype", "bf16");
   if (one_in (rand, 4))
     add (words, "clip_grad", 0);
 }
@@ -237,6 +240,7 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
 
   flip (words, rand, 5, "delay_wgrad_compute");
+  flip (words, rand, 6, "enable_compile");
   if (!one_in (rand, 2) || flip (words, rand, 6, "activation_checkpointing"))
     return;
   if (one_in (rand, 3)) {

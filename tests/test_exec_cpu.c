@@ -104,7 +104,8 @@ static const char *const strategies[] = {
   "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
   "gpus=2 nccl_ub=true disable_symmetric_registration=true use_megatron_fsdp=true "
   "zero_dp_strategy=3 fsdp_double_buffer=true",
-  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000",
+  "gpus=2 delay_wgrad_compute=true overlap_grad_reduce=true bucket_size=20000 enable_compile=true "
+  "backend=gloo",
   "gpus=4 delay_wgrad_compute=true pipeline_model_parallel_size=4 activation_checkpointing=true",
   "gpus=8 delay_wgrad_compute=true pipeline_model_parallel_size=2 pipeline_schedule=gpipe "
   "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
@@ -115,6 +116,23 @@ static const char *const strategies[] = {
   "gpus=2 activation_checkpointing=true",
   "gpus=4 activation_checkpointing=true use_megatron_fsdp=true zero_dp_strategy=3 "
   "fsdp_double_buffer=true",
+  "gpus=1 optimizer_cpu_offload=true",
+  "gpus=2 micro_batch_size=2 optimizer_cpu_offload=true optimizer_offload_fraction=0.37 "
+  "overlap_cpu_optimizer_d2h_h2d=true",
+  "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+  "bucket_size=20000 optimizer_cpu_offload=true optimizer_offload_fraction=0.6",
+  "gpus=4 use_distributed_optimizer=true optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true pin_cpu_grads=false",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=1 optimizer_cpu_offload=true "
+  "optimizer_offload_fraction=0.25",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=2 optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.5 pin_cpu_params=false",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.7",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "num_distributed_optimizer_instances=2 average_in_collective=true optimizer_cpu_offload=true "
+  "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.9",
+  "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true optimizer_cpu_offload=true",
 };
 
 /* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */
@@ -179,6 +197,23 @@ slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32 (void *
           run_words (models[0], precisions[p], fp32_sums[s], (struct real_run){ .poison = TRUE });
       assert_true (weft_test_same_bits (&one, &other, STEPS));
     }
+}
+
+/* Products in bf16 round, so one rank without autocast has other bits; strategies among themselves do
+ * not differ. */
+static void
+enable_autocast_gives_the_bits_of_one_rank (void **state)
+{
+  static const char autocast[] = "precision=fp32 enable_autocast=true autocast_dtype=bf16";
+  struct real_result plain =
+      run_words (models[0], "precision=fp32", "gpus=1", (struct real_run){ 0 });
+  struct real_result cast = run_words (models[0], autocast, "gpus=1", (struct real_run){ 0 });
+
+  (void) state;
+  assert_false (weft_test_same_bits (&plain, &cast, STEPS));
+  assert_true (fabs (plain.loss[0] - cast.loss[0]) < 0.01 * plain.loss[0]);
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    check_strategies (models[m], autocast, m, 2 * SHARING);
 }
 
 /* In canonical order every microbatch leaves a gradient of its own, fused or not. */
@@ -269,6 +304,7 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_strategy_gives_the_bits_of_one_rank),
     cmocka_unit_test (slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32),
+    cmocka_unit_test (enable_autocast_gives_the_bits_of_one_rank),
     cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),
     cmocka_unit_test (fifty_random_interleavings_give_the_same_bits),
     cmocka_unit_test (fast_order_is_close_and_the_same_every_time),

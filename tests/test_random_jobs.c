@@ -506,12 +506,12 @@ static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
   uint32_t n_slice, size = weft_dtype_bytes (plan->job.train.precision);
-  g_autofree struct weft_slice *slice = weft_slices (p, 0, &n_slice);
+  g_autofree struct weft_slice *slice = weft_slices (p, 0, plan->mesh.dp, &n_slice);
   uint64_t bytes = 0;
 
   for (uint32_t k = 0; k < n_slice; k++)
     for (uint32_t i = 0; i < p->n_param; i++)
-      if (p->param[i].bucket == k) {
+      if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end)
           bytes += slice[k].n * plan->mesh.dp * size;
         break;

@@ -60,7 +60,7 @@ find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
     stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
-    stage->slice[place] = weft_slices (stage->p, place % share, &stage->n_slice);
+    stage->slice[place] = weft_slices (stage->p, place % share, share, &stage->n_slice);
   }
 }
 
@@ -284,7 +284,16 @@ weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
   return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
 }
 
-/* A shard is a bucket of which one slice counts; other buffers hold the slice alone. */
+/* The element of the flat buffers that a buffer of a slice begins with.  A shard is a bucket of which
+ * one slice counts; weights on the device are whole slices, other buffers hold a part alone. */
+static uint64_t
+first_in (const weft_program *p, const struct weft_slice *slice, uint32_t buf)
+{
+  if (p->buf[buf].shard)
+    return slice->flat;
+  return buf == slice->weight ? slice->first - slice->part : slice->first;
+}
+
 static struct place
 slice_place (const weft_state *state, const struct copy *copy, const struct piece *piece,
              enum weft_state_kind kind, uint64_t first, uint64_t n)
@@ -297,10 +306,20 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                                              [WEFT_STATE_EXP_AVG_SQ] = slice->v,
                                              [WEFT_STATE_GRAD] = slice->grad };
   uint32_t buf = is_weight (state, kind) ? slice->weight : kept[kind];
-  uint64_t start = p->buf[buf].shard ? slice->flat : slice->first;
+  uint64_t start = first_in (p, slice, buf);
 
   return (struct place){ piece->row, buf, p->buf[buf].dtype, copy->param->start + first - start,
                          n };
+}
+
+/* Where the host keeps weights of its own, which its update starts from. */
+static struct place
+host_place (const struct copy *copy, const struct piece *piece, uint64_t first, uint64_t n)
+{
+  uint32_t buf = piece->slice->copy;
+
+  return (struct place){ piece->row, buf, copy->stage->p->buf[buf].dtype,
+                         copy->param->start + first - piece->slice->first, n };
 }
 
 /* Weights that ranks hold whole are views of a flat buffer on each of them. */
@@ -394,6 +413,19 @@ write_slices (weft_state *state, const struct copy *copy, enum weft_state_kind k
   }
 }
 
+static void
+write_host_copies (weft_state *state, const struct copy *copy, uint64_t first, uint64_t n,
+                   const float *in)
+{
+  uint64_t begin, count;
+
+  for (uint32_t i = 0; i < copy->pieces->len; i++) {
+    const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
+    if (piece->slice->copy != WEFT_NO_BUF && clip_to_piece (piece, first, n, &begin, &count))
+      store (state, host_place (copy, piece, begin, count), in + (begin - first));
+  }
+}
+
 void
 weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind, uint64_t first,
                   uint64_t n, const float *in)
@@ -403,6 +435,8 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   g_assert (first <= elements (t->copy[0].param) && n <= elements (t->copy[0].param) - first);
   for (uint32_t c = 0; c < t->n_copy; c++) {
     const struct copy *copy = &t->copy[c];
+    if (is_weight (state, kind))
+      write_host_copies (state, copy, first, n, in);
     if (!holds_whole (state, copy, kind)) {
       write_slices (state, copy, kind, first, n, in);
       continue;
