@@ -20,6 +20,7 @@ struct weft_open_module {
   int32_t *batch;              /* what control shows: (global_batch_size, seq_length + 1) */
   struct weft_progress progress;
 
+  gboolean only_last_reduces; /* gradients leave in the last backward, as with overlap_grad_reduce */
   gboolean no_sync, broken; /* broken: a step has failed */
   uint32_t next;            /* part of the step; 0 between steps */
   char wants[64];           /* of weft_module_wants() */

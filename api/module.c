@@ -10,6 +10,20 @@
 
 /* ------------------------------------------------------------------------- opening */
 
+/* Whether gradients leave in the last backward and in none before it. */
+static gboolean
+only_last_reduces (const weft_module *m)
+{
+  uint32_t n = 0, last = 0;
+
+  for (uint32_t i = 0; i < m->parts->n; i++)
+    if (m->parts->part[i].kind == WEFT_PART_BACKWARD && weft_parts_reduces (m->parts, m->plan, i)) {
+      last = m->parts->part[i].micro;
+      n++;
+    }
+  return n == 1 && last + 1 == weft_job_microbatches (&m->plan->job);
+}
+
 static gboolean
 open_executor (weft_module *m, const weft_module_options *options, GError **reason)
 {
@@ -21,6 +35,7 @@ open_executor (weft_module *m, const weft_module_options *options, GError **reas
     return FALSE;
   m->state = weft_state_new (m->x);
   m->parts = weft_parts_new (m->plan);
+  m->only_last_reduces = only_last_reduces (m);
   return TRUE;
 }
 
@@ -224,14 +239,6 @@ weft_module_forward (weft_module *m, const int32_t *tokens, weft_error *error)
   return run_next (m, error);
 }
 
-/* Whether gradients leave only with the last microbatch, and at once. */
-static gboolean
-launches_early (const weft_module *m)
-{
-  return m->plan->job.strategy.overlap_grad_reduce &&
-         weft_job_sharding (&m->plan->job) < WEFT_SHARD_GRADS;
-}
-
 static bool
 check_sync (const weft_module *m, weft_error *error)
 {
@@ -244,10 +251,10 @@ check_sync (const weft_module *m, weft_error *error)
         "backward: found microbatch %u, the last one, inside no_sync, wanted "
         "no_sync_end before it",
         micro);
-  if (micro < last && !m->no_sync && launches_early (m))
+  if (micro < last && !m->no_sync && m->only_last_reduces)
     return weft_api_fail_with (error, WEFT_STATUS_ORDER,
-                               "backward: found microbatch %u of %u outside no_sync with "
-                               "overlap_grad_reduce, wanted no_sync_begin before it",
+                               "backward: found microbatch %u of %u outside no_sync, and gradients "
+                               "leave in the last one, wanted no_sync_begin before it",
                                micro, last + 1);
   return true;
 }
@@ -473,7 +480,7 @@ weft_module_broadcast_params (weft_module *m, weft_error *error)
 
   if (!weft_api_between_steps (m, "broadcast_params", error))
     return false;
-  if (m->plan->job.cluster.n_gpus > m->plan->mesh.pp * m->plan->mesh.tp) {
+  if (weft_mesh_group_size (&m->plan->mesh, WEFT_GROUP_DP) > 1) {
     if (!run_startup (m, &reason))
       return weft_api_fail (error, reason);
     weft_api_refresh_masters (m);

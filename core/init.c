@@ -37,9 +37,19 @@ weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
 }
 
 gboolean
+weft_init_keeps_slices (const struct weft_job *job)
+{
+  const struct weft_mesh mesh = weft_step_mesh (job);
+  struct weft_step s = { .job = job, .mesh = &mesh, .strategy = &job->strategy };
+
+  weft_wrapper_choose (&s);
+  return s.wrapper->shard_weights;
+}
+
+gboolean
 weft_init_broadcasts (const struct weft_job *job)
 {
-  return weft_job_dp (job) * job->strategy.context_parallel_size > 1 &&
-         weft_job_sharding (job) < WEFT_SHARD_PARAMS &&
-         job->strategy.distributed_config != WEFT_FSDP2;
+  const struct weft_mesh mesh = weft_step_mesh (job);
+
+  return weft_mesh_group_size (&mesh, WEFT_GROUP_DP) > 1 && !weft_init_keeps_slices (job);
 }

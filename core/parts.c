@@ -177,6 +177,19 @@ weft_parts_new (const weft_plan *plan)
   return parts;
 }
 
+gboolean
+weft_parts_reduces (const weft_parts *parts, const weft_plan *plan, uint32_t part)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    const weft_program *p = plan->role[role];
+    for (uint32_t op = 0; op < p->n_op; op++)
+      if (parts->of[role][op] == part && p->op[op].phase == WEFT_PHASE_REDUCE &&
+          weft_op_is_comm (p->op[op].kind))
+        return TRUE;
+  }
+  return FALSE;
+}
+
 void
 weft_parts_free (weft_parts *parts)
 {

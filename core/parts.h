@@ -36,5 +36,8 @@ typedef struct weft_parts {
 } weft_parts;
 
 weft_parts *weft_parts_new (const weft_plan *plan);
+
+/* Whether gradients leave in a part: some rank launches a collective of them there. */
+gboolean weft_parts_reduces (const weft_parts *parts, const weft_plan *plan, uint32_t part);
 void weft_parts_free (weft_parts *parts);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_parts, weft_parts_free)

@@ -218,13 +218,7 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
   plan->job = *job;
-  plan->mesh =
-      weft_mesh_make (job->strategy.tensor_model_parallel_size, job->strategy.context_parallel_size,
-                      weft_job_dp (job), job->strategy.pipeline_model_parallel_size);
-  plan->mesh.instances = weft_job_instances (job);
-  plan->mesh.hybrid = plan->mesh.instances > 1 && !job->strategy.use_distributed_optimizer;
-  if (plan->mesh.hybrid && job->strategy.outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
-    plan->mesh.outer_slices = plan->mesh.instances;
+  plan->mesh = weft_step_mesh (job);
   plan->fabric = weft_fabric_make (&plan->job.cluster);
   plan->n_roles = plan->mesh.pp;
   plan->role = g_new0 (weft_program *, plan->n_roles);
@@ -253,8 +247,7 @@ weft_plan_new_startup (const struct weft_job *job, GError **error)
     return make_plan (job, weft_init_build, error);
   weft_bad_input (
       error, "broadcast_params: found %s, wanted several replicas that hold weights whole",
-      weft_job_sharding (job) == WEFT_SHARD_PARAMS ? "weights of which every rank keeps a slice"
-                                                   : "one replica");
+      weft_init_keeps_slices (job) ? "weights of which every rank keeps a slice" : "one replica");
   return NULL;
 }
 

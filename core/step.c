@@ -116,6 +116,20 @@ weft_step_again (struct weft_step *s)
   return at;
 }
 
+struct weft_mesh
+weft_step_mesh (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  struct weft_mesh mesh = weft_mesh_make (k->tensor_model_parallel_size, k->context_parallel_size,
+                                          weft_job_dp (job), k->pipeline_model_parallel_size);
+
+  mesh.instances = weft_job_instances (job);
+  mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
+  if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
+    mesh.outer_slices = mesh.instances;
+  return mesh;
+}
+
 void
 weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
                   uint32_t *first, uint32_t *n)

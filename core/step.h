@@ -272,6 +272,10 @@ weft_program *weft_step_build (const struct weft_job *job, const struct weft_mes
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 gboolean weft_init_broadcasts (const struct weft_job *job);
+gboolean weft_init_keeps_slices (const struct weft_job *job);
+
+/* The mesh of a job. */
+struct weft_mesh weft_step_mesh (const struct weft_job *job);
 
 /* Before the first pass and after the last. */
 void weft_step_begin (struct weft_step *s);

@@ -310,18 +310,32 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
+/* What the rules let nobody combine with state or activations on the host. */
+static gboolean
+keeps_off_host (const GString *words, const char *const *knobs)
+{
+  for (; *knobs; knobs++)
+    if (strstr (words->str, *knobs))
+      return TRUE;
+  return FALSE;
+}
+
 static void
 random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
 {
   static const char *const fractions[] = { "1", "0.5", "0.37", "0.01" };
+  static const char *const no_state[] = { "distributed_config", "preserve_fp32_weights=false",
+                                          "fp8_param_gather", NULL };
+  static const char *const no_activations[] = { "recompute_", "activation_checkpointing", NULL };
 
-  if (flip (words, rand, 4, "optimizer_cpu_offload")) {
+  if (!keeps_off_host (words, no_state) && flip (words, rand, 4, "optimizer_cpu_offload")) {
     add_word (words, "optimizer_offload_fraction", fractions[up_to (rand, 3)]);
     flip (words, rand, 2, "overlap_cpu_optimizer_d2h_h2d");
     if (one_in (rand, 3))
       add_word (words, one_in (rand, 2) ? "pin_cpu_grads" : "pin_cpu_params", "false");
   }
-  if (stages > 1 || !flip (words, rand, 3, "cpu_offloading"))
+  if (stages > 1 || keeps_off_host (words, no_activations) ||
+      !flip (words, rand, 3, "cpu_offloading"))
     return;
   add (words, "cpu_offloading_num_layers", up_to (rand, layers - 1));
   flip (words, rand, 2, "cpu_offloading_double_buffering");

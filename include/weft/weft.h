@@ -164,9 +164,10 @@ WEFT_API bool weft_module_backward (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *tokens,
                                             weft_error *error);
 
-/* Backwards in between only accumulate.  All but the last microbatch's must be in between with
- * overlap_grad_reduce, and may be without; the last one's must not.  Megatron-FSDP with sharded
- * gradients reduces every microbatch all the same. */
+/* Backwards in between only accumulate.  The last microbatch's must not be in between.  The others must
+ * where gradients leave in the last backward (overlap_grad_reduce), and may elsewhere: without overlap
+ * nothing leaves before start_grad_sync, and Megatron-FSDP with sharded gradients reduces every
+ * microbatch all the same. */
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 
