@@ -13,8 +13,7 @@ uint64_t
 weft_optimizer_slice (const struct weft_step *s, uint32_t k)
 {
   const struct weft_buf *view = weft_build_buf_at (s->b, s->bucket[k].grad_shard);
-  return view->bytes / weft_dtype_bytes (s->grad_dtype) /
-         weft_mesh_group_size (s->mesh, view->shard);
+  return view->bytes / weft_dtype_bytes (view->dtype) / weft_mesh_group_size (s->mesh, view->shard);
 }
 
 /* What is left of it on the device. */
@@ -125,15 +124,17 @@ static uint32_t
 reduce_tied (struct weft_step *s, uint32_t param)
 {
   uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
-  uint32_t bucket = weft_build_last (s->b, WEFT_LANE_DP);
+  uint32_t bucket[] = { weft_build_last (s->b, WEFT_LANE_DP),
+                        weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
   uint32_t grad = s->wrapper->reduced (s, param);
   uint32_t op = s->mesh->pp == 1
                     ? add_tied_head (s, grad)
                     : weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
 
   weft_build_dep (s->b, kernel);
-  if (bucket != WEFT_NO_OP)
-    weft_build_dep (s->b, bucket);
+  for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
+    if (bucket[i] != WEFT_NO_OP)
+      weft_build_dep (s->b, bucket[i]);
   return op;
 }
 
@@ -187,7 +188,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     gboolean waits = tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k;
 
     if (s->bucket[k].grad32 != WEFT_NO_BUF) {
-      struct weft_shape shape = WEFT_SHAPE (s->grad_dtype, device_slice (s, k));
+      struct weft_shape shape = WEFT_SHAPE (s->main_dtype, device_slice (s, k));
       shape.out_dtype = WEFT_FP32;
       weft_emit (s, WEFT_OP_CAST, "grad_fp32", shape,
                  WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
@@ -231,7 +232,7 @@ update_bucket (struct weft_step *s, uint32_t k)
   uint32_t factor = s->job->train.clip_grad == 0 ? WEFT_NO_BUF : s->factor;
   const struct weft_bucket_state *b = &s->bucket[k];
 
-  weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->dtype, device_slice (s, k)),
+  weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->weight_dtype, device_slice (s, k)),
              WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor), WEFT_RW (b->weight_shard),
                         WEFT_RW (b->master), WEFT_RW (b->m), WEFT_RW (b->v)));
 }

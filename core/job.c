@@ -598,12 +598,19 @@ weft_job_instances (const struct weft_job *job)
   return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
 }
 
+gboolean
+weft_job_reduces_each (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_FSDP2 ? !job->strategy.defer_fsdp_grad_sync
+                                                        : weft_job_sharding (job) >= WEFT_SHARD_GRADS;
+}
+
 int64_t
 weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
 {
   int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
 
-  if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
+  if (weft_job_reduces_each (job))
     return (micro * replicas + replica) * size;
   return replica * (job->train.global_batch_size / replicas) + micro * size;
 }

@@ -102,13 +102,16 @@ struct weft_job_recompute {
   enum weft_recompute granularity;
   enum weft_recompute_method method; /* of full recompute */
   int64_t layers;                    /* recompute_num_layers, likewise; WEFT_NONE: not given */
-  uint32_t modules;                  /* of selective recompute: 1 << enum weft_module */
+  uint32_t modules;                  /* of selective recompute: 1 << enum weft_recomputed */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_module; the first
+/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recomputed; the first
  * that is none is left in `unknown` (caller frees), else NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
+
+/* Whether gradients are reduced in every microbatch, not once a step. */
+gboolean weft_job_reduces_each (const struct weft_job *job);
 
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a

@@ -196,7 +196,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
 }
 
 static gboolean
-runs_again (const struct weft_step *s, enum weft_module module)
+runs_again (const struct weft_step *s, enum weft_recomputed module)
 {
   return s->recompute.modules >> module & 1;
 }

@@ -35,7 +35,8 @@ struct weft_layout_param {
 };
 
 struct weft_layout_place {
-  uint64_t start, end; /* elements, through all flat buffers */
+  uint64_t start, end; /* elements, through all flat buffers; of a tensor in pieces: of its first */
+  uint64_t piece, stride; /* elements of a piece, and from one piece to the next; 0: in one piece */
   uint32_t bucket;
 };
 
@@ -67,6 +68,13 @@ struct weft_layout {
  * them have.  (Upstream also moves tensors to multiples of that lcm; here they follow each other.) */
 void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                              const struct weft_layout_param *param, uint32_t n_param);
+
+/* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py): what
+ * is outside units is the first bucket, then each unit is one.  A tensor is cut along its rows into a
+ * piece for each rank, of equal length, as torch.chunk() does; slice r of a bucket has piece r of
+ * each of its tensors, in registration order. */
+void weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                              const struct weft_layout_param *param, uint32_t n_param);
 
 void weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                        const struct weft_layout_param *param, uint32_t n_param);

@@ -52,6 +52,15 @@ cast_bytes (const struct weft_shape *s)
   return elements (s) * (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
 }
 
+#define repack_flops none_flops
+
+static double
+repack_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * s->dim[1] *
+         (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
 #define embed_flops none_flops
 #define embed_bytes pass2_bytes
 #define embed_bwd_flops none_flops

@@ -91,9 +91,15 @@ enum weft_op_class {
      "x /= divisor, or by the larger of 1 and count where that is given")                          \
   X (WEFT_OP_SUM_SLICES, "sum_slices", COMPUTE, slices, "elements slices", "x:r y:w",              \
      "y = sum of the slices of x, in fp32, rounded once")                                          \
+  X (WEFT_OP_PACK, "pack", COMPUTE, repack, "elements slices piece", "x:r y:w",                    \
+     "tensors one after the other, cut into pieces of rows: slice r of y has piece r of each, zeros "\
+     "where there are fewer rows; piece 0: as the parameters of the op's layer are cut")           \
+  X (WEFT_OP_UNPACK, "unpack", COMPUTE, repack, "elements slices piece", "x:r y:w",                \
+     "the inverse: slice r of x has piece r of each tensor")                                       \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
-  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements", "x:r y:w", "convert to the type of y")      \
+  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                      \
+     "convert to the type of y, divided by divisor where there is one")                            \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
      "squares += sum of squares of what this rank answers for")                                    \
   X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \

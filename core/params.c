@@ -133,13 +133,13 @@ static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
   (void) param;
-  return s->dtype;
+  return s->weight_dtype;
 }
 
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
-  struct weft_flat wanted = { storage (s, param), s->grad_dtype, WEFT_NO_BUF, WEFT_NO_BUF };
+  struct weft_flat wanted = { storage (s, param), s->main_dtype, WEFT_NO_BUF, WEFT_NO_BUF };
 
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
@@ -230,13 +230,14 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
-  uint32_t replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
-  uint64_t n = weft_layout_numel (&s->layout, buffer) / (sliced ? replicas : 1);
+  enum weft_group_kind sharing = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  uint64_t n = weft_layout_numel (&s->layout, buffer) /
+               (sliced ? weft_mesh_group_size (s->mesh, sharing) : 1);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
   uint32_t buf = weft_step_permanent (s, kind, dtype, n, name);
 
-  weft_build_buf_at (s->b, buf)->slice = sliced ? WEFT_GROUP_DP : WEFT_GROUP_NONE;
+  weft_build_buf_at (s->b, buf)->slice = sharing;
   return buf;
 }
 
@@ -292,6 +293,8 @@ weft_params_build (struct weft_step *s)
     param->weight = s->weight_view[i];
     param->grad = s->grad_view[i];
     param->start = s->layout.place[i].start;
+    param->piece = s->layout.place[i].piece;
+    param->stride = s->layout.place[i].stride;
     param->bucket = s->layout.place[i].bucket;
     weft_build_param (s->b, param);
   }

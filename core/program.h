@@ -92,6 +92,7 @@ struct weft_param {
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
   uint64_t rows, columns; /* columns 1 for vectors */
   uint64_t start;       /* element offset in the flat buffer, layout.h */
+  uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */
   uint32_t bucket;
   uint32_t pad;
 };

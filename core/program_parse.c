@@ -433,6 +433,9 @@ read_param_row (struct reader *r, GError **error)
       !read_buf_number (r, &param.grad, error))
     return FALSE;
   param.bucket = bucket;
+  if (accept (r, "pieces") && (!read_huge (r, "of", &param.piece, error) ||
+                               !read_huge (r, "every", &param.stride, error)))
+    return FALSE;
   param.decay = accept (r, "decay");
   param.tied = accept (r, "tied");
   param.duplicate = accept (r, "duplicate");

@@ -122,6 +122,10 @@ put_param (GString *text, const weft_program *p, const struct weft_param *param)
   put_number (text, " bucket ", param->bucket);
   put_buf_number (text, " weight ", param->weight);
   put_buf_number (text, " grad ", param->grad);
+  if (param->piece) {
+    put_number (text, " pieces of ", param->piece);
+    put_number (text, " every ", param->stride);
+  }
   if (param->decay)
     put_word (text, "decay");
   if (param->tied)

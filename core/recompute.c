@@ -54,13 +54,32 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
+/* What one layer hands to the next, and its gradient, may be of another type than layers compute in:
+ * mp_policy_output_dtype. */
+static uint32_t
+cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
+{
+  struct weft_shape shape =
+      WEFT_SHAPE (weft_build_buf_at (s->b, x)->dtype, weft_step_elements (s, x));
+
+  if (shape.dtype == to)
+    return x;
+  s->at.layer = s->first_layer + l;
+  shape.out_dtype = to;
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, to, shape.dim[0], "cast");
+  weft_emit (s, WEFT_OP_CAST, "layer_cast", shape, WEFT_USES (WEFT_R (x), WEFT_W (y)));
+  return y;
+}
+
 uint32_t
 weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
   for (uint32_t l = 0; l < s->n_layers; l++) {
+    x = cast (s, l, x, s->dtype);
     x = layer_forward (s, micro, l, x);
+    x = cast (s, l, x, s->output_dtype);
   }
-  return x;
+  return cast (s, s->n_layers - 1, x, s->dtype);
 }
 
 static void
@@ -69,9 +88,8 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
   uint32_t x = saved_at (s, micro, first)->x;
   struct weft_op at = weft_step_again (s);
 
-  for (uint32_t l = first; l < first + n; l++) {
+  for (uint32_t l = first; l < first + n; l++)
     x = layer_forward (s, micro, l, x);
-  }
   s->at = at;
 }
 
@@ -80,7 +98,9 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
   for (uint32_t l = s->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
+    s->backward_layer = s->first_layer + l;
     enter (s, l);
+    dy = cast (s, l, cast (s, l, dy, s->output_dtype), s->dtype);
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);

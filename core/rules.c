@@ -33,7 +33,7 @@ replicas (const struct weft_job *j)
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
-  if (weft_job_sharding (j) < WEFT_SHARD_GRADS)
+  if (!weft_job_reduces_each (j))
     return power_of_two (T (global_batch_size) / weft_job_dp (j));
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
@@ -182,6 +182,13 @@ static gboolean
 is_built (int64_t precision)
 {
   return precision == WEFT_BF16 || precision == WEFT_FP32;
+}
+
+/* A type that FSDP2 may keep or send in. */
+static gboolean
+is_kept (const struct weft_job *j, int64_t precision)
+{
+  return precision == WEFT_FP32 || precision == T (precision);
 }
 
 static const char *

@@ -1,5 +1,27 @@
 #include "core/segment.h"
 
+gboolean
+weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
+                    struct weft_segment *out)
+{
+  uint64_t numel = param->rows * param->columns, piece = param->piece ? param->piece : numel;
+  uint64_t skipped = 0, start = param->start;
+
+  if (param->piece && first > start + piece - 1) {
+    uint64_t r = (first - start - piece) / param->stride + 1;
+    skipped = r * piece;
+    start += r * param->stride;
+  }
+  if (skipped >= numel)
+    return FALSE;
+  uint64_t begin = MAX (first, start);
+  uint64_t end = MIN (first + n, start + MIN (piece, numel - skipped));
+  *out = (struct weft_segment){ .start = skipped + begin - start,
+                                .offset = begin - first,
+                                .n = end - begin };
+  return begin < end;
+}
+
 /* Parameters lie in reverse registration order: walking them backwards is walking up in memory. */
 uint32_t
 weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_segment *out)
@@ -7,13 +29,9 @@ weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_se
   uint32_t n_out = 0;
 
   for (uint32_t i = p->n_param; i-- > 0;) {
-    const struct weft_param *param = &p->param[i];
-    uint64_t begin = MAX (first, param->start);
-    uint64_t end = MIN (first + n, param->start + param->rows * param->columns);
-    if (begin < end)
-      out[n_out++] = (struct weft_segment){
-        .param = i, .start = begin - param->start, .offset = begin - first, .n = end - begin
-      };
+    if (!weft_param_segment (&p->param[i], first, n, &out[n_out]))
+      continue;
+    out[n_out++].param = i;
   }
   return n_out;
 }

@@ -18,6 +18,11 @@ struct weft_segment {
 uint32_t weft_segments (const weft_program *p, uint64_t first, uint64_t n,
                         struct weft_segment *out);
 
+/* Those of one parameter; FALSE when there are none.  Of a tensor in pieces the first piece that
+ * elements [first, first + n) meet: a rank's slice of a bucket meets one. */
+gboolean weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
+                             struct weft_segment *out);
+
 /* Where one rank keeps the optimizer state of elements [first, first + n) of the flat buffers: what
  * one adam op reads and writes.  A rank has a slice of each bucket; where some of it is updated on the
  * host (host_optimizer.c), several adam ops have a part of it each.  Element i of a part is element i

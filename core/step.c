@@ -172,7 +172,7 @@ zero (struct weft_step *s)
   struct weft_shape scalar = WEFT_SHAPE (scalar_dtype (s), scalar_words (s));
 
   s->at.phase = WEFT_PHASE_FORWARD;
-  for (uint32_t i = 0; i < s->flat->len && !s->canonical; i++) {
+  for (uint32_t i = 0; i < s->flat->len && !s->canonical && !s->wrapper->overwrites; i++) {
     uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
     weft_emit (s, WEFT_OP_ZERO, "zero_grad",
                WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads)),
@@ -240,6 +240,8 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     };
     s->pass++;
     s->last_micro = !forward && ++backwards == s->n_micro;
+    if (s->wrapper->enter_pass)
+      s->wrapper->enter_pass (s);
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
     if (s->wrapper->leave_pass)
       s->wrapper->leave_pass (s);
@@ -261,6 +263,8 @@ weft_step_begin (struct weft_step *s)
   s->product_dtype = weft_job_product_dtype (job);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
+  s->main_dtype = s->grad_dtype;
+  s->weight_dtype = s->output_dtype = s->dtype;
   s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
                      ? s->dtype
                      : (enum weft_dtype) s->strategy->pipeline_dtype;
@@ -292,6 +296,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->grad_view);
   g_free (s->grad_left);
   g_free (s->cast_view);
+  g_free (s->own);
   weft_layout_release (&s->layout);
   g_array_unref (s->flat);
   g_free (s->group);

@@ -136,8 +136,10 @@ struct weft_wrapper {
                    const struct weft_layout_param *param, uint32_t n_param);
   gboolean units;                     /* in registration order, a bucket for each unit */
   gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of */
+  gboolean overwrites;                /* gradients are not cleared when the step begins */
 
   void (*start) (struct weft_step *s);                       /* the step begins */
+  void (*enter_pass) (struct weft_step *s);                  /* a cell of the grid begins */
   void (*enter) (struct weft_step *s, uint32_t layer);       /* a layer begins a pass */
   void (*before_use) (struct weft_step *s, uint32_t param);  /* a kernel is about to read it */
   void (*leave) (struct weft_step *s, uint32_t layer);       /* the pass is through with it */
@@ -167,7 +169,10 @@ struct weft_step {
   uint32_t first_layer, n_layers; /* of this stage */
   uint64_t tokens;                /* of one microbatch on this rank */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
-  enum weft_dtype dtype, grad_dtype, p2p_dtype;
+  enum weft_dtype dtype, p2p_dtype;
+  enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
+  enum weft_dtype weight_dtype, main_dtype; /* of the flat buffers: what the optimizer works on */
+  enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
 
   /* parameters */
@@ -183,6 +188,7 @@ struct weft_step {
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   const struct weft_wrapper *wrapper;
+  void *own;                      /* the wrapper's; g_free() */
   gboolean shard_optimizer;       /* replicas keep slices of the optimizer's state */
   GArray *wait_for;               /* ops that the next kernel waits for */
   uint32_t synced;                /* the newest copy that the host waited for, or WEFT_NO_OP */
@@ -199,6 +205,7 @@ struct weft_step {
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
+  uint32_t backward_layer;        /* whose backward runs, or is prepared by forward that runs again */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
   uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
@@ -370,6 +377,8 @@ enum weft_wrapper_kind {
   WEFT_WRAPPER_UNITS,       /* Megatron-FSDP that keeps gradients and weights whole */
   WEFT_WRAPPER_UNIT_GRADS,  /* slices of gradients */
   WEFT_WRAPPER_UNIT_PARAMS, /* and of weights */
+  WEFT_WRAPPER_FSDP2,
+  WEFT_WRAPPER_TORCH_DDP,
   WEFT_N_WRAPPER
 };
 extern const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER];
@@ -415,6 +424,24 @@ void weft_host_optimizer_split (struct weft_step *s);
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);
+/* fsdp2.c, fsdp2_grads.c */
+void weft_fsdp2_start (struct weft_step *s);
+void weft_fsdp2_enter_pass (struct weft_step *s);
+void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
+void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
+struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
+void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
+void weft_fsdp2_leave_pass (struct weft_step *s);
+void weft_fsdp2_finish (struct weft_step *s);
+uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
+
+/* torch_ddp.c */
+void weft_torch_ddp_start (struct weft_step *s);
+void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+void weft_torch_ddp_finish (struct weft_step *s);
 
 /* finish.c */
 void weft_finish (struct weft_step *s);

@@ -39,7 +39,7 @@ extern const char *const weft_recompute_method_words[];
   X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "up projections of latent attention")                 \
   X (WEFT_MODULE_MOE, "moe", "a layer of experts")                                                 \
   X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that see every token")
-enum weft_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
+enum weft_recomputed { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
 extern const char *const weft_module_words[];
 
 #define WEFT_SCHEDULE_LIST(X)                                                                      \

@@ -164,6 +164,33 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
   }
 }
 
+/* One launch for each tensor of the layer: they follow each other on the one side, and on the other
+ * their pieces do in every slice. */
+static void
+run_repack (struct cpu_rank *r, uint32_t op)
+{
+  struct weft_kernel k = kernel_of (r, op);
+  uint32_t slices = k.kind == WEFT_OP_UNPACK ? 0 : 1;
+  const struct weft_operand cut = k.operand[slices], whole = k.operand[!slices];
+  uint64_t done = 0, offset = 0;
+
+  for (uint32_t i = 0; i < r->p->n_param; i++) {
+    const struct weft_param *param = &r->p->param[i];
+    struct weft_segment to = { .offset = offset, .n = cut.n - offset };
+    struct weft_segment from = { .offset = done, .n = param->rows * param->columns };
+    if (param->layer != r->p->op[op].layer)
+      continue;
+    k.operand[slices] = cut;
+    k.operand[!slices] = whole;
+    advance (&k.operand[slices], &to);
+    advance (&k.operand[!slices], &from);
+    k.shape.dim[2] = param->piece;
+    run (r, &k);
+    done += from.n;
+    offset += param->piece;
+  }
+}
+
 /* ------------------------------------------------------------------ copies */
 
 static void
@@ -271,6 +298,10 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     return;
   case WEFT_OP_BUCKET_NORM:
     run_bucket_norm (r, op);
+    return;
+  case WEFT_OP_PACK:
+  case WEFT_OP_UNPACK:
+    run_repack (r, op);
     return;
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);

@@ -106,10 +106,24 @@ copy (const void *with, float *const *at, uint64_t n)
   memmove (at[1], at[0], n * sizeof *at[0]);
 }
 
+WEFT_WIDE static void
+quotient (const void *with, float *const *at, uint64_t n)
+{
+  const float *x = at[0], divisor = *(const float *) with;
+  float *y = at[1];
+
+  WEFT_NO_OVERLAP
+  for (uint64_t i = 0; i < n; i++)
+    y[i] = x[i] / divisor;
+}
+
 void
 weft_cpu_cast (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  weft_flat_run (k, &(struct weft_flat){ "rw", k->shape.dim[0], copy, NULL }, part, parts);
+  float divisor = (float) k->shape.dim[2];
+  struct weft_flat flat = { "rw", k->shape.dim[0], divisor > 1 ? quotient : copy, &divisor };
+
+  weft_flat_run (k, &flat, part, parts);
 }
 
 void
@@ -229,7 +243,11 @@ weft_ref_scale (const struct weft_kernel *k)
 void
 weft_ref_cast (const struct weft_kernel *k)
 {
-  memcpy (k->operand[1].data, k->operand[0].data, k->shape.dim[0] * sizeof (double));
+  const double *x = k->operand[0].data;
+  double *y = k->operand[1].data, divisor = k->shape.dim[2] ? (double) k->shape.dim[2] : 1;
+
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    y[i] = x[i] / divisor;
 }
 
 void

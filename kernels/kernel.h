@@ -90,6 +90,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
   X (WEFT_OP_SCALE, scale, TRUE)                                                                   \
   X (WEFT_OP_SUM_SLICES, sum_slices, TRUE)                                                         \
+  X (WEFT_OP_PACK, pack, TRUE)                                                                     \
+  X (WEFT_OP_UNPACK, unpack, TRUE)                                                                 \
   X (WEFT_OP_CAST, cast, TRUE)                                                                     \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \

@@ -216,8 +216,43 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
 }
 
 static void
+random_fsdp2 (GString *words, GRand *rand, uint32_t replicas)
+{
+  static const char *const types[] = { "fp32", "bf16" };
+
+  add_word (words, "distributed_config", "fsdp2");
+  if (one_in (rand, 3))
+    add_word (words, "defer_fsdp_grad_sync", "false");
+  if (flip (words, rand, 2, "enable_fsdp2_prefetch")) {
+    add (words, "fsdp2_forward_prefetch_depth", up_to (rand, 3));
+    add (words, "fsdp2_backward_prefetch_depth", up_to (rand, 3));
+  }
+  if (one_in (rand, 3))
+    add (words, "dp_replicate_size", divisor (rand, replicas, replicas));
+  if (one_in (rand, 3))
+    add_word (words, "mp_policy_reduce_dtype", types[up_to (rand, 1)]);
+  if (one_in (rand, 3))
+    add_word (words, "mp_policy_output_dtype", types[up_to (rand, 1)]);
+}
+
+/* PyTorch's strategies have none of Megatron-Core's knobs. */
+static gboolean
+random_torch (GString *words, GRand *rand, uint32_t replicas)
+{
+  if (!one_in (rand, 4))
+    return FALSE;
+  if (one_in (rand, 4))
+    add_word (words, "distributed_config", "ddp");
+  else
+    random_fsdp2 (words, rand, replicas);
+  return TRUE;
+}
+
+static void
 random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
 {
+  if (random_torch (words, rand, replicas))
+    return;
   if (one_in (rand, 3))
     random_units (words, rand);
   else

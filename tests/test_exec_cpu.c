@@ -135,6 +135,65 @@ static const char *const strategies[] = {
   "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true optimizer_cpu_offload=true",
 };
 
+#define FSDP2 "distributed_config=fsdp2 "
+static const char *const fsdp2[] = {
+  FSDP2 "gpus=2",
+  FSDP2 "gpus=4",
+  FSDP2 "gpus=8",
+  FSDP2 "gpus=1 micro_batch_size=2",
+  FSDP2 "gpus=2 micro_batch_size=4",
+  FSDP2 "gpus=2 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 micro_batch_size=2 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=2 pipeline_schedule=gpipe",
+  FSDP2 "gpus=2 enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=3 "
+        "fsdp2_backward_prefetch_depth=1",
+  FSDP2 "gpus=8 enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=0 "
+        "fsdp2_backward_prefetch_depth=4",
+  FSDP2 "gpus=4 enable_fsdp2_prefetch=true fsdp2_backward_prefetch_depth=0 "
+        "defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 pipeline_model_parallel_size=2",
+  FSDP2 "gpus=8 pipeline_model_parallel_size=4",
+  FSDP2 "gpus=4 pipeline_model_parallel_size=4",
+  FSDP2 "gpus=8 pipeline_model_parallel_size=2 pipeline_schedule=gpipe",
+  FSDP2 "gpus=4 pipeline_model_parallel_size=2 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 dp_replicate_size=2",
+  FSDP2 "gpus=8 dp_replicate_size=4 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=8 dp_replicate_size=2 enable_fsdp2_prefetch=true",
+  FSDP2 "gpus=8 pipeline_model_parallel_size=2 dp_replicate_size=2",
+  FSDP2 "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+  FSDP2 "gpus=4 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+  FSDP2 "gpus=2 recompute_granularity=full recompute_method=block recompute_num_layers=3 "
+        "enable_fsdp2_prefetch=true",
+  FSDP2 "gpus=4 pipeline_model_parallel_size=2 recompute_granularity=full "
+        "recompute_method=uniform recompute_num_layers=2",
+};
+
+#define DDP "distributed_config=ddp "
+static const char *const torch_ddp[] = {
+  DDP "gpus=2",
+  DDP "gpus=4",
+  DDP "gpus=8",
+  DDP "gpus=2 micro_batch_size=4",
+  DDP "gpus=4 pipeline_model_parallel_size=2",
+  DDP "gpus=8 pipeline_model_parallel_size=4 pipeline_schedule=gpipe",
+  DDP "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+};
+
+/* The type in which one rank adds gradients, and how other strategies are told to. */
+struct precision {
+  const char *one, *other;
+};
+static const struct precision fsdp2_precisions[] = {
+  { "precision=fp32", "precision=fp32" },
+  { "precision=bf16 grad_reduce_in_fp32=true", "precision=bf16" },
+  { "precision=bf16", "precision=bf16 mp_policy_reduce_dtype=bf16" },
+  { "precision=bf16", "precision=bf16 mp_policy_reduce_dtype=bf16 mp_policy_output_dtype=bf16" },
+};
+static const struct precision ddp_precisions[] = {
+  { "precision=fp32", "precision=fp32" },
+  { "precision=bf16", "precision=bf16" },
+};
+
 /* Sums of bf16 gradients that are rounded once have other bits than those rounded at every node. */
 static const char *const fp32_sums[] = {
   "gpus=4 use_distributed_optimizer=true reduce_scatter_with_fp32_accumulation=true",
@@ -152,24 +211,36 @@ run_words (const char *model, const char *precision, const char *strategy, struc
   return weft_test_run (&run);
 }
 
+struct table {
+  const char *const *row;
+  unsigned n, first, stride;
+};
+
 static void
-check_strategies (const char *model, const char *precision, unsigned first, unsigned stride)
+check_table (const char *model, const struct precision *precision, const struct table *table)
 {
-  struct real_result one = run_words (model, precision, "gpus=1", (struct real_run){ 0 });
+  struct real_result one = run_words (model, precision->one, "gpus=1", (struct real_run){ 0 });
 
   assert_true (isfinite (one.loss[STEPS - 1]) && one.loss[STEPS - 1] < one.loss[0]);
-  for (unsigned s = first; s < G_N_ELEMENTS (strategies); s += stride) {
+  for (unsigned s = table->first; s < table->n; s += table->stride) {
     struct real_result other =
-        run_words (model, precision, strategies[s],
+        run_words (model, precision->other, table->row[s],
                    (struct real_run){ .poison = TRUE, .threads = s % SHARING == 0 ? 2 : 1 });
     if (!weft_test_same_bits (&one, &other, STEPS))
       fail_msg ("%s %s %s: loss %.17g, of one rank %.17g; norm %.17g and %.17g; gradients %s; "
                 "weights %s; moments %s; eval %.17g and %.17g",
-                model, precision, strategies[s], other.loss[0], one.loss[0], other.norm[0],
+                model, precision->other, table->row[s], other.loss[0], one.loss[0], other.norm[0],
                 one.norm[0], other.gradients == one.gradients ? "same" : "other",
                 other.weights == one.weights ? "same" : "other",
                 other.moments == one.moments ? "same" : "other", other.eval_loss, one.eval_loss);
   }
+}
+
+static void
+check_strategies (const char *model, const char *precision, unsigned first, unsigned stride)
+{
+  check_table (model, &(struct precision){ precision, precision },
+               &(struct table){ strategies, G_N_ELEMENTS (strategies), first, stride });
 }
 
 static void
@@ -183,6 +254,35 @@ every_strategy_gives_the_bits_of_one_rank (void **state)
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
       check_strategies (models[m], precisions[p], (m + p) % STRIDE, STRIDE);
+}
+
+/* All strategies with one type on each small model, and another third of them on the models people
+ * train. */
+static void
+fsdp2_gives_the_bits_of_one_rank (void **state)
+{
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (fsdp2_precisions); p++)
+      check_table (models[m], &fsdp2_precisions[p],
+                   &(struct table){ fsdp2, G_N_ELEMENTS (fsdp2), (m + p) % STRIDE, STRIDE });
+  for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (fsdp2_precisions); p++)
+      check_table (nanos[m], &fsdp2_precisions[p],
+                   &(struct table){ fsdp2, G_N_ELEMENTS (fsdp2), m + p, 8 * STRIDE });
+}
+
+static void
+torch_ddp_gives_the_bits_of_one_rank (void **state)
+{
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (ddp_precisions); p++)
+      check_table (models[m], &ddp_precisions[p],
+                   &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), (m + p) % STRIDE, STRIDE });
+  for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
+    check_table (nanos[m], &ddp_precisions[m],
+                 &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), m, 2 * STRIDE });
 }
 
 static void
@@ -303,6 +403,8 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_strategy_gives_the_bits_of_one_rank),
+    cmocka_unit_test (fsdp2_gives_the_bits_of_one_rank),
+    cmocka_unit_test (torch_ddp_gives_the_bits_of_one_rank),
     cmocka_unit_test (slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32),
     cmocka_unit_test (enable_autocast_gives_the_bits_of_one_rank),
     cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),

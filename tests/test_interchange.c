@@ -20,6 +20,8 @@ static const char *const strategies[] = {
   "overlap_param_gather=true bucket_size=700",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
+  "gpus=4 distributed_config=fsdp2",
+  "gpus=4 pipeline_model_parallel_size=2 distributed_config=fsdp2",
 };
 
 static real_job *

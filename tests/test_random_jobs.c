@@ -477,7 +477,7 @@ add_up (const struct sample *s, uint32_t role)
     if (is_collective (p, op))
       check_flows (s, role, op);
     const char *name = p->name[p->op[op].name];
-    if (g_str_has_prefix (name, "bucket ") ||
+    if (g_str_has_prefix (name, "bucket ") || g_str_equal (name, "reduce") ||
         (is_collective (p, op) && g_str_equal (name, "tied head")))
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
@@ -497,7 +497,8 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
-      bytes += p->buf[i].bytes * (p->buf[i].slice ? plan->mesh.dp : 1);
+      bytes += p->buf[i].bytes *
+               (p->buf[i].slice ? weft_mesh_group_size (&plan->mesh, p->buf[i].slice) : 1);
   return bytes;
 }
 
@@ -513,7 +514,8 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end)
-          bytes += slice[k].n * plan->mesh.dp * size;
+          bytes += slice[k].n * size *
+                   weft_mesh_group_size (&plan->mesh, weft_mesh_sharing (&plan->mesh));
         break;
       }
   return bytes;
@@ -537,6 +539,23 @@ most_gathered_again (const weft_plan *plan, const weft_program *p, uint32_t firs
   return bytes;
 }
 
+/* Without a pipeline every unit in every microbatch, and all layers but the last again for backward;
+ * in the type of the precision, which is not that of the shards. */
+static gboolean
+fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
+{
+  uint32_t n = plan->job.model.num_layers;
+  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS) / 4 *
+                  weft_dtype_bytes (plan->job.train.precision),
+           micros = weft_job_microbatches (&plan->job);
+
+  if (plan->n_roles > 1)
+    return gathered == flat;
+  uint64_t least = micros * (flat + unit_bytes (plan, p, 0, n - 1));
+  return gathered >= least &&
+         gathered <= least + micros * most_gathered_again (plan, p, 0, n);
+}
+
 /* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
@@ -549,6 +568,8 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
 
   if (plan->mesh.dp == plan->mesh.instances) /* nothing is cut */
     return gathered == 0;
+  if (plan->job.strategy.distributed_config == WEFT_FSDP2)
+    return fsdp2_gathers_are_right (plan, p, gathered);
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;
     return gathered >= least &&
@@ -558,14 +579,25 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
 }
 
+/* FSDP2 keeps gradients in another type than they travel in, but for canonical order. */
+static uint64_t
+bytes_to_reduce (const weft_plan *plan, const weft_program *p)
+{
+  uint64_t bytes = flat_bytes (plan, p, WEFT_BUF_GRADIENTS);
+
+  if (plan->job.strategy.distributed_config != WEFT_FSDP2 ||
+      plan->job.train.reduction_order == WEFT_ORDER_CANONICAL)
+    return bytes;
+  return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
+}
+
 static void
 check_bytes (const struct sample *s, uint32_t role)
 {
   const weft_plan *plan = s->plan;
   const union weft_strategy *k = &plan->job.strategy;
-  uint64_t reductions = weft_job_sharding (&plan->job) >= WEFT_SHARD_GRADS
-                            ? weft_job_microbatches (&plan->job)
-                            : 1;
+  uint64_t reductions =
+      weft_job_reduces_each (&plan->job) ? weft_job_microbatches (&plan->job) : 1;
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
@@ -576,8 +608,7 @@ check_bytes (const struct sample *s, uint32_t role)
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
-                sum.reduced ==
-                    (shared ? reductions * flat_bytes (plan, p, WEFT_BUF_GRADIENTS) : 0));
+                sum.reduced == (shared ? reductions * bytes_to_reduce (plan, p) : 0));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));

@@ -73,7 +73,7 @@ check_against_one_rank (const char *words)
   g_autofree char *alone = g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
       " use_distributed_optimizer=false overlap_param_gather=false",
-      " num_distributed_optimizer_instances=1 reduce_scatter_with_fp32_accumulation=false",
+      " num_distributed_optimizer_instances=1 dp_replicate_size=1 reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
       "recompute_method=none recompute_num_layers=none "
       "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false",

@@ -40,6 +40,8 @@ static const char *const strategies[] = {
   LAZY "gpus=4 pipeline_model_parallel_size=2",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
+  "gpus=4 distributed_config=fsdp2",
+  "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
 };
 enum { N = G_N_ELEMENTS (strategies) };
 
@@ -49,10 +51,23 @@ struct left {
   uint64_t state[WEFT_N_STATE_KIND];
 };
 
+/* The type in which gradients are added has another name in FSDP2. */
+static const char *
+told (const char *precision, const char *strategy)
+{
+  gboolean fsdp2 = strstr (strategy, "fsdp2") != NULL;
+
+  if (strstr (precision, "grad_reduce_in_fp32"))
+    return fsdp2 ? "precision=bf16" : precision;
+  return fsdp2 && strstr (precision, "bf16") ? "precision=bf16 mp_policy_reduce_dtype=bf16"
+                                             : precision;
+}
+
 static real_job *
 open_job (const char *model, const char *precision, const char *strategy)
 {
-  g_autofree char *words = g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
+  g_autofree char *words =
+      g_strdup_printf ("topology=cpu %s %s %s", model, told (precision, strategy), strategy);
   return real_job_open (words, &(struct weft_exec_options){ .poison = TRUE });
 }
 

@@ -40,7 +40,7 @@ static const struct {
   { "units", TABLES },     { "words", TABLES },     { "coll", PROGRAM },     { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
-  { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },
+  { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },      { "fsdp2", PASSES },
   { "plan", PLAN },        { "parts", PLAN },
   { "exec", EXECUTION },   { "timeline", EXECUTION }, { "report", RESULTS }, { "trace", RESULTS },
   { "sink", TABLES },      { "timeline_file", EXECUTION }, { "compare", RESULTS },

@@ -17,6 +17,7 @@ struct stage {
 struct piece {
   uint32_t row;
   uint64_t first, n;
+  uint64_t offset; /* element of the slice where it begins */
   const struct weft_slice *slice;
 };
 
@@ -75,14 +76,14 @@ static void
 add_pieces (struct copy *copy, uint32_t place)
 {
   const struct stage *stage = copy->stage;
-  uint64_t start = copy->param->start, end = start + elements (copy->param);
 
   for (uint32_t k = 0; k < stage->n_slice; k++) {
     const struct weft_slice *slice = &stage->slice[place][k];
-    uint64_t begin = MAX (start, slice->first), stop = MIN (end, slice->first + slice->n);
-    struct piece piece = { stage->row[place], begin - start, stop - begin, slice };
-    if (begin < stop)
-      g_array_append_val (copy->pieces, piece);
+    struct weft_segment segment;
+    if (!weft_param_segment (copy->param, slice->first, slice->n, &segment))
+      continue;
+    struct piece piece = { stage->row[place], segment.start, segment.n, segment.offset, slice };
+    g_array_append_val (copy->pieces, piece);
   }
 }
 
@@ -187,6 +188,8 @@ weft_state_new (weft_exec *x)
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->dtype = state->stage[0].p->buf[state->stage[0].slice[0][0].weight].dtype;
+  if (x->plan->job.strategy.distributed_config == WEFT_FSDP2)
+    state->dtype = x->plan->job.train.precision;
   return state;
 }
 
@@ -306,10 +309,12 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                                              [WEFT_STATE_EXP_AVG_SQ] = slice->v,
                                              [WEFT_STATE_GRAD] = slice->grad };
   uint32_t buf = is_weight (state, kind) ? slice->weight : kept[kind];
-  uint64_t start = first_in (p, slice, buf);
+  if (buf == WEFT_NO_BUF && kind == WEFT_STATE_MASTER)
+    buf = slice->weight;
+  uint64_t before = slice->first - first_in (p, slice, buf);
 
-  return (struct place){ piece->row, buf, p->buf[buf].dtype, copy->param->start + first - start,
-                         n };
+  return (struct place){ piece->row, buf, p->buf[buf].dtype,
+                         before + piece->offset + first - piece->first, n };
 }
 
 /* Where the host keeps weights of its own, which its update starts from. */
@@ -319,7 +324,7 @@ host_place (const struct copy *copy, const struct piece *piece, uint64_t first, 
   uint32_t buf = piece->slice->copy;
 
   return (struct place){ piece->row, buf, copy->stage->p->buf[buf].dtype,
-                         copy->param->start + first - piece->slice->first, n };
+                         piece->offset + first - piece->first, n };
 }
 
 /* Weights that ranks hold whole are views of a flat buffer on each of them. */
@@ -397,7 +402,17 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     if (!clip_to_piece (piece, first, n, &begin, &count))
       continue;
     fetch (state, slice_place (state, copy, piece, kind, begin, count), out + (begin - first));
+    if (kind == WEFT_STATE_WEIGHT)
+      weft_round (state->dtype, count, out + (begin - first));
   }
+}
+
+/* FSDP2 keeps weights in fp32 and rounds them when it gathers: they are the masters, and what is
+ * rounded adds nothing to them. */
+static gboolean
+is_derived (const weft_state *state, const struct place *place, enum weft_state_kind kind)
+{
+  return kind == WEFT_STATE_WEIGHT && place->dtype != state->dtype;
 }
 
 static void
@@ -408,8 +423,11 @@ write_slices (weft_state *state, const struct copy *copy, enum weft_state_kind k
 
   for (uint32_t i = 0; i < copy->pieces->len; i++) {
     const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
-    if (clip_to_piece (piece, first, n, &begin, &count))
-      store (state, slice_place (state, copy, piece, kind, begin, count), in + (begin - first));
+    if (!clip_to_piece (piece, first, n, &begin, &count))
+      continue;
+    struct place place = slice_place (state, copy, piece, kind, begin, count);
+    if (!is_derived (state, &place, kind))
+      store (state, place, in + (begin - first));
   }
 }
 

@@ -1,0 +1,115 @@
+/* Tensors of a unit and the pieces of them that ranks of a group hold: FSDP2.
+ *
+ * A tensor is cut along its rows into equal pieces, one for each rank, the last ones padded; piece r
+ * lies in slice r.  Here one tensor is moved; slices hold those of others beside it. */
+#include "kernels/float.h"
+#include "kernels/kernel.h"
+#include "kernels/part.h"
+
+/* Elements of a piece: at most those of a slice, from which to the next is dim[0]. */
+static uint64_t
+piece_of (const struct weft_kernel *k)
+{
+  return k->shape.dim[2] ? weft_least (k->shape.dim[2], k->shape.dim[0]) : k->shape.dim[0];
+}
+
+static uint64_t
+slices (const struct weft_kernel *k)
+{
+  return k->shape.dim[0] * k->shape.dim[1];
+}
+
+uint64_t
+weft_extent_pack (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == 1 ? slices (k) : 0;
+}
+
+uint64_t
+weft_extent_unpack (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == 0 ? slices (k) : 0;
+}
+
+/* n elements that follow each other on both sides. */
+static void
+copy (const struct weft_operand *from, uint64_t first, const struct weft_operand *to, uint64_t at,
+      uint64_t n)
+{
+  float room[WEFT_STRETCH];
+  const float *value = weft_floats (from->data, from->dtype, first, n, room);
+
+  weft_store (to->data, to->dtype, at, n, value);
+}
+
+static void
+clear (const struct weft_operand *to, uint64_t at, uint64_t n)
+{
+  uint64_t size = weft_dtype_bytes (to->dtype);
+
+  memset ((uint8_t *) to->data + at * size, 0, n * size);
+}
+
+/* Elements [first, first + n) of the padded tensor, all in one piece. */
+static void
+move (const struct weft_kernel *k, uint64_t first, uint64_t n)
+{
+  const struct weft_operand *x = &k->operand[0], *y = &k->operand[1];
+  gboolean packs = k->kind == WEFT_OP_PACK;
+  uint64_t piece = piece_of (k), at = first / piece * k->shape.dim[0] + first % piece;
+  uint64_t whole = packs ? x->n : y->n, there = first < whole ? weft_least (n, whole - first) : 0;
+
+  if (!packs) {
+    copy (x, at, y, first, there);
+    return;
+  }
+  copy (x, first, y, at, there);
+  clear (y, at + there, n - there);
+}
+
+static void
+repack (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  uint64_t piece = piece_of (k);
+  struct weft_range range = weft_part (piece * k->shape.dim[1], WEFT_STRETCH, part, parts);
+
+  for (uint64_t first = range.begin, n; first < range.end; first += n) {
+    n = weft_least (weft_least (range.end - first, WEFT_STRETCH), piece - first % piece);
+    move (k, first, n);
+  }
+}
+
+void
+weft_cpu_pack (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  repack (k, part, parts);
+}
+
+void
+weft_cpu_unpack (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  repack (k, part, parts);
+}
+
+void
+weft_ref_pack (const struct weft_kernel *k)
+{
+  const double *x = k->operand[0].data;
+  double *y = k->operand[1].data;
+
+  for (uint64_t r = 0; r < k->shape.dim[1]; r++)
+    for (uint64_t i = 0; i < piece_of (k); i++) {
+      uint64_t from = r * piece_of (k) + i;
+      y[r * k->shape.dim[0] + i] = from < k->operand[0].n ? x[from] : 0;
+    }
+}
+
+void
+weft_ref_unpack (const struct weft_kernel *k)
+{
+  const double *x = k->operand[0].data;
+  double *y = k->operand[1].data;
+
+  for (uint64_t i = 0; i < k->operand[1].n; i++)
+    y[i] = x[i / piece_of (k) * k->shape.dim[0] + i % piece_of (k)];
+}

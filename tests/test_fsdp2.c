@@ -1,0 +1,526 @@
+/* FSDP2: how tensors are cut, what each rank keeps, when units are gathered and reduced and what they
+ * wait for, knob by knob, and that damage does not go unnoticed.
+ *
+ * Units are the root (embedding, final norm, head) and six equal layers.  Programs are looked at
+ * before the memory planner adds its own dependencies. */
+#include "core/sanitize.h"
+#include "core/step.h"
+#include "tests/mutant.h"
+#include "tests/random_job.h"
+#include "tests/real_run.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+/* CMocka wants those before itself. */
+
+#include <cmocka.h>
+
+#define LAYERS 6
+#define MICROS 3
+#define MODEL                                                                                      \
+  "num_layers=6 hidden_size=16 num_attention_heads=2 kv_channels=8 ffn_hidden_size=24 "            \
+  "vocab_size=61 seq_length=16 activation=swiglu normalization=rmsnorm distributed_config=fsdp2 "
+#define TINY MODEL "topology=dgx-h100 "
+#define FOUR TINY "gpus=4 global_batch_size=12 " /* MICROS microbatches */
+
+/* --------------------------------------------------------------- questions */
+
+/* The program of a stage as it is built. */
+static weft_program *
+build (const char *words, uint32_t role)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  return weft_step_build (&plan->job, &plan->mesh, role);
+}
+
+static gboolean
+is_named (const weft_program *p, uint32_t op, const char *name)
+{
+  return g_str_equal (p->name[p->op[op].name], name);
+}
+
+static uint32_t
+count (const weft_program *p, const char *name)
+{
+  uint32_t n = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    n += is_named (p, op, name);
+  return n;
+}
+
+/* The op of a unit in a microbatch and phase; WEFT_NO_OP when there is none. */
+static uint32_t
+find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
+      enum weft_phase phase)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (is_named (p, op, name) && p->op[op].layer == layer && p->op[op].micro == micro &&
+        p->op[op].phase == phase)
+      return op;
+  return WEFT_NO_OP;
+}
+
+static gboolean
+comes_after (const weft_program *p, uint32_t first, uint32_t then)
+{
+  g_autofree uint32_t *before = weft_program_order (p);
+  return weft_ordered (p, before, first, then);
+}
+
+/* The last kernel that is known to be over when `op` starts. */
+static uint32_t
+last_kernel_before (const weft_program *p, uint32_t op)
+{
+  g_autofree uint32_t *before = weft_program_order (p);
+  uint32_t n = before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
+  return n ? p->lane_ops[WEFT_LANE_GPU][n - 1] : WEFT_NO_OP;
+}
+
+static uint32_t
+first_op (const weft_program *p, const char *name)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (is_named (p, op, name))
+      return op;
+  fail_msg ("no %s", name);
+  return 0;
+}
+
+static uint64_t
+bytes_of_buffers (const weft_program *p, const char *name)
+{
+  uint64_t sum = 0;
+
+  for (uint32_t b = 0; b < p->n_buf; b++)
+    if (p->buf[b].base == WEFT_NO_BUF && p->buf[b].first != WEFT_NO_OP &&
+        g_str_equal (p->name[p->buf[b].name], name))
+      sum += p->buf[b].bytes;
+  return sum;
+}
+
+static uint64_t
+parameters (const weft_program *p)
+{
+  uint64_t sum = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++)
+    sum += p->param[i].rows * p->param[i].columns;
+  return sum;
+}
+
+/* ------------------------------------------------------------------ layout */
+
+/* torch.chunk(): 61 rows over 4 ranks are 16, 16, 16 and 13. */
+static void
+every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (FOUR);
+  const weft_program *p = plan->role[0];
+  uint64_t slice = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    const struct weft_param *param = &p->param[i];
+    assert_int_equal (param->piece, (param->rows + 3) / 4 * param->columns);
+    if (param->layer != WEFT_NO_LAYER)
+      continue;
+    assert_int_equal (param->bucket, 0);
+    assert_int_equal (param->start, slice);
+    slice += param->piece;
+  }
+  assert_int_equal (p->param[0].stride, slice);
+  assert_int_equal (slice, (16 + 16) * 16 + 4);
+  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head lies with the embedding */
+  assert_int_equal (p->param[1].bucket, 1);
+}
+
+/* --------------------------------------------------------------------- memory */
+
+/* fp32 weights, gradients and moments: (4 + 4 + 8) / ranks, whatever layers compute in. */
+static void
+a_rank_keeps_sixteen_bytes_over_the_ranks (void **state)
+{
+  static const uint32_t ranks[] = { 2, 4, 8 };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (ranks); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan (TINY "gpus=%u vocab_size=64", ranks[i]);
+    const uint64_t *found = plan->memory[0].permanent[WEFT_POOL_DEVICE];
+    uint64_t n = parameters (plan->role[0]) / ranks[i];
+    assert_int_equal (found[WEFT_BUF_WEIGHTS], 4 * n);
+    assert_int_equal (found[WEFT_BUF_GRADIENTS], 4 * n);
+    assert_int_equal (found[WEFT_BUF_OPTIMIZER], 8 * n);
+  }
+}
+
+static void
+dp_replicate_size_shares_out_over_fewer_ranks (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (TINY "gpus=8 vocab_size=64 dp_replicate_size=4");
+  const uint64_t *found = plan->memory[0].permanent[WEFT_POOL_DEVICE];
+  const weft_program *p = plan->role[0];
+
+  (void) state;
+  assert_int_equal (found[WEFT_BUF_WEIGHTS], 4 * parameters (p) / 2);
+  assert_int_equal (count (p, "replicate"), LAYERS + 1);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (!is_named (p, op, "replicate"))
+      continue;
+    uint32_t reduce = find (p, "reduce", p->op[op].layer, p->op[op].micro, p->op[op].phase);
+    assert_int_equal (p->op[op].lane, WEFT_LANE_DP_OUTER);
+    assert_int_equal (weft_mesh_group_size (&plan->mesh, p->op[op].group), 4);
+    assert_int_equal (weft_mesh_group_size (&plan->mesh, p->op[reduce].group), 2);
+    assert_int_equal (2 * weft_op_shape (p, op)->dim[0], weft_op_shape (p, reduce)->dim[0]);
+    assert_true (comes_after (p, reduce, op));
+  }
+}
+
+/* Gathered packs take turns in two places, the root has one more; whole are the root, the layer
+ * that runs and the last one. */
+static void
+two_packs_and_one_layer_are_the_window (void **state)
+{
+  g_autoptr (weft_program) p = build (FOUR, 0);
+  uint64_t layer = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < p->n_param; i++)
+    layer += p->param[i].layer == 0 ? p->param[i].piece * 4 * 2 : 0;
+  uint64_t root = p->param[0].stride * 4 * 2;
+  assert_int_equal (bytes_of_buffers (p, "gathered_pieces"), 2 * layer + MICROS * root);
+}
+
+/* ------------------------------------------------------------------- gathers */
+
+/* Every unit before its forward; before its backward those that were let go: not the root and the
+ * last layer. */
+static void
+units_are_gathered_for_forward_and_again_for_backward (void **state)
+{
+  g_autoptr (weft_program) p = build (FOUR, 0);
+
+  (void) state;
+  assert_int_equal (count (p, "gather"), MICROS * (1 + LAYERS + LAYERS - 1));
+  for (uint32_t m = 0; m < MICROS; m++) {
+    assert_true (find (p, "gather", WEFT_NO_LAYER, m, WEFT_PHASE_BACKWARD) == WEFT_NO_OP);
+    assert_true (find (p, "gather", LAYERS - 1, m, WEFT_PHASE_BACKWARD) == WEFT_NO_OP);
+    for (uint32_t l = 0; l + 1 < LAYERS; l++)
+      assert_true (find (p, "gather", l, m, WEFT_PHASE_BACKWARD) != WEFT_NO_OP);
+  }
+}
+
+/* A stage's weights stay from its first microbatch on. */
+static void
+with_a_pipeline_units_are_gathered_once_a_step (void **state)
+{
+  (void) state;
+  for (uint32_t r = 0; r < 2; r++) {
+    g_autoptr (weft_program) p =
+        build (TINY "gpus=8 pipeline_model_parallel_size=2 global_batch_size=16 "
+                    "enable_fsdp2_prefetch=true",
+               r);
+    assert_int_equal (count (p, "gather"), 1 + LAYERS / 2);
+    for (uint32_t op = 0; op < p->n_op; op++)
+      assert_true (!is_named (p, op, "gather") || p->op[op].micro == 0);
+  }
+}
+
+/* The copy-out of the unit `back` places before that of `layer`; the root stands before layer 0. */
+static uint32_t
+copy_out_before (const weft_program *p, uint32_t layer, uint32_t back, uint32_t micro)
+{
+  return layer + 1 == back
+             ? find (p, "copy_out", WEFT_NO_LAYER, micro, WEFT_PHASE_FORWARD)
+             : find (p, "copy_out", layer - back, micro, WEFT_PHASE_FORWARD);
+}
+
+static void
+assert_forward_waits (const weft_program *p, uint32_t back)
+{
+  for (uint32_t m = 0; m < MICROS; m++)
+    for (uint32_t l = back - 1; l < LAYERS; l++) {
+      uint32_t in = find (p, "copy_in", l, m, WEFT_PHASE_FORWARD);
+      assert_int_equal (last_kernel_before (p, in), copy_out_before (p, l, back, m));
+    }
+}
+
+static void
+a_forward_gather_waits_for_the_copy_out_two_units_before (void **state)
+{
+  g_autoptr (weft_program) p = build (FOUR, 0);
+
+  (void) state;
+  assert_forward_waits (p, 2);
+}
+
+static void
+assert_backward_waits (const weft_program *p, uint32_t ahead)
+{
+  for (uint32_t m = 0; m < MICROS; m++)
+    for (uint32_t l = 0; l + ahead + 1 < LAYERS; l++) {
+      uint32_t in = find (p, "copy_in", l, m, WEFT_PHASE_BACKWARD);
+      uint32_t out = find (p, "copy_out", l + ahead, m, WEFT_PHASE_BACKWARD);
+      assert_int_equal (last_kernel_before (p, in), out);
+    }
+}
+
+static void
+a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
+{
+  g_autoptr (weft_program) p = build (FOUR, 0);
+
+  (void) state;
+  assert_backward_waits (p, 1);
+}
+
+/* One ahead is what happens by itself; two are asked for one unit earlier. */
+static void
+fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
+{
+  g_autoptr (weft_program) none = build (FOUR, 0);
+  g_autoptr (weft_program) one = build (FOUR "enable_fsdp2_prefetch=true", 0);
+  g_autoptr (weft_program) zero =
+      build (FOUR "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=0", 0);
+
+  (void) state;
+  assert_forward_waits (one, 2);
+  assert_forward_waits (zero, 2);
+  for (uint32_t depth = 2; depth < 4; depth++) {
+    g_autofree char *words = g_strdup_printf (
+        FOUR "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=%u", depth);
+    g_autoptr (weft_program) p = build (words, 0);
+    assert_forward_waits (p, depth + 1);
+    assert_int_equal (count (p, "gather"), count (none, "gather"));
+    assert_true (bytes_of_buffers (p, "gathered_pieces") >
+                 bytes_of_buffers (none, "gathered_pieces"));
+  }
+}
+
+static void
+fsdp2_backward_prefetch_depth_moves_gathers_forward (void **state)
+{
+  (void) state;
+  for (uint32_t depth = 0; depth < 4; depth++) {
+    g_autofree char *words = g_strdup_printf (
+        FOUR "enable_fsdp2_prefetch=true fsdp2_backward_prefetch_depth=%u", depth);
+    g_autoptr (weft_program) p = build (words, 0);
+    assert_backward_waits (p, MAX (depth, 1));
+  }
+}
+
+/* Without the chains depths are not read. */
+static void
+enable_fsdp2_prefetch_is_what_depths_need (void **state)
+{
+  g_autoptr (weft_program) p =
+      build (FOUR "fsdp2_forward_prefetch_depth=3 fsdp2_backward_prefetch_depth=3", 0);
+
+  (void) state;
+  assert_forward_waits (p, 2);
+  assert_backward_waits (p, 1);
+}
+
+/* ---------------------------------------------------------------- reductions */
+
+static void
+defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state)
+{
+  g_autoptr (weft_program) deferred = build (FOUR, 0);
+  g_autoptr (weft_program) each = build (FOUR "defer_fsdp_grad_sync=false", 0);
+  g_autoptr (weft_program) single = build (TINY "gpus=4", 0);
+
+  (void) state;
+  assert_int_equal (count (deferred, "reduce"), LAYERS + 1);
+  assert_int_equal (count (each, "reduce"), MICROS * (LAYERS + 1));
+  assert_int_equal (count (deferred, "gather"), count (each, "gather"));
+  assert_int_equal (bytes_of_buffers (deferred, "kept_gradients"), 4 * parameters (deferred));
+  assert_int_equal (bytes_of_buffers (each, "kept_gradients"), 0);
+  assert_int_equal (bytes_of_buffers (single, "kept_gradients"), 0);
+  for (uint32_t op = 0; op < deferred->n_op; op++)
+    assert_true (!is_named (deferred, op, "reduce") || deferred->op[op].micro == MICROS - 1);
+}
+
+/* Packing layer l waits for the reduce-scatter of layer l + 1; the root goes last. */
+static void
+one_reduction_is_in_flight (void **state)
+{
+  g_autoptr (weft_program) p = build (FOUR "defer_fsdp_grad_sync=false", 0);
+
+  (void) state;
+  for (uint32_t m = 0; m < MICROS; m++)
+    for (uint32_t l = 0; l < LAYERS; l++) {
+      uint32_t reduce = find (p, "reduce", l, m, WEFT_PHASE_REDUCE);
+      uint32_t own = find (p, "pack_gradients", l, m, WEFT_PHASE_REDUCE);
+      uint32_t next =
+          find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
+      assert_true (comes_after (p, own, reduce));
+      assert_true (comes_after (p, reduce, next));
+      assert_false (comes_after (p, reduce, next - 1)); /* the kernel before it runs beside it */
+    }
+}
+
+static void
+mp_policy_reduce_dtype_is_what_travels (void **state)
+{
+  static const char *const words[] = { "", "mp_policy_reduce_dtype=bf16" };
+  static const enum weft_dtype wanted[] = { WEFT_FP32, WEFT_BF16 };
+
+  (void) state;
+  for (int i = 0; i < 2; i++) {
+    g_autofree char *all = g_strconcat (FOUR, words[i], NULL);
+    g_autoptr (weft_program) p = build (all, 0);
+    const struct weft_shape *reduce = weft_op_shape (p, first_op (p, "reduce"));
+    assert_int_equal (reduce->dtype, wanted[i]);
+    assert_int_equal (weft_op_shape (p, first_op (p, "gather"))->dtype, WEFT_BF16);
+    assert_int_equal (bytes_of_buffers (p, "kept_gradients"),
+                      weft_dtype_bytes (wanted[i]) * parameters (p));
+    assert_int_equal (p->op[first_op (p, "reduce")].reduce, WEFT_REDUCE_AVG);
+    assert_int_equal (count (p, "grad_cast") > 0, TRUE);
+  }
+}
+
+/* Between layers forward and backward: away from the layers' type and back. */
+static void
+mp_policy_output_dtype_converts_between_layers (void **state)
+{
+  g_autoptr (weft_program) fp32 = build (FOUR, 0);
+  g_autoptr (weft_program) bf16 = build (FOUR "mp_policy_output_dtype=bf16", 0);
+  g_autoptr (weft_program) full = build (FOUR "precision=fp32", 0);
+
+  (void) state;
+  assert_int_equal (count (fp32, "layer_cast"), MICROS * 4 * LAYERS);
+  assert_int_equal (count (bf16, "layer_cast"), 0);
+  assert_int_equal (count (full, "layer_cast"), 0);
+}
+
+/* ----------------------------------------------------------------- recompute */
+
+static void
+recompute_and_backward_share_one_gather (void **state)
+{
+  g_autoptr (weft_program) p = build (
+      FOUR "recompute_granularity=full recompute_method=uniform recompute_num_layers=1", 0);
+
+  (void) state;
+  assert_int_equal (count (p, "gather"), MICROS * (1 + LAYERS + LAYERS - 1));
+  assert_backward_waits (p, 1);
+}
+
+/* ------------------------------------------------------------------ mutation */
+
+#define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
+
+static gboolean
+is_proved (const weft_plan *plan)
+{
+  g_autoptr (GError) error = NULL;
+  return weft_plan_check (plan, &error);
+}
+
+/* The other waits of PyTorch's streams protect nothing: gathers would begin earlier. */
+static gboolean
+share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
+{
+  for (uint32_t i = p->op[a].uses; i < p->op[a + 1].uses; i++)
+    for (uint32_t k = p->op[b].uses; k < p->op[b + 1].uses; k++)
+      if (weft_buf_owner (p, p->uses[i].buf) == weft_buf_owner (p, p->uses[k].buf))
+        return TRUE;
+  return FALSE;
+}
+
+/* What each edge protects: the pack of a unit before its copy-out has read it, the gather before
+ * kernels read it, gradients before they are packed, slices before they are added. */
+static void
+an_edge_less_between_gathers_reductions_and_kernels_is_refused (void **state)
+{
+  static const struct {
+    enum weft_op_kind from, to;
+  } edges[] = {
+    { WEFT_OP_UNPACK, WEFT_OP_CAST },
+    { WEFT_OP_ALL_GATHER, WEFT_OP_UNPACK },
+    { WEFT_OP_PACK, WEFT_OP_REDUCE_SCATTER },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (edges); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan (REAL);
+    weft_program *whole = plan->role[0];
+    uint32_t refused = 0, n = 0;
+    for (uint32_t op = 0; op < whole->n_op; op++)
+      for (uint32_t d = whole->op[op].deps; d < whole->op[op + 1].deps; d++) {
+        if (whole->op[op].kind != edges[i].to || whole->op[whole->deps[d]].kind != edges[i].from ||
+            !share_a_buffer (whole, whole->deps[d], op))
+          continue;
+        g_autoptr (weft_program) mutant = weft_mutant_without_edge (whole, op, d);
+        plan->role[0] = mutant;
+        n++;
+        refused += !is_proved (plan);
+      }
+    plan->role[0] = whole;
+    assert_true (n >= LAYERS);
+    assert_int_equal (refused, n);
+  }
+}
+
+static gboolean
+bits_change (weft_plan *plan, const weft_program *mutant, const struct real_result *good)
+{
+  weft_program *whole = plan->role[0];
+  struct real_run run = { .steps = 2 };
+  struct real_result found;
+  g_autoptr (GError) error = NULL;
+
+  plan->role[0] = (weft_program *) (uintptr_t) mutant;
+  gboolean changed = !weft_test_run_plan (plan, &run, &found, &error) ||
+                     !weft_test_same_bits (good, &found, 2);
+  plan->role[0] = whole;
+  return changed;
+}
+
+/* A unit whose own pieces are left out of what is gathered: another layer's stand in their place. */
+static void
+pieces_that_are_left_out_show_in_the_bits (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (REAL);
+  const weft_program *p = plan->role[0];
+  struct real_run run = { .steps = 2 };
+  struct real_result good;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_program) mutant = weft_mutant_copy (p);
+
+  (void) state;
+  assert_true (weft_test_run_plan (plan, &run, &good, &error));
+  uint32_t one = find (p, "copy_in", 1, 0, WEFT_PHASE_FORWARD),
+           two = find (p, "copy_in", 2, 0, WEFT_PHASE_FORWARD);
+  mutant->uses[p->op[one].uses].buf = p->uses[p->op[two].uses].buf;
+  assert_true (bits_change (plan, mutant, &good));
+  assert_false (bits_change (plan, p, &good));
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (every_tensor_is_cut_into_equal_pieces_of_rows),
+    cmocka_unit_test (a_rank_keeps_sixteen_bytes_over_the_ranks),
+    cmocka_unit_test (dp_replicate_size_shares_out_over_fewer_ranks),
+    cmocka_unit_test (two_packs_and_one_layer_are_the_window),
+    cmocka_unit_test (units_are_gathered_for_forward_and_again_for_backward),
+    cmocka_unit_test (with_a_pipeline_units_are_gathered_once_a_step),
+    cmocka_unit_test (a_forward_gather_waits_for_the_copy_out_two_units_before),
+    cmocka_unit_test (a_backward_gather_begins_when_the_layer_after_it_is_copied_out),
+    cmocka_unit_test (fsdp2_forward_prefetch_depth_moves_gathers_forward),
+    cmocka_unit_test (fsdp2_backward_prefetch_depth_moves_gathers_forward),
+    cmocka_unit_test (enable_fsdp2_prefetch_is_what_depths_need),
+    cmocka_unit_test (defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients),
+    cmocka_unit_test (one_reduction_is_in_flight),
+    cmocka_unit_test (mp_policy_reduce_dtype_is_what_travels),
+    cmocka_unit_test (mp_policy_output_dtype_converts_between_layers),
+    cmocka_unit_test (recompute_and_backward_share_one_gather),
+    cmocka_unit_test (an_edge_less_between_gathers_reductions_and_kernels_is_refused),
+    cmocka_unit_test (pieces_that_are_left_out_show_in_the_bits),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
