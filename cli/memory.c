@@ -15,8 +15,7 @@ static gboolean
 shard_optimizer (struct weft_job *job)
 {
   if (job->strategy.use_distributed_optimizer || job->strategy.use_megatron_fsdp ||
-      weft_job_is_torch (job) ||
-      weft_job_dp (job) * job->strategy.context_parallel_size < 2)
+      weft_job_is_torch (job) || weft_job_dp (job) * job->strategy.context_parallel_size < 2)
     return FALSE;
   job->strategy.use_distributed_optimizer = TRUE;
   return TRUE;
@@ -26,9 +25,8 @@ shard_optimizer (struct weft_job *job)
 static gboolean
 shard_everything (struct weft_job *job)
 {
-  if (weft_job_dp (job) * job->strategy.context_parallel_size < 2 ||
-      weft_job_is_torch (job) || weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
-      job->knob_set[WEFT_KNOB_zero_dp_strategy])
+  if (weft_job_dp (job) * job->strategy.context_parallel_size < 2 || weft_job_is_torch (job) ||
+      weft_job_sharding (job) == WEFT_SHARD_PARAMS || job->knob_set[WEFT_KNOB_zero_dp_strategy])
     return FALSE;
   job->strategy.use_distributed_optimizer = FALSE;
   job->strategy.use_megatron_fsdp = TRUE;
@@ -72,8 +70,29 @@ double_tensor (struct weft_job *job)
   return job->strategy.tensor_model_parallel_size <= job->cluster.f.node_gpus;
 }
 
+/* To memory of the host, which is far away. */
+static gboolean
+offload_optimizer (struct weft_job *job)
+{
+  if (job->strategy.optimizer_cpu_offload)
+    return FALSE;
+  job->strategy.optimizer_cpu_offload = job->strategy.overlap_cpu_optimizer_d2h_h2d = TRUE;
+  return TRUE;
+}
+
+/* Where the host's memory is too small. */
+static gboolean
+offload_less (struct weft_job *job)
+{
+  if (!job->strategy.optimizer_cpu_offload)
+    return FALSE;
+  job->strategy.optimizer_offload_fraction /= 2;
+  return TRUE;
+}
+
 static gboolean (*const changes[]) (struct weft_job *job) = {
-  shard_optimizer, shard_everything, halve_micro_batch, recompute, double_pipeline, double_tensor,
+  shard_optimizer, shard_everything, halve_micro_batch, recompute,
+  double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 
 /* Most changes that are tried together. */
@@ -158,10 +177,10 @@ print_advice (const weft_report *report, const weft_plan *fitting)
     return;
   }
   if (!fitting) {
-    printf (
-        "\nNo %d changes of optimizer sharding, microbatch, recompute, pipeline and tensor size\n"
-        "make it fit: more GPUs or a smaller model are needed.\n",
-        MOST_CHANGES);
+    printf ("\nNo %d changes of optimizer sharding and offload, microbatch, recompute, pipeline "
+            "and tensor\n"
+            "size make it fit: more GPUs or a smaller model are needed.\n",
+            MOST_CHANGES);
     return;
   }
   g_autoptr (GPtrArray) flags = flags_between (&report->plan->job, &fitting->job);

@@ -19,8 +19,9 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   double m = s->dim[0], n = s->dim[1], k = s->dim[2];
 
   *rows = kind == WEFT_OP_MATMUL_WGRAD ? n : m;
-  *columns = kind == WEFT_OP_MATMUL ? n : k;
-  *depth = kind == WEFT_OP_MATMUL ? k : kind == WEFT_OP_MATMUL_DGRAD ? n : m;
+  gboolean forward = kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8;
+  *columns = forward ? n : k;
+  *depth = forward ? k : kind == WEFT_OP_MATMUL_WGRAD ? m : n;
 }
 
 /* Whole waves of full tiles. */
@@ -45,7 +46,8 @@ matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const stru
 static gboolean
 is_matmul (enum weft_op_kind kind)
 {
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
 }
 
 static struct weft_cost_parts

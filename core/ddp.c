@@ -12,7 +12,8 @@
  * owner adds them where it would wait for the collective, at the end.
  *
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
- * instance, then its slice across instances, on one stream that is joined as a whole. */
+ * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
+ * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
 #include "core/step.h"
 
 static gboolean
@@ -32,9 +33,10 @@ slices (const struct weft_step *s)
 static uint32_t
 shard_of (struct weft_step *s, uint32_t view)
 {
-  const struct weft_buf *row = weft_build_buf_at (s->b, view);
-  uint32_t shard = weft_build_view (s->b, row->base, row->offset, row->bytes, "shard");
+  const struct weft_buf row = *weft_build_buf_at (s->b, view);
+  uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* a view may see its base as another type */
   weft_build_buf_at (s->b, shard)->shard = weft_mesh_sharing (s->mesh);
   return shard;
 }
@@ -52,7 +54,9 @@ make_views (struct weft_step *s, uint32_t k)
     state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
   }
   if (!s->wrapper->shard_weights) {
-    state->weights = weft_params_flat_view (s, flat->weights, k, n, "bucket");
+    state->weights = weft_fp8_is_staged (s, k)
+                         ? weft_fp8_staging (s, k)
+                         : weft_params_flat_view (s, flat->weights, k, n, "bucket");
     state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
   }
   state->reduced = state->gathered = WEFT_NO_OP;
@@ -104,17 +108,44 @@ weft_ddp_group_size (const struct weft_step *s, uint32_t g)
   return sum;
 }
 
+/* A loss per token knows no replicas, and in canonical order the loss is a mean over them all. */
+static gboolean
+divides (const struct weft_step *s)
+{
+  return !s->strategy->average_in_collective && !s->strategy->calculate_per_token_loss &&
+         !s->canonical;
+}
+
+/* gradient_reduce_div_fusion: not for bf16, which would be rounded twice on its way
+ * (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
+static gboolean
+divides_in_sum (const struct weft_step *s)
+{
+  return s->strategy->use_megatron_fsdp && s->strategy->gradient_reduce_div_fusion &&
+         s->grad_dtype != WEFT_BF16 && divides (s);
+}
+
+static enum weft_reduce
+reduce_of (const struct weft_step *s, enum weft_op_kind kind)
+{
+  gboolean sums = kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER;
+
+  if (s->strategy->average_in_collective)
+    return WEFT_REDUCE_AVG;
+  return sums && divides_in_sum (s) ? WEFT_REDUCE_PREMUL : WEFT_REDUCE_SUM;
+}
+
 struct weft_op
 weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k)
 {
   g_autofree char *full = g_strdup_printf ("%s %u", name, k);
 
-  return (struct weft_op){
-    .kind = kind,
-    .group = kind == WEFT_OP_ALL_REDUCE ? WEFT_GROUP_DP : weft_mesh_sharing (s->mesh),
-    .name = weft_build_name (s->b, full),
-    .reduce = s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM
-  };
+  return (struct weft_op){ .kind = kind,
+                           .group = kind == WEFT_OP_ALL_REDUCE && !s->mesh->hybrid
+                                        ? WEFT_GROUP_DP
+                                        : weft_mesh_sharing (s->mesh),
+                           .name = weft_build_name (s->b, full),
+                           .reduce = reduce_of (s, kind) };
 }
 
 /* nccl_ub: what the collective reads and writes comes from the pool that is registered with NCCL. */
@@ -135,7 +166,7 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   if (s->strategy->nccl_ub)
     registered (s, uses, n_uses);
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
-  uint32_t op = weft_emit_on (s, WEFT_LANE_DP, row, shape, uses, n_uses);
+  uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
   if (enqueued != WEFT_NO_OP)
     weft_build_dep (s->b, enqueued);
@@ -161,16 +192,21 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
   weft_step_host_reads (s, name, squares);
 }
 
-/* The mean over replicas: before the sum, in the collective, or in the loss.  A loss per token knows
- * no replicas. */
+/* The mean over replicas: before the sum, in the collective, or in the loss. */
 void
 weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
 {
-  if (!s->strategy->average_in_collective && !s->strategy->calculate_per_token_loss &&
-      !s->canonical)
+  if (divides (s) && !divides_in_sum (s))
     weft_emit (s, WEFT_OP_SCALE, "scale",
                WEFT_SHAPE (s->grad_dtype, n, 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
                WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
+}
+
+struct weft_shape
+weft_ddp_shape (const struct weft_step *s, uint64_t n)
+{
+  return WEFT_SHAPE (s->grad_dtype, n,
+                     divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
 }
 
 /* One collective of bucket k; `flags` say whether it joins the one before it. */
@@ -186,7 +222,7 @@ row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t 
 static struct weft_shape
 shape_of (const struct weft_step *s, uint32_t k)
 {
-  return WEFT_SHAPE (s->grad_dtype, weft_ddp_bucket_size (s, k));
+  return weft_ddp_shape (s, weft_ddp_bucket_size (s, k));
 }
 
 static void
@@ -222,16 +258,31 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
 }
 
+/* What has been divided inside is only added outside. */
+void
+weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
+{
+  row->group = weft_mesh_across (s->mesh);
+  if (row->reduce == WEFT_REDUCE_PREMUL)
+    row->reduce = WEFT_REDUCE_SUM;
+}
+
+void
+weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op row =
+      row_of (s, WEFT_OP_ALL_REDUCE, s->mesh->hybrid ? "outer" : "instances", k, flags);
+
+  weft_ddp_go_across (s, &row);
+  state->reduced = weft_ddp_collective (s, row, WEFT_SHAPE (s->grad_dtype, n),
+                                        WEFT_USES (WEFT_RW (state->grad_shard)));
+}
+
 static void
 add_instances (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  struct weft_bucket_state *state = &s->bucket[k];
-  struct weft_op across = row_of (s, WEFT_OP_ALL_REDUCE, "instances", k, flags);
-  struct weft_shape shape = shape_of (s, k);
-
-  across.group = WEFT_GROUP_INTER;
-  shape.dim[0] /= slices (s);
-  state->reduced = weft_ddp_collective (s, across, shape, WEFT_USES (WEFT_RW (state->grad_shard)));
+  weft_ddp_across (s, k, weft_ddp_bucket_size (s, k) / slices (s), flags);
 }
 
 static void
@@ -264,7 +315,7 @@ launch_collectives (struct weft_step *s, uint32_t g)
     launch (s, g, exchange_slices);
   else
     launch (s, g, scatter);
-  if (slices (s) > 1 && s->mesh->instances > 1)
+  if (s->mesh->hybrid || (slices (s) > 1 && s->mesh->instances > 1))
     launch (s, g, add_instances);
 }
 
@@ -355,14 +406,20 @@ weft_ddp_reduced_head (struct weft_step *s)
 }
 
 void
+weft_ddp_join_across (struct weft_step *s)
+{
+  if (s->mesh->instances == 1)
+    return;
+  uint32_t newest = weft_build_last (s->b, weft_group_lane (weft_mesh_across (s->mesh)));
+  g_array_append_val (s->wait_for, newest);
+}
+
+void
 weft_ddp_finish (struct weft_step *s)
 {
   for (uint32_t g = 0; g < s->layout.n_group; g++)
     finish_group (s, g);
-  if (s->mesh->instances > 1) {
-    uint32_t newest = weft_build_last (s->b, WEFT_LANE_DP);
-    g_array_append_val (s->wait_for, newest);
-  }
+  weft_ddp_join_across (s);
 }
 
 static void
@@ -370,10 +427,10 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
 
-  state->gathered =
-      weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
-                           WEFT_SHAPE (weft_step_flat (s, k)->dtype, weft_ddp_bucket_size (s, k)),
-                           WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+  state->gathered = weft_ddp_collective (
+      s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
+      WEFT_SHAPE (weft_build_buf_at (s->b, state->weights)->dtype, weft_ddp_bucket_size (s, k)),
+      WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
 static void
@@ -422,15 +479,25 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
 
   while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
     launch_gather (s, first_gathered (s, s->gather_next++));
-  if ((op = gathered (s, g)) != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, op);
+  if ((op = gathered (s, g)) == WEFT_NO_OP)
+    return;
+  g_array_append_val (s->wait_for, op);
+  if (!s->group[g].whole)
+    weft_fp8_whole (s, g);
+  s->group[g].whole = TRUE;
 }
 
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  if (slices (s) == 1 || s->strategy->overlap_param_gather)
+  if (s->n_gather)
     return;
-  for (uint32_t i = 0; i < s->layout.n_group; i++)
+  for (uint32_t i = 0; i < s->layout.n_group && slices (s) > 1; i++)
     launch_gather (s, first_gathered (s, i));
+  for (uint32_t i = 0; i < s->layout.n_group; i++) {
+    uint32_t g = first_gathered (s, i), op = gathered (s, g);
+    if (op != WEFT_NO_OP && s->strategy->fp8_param_gather)
+      g_array_append_val (s->wait_for, op);
+    weft_fp8_whole (s, g);
+  }
 }

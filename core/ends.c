@@ -56,6 +56,20 @@ weft_ends_load (struct weft_step *s, uint32_t micro)
   s->at = at;
 }
 
+static void
+leave_embedding (struct weft_step *s)
+{
+  weft_step_through (s, s->end_param[WEFT_EMBED_WEIGHT]);
+  weft_step_through (s, s->end_param[WEFT_POSITION_WEIGHT]);
+}
+
+static void
+leave_head (struct weft_step *s)
+{
+  weft_step_through (s, s->end_param[WEFT_FINAL_NORM_WEIGHT]);
+  weft_step_through (s, head_param (s));
+}
+
 uint32_t
 weft_embed_forward (struct weft_step *s, uint32_t micro)
 {
@@ -65,13 +79,25 @@ weft_embed_forward (struct weft_step *s, uint32_t micro)
              WEFT_USES (WEFT_R (s->saved_end[micro].ids),
                         WEFT_R (end_weight (s, WEFT_EMBED_WEIGHT)),
                         WEFT_R (end_weight (s, WEFT_POSITION_WEIGHT)), WEFT_W (x)));
+  leave_embedding (s);
   return x;
+}
+
+/* What comes before the backward of a unit gathers it (megatron_fsdp.py, _pre_backward), though this
+ * one reads no weights. */
+static void
+gather_unread (struct weft_step *s, uint32_t param)
+{
+  if (param != WEFT_NO_PARAM && s->bucket[s->layout.place[param].bucket].unit)
+    weft_params_weight (s, param);
 }
 
 void
 weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
+  gather_unread (s, table);
+  gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
 
@@ -80,6 +106,7 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
              WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (dx), dtable, dposition));
   weft_grad_end (s, position, dposition);
   weft_grad_end (s, table, dtable);
+  leave_embedding (s);
 }
 
 void
@@ -102,6 +129,7 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
   weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->product_dtype, s->tokens, v),
              WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
                         WEFT_RW (s->count), WEFT_RW (s->loss)));
+  leave_head (s);
 }
 
 static void
@@ -156,5 +184,6 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
                         WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));
   weft_grad_end (s, w, dw);
   weft_grad_end (s, bias, db);
+  leave_head (s);
   return dx;
 }

@@ -132,15 +132,24 @@ elements_of (const struct weft_buf *b)
   return (double) b->bytes / weft_dtype_bytes (b->dtype);
 }
 
-/* Elements of the flat buffers before anything is split. */
+static gboolean
+is_named (const struct page *g, const struct weft_buf *b, const char *name)
+{
+  return is_state (b) && g_str_equal (g->p->name[b->name], name);
+}
+
+/* Elements of the flat buffers before anything is split: every weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
-  for (uint32_t i = 0; i < g->p->n_buf; i++)
-    if (is_state (&g->p->buf[i]) && g->p->buf[i].kind == WEFT_BUF_WEIGHTS)
-      return elements_of (&g->p->buf[i]) *
-             (g->p->buf[i].slice ? weft_mesh_group_size (&g->plan->mesh, g->p->buf[i].slice) : 1);
-  return 0;
+  double sum = 0;
+
+  for (uint32_t i = 0; i < g->p->n_buf; i++) {
+    const struct weft_buf *b = &g->p->buf[i];
+    if (is_named (g, b, "gradients") || is_named (g, b, "fp8 gradients"))
+      sum += elements_of (b) * (b->slice ? weft_mesh_group_size (&g->plan->mesh, b->slice) : 1);
+  }
+  return sum;
 }
 
 static void
@@ -162,19 +171,26 @@ explain_parameters (struct page *g)
 
 /* ----------------------------------------------------------------------- state */
 
-/* How many share it: 1 when every replica keeps all of it. */
+/* How many share it: 1 when every replica keeps all of it.  Optimizer state is shared out as the first
+ * moment is, which every parameter has. */
 static double
 sharers (const struct page *g, const struct weft_buf *b)
 {
-  double n = round (padded_parameters (g) / elements_of (b));
-  return n * elements_of (b) == padded_parameters (g) ? n : 0;
+  if (b->kind != WEFT_BUF_OPTIMIZER)
+    return b->slice ? weft_mesh_group_size (&g->plan->mesh, b->slice) : 1;
+  for (uint32_t i = 0; i < g->p->n_buf; i++) {
+    double own = elements_of (&g->p->buf[i]), n = round (padded_parameters (g) / own);
+    if (is_named (g, &g->p->buf[i], "exp_avg") && n * own == padded_parameters (g))
+      return n;
+  }
+  return 1;
 }
 
 static char *
 state_formula (const struct page *g, const struct weft_buf *b)
 {
   double shared = sharers (g, b);
-  g_autofree char *n = human (shared > 0 ? padded_parameters (g) : elements_of (b), "");
+  g_autofree char *n = human (shared * elements_of (b), "");
   uint32_t size = weft_dtype_bytes (b->dtype);
 
   if (shared > 1)
@@ -268,6 +284,9 @@ collective_formula (const struct page *g, uint32_t op)
   struct weft_coll_shape shape;
   double capacity = 1;
 
+  if (g->p->op[op].flags & WEFT_OP_GROUPED)
+    return g_strdup ("more bytes in the launch of the one before");
+
   weft_coll_shape_init (&shape, &g->plan->fabric, &group);
   struct weft_traffic t =
       weft_plan_traffic (g->plan, &shape, g->p->op[op].kind, weft_op_shape (g->p, op));
@@ -310,7 +329,8 @@ copy_formula (const struct page *g, uint32_t op)
 static gboolean
 same_transfer (const struct weft_op *a, const struct weft_op *b)
 {
-  return a->kind == b->kind && a->group == b->group && a->shape == b->shape && a->peer == b->peer;
+  return a->kind == b->kind && a->group == b->group && a->shape == b->shape && a->peer == b->peer &&
+         a->flags == b->flags;
 }
 
 static gboolean
@@ -394,6 +414,10 @@ kernel_formula (const struct page *g, uint32_t op)
 
   if (g->p->op[op].kind == WEFT_OP_RELEASE)
     return g_strdup ("nothing runs");
+  if (g->p->op[op].lane == WEFT_LANE_HOST && !weft_cluster_is_cpu (&g->job->cluster)) {
+    g_autofree char *memory = human (g->job->cluster.f.node_host_bandwidth, "B/s");
+    return g_strdup_printf ("%s: %s / %s of the host", dims, bytes, memory);
+  }
   if (g->p->op[op].flags & WEFT_OP_FUSED)
     return g_strdup_printf ("%s: in the kernel before it, what both use moved once", dims);
   if (c.gap + fmax (c.work, c.memory) != g->plan->seconds[g->out->role][op])
@@ -428,6 +452,72 @@ explain_kernels (struct page *g)
   }
   add_sum (g, "layer and microbatch", layer, "s", g_strdup ("forward and backward"));
   add_sum (g, "all kernels", all, "s", g_strdup_printf ("%u ops of the step, each alone", n));
+}
+
+/* --------------------------------------------------------------------- offload */
+
+/* Of the first microbatch: seconds and bytes of ops of one lane and phase, of one layer or of all. */
+static double
+sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32_t layer,
+        double *bytes)
+{
+  double seconds = 0;
+
+  *bytes = 0;
+  for (uint32_t op = 0; op < g->p->n_op; op++) {
+    const struct weft_op *row = &g->p->op[op];
+    if (row->lane != lane || row->phase != phase || row->micro != 0 ||
+        row->kind == WEFT_OP_COPY_IN || row->layer == WEFT_NO_LAYER ||
+        (layer != WEFT_NO_LAYER && row->layer != layer))
+      continue;
+    seconds += g->plan->seconds[g->out->role][op];
+    *bytes += weft_op_bytes (g->p, op);
+  }
+  return seconds;
+}
+
+/* What a GPU gets of the way to the host while all of its node copy. */
+static double
+host_rate (const struct page *g)
+{
+  const union weft_cluster_fields *c = &g->job->cluster.f;
+  double gpus = MIN ((double) g->job->cluster.n_gpus, (double) c->node_gpus);
+
+  return fmin (c->gpu_host_link / fmin (gpus, c->node_gpus_per_switch),
+               c->node_host_bandwidth / gpus);
+}
+
+/* Copies start one layer after the first and must be over one layer before the end. */
+static void
+explain_direction (struct page *g, enum weft_lane lane, enum weft_phase phase, const char *what)
+{
+  uint32_t layers = g->job->model.num_layers, n = g->job->strategy.cpu_offloading_num_layers;
+  double bytes, unused, kernels = sum_of (g, WEFT_LANE_GPU, phase, layers - 1, &unused);
+  double room = (layers - 2) * kernels;
+  sum_of (g, lane, phase, WEFT_NO_LAYER, &bytes);
+  double copies = bytes / host_rate (g);
+  g_autofree char *size = human (bytes / n, "B"), *rate = human (host_rate (g), "B/s"),
+                  *took = human (copies, "s"), *layer = human (kernels, "s"),
+                  *all = human (room, "s");
+
+  add (g, what, fmax (0, copies - room), "s",
+       g_strdup_printf ("%u x %s / %s = %s %s (%u - 2) x %s = %s: %s", n, size, rate, took,
+                        copies <= room ? "<=" : ">", layers, layer, all,
+                        copies <= room ? "hidden" : "the rest is waited for"));
+}
+
+static void
+explain_offload (struct page *g)
+{
+  const union weft_strategy *k = &g->job->strategy;
+
+  if (!k->cpu_offloading || !k->cpu_offloading_activations || k->cpu_offloading_num_layers == 0 ||
+      g->job->model.num_layers < 2)
+    return;
+  if (k->cpu_offloading_double_buffering)
+    return; /* windows: kernels wait at the end of each */
+  explain_direction (g, WEFT_LANE_D2H, WEFT_PHASE_FORWARD, "exposed to the host");
+  explain_direction (g, WEFT_LANE_H2D, WEFT_PHASE_BACKWARD, "exposed from the host");
 }
 
 /* -------------------------------------------------------------------- the step */
@@ -537,8 +627,8 @@ explain_memory (struct page *g)
 /* ------------------------------------------------------------------- the whole */
 
 static void (*const topics[]) (struct page *g) = {
-  explain_batch,   explain_parameters, explain_state, explain_levels, explain_transfers,
-  explain_kernels, explain_pipeline,   explain_step,  explain_memory,
+  explain_batch,   explain_parameters, explain_state,    explain_levels, explain_transfers,
+  explain_kernels, explain_offload,    explain_pipeline, explain_step,   explain_memory,
 };
 G_STATIC_ASSERT (G_N_ELEMENTS (topics) == WEFT_N_EXPLAIN);
 

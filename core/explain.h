@@ -10,6 +10,7 @@
  *   levels       the same model state under Megatron-FSDP's four sharding levels
  *   transfers    every kind of communication op: algorithm, steps, the slowest link, seconds
  *   kernels      one layer and microbatch: products with their efficiency, attention, the rest
+ *   offload      what copies of activations take, and the kernels that they can hide behind
  *   pipeline     the bubble by formula and as found
  *   step         seconds as a sum; model FLOPs; MFU
  *   memory       what the peak is made of */
@@ -29,6 +30,8 @@
      "Patarasuk and Yuan 2009; bus bandwidth of nccl-tests; core/coll.h")                          \
   X (KERNELS, "kernels", "Kernels of one layer",                                                \
      "Williams et al. 2009 (roofline); NVIDIA matrix multiplication guide; core/cost.h")           \
+  X (OFFLOAD, "offload", "Activations on the host",                                                \
+     "Transformer Engine pytorch/cpu_offload.py; core/offload.c")                                  \
   X (PIPELINE, "pipeline", "Pipeline", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2")     \
   X (STEP, "step", "Step",                                                                         \
      "Chowdhery et al. 2022, arXiv 2204.02311, appendix B (MFU); core/report.h")                   \

@@ -31,16 +31,24 @@ every (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
+/* preserve_fp32_weights: without it the weights that kernels read are updated themselves, by
+ * gradients as they are. */
+static gboolean
+updates_fp32 (const struct weft_step *s)
+{
+  return !s->strategy->use_megatron_fsdp || s->strategy->preserve_fp32_weights;
+}
+
 static gboolean
 is_narrow (const struct weft_step *s, uint32_t k)
 {
-  return weft_step_flat (s, k)->dtype != WEFT_FP32;
+  return weft_step_flat (s, k)->dtype != WEFT_FP32 && updates_fp32 (s);
 }
 
 static gboolean
 has_narrow_grads (const struct weft_step *s, uint32_t k)
 {
-  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32;
+  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32 && updates_fp32 (s);
 }
 
 /* One flat buffer of a state for all buckets that have it, and each bucket's view of it. */
@@ -63,9 +71,12 @@ add_state (struct weft_step *s, const char *name, size_t member,
   }
 }
 
-static void
-add_states (struct weft_step *s)
+void
+weft_states_build (struct weft_step *s)
 {
+  if (s->has_states)
+    return;
+  s->has_states = TRUE;
   weft_host_optimizer_split (s);
   add_state (s, "master", offsetof (struct weft_bucket_state, master), is_narrow);
   add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), every);
@@ -84,9 +95,10 @@ weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_redu
                          .reduce = reduce,
                          .name = weft_build_name (s->b, name) };
   const struct weft_buf *b = weft_build_buf_at (s->b, buf);
-  return weft_emit_on (s, weft_group_lane (group), row,
-                       WEFT_SHAPE (b->dtype, weft_step_elements (s, buf)),
-                       WEFT_USES (WEFT_RW (buf)));
+  return weft_emit_on (
+      s, weft_group_lane (group), row,
+      WEFT_SHAPE (b->dtype, weft_step_elements (s, buf) / weft_mesh_group_size (s->mesh, b->shard)),
+      WEFT_USES (WEFT_RW (buf)));
 }
 
 static uint32_t
@@ -112,9 +124,9 @@ add_tied_head (struct weft_step *s, uint32_t grad)
 {
   uint32_t head = s->wrapper->reduced_head (s);
   const struct weft_buf *row = weft_build_buf_at (s->b, head);
+  uint64_t n = weft_step_elements (s, head) / weft_mesh_group_size (s->mesh, row->shard);
 
-  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head",
-                    WEFT_SHAPE (row->dtype, row->bytes / weft_dtype_bytes (row->dtype)),
+  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (row->dtype, n),
                     WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
@@ -213,7 +225,7 @@ norm_group (const struct weft_step *s)
 {
   if (!s->shard_optimizer)
     return WEFT_GROUP_MP;
-  return s->mesh->instances > 1 ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
+  return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
 }
 
 static void
@@ -231,19 +243,27 @@ update_bucket (struct weft_step *s, uint32_t k)
 {
   uint32_t factor = s->job->train.clip_grad == 0 ? WEFT_NO_BUF : s->factor;
   const struct weft_bucket_state *b = &s->bucket[k];
+  gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
 
-  weft_emit (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->weight_dtype, device_slice (s, k)),
-             WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor), WEFT_RW (b->weight_shard),
-                        WEFT_RW (b->master), WEFT_RW (b->m), WEFT_RW (b->v)));
+  gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
+
+  weft_emit (s, WEFT_OP_ADAM, "adam",
+             WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself),
+             WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
+                        WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
+                        WEFT_RW (b->m), WEFT_RW (b->v)));
 }
 
 static void
 update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
+  uint32_t bucket = tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket;
+
+  weft_host_optimizer_send (s, bucket, tied_reduced);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
-      if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+      if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
     weft_host_optimizer_update (s, k);
@@ -293,12 +313,11 @@ weft_finish (struct weft_step *s)
   if (s->count != WEFT_NO_BUF)
     divide_by_tokens (s, tied_reduced);
   s->at.phase = WEFT_PHASE_OPTIMIZER;
-  add_states (s);
+  weft_states_build (s);
   measure_norm (s, tied, tied_reduced);
   clip (s);
-  weft_host_optimizer_send (s, tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket,
-                            tied_reduced);
   update (s, tied, tied_reduced);
+  weft_fp8_update (s);
   if (s->wrapper->gather_all)
     s->wrapper->gather_all (s);
   agree (s);

@@ -83,50 +83,88 @@ cut (struct weft_step *s)
   return parts;
 }
 
-/* One flat buffer of the host, and each part's view of it. */
-static void
-add_state (struct weft_step *s, GArray *parts, enum weft_buf_kind kind, const char *name,
-           size_t member)
+/* Parts that have a state on the host. */
+static gboolean
+every (const struct weft_flat *flat)
 {
-  uint64_t total = 0, start = 0;
-
-  for (uint32_t i = 0; i < parts->len; i++)
-    total += g_array_index (parts, struct part, i).n;
-  uint32_t flat = weft_host_permanent (s, kind, WEFT_FP32, total, name);
-  for (uint32_t i = 0; i < parts->len; i++) {
-    struct part *part = &g_array_index (parts, struct part, i);
-    uint32_t *view = (uint32_t *) (void *) ((char *) part + member);
-    *view = weft_build_view (s->b, flat, start * 4, part->n * 4, name);
-    start += part->n;
-  }
+  (void) flat;
+  return TRUE;
 }
 
 /* fp32 weights are what the kernels read; others are made from a master when they leave. */
+static gboolean
+has_master (const struct weft_flat *flat)
+{
+  return flat->dtype != WEFT_FP32;
+}
+
+static gboolean
+has_none (const struct weft_flat *flat)
+{
+  return flat->dtype == WEFT_FP32;
+}
+
+static const struct state {
+  enum weft_buf_kind kind;
+  const char *name;
+  size_t member;
+  gboolean (*wanted) (const struct weft_flat *flat);
+} states[] = {
+  { WEFT_BUF_GRADIENTS, "host_gradients", offsetof (struct part, grad), every },
+  { WEFT_BUF_OPTIMIZER, "host_master", offsetof (struct part, master), has_master },
+  { WEFT_BUF_WEIGHTS, "host_weights", offsetof (struct part, param), has_none },
+  { WEFT_BUF_OPTIMIZER, "host_exp_avg", offsetof (struct part, m), every },
+  { WEFT_BUF_OPTIMIZER, "host_exp_avg_sq", offsetof (struct part, v), every },
+};
+
+static uint64_t
+size_in (const struct weft_step *s, const struct state *state, const struct part *part)
+{
+  return state->wanted (weft_step_flat (s, part->bucket)) ? part->n : 0;
+}
+
+/* One flat buffer of the host, and each part's view of it. */
+static void
+add_state (struct weft_step *s, GArray *parts, const struct state *state)
+{
+  uint64_t total = 0, start = 0;
+  uint32_t flat = WEFT_NO_BUF;
+
+  for (uint32_t i = 0; i < parts->len; i++)
+    total += size_in (s, state, &g_array_index (parts, struct part, i));
+  if (total)
+    flat = weft_host_permanent (s, state->kind, WEFT_FP32, total, state->name);
+  for (uint32_t i = 0; i < parts->len; i++) {
+    struct part *part = &g_array_index (parts, struct part, i);
+    uint32_t *view = (uint32_t *) (void *) ((char *) part + state->member);
+    uint64_t n = size_in (s, state, part);
+    *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, state->name) : WEFT_NO_BUF;
+    start += n;
+  }
+}
+
+/* What is there for the time of a copy. */
+static void
+add_travellers (struct weft_step *s, struct part *part)
+{
+  const struct weft_flat *flat = weft_step_flat (s, part->bucket);
+
+  part->travels = part->grad;
+  if (flat->grad_dtype != WEFT_FP32)
+    part->travels = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
+                                      "host_gradients_16");
+  if (part->master != WEFT_NO_BUF)
+    part->param =
+        weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->dtype, part->n, "host_weights_16");
+}
+
 static void
 add_states (struct weft_step *s, GArray *parts)
 {
-  gboolean master = s->dtype != WEFT_FP32;
-
-  add_state (s, parts, WEFT_BUF_GRADIENTS, "host_gradients", offsetof (struct part, grad));
-  if (master)
-    add_state (s, parts, WEFT_BUF_OPTIMIZER, "host_master", offsetof (struct part, master));
-  else
-    add_state (s, parts, WEFT_BUF_WEIGHTS, "host_weights", offsetof (struct part, param));
-  add_state (s, parts, WEFT_BUF_OPTIMIZER, "host_exp_avg", offsetof (struct part, m));
-  add_state (s, parts, WEFT_BUF_OPTIMIZER, "host_exp_avg_sq", offsetof (struct part, v));
-  for (uint32_t i = 0; i < parts->len; i++) {
-    struct part *part = &g_array_index (parts, struct part, i);
-    part->travels = part->grad;
-    if (s->grad_dtype != WEFT_FP32)
-      part->travels =
-          weft_host_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, part->n, "host_gradients_16");
-    if (!master) {
-      part->master = WEFT_NO_BUF;
-      continue;
-    }
-    part->param =
-        weft_host_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, part->n, "host_weights_16");
-  }
+  for (size_t i = 0; i < G_N_ELEMENTS (states); i++)
+    add_state (s, parts, &states[i]);
+  for (uint32_t i = 0; i < parts->len; i++)
+    add_travellers (s, &g_array_index (parts, struct part, i));
 }
 
 /* What a copy waits for that follows the compute stream. */
@@ -196,21 +234,28 @@ emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
 
 /* `after`: a copy that must be over first. */
 static void
+convert (struct weft_step *s, const struct part *part, uint32_t after)
+{
+  struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->grad_dtype, part->n);
+
+  if (part->travels == part->grad)
+    return;
+  shape.out_dtype = WEFT_FP32;
+  emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
+                WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
+  if (after != WEFT_NO_OP)
+    weft_build_dep (s->b, after);
+}
+
+static void
 update (struct weft_step *s, const struct part *part, uint32_t after)
 {
-  struct weft_shape cast = WEFT_SHAPE (s->grad_dtype, part->n);
-  gboolean converts = part->travels != part->grad, master = part->master != WEFT_NO_BUF;
+  struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->dtype, part->n);
+  struct weft_use param = { .buf = part->param, .read = part->master == WEFT_NO_BUF, .write = 1 };
 
-  cast.out_dtype = WEFT_FP32;
-  if (converts) {
-    emit_on_host (s, WEFT_OP_CAST, "grad_fp32", cast,
-                  WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
-    if (after != WEFT_NO_OP)
-      weft_build_dep (s->b, after);
-  }
-  emit_on_host (s, WEFT_OP_ADAM, "adam", WEFT_SHAPE (s->dtype, part->n),
-                WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor),
-                           { .buf = part->param, .read = !master, .write = 1 },
+  convert (s, part, after);
+  emit_on_host (s, WEFT_OP_ADAM, "adam", shape,
+                WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor), param,
                            WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));
   if (after != WEFT_NO_OP)
     weft_build_dep (s->b, after);

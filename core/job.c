@@ -1,4 +1,5 @@
 #include "core/job.h"
+#include "core/unit_modules.h"
 #include "core/error.h"
 #include "core/suggest.h"
 #include <string.h>
@@ -592,6 +593,17 @@ weft_job_recompute (const struct weft_job *job)
                                               : 0 };
 }
 
+uint32_t
+weft_job_units (const struct weft_job *job, char **unknown)
+{
+  const char *text = g_quark_to_string ((GQuark) job->strategy.megatron_fsdp_unit_modules);
+  uint32_t set = weft_unit_modules (text, &job->model, unknown);
+
+  if (set || weft_job_sharding (job) < WEFT_SHARD_PARAMS)
+    return set;
+  return 1u << WEFT_UNIT_LAYER;
+}
+
 int64_t
 weft_job_instances (const struct weft_job *job)
 {
@@ -601,17 +613,21 @@ weft_job_instances (const struct weft_job *job)
 gboolean
 weft_job_reduces_each (const struct weft_job *job)
 {
-  return job->strategy.distributed_config == WEFT_FSDP2 ? !job->strategy.defer_fsdp_grad_sync
-                                                        : weft_job_sharding (job) >= WEFT_SHARD_GRADS;
+  return job->strategy.distributed_config == WEFT_FSDP2
+             ? !job->strategy.defer_fsdp_grad_sync
+             : weft_job_sharding (job) >= WEFT_SHARD_GRADS;
 }
 
 int64_t
 weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
 {
   int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
+  int64_t instances = job->strategy.use_megatron_fsdp ? weft_job_instances (job) : 1;
+  int64_t share = replicas / instances;
 
   if (weft_job_reduces_each (job))
-    return (micro * replicas + replica) * size;
+    return replica / share * (job->train.global_batch_size / instances) +
+           (micro * share + replica % share) * size;
   return replica * (job->train.global_batch_size / replicas) + micro * size;
 }
 

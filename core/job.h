@@ -88,6 +88,11 @@ gboolean weft_job_is_torch (const struct weft_job *job);
 /* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
 
+/* megatron_fsdp_unit_modules as 1 << enum weft_unit (unit_modules.h): layers where nothing is said
+ * and weights are split.  The first name that matches nothing is left in *unknown (NULL: not
+ * wanted); caller frees. */
+uint32_t weft_job_units (const struct weft_job *job, char **unknown);
+
 /* Groups of replicas that hold all of what is sharded, each its own copy:
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
@@ -102,11 +107,11 @@ struct weft_job_recompute {
   enum weft_recompute granularity;
   enum weft_recompute_method method; /* of full recompute */
   int64_t layers;                    /* recompute_num_layers, likewise; WEFT_NONE: not given */
-  uint32_t modules;                  /* of selective recompute: 1 << enum weft_recomputed */
+  uint32_t modules;                  /* of selective recompute: 1 << enum weft_recompute_module */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recomputed; the first
+/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recompute_module; the first
  * that is none is left in `unknown` (caller frees), else NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
@@ -115,7 +120,7 @@ gboolean weft_job_reduces_each (const struct weft_job *job);
 
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a
- * microbatch do: canonical sums are then taken over blocks (fold.h). */
+ * microbatch and of one group that reduces it do: canonical sums are then taken over blocks (fold.h). */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
 /* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of

@@ -83,10 +83,17 @@ static uint32_t
 linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x, uint64_t n,
         uint64_t k)
 {
-  uint32_t y = product (s, n, name), w = weft_cast_weight (s, weft_params_layer (s, which));
+  uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param);
+  uint32_t y = product (s, n, name), w = weft_cast_weight (s, param);
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, n, k);
+  uint32_t bias = weight (s, which + 1);
 
-  weft_emit (s, WEFT_OP_MATMUL, name, WEFT_SHAPE (s->product_dtype, s->tokens, n, k),
-             WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (weight (s, which + 1)), WEFT_W (y)));
+  if (scale == WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_MATMUL, name, shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (bias), WEFT_W (y)));
+  else
+    weft_emit (s, WEFT_OP_MATMUL_FP8, name, shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (scale), WEFT_R (bias), WEFT_W (y)));
   return y;
 }
 
@@ -188,6 +195,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
   uint32_t p = linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w.h, w.q);
   saved->x1 = add (s, "residual1", x, outward (s, p, "proj"));
+  weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
   mlp_inner (s, &w, saved);
   uint32_t m = linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, w.h, w.f);
   uint32_t y = add (s, "residual2", saved->x1, outward (s, m, "fc2"));
@@ -196,7 +204,7 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
 }
 
 static gboolean
-runs_again (const struct weft_step *s, enum weft_recomputed module)
+runs_again (const struct weft_step *s, enum weft_recompute_module module)
 {
   return s->recompute.modules >> module & 1;
 }
@@ -248,6 +256,24 @@ weft_layer_delayed (struct weft_step *s)
   s->at = at;
 }
 
+/* Of weights in fp8 the copy that lies the other way round is read. */
+static void
+input_gradient (struct weft_step *s, const struct weft_delayed *d, uint32_t dx)
+{
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
+  uint32_t w = weft_cast_weight (s, d->weight);
+
+  if (weft_params_scale (s, d->weight) == WEFT_NO_BUF) {
+    weft_emit (s, WEFT_OP_MATMUL_DGRAD, d->name, shape,
+               WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_W (dx)));
+    return;
+  }
+  uint32_t turned = weft_fp8_turned (s, d->weight);
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD_FP8, d->name, shape,
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (turned), WEFT_R (s->turned_scale[d->weight]),
+                        WEFT_W (dx)));
+}
+
 /* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket. */
 static uint32_t
 linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
@@ -257,9 +283,8 @@ linear_backward (struct weft_step *s, const char *name, enum weft_layer_param wh
   uint32_t dx = product (s, k, name);
 
   dy = inward (s, dy, name);
-  weft_emit (s, WEFT_OP_MATMUL_DGRAD, name, WEFT_SHAPE (s->product_dtype, s->tokens, n, k),
-             WEFT_USES (WEFT_R (dy), WEFT_R (weft_cast_weight (s, w)), WEFT_W (dx)));
   struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k };
+  input_gradient (s, &d, dx);
   if (s->strategy->delay_wgrad_compute)
     g_array_append_val (s->delayed, d);
   else
@@ -335,6 +360,7 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   if (s->strategy->delay_wgrad_compute)
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   dres = mlp_backward (s, &w, saved, dres);
+  weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
   uint32_t d_o = linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w.h, w.q);
   uint32_t dqkv = product (s, w.qkv, "dqkv");
   weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),

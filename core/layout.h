@@ -36,8 +36,8 @@ struct weft_layout_param {
 
 struct weft_layout_place {
   uint64_t start, end; /* elements, through all flat buffers; of a tensor in pieces: of its first */
-  uint64_t piece, stride; /* elements of a piece, and from one piece to the next; 0: in one piece */
   uint32_t bucket;
+  uint64_t piece, stride; /* elements of a piece, and from one piece to the next; 0: in one piece */
 };
 
 struct weft_bucket {

@@ -16,7 +16,7 @@ weft_group_word (enum weft_group_kind kind)
 struct weft_mesh
 weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
 {
-  return (struct weft_mesh){ tp, cp, dp, pp, tp * cp * dp * pp, 1, 0 };
+  return (struct weft_mesh){ tp, cp, dp, pp, tp * cp * dp * pp, 1, 1, 0 };
 }
 
 /* One row a kind: the two nested sizes and strides, as functions of the mesh. */

@@ -36,6 +36,7 @@ struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
   uint32_t n_ranks;
   uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
+  uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
   uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
 };
 
@@ -57,6 +58,21 @@ static inline enum weft_group_kind
 weft_mesh_sharing (const struct weft_mesh *m)
 {
   return m->instances > 1 ? WEFT_GROUP_INTRA : WEFT_GROUP_DP;
+}
+
+/* Slices that the optimizer's state is cut into. */
+static inline uint32_t
+weft_mesh_slots (const struct weft_mesh *m)
+{
+  return m->cp * m->dp / m->instances * m->outer_slices;
+}
+
+/* Which of them a rank keeps; `place` is the rank's in dp. */
+static inline uint32_t
+weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
+{
+  uint32_t share = m->cp * m->dp / m->instances;
+  return place % share * m->outer_slices + place / share % m->outer_slices;
 }
 
 /* Ranks that hold the same slice, one of each instance. */

@@ -84,6 +84,24 @@ matmul_bytes (const struct weft_shape *s)
   return (m * k + n * k + m * n) * weft_dtype_bytes (s->dtype);
 }
 
+#define matmul_fp8_flops matmul_flops
+
+static double
+matmul_fp8_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
+}
+
+#define quantise_mx_flops none_flops
+
+/* Two copies, with a byte for 32 elements of each. */
+static double
+quantise_mx_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 2 * (1 + 1 / 32.0));
+}
+
 #define wgrad_flops matmul_flops
 
 /* dw is read and written in the accumulator's type. */
@@ -133,12 +151,12 @@ slices_bytes (const struct weft_shape *s)
 #define adam_flops none_flops
 
 /* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
- * 16-bit parameter. */
+ * 16-bit parameter; which is read and written in the place of a master that is absent. */
 static double
 adam_bytes (const struct weft_shape *s)
 {
   double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
-  return s->dim[0] * (7 * 4.0 + parameter);
+  return s->dim[0] * (s->dim[1] ? 5 * 4.0 + 2 * parameter : 7 * 4.0 + parameter);
 }
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {

@@ -48,6 +48,10 @@ enum weft_op_class {
      "dx(m,k) = dy(m,n) w(n,k)")                                                                   \
   X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
+  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k", "x:r w:r scale:r b:r? y:w",    \
+     "matmul with weights of one byte, times their scale; all else in the type of x")              \
+  X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k",                   \
+     "dy:r wt:r scale:r dx:w", "dx(m,k) = dy(m,n) wt(k,n)^T: reads the transposed copy")           \
   X (WEFT_OP_NORM, "norm", COMPUTE, pass2, "rows columns", "x:r weight:r bias:r? y:w",             \
      "layernorm or rmsnorm of each row; statistics are rebuilt in backward")                       \
   X (WEFT_OP_NORM_BWD, "norm_bwd", COMPUTE, pass4, "rows columns",                                 \
@@ -100,17 +104,27 @@ enum weft_op_class {
      "the framework held x until here; nothing is computed")                                       \
   X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                      \
      "convert to the type of y, divided by divisor where there is one")                            \
+  X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
+     "amax of each tensor = its largest magnitude, as far as this slice goes")                     \
+  X (WEFT_OP_QUANTISE, "quantise", COMPUTE, cast, "elements", "x:r amax:r y:w",                 \
+     "y = e4m3 of x * 448 / amax of its tensor")                                                   \
+  X (WEFT_OP_QUANTISE_MX, "quantise_mx", COMPUTE, quantise_mx, "rows columns",                     \
+     "x:r y:w scale:w yt:w scale_t:w",                                                             \
+     "y = e4m3 of x over a power of two for 32 elements of a row; yt the same of the transposed x") \
+  X (WEFT_OP_TRANSPOSE, "transpose", COMPUTE, pass2, "rows columns", "x:r y:w",                    \
+     "y(j,i) = x(i,j), of one byte each")                                                          \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
      "squares += sum of squares of what this rank answers for")                                    \
   X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \
      "squares = sum of squares of a whole bucket")                                                 \
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
-  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements",                                              \
-     "grad:r factor:r? param:rw master:rw? m:rw v:rw",                                             \
-     "AdamW; master is absent when param is fp32; where it is not, param may be written only")                                                 \
-  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements", "x:rw", "reduce, to all")     \
-  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements", "x:rw y:w",           \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                              \
+     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                             \
+     "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
+     "written only, or absent")                                                                             \
+  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw", "reduce, to all")     \
+  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements divisor", "x:rw y:w",           \
      "reduce, slice r of x to member r, in place")                                                 \
   X (WEFT_OP_ALL_GATHER, "all_gather", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice of each member, to all, in place")                                                     \
@@ -180,6 +194,7 @@ extern const char *const weft_phase_words[];
 #define WEFT_REDUCE_LIST(X)                                                                        \
   X (WEFT_REDUCE_SUM, "sum", "plain sum")                                                          \
   X (WEFT_REDUCE_AVG, "avg", "sum divided by the size of the group")                               \
+  X (WEFT_REDUCE_PREMUL, "premul_sum", "sum of what each has divided by the shape's divisor")      \
   X (WEFT_REDUCE_MIN, "min", "smallest")                                                           \
   X (WEFT_REDUCE_MAX, "max", "largest")
 enum weft_reduce { WEFT_REDUCE_LIST (WEFT_WORD_ID) };

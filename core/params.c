@@ -62,7 +62,8 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
                             .layer = layer,
                             .decay = size.columns > 1,
                             .rows = size.rows,
-                            .columns = size.columns };
+                            .columns = size.columns,
+                            .scale = WEFT_NO_BUF };
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
@@ -132,8 +133,7 @@ threshold (const struct weft_step *s, uint32_t replicas)
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
-  (void) param;
-  return s->weight_dtype;
+  return weft_fp8_stores (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
 static uint32_t
@@ -176,8 +176,7 @@ lay_out (struct weft_step *s)
 {
   uint32_t n = s->params->len, replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
-                                   .group =
-                                       weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)),
+                                   .group = weft_mesh_slots (s->mesh),
                                    .sharded = s->shard_optimizer,
                                    .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
@@ -186,10 +185,8 @@ lay_out (struct weft_step *s)
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
                                           .shared_embedding = param->tied,
-                                          .unit = s->wrapper->shard_weights &&
-                                                          param->layer != WEFT_NO_LAYER
-                                                      ? param->layer
-                                                      : WEFT_NO_UNIT,
+                                          .unit = s->wrapper->units ? weft_fsdp_unit (s, i)
+                                                                    : WEFT_NO_UNIT,
                                           .columns = param->columns,
                                           .buffer = find_flat (s, i) };
   }
@@ -230,14 +227,13 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
-  enum weft_group_kind sharing = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
-  uint64_t n = weft_layout_numel (&s->layout, buffer) /
-               (sliced ? weft_mesh_group_size (s->mesh, sharing) : 1);
+  enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
   uint32_t buf = weft_step_permanent (s, kind, dtype, n, name);
 
-  weft_build_buf_at (s->b, buf)->slice = sharing;
+  weft_build_buf_at (s->b, buf)->slice = group;
   return buf;
 }
 
@@ -246,7 +242,10 @@ add_flats (struct weft_step *s)
 {
   for (uint32_t i = 0; i < s->flat->len; i++) {
     struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
-    flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+    gboolean staged = flat->dtype == WEFT_FP8 && s->strategy->reuse_grad_buf_for_mxfp8_param_ag;
+    flat->weights = WEFT_NO_BUF;
+    if (!staged)
+      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
     flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
   }
 }
@@ -264,7 +263,7 @@ add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
     gboolean weights = kind == WEFT_BUF_WEIGHTS;
 
     view_of[i] = WEFT_NO_BUF;
-    if (!sliced)
+    if (!sliced && (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
       view_of[i] =
           weft_params_view (s, i, weights ? flat->weights : flat->grads,
                             start * weft_dtype_bytes (weights ? flat->dtype : flat->grad_dtype));
@@ -288,6 +287,7 @@ weft_params_build (struct weft_step *s)
   for (uint32_t i = 0; i < s->params->len; i++)
     s->cast_view[i] = WEFT_NO_BUF;
   s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  weft_fp8_build (s);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     param->weight = s->weight_view[i];
@@ -305,6 +305,12 @@ uint32_t
 weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
 {
   return s->layer_param[(s->at.layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];
+}
+
+uint32_t
+weft_params_scale (const struct weft_step *s, uint32_t param)
+{
+  return g_array_index (s->params, struct weft_param, param).scale;
 }
 
 uint32_t

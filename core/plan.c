@@ -286,6 +286,52 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   return bytes;
 }
 
+/* Weights as ranks keep them, in both types. */
+static uint64_t
+kept_weights (const weft_program *p)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    gboolean master = b->kind == WEFT_BUF_OPTIMIZER && g_str_equal (p->name[b->name], "master");
+    if (b->permanent && b->base == WEFT_NO_BUF && (b->kind == WEFT_BUF_WEIGHTS || master))
+      bytes += b->bytes;
+  }
+  return bytes;
+}
+
+/* Elements of the whole module, and of its largest bucket. */
+static uint64_t
+module_elements (const weft_program *p, uint64_t *largest)
+{
+  uint64_t all = 0;
+
+  *largest = 0;
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    uint64_t bucket = 0;
+    for (uint32_t j = 0; j < p->n_param; j++)
+      if (p->param[j].bucket == p->param[i].bucket)
+        bucket += p->param[j].rows * p->param[j].columns;
+    *largest = MAX (*largest, bucket);
+    all += p->param[i].rows * p->param[i].columns;
+  }
+  return all;
+}
+
+uint64_t
+weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
+{
+  const union weft_strategy *k = &plan->job.strategy;
+  const weft_program *p = plan->role[role];
+  uint64_t largest, all = module_elements (p, &largest);
+
+  if (!k->use_megatron_fsdp)
+    return 0;
+  return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
+                                weft_dtype_bytes (plan->job.train.precision);
+}
+
 uint64_t
 weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
 {
@@ -302,8 +348,30 @@ weft_plan_worst_bytes (const weft_plan *plan)
   return worst;
 }
 
+/* Ranks are dealt to nodes in order. */
+uint64_t
+weft_plan_host_bytes (const weft_plan *plan)
+{
+  uint32_t gpus = (uint32_t) MAX (1, plan->job.cluster.f.node_gpus);
+  uint64_t worst = 0, node = 0;
+
+  for (uint32_t rank = 0; rank < plan->mesh.n_ranks; rank++) {
+    uint32_t role = weft_mesh_stage (&plan->mesh, rank);
+    node = (rank % gpus ? node : 0) + plan->memory[role].planned[WEFT_POOL_HOST];
+    worst = MAX (worst, node);
+  }
+  return worst;
+}
+
+gboolean
+weft_plan_host_fits (const weft_plan *plan)
+{
+  return weft_plan_host_bytes (plan) <= plan->job.cluster.f.node_host_memory;
+}
+
 gboolean
 weft_plan_fits (const weft_plan *plan)
 {
-  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory;
+  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory &&
+         weft_plan_host_fits (plan);
 }

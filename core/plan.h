@@ -56,9 +56,17 @@ gboolean weft_plan_check (const weft_plan *plan, GError **error);
 /* GPU bytes that libraries take beside the arena: the stack's context, communicators, workspace. */
 uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
 
-/* Planned and reserved device bytes of a role; the largest role; whether every role fits. */
+/* GPU bytes at the peak of making weights for Megatron-FSDP: the weights and fp32 weights that a rank
+ * keeps, and beside them the whole module that they are cut from, or with init_fsdp_with_meta_device
+ * one bucket of it at a time.  0 where a strategy makes weights where they stay. */
+uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
+
+/* Planned and reserved device bytes of a role; the largest role; bytes of the host pool that the ranks
+ * of one node have together, of the fullest; whether every role and every node fits. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
+uint64_t weft_plan_host_bytes (const weft_plan *plan);
+gboolean weft_plan_host_fits (const weft_plan *plan);
 gboolean weft_plan_fits (const weft_plan *plan);
 
 /* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster; of a

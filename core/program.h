@@ -91,10 +91,11 @@ struct weft_param {
   uint8_t duplicate;    /* counted by another stage in global sums (norm): a tied copy */
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
   uint64_t rows, columns; /* columns 1 for vectors */
-  uint64_t start;       /* element offset in the flat buffer, layout.h */
+  uint64_t start;       /* element, counted through all flat buffers, layout.h */
   uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */
   uint32_t bucket;
-  uint32_t pad;
+  uint32_t scale;       /* of fp8: a view of one float, the tensor's largest magnitude, or a buffer of
+                           scales of blocks; otherwise WEFT_NO_BUF */
 };
 
 typedef struct weft_program {

@@ -421,7 +421,7 @@ read_matrix (struct reader *r, struct weft_param *param, GError **error)
 static gboolean
 read_param_row (struct reader *r, GError **error)
 {
-  struct weft_param param = { .name = 0 };
+  struct weft_param param = { .scale = WEFT_NO_BUF };
   const struct number any = { "a bucket", "", UINT64_C (1) << 32 };
   uint64_t bucket;
 
@@ -430,7 +430,8 @@ read_param_row (struct reader *r, GError **error)
       !read_huge (r, "at", &param.start, error) || !expect (r, "bucket", error) ||
       !read_number (r, any, &bucket, error) || !expect (r, "weight", error) ||
       !read_buf_number (r, &param.weight, error) || !expect (r, "grad", error) ||
-      !read_buf_number (r, &param.grad, error))
+      !read_buf_number (r, &param.grad, error) ||
+      (accept (r, "scale") && !read_buf_number (r, &param.scale, error)))
     return FALSE;
   param.bucket = bucket;
   if (accept (r, "pieces") && (!read_huge (r, "of", &param.piece, error) ||

@@ -126,6 +126,8 @@ put_param (GString *text, const weft_program *p, const struct weft_param *param)
     put_number (text, " pieces of ", param->piece);
     put_number (text, " every ", param->stride);
   }
+  if (param->scale != WEFT_NO_BUF)
+    put_number (text, " scale ", param->scale);
   if (param->decay)
     put_word (text, "decay");
   if (param->tied)

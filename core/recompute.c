@@ -43,6 +43,7 @@ leave (struct weft_step *s, uint32_t l)
 {
   if (s->wrapper->leave)
     s->wrapper->leave (s, s->first_layer + l);
+  weft_fp8_leave (s, s->first_layer + l);
 }
 
 static uint32_t
@@ -75,9 +76,11 @@ uint32_t
 weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
   for (uint32_t l = 0; l < s->n_layers; l++) {
+    weft_offload_before_forward (s, micro, l);
     x = cast (s, l, x, s->dtype);
     x = layer_forward (s, micro, l, x);
     x = cast (s, l, x, s->output_dtype);
+    weft_offload_after_forward (s, micro, l);
   }
   return cast (s, s->n_layers - 1, x, s->dtype);
 }
@@ -98,6 +101,7 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
   for (uint32_t l = s->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
+    weft_offload_before_backward (s, micro, l);
     s->backward_layer = s->first_layer + l;
     enter (s, l);
     dy = cast (s, l, cast (s, l, dy, s->output_dtype), s->dtype);
@@ -108,5 +112,6 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
       weft_layer_delayed (s);
     leave (s, l);
   }
+  weft_offload_after_backward (s, micro);
   return dy;
 }

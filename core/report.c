@@ -1,4 +1,5 @@
 #include "core/report.h"
+#include <string.h>
 #include <math.h>
 
 /* ------------------------------------------------------------------- intervals */
@@ -205,6 +206,7 @@ fill_role (weft_report *r, uint32_t role)
   struct weft_report_role *row = &r->role[role];
 
   row->host_bytes = m->planned[WEFT_POOL_HOST];
+  memcpy (row->host_by_kind, m->at_peak[WEFT_POOL_HOST], sizeof row->host_by_kind);
   row->registered_bytes = m->planned[WEFT_POOL_SYMMETRIC];
   row->reserved_bytes = weft_plan_reserved_bytes (r->plan, role);
   row->peak_op = m->peak_op[WEFT_POOL_DEVICE];
@@ -242,6 +244,8 @@ fill_memory (weft_report *r)
 {
   r->capacity_bytes = (uint64_t) r->plan->job.cluster.f.gpu_memory;
   r->peak_bytes = weft_plan_worst_bytes (r->plan);
+  r->host_capacity_bytes = (uint64_t) r->plan->job.cluster.f.node_host_memory;
+  r->host_bytes = weft_plan_host_bytes (r->plan);
   r->fits = weft_plan_fits (r->plan);
   r->role = g_new0 (struct weft_report_role, r->plan->n_roles);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)

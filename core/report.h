@@ -64,6 +64,7 @@ struct weft_report_role {
   uint64_t registered_bytes; /* of planned: the pool that is registered with NCCL */
   uint64_t live_bytes; /* most alive at once: planned without padding */
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
+  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* at the peak of the host pool */
   uint32_t peak_op;    /* where that is */
 };
 
@@ -80,6 +81,7 @@ typedef struct weft_report {
   struct weft_report_overlap overlap;
   struct weft_report_axis axis[WEFT_N_LANE]; /* gpu and host stay empty */
   uint64_t capacity_bytes, peak_bytes;
+  uint64_t host_capacity_bytes, host_bytes; /* of a node; of the fullest one's ranks together */
   gboolean fits;
   struct weft_report_startup startup;
   struct weft_report_role *role;

@@ -144,6 +144,11 @@ add_role (JsonBuilder *b, const weft_report *r, uint32_t role)
   json_builder_end_object (b);
   weft_json_int (b, "registered_bytes", row->registered_bytes);
   weft_json_int (b, "host_bytes", row->host_bytes);
+  weft_json_int (b, "init_bytes", weft_plan_init_bytes (r->plan, role));
+  weft_json_object (b, "host_by_kind");
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+    weft_json_int (b, weft_buf_kind_words[kind], row->host_by_kind[kind]);
+  json_builder_end_object (b);
   json_builder_end_object (b);
 }
 
@@ -154,6 +159,8 @@ weft_report_build_memory (const weft_report *r, JsonBuilder *b)
   weft_json_int (b, "capacity_bytes", r->capacity_bytes);
   weft_json_int (b, "peak_bytes", r->peak_bytes);
   weft_json_bool (b, "fits", r->fits);
+  weft_json_int (b, "host_capacity_bytes", r->host_capacity_bytes);
+  weft_json_int (b, "host_bytes", r->host_bytes);
   weft_json_array (b, "roles");
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     add_role (b, r, role);

@@ -258,6 +258,46 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
+/* Before the first step. */
+static void
+print_init (const weft_report *r, uint32_t role, GString *out)
+{
+  uint64_t bytes = weft_plan_init_bytes (r->plan, role);
+  g_autofree char *text = weft_units_human (bytes, "B");
+
+  if (bytes)
+    g_string_append_printf (out, "  stage %-*u%9s  while weights are made, %s\n", INDENT - 8, role,
+                            text,
+                            r->plan->job.strategy.init_fsdp_with_meta_device
+                                ? "unit by unit"
+                                : "from a whole module");
+}
+
+/* Memory of the host, where there is any: of a node, of a rank and what that is made of. */
+static void
+print_host (const weft_report *r, GString *out)
+{
+  g_autofree char *node = weft_units_human (r->host_bytes, "B"),
+                  *capacity = weft_units_human (r->host_capacity_bytes, "B");
+
+  if (r->host_bytes == 0)
+    return;
+  g_string_append_printf (out, "%-*s%*s of %s a node: %s\n", LABEL, "host memory", VALUE, node,
+                          capacity,
+                          r->host_bytes <= r->host_capacity_bytes ? "fits" : "DOES NOT FIT");
+  for (uint32_t role = 0; role < r->plan->n_roles; role++) {
+    const struct weft_report_role *row = &r->role[role];
+    g_autofree char *rank = weft_units_human (row->host_bytes, "B");
+    g_string_append_printf (out, "  stage %-*u%9s a rank:", INDENT - 8, role, rank);
+    for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
+      g_autofree char *bytes = weft_units_human (row->host_by_kind[kind], "B");
+      if (row->host_by_kind[kind])
+        g_string_append_printf (out, "  %s %s", weft_buf_kind_words[kind], bytes);
+    }
+    g_string_append_c (out, '\n');
+  }
+}
+
 void
 weft_report_print_memory (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -265,7 +305,7 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
   g_autofree char *peak = weft_units_human (r->peak_bytes, "B");
 
   g_string_append_printf (out, "%-*s%*s of %s: %s\n", LABEL, "memory", VALUE, peak, capacity,
-                          r->fits ? "fits" : "DOES NOT FIT");
+                          r->peak_bytes <= r->capacity_bytes ? "fits" : "DOES NOT FIT");
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_role_bar (r, role, style, out);
   print_heads (r, out);
@@ -273,6 +313,9 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
     print_parts (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_init (r, role, out);
+  print_host (r, out);
 }
 
 /* -------------------------------------------------------------------- pipeline */

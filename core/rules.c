@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/unit_modules.h"
 #include <math.h>
 #include <string.h>
 
@@ -28,13 +29,42 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
+/* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
+static const char *
+unknown_unit (const struct weft_job *j)
+{
+  g_autofree char *name = NULL, *text = NULL;
+
+  weft_job_units (j, &name);
+  text = name ? weft_unit_modules_problem (name, &j->model) : NULL;
+  return g_intern_string (text);
+}
+
+static gboolean
+fuses_division (const struct weft_job *j)
+{
+  gboolean bf16 = T (precision) == WEFT_BF16 && !S (grad_reduce_in_fp32);
+
+  return S (use_megatron_fsdp) && !bf16 && !S (average_in_collective) &&
+         !S (calculate_per_token_loss) && T (reduction_order) != WEFT_ORDER_CANONICAL;
+}
+
+static gboolean
+hybrid (const struct weft_job *j)
+{
+  return S (use_megatron_fsdp) && weft_job_instances (j) > 1;
+}
+
 /* Whether what one collective sums is a node of the canonical tree on every rank: the sequences of a
- * replica, or where every microbatch is reduced, those of a microbatch. */
+ * replica, or where every microbatch is reduced, those of a microbatch.  Of
+ * instances that reduce every microbatch, those of all their microbatches stand together. */
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
   if (!weft_job_reduces_each (j))
     return power_of_two (T (global_batch_size) / weft_job_dp (j));
+  if (hybrid (j))
+    return power_of_two (T (global_batch_size) / weft_job_instances (j));
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 

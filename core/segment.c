@@ -54,6 +54,17 @@ uses_of (const weft_program *p, uint32_t op)
   return &p->uses[p->op[op].uses];
 }
 
+/* Weights in fp8 are not Adam's: another op makes them, or what they are made of, of the master. */
+static uint32_t
+made_of (const weft_program *p, uint32_t master)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if ((p->op[op].kind == WEFT_OP_QUANTISE || p->op[op].kind == WEFT_OP_CAST) &&
+        uses_of (p, op)[0].buf == master)
+      return uses_of (p, op)[p->op[op + 1].uses - p->op[op].uses - 1].buf;
+  return WEFT_NO_BUF;
+}
+
 /* The copy after `op` that brings what it left in `host` to the device, or WEFT_NO_OP. */
 static uint32_t
 copy_back (const weft_program *p, uint32_t op, uint32_t host)
@@ -94,7 +105,8 @@ buffers_of (const weft_program *p, uint32_t op)
 {
   const struct weft_use *use = uses_of (p, op);
   struct weft_slice slice = { .grad = use[0].buf,
-                              .weight = use[2].buf,
+                              .weight =
+                                  use[2].buf == WEFT_NO_BUF ? made_of (p, use[3].buf) : use[2].buf,
                               .master = use[3].buf,
                               .m = use[4].buf,
                               .v = use[5].buf,
@@ -113,16 +125,16 @@ buffers_of (const weft_program *p, uint32_t op)
 }
 
 static void
-set_place (const weft_program *p, uint32_t bucket, uint32_t place, uint32_t n_places,
+set_place (const weft_program *p, const struct weft_mesh *mesh, uint32_t bucket, uint32_t place,
            struct weft_slice *slice)
 {
   const struct weft_buf *weight = &p->buf[slice->weight];
-  uint64_t whole = weight->bytes / weft_dtype_bytes (weight->dtype);
+  uint32_t shards = weft_mesh_group_size (mesh, weight->shard), slot = weft_mesh_slot (mesh, place);
+  uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / shards;
+  uint64_t first = bucket_start (p, bucket) + (weight->shard || weight->slice ? slot * n : 0);
 
-  if (weight->shard)
-    whole /= n_places;
-  slice->flat = bucket_start (p, bucket);
-  slice->first = slice->flat + (weight->shard || weight->slice ? place * whole : 0) + slice->part;
+  slice->flat = first - slot % shards * n;
+  slice->first = first + slice->part;
 }
 
 static gint
@@ -134,7 +146,7 @@ compare_slices (gconstpointer a, gconstpointer b)
 
 /* Updates come bucket by bucket, the first part of each first. */
 struct weft_slice *
-weft_slices (const weft_program *p, uint32_t place, uint32_t n_places, uint32_t *n)
+weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t place, uint32_t *n)
 {
   GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
 
@@ -143,7 +155,7 @@ weft_slices (const weft_program *p, uint32_t place, uint32_t n_places, uint32_t 
       continue;
     struct weft_slice slice = buffers_of (p, op);
     bucket += slice.part == 0;
-    set_place (p, bucket, place, n_places, &slice);
+    set_place (p, mesh, bucket, place, &slice);
     g_array_append_val (slices, slice);
   }
   g_array_sort (slices, compare_slices);

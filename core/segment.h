@@ -27,16 +27,16 @@ gboolean weft_param_segment (const struct weft_param *param, uint64_t first, uin
  * one adam op reads and writes.  A rank has a slice of each bucket; where some of it is updated on the
  * host (host_optimizer.c), several adam ops have a part of it each.  Element i of a part is element i
  * of its buffers, but of the weights on the device element part + i; of those marked as shards, which
- * are the bucket, element first - flat + i. */
+ * are the bucket or what it is cut into first, element first - flat + i. */
 struct weft_slice {
-  uint64_t first, n, flat; /* flat: where the bucket begins */
+  uint64_t first, n, flat; /* flat: where what a shard is one of begins */
   uint64_t part;           /* where in the rank's slice of the bucket this begins */
   uint32_t grad, weight, master, m, v; /* buffers; master WEFT_NO_BUF when the weights are fp32 */
   uint32_t reduced;        /* the gradient of the whole slice, on the device; or grad */
   uint32_t copy;           /* weights that the host keeps between steps, or WEFT_NO_BUF */
 };
 
-/* The slices of one rank, one for each adam op, by address; `place` of `n_places` is the rank's in the
- * group that shares the optimizer out, weft_mesh_sharing().  Caller frees with g_free(). */
-struct weft_slice *weft_slices (const weft_program *p, uint32_t place, uint32_t n_places,
+/* The slices of one rank, one for each adam op, by address; `place` is the rank's in dp.  Caller frees
+ * with g_free(). */
+struct weft_slice *weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t place,
                                 uint32_t *n);

@@ -125,6 +125,8 @@ weft_step_mesh (const struct weft_job *job)
 
   mesh.instances = weft_job_instances (job);
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
+  if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
+    mesh.outer_slices = mesh.instances;
   return mesh;
 }
 
@@ -271,6 +273,7 @@ weft_step_begin (struct weft_step *s)
   weft_step_layers (job, s->mesh, s->role, &s->first_layer, &s->n_layers);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
+  weft_offload_start (s);
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
   s->exchange = s->synced = WEFT_NO_OP;
@@ -295,6 +298,8 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->turned);
+  g_free (s->turned_scale);
   g_free (s->cast_view);
   g_free (s->own);
   weft_layout_release (&s->layout);
@@ -306,6 +311,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->bucket);
   g_free (s->saved);
   g_free (s->saved_end);
+  weft_offload_end (s);
   g_free (s->output);
   g_free (s->input_grad);
 }
@@ -322,6 +328,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   start_buffers (&s);
   s.wrapper->start (&s);
   zero (&s);
+  weft_fp8_stage (&s);
   play (&s, grid->cell[role], grid->n_cell[role]);
   weft_finish (&s);
   weft_step_end (&s);

@@ -9,6 +9,8 @@
  *   exchange   sends and receives between the cells of the pipeline grid
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
+ *              (fsdp.h)
+ *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   fuse       enable_compile: which pointwise ops make one kernel
@@ -73,6 +75,12 @@ struct weft_saved_end {
   uint32_t ids, targets, x, normed, logits, lse;
 };
 
+/* A layer's activations on the host, for one microbatch: offload.c. */
+struct weft_offloaded {
+  struct weft_saved host;
+  uint32_t sent; /* the last copy of them to the host */
+};
+
 /* The gradient of one tensor on its way through the microbatches: accumulate.c. */
 struct weft_sum {
   uint32_t main; /* buffer that holds the total at the end */
@@ -85,6 +93,9 @@ struct weft_sum {
 struct weft_bucket_state {
   uint32_t grads, grad_shard, weights, weight_shard; /* buffers; grads and weights of a unit that is
                                                         not whole at the moment: WEFT_NO_BUF */
+  uint32_t grad_slice, weight_slice; /* of units: what grad_shard and weight_shard are, or are a
+                                        part of */
+  gboolean put_together;         /* the slice of weights, in this step: fsdp_outer.c */
   uint32_t entered;              /* the last pass (cell of the grid, from 1) that asked for what
                                     comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
@@ -103,6 +114,7 @@ struct weft_bucket_state {
 struct weft_group_state {
   uint32_t n_param, n_ready;
   gboolean launched; /* its gradients are on their way, or need none */
+  gboolean whole;    /* what follows its gathers was done in this step */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -143,6 +155,7 @@ struct weft_wrapper {
   void (*enter) (struct weft_step *s, uint32_t layer);       /* a layer begins a pass */
   void (*before_use) (struct weft_step *s, uint32_t param);  /* a kernel is about to read it */
   void (*leave) (struct weft_step *s, uint32_t layer);       /* the pass is through with it */
+  void (*through) (struct weft_step *s, uint32_t param);     /* and with a part of it, or an end */
 
   /* The operand in which a kernel leaves the gradient of one microbatch, and what follows when it
    * has; the same for a tied head on the embedding's own stage. */
@@ -185,7 +198,12 @@ struct weft_step {
   struct weft_bucket_state *bucket;
   struct weft_group_state *group;
   uint32_t *weight_view, *grad_view; /* of each parameter; WEFT_NO_BUF while a unit is not whole */
+  uint32_t unit_modules;          /* 1 << enum weft_unit: modules that are units of Megatron-FSDP */
   uint64_t unit_size;             /* elements that are on their way at one time: fsdp.c */
+  uint32_t *turned, *turned_scale; /* of each parameter in fp8: the copy that lies the other way round,
+                                      WEFT_NO_BUF while there is none, and its scale */
+  gboolean has_states;            /* masters and moments are there */
+  uint32_t scales;                /* a float of each parameter in E4M3, or WEFT_NO_BUF */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   const struct weft_wrapper *wrapper;
   void *own;                      /* the wrapper's; g_free() */
@@ -197,6 +215,9 @@ struct weft_step {
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
+  uint32_t n_offload;             /* layers whose activations wait on the host: offload.c */
+  struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
+  struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
   uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
   uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
@@ -232,6 +253,14 @@ static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
   return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
+}
+
+/* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
+static inline void
+weft_step_through (struct weft_step *s, uint32_t param)
+{
+  if (s->wrapper->through && param != WEFT_NO_PARAM)
+    s->wrapper->through (s, param);
 }
 
 /* The whole list of passes: the program of one role, offsets not yet planned. */
@@ -317,8 +346,23 @@ uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, 
 /* A parameter as a view of `base`, from byte `offset` on. */
 uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset);
 
+/* Of a parameter in fp8; otherwise WEFT_NO_BUF. */
+uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
+
 /* The buffer that the next kernel reads a parameter from, gathered if need be; or WEFT_NO_BUF. */
 uint32_t weft_params_weight (struct weft_step *s, uint32_t param);
+
+/* fp8.c: weights of one byte. */
+gboolean weft_fp8_stores (const struct weft_step *s, uint32_t param);
+void weft_fp8_build (struct weft_step *s);
+/* Whether bucket k of weights is gathered through its gradients, and the room there, whole. */
+gboolean weft_fp8_is_staged (const struct weft_step *s, uint32_t k);
+uint32_t weft_fp8_staging (struct weft_step *s, uint32_t k);
+void weft_fp8_stage (struct weft_step *s);  /* a step begins: what its forward gathers is laid ready */
+void weft_fp8_update (struct weft_step *s); /* masters are new */
+void weft_fp8_whole (struct weft_step *s, uint32_t group); /* what follows once it is gathered */
+uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
+void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
@@ -401,6 +445,13 @@ struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const 
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
                               const struct weft_use *uses, uint32_t n_uses);
+/* Of a collective that sums gradients: n elements, and the divisor where it divides them itself. */
+struct weft_shape weft_ddp_shape (const struct weft_step *s, uint64_t n);
+/* The same collective among ranks of other instances. */
+void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
+/* The sum of grad_shard, n elements, over ranks of other instances; their lane is joined as a whole. */
+void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
+void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
 
@@ -410,6 +461,9 @@ void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
 /* Whether group `other` is asked for when g is first used: little enough lies between the two. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+void weft_fsdp_through (struct weft_step *s, uint32_t param);
+/* The unit that a parameter lies in, or WEFT_NO_UNIT. */
+uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
 void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
@@ -417,6 +471,15 @@ struct weft_use weft_fsdp_head_begin (struct weft_step *s);
 void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
 uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_fsdp_reduced_head (struct weft_step *s);
+
+/* offload.c: the first layers' activations leave for the host and come back; `l` counts the layers of
+ * the stage. */
+void weft_offload_start (struct weft_step *s);
+void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_before_backward (struct weft_step *s, uint32_t micro, uint32_t l);
+void weft_offload_after_backward (struct weft_step *s, uint32_t micro);
+void weft_offload_end (struct weft_step *s);
 
 /* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
  * the host follows what the GPU updates of it; weights come back. */
@@ -444,6 +507,7 @@ void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_u
 void weft_torch_ddp_finish (struct weft_step *s);
 
 /* finish.c */
+void weft_states_build (struct weft_step *s); /* masters and moments, once */
 void weft_finish (struct weft_step *s);
 /* An all-reduce outside the buckets: the caller's hazards are all it waits for. */
 uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,

@@ -6,11 +6,12 @@
   X (WEFT_FP32, "fp32", "IEEE single")                                                             \
   X (WEFT_BF16, "bf16", "bfloat16")                                                                \
   X (WEFT_FP16, "fp16", "IEEE half")                                                               \
-  X (WEFT_FP8, "fp8", "8-bit float, e4m3 or e5m2")
+  X (WEFT_FP8, "fp8", "8-bit float, e4m3")
 #define WEFT_DTYPE_LIST(X)                                                                         \
   WEFT_PRECISION_LIST (X)                                                                          \
   X (WEFT_INT32, "int32", "token ids and counters")                                                \
-  X (WEFT_INT64, "int64", "words of exact sums")
+  X (WEFT_INT64, "int64", "words of exact sums")                                                   \
+  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements of a row")
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];
@@ -39,7 +40,7 @@ extern const char *const weft_recompute_method_words[];
   X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "up projections of latent attention")                 \
   X (WEFT_MODULE_MOE, "moe", "a layer of experts")                                                 \
   X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that see every token")
-enum weft_recomputed { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
+enum weft_recompute_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
 extern const char *const weft_module_words[];
 
 #define WEFT_SCHEDULE_LIST(X)                                                                      \

@@ -1,5 +1,6 @@
 /* Data-parallel strategies as tables of what they do: see struct weft_wrapper. */
 #include "core/step.h"
+#include "core/unit_modules.h"
 
 /* The bucketed wrapper, gradients whole on every replica. */
 #define WHOLE_GRADIENTS                                                                            \
@@ -36,6 +37,7 @@ const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER] = {
                                  .start = weft_fsdp_start,
                                  .before_use = weft_fsdp_before_use,
                                  .leave = weft_fsdp_leave,
+                                 .through = weft_fsdp_through,
                                  SLICED_GRADIENTS },
   [WEFT_WRAPPER_FSDP2] = { .lay_out = weft_layout_pieces_init,
                            .units = TRUE,
@@ -107,6 +109,8 @@ weft_wrapper_choose (struct weft_step *s)
   enum weft_wrapper_kind kind = kind_of (s);
 
   s->wrapper = &weft_wrappers[kind];
+  s->unit_modules =
+      s->strategy->use_megatron_fsdp ? weft_job_units (s->job, NULL) : 1u << WEFT_UNIT_LAYER;
   s->shard_optimizer = s->strategy->use_megatron_fsdp
                            ? weft_job_sharding (s->job) >= WEFT_SHARD_OPTIM
                            : s->strategy->use_distributed_optimizer || kind == WEFT_WRAPPER_FSDP2;

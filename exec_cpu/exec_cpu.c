@@ -177,7 +177,6 @@ init_rank (struct cpu_machine *m, uint32_t row)
   struct cpu_rank *r = &m->rank[row];
   uint32_t rank = m->base.actors->rank[row];
   struct weft_group replicas = weft_mesh_group (&plan->mesh, rank, WEFT_GROUP_DP);
-  struct weft_group sharing = weft_mesh_group (&plan->mesh, rank, weft_mesh_sharing (&plan->mesh));
 
   r->m = m;
   r->p = plan->role[m->base.actors->role[row]];
@@ -185,12 +184,10 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->rank = rank;
   r->place = weft_group_index (&replicas, rank);
   r->size = weft_group_size (&replicas);
-  r->slot = weft_group_index (&sharing, rank);
-  r->slots = weft_group_size (&sharing);
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
+  r->slice = weft_slices (r->p, &plan->mesh, r->place, &r->n_slice);
   r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->slice = weft_slices (r->p, r->slot, r->slots, &r->n_slice);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
 }

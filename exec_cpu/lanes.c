@@ -23,7 +23,9 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
   case WEFT_OP_CLIP:
   case WEFT_OP_ADAM:
     return TRUE;
-  case WEFT_OP_CAST:
+  case WEFT_OP_CAST: /* of masters: weights that are gathered again */
+    return row->phase != WEFT_PHASE_FORWARD &&
+           r->p->buf[cpu_use (r, op, 0)->buf].kind != WEFT_BUF_OPTIMIZER;
   case WEFT_OP_GRAD_ADD:
   case WEFT_OP_TO_HOST:
   case WEFT_OP_FROM_HOST:

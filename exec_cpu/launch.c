@@ -9,13 +9,14 @@
 /* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
 #define WORTH_SHARING 1e6
 
-/* Words of exact sums have no average. */
+/* Bytes of weights are only moved, and words of exact sums have no average. */
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
   if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return row->reduce != WEFT_REDUCE_AVG || dtype != WEFT_INT64;
+  return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
+                                                       row->reduce != WEFT_REDUCE_PREMUL));
 }
 
 gboolean
@@ -24,7 +25,7 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (shape->dtype == WEFT_FP16 || shape->dtype == WEFT_FP8)
+    if (shape->dtype == WEFT_FP16)
       return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
                              weft_dtype_words[shape->dtype]);
     if (!can_reduce (&p->op[op], shape->dtype))
@@ -40,8 +41,9 @@ operand_of (const struct cpu_rank *r, const struct weft_use *use)
   if (use->buf == WEFT_NO_BUF)
     return (struct weft_operand){ 0 };
   const struct weft_buf *b = &r->p->buf[use->buf];
-  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / (b->shard ? r->slots : 1);
-  uint8_t *data = cpu_arena_at (r, use->buf) + (b->shard ? r->slot * n * size : 0);
+  struct weft_group sharing = weft_mesh_group (&r->m->base.plan->mesh, r->rank, b->shard);
+  uint64_t size = weft_dtype_bytes (b->dtype), n = b->bytes / size / weft_group_size (&sharing);
+  uint8_t *data = cpu_arena_at (r, use->buf) + weft_group_index (&sharing, r->rank) * n * size;
 
   return (struct weft_operand){
     .data = data, .n = n, .dtype = b->dtype, .accumulate = use->read && use->write
@@ -104,7 +106,7 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
 }
 
 /* The elements of the flat buffers that an op works on: those of its part, of a norm all of the slice
- * whose gradient it reads. */
+ * whose gradient it reads.  Some begin with the masters. */
 static uint64_t
 first_element (const struct cpu_rank *r, uint32_t op)
 {
@@ -113,10 +115,22 @@ first_element (const struct cpu_rank *r, uint32_t op)
 
   for (uint32_t i = 0; i < r->n_slice; i++) {
     const struct weft_slice *slice = &r->slice[i];
-    if ((whole ? slice->reduced : slice->grad) == grad)
+    if ((whole ? slice->reduced : slice->grad) == grad || slice->master == grad)
       return whole ? slice->first - slice->part : slice->first;
   }
   g_assert_not_reached ();
+}
+
+/* Where a flat buffer of gradients begins among the elements of all of them. */
+static uint64_t
+first_of_flat (const weft_program *p, uint32_t flat)
+{
+  uint32_t i = 0;
+
+  while (p->buf[p->param[i].grad].base != flat)
+    g_assert (++i < p->n_param);
+  const struct weft_buf *grad = &p->buf[p->param[i].grad];
+  return p->param[i].start - grad->offset / weft_dtype_bytes (grad->dtype);
 }
 
 /* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is whole. */
@@ -132,7 +146,8 @@ run_bucket_norm (struct cpu_rank *r, uint32_t op)
     run (r, &k);
     return;
   }
-  uint32_t n = weft_segments (r->p, grads->offset / size, grads->bytes / size, r->segment);
+  uint64_t first = first_of_flat (r->p, grads->base) + grads->offset / size;
+  uint32_t n = weft_segments (r->p, first, grads->bytes / size, r->segment);
   for (uint32_t s = 0; s < n; s++) {
     k.operand[0] = whole;
     advance (&k.operand[0], &r->segment[s]);
@@ -142,11 +157,21 @@ run_bucket_norm (struct cpu_rank *r, uint32_t op)
   }
 }
 
+/* The float that belongs to the whole of a tensor in fp8. */
+static struct weft_operand
+scale_of (const struct cpu_rank *r, const struct weft_param *param, struct weft_operand all)
+{
+  all.data = cpu_arena_at (r, param->scale);
+  all.n = 1;
+  return all;
+}
+
 /* One launch for each parameter of the part; `bulk` marks operands that have an element for each of
  * the part's. */
 static void
 run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
 {
+  gboolean scaled = r->p->op[op].kind == WEFT_OP_AMAX || r->p->op[op].kind == WEFT_OP_QUANTISE;
   const struct weft_kernel whole = kernel_of (r, op);
   uint32_t n = weft_segments (r->p, first_element (r, op), whole.shape.dim[0], r->segment);
 
@@ -158,6 +183,8 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
     for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
       if (bulk >> i & 1)
         advance (&k.operand[i], &r->segment[s]);
+    if (scaled)
+      k.operand[1] = scale_of (r, param, k.operand[1]);
     k.decay = param->decay;
     k.shape.dim[0] = r->segment[s].n;
     run (r, &k);
@@ -305,6 +332,12 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
     return;
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);
+    return;
+  case WEFT_OP_AMAX:
+    run_segments (r, op, 1u << 0, FALSE);
+    return;
+  case WEFT_OP_QUANTISE:
+    run_segments (r, op, 1u << 0 | 1u << 2, FALSE);
     return;
   case WEFT_OP_ADAM: /* all but the factor */
     run_segments (r, op, 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5, FALSE);

@@ -69,7 +69,6 @@ struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, place, size; /* place and size of its data parallel group */
-  uint32_t slot, slots;            /* likewise of the group that shares the optimizer out */
   uint8_t *arena[WEFT_N_POOL];
   struct cpu_lane lane[WEFT_N_LANE];
 

@@ -88,6 +88,7 @@ static const struct {
 } joins[] = {
   [WEFT_REDUCE_SUM] = { add_floats, add_words },
   [WEFT_REDUCE_AVG] = { add_floats, add_words },
+  [WEFT_REDUCE_PREMUL] = { add_floats, add_words },
   [WEFT_REDUCE_MIN] = { least_floats, least_words },
   [WEFT_REDUCE_MAX] = { most_floats, most_words },
 };
@@ -254,6 +255,29 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
 }
 
+/* Shards of a buffer that belong to ranks before this one. */
+static uint32_t
+shard_before (const struct cpu_rank *r, uint32_t buf)
+{
+  struct weft_group g = weft_mesh_group (&r->m->base.plan->mesh, r->rank, r->p->buf[buf].shard);
+  return weft_group_index (&g, r->rank);
+}
+
+/* A sum of what each member has divided before: its own term, in place. */
+static void
+divide (uint8_t *data, const struct weft_shape *shape)
+{
+  float room[WEFT_STRETCH], divisor = shape->dim[1];
+
+  for (uint64_t at = 0; at < shape->dim[0]; at += WEFT_STRETCH) {
+    uint64_t n = MIN (WEFT_STRETCH, shape->dim[0] - at);
+    const float *floats = weft_floats (data, shape->dtype, at, n, room);
+    for (uint64_t i = 0; i < n; i++)
+      room[i] = floats[i] / divisor;
+    weft_store (data, shape->dtype, at, n, room);
+  }
+}
+
 static void
 arrive (struct cpu_rank *r, uint32_t op)
 {
@@ -268,8 +292,11 @@ arrive (struct cpu_rank *r, uint32_t op)
   cpu_arena_touch (r, op);
   post->arrived = cpu_now (r->m);
   post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
-  if (r->p->op[op + 1].uses - row->uses == 1 && r->p->buf[cpu_use (r, op, 0)->buf].shard)
-    post->data += r->slot * shape->dim[0] * weft_dtype_bytes (shape->dtype);
+  if (r->p->op[op + 1].uses - row->uses == 1)
+    post->data +=
+        shard_before (r, cpu_use (r, op, 0)->buf) * shape->dim[0] * weft_dtype_bytes (shape->dtype);
+  if (row->reduce == WEFT_REDUCE_PREMUL)
+    divide (post->data, shape);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
   if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);

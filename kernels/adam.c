@@ -58,7 +58,8 @@ static void
 update_both (const void *with, float *const *at, uint64_t n)
 {
   update (with, at, n);
-  memcpy (at[PARAM], at[MASTER], n * sizeof (float));
+  if (at[PARAM])
+    memcpy (at[PARAM], at[MASTER], n * sizeof (float));
 }
 
 /* A step that is skipped changes nothing; a param that holds nothing yet is made from its master. */
@@ -103,7 +104,8 @@ weft_ref_adam (const struct weft_kernel *k)
     v[i] = c->beta2 * v[i] + (1 - c->beta2) * g * g;
     double m_hat = m[i] / (1 - pow (c->beta1, t)), v_hat = v[i] / (1 - pow (c->beta2, t));
     weight[i] -= c->lr * m_hat / (sqrt (v_hat) + c->epsilon);
-    param[i] = weight[i];
+    if (param)
+      param[i] = weight[i];
   }
   for (uint64_t i = 0; i < k->shape.dim[0] && factor == 0 && !o[PARAM].accumulate; i++)
     param[i] = weight[i];

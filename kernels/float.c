@@ -1,4 +1,5 @@
 #include "kernels/float.h"
+#include "kernels/fp8.h"
 
 WEFT_WIDE static void
 widen (float *to, const uint16_t *from, uint64_t n)
@@ -21,19 +22,38 @@ narrow_in_place (float *value, uint64_t n)
     value[i] = weft_bf16_float (weft_bf16_round (value[i]));
 }
 
+WEFT_WIDE static void
+widen_bytes (float *to, const uint8_t *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = weft_e4m3_float (from[i]);
+}
+
+WEFT_WIDE static void
+narrow_to_bytes (uint8_t *to, const float *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = weft_e4m3_round (from[i]);
+}
+
 const float *
 weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, float *room)
 {
   if (dtype == WEFT_FP32)
     return (const float *) data + first;
-  widen (room, (const uint16_t *) data + first, n);
+  if (dtype == WEFT_FP8)
+    widen_bytes (room, (const uint8_t *) data + first, n);
+  else
+    widen (room, (const uint16_t *) data + first, n);
   return room;
 }
 
 void
 weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const float *value)
 {
-  if (dtype != WEFT_FP32)
+  if (dtype == WEFT_FP8)
+    narrow_to_bytes ((uint8_t *) data + first, value, n);
+  else if (dtype != WEFT_FP32)
     narrow ((uint16_t *) data + first, value, n);
   else if ((float *) data + first != value)
     memmove ((float *) data + first, value, n * sizeof *value);

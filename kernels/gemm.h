@@ -1,4 +1,4 @@
-/* gemm.h - matrix products in fp32 from fp32 or bf16, always in one order.
+/* gemm.h - matrix products in fp32 from fp32, bf16 or scaled fp8, always in one order.
  *
  * An element of a product is one chain of fused multiply-adds, from 0 on, over its terms in
  * increasing order.  Where it lies, what is computed beside it and how wide the vectors are does
@@ -14,7 +14,12 @@
 struct weft_factor {
   const void *data;
   uint64_t along, sum;
-  enum weft_dtype dtype; /* WEFT_FP32 or WEFT_BF16 */
+  enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16 or WEFT_FP8 */
+
+  /* Of fp8: the largest magnitude of the tensor as a float, or as bytes a power of two for each block
+   * of a row in memory (fp8.h); an element is its code times the scale, as a float. */
+  const void *scale;
+  enum weft_dtype scale_dtype; /* WEFT_FP32 or WEFT_E8M0 */
 };
 
 /* What is done with sums and where they go: rows of an array, or one row. */

@@ -1,5 +1,6 @@
 /* Packing: the terms of a few rows side by side, as floats. */
 #include "kernels/float.h"
+#include "kernels/fp8.h"
 #include "kernels/gemm.h"
 
 typedef float float4 __attribute__ ((vector_size (16)));
@@ -104,6 +105,32 @@ pack_panel (const struct panel *p, gboolean halves)
     pack_turned (p, halves);
 }
 
+/* Rows in memory are as long as the stride that is not 1. */
+static float
+block_scale (const struct weft_factor *f, uint64_t at)
+{
+  uint64_t columns = f->along > f->sum ? f->along : f->sum;
+  uint64_t block = at / columns * weft_mx_blocks (columns) + at % columns / WEFT_MX_BLOCK;
+
+  return weft_e8m0_float (((const uint8_t *) f->scale)[block]);
+}
+
+static void
+pack_bytes (const struct panel *p)
+{
+  const struct weft_factor *f = p->from;
+  const uint8_t *code = f->data;
+  gboolean blocks = f->scale_dtype == WEFT_E8M0;
+  float scale = blocks ? 1 : weft_fp8_unscale (*(const float *) f->scale);
+
+  memset (p->to, 0, p->terms * p->width * sizeof *p->to);
+  for (uint64_t t = 0; t < p->terms; t++)
+    for (uint64_t i = 0; i < p->rows; i++) {
+      uint64_t at = p->at + i * f->along + t * f->sum;
+      p->to[t * p->width + i] = weft_e4m3_float (code[at]) * (blocks ? block_scale (f, at) : scale);
+    }
+}
+
 void
 weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, uint32_t width,
            float *to)
@@ -117,7 +144,9 @@ weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, 
       .width = width,
       .to = to + i * range->terms,
     };
-    if (from->dtype == WEFT_BF16)
+    if (from->dtype == WEFT_FP8)
+      pack_bytes (&panel);
+    else if (from->dtype == WEFT_BF16)
       pack_panel (&panel, TRUE);
     else
       pack_panel (&panel, FALSE);

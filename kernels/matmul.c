@@ -1,4 +1,5 @@
 /* Linear layers: the product, its input gradient and its weight gradient. */
+#include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
@@ -187,6 +188,115 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
                               [WGRAD_X] = dim[M] * dim[K],
                               [WGRAD_DW] = dim[N] * dim[K],
                               [WGRAD_DB] = dim[N] };
+
+  return extent[operand];
+}
+
+/* ------------------------------------------------- weights of one byte, times their scale */
+
+enum { FP8_X, FP8_W, FP8_SCALE, FP8_B, FP8_Y };
+enum { FP8_DY, FP8_WT, FP8_SCALE_T, FP8_DX };
+
+/* The weights lie along the terms, whichever way round: n rows of k, or the copy's k rows of n. */
+static void
+multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint32_t part, uint32_t parts)
+{
+  struct weft_range rows = weft_part (k->shape.dim[M], GRAIN, part, parts);
+
+  g->a = by_rows (&k->operand[FP8_X], g->terms);
+  g->b = by_rows (&k->operand[FP8_W], g->terms);
+  g->b.scale = k->operand[FP8_SCALE].data;
+  g->b.scale_dtype = k->operand[FP8_SCALE].dtype;
+  g->first = rows.begin;
+  g->last = rows.end;
+  weft_gemm (g);
+}
+
+void
+weft_cpu_matmul_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct weft_gemm g = { .c = result_in (&k->operand[FP8_Y], dim[N]),
+                         .columns = dim[N],
+                         .terms = dim[K] };
+
+  g.c.bias = k->operand[FP8_B].data;
+  g.c.bias_dtype = k->operand[FP8_B].dtype;
+  multiply_fp8 (k, &g, part, parts);
+}
+
+void
+weft_cpu_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct weft_gemm g = { .c = result_in (&k->operand[FP8_DX], dim[K]),
+                         .columns = dim[K],
+                         .terms = dim[N] };
+
+  multiply_fp8 (k, &g, part, parts);
+}
+
+/* One number for the tensor, or one for each block of a row. */
+static double
+ref_scale (const struct weft_operand *scale, uint64_t row, uint64_t column, uint64_t columns)
+{
+  const double *s = scale->data;
+
+  if (scale->dtype == WEFT_E8M0)
+    return s[row * weft_mx_blocks (columns) + column / WEFT_MX_BLOCK];
+  return *s > 0 ? *s / WEFT_E4M3_MOST : 1;
+}
+
+static void
+ref_fp8 (const struct weft_kernel *k, uint64_t columns, uint64_t terms, const double *bias,
+         double *y)
+{
+  const double *x = k->operand[FP8_X].data, *w = k->operand[FP8_W].data;
+
+  for (uint64_t i = 0; i < k->shape.dim[M]; i++)
+    for (uint64_t j = 0; j < columns; j++) {
+      double sum = bias ? bias[j] : 0;
+      for (uint64_t t = 0; t < terms; t++)
+        sum +=
+            x[i * terms + t] * w[j * terms + t] * ref_scale (&k->operand[FP8_SCALE], j, t, terms);
+      y[i * columns + j] = sum;
+    }
+}
+
+void
+weft_ref_matmul_fp8 (const struct weft_kernel *k)
+{
+  ref_fp8 (k, k->shape.dim[N], k->shape.dim[K], k->operand[FP8_B].data, k->operand[FP8_Y].data);
+}
+
+void
+weft_ref_matmul_dgrad_fp8 (const struct weft_kernel *k)
+{
+  ref_fp8 (k, k->shape.dim[K], k->shape.dim[N], NULL, k->operand[FP8_DX].data);
+}
+
+/* As many scales as are given: one, or one for each block. */
+uint64_t
+weft_extent_matmul_fp8 (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t extent[] = { [FP8_X] = dim[M] * dim[K],
+                              [FP8_W] = dim[N] * dim[K],
+                              [FP8_SCALE] = 0,
+                              [FP8_B] = dim[N],
+                              [FP8_Y] = dim[M] * dim[N] };
+
+  return extent[operand];
+}
+
+uint64_t
+weft_extent_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t extent[] = { [FP8_DY] = dim[M] * dim[N],
+                              [FP8_WT] = dim[K] * dim[N],
+                              [FP8_SCALE_T] = 0,
+                              [FP8_DX] = dim[M] * dim[K] };
 
   return extent[operand];
 }

@@ -13,22 +13,24 @@ piece_of (const struct weft_kernel *k)
   return k->shape.dim[2] ? weft_least (k->shape.dim[2], k->shape.dim[0]) : k->shape.dim[0];
 }
 
+/* Of all slices. */
 static uint64_t
 slices (const struct weft_kernel *k)
 {
   return k->shape.dim[0] * k->shape.dim[1];
 }
 
+/* A tensor may be shorter than its pieces together. */
 uint64_t
 weft_extent_pack (const struct weft_kernel *k, uint32_t operand)
 {
-  return operand == 1 ? slices (k) : 0;
+  return operand == 1 ? slices (k) : piece_of (k) * k->shape.dim[1];
 }
 
 uint64_t
 weft_extent_unpack (const struct weft_kernel *k, uint32_t operand)
 {
-  return operand == 0 ? slices (k) : 0;
+  return weft_extent_pack (k, !operand);
 }
 
 /* n elements that follow each other on both sides. */

@@ -185,8 +185,19 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     add (words, "clip_grad", 0);
 }
 
+/* Hybrid sharding: instances of at least two replicas. */
 static void
-random_units (GString *words, GRand *rand)
+random_outer (GString *words, GRand *rand, uint32_t replicas, uint32_t level)
+{
+  if (replicas < 4 || !one_in (rand, 2))
+    return;
+  add (words, "num_distributed_optimizer_instances", divisor (rand, replicas, replicas / 2));
+  if (level == 3 && one_in (rand, 2))
+    add_word (words, "outer_dp_sharding_strategy", "optim");
+}
+
+static void
+random_units (GString *words, GRand *rand, uint32_t replicas)
 {
   uint32_t level = up_to (rand, 3);
 
@@ -194,6 +205,15 @@ random_units (GString *words, GRand *rand)
   add (words, "zero_dp_strategy", level);
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
+  random_outer (words, rand, replicas, level);
+  if (one_in (rand, 3))
+    add_word (words, "gradient_reduce_div_fusion", "false");
+  if (level == 1 && flip (words, rand, 3, "fp8_param_gather"))
+    flip (words, rand, 2, "keep_fp8_transpose_cache");
+  else if (one_in (rand, 4))
+    add_word (words, "preserve_fp32_weights", "false");
+  if (level > 0)
+    flip (words, rand, 4, "init_fsdp_with_meta_device");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
     flip (words, rand, 2, "nccl_ub");
   if (one_in (rand, 2))
@@ -209,6 +229,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   if (flip (words, rand, 6, "nccl_ub"))
     flip (words, rand, 2, "disable_symmetric_registration");
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
+  if (sharded && flip (words, rand, 3, "fp8_param_gather"))
+    flip (words, rand, 2, "reuse_grad_buf_for_mxfp8_param_ag");
   if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
     return;
   if (sharded && one_in (rand, 3))
@@ -254,7 +276,7 @@ random_data_parallel (GString *words, GRand *rand, uint32_t replicas)
   if (random_torch (words, rand, replicas))
     return;
   if (one_in (rand, 3))
-    random_units (words, rand);
+    random_units (words, rand, replicas);
   else
     random_wrapper (words, rand, replicas);
   if (one_in (rand, 2))
@@ -288,6 +310,23 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
+static void
+random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
+{
+  static const char *const fractions[] = { "1", "0.5", "0.37", "0.01" };
+
+  if (flip (words, rand, 4, "optimizer_cpu_offload")) {
+    add_word (words, "optimizer_offload_fraction", fractions[up_to (rand, 3)]);
+    flip (words, rand, 2, "overlap_cpu_optimizer_d2h_h2d");
+    if (one_in (rand, 3))
+      add_word (words, one_in (rand, 2) ? "pin_cpu_grads" : "pin_cpu_params", "false");
+  }
+  if (stages > 1 || !flip (words, rand, 3, "cpu_offloading"))
+    return;
+  add (words, "cpu_offloading_num_layers", up_to (rand, layers - 1));
+  flip (words, rand, 2, "cpu_offloading_double_buffering");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -309,6 +348,7 @@ weft_random_job (GRand *rand)
   random_batch (words, rand, gpus / stages, stages);
   random_data_parallel (words, rand, gpus / stages);
   random_recompute (words, rand, stage_layers);
+  random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
     flip (words, rand, 3, "deallocate_pipeline_outputs");

@@ -101,6 +101,23 @@ static const char *const strategies[] = {
   "pipeline_schedule=gpipe",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 recompute_granularity=full "
   "recompute_method=uniform recompute_num_layers=2",
+  "gpus=4 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=0",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=4 zero_dp_strategy=1 "
+  "overlap_grad_reduce=true overlap_param_gather=true bucket_size=20000",
+  "gpus=4 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=2",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
+  "average_in_collective=true",
+  "gpus=4 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
+  "outer_dp_sharding_strategy=optim",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=4 zero_dp_strategy=3 "
+  "outer_dp_sharding_strategy=optim fsdp_double_buffer=true calculate_per_token_loss=true",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=3 "
+  "outer_dp_sharding_strategy=optim pipeline_model_parallel_size=2 "
+  "suggested_communication_unit_size=1 check_for_nan_in_grad=true",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 init_fsdp_with_meta_device=true "
+  "megatron_fsdp_unit_modules=attention,mlp,embedding,head fsdp_double_buffer=true",
+  "gpus=8 use_megatron_fsdp=true num_distributed_optimizer_instances=2 zero_dp_strategy=2 "
+  "pipeline_model_parallel_size=2 pipeline_schedule=gpipe",
   "gpus=4 nccl_ub=true use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000",
   "gpus=2 nccl_ub=true disable_symmetric_registration=true use_megatron_fsdp=true "
   "zero_dp_strategy=3 fsdp_double_buffer=true",
@@ -133,6 +150,15 @@ static const char *const strategies[] = {
   "num_distributed_optimizer_instances=2 average_in_collective=true optimizer_cpu_offload=true "
   "overlap_cpu_optimizer_d2h_h2d=true optimizer_offload_fraction=0.9",
   "gpus=4 pipeline_model_parallel_size=2 calculate_per_token_loss=true optimizer_cpu_offload=true",
+  "gpus=1 cpu_offloading=true cpu_offloading_num_layers=1",
+  "gpus=2 cpu_offloading=true cpu_offloading_num_layers=3 use_distributed_optimizer=true "
+  "optimizer_cpu_offload=true",
+  "gpus=2 micro_batch_size=2 cpu_offloading=true cpu_offloading_num_layers=2 "
+  "cpu_offloading_double_buffering=true",
+  "gpus=4 cpu_offloading=true cpu_offloading_num_layers=3 cpu_offloading_double_buffering=true "
+  "pipeline_schedule=gpipe",
+  "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2 use_megatron_fsdp=true "
+  "zero_dp_strategy=3 overlap_grad_reduce=true",
 };
 
 #define FSDP2 "distributed_config=fsdp2 "

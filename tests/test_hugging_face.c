@@ -61,6 +61,12 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
 }
 
 void
+weft_state_settle (weft_state *state)
+{
+  (void) state;
+}
+
+void
 weft_state_free (weft_state *state)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++)

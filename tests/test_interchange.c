@@ -24,13 +24,16 @@ static const char *const strategies[] = {
   "gpus=4 pipeline_model_parallel_size=2 distributed_config=fsdp2",
 };
 
+/* Gradients are added in the precision of training, which FSDP2 has to be told. */
 static real_job *
 open_job (const char *model, const char *precision, const char *strategy)
 {
   g_autofree char *words =
-      g_strdup_printf ("topology=cpu global_batch_size=4 precision=%s %s "
+      g_strdup_printf ("topology=cpu global_batch_size=4 precision=%s %s%s%s "
                        "model=" WEFT_SOURCE_DIR "/tests/vectors/%s/config.json",
-                       precision, strategy, model);
+                       precision, strategy,
+                       strstr (strategy, "fsdp2") ? " mp_policy_reduce_dtype=" : "",
+                       strstr (strategy, "fsdp2") ? precision : "", model);
   return real_job_open (words, NULL);
 }
 

@@ -286,7 +286,9 @@ static const struct {
     "4: found \"1152921504606846976\", wanted a dimension, 0 to 1152921504606846975" },
   { "12288", "-3", "4: found \"-3\", wanted a dimension, 0 to 1152921504606846975" },
   { "4096 12288 4096", "1 2 3 4 5 6", "4: found \"6\", wanted the end of the row" },
-  { "out fp32", "out", "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32, int64" },
+  { "out fp32", "out",
+    "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32, int64, "
+    "e8m0" },
   { "weights", "weight", "6: found \"weight\", wanted a kind of buffer; did you mean weights?" },
   { "device", "devise", "6: found \"devise\", wanted a pool; did you mean device?" },
   { "bytes 8192", "bytes 8Ki", "6: found \"8Ki\", wanted bytes, 0 to 1152921504606846975" },
@@ -312,7 +314,8 @@ static const struct {
   { "op 0 dp", "op 1 dp", "10: found \"1\", wanted 0, the number of this op row" },
   { "op 0 dp", "op 0 gpuu", "10: found \"gpuu\", wanted a lane; did you mean gpu?" },
   { "op 0 dp", "op 0 sky\x1b[2J",
-    "10: found \"sky?[2J\", wanted a lane: gpu, tp, cp, ep, dp, dp_outer, pp, world, h2d, d2h, host" },
+    "10: found \"sky?[2J\", wanted a lane: gpu, tp, cp, ep, dp, dp_outer, pp, world, h2d, d2h, "
+    "host" },
   { "all_gather", "allgather",
     "10: found \"allgather\", wanted a kind of op; did you mean all_gather?" },
   { "all_gather O", "all_gather Q", "10: found \"Q\", wanted a phase; did you mean F?" },

@@ -144,6 +144,8 @@ static const char *const wanted[] = { "dgx-h100",
                                       "use_distributed_optimizer",
                                       "overlap_grad_reduce",
                                       "overlap_param_gather",
+                                      "fp8_param_gather",
+                                      "reuse_grad_buf_for_mxfp8_param_ag",
                                       "bucket_size=1 ",
                                       "pad_buckets",
                                       "disable_bucketing",
@@ -462,7 +464,8 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
 }
 
 struct tally {
-  uint64_t reduced, gathered, sent[2], received[2]; /* bytes; forward, backward */
+  uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2],
+      received[2]; /* bytes; forward, backward */
 };
 
 static struct tally
@@ -477,8 +480,12 @@ add_up (const struct sample *s, uint32_t role)
     if (is_collective (p, op))
       check_flows (s, role, op);
     const char *name = p->name[p->op[op].name];
-    if (g_str_has_prefix (name, "bucket ") || g_str_equal (name, "reduce") ||
-        (is_collective (p, op) && g_str_equal (name, "tied head")))
+    if (g_str_has_prefix (name, "outer gather "))
+      sum.gathered_outside += bytes;
+    else if (g_str_has_prefix (name, "outer ") || g_str_has_prefix (name, "instances "))
+      sum.reduced_outside += bytes;
+    else if (g_str_has_prefix (name, "bucket ") || g_str_equal (name, "reduce") ||
+             (is_collective (p, op) && g_str_equal (name, "tied head")))
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
       sum.gathered += bytes;
@@ -497,8 +504,27 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
-      bytes += p->buf[i].bytes *
-               (p->buf[i].slice ? weft_mesh_group_size (&plan->mesh, p->buf[i].slice) : 1);
+      bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
+  return bytes;
+}
+
+/* Flat buffers of weights are gathered; of those that have none, their masters in two bytes each. */
+static uint64_t
+gathered_bytes (const weft_plan *plan, const weft_program *p)
+{
+  gboolean staged = plan->job.strategy.reuse_grad_buf_for_mxfp8_param_ag;
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    const char *name = p->name[b->name];
+    if (!b->permanent || b->base != WEFT_NO_BUF)
+      continue;
+    if (g_str_equal (name, "weights") || g_str_equal (name, "fp8 weights"))
+      bytes += b->bytes * (b->slice ? plan->mesh.dp : 1);
+    else if (staged && g_str_equal (name, "fp8 gradients"))
+      bytes += b->bytes / weft_dtype_bytes (b->dtype) * 2;
+  }
   return bytes;
 }
 
@@ -507,15 +533,14 @@ static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
   uint32_t n_slice, size = weft_dtype_bytes (plan->job.train.precision);
-  g_autofree struct weft_slice *slice = weft_slices (p, 0, plan->mesh.dp, &n_slice);
+  g_autofree struct weft_slice *slice = weft_slices (p, &plan->mesh, 0, &n_slice);
   uint64_t bytes = 0;
 
   for (uint32_t k = 0; k < n_slice; k++)
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end)
-          bytes += slice[k].n * size *
-                   weft_mesh_group_size (&plan->mesh, weft_mesh_sharing (&plan->mesh));
+          bytes += slice[k].n * weft_mesh_slots (&plan->mesh) * size;
         break;
       }
   return bytes;
@@ -552,8 +577,7 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   if (plan->n_roles > 1)
     return gathered == flat;
   uint64_t least = micros * (flat + unit_bytes (plan, p, 0, n - 1));
-  return gathered >= least &&
-         gathered <= least + micros * most_gathered_again (plan, p, 0, n);
+  return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p, 0, n);
 }
 
 /* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
@@ -561,8 +585,7 @@ static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
   uint32_t n = plan->job.model.num_layers / plan->n_roles, first = p->role * n;
-  uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS),
-           units = unit_bytes (plan, p, first, first + n),
+  uint64_t flat = gathered_bytes (plan, p), units = unit_bytes (plan, p, first, first + n),
            micros = weft_job_microbatches (&plan->job);
   int level = weft_job_sharding (&plan->job);
 
@@ -577,6 +600,31 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   }
   return gathered ==
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
+}
+
+/* A head's own gradient, which all replicas add at once where they hold the whole of it. */
+static uint64_t
+tied_head_bytes (const weft_plan *plan, const weft_program *p)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf && weft_job_sharding (&plan->job) < WEFT_SHARD_GRADS; i++)
+    if (g_str_equal (p->name[p->buf[i].name], "head_gradients"))
+      bytes += p->buf[i].bytes;
+  return bytes;
+}
+
+/* A slice of all gradients, or all of them where replicas split nothing. */
+static uint64_t
+reduced_outside (const weft_plan *plan, const weft_program *p)
+{
+  gboolean whole = plan->mesh.hybrid && weft_job_sharding (&plan->job) == WEFT_NO_SHARD;
+
+  if (plan->mesh.instances == 1 || plan->mesh.dp == plan->mesh.instances ||
+      plan->job.strategy.distributed_config == WEFT_FSDP2)
+    return 0;
+  return (flat_bytes (plan, p, WEFT_BUF_GRADIENTS) - tied_head_bytes (plan, p)) /
+         (whole ? 1 : weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA));
 }
 
 /* FSDP2 keeps gradients in another type than they travel in, but for canonical order. */
@@ -596,8 +644,7 @@ check_bytes (const struct sample *s, uint32_t role)
 {
   const weft_plan *plan = s->plan;
   const union weft_strategy *k = &plan->job.strategy;
-  uint64_t reductions =
-      weft_job_reduces_each (&plan->job) ? weft_job_microbatches (&plan->job) : 1;
+  uint64_t reductions = weft_job_reduces_each (&plan->job) ? weft_job_microbatches (&plan->job) : 1;
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
@@ -609,6 +656,14 @@ check_bytes (const struct sample *s, uint32_t role)
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
                 sum.reduced == (shared ? reductions * bytes_to_reduce (plan, p) : 0));
+  assert_holds (s, "instances add what each has reduced, once",
+                sum.reduced_outside == reduced_outside (plan, p));
+  assert_holds (s, "slices that were cut again are put together once",
+                sum.gathered_outside ==
+                    (plan->mesh.outer_slices == 1
+                         ? 0
+                         : flat_bytes (plan, p, WEFT_BUF_WEIGHTS) /
+                               weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA)));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));

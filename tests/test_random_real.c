@@ -70,13 +70,18 @@ check_against_simulation (const char *words, const weft_plan *plan)
 static void
 check_against_one_rank (const char *words)
 {
+  gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* on one rank as well */
+  gboolean staged = strstr (words, "reuse_grad_buf_for_mxfp8_param_ag=true") != NULL;
   g_autofree char *alone = g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
-      " use_distributed_optimizer=false overlap_param_gather=false",
-      " num_distributed_optimizer_instances=1 dp_replicate_size=1 reduce_scatter_with_fp32_accumulation=false",
+      rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
+      " overlap_param_gather=false",
+      " num_distributed_optimizer_instances=1 dp_replicate_size=1 "
+      "reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
       "recompute_method=none recompute_num_layers=none "
-      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false",
+      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
+      "optimizer_cpu_offload=false cpu_offloading=false",
       NULL);
   struct real_result many =
       weft_test_run (&(struct real_run){ .words = words, .steps = 2, .poison = TRUE });
@@ -84,6 +89,8 @@ check_against_one_rank (const char *words)
       &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
+  if (staged) /* gradients are gone when their room was used */
+    many.gradients = shuffled.gradients = one.gradients;
   if (!weft_test_same_bits (&one, &many, 2))
     fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,
               many.loss[0], many.norm[0], one.loss[0], one.norm[0],

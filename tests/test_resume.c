@@ -40,6 +40,13 @@ static const char *const strategies[] = {
   LAZY "gpus=4 pipeline_model_parallel_size=2",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 num_distributed_optimizer_instances=2",
+  "gpus=8 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3 "
+  "num_distributed_optimizer_instances=2 outer_dp_sharding_strategy=optim",
+  "gpus=2 optimizer_cpu_offload=true optimizer_offload_fraction=0.4",
+  LAZY "gpus=4 optimizer_cpu_offload=true overlap_cpu_optimizer_d2h_h2d=true",
+  "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 optimizer_cpu_offload=true "
+  "optimizer_offload_fraction=0.6 cpu_offloading=true cpu_offloading_num_layers=2",
   "gpus=4 distributed_config=fsdp2",
   "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
 };

@@ -299,7 +299,7 @@ the_head_s_copy_of_a_tied_embedding_has_its_own_optimizer_state (void **unused)
   g_autofree float *wanted = paper_tensor (j.state, i, WEFT_STATE_EXP_AVG_SQ);
   for (uint32_t place = 0; place < 4; place++) {
     uint32_t n_slice;
-    g_autofree struct weft_slice *slice = weft_slices (p, place, 4, &n_slice);
+    g_autofree struct weft_slice *slice = weft_slices (p, &j.plan->mesh, place, &n_slice);
     for (uint32_t k = 0; k < n_slice; k++)
       for (uint64_t e = 0; e < slice[k].n; e++) {
         float found;

@@ -221,20 +221,21 @@ find_weights (const stored *s)
   return has;
 }
 
-/* Where weights are fp32 the masters are the weights, and rounded ones are of no use. */
+/* Where weights are fp32 the masters are the weights, and rounded ones are of no use; those in fp8
+ * are made of their masters. */
 static gboolean
 write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **error)
 {
   g_autofree gboolean *has_weights = find_weights (s);
   g_autofree float *block = g_new (float, BLOCK);
-  gboolean rounded = weft_state_dtype (state) != WEFT_FP32;
-
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    gboolean rounded = weft_state_at (state, ours[c->tensor])->dtype == WEFT_BF16;
     struct target to = { state, ours[c->tensor], rounded && !has_weights[c->tensor], block };
     if ((rounded || c->kind != WEFT_STATE_WEIGHT) && !write_chunk (s, i, &to, error))
       return FALSE;
   }
+  weft_state_settle (state);
   return TRUE;
 }
 

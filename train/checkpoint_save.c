@@ -72,7 +72,7 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GHashTa
 {
   uint32_t n_runs;
   const struct weft_state_run *run = weft_state_runs (state, tensor, &n_runs);
-  gboolean rounded = weft_state_dtype (state) != WEFT_FP32;
+  gboolean rounded = weft_state_at (state, tensor)->dtype == WEFT_BF16;
 
   for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
     for (uint32_t i = 0; i < n_runs; i++) {

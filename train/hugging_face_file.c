@@ -250,6 +250,7 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
   if (!file || !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
+  weft_state_settle (state);
   if (unused)
     *unused = unused_names (&import, model);
   return TRUE;

@@ -23,6 +23,9 @@ weft_room_check (const weft_plan *plan, GError **error)
   for (uint32_t role = 0; role < plan->n_roles; role++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++)
       sum += ranks * (double) plan->memory[role].planned[pool];
+  if (!weft_plan_host_fits (plan))
+    return refuse_bytes ((double) weft_plan_host_bytes (plan), "ranks need together on the host",
+                         cluster->f.node_host_memory, "what a node has (host_memory)", error);
   if (!weft_plan_fits (plan)) {
     g_autofree char *topology =
         g_strdup_printf ("what a rank of topology %s has (--gpu-memory says otherwise)",

@@ -1,6 +1,7 @@
 #include "train/state.h"
 #include "core/segment.h"
 #include "kernels/float.h"
+#include "train/quantised.h"
 
 /* Elements that are converted at once: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
@@ -32,6 +33,7 @@ struct tensor {
   struct weft_state_tensor face;
   struct copy copy[2]; /* the second is the head's of a tied embedding */
   uint32_t n_copy;
+  gboolean stale; /* in fp8: codes are not those of the master */
   GArray *runs;   /* struct weft_state_run */
   GArray *owners; /* by run: its piece of the first copy */
 };
@@ -39,6 +41,7 @@ struct tensor {
 struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
+  gboolean has_master;
   uint32_t n_stage;
   struct stage *stage;
   GArray *tensors; /* struct tensor */
@@ -53,15 +56,13 @@ find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
   const struct weft_mesh *mesh = &x->plan->mesh;
   struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh), WEFT_GROUP_DP);
 
-  uint32_t share = weft_mesh_group_size (mesh, weft_mesh_sharing (mesh));
-
   stage->p = x->plan->role[role];
   stage->n_place = weft_group_size (&g);
   stage->row = g_new (uint32_t, stage->n_place);
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
     stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
-    stage->slice[place] = weft_slices (stage->p, place % share, share, &stage->n_slice);
+    stage->slice[place] = weft_slices (stage->p, mesh, place, &stage->n_slice);
   }
 }
 
@@ -119,7 +120,8 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
                                 .layer = param->layer,
                                 .rows = param->rows,
                                 .columns = param->columns,
-                                .decay = param->decay } };
+                                .decay = param->decay,
+                                .dtype = param->scale == WEFT_NO_BUF ? state->dtype : WEFT_FP8 } };
 
   add_copy (&t, stage, param);
   g_array_append_val (state->tensors, t);
@@ -165,6 +167,18 @@ find_runs (struct tensor *t, uint32_t turn)
   g_assert (reached == t->face.rows * t->face.columns);
 }
 
+/* Of weights that are not in fp8. */
+static gboolean
+has_master (const struct stage *stage)
+{
+  for (uint32_t k = 0; k < stage->n_slice; k++) {
+    const struct weft_slice *slice = &stage->slice[0][k];
+    if (slice->master != WEFT_NO_BUF && stage->p->buf[slice->weight].dtype != WEFT_FP8)
+      return TRUE;
+  }
+  return FALSE;
+}
+
 weft_state *
 weft_state_new (weft_exec *x)
 {
@@ -174,6 +188,7 @@ weft_state_new (weft_exec *x)
   for (uint32_t row = 0; row < x->actors->n; row++)
     g_assert (x->actors->rank[row] == row);
   state->x = x;
+  state->dtype = x->plan->job.train.precision;
   state->n_stage = x->plan->n_roles;
   state->stage = g_new0 (struct stage, state->n_stage);
   state->tensors = g_array_new (FALSE, FALSE, sizeof (struct tensor));
@@ -187,9 +202,7 @@ weft_state_new (weft_exec *x)
   }
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
-  state->dtype = state->stage[0].p->buf[state->stage[0].slice[0][0].weight].dtype;
-  if (x->plan->job.strategy.distributed_config == WEFT_FSDP2)
-    state->dtype = x->plan->job.train.precision;
+  state->has_master = has_master (&state->stage[0]);
   return state;
 }
 
@@ -272,11 +285,18 @@ struct place {
   uint64_t at, n; /* elements of the buffer */
 };
 
-/* A model in fp32 has no master beside its weights. */
 static gboolean
-is_weight (const weft_state *state, enum weft_state_kind kind)
+is_fp8 (const struct copy *copy)
 {
-  return kind == WEFT_STATE_WEIGHT || (kind == WEFT_STATE_MASTER && state->dtype == WEFT_FP32);
+  return copy->param->scale != WEFT_NO_BUF;
+}
+
+/* A master that no rank keeps is its weight; those of weights in fp8 are always kept. */
+static gboolean
+is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
+{
+  return kind == WEFT_STATE_WEIGHT ||
+         (kind == WEFT_STATE_MASTER && !state->has_master && !is_fp8 (copy));
 }
 
 static struct place
@@ -308,7 +328,7 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                                              [WEFT_STATE_EXP_AVG] = slice->m,
                                              [WEFT_STATE_EXP_AVG_SQ] = slice->v,
                                              [WEFT_STATE_GRAD] = slice->grad };
-  uint32_t buf = is_weight (state, kind) ? slice->weight : kept[kind];
+  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : kept[kind];
   if (buf == WEFT_NO_BUF && kind == WEFT_STATE_MASTER)
     buf = slice->weight;
   uint64_t before = slice->first - first_in (p, slice, buf);
@@ -331,7 +351,7 @@ host_place (const struct copy *copy, const struct piece *piece, uint64_t first, 
 static gboolean
 holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
-  return is_weight (state, kind) && copy->param->weight != WEFT_NO_BUF;
+  return is_weight (state, copy, kind) && copy->param->weight != WEFT_NO_BUF;
 }
 
 void *
@@ -341,7 +361,7 @@ weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
 
   for (uint32_t c = 0; c < t->n_copy; c++) {
     const struct copy *copy = &t->copy[c];
-    if (copy->stage->p == state->x->plan->role[state->x->actors->role[row]] &&
+    if (!is_fp8 (copy) && copy->stage->p == state->x->plan->role[state->x->actors->role[row]] &&
         holds_whole (state, copy, WEFT_STATE_WEIGHT) && state->x->ops->at)
       return state->x->ops->at (state->x, row, copy->param->weight);
   }
@@ -388,15 +408,40 @@ clip_to_piece (const struct piece *piece, uint64_t first, uint64_t n, uint64_t *
   return *count > 0;
 }
 
+/* Weights in fp8 are what their masters are rounded to: `out` has those, and gets the values. */
+static void
+round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
+{
+  const struct copy *copy = &tensor_at (state, tensor)->copy[0];
+  uint64_t columns = copy->param->columns;
+  float largest;
+
+  if (copy->stage->p->buf[copy->param->scale].dtype == WEFT_FP32) {
+    state->x->ops->read (state->x, copy->stage->row[0], copy->param->scale, 0, sizeof largest,
+                         &largest);
+    weft_quantised_values (out, n, largest);
+    return;
+  }
+  g_autofree float *row = g_new (float, columns);
+  for (uint64_t at = first, few; at < first + n; at += few) {
+    few = MIN (columns - at % columns, first + n - at);
+    weft_state_read (state, tensor, WEFT_STATE_MASTER, at / columns * columns, columns, row);
+    weft_quantised_row (row, columns);
+    memcpy (out + (at - first), row + at % columns, few * sizeof *row);
+  }
+}
+
 void
 weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, uint64_t first,
                  uint64_t n, float *out)
 {
   const struct tensor *t = tensor_at (state, tensor);
   const struct copy *copy = &t->copy[0];
+  gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy);
   uint64_t begin, count;
 
   g_assert (first <= elements (copy->param) && n <= elements (copy->param) - first);
+  kind = rounds ? WEFT_STATE_MASTER : kind;
   for (uint32_t i = 0; i < t->owners->len; i++) {
     const struct piece *piece = &g_array_index (t->owners, struct piece, i);
     if (!clip_to_piece (piece, first, n, &begin, &count))
@@ -405,6 +450,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     if (kind == WEFT_STATE_WEIGHT)
       weft_round (state->dtype, count, out + (begin - first));
   }
+  if (rounds)
+    round_to_values (state, tensor, first, n, out);
 }
 
 /* FSDP2 keeps weights in fp32 and rounds them when it gathers: they are the masters, and what is
@@ -448,12 +495,15 @@ void
 weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind, uint64_t first,
                   uint64_t n, const float *in)
 {
-  const struct tensor *t = tensor_at (state, tensor);
+  struct tensor *t = tensor_at (state, tensor);
 
   g_assert (first <= elements (t->copy[0].param) && n <= elements (t->copy[0].param) - first);
+  if (kind == WEFT_STATE_WEIGHT && is_fp8 (&t->copy[0]))
+    return;
+  t->stale |= kind == WEFT_STATE_MASTER && is_fp8 (&t->copy[0]);
   for (uint32_t c = 0; c < t->n_copy; c++) {
     const struct copy *copy = &t->copy[c];
-    if (is_weight (state, kind))
+    if (is_weight (state, copy, kind))
       write_host_copies (state, copy, first, n, in);
     if (!holds_whole (state, copy, kind)) {
       write_slices (state, copy, kind, first, n, in);
@@ -462,4 +512,48 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
     for (uint32_t place = 0; place < copy->stage->n_place; place++)
       store (state, weight_place (copy, copy->stage->row[place], first, n), in);
   }
+}
+
+/* ------------------------------------------------------------------------- settling */
+
+/* Codes of weights of which ranks keep slices. */
+static void
+write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
+{
+  for (uint32_t i = 0; i < copy->pieces->len; i++) {
+    const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
+    struct place to = slice_place (state, copy, piece, WEFT_STATE_WEIGHT, piece->first, piece->n);
+    state->x->ops->write (state->x, to.row, to.buf, to.at, to.n, code + piece->first);
+  }
+}
+
+static void
+settle (weft_state *state, uint32_t tensor)
+{
+  const struct copy *copy = &tensor_at (state, tensor)->copy[0];
+  const struct stage *stage = copy->stage;
+  uint64_t n = elements (copy->param);
+  g_autofree float *master = g_new (float, n);
+  struct weft_quantised q;
+
+  weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, master);
+  weft_quantised_init (&q, stage->p, copy->param, master);
+  for (uint32_t place = 0; place < stage->n_place; place++)
+    for (int part = 0; part < WEFT_N_QUANTISED; part++)
+      if (q.buf[part] != WEFT_NO_BUF)
+        state->x->ops->write (state->x, stage->row[place], q.buf[part], 0, q.bytes[part],
+                              q.data[part]);
+  if (q.buf[WEFT_CODES] == WEFT_NO_BUF)
+    write_codes (state, copy, q.data[WEFT_CODES]);
+  weft_quantised_release (&q);
+}
+
+void
+weft_state_settle (weft_state *state)
+{
+  for (uint32_t i = 0; i < state->tensors->len; i++)
+    if (tensor_at (state, i)->stale) {
+      settle (state, i);
+      tensor_at (state, i)->stale = FALSE;
+    }
 }

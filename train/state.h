@@ -22,6 +22,7 @@ struct weft_state_tensor {
   uint32_t layer;    /* WEFT_NO_LAYER outside layers */
   uint64_t rows, columns;
   gboolean decay;
+  enum weft_dtype dtype; /* of the weight as kernels read it */
 };
 
 typedef struct weft_state weft_state;
@@ -35,19 +36,23 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
-/* Of the weights, as the kernels read them: fp32 or bf16. */
+/* The precision of training: the type of all weights that are not fp8. */
 enum weft_dtype weft_state_dtype (const weft_state *state);
 
 /* Elements [first, first + n) of a tensor as floats (weights in bf16 are exact as floats). */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
 /* Where a row keeps a tensor as kernels read it, as long as the executor is open; NULL where it has
- * none, or slices only. */
+ * none, slices only, or codes. */
 void *weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row);
 
-/* Weights are rounded to their type; a master that no rank keeps is its weight. */
+/* Weights are rounded to their type; a master that no rank keeps is its weight.  Weights in fp8 follow
+ * from their masters: those are written, and settled, before the next step. */
 void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                        uint64_t first, uint64_t n, const float *in);
+
+/* Rounds weights in fp8 whose masters were written. */
+void weft_state_settle (weft_state *state);
 
 /* Who answers for what: runs of elements of a tensor that one row owns, in order, without gaps; the
  * same for all kinds. */

@@ -1,0 +1,95 @@
+/* fp8.h - numbers of one byte.
+ *
+ * E4M3 is the finite 8-bit float of the OCP "8-bit Floating Point Specification (OFP8)" 1.0: a sign,
+ * four bits of exponent with bias 7, three of mantissa; no infinities, 0x7f and 0xff are NaN, the
+ * largest number is 448, the smallest 2^-9.  What is larger is stored as 448.
+ *
+ * E8M0 is the scale of the OCP "Microscaling Formats (MX)" specification 1.0: 2^(code - 127), one for
+ * WEFT_MX_BLOCK elements of a row; 255 is NaN.
+ *
+ * A tensor has one scale, 448 / its largest magnitude (current scaling of NVIDIA Transformer Engine),
+ * or with MX one for each block: the smallest power of two that brings the block to 448 or below. */
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define WEFT_E4M3_MOST 448.0f
+#define WEFT_MX_BLOCK 32
+
+/* Exponent and mantissa are those of a float whose exponent has another bias. */
+static inline float
+weft_e4m3_float (uint8_t code)
+{
+  uint32_t bits = (uint32_t) (code & 0x7f) << 20, sign = (uint32_t) (code & 0x80) << 24;
+  float f;
+
+  memcpy (&f, &bits, sizeof f);
+  f *= 0x1p120f;
+  memcpy (&bits, &f, sizeof bits);
+  bits = (code & 0x7f) == 0x7f ? 0x7fc00000u | sign : bits | sign;
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* To nearest, ties to even. */
+static inline uint8_t
+weft_e4m3_round (float f)
+{
+  uint32_t bits, sign, small;
+
+  memcpy (&bits, &f, sizeof bits);
+  sign = bits >> 24 & 0x80;
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000u)
+    return (uint8_t) (sign | 0x7f);
+  float a = fminf (fabsf (f), WEFT_E4M3_MOST), steps = a * 0x1p9f + 0x1p23f;
+  memcpy (&bits, &a, sizeof bits);
+  memcpy (&small, &steps, sizeof small); /* below the normal numbers codes count steps of 2^-9 */
+  uint32_t normal = ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120u << 3);
+  return (uint8_t) (sign | (a < 0x1p-6f ? small & 0xf : normal));
+}
+
+/* What a tensor is multiplied by before it is rounded; and the codes, to get it back. */
+static inline float
+weft_fp8_scale (float largest)
+{
+  float scale = largest > 0 ? WEFT_E4M3_MOST / largest : 1;
+
+  return scale > 0x1p126f ? 0x1p126f : scale;
+}
+
+static inline float
+weft_fp8_unscale (float largest)
+{
+  return 1 / weft_fp8_scale (largest);
+}
+
+static inline float
+weft_e8m0_float (uint8_t code)
+{
+  uint32_t bits = code == 0xff ? 0x7fc00000u : code ? (uint32_t) code << 23 : 0x00400000u;
+  float f;
+
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* The code of the scale of a block with this largest magnitude: rounded up. */
+static inline uint8_t
+weft_e8m0_scale (float largest)
+{
+  float least = largest / WEFT_E4M3_MOST;
+  uint32_t bits;
+
+  memcpy (&bits, &least, sizeof bits);
+  uint32_t code = bits >> 23, rest = bits & 0x7fffff;
+  return (uint8_t) (code + (code == 0 ? rest > 0x400000 : rest > 0));
+}
+
+/* Scales of a row of so many elements. */
+static inline uint64_t
+weft_mx_blocks (uint64_t columns)
+{
+  return (columns + WEFT_MX_BLOCK - 1) / WEFT_MX_BLOCK;
+}
