@@ -69,6 +69,8 @@ random_meeting (GRand *rand, uint32_t members)
   static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE_SCATTER,
                                              WEFT_OP_ALL_GATHER, WEFT_OP_BROADCAST };
   static const enum weft_dtype types[] = { WEFT_FP32, WEFT_BF16, WEFT_INT64 };
+  static const enum weft_reduce reductions[] = { WEFT_REDUCE_SUM, WEFT_REDUCE_AVG, WEFT_REDUCE_MIN,
+                                                 WEFT_REDUCE_MAX };
   struct meeting m = { .kind = kinds[up_to (rand, 3)],
                        .group = up_to (rand, 1) ? WEFT_GROUP_DP : WEFT_GROUP_WORLD,
                        .dtype = types[up_to (rand, 2)] };
@@ -79,7 +81,7 @@ random_meeting (GRand *rand, uint32_t members)
   if (!is_whole (m.kind))
     m.group = WEFT_GROUP_DP;
   if (is_sum (m.kind))
-    m.reduce = up_to (rand, WEFT_REDUCE_MAX);
+    m.reduce = reductions[up_to (rand, G_N_ELEMENTS (reductions) - 1)];
   if (m.dtype == WEFT_INT64 && m.reduce == WEFT_REDUCE_AVG)
     m.reduce = WEFT_REDUCE_SUM;
   if (m.kind == WEFT_OP_BROADCAST)
