@@ -196,6 +196,7 @@ static const char *const strategies[] = {
   TWO SHARDED OVERLAP "--overlap-param-gather",
   TWO OVERLAP,
   TWO LEVEL3,
+  TWO "--distributed-config fsdp2",
   TWO STAGES SHARDED,
   NANO "--gpus 4 --global-batch-size 4 " STAGES OVERLAP,
 };

@@ -44,12 +44,16 @@ static void
 sharded_buckets_are_aligned_padded_and_spare_the_tied_embedding (void **state)
 {
   (void) state;
-  assert_layout ((struct weft_layout_rule){ .threshold = 350, .group = 4, .sharded = TRUE },
-                 &(const struct wanted){
-                   .place = { { 896, 1896, 2 }, { 576, 876, 1 }, { 512, 522, 1 },
-                              { 128, 428, 0 }, { 64, 74, 0 }, { 0, 7, 0 } },
-                   .bucket = { { 0, 512, 428 }, { 512, 896, 364 }, { 896, 1920, 1000 } },
-                   .n_bucket = 3 });
+  assert_layout (
+      (struct weft_layout_rule){ .threshold = 350, .group = 4, .sharded = TRUE },
+      &(const struct wanted){ .place = { { 896, 1896, .bucket = 2 },
+                                         { 576, 876, .bucket = 1 },
+                                         { 512, 522, .bucket = 1 },
+                                         { 128, 428, .bucket = 0 },
+                                         { 64, 74, .bucket = 0 },
+                                         { 0, 7, .bucket = 0 } },
+                              .bucket = { { 0, 512, 428 }, { 512, 896, 364 }, { 896, 1920, 1000 } },
+                              .n_bucket = 3 });
 }
 
 static void
@@ -57,11 +61,14 @@ plain_buckets_have_no_gaps_and_no_rule_for_the_tied_embedding (void **state)
 {
   (void) state;
   assert_layout ((struct weft_layout_rule){ .threshold = 350, .group = 4 },
-                 &(const struct wanted){
-                   .place = { { 627, 1627, 1 }, { 327, 627, 0 }, { 317, 327, 0 },
-                              { 17, 317, 0 }, { 7, 17, 0 }, { 0, 7, 0 } },
-                   .bucket = { { 0, 627, 627 }, { 627, 1627, 1000 } },
-                   .n_bucket = 2 });
+                 &(const struct wanted){ .place = { { 627, 1627, .bucket = 1 },
+                                                    { 327, 627, .bucket = 0 },
+                                                    { 317, 327, .bucket = 0 },
+                                                    { 17, 317, .bucket = 0 },
+                                                    { 7, 17, .bucket = 0 },
+                                                    { 0, 7, .bucket = 0 } },
+                                         .bucket = { { 0, 627, 627 }, { 627, 1627, 1000 } },
+                                         .n_bucket = 2 });
 }
 
 /* The gap before the tied parameter belongs to the bucket that it closes: 812 becomes 832. */
@@ -70,11 +77,14 @@ the_tied_embedding_closes_a_bucket_that_has_no_threshold (void **state)
 {
   (void) state;
   assert_layout ((struct weft_layout_rule){ WEFT_BUCKET_INFINITE, 3, .sharded = TRUE },
-                 &(const struct wanted){
-                   .place = { { 1152, 2152, 1 }, { 512, 812, 0 }, { 448, 458, 0 },
-                              { 128, 428, 0 }, { 64, 74, 0 }, { 0, 7, 0 } },
-                   .bucket = { { 0, 1152, 832 }, { 1152, 2304, 1000 } },
-                   .n_bucket = 2 });
+                 &(const struct wanted){ .place = { { 1152, 2152, .bucket = 1 },
+                                                    { 512, 812, .bucket = 0 },
+                                                    { 448, 458, .bucket = 0 },
+                                                    { 128, 428, .bucket = 0 },
+                                                    { 64, 74, .bucket = 0 },
+                                                    { 0, 7, .bucket = 0 } },
+                                         .bucket = { { 0, 1152, 832 }, { 1152, 2304, 1000 } },
+                                         .n_bucket = 2 });
 }
 
 static void
@@ -82,11 +92,14 @@ without_a_threshold_plain_parameters_share_one_bucket (void **state)
 {
   (void) state;
   assert_layout ((struct weft_layout_rule){ WEFT_BUCKET_INFINITE, 8, .high_busbw = TRUE },
-                 &(const struct wanted){
-                   .place = { { 627, 1627, 0 }, { 327, 627, 0 }, { 317, 327, 0 },
-                              { 17, 317, 0 }, { 7, 17, 0 }, { 0, 7, 0 } },
-                   .bucket = { { 0, 1627, 1627 } },
-                   .n_bucket = 1 });
+                 &(const struct wanted){ .place = { { 627, 1627, .bucket = 0 },
+                                                    { 327, 627, .bucket = 0 },
+                                                    { 317, 327, .bucket = 0 },
+                                                    { 17, 317, .bucket = 0 },
+                                                    { 7, 17, .bucket = 0 },
+                                                    { 0, 7, .bucket = 0 } },
+                                         .bucket = { { 0, 1627, 1627 } },
+                                         .n_bucket = 1 });
 }
 
 static void
@@ -94,8 +107,12 @@ buckets_padded_for_bus_bandwidth_end_at_65536_elements (void **state)
 {
   (void) state;
   struct wanted wanted = {
-    .place = { { 131072, 132072, 2 }, { 65600, 65900, 1 }, { 65536, 65546, 1 },
-               { 128, 428, 0 }, { 64, 74, 0 }, { 0, 7, 0 } },
+    .place = { { 131072, 132072, .bucket = 2 },
+               { 65600, 65900, .bucket = 1 },
+               { 65536, 65546, .bucket = 1 },
+               { 128, 428, .bucket = 0 },
+               { 64, 74, .bucket = 0 },
+               { 0, 7, .bucket = 0 } },
     .bucket = { { 0, 65536, 428 }, { 65536, 131072, 364 }, { 131072, 196608, 1000 } },
     .n_bucket = 3
   };
@@ -209,8 +226,8 @@ assert_tiles (const struct draw *d)
     assert_int_equal (length % 128, 0);
     assert_int_equal (length % (d->rule.high_busbw ? 65536 : 1), 0);
     /* no more padding than the least length that all of these divide */
-    assert_true (length - bucket->unpadded
-                 < (uint64_t) d->rule.group * (d->rule.high_busbw ? 65536 : 128));
+    assert_true (length - bucket->unpadded <
+                 (uint64_t) d->rule.group * (d->rule.high_busbw ? 65536 : 128));
   }
   assert_true (l->numel == end);
 }
@@ -307,9 +324,9 @@ layers_are_units_and_bucket_size_cuts_the_rest (void **state)
     { 3, FALSE, WEFT_NO_UNIT, 1 },
   };
   struct units_wanted wanted = { .start = { 0, 40, 44, 68, 112, 116, 140, 184, 188, 232 },
-                           .bucket = { 0, 1, 1, 1, 2, 2, 2, 3, 3, 4 },
-                           .unpadded = { 40, 92, 164, 228, 235 },
-                           .end = { 40, 112, 184, 232, 236 } };
+                                 .bucket = { 0, 1, 1, 1, 2, 2, 2, 3, 3, 4 },
+                                 .unpadded = { 40, 92, 164, 228, 235 },
+                                 .end = { 40, 112, 184, 232, 236 } };
   struct weft_layout_rule rule = { .threshold = 44, .group = 2, .sharded = TRUE };
 
   (void) state;
