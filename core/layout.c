@@ -97,7 +97,8 @@ lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_la
       start = c->bucket_start;
     }
     end = start + param[q].numel;
-    layout->place[q] = (struct weft_layout_place){ start, end, c->buckets->len };
+    layout->place[q] =
+        (struct weft_layout_place){ .start = start, .end = end, .bucket = c->buckets->len };
     c->n_in_bucket++;
     if (own || end - c->bucket_start >= rule->threshold) {
       close_bucket (c, end);
@@ -140,7 +141,9 @@ lay_units (struct weft_layout *layout, struct cursor *c, const struct weft_layou
       end = c->bucket_start;
       c->divisor = rule->group;
     }
-    layout->place[q] = (struct weft_layout_place){ end, end + param[q].numel, c->buckets->len };
+    layout->place[q] = (struct weft_layout_place){ .start = end,
+                                                   .end = end + param[q].numel,
+                                                   .bucket = c->buckets->len };
     c->divisor = rule->sharded ? lcm (c->divisor, rule->group * param[q].columns) : 1;
     c->n_in_bucket++;
     end += param[q].numel;
