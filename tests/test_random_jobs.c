@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#define N_JOB 400
+#define N_JOB 500
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 #define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
