@@ -63,15 +63,14 @@ make_views (struct weft_step *s, uint32_t k)
   state->exchanged = WEFT_NO_BUF;
 }
 
-static uint32_t
-group_of (const struct weft_step *s, uint32_t param)
+uint32_t
+weft_ddp_group_of (const struct weft_step *s, uint32_t param)
 {
   return s->layout.bucket[s->layout.place[param].bucket].group;
 }
 
-/* The buckets of a group. */
-static const uint32_t *
-members (const struct weft_step *s, uint32_t g, uint32_t *n)
+const uint32_t *
+weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
 {
   *n = s->layout.group[g].n;
   return &s->layout.bucket_of[s->layout.group[g].first];
@@ -86,7 +85,7 @@ weft_ddp_start (struct weft_step *s)
   s->group = g_new0 (struct weft_group_state, s->layout.n_group + 1);
   for (uint32_t i = 0; i < s->params->len; i++) {
     s->bucket[s->layout.place[i].bucket].n_param++;
-    s->group[group_of (s, i)].n_param++;
+    s->group[weft_ddp_group_of (s, i)].n_param++;
   }
   s->n_gather = s->strategy->overlap_param_gather && slices (s) > 1 ? s->layout.n_group : 0;
 }
@@ -95,17 +94,6 @@ uint64_t
 weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
 {
   return s->layout.bucket[k].end - s->layout.bucket[k].start;
-}
-
-uint64_t
-weft_ddp_group_size (const struct weft_step *s, uint32_t g)
-{
-  uint64_t sum = 0;
-  uint32_t n;
-
-  for (const uint32_t *k = members (s, g, &n), *end = k + n; k < end; k++)
-    sum += weft_ddp_bucket_size (s, *k);
-  return sum;
 }
 
 /* A loss per token knows no replicas, and in canonical order the loss is a mean over them all. */
@@ -300,7 +288,7 @@ launch (struct weft_step *s, uint32_t g,
         void (*collective) (struct weft_step *s, uint32_t k, uint8_t flags))
 {
   uint32_t n;
-  const uint32_t *bucket = members (s, g, &n);
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
   for (uint32_t i = 0; i < n; i++)
     collective (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
@@ -324,7 +312,7 @@ launch_reduce (struct weft_step *s, uint32_t g)
 {
   struct weft_op at = s->at;
   uint32_t n;
-  const uint32_t *bucket = members (s, g, &n);
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
@@ -349,7 +337,7 @@ weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
 void
 weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
-  uint32_t g = group_of (s, param);
+  uint32_t g = weft_ddp_group_of (s, param);
 
   weft_sum_end (s, &s->sum[param], grad);
   if (!s->last_micro)
@@ -362,7 +350,7 @@ static void
 finish_group (struct weft_step *s, uint32_t g)
 {
   uint32_t n;
-  const uint32_t *bucket = members (s, g, &n);
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
   g_assert (s->group[g].n_ready == s->group[g].n_param);
   if (!s->group[g].launched)
@@ -465,7 +453,7 @@ static uint32_t
 gathered (const struct weft_step *s, uint32_t g)
 {
   uint32_t n;
-  const uint32_t *bucket = members (s, g, &n);
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
   return s->bucket[bucket[n - 1]].gathered;
 }
@@ -475,7 +463,7 @@ gathered (const struct weft_step *s, uint32_t g)
 void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
-  uint32_t g = group_of (s, param), place = first_gathered (s, g), op;
+  uint32_t g = weft_ddp_group_of (s, param), place = first_gathered (s, g), op;
 
   while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
     launch_gather (s, first_gathered (s, s->gather_next++));

@@ -10,6 +10,7 @@
  *               element.  That room is cleared before a gradient comes (param_and_grad_buffer.py)
  *   the copy    input gradients read the weights the other way round.  The copy of E4M3 is made
  *                 standing    after each gather, in a flat buffer like that of the codes
+ *                 beside      after each gather, behind the codes of a unit, and let go with them
  *                 for use     when backward first reads it, and let go with the layer
  *
  * Products are taken in the precision of training: only storage and transport are fp8. */
@@ -46,11 +47,18 @@ weft_fp8_stores (const struct weft_step *s, uint32_t param)
 
 /* ------------------------------------------------------------------------ buffers */
 
-/* Whether the copy that lies the other way round stands, or is made for use. */
+/* Whether the copy that lies the other way round stays as long as the weights are whole, or is made
+ * for use. */
 static gboolean
-copy_stands (const struct weft_step *s)
+copy_stays (const struct weft_step *s)
 {
   return !s->wrapper->units || s->strategy->keep_fp8_transpose_cache;
+}
+
+gboolean
+weft_fp8_copies (const struct weft_step *s, uint32_t k)
+{
+  return s->wrapper->shard_weights && weft_step_flat (s, k)->dtype == WEFT_FP8 && copy_stays (s);
 }
 
 static uint32_t
@@ -124,7 +132,7 @@ weft_fp8_build (struct weft_step *s)
   }
   if (n_stored && !reuses_gradients (s))
     s->scales = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP32, n_stored, "fp8 scales");
-  if (n_stored && !reuses_gradients (s) && copy_stands (s))
+  if (n_stored && !reuses_gradients (s) && copy_stays (s) && !s->wrapper->shard_weights)
     flat = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP8, stored_bytes (s), "fp8 transposed");
   for (uint32_t i = 0, place = 0; i < n; i++) {
     if (!weft_fp8_stores (s, i))
@@ -164,6 +172,13 @@ slice_size (const struct weft_step *s, uint32_t k)
   return weft_step_elements (s, s->bucket[k].master);
 }
 
+/* Whose slices make up one whole. */
+static enum weft_group_kind
+sharing (const struct weft_step *s)
+{
+  return s->mesh->outer_slices > 1 ? WEFT_GROUP_DP : weft_mesh_sharing (s->mesh);
+}
+
 static void
 find_largest (struct weft_step *s)
 {
@@ -174,7 +189,7 @@ find_largest (struct weft_step *s)
     if (weft_step_flat (s, k)->dtype == WEFT_FP8)
       weft_emit (s, WEFT_OP_AMAX, "amax", WEFT_SHAPE (WEFT_FP32, slice_size (s, k)),
                  WEFT_USES (WEFT_R (s->bucket[k].master), WEFT_RW (s->scales)));
-  weft_reduce_all (s, weft_mesh_sharing (s->mesh), WEFT_REDUCE_MAX, s->scales, "amax");
+  weft_reduce_all (s, sharing (s), WEFT_REDUCE_MAX, s->scales, "amax");
 }
 
 /* Masters become codes, or the bf16 that codes will be made of. */
@@ -274,10 +289,11 @@ weft_fp8_whole (struct weft_step *s, uint32_t group)
 {
   struct weft_op at = s->at;
 
-  if (!s->strategy->fp8_param_gather || (!reuses_gradients (s) && !copy_stands (s)))
+  if (!s->strategy->fp8_param_gather || (!reuses_gradients (s) && !copy_stays (s)))
     return;
   s->at.flags = 0;
-  s->at.phase = WEFT_PHASE_OPTIMIZER;
+  if (!s->wrapper->shard_weights)
+    s->at.phase = WEFT_PHASE_OPTIMIZER;
   for (uint32_t i = 0; i < s->params->len; i++) {
     if (s->layout.bucket[s->layout.place[i].bucket].group != group || !weft_fp8_stores (s, i))
       continue;
@@ -309,7 +325,7 @@ weft_fp8_turned (struct weft_step *s, uint32_t param)
 void
 weft_fp8_leave (struct weft_step *s, uint32_t layer)
 {
-  if (!s->strategy->fp8_param_gather || copy_stands (s))
+  if (!s->strategy->fp8_param_gather || copy_stays (s))
     return;
   for (int which = 0; which < WEFT_N_LAYER_PARAM; which++) {
     uint32_t i = s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];

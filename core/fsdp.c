@@ -40,15 +40,22 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
   return s->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
 }
 
-/* Tensors of a bucket follow each other: layout.h. */
+/* Tensors of a unit follow each other: layout.h. */
 static void
 note_units (struct weft_step *s)
 {
   for (uint32_t i = s->params->len; i-- > 0;) {
     struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
     state->first_param = i;
+    state->end_param = MAX (state->end_param, i + 1);
     state->unit = s->wrapper->shard_weights && weft_fsdp_unit (s, i) != WEFT_NO_UNIT;
   }
+}
+
+gboolean
+weft_fsdp_is_unit (const struct weft_step *s, uint32_t g)
+{
+  return s->bucket[s->layout.bucket_of[s->layout.group[g].first]].unit;
 }
 
 /* suggested_communication_unit_size: twice the mean unit, or the bucket size, and never small. */
@@ -59,9 +66,9 @@ unit_size (const struct weft_step *s)
 
   if (s->strategy->suggested_communication_unit_size != WEFT_NONE)
     return s->strategy->suggested_communication_unit_size;
-  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    if (s->bucket[k].unit) {
-      sum += weft_ddp_bucket_size (s, k);
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (weft_fsdp_is_unit (s, g)) {
+      sum += weft_fsdp_group_size (s, g);
       n++;
     }
   if (n)
@@ -74,6 +81,17 @@ uint64_t
 weft_fsdp_size (const struct weft_step *s, uint32_t k)
 {
   return weft_ddp_bucket_size (s, weft_fsdp_like (s, k));
+}
+
+uint64_t
+weft_fsdp_group_size (const struct weft_step *s, uint32_t g)
+{
+  uint64_t sum = 0;
+  uint32_t n;
+
+  for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++)
+    sum += weft_fsdp_size (s, *k);
+  return sum;
 }
 
 uint64_t
@@ -104,73 +122,113 @@ weft_fsdp_start (struct weft_step *s)
 }
 
 void
-weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view)
+weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint64_t offset,
+                     uint32_t *view)
 {
   uint64_t size =
       whole == WEFT_NO_BUF ? 0 : weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
 
-  uint32_t first = s->bucket[k].first_param, end = first + s->bucket[k].n_param;
-
-  for (uint32_t i = first; i < end; i++)
-    view[i] = whole == WEFT_NO_BUF
-                  ? WEFT_NO_BUF
-                  : weft_params_view (
-                        s, i, whole, (s->layout.place[i].start - s->layout.bucket[k].start) * size);
+  for (uint32_t i = s->bucket[k].first_param; i < s->bucket[k].end_param; i++) {
+    uint64_t first = s->layout.place[i].start - s->layout.bucket[k].start;
+    if (s->layout.place[i].bucket == k)
+      view[i] = whole == WEFT_NO_BUF ? WEFT_NO_BUF
+                                     : weft_params_view (s, i, whole, offset + first * size);
+  }
 }
 
 static void
-let_go (struct weft_step *s, uint32_t k)
+let_go (struct weft_step *s, uint32_t g)
 {
-  s->bucket[k].weights = WEFT_NO_BUF;
-  s->bucket[k].idle = FALSE;
-  weft_fsdp_set_views (s, k, WEFT_NO_BUF, s->weight_view);
+  uint32_t n;
+
+  for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++) {
+    s->bucket[*k].weights = WEFT_NO_BUF;
+    weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->weight_view);
+    if (weft_fp8_copies (s, *k))
+      weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->turned);
+  }
+  s->group[g].idle = s->group[g].whole = FALSE;
 }
 
+/* The copy of weights in fp8 that goes with a unit lies behind what is gathered. */
 static void
-gather (struct weft_step *s, uint32_t k)
+gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
-  struct weft_op at = s->at;
+  uint64_t n = weft_fsdp_size (s, k);
+  enum weft_dtype dtype = weft_step_flat (s, k)->dtype;
+  gboolean copied = weft_fp8_copies (s, k);
+  uint64_t bytes = n * weft_dtype_bytes (dtype);
 
-  for (uint32_t i = 0; i < s->layout.n_bucket; i++)
-    if (s->bucket[i].idle)
+  state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, dtype, copied ? 2 * n : n, "whole");
+  uint32_t to = copied ? weft_build_view (s->b, state->weights, 0, bytes, "codes") : state->weights;
+  struct weft_op row = weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k);
+  row.flags = flags;
+  state->gathered = weft_ddp_collective (s, row, WEFT_SHAPE (dtype, n),
+                                         WEFT_USES (WEFT_R (state->weight_slice), WEFT_W (to)));
+  weft_fsdp_set_views (s, k, state->weights, 0, s->weight_view);
+  if (copied)
+    weft_fsdp_set_views (s, k, state->weights, bytes, s->turned);
+}
+
+static void
+gather (struct weft_step *s, uint32_t g)
+{
+  struct weft_op at = s->at;
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  for (uint32_t i = 0; i < s->layout.n_group; i++)
+    if (s->group[i].idle)
       let_go (s, i);
   s->at.layer = WEFT_NO_LAYER;
-  weft_outer_gather (s, k);
-  state->weights =
-      weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, weft_fsdp_size (s, k), "whole");
-  state->gathered =
-      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k),
-                           WEFT_SHAPE (s->dtype, weft_fsdp_size (s, k)),
-                           WEFT_USES (WEFT_R (state->weight_slice), WEFT_W (state->weights)));
-  weft_fsdp_set_views (s, k, state->weights, s->weight_view);
+  for (uint32_t i = 0; i < n; i++)
+    weft_outer_gather (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
+  for (uint32_t i = 0; i < n; i++)
+    gather_bucket (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
   s->at = at;
 }
 
+/* The newest bucket of a group, with which all others come. */
+static const struct weft_bucket_state *
+newest (const struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  return &s->bucket[bucket[n - 1]];
+}
+
+static gboolean
+is_there (const struct weft_step *s, uint32_t g)
+{
+  return newest (s, g)->weights != WEFT_NO_BUF;
+}
+
 gboolean
-weft_fsdp_reaches (const struct weft_step *s, uint32_t k, uint32_t other)
+weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
 {
   uint64_t between = 0;
 
-  for (uint32_t i = MIN (k, other) + 1; i < MAX (k, other); i++)
-    between += weft_fsdp_size (s, i);
+  for (uint32_t i = MIN (g, other) + 1; i < MAX (g, other); i++)
+    between += weft_fsdp_group_size (s, i);
   return between < s->unit_size / 2;
 }
 
-/* The buckets after k in the direction of the pass, until enough is on its way: of units only one
+/* The groups after g in the direction of the pass, until enough is on its way: of units only one
  * where two have to do. */
 static void
-prefetch (struct weft_step *s, uint32_t k)
+prefetch (struct weft_step *s, uint32_t g)
 {
   uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1, units = 0;
 
-  for (uint32_t next = k + step; next < s->layout.n_bucket && weft_fsdp_reaches (s, k, next);
+  for (uint32_t next = g + step; next < s->layout.n_group && weft_fsdp_reaches (s, g, next);
        next += step) {
-    units += s->bucket[next].unit;
+    units += weft_fsdp_is_unit (s, next);
     if (s->strategy->fsdp_double_buffer && units == 2)
       return;
-    s->bucket[next].idle = FALSE;
-    if (s->bucket[next].weights == WEFT_NO_BUF)
+    s->group[next].idle = FALSE;
+    if (!is_there (s, next))
       gather (s, next);
   }
 }
@@ -178,34 +236,31 @@ prefetch (struct weft_step *s, uint32_t k)
 void
 weft_fsdp_before_use (struct weft_step *s, uint32_t param)
 {
-  uint32_t k = s->layout.place[param].bucket;
-  struct weft_bucket_state *state = &s->bucket[k];
+  uint32_t g = weft_ddp_group_of (s, param);
+  struct weft_group_state *group = &s->group[g];
 
-  state->idle = FALSE;
-  if (state->weights == WEFT_NO_BUF)
-    gather (s, k);
-  if (state->entered != s->pass && s->at.phase != WEFT_PHASE_RECOMPUTE) {
-    state->entered = s->pass;
-    prefetch (s, k);
+  group->idle = FALSE;
+  if (!is_there (s, g))
+    gather (s, g);
+  if (group->entered != s->pass && s->at.phase != WEFT_PHASE_RECOMPUTE) {
+    group->entered = s->pass;
+    prefetch (s, g);
   }
-  g_array_append_val (s->wait_for, state->gathered);
-}
-
-static uint32_t
-bucket_of (const struct weft_step *s, uint32_t param)
-{
-  return s->layout.place[param].bucket;
+  g_array_append_val (s->wait_for, newest (s, g)->gathered);
+  if (!group->whole)
+    weft_fp8_whole (s, g);
+  group->whole = TRUE;
 }
 
 static void
-leave_bucket (struct weft_step *s, uint32_t k)
+leave_group (struct weft_step *s, uint32_t g)
 {
-  if (!s->bucket[k].unit)
+  if (!weft_fsdp_is_unit (s, g))
     return;
   if (s->at.phase == WEFT_PHASE_RECOMPUTE)
-    s->bucket[k].idle = TRUE;
+    s->group[g].idle = TRUE;
   else
-    let_go (s, k);
+    let_go (s, g);
 }
 
 /* Forward ends with the second half, backward with the first. */
@@ -215,7 +270,7 @@ weft_fsdp_leave (struct weft_step *s, uint32_t layer)
   gboolean forward = s->at.phase == WEFT_PHASE_FORWARD || s->at.phase == WEFT_PHASE_RECOMPUTE;
   enum weft_layer_param last = forward ? WEFT_NORM2_WEIGHT : WEFT_NORM1_WEIGHT;
 
-  leave_bucket (s, bucket_of (s, norm_of (s, layer, last)));
+  leave_group (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
 }
 
 /* Half a layer; the other half may be in the same unit. */
@@ -224,10 +279,10 @@ weft_fsdp_through (struct weft_step *s, uint32_t param)
 {
   uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
 
-  if (layer != WEFT_NO_LAYER && bucket_of (s, norm_of (s, layer, WEFT_NORM1_WEIGHT)) ==
-                                    bucket_of (s, norm_of (s, layer, WEFT_NORM2_WEIGHT)))
+  if (layer != WEFT_NO_LAYER && weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM1_WEIGHT)) ==
+                                    weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM2_WEIGHT)))
     return;
-  leave_bucket (s, bucket_of (s, param));
+  leave_group (s, weft_ddp_group_of (s, param));
 }
 
 void
@@ -235,7 +290,8 @@ weft_fsdp_finish (struct weft_step *s)
 {
   for (uint32_t k = 0; k < s->layout.n_bucket && s->wrapper->shard_weights; k++)
     if (s->bucket[k].weights != WEFT_NO_BUF)
-      weft_emit (s, WEFT_OP_RELEASE, "release_weights", WEFT_SHAPE (s->dtype, 0),
+      weft_emit (s, WEFT_OP_RELEASE, "release_weights",
+                 WEFT_SHAPE (weft_step_flat (s, k)->dtype, 0),
                  WEFT_USES (WEFT_R (s->bucket[k].weights)));
   weft_ddp_join_across (s);
 }

@@ -29,29 +29,30 @@ weft_outer_owned (struct weft_step *s, uint32_t slice)
 }
 
 static struct weft_op
-row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k)
+row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
 {
   struct weft_op row = weft_ddp_row (s, kind, name, k);
 
+  row.flags = flags;
   weft_ddp_go_across (s, &row);
   return row;
 }
 
 void
-weft_outer_gather (struct weft_step *s, uint32_t k)
+weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
 
   if (!is_cut_again (s) || state->put_together)
     return;
   state->put_together = TRUE;
-  weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "outer gather", k),
-                       WEFT_SHAPE (s->dtype, weft_fsdp_slice_size (s, k)),
+  weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "outer gather", k, flags),
+                       WEFT_SHAPE (weft_step_flat (s, k)->dtype, weft_fsdp_slice_size (s, k)),
                        WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weight_slice)));
 }
 
 void
-weft_outer_reduce (struct weft_step *s, uint32_t k)
+weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags)
 {
   struct weft_bucket_state *state = &s->bucket[k];
   uint64_t n = weft_fsdp_slice_size (s, k);
@@ -59,10 +60,10 @@ weft_outer_reduce (struct weft_step *s, uint32_t k)
   if (s->mesh->instances == 1)
     return;
   if (!is_cut_again (s)) {
-    weft_ddp_across (s, k, n, 0);
+    weft_ddp_across (s, k, n, flags);
     return;
   }
   state->reduced = weft_ddp_collective (
-      s, row_of (s, WEFT_OP_REDUCE_SCATTER, "outer", k), WEFT_SHAPE (s->grad_dtype, n),
+      s, row_of (s, WEFT_OP_REDUCE_SCATTER, "outer", k, flags), WEFT_SHAPE (s->grad_dtype, n),
       WEFT_USES (WEFT_RW (state->grad_slice), WEFT_W (state->grad_shard)));
 }

@@ -41,6 +41,13 @@ unknown_unit (const struct weft_job *j)
 }
 
 static gboolean
+has_plan (const struct weft_job *j)
+{
+  const char *text = g_quark_to_string ((GQuark) S (tp_plan));
+  return text && *text && !g_str_equal (text, "none");
+}
+
+static gboolean
 fuses_division (const struct weft_job *j)
 {
   gboolean bf16 = T (precision) == WEFT_BF16 && !S (grad_reduce_in_fp32);

@@ -96,25 +96,25 @@ struct weft_bucket_state {
   uint32_t grad_slice, weight_slice; /* of units: what grad_shard and weight_shard are, or are a
                                         part of */
   gboolean put_together;         /* the slice of weights, in this step: fsdp_outer.c */
-  uint32_t entered;              /* the last pass (cell of the grid, from 1) that asked for what
-                                    comes after this bucket */
   struct weft_sum sum;           /* of slices, where every microbatch is reduced */
   uint32_t master, m, v, grad32; /* this rank's optimizer state; WEFT_NO_BUF where there is none */
   uint64_t n_host;               /* elements at the end of its slice whose state the host has */
-  gboolean unit;                 /* Megatron-FSDP: a layer, let go after its passes */
-  gboolean idle;                 /* whole, but let go when another one has to be gathered */
-  uint32_t first_param;          /* of a unit or what lies outside units */
+  gboolean unit;                 /* Megatron-FSDP: of a layer, let go after its passes */
+  uint32_t first_param, end_param; /* its tensors, and perhaps others', lie between the two */
   uint32_t exchanged;            /* slices of all ranks, to be added; or WEFT_NO_BUF */
-  uint32_t n_param, n_ready;     /* of a unit: gradients of this microbatch */
+  uint32_t n_param, n_ready;     /* FSDP2: gradients of this microbatch */
   uint32_t reduced;              /* the collective, or WEFT_NO_OP */
   uint32_t gathered;             /* likewise, of its parameters */
 };
 
 /* Buckets whose collectives are one launch. */
 struct weft_group_state {
-  uint32_t n_param, n_ready;
-  gboolean launched; /* its gradients are on their way, or need none */
-  gboolean whole;    /* what follows its gathers was done in this step */
+  uint32_t n_param, n_ready; /* gradients: of the step, or of this microbatch where it is reduced */
+  gboolean launched;         /* its gradients are on their way, or need none */
+  gboolean whole;            /* what follows its gathers was done */
+  gboolean idle;             /* weights are there, but let go when others have to be gathered */
+  uint32_t entered;          /* the last pass (cell of the grid, from 1) that asked for what comes
+                                after this group */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -127,7 +127,7 @@ struct weft_flat {
 
 /* A reduce-scatter that kernels do not wait for yet: fsdp.c. */
 struct weft_reduction {
-  uint32_t bucket, op;
+  uint32_t group, op;
 };
 
 /* A weight gradient that is still to come: delay_wgrad_compute. */
@@ -370,6 +370,8 @@ uint32_t weft_fp8_staging (struct weft_step *s, uint32_t k);
 void weft_fp8_stage (struct weft_step *s);  /* a step begins: what its forward gathers is laid ready */
 void weft_fp8_update (struct weft_step *s); /* masters are new */
 void weft_fp8_whole (struct weft_step *s, uint32_t group); /* what follows once it is gathered */
+/* Whether bucket k, when it is gathered, has room beside it for the copy. */
+gboolean weft_fp8_copies (const struct weft_step *s, uint32_t k);
 uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
@@ -449,7 +451,9 @@ uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
-uint64_t weft_ddp_group_size (const struct weft_step *s, uint32_t g);
+uint32_t weft_ddp_group_of (const struct weft_step *s, uint32_t param);
+/* The buckets of a group. */
+const uint32_t *weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n);
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
 uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,

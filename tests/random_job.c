@@ -208,7 +208,7 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
   random_outer (words, rand, replicas, level);
   if (one_in (rand, 3))
     add_word (words, "gradient_reduce_div_fusion", "false");
-  if (level == 1 && flip (words, rand, 3, "fp8_param_gather"))
+  if (level > 0 && flip (words, rand, 3, "fp8_param_gather"))
     flip (words, rand, 2, "keep_fp8_transpose_cache");
   else if (one_in (rand, 4))
     add_word (words, "preserve_fp32_weights", "false");

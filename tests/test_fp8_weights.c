@@ -12,7 +12,10 @@
 #define FP8 SHARDED, "--fp8-param-gather", "true"
 #define MX FP8, "--reuse-grad-buf-for-mxfp8-param-ag", "true"
 #define LAZY OVERLAP, "--overlap-param-gather", "true"
-#define LEVEL1 "--use-megatron-fsdp", "true", "--zero-dp-strategy", "1"
+#define LEVEL(n) "--use-megatron-fsdp", "true", "--zero-dp-strategy", n
+#define LEVEL1 LEVEL ("1")
+#define LEVEL3 LEVEL ("3"), "--fp8-param-gather", "true"
+#define KEEP "--keep-fp8-transpose-cache", "true"
 #define LAYERS 8 /* of gpt2-nano, each with four matrices */
 
 static gboolean
@@ -204,6 +207,108 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
   assert_int_equal (p->op[p->buf[copy].last].layer, p->op[turn].layer);
 }
 
+/* ------------------------------------------------------------ slices of Megatron-FSDP */
+
+/* 1 + g + 12 bytes of a parameter in fp8 and 2 + g + 12 of the others, over the ranks that share; all
+ * ranks have all scales.  The copy, where it is kept, stands nowhere. */
+static void
+all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
+{
+  (void) state;
+  for (int keep = 0; keep < 2; keep++) {
+    g_autoptr (weft_plan) plan = keep
+                                     ? plan_of (LEVEL3, "--grad-reduce-in-fp32", "true", KEEP, NULL)
+                                     : plan_of (LEVEL3, "--grad-reduce-in-fp32", "true", NULL);
+    const weft_program *p = plan->role[0];
+    const uint64_t *kind = plan->memory[0].permanent[WEFT_POOL_DEVICE];
+    uint64_t codes = 0, others = bytes_of (p, "weights") / 2;
+    for (uint32_t i = 0; i < p->n_param; i++)
+      codes += is_fp8 (&p->param[i]) ? p->param[i].rows * p->param[i].columns : 0;
+    assert_int_equal (bytes_of (p, "fp8 weights"), codes / 8);
+    assert_int_equal (bytes_of (p, "fp8 transposed"), 0);
+    assert_int_equal (kind[WEFT_BUF_WEIGHTS], codes / 8 + 2 * others + 4 * 4 * LAYERS);
+    assert_int_equal (kind[WEFT_BUF_GRADIENTS], 4 * (codes / 8 + others));
+    assert_int_equal (kind[WEFT_BUF_OPTIMIZER], 12 * (codes / 8 + others));
+  }
+}
+
+/* At level 2 a slice of gradients and the whole of weights, gathered once a step. */
+static void
+weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2 (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      plan_of (LEVEL ("2"), "--fp8-param-gather", "true", BATCH ("16"), NULL);
+  g_autoptr (weft_plan) kept = plan_of (LEVEL ("2"), "--fp8-param-gather", "true", KEEP, NULL);
+  const weft_program *p = plan->role[0];
+  uint64_t codes = bytes_of (p, "fp8 weights"), others = bytes_of (p, "weights") / 2;
+  const uint64_t *kind = plan->memory[0].permanent[WEFT_POOL_DEVICE];
+
+  (void) state;
+  assert_int_equal (kind[WEFT_BUF_WEIGHTS], codes + 2 * others + 4 * 4 * LAYERS);
+  assert_int_equal (kind[WEFT_BUF_GRADIENTS], 2 * (codes + others) / 8);
+  assert_int_equal (bytes_of (kept->role[0], "fp8 transposed"), codes);
+  assert_int_equal (count (p, WEFT_OP_ALL_GATHER, "gather"), n_buckets (p));
+  assert_int_equal (count (p, WEFT_OP_REDUCE_SCATTER, "bucket"), 2 * n_buckets (p));
+}
+
+/* A layer is two buckets and one launch: before forward, before backward, and when the last of its
+ * gradients is there. */
+static void
+both_buckets_of_a_layer_are_one_launch (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    uint32_t n;
+  } row[] = { { WEFT_OP_ALL_GATHER, 2 * 2 }, { WEFT_OP_REDUCE_SCATTER, 2 } }; /* microbatches: 2 */
+  g_autoptr (weft_plan) plan = plan_of (LEVEL3, BATCH ("16"), NULL);
+  const weft_program *p = plan->role[0];
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    uint32_t codes = 0, joined = 0;
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      if (p->op[op].kind != row[i].kind)
+        continue;
+      joined += p->op[op].flags & WEFT_OP_GROUPED;
+      codes += dtype_of (p, op) == WEFT_FP8;
+    }
+    assert_int_equal (joined, row[i].n * LAYERS);
+    assert_int_equal (codes, i == 0 ? joined : 0);
+  }
+}
+
+/* Where it is made for use it is used once and then over; where it is kept it lies behind the codes,
+ * from each gather on.  A layer that runs forward again is still whole in its backward. */
+static void
+keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
+{
+#define AGAIN                                                                                      \
+  "--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"
+  (void) state;
+  for (int i = 0; i < 4; i++) {
+    gboolean keep = i & 1, again = i & 2;
+    g_autoptr (weft_plan) plan = keep && again ? plan_of (LEVEL3, BATCH ("16"), KEEP, AGAIN, NULL)
+                                 : keep        ? plan_of (LEVEL3, BATCH ("16"), KEEP, NULL)
+                                 : again       ? plan_of (LEVEL3, BATCH ("16"), AGAIN, NULL)
+                                               : plan_of (LEVEL3, BATCH ("16"), NULL);
+    const weft_program *p = plan->role[0];
+    assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), (keep ? 2 : 1) * 2 * 4 * LAYERS);
+    for (uint32_t t = 0; t < count (p, WEFT_OP_TRANSPOSE, ""); t++) {
+      uint32_t op = nth (p, WEFT_OP_TRANSPOSE, "", t);
+      const struct weft_buf *codes = &p->buf[p->uses[p->op[op].uses].buf];
+      const struct weft_buf *copy = &p->buf[p->uses[p->op[op].uses + 1].buf];
+      if (!keep)
+        assert_int_equal (p->op[op].phase, WEFT_PHASE_BACKWARD);
+      assert_int_equal (codes->base == copy->base, keep);
+      if (keep)
+        assert_int_equal (copy->offset - codes->offset, p->buf[codes->base].bytes / 2);
+      else
+        assert_int_equal (p->op[copy->last].kind, WEFT_OP_MATMUL_DGRAD_FP8);
+    }
+  }
+#undef AGAIN
+}
+
 /* -------------------------------------------------------------------------- MXFP8 */
 
 static void
@@ -276,6 +381,8 @@ reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes (void 
 
 static const char *const precisions[] = { "precision=fp32 ", "precision=bf16 ",
                                           "precision=bf16 grad_reduce_in_fp32=true " };
+#define UNITS2 "use_megatron_fsdp=true zero_dp_strategy=2 fp8_param_gather=true "
+#define UNITS3 "use_megatron_fsdp=true zero_dp_strategy=3 fp8_param_gather=true "
 static const char *const e4m3[] = {
   "use_distributed_optimizer=true fp8_param_gather=true gpus=1",
   "use_distributed_optimizer=true fp8_param_gather=true gpus=2",
@@ -288,6 +395,22 @@ static const char *const e4m3[] = {
   "use_megatron_fsdp=true zero_dp_strategy=1 fp8_param_gather=true gpus=4",
   "use_megatron_fsdp=true zero_dp_strategy=1 fp8_param_gather=true gpus=2 "
   "keep_fp8_transpose_cache=true overlap_grad_reduce=true overlap_param_gather=true",
+  UNITS2 "gpus=2",
+  UNITS2 "gpus=4 micro_batch_size=1 keep_fp8_transpose_cache=true overlap_grad_reduce=true "
+         "overlap_param_gather=true",
+  UNITS2 "gpus=4 num_distributed_optimizer_instances=2 suggested_communication_unit_size=1",
+  UNITS2 "gpus=4 pipeline_model_parallel_size=2",
+  UNITS3 "gpus=2",
+  UNITS3 "gpus=4 keep_fp8_transpose_cache=true",
+  UNITS3 "gpus=4 pipeline_model_parallel_size=2 micro_batch_size=1",
+  UNITS3 "gpus=2 keep_fp8_transpose_cache=true fsdp_double_buffer=true nccl_ub=true",
+  UNITS3 "gpus=4 num_distributed_optimizer_instances=2",
+  UNITS3 "gpus=4 num_distributed_optimizer_instances=2 outer_dp_sharding_strategy=optim",
+  UNITS3 "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2 "
+         "keep_fp8_transpose_cache=true suggested_communication_unit_size=1",
+  UNITS3 "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+  UNITS3 "gpus=2 megatron_fsdp_unit_modules=attention,mlp,head keep_fp8_transpose_cache=true",
+  UNITS3 "gpus=2 megatron_fsdp_unit_modules=embedding,head",
 };
 #define MXFP8                                                                                      \
   "use_distributed_optimizer=true fp8_param_gather=true reuse_grad_buf_for_mxfp8_param_ag=true "
@@ -431,7 +554,8 @@ static void
 a_run_goes_into_fp8_and_out_of_it (void **folder)
 {
   static const char plain[] = "gpus=2 use_distributed_optimizer=true";
-  const char *const forms[] = { plain, e4m3[1], e4m3[2], mxfp8[1], mxfp8[3], e4m3[6] };
+  const char *const forms[] = { plain,   e4m3[1], e4m3[2],  mxfp8[1], mxfp8[3],
+                                e4m3[6], e4m3[8], e4m3[12], e4m3[14], e4m3[17] };
   uint64_t last[G_N_ELEMENTS (forms)] = { 0 };
 
   for (unsigned a = 0; a < G_N_ELEMENTS (forms); a++) {
@@ -453,7 +577,8 @@ a_run_goes_into_fp8_and_out_of_it (void **folder)
     }
     assert_int_equal (last[a], next);
     assert_int_equal (last[1], last[2]); /* one recipe, whoever shares what */
-    assert_int_equal (last[1], last[5]);
+    for (unsigned b = 5; b < G_N_ELEMENTS (forms); b++)
+      assert_int_equal (last[1], last[b]);
     assert_int_equal (last[3], last[4]);
     assert_true (last[0] != last[1] && last[1] != last[3]);
   }
@@ -470,6 +595,10 @@ main (void)
     cmocka_unit_test (fp8_param_gather_agrees_on_magnitudes_rounds_and_gathers_bytes),
     cmocka_unit_test (fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather),
     cmocka_unit_test (keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward),
+    cmocka_unit_test (all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3),
+    cmocka_unit_test (weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2),
+    cmocka_unit_test (both_buckets_of_a_layer_are_one_launch),
+    cmocka_unit_test (keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit),
     cmocka_unit_test (reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients),
     cmocka_unit_test (reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes),
     cmocka_unit_test (fp8_param_gather_gives_the_bits_of_one_rank),

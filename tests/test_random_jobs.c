@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#define N_JOB 400
+#define N_JOB 500
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 #define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
@@ -503,7 +503,8 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
 {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
-    if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
+    if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF &&
+        p->buf[i].pool != WEFT_POOL_HOST)
       bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
   return bytes;
 }
@@ -521,7 +522,7 @@ gathered_bytes (const weft_plan *plan, const weft_program *p)
     if (!b->permanent || b->base != WEFT_NO_BUF)
       continue;
     if (g_str_equal (name, "weights") || g_str_equal (name, "fp8 weights"))
-      bytes += b->bytes * (b->slice ? plan->mesh.dp : 1);
+      bytes += b->bytes * weft_mesh_group_size (&plan->mesh, b->slice);
     else if (staged && g_str_equal (name, "fp8 gradients"))
       bytes += b->bytes / weft_dtype_bytes (b->dtype) * 2;
   }

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define JOBS (WEFT_THREAD_SANITIZER ? 50 : 200)
+#define JOBS (WEFT_THREAD_SANITIZER ? 50 : 500)
 #define MOST_RANKS 12
 #define MOST_PARAMETERS 200000
 #define MOST_TOKENS 2500
