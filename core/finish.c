@@ -152,10 +152,12 @@ add_stages (struct weft_step *s, uint32_t grad)
 
   if (s->on_host) {
     copy.device = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, row.dtype, copy.n, "tied_gradient");
+    const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_D2H),
+                                weft_build_last (s->b, WEFT_LANE_HOST) };
     weft_from_host (s, &copy);
-    weft_host_wait_for_copies (s);
-    if (weft_build_last (s->b, WEFT_LANE_HOST) != WEFT_NO_OP)
-      weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_HOST));
+    for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
+      if (newest[i] != WEFT_NO_OP)
+        weft_build_dep (s->b, newest[i]);
   }
   uint32_t op =
       weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, copy.device, "tied embedding");
