@@ -1,4 +1,5 @@
-/* fsdp2.h - what the two files of FSDP2 share: fsdp2.c gathers weights, fsdp2_grads.c reduces gradients.
+/* fsdp2.h - what the files of FSDP2 share: fsdp2.c gathers weights, fsdp2_grads.c reduces gradients,
+ * fsdp2_host.c copies both where they lie on the host.
  *
  * A unit is a bucket of the layout: each layer is one, and what a stage has outside layers is the
  * root.  layout_pieces.c says how tensors are cut. */

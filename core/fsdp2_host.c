@@ -77,9 +77,11 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   if (buf != WEFT_NO_BUF)
     return buf;
   buf = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->bucket[k].sum.n, name);
-  if (layer)
-    *standing = buf;
-  return buf;
+  if (!layer)
+    return buf;
+  weft_build_buf_at (s->b, buf)->layer = WEFT_NO_LAYER;
+  weft_build_buf_at (s->b, buf)->micro = WEFT_NO_MICRO;
+  return *standing = buf;
 }
 
 /* With replicas of shards a reduce-scatter does not wait for what the sum between them leaves. */
