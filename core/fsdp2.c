@@ -92,6 +92,9 @@ weft_fsdp2_start (struct weft_step *s)
                              .reducing = WEFT_NO_OP,
                              .copied_in = WEFT_NO_OP,
                              .sent = WEFT_NO_OP,
+                             .fetched = WEFT_NO_BUF,
+                             .leaving = WEFT_NO_BUF,
+                             .reduced = { WEFT_NO_BUF, WEFT_NO_BUF },
                              .reduce_dtype = s->strategy->mp_policy_reduce_dtype };
   uint32_t n_slot = count_slots (s, &plan);
   size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);

@@ -250,9 +250,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   uint64_t n = s->bucket[k].sum.n;
-  uint32_t slice = s->on_host
-                       ? weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype, n, "reduced")
-                       : arrival (s, k, first);
+  uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
 
   f->reducing = weft_ddp_collective (
       s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_mesh_sharing (s->mesh), "reduce"),

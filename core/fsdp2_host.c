@@ -66,12 +66,39 @@ wait_if_any (struct weft_step *s, uint32_t op)
     weft_build_dep (s->b, op);
 }
 
+/* A stream takes the same room again for each layer; the root and a head are of another size. */
+static uint32_t
+room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
+         const char *name)
+{
+  gboolean layer = k >= weft_fsdp2 (s)->first && k < weft_fsdp2 (s)->n_unit;
+  uint32_t buf = layer ? *standing : WEFT_NO_BUF;
+
+  if (buf != WEFT_NO_BUF)
+    return buf;
+  buf = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->bucket[k].sum.n, name);
+  if (!layer)
+    return buf;
+  weft_build_buf_at (s->b, buf)->layer = WEFT_NO_LAYER;
+  weft_build_buf_at (s->b, buf)->micro = WEFT_NO_MICRO;
+  return *standing = buf;
+}
+
+/* With replicas of shards a reduce-scatter does not wait for what the sum between them leaves. */
+uint32_t
+weft_fsdp2_leaving (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t turn = s->mesh->instances > 1 ? f->n_sent++ % 2 : 0;
+
+  return room_of (s, k, &f->reduced[turn], f->reduce_dtype, "reduced");
+}
+
 uint32_t
 weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint32_t n_before)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t device = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->weight_dtype, f->unit[k].slice,
-                                      "fetched_pieces");
+  uint32_t device = room_of (s, k, &f->fetched, s->weight_dtype, "fetched_pieces");
 
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_host_copy copy = { "weights", device, f->on_host[i], first_of (s, i),
@@ -91,16 +118,16 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
 
 /* Gradients leave in the type that is kept. */
 static uint32_t
-convert (struct weft_step *s, uint32_t slice)
+convert (struct weft_step *s, uint32_t k, uint32_t slice)
 {
-  uint64_t n = weft_step_elements (s, slice);
+  uint64_t n = s->bucket[k].sum.n;
   struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, n);
   struct weft_op row = { .kind = WEFT_OP_CAST, .name = weft_build_name (s->b, "grad_cast") };
 
   if (shape.dtype == s->main_dtype)
     return slice;
   shape.out_dtype = s->main_dtype;
-  uint32_t wide = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->main_dtype, n, "leaving");
+  uint32_t wide = room_of (s, k, &weft_fsdp2 (s)->leaving, s->main_dtype, "leaving");
   weft_emit_on (s, weft_fsdp2_slice_lane (s), row, shape,
                 WEFT_USES (WEFT_R (slice), WEFT_W (wide)));
   return wide;
@@ -117,7 +144,7 @@ send_piece (struct weft_step *s, uint32_t from, uint32_t to, uint64_t first, uin
 void
 weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds)
 {
-  uint32_t from = convert (s, slice);
+  uint32_t from = convert (s, k, slice);
 
   if (k == weft_fsdp2_head (s))
     send_piece (s, from, to, 0, s->bucket[k].sum.n);

@@ -77,11 +77,10 @@ next_on (const weft_program *p, uint32_t op, enum weft_lane lane)
   return WEFT_NO_OP;
 }
 
-/* The last kernel that is known to be over when `op` starts. */
+/* How many kernels are known to be over when `op` starts. */
 static uint32_t
-kernels_before (const weft_program *p, const uint32_t *before, uint32_t op)
+kernels_before (const uint32_t *before, uint32_t op)
 {
-  (void) p;
   return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
 }
 
@@ -92,6 +91,17 @@ slice_bytes (const weft_program *p)
 
   for (uint32_t i = 0; i < p->n_param; i++)
     sum += 4 * p->param[i].piece;
+  return sum;
+}
+
+static uint64_t
+root_bytes (const weft_program *p)
+{
+  uint64_t sum = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++)
+    if (p->param[i].layer == WEFT_NO_LAYER)
+      sum += 4 * p->param[i].piece;
   return sum;
 }
 
@@ -139,6 +149,50 @@ without_offload_policy_nothing_lies_on_the_host (void **state)
   (void) state;
   assert_int_equal (m->planned[WEFT_POOL_HOST], 0);
   assert_int_equal (m->permanent[WEFT_POOL_DEVICE][WEFT_BUF_WEIGHTS], slice_bytes (plan->role[0]));
+}
+
+static uint64_t
+bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
+{
+  uint64_t sum = 0;
+
+  *n = 0;
+  for (uint32_t b = 0; b < p->n_buf; b++)
+    if (p->buf[b].base == WEFT_NO_BUF && p->buf[b].first != WEFT_NO_OP &&
+        p->buf[b].pool == WEFT_POOL_DEVICE && g_str_equal (p->name[p->buf[b].name], name)) {
+      sum += p->buf[b].bytes;
+      *n += 1;
+    }
+  return sum;
+}
+
+/* Pieces on their way have one place for all layers, which the next copy or reduction waits for, and
+ * one of its own for the root each time; two where reductions do not wait. */
+static void
+layers_take_the_room_for_pieces_in_turn (void **state)
+{
+  static const struct {
+    const char *words;
+    uint32_t fetched, reduced, leaving;
+  } rows[] = {
+    { FOUR OFF, 1 + MICROS, 2, 0 },
+    { FOUR OFF EACH, 1 + MICROS, 1 + MICROS, 0 },
+    { FOUR OFF EACH "dp_replicate_size=2", 1 + MICROS, 2 + MICROS, 0 },
+    { FOUR OFF EACH "mp_policy_reduce_dtype=bf16", 1 + MICROS, 1 + MICROS, 1 + MICROS },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++) {
+    g_autoptr (weft_program) p = build (rows[i].words, 0);
+    uint64_t layer = (slice_bytes (p) - root_bytes (p)) / LAYERS;
+    uint32_t n;
+    assert_int_equal (bytes_of_buffers (p, "fetched_pieces", &n), layer + MICROS * root_bytes (p));
+    assert_int_equal (n, rows[i].fetched);
+    bytes_of_buffers (p, "reduced", &n);
+    assert_int_equal (n, rows[i].reduced);
+    bytes_of_buffers (p, "leaving", &n);
+    assert_int_equal (n, rows[i].leaving);
+  }
 }
 
 /* ----------------------------------------------------------------- weights */
@@ -189,7 +243,7 @@ copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
       if (!is_named (p, op, "copy_in"))
         continue;
       uint32_t n = p->op[op].layer == WEFT_NO_LAYER ? ROOT_TENSORS : LAYER_TENSORS;
-      assert_int_equal (kernels_before (p, before, op - n), kernels_before (p, before, op));
+      assert_int_equal (kernels_before (before, op - n), kernels_before (before, op));
       assert_true (last == WEFT_NO_OP || weft_ordered (p, before, last, op - n));
       last = op;
     }
@@ -465,6 +519,7 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (offload_policy_keeps_sixteen_bytes_over_the_ranks_on_the_host),
     cmocka_unit_test (without_offload_policy_nothing_lies_on_the_host),
+    cmocka_unit_test (layers_take_the_room_for_pieces_in_turn),
     cmocka_unit_test (each_gather_follows_copies_of_its_pieces),
     cmocka_unit_test (copies_of_weights_lie_on_the_stream_of_copy_ins),
     cmocka_unit_test (gradients_leave_piece_by_piece_once_they_are_reduced),
