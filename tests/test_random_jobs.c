@@ -497,14 +497,18 @@ add_up (const struct sample *s, uint32_t role)
   return sum;
 }
 
-/* Of all replicas together where each keeps a slice. */
+/* Of all replicas together where each keeps a slice.  What the host has of it is a copy, unless all of
+ * it lies there. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
+  gboolean on_host =
+      plan->job.strategy.offload_policy == WEFT_OFFLOAD_CPU && plan->mesh.dp > 1;
   uint64_t bytes = 0;
+
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF &&
-        p->buf[i].pool != WEFT_POOL_HOST)
+        (p->buf[i].pool == WEFT_POOL_HOST) == on_host)
       bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
   return bytes;
 }
