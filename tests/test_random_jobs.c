@@ -497,18 +497,14 @@ add_up (const struct sample *s, uint32_t role)
   return sum;
 }
 
-/* Of all replicas together where each keeps a slice.  What the host has of it is a copy, unless all of
- * it lies there. */
+/* Of all replicas together where each keeps a slice. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
-  gboolean on_host =
-      plan->job.strategy.offload_policy == WEFT_OFFLOAD_CPU && plan->mesh.dp > 1;
   uint64_t bytes = 0;
-
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF &&
-        (p->buf[i].pool == WEFT_POOL_HOST) == on_host)
+        !g_str_has_prefix (p->name[p->buf[i].name], "host_")) /* copies, of optimizer_cpu_offload */
       bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
   return bytes;
 }
@@ -537,17 +533,20 @@ gathered_bytes (const weft_plan *plan, const weft_program *p)
 static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
-  uint32_t n_slice, size = weft_dtype_bytes (plan->job.train.precision);
+  uint32_t n_slice;
   g_autofree struct weft_slice *slice = weft_slices (p, &plan->mesh, 0, &n_slice);
   uint64_t bytes = 0;
 
-  for (uint32_t k = 0; k < n_slice; k++)
+  for (uint32_t k = 0; k < n_slice; k++) {
+    gboolean fp8 = p->buf[slice[k].weight].dtype == WEFT_FP8;
+    uint32_t size = weft_dtype_bytes (fp8 ? WEFT_FP8 : plan->job.train.precision);
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end)
           bytes += slice[k].n * weft_mesh_slots (&plan->mesh) * size;
         break;
       }
+  }
   return bytes;
 }
 
@@ -663,12 +662,12 @@ check_bytes (const struct sample *s, uint32_t role)
                 sum.reduced == (shared ? reductions * bytes_to_reduce (plan, p) : 0));
   assert_holds (s, "instances add what each has reduced, once",
                 sum.reduced_outside == reduced_outside (plan, p));
-  assert_holds (s, "slices that were cut again are put together once",
-                sum.gathered_outside ==
-                    (plan->mesh.outer_slices == 1
-                         ? 0
-                         : flat_bytes (plan, p, WEFT_BUF_WEIGHTS) /
-                               weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA)));
+  assert_holds (
+      s, "slices that were cut again are put together once",
+      sum.gathered_outside ==
+          (plan->mesh.outer_slices == 1
+               ? 0
+               : gathered_bytes (plan, p) / weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA)));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
   assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));
