@@ -51,7 +51,8 @@ weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {
   for (uint32_t i = 0; i < sum->held->len; i++)
     if (g_array_index (sum->held, struct node, i).buf == sum->main)
-      return weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "leaf");
+      return (sum->lane == WEFT_LANE_HOST ? weft_host_buffer : weft_step_buffer) (
+          s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "leaf");
   return sum->main;
 }
 
@@ -78,6 +79,8 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
     weft_emit (s, row.kind, "grad_add", shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
   else
     weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
+  if (sum->lane == WEFT_LANE_HOST)
+    weft_host_wait_for_copies (s);
 }
 
 /* The other child of a node's parent; `parent` is what both are. */

@@ -398,7 +398,8 @@ dimensions (enum weft_op_kind kind, const struct weft_shape *shape)
   GString *text = g_string_new (NULL);
 
   for (uint32_t i = 0; name[i] && i < G_N_ELEMENTS (shape->dim); i++)
-    g_string_append_printf (text, "%s%s %" G_GUINT64_FORMAT, i ? " " : "", name[i], shape->dim[i]);
+    if (i == 0 || shape->dim[i])
+      g_string_append_printf (text, "%s%s %" G_GUINT64_FORMAT, i ? " " : "", name[i], shape->dim[i]);
   return g_string_free (text, FALSE);
 }
 

@@ -6,7 +6,20 @@
 static uint32_t
 flat_state (struct weft_step *s, uint64_t elements, const char *name)
 {
-  return weft_step_permanent (s, WEFT_BUF_OPTIMIZER, WEFT_FP32, elements, name);
+  return (s->on_host ? weft_host_permanent : weft_step_permanent) (s, WEFT_BUF_OPTIMIZER, WEFT_FP32,
+                                                                   elements, name);
+}
+
+/* A kernel of the update runs where the state lies, behind all copies. */
+static uint32_t
+emit_at_state (struct weft_step *s, enum weft_op_kind kind, const char *name,
+               struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
+{
+  if (!s->on_host)
+    return weft_emit (s, kind, name, shape, uses, n_uses);
+  uint32_t op = weft_emit_on_host (s, kind, name, shape, uses, n_uses);
+  weft_host_wait_for_copies (s);
+  return op;
 }
 
 uint64_t
@@ -126,8 +139,29 @@ add_tied_head (struct weft_step *s, uint32_t grad)
   const struct weft_buf *row = weft_build_buf_at (s->b, head);
   uint64_t n = weft_step_elements (s, head) / weft_mesh_group_size (s->mesh, row->shard);
 
-  return weft_emit (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (row->dtype, n),
-                    WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
+  return emit_at_state (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (row->dtype, n),
+                        WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
+}
+
+/* Both stages of a pipeline that hold a tied embedding; what lies on the host goes by the device. */
+static uint32_t
+add_stages (struct weft_step *s, uint32_t grad)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, grad);
+  struct weft_host_copy copy = { "tied embedding", grad, grad, 0, weft_step_elements (s, grad) };
+
+  if (s->on_host) {
+    copy.device = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, row.dtype, copy.n, "tied_gradient");
+    const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_D2H),
+                                weft_build_last (s->b, WEFT_LANE_HOST) };
+    weft_from_host (s, &copy);
+    for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
+      if (newest[i] != WEFT_NO_OP)
+        weft_build_dep (s->b, newest[i]);
+  }
+  uint32_t op =
+      weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, copy.device, "tied embedding");
+  return s->on_host ? weft_to_host (s, &copy) : op;
 }
 
 /* The whole gradient travels although only one slice of it is this rank's, after all buckets have
@@ -139,9 +173,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
   uint32_t bucket[] = { weft_build_last (s->b, WEFT_LANE_DP),
                         weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
   uint32_t grad = s->wrapper->reduced (s, param);
-  uint32_t op = s->mesh->pp == 1
-                    ? add_tied_head (s, grad)
-                    : weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, grad, "tied embedding");
+  uint32_t op = s->mesh->pp == 1 ? add_tied_head (s, grad) : add_stages (s, grad);
 
   weft_build_dep (s->b, kernel);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
@@ -193,17 +225,44 @@ only_duplicates (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
+/* The running sum of the norm, beside the gradients. */
+static uint32_t
+start_norm (struct weft_step *s)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+  uint64_t n = weft_step_elements (s, s->squares);
+
+  if (!s->on_host || s->job->train.clip_grad == 0)
+    return s->squares;
+  uint32_t squares = weft_host_buffer (s, WEFT_BUF_WORKSPACE, row.dtype, n, "host_grad_squares");
+  weft_emit_on_host (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (row.dtype, n),
+                     WEFT_USES (WEFT_W (squares)));
+  return squares;
+}
+
+static void
+end_norm (struct weft_step *s, uint32_t squares)
+{
+  struct weft_host_copy copy = { "grad_norm", s->squares, squares, 0,
+                                 weft_step_elements (s, squares) };
+
+  if (squares != s->squares)
+    weft_from_host (s, &copy);
+}
+
 static void
 measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
+  uint32_t squares = start_norm (s);
+
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     gboolean waits = tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k;
 
     if (s->bucket[k].grad32 != WEFT_NO_BUF) {
       struct weft_shape shape = WEFT_SHAPE (s->main_dtype, device_slice (s, k));
       shape.out_dtype = WEFT_FP32;
-      weft_emit (s, WEFT_OP_CAST, "grad_fp32", shape,
-                 WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
+      emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
+                     WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
       if (waits)
         weft_build_dep (s->b, tied_reduced);
       waits = FALSE;
@@ -212,11 +271,13 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
       continue;
     uint32_t grad = s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
-    weft_emit (s, WEFT_OP_GRAD_NORM, "grad_norm", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
-               WEFT_USES (WEFT_R (grad), WEFT_RW (s->squares)));
+    emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
+                   WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
+                   WEFT_USES (WEFT_R (grad), WEFT_RW (squares)));
     if (waits)
       weft_build_dep (s->b, tied_reduced);
   }
+  end_norm (s, squares);
 }
 
 /* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
@@ -241,17 +302,19 @@ clip (struct weft_step *s)
 static void
 update_bucket (struct weft_step *s, uint32_t k)
 {
-  uint32_t factor = s->job->train.clip_grad == 0 ? WEFT_NO_BUF : s->factor;
+  uint32_t factor = s->on_host                     ? s->host_factor
+                    : s->job->train.clip_grad == 0 ? WEFT_NO_BUF
+                                                   : s->factor;
   const struct weft_bucket_state *b = &s->bucket[k];
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
 
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
 
-  weft_emit (s, WEFT_OP_ADAM, "adam",
-             WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself),
-             WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
-                        WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
-                        WEFT_RW (b->m), WEFT_RW (b->v)));
+  emit_at_state (s, WEFT_OP_ADAM, "adam",
+                 WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself),
+                 WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
+                            WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
+                            WEFT_RW (b->m), WEFT_RW (b->v)));
 }
 
 static void
@@ -259,6 +322,8 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
   uint32_t bucket = tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket;
 
+  if (s->on_host)
+    s->host_factor = weft_host_optimizer_factor (s);
   weft_host_optimizer_send (s, bucket, tied_reduced);
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {

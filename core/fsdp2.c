@@ -29,8 +29,7 @@ weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t 
     if (whole == WEFT_NO_BUF)
       continue;
     view[i] = weft_params_view (s, i, whole, at);
-    at += param->rows * param->columns *
-          weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
+    at += param->rows * param->columns * weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
   }
 }
 
@@ -45,7 +44,8 @@ start_unit (struct weft_step *s, uint32_t k)
   gboolean last = k + 1 == f->n_unit;
 
   u->layer = k < f->first ? WEFT_NO_LAYER : s->first_layer + k - f->first;
-  u->slice = weft_ddp_bucket_size (s, k) / weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+  u->slice =
+      weft_ddp_bucket_size (s, k) / weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
   u->whole = s->layout.bucket[k].unpadded;
   u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
   u->wire = WEFT_NO_BUF;
@@ -90,23 +90,31 @@ weft_fsdp2_start (struct weft_step *s)
                              .streams = WEFT_NO_OP,
                              .held = WEFT_NO_OP,
                              .reducing = WEFT_NO_OP,
+                             .copied_in = WEFT_NO_OP,
+                             .sent = WEFT_NO_OP,
+                             .fetched = WEFT_NO_BUF,
+                             .leaving = WEFT_NO_BUF,
+                             .reduced = { WEFT_NO_BUF, WEFT_NO_BUF },
                              .reduce_dtype = s->strategy->mp_policy_reduce_dtype };
   uint32_t n_slot = count_slots (s, &plan);
   size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);
-  size_t slots = n_slot * sizeof (struct weft_fsdp2_slot);
-  char *room = g_malloc0 (units + slots + s->params->len * sizeof (gboolean));
+  size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = s->params->len;
+  char *room = g_malloc0 (units + slots + each * (sizeof (gboolean) + sizeof (uint32_t)));
   struct weft_fsdp2 *f = s->own = room;
 
   weft_ddp_start (s);
   *f = plan;
   f->ring = (struct weft_fsdp2_slot *) (void *) (room + units);
   f->started = (gboolean *) (void *) (room + units + slots);
+  f->on_host = (uint32_t *) (void *) (f->started + each);
   f->n_slot = n_slot;
   for (uint32_t k = 0; k < n; k++)
     start_unit (s, k);
   for (uint32_t i = 0; i < n_slot; i++)
     f->ring[i] = new_slot (s, &f->unit[f->first]);
   weft_fsdp2_start_grads (s);
+  if (s->on_host)
+    weft_fsdp2_start_host (s);
 }
 
 /* ------------------------------------------------------------------------- gathers */
@@ -148,11 +156,14 @@ ask_for (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_slot slot = take_slot (s, u);
   struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, u->slice);
   shape.out_dtype = s->dtype;
-  weft_emit_on (s, WEFT_LANE_DP, copy, shape,
-                WEFT_USES (WEFT_R (s->bucket[k].weight_shard), WEFT_W (slot.mine)));
-  wait_if_any (s, f->streams);
-  wait_if_any (s, u->left);
-  wait_if_any (s, slot.free);
+  const uint32_t before[] = { f->streams, u->left, slot.free };
+  uint32_t n_before = G_N_ELEMENTS (before);
+  uint32_t pieces =
+      s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
+  f->copied_in =
+      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
+  for (uint32_t i = 0; i < n_before; i++)
+    wait_if_any (s, before[i]);
   uint64_t n = weft_ddp_bucket_size (s, k);
   u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
                                WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
@@ -171,8 +182,9 @@ copy_out (struct weft_step *s, uint32_t k)
 
   s->at.layer = u->layer;
   state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
-  state->gathered = weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks),
-                               WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
+  state->gathered =
+      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks),
+                 WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
   s->at = at;
   weft_fsdp2_set_views (s, k, state->weights, s->weight_view);
   if (u->layer != WEFT_NO_LAYER)

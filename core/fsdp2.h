@@ -1,4 +1,5 @@
-/* fsdp2.h - what the two files of FSDP2 share: fsdp2.c gathers weights, fsdp2_grads.c reduces gradients.
+/* fsdp2.h - what the files of FSDP2 share: fsdp2.c gathers weights, fsdp2_grads.c reduces gradients,
+ * fsdp2_host.c copies both where they lie on the host.
  *
  * A unit is a bucket of the layout: each layer is one, and what a stage has outside layers is the
  * root.  layout_pieces.c says how tensors are cut. */
@@ -35,6 +36,11 @@ struct weft_fsdp2 {
   uint32_t streams;             /* the kernel that gathers wait for */
   uint32_t held;                /* forward: the newest copy-out, for which they will */
   uint32_t reducing;            /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
+  uint32_t *on_host;            /* of each parameter: the piece of its weights there; likewise */
+  uint32_t copied_in, sent;     /* offload_policy: the newest copy-in, the newest gradient to leave */
+  uint32_t fetched, leaving;    /* and the places of layers' pieces on their way, or WEFT_NO_BUF: of
+                                   weights, of gradients, and those just reduced, taken in turn */
+  uint32_t reduced[2], n_sent;
   enum weft_dtype reduce_dtype;
   struct weft_fsdp2_unit unit[];
 };
@@ -58,6 +64,34 @@ void weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint
  * there (PyTorch's post_backward), if they are and its weights have done their work. */
 void weft_fsdp2_start_grads (struct weft_step *s);
 void weft_fsdp2_post_backward (struct weft_step *s, uint32_t k);
+
+/* fsdp2_host.c: offload_policy.  The pieces of weights of a unit, in a buffer of the device; `before`
+ * are ops that the copies wait for. */
+void weft_fsdp2_start_host (struct weft_step *s);
+uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
+                           uint32_t n_before);
+/* Where a reduction leaves gradients that go to the host. */
+uint32_t weft_fsdp2_leaving (struct weft_step *s, uint32_t k);
+/* What a reduction left in `slice` goes to `to`; the host adds it to others if `adds`, which it waits
+ * for as soon as weft_fsdp2_added() is called. */
+void weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds);
+void weft_fsdp2_added (struct weft_step *s);
+/* An op of the stream that gradients leave on follows them. */
+void weft_fsdp2_follow_sent (struct weft_step *s);
+
+/* The bucket of the head of a tied embedding that has a sum of its own. */
+static inline uint32_t
+weft_fsdp2_head (const struct weft_step *s)
+{
+  return s->layout.n_bucket;
+}
+
+/* Where what a reduction leaves is worked on. */
+static inline enum weft_lane
+weft_fsdp2_slice_lane (const struct weft_step *s)
+{
+  return s->mesh->instances > 1 ? weft_group_lane (weft_mesh_across (s->mesh)) : WEFT_LANE_DP;
+}
 
 /* The weights of a unit are of no use for now. */
 void weft_fsdp2_let_go (struct weft_step *s, uint32_t k);

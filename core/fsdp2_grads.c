@@ -22,17 +22,11 @@ ranks (const struct weft_step *s)
   return weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
 }
 
+/* Where microbatches are added in slices. */
 static enum weft_lane
-slice_lane (const struct weft_step *s)
+sum_lane (const struct weft_step *s)
 {
-  return s->mesh->instances > 1 ? weft_group_lane (weft_mesh_across (s->mesh)) : WEFT_LANE_DP;
-}
-
-/* The head of a tied embedding that has a sum of its own: a bucket after all units. */
-static uint32_t
-head_bucket (const struct weft_step *s)
-{
-  return s->layout.n_bucket;
+  return s->on_host ? WEFT_LANE_HOST : weft_fsdp2_slice_lane (s);
 }
 
 /* --------------------------------------------------------------------------- start */
@@ -44,7 +38,7 @@ keep_unit (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_unit *u = &f->unit[k];
 
   u->kept = WEFT_NO_BUF;
-  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, slice_lane (s));
+  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, sum_lane (s));
   if (!f->keeps)
     return;
   u->kept = weft_step_buffer (s, WEFT_BUF_GRADIENTS, f->reduce_dtype, u->whole, "kept_gradients");
@@ -61,14 +55,14 @@ static void
 keep_head (struct weft_step *s)
 {
   const struct weft_layout_place *place = &s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]];
-  struct weft_bucket_state *state = &s->bucket[head_bucket (s)];
+  struct weft_bucket_state *state = &s->bucket[weft_fsdp2_head (s)];
   struct weft_sum *sum = weft_head_sum (s);
   uint64_t numel = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
 
-  state->grad_shard =
-      weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
+  state->grad_shard = (s->on_host ? weft_host_permanent : weft_step_permanent) (
+      s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
   weft_build_buf_at (s->b, state->grad_shard)->slice = weft_mesh_sharing (s->mesh);
-  weft_sum_start (&state->sum, state->grad_shard, place->piece, slice_lane (s));
+  weft_sum_start (&state->sum, state->grad_shard, place->piece, sum_lane (s));
   state->grads = WEFT_NO_BUF;
   weft_sum_start (sum, WEFT_NO_BUF, numel, WEFT_LANE_GPU);
 }
@@ -134,8 +128,8 @@ weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param)
   if (f->keeps)
     return begin_kept (s, param);
   if (s->bucket[k].grads == WEFT_NO_BUF) {
-    s->bucket[k].grads = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, f->unit[k].whole,
-                                           "unit_gradients");
+    s->bucket[k].grads =
+        weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, f->unit[k].whole, "unit_gradients");
     weft_fsdp2_set_views (s, k, s->bucket[k].grads, s->grad_view);
   }
   s->grad_left[param] = TRUE;
@@ -157,17 +151,17 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 static uint32_t
 head_main (struct weft_step *s)
 {
-  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT], *grads = &s->bucket[head_bucket (s)].grads;
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT],
+           *grads = &s->bucket[weft_fsdp2_head (s)].grads;
   uint64_t n = s->layout.place[embedding].piece * ranks (s), numel = weft_head_sum (s)->n;
   uint64_t size = weft_dtype_bytes (s->grad_dtype);
 
   if (*grads == WEFT_NO_BUF) {
     *grads = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradient");
     if (n > numel)
-      weft_emit (
-          s, WEFT_OP_ZERO, "padding", WEFT_SHAPE (s->grad_dtype, n - numel),
-          WEFT_USES (WEFT_W (
-              weft_build_view (s->b, *grads, numel * size, (n - numel) * size, "padding"))));
+      weft_emit (s, WEFT_OP_ZERO, "padding", WEFT_SHAPE (s->grad_dtype, n - numel),
+                 WEFT_USES (WEFT_W (
+                     weft_build_view (s->b, *grads, numel * size, (n - numel) * size, "padding"))));
     weft_head_sum (s)->main = weft_params_view (s, embedding, *grads, 0);
   }
   return weft_head_sum (s)->main;
@@ -198,20 +192,21 @@ static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
   struct weft_sum *sum = &s->bucket[k].sum;
-  enum weft_dtype reduce = weft_fsdp2 (s)->reduce_dtype;
+  enum weft_dtype dtype = s->on_host ? s->main_dtype : weft_fsdp2 (s)->reduce_dtype;
 
   if (s->canonical)
     return weft_fsdp2 (s)->keeps ? sum->main : weft_sum_leaf (s, sum);
-  if (first && reduce == s->main_dtype)
+  if (first && dtype == s->main_dtype)
     return sum->main;
-  return weft_step_buffer (s, WEFT_BUF_COMMUNICATION, reduce, sum->n, "reduced");
+  return (s->on_host ? weft_host_buffer : weft_step_buffer) (s, WEFT_BUF_COMMUNICATION, dtype,
+                                                             sum->n, "reduced");
 }
 
 static void
 join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
   struct weft_sum *sum = &s->bucket[k].sum;
-  struct weft_shape shape = WEFT_SHAPE (weft_fsdp2 (s)->reduce_dtype, sum->n);
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, sum->n);
   struct weft_op row = { .kind = first ? WEFT_OP_CAST : WEFT_OP_GRAD_ADD,
                          .name = weft_build_name (s->b, first ? "grad_cast" : "grad_add") };
 
@@ -220,8 +215,23 @@ join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
     weft_sum_add (s, sum, slice);
   else if (slice != sum->main && first)
     weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_R (slice), WEFT_W (sum->main)));
-  else if (slice != sum->main)
+  else if (slice != sum->main) {
     weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_RW (sum->main), WEFT_R (slice)));
+    if (s->on_host)
+      weft_host_wait_for_copies (s);
+  }
+}
+
+/* By way of the host, where there is nothing to convert any more. */
+static void
+join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
+{
+  uint32_t to = arrival (s, k, first);
+
+  weft_fsdp2_send (s, k, slice, to, !first);
+  join (s, k, to, first);
+  if (!first)
+    weft_fsdp2_added (s);
 }
 
 /* PyTorch averages in the collective. */
@@ -239,17 +249,18 @@ static void
 scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t slice = arrival (s, k, first);
   uint64_t n = s->bucket[k].sum.n;
+  uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
 
   f->reducing = weft_ddp_collective (
       s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_mesh_sharing (s->mesh), "reduce"),
       WEFT_SHAPE (f->reduce_dtype, n * ranks (s)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
   if (s->mesh->instances > 1)
-    weft_emit_on (s, slice_lane (s),
+    weft_emit_on (s, weft_fsdp2_slice_lane (s),
                   reduction (s, WEFT_OP_ALL_REDUCE, weft_mesh_across (s->mesh), "replicate"),
                   WEFT_SHAPE (f->reduce_dtype, n), WEFT_USES (WEFT_RW (slice)));
-  join (s, k, slice, first);
+  weft_fsdp2_follow_sent (s);
+  (s->on_host ? join_on_host : join) (s, k, slice, first);
 }
 
 /* Kernels wait for the reduce-scatter of the unit before. */
@@ -283,10 +294,10 @@ reduce_unit (struct weft_step *s, uint32_t k)
 static void
 reduce_head (struct weft_step *s)
 {
-  uint32_t k = head_bucket (s);
+  uint32_t k = weft_fsdp2_head (s);
 
   wait_for_previous (s);
-  scatter (s, k, s->bucket[k].grads, TRUE);
+  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[0].n_reduced == 0);
   s->bucket[k].grads = WEFT_NO_BUF;
 }
 
@@ -330,7 +341,8 @@ static void
 join_all (struct weft_step *s)
 {
   uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_DP),
-                        weft_build_last (s->b, slice_lane (s)) };
+                        weft_build_last (s->b, weft_fsdp2_slice_lane (s)),
+                        s->on_host ? weft_fsdp2 (s)->sent : WEFT_NO_OP };
 
   weft_fsdp2 (s)->reducing = WEFT_NO_OP;
   for (unsigned i = 0; i < G_N_ELEMENTS (newest); i++)
@@ -373,11 +385,12 @@ weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
   uint64_t size = weft_dtype_bytes (row->dtype),
            offset = place->start - s->layout.bucket[place->bucket].start;
 
-  return weft_build_view (s->b, row->base, row->offset + offset * size, place->piece * size, "piece");
+  return weft_build_view (s->b, row->base, row->offset + offset * size, place->piece * size,
+                          "piece");
 }
 
 uint32_t
 weft_fsdp2_reduced_head (struct weft_step *s)
 {
-  return s->bucket[head_bucket (s)].sum.main;
+  return s->bucket[weft_fsdp2_head (s)].sum.main;
 }

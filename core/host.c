@@ -44,3 +44,23 @@ weft_from_host (struct weft_step *s, const struct weft_host_copy *copy)
   return weft_emit_on (s, WEFT_LANE_H2D, row, extent (s, copy),
                        WEFT_USES (WEFT_R (copy->host), WEFT_W (copy->device)));
 }
+
+uint32_t
+weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                   struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
+{
+  struct weft_op row = { .kind = kind, .name = weft_build_name (s->b, name) };
+
+  return weft_emit_on (s, WEFT_LANE_HOST, row, shape, uses, n_uses);
+}
+
+void
+weft_host_wait_for_copies (struct weft_step *s)
+{
+  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_D2H),
+                              weft_build_last (s->b, WEFT_LANE_H2D) };
+
+  for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
+    if (newest[i] != WEFT_NO_OP)
+      weft_build_dep (s->b, newest[i]);
+}

@@ -181,8 +181,8 @@ wait_for_stream (struct weft_step *s)
 }
 
 /* The factor of the clip, where Adam of the host can read it. */
-static uint32_t
-send_factor (struct weft_step *s)
+uint32_t
+weft_host_optimizer_factor (struct weft_step *s)
 {
   if (s->job->train.clip_grad == 0)
     return WEFT_NO_BUF;
@@ -214,22 +214,13 @@ weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t ti
   if (s->host_parts->len == 0)
     return;
   add_states (s, s->host_parts);
-  s->host_factor = send_factor (s);
+  s->host_factor = weft_host_optimizer_factor (s);
   for (uint32_t i = 0; i < s->host_parts->len; i++)
     send (s, &g_array_index (s->host_parts, struct part, i), tied_bucket, tied_reduced);
   if (overlaps (s) && s->strategy->pin_cpu_grads)
     return;
   s->host_wait = weft_build_last (s->b, WEFT_LANE_D2H);
   g_array_append_val (s->wait_for, s->host_wait);
-}
-
-static void
-emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
-              struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
-{
-  struct weft_op row = { .kind = kind, .name = weft_build_name (s->b, name) };
-
-  weft_emit_on (s, WEFT_LANE_HOST, row, shape, uses, n_uses);
 }
 
 /* `after`: a copy that must be over first. */
@@ -241,8 +232,8 @@ convert (struct weft_step *s, const struct part *part, uint32_t after)
   if (part->travels == part->grad)
     return;
   shape.out_dtype = WEFT_FP32;
-  emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
-                WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
+  weft_emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
+                     WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
   if (after != WEFT_NO_OP)
     weft_build_dep (s->b, after);
 }
@@ -254,9 +245,9 @@ update (struct weft_step *s, const struct part *part, uint32_t after)
   struct weft_use param = { .buf = part->param, .read = part->master == WEFT_NO_BUF, .write = 1 };
 
   convert (s, part, after);
-  emit_on_host (s, WEFT_OP_ADAM, "adam", shape,
-                WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor), param,
-                           WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));
+  weft_emit_on_host (s, WEFT_OP_ADAM, "adam", shape,
+                     WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor), param,
+                                WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));
   if (after != WEFT_NO_OP)
     weft_build_dep (s->b, after);
 }

@@ -231,7 +231,7 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
-  uint32_t buf = weft_step_permanent (s, kind, dtype, n, name);
+  uint32_t buf = (s->on_host ? weft_host_permanent : weft_step_permanent) (s, kind, dtype, n, name);
 
   weft_build_buf_at (s->b, buf)->slice = group;
   return buf;

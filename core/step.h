@@ -208,6 +208,7 @@ struct weft_step {
   const struct weft_wrapper *wrapper;
   void *own;                      /* the wrapper's; g_free() */
   gboolean shard_optimizer;       /* replicas keep slices of the optimizer's state */
+  gboolean on_host;               /* weights, gradients and moments lie there: offload_policy */
   GArray *wait_for;               /* ops that the next kernel waits for */
   uint32_t synced;                /* the newest copy that the host waited for, or WEFT_NO_OP */
   GArray *reducing;               /* reductions that the next kernels run beside, oldest first */
@@ -333,6 +334,14 @@ struct weft_host_copy {
 };
 uint32_t weft_to_host (struct weft_step *s, const struct weft_host_copy *copy);
 uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy);
+
+/* A kernel of the CPU. */
+uint32_t weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
+                            struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* The op that was added last waits for all copies so far: what one copies through a view of a buffer
+ * is no hazard for who takes the whole. */
+void weft_host_wait_for_copies (struct weft_step *s);
 
 /* ----------------------------------------------------------------- passes */
 
@@ -488,6 +497,7 @@ void weft_offload_end (struct weft_step *s);
 /* host_optimizer.c: which elements the host updates; their gradients leave; bucket by bucket Adam of
  * the host follows what the GPU updates of it; weights come back. */
 void weft_host_optimizer_split (struct weft_step *s);
+uint32_t weft_host_optimizer_factor (struct weft_step *s); /* of the clip, a copy; or WEFT_NO_BUF */
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);

@@ -114,6 +114,7 @@ weft_wrapper_choose (struct weft_step *s)
   s->shard_optimizer = s->strategy->use_megatron_fsdp
                            ? weft_job_sharding (s->job) >= WEFT_SHARD_OPTIM
                            : s->strategy->use_distributed_optimizer || kind == WEFT_WRAPPER_FSDP2;
+  s->on_host = kind == WEFT_WRAPPER_FSDP2 && s->strategy->offload_policy == WEFT_OFFLOAD_CPU;
   if (s->strategy->distributed_config == WEFT_FSDP2)
     choose_types (s, kind == WEFT_WRAPPER_FSDP2);
 }

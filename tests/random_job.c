@@ -251,6 +251,10 @@ random_fsdp2 (GString *words, GRand *rand, uint32_t replicas)
   }
   if (one_in (rand, 3))
     add (words, "dp_replicate_size", divisor (rand, replicas, replicas));
+  if (one_in (rand, 3)) {
+    add_word (words, "offload_policy", "cpu");
+    add_word (words, "offload_policy_pin_memory", one_in (rand, 2) ? "true" : "false");
+  }
   if (one_in (rand, 3))
     add_word (words, "mp_policy_reduce_dtype", types[up_to (rand, 1)]);
   if (one_in (rand, 3))

@@ -192,6 +192,13 @@ static const char *const fsdp2[] = {
         "enable_fsdp2_prefetch=true",
   FSDP2 "gpus=4 pipeline_model_parallel_size=2 recompute_granularity=full "
         "recompute_method=uniform recompute_num_layers=2",
+  FSDP2 "gpus=2 offload_policy=cpu",
+  FSDP2 "gpus=4 offload_policy=cpu offload_policy_pin_memory=false",
+  FSDP2 "gpus=2 offload_policy=cpu defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 offload_policy=cpu defer_fsdp_grad_sync=false offload_policy_pin_memory=false "
+        "enable_fsdp2_prefetch=true",
+  FSDP2 "gpus=8 offload_policy=cpu dp_replicate_size=2 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 offload_policy=cpu pipeline_model_parallel_size=2 defer_fsdp_grad_sync=false",
 };
 
 #define DDP "distributed_config=ddp "

@@ -178,6 +178,7 @@ static const char *const strategies[] = {
   TWO "use_megatron_fsdp=true zero_dp_strategy=2",
   NANO "gpus=2 global_batch_size=4 use_megatron_fsdp=true zero_dp_strategy=3",
   NANO "gpus=2 global_batch_size=4 distributed_config=fsdp2",
+  NANO "gpus=2 global_batch_size=4 distributed_config=fsdp2 offload_policy=cpu",
   NANO "gpus=2 global_batch_size=4 distributed_config=ddp",
   NANO "gpus=2 pipeline_model_parallel_size=2 global_batch_size=3",
   NANO "gpus=4 pipeline_model_parallel_size=2 global_batch_size=4 " SHARDED BUCKETS,

@@ -504,7 +504,7 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF &&
-        p->buf[i].pool != WEFT_POOL_HOST)
+        !g_str_has_prefix (p->name[p->buf[i].name], "host_")) /* copies, of optimizer_cpu_offload */
       bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
   return bytes;
 }

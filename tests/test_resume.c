@@ -49,6 +49,7 @@ static const char *const strategies[] = {
   "optimizer_offload_fraction=0.6 cpu_offloading=true cpu_offloading_num_layers=2",
   "gpus=4 distributed_config=fsdp2",
   "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
+  "gpus=4 distributed_config=fsdp2 offload_policy=cpu defer_fsdp_grad_sync=false",
 };
 enum { N = G_N_ELEMENTS (strategies) };
 
