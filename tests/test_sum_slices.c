@@ -1,4 +1,5 @@
-/* Slices that ranks send each other and add in fp32: who gets what, and how wrong a sum may be. */
+/* Gradients in bf16, against sums in double: slices that ranks send each other and add in fp32 are
+ * rounded once, sums of a collective at every node. */
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "tests/made.h"
@@ -144,10 +145,78 @@ slices_are_exchanged_and_rounded_once (void **state)
   assert_true (nodes > 3);
 }
 
+/* ------------------------------------------------------------------- collectives */
+
+static weft_plan *
+reduction_plan (struct exchange *e, enum weft_reduction_order order)
+{
+  struct weft_cluster cluster = made_cluster (1, MEMBERS);
+  struct weft_job job = made_job (&cluster);
+  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+  struct weft_op row = made_row (b, WEFT_OP_ALL_REDUCE, "sum");
+  struct weft_shape all = { .dim = { ALL }, .dtype = WEFT_BF16, .out_dtype = WEFT_BF16 };
+
+  job.train.reduction_order = order;
+  e->sent = e->sum = add_buffer (b, ALL);
+  row.group = WEFT_GROUP_DP;
+  row.lane = WEFT_LANE_DP;
+  weft_build_op (b, &row, &all);
+  weft_build_use (b, e->sent, TRUE, TRUE);
+  return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
+}
+
+/* What a value passes is rounded `nodes` times: the bound of Higham, Accuracy and Stability of
+ * Numerical Algorithms, 4.2.  Returns the largest error in roundings of the exact sum. */
+static double
+assert_rounded_at_nodes (const struct exchange *e, weft_exec *x, uint32_t member, uint32_t nodes)
+{
+  g_autofree float *sum = g_new (float, ALL);
+  double worst = 0;
+
+  read_floats (x, member, e->sum, ALL, sum);
+  for (uint32_t i = 0; i < ALL; i++) {
+    double exact = 0, size = 0;
+    for (uint32_t from = 0; from < MEMBERS; from++) {
+      exact += (double) e->value[from][i];
+      size += fabs ((double) e->value[from][i]);
+    }
+    double error = fabs ((double) sum[i] - exact);
+    assert_true (error <= (pow (1 + HALF_ULP16, nodes) - 1) * size);
+    worst = fmax (worst, error / (HALF_ULP16 * fabs (exact) + EPSILON32 * size));
+  }
+  return worst;
+}
+
+static void
+sums_in_bf16_are_rounded_at_every_node (void **state)
+{
+  static const struct {
+    enum weft_reduction_order order;
+    uint32_t nodes; /* the depth of the tree; all that the ring passes but the first */
+  } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
+  g_autofree struct exchange *e = g_new0 (struct exchange, 1);
+  g_autoptr (GError) error = NULL;
+
+  (void) state;
+  for (unsigned w = 0; w < G_N_ELEMENTS (ways); w++) {
+    g_autoptr (weft_plan) plan = reduction_plan (e, ways[w].order);
+    struct weft_exec_options options = { .poison = TRUE };
+    weft_exec *x = weft_exec_cpu.open (plan, &options, &error);
+    assert_non_null (x);
+    draw (e, x, w);
+    g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
+    assert_non_null (t);
+    for (uint32_t member = 0; member < MEMBERS; member++)
+      assert_true (assert_rounded_at_nodes (e, x, member, ways[w].nodes) > 3);
+    weft_exec_cpu.close (x);
+  }
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (sums_in_bf16_are_rounded_at_every_node),
     cmocka_unit_test (slices_are_exchanged_and_rounded_once),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
