@@ -111,7 +111,7 @@ weft_fsdp2_start (struct weft_step *s)
   for (uint32_t k = 0; k < n; k++)
     start_unit (s, k);
   for (uint32_t i = 0; i < n_slot; i++)
-    f->ring[i] = new_slot (s, &f->unit[f->first]);
+    f->ring[i].wire = WEFT_NO_BUF;
   weft_fsdp2_start_grads (s);
   if (s->on_host)
     weft_fsdp2_start_host (s);
@@ -126,15 +126,22 @@ wait_if_any (struct weft_step *s, uint32_t op)
     weft_build_dep (s->b, op);
 }
 
-/* Layers take turns in a ring; the root, which is of another size, has a pack of its own. */
+/* Layers take turns in a ring, whose packs belong to none of them; the root, which is of another size,
+ * has a pack of its own. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_op at = s->at;
 
   if (u->layer == WEFT_NO_LAYER)
     return new_slot (s, u);
   u->slot = f->turn++ % f->n_slot;
+  if (f->ring[u->slot].wire == WEFT_NO_BUF) {
+    s->at.layer = s->at.micro = WEFT_NO_LAYER;
+    f->ring[u->slot] = new_slot (s, u);
+    s->at = at;
+  }
   return f->ring[u->slot];
 }
 
