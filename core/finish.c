@@ -307,7 +307,6 @@ update_bucket (struct weft_step *s, uint32_t k)
                                                    : s->factor;
   const struct weft_bucket_state *b = &s->bucket[k];
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
-
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
 
   emit_at_state (s, WEFT_OP_ADAM, "adam",

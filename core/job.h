@@ -111,8 +111,8 @@ struct weft_job_recompute {
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recompute_module; the first
- * that is none is left in `unknown` (caller frees), else NULL. */
+/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recompute_module;
+ * the first that is none is left in `unknown` (caller frees), else NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
 /* Whether gradients are reduced in every microbatch, not once a step. */

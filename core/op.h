@@ -48,7 +48,7 @@ enum weft_op_class {
      "dx(m,k) = dy(m,n) w(n,k)")                                                                   \
   X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
-  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k", "x:r w:r scale:r b:r? y:w",    \
+  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k", "x:r w:r scale:r b:r? y:w",   \
      "matmul with weights of one byte, times their scale; all else in the type of x")              \
   X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k",                   \
      "dy:r wt:r scale:r dx:w", "dx(m,k) = dy(m,n) wt(k,n)^T: reads the transposed copy")           \
@@ -102,15 +102,15 @@ enum weft_op_class {
      "the inverse: slice r of x has piece r of each tensor")                                       \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
-  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                      \
+  X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                       \
      "convert to the type of y, divided by divisor where there is one")                            \
   X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
      "amax of each tensor = its largest magnitude, as far as this slice goes")                     \
-  X (WEFT_OP_QUANTISE, "quantise", COMPUTE, cast, "elements", "x:r amax:r y:w",                 \
+  X (WEFT_OP_QUANTISE, "quantise", COMPUTE, cast, "elements", "x:r amax:r y:w",                    \
      "y = e4m3 of x * 448 / amax of its tensor")                                                   \
   X (WEFT_OP_QUANTISE_MX, "quantise_mx", COMPUTE, quantise_mx, "rows columns",                     \
      "x:r y:w scale:w yt:w scale_t:w",                                                             \
-     "y = e4m3 of x over a power of two for 32 elements of a row; yt the same of the transposed x") \
+     "y = e4m3 of x over a power of two for 32 elements of a row; yt the same of the transposed x")\
   X (WEFT_OP_TRANSPOSE, "transpose", COMPUTE, pass2, "rows columns", "x:r y:w",                    \
      "y(j,i) = x(i,j), of one byte each")                                                          \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
@@ -119,12 +119,13 @@ enum weft_op_class {
      "squares = sum of squares of a whole bucket")                                                 \
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
      "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
-  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                              \
-     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                             \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                       \
+     "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
-     "written only, or absent")                                                                             \
-  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw", "reduce, to all")     \
-  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements divisor", "x:rw y:w",           \
+     "written only, or absent")                                                                    \
+  X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw",               \
+     "reduce, to all")                                                                             \
+  X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements divisor", "x:rw y:w",   \
      "reduce, slice r of x to member r, in place")                                                 \
   X (WEFT_OP_ALL_GATHER, "all_gather", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice of each member, to all, in place")                                                     \
@@ -135,7 +136,8 @@ enum weft_op_class {
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
   X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
-  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r", "to the host: loss and norm, or one number that it waits for") \
+  X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r",                                  \
+     "to the host: loss and norm, or one number that it waits for")                                \
   X (WEFT_OP_TO_HOST, "to_host", COPY, none, "elements first", "x:r y:w",                          \
      "y = elements of x from `first` on: from the GPU into a buffer of the host pool")             \
   X (WEFT_OP_FROM_HOST, "from_host", COPY, none, "elements first", "x:r y:w",                      \

@@ -1,6 +1,7 @@
 /* nano.h - plans of a real small model from flags, and questions about their ops. */
 #pragma once
 #include "tests/made.h"
+#include "tests/questions.h"
 
 /* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs, with more flags, NULL at
  * the end. */
@@ -28,12 +29,6 @@ plan_of (const char *first, ...)
 #define BATCH(n) "--global-batch-size", n
 
 /* -------------------------------------------------------------- questions */
-
-static inline gboolean
-has_name (const weft_program *p, uint32_t op, const char *start)
-{
-  return g_str_has_prefix (p->name[p->op[op].name], start);
-}
 
 /* The i-th op of a kind whose name starts so, or WEFT_NO_OP. */
 static inline uint32_t
@@ -64,32 +59,3 @@ named (const weft_program *p, enum weft_op_kind kind, const char *format, uint32
   return op;
 }
 
-static inline uint32_t
-n_buckets (const weft_program *p)
-{
-  uint32_t most = 0;
-  for (uint32_t i = 0; i < p->n_param; i++)
-    most = MAX (most, p->param[i].bucket + 1);
-  return most;
-}
-
-/* Kernels that are known to be over when `op` starts. */
-static inline uint32_t
-kernels_before (const weft_program *p, uint32_t op)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
-}
-
-static inline gboolean
-comes_after (const weft_program *p, uint32_t first, uint32_t then)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return weft_ordered (p, before, first, then);
-}
-
-static inline uint64_t
-elements (const weft_program *p, uint32_t op)
-{
-  return weft_op_shape (p, op)->dim[0];
-}

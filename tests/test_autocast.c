@@ -2,7 +2,7 @@
  * weights' type. */
 #include "core/report.h"
 #include "tests/made.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 
 #define LAYERS 3
 #define MICROS 2
@@ -10,12 +10,6 @@
   "num_layers=3 hidden_size=64 num_attention_heads=4 ffn_hidden_size=256 vocab_size=512 "          \
   "seq_length=64 topology=dgx-h100 gpus=2 global_batch_size=4 precision=fp32 "
 #define CAST PLAIN "enable_autocast=true autocast_dtype=bf16 "
-
-static gboolean
-is_named (const weft_program *p, uint32_t op, const char *name)
-{
-  return strcmp (p->name[p->op[op].name], name) == 0;
-}
 
 static uint32_t
 casts (const weft_program *p, const char *name, enum weft_phase phase, uint32_t layer)

@@ -1,7 +1,7 @@
 /* delay_wgrad_compute: weight gradients apart from input gradients, what waits for which of the two,
  * and what is kept alive in between. */
 #include "tests/made.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 
 #define LAYERS 8
 #define MODEL                                                                                      \
@@ -41,23 +41,6 @@ named (const weft_program *p, const char *name, uint32_t micro)
   return WEFT_NO_OP;
 }
 
-/* Kernels known to be over when `op` starts. */
-static uint32_t
-kernels_before (const weft_program *p, uint32_t op)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
-}
-
-static uint32_t
-count (const weft_program *p, enum weft_op_kind kind)
-{
-  uint32_t n = 0;
-  for (uint32_t op = 0; op < p->n_op; op++)
-    n += p->op[op].kind == kind;
-  return n;
-}
-
 static void
 delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
 {
@@ -79,7 +62,7 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
                    find (p, WEFT_OP_MATMUL_DGRAD, l - 1, 0, FALSE));
   }
   assert_int_equal (p->n_op, q->n_op);
-  assert_int_equal (count (p, WEFT_OP_MATMUL_WGRAD), count (q, WEFT_OP_MATMUL_WGRAD));
+  assert_int_equal (count_kind (p, WEFT_OP_MATMUL_WGRAD), count_kind (q, WEFT_OP_MATMUL_WGRAD));
 }
 
 /* Buckets of one tensor each: those of matmuls follow W, those of norms follow B. */

@@ -7,7 +7,7 @@
 #include "core/report.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/mutant.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 #include "tests/real_run.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@
 
 /* "gather 3", "bucket 3": the number, when the name begins so. */
 static gboolean
-has_name (const weft_program *p, uint32_t op, const char *word, uint32_t *k)
+has_number (const weft_program *p, uint32_t op, const char *word, uint32_t *k)
 {
   const char *name = p->name[p->op[op].name];
   char *end;
@@ -45,16 +45,10 @@ has_name (const weft_program *p, uint32_t op, const char *word, uint32_t *k)
 }
 
 static gboolean
-is_named (const weft_program *p, uint32_t op, const char *word, uint32_t k)
+is_numbered (const weft_program *p, uint32_t op, const char *word, uint32_t k)
 {
   uint32_t found;
-  return has_name (p, op, word, &found) && found == k;
-}
-
-static uint64_t
-elements (const weft_program *p, uint32_t op)
-{
-  return weft_op_shape (p, op)->dim[0];
+  return has_number (p, op, word, &found) && found == k;
 }
 
 /* The layer of a bucket; WEFT_NO_LAYER outside units. */
@@ -78,27 +72,6 @@ bucket_of (const weft_program *p, uint32_t layer)
   return 0;
 }
 
-static uint32_t
-n_buckets (const weft_program *p)
-{
-  return p->param[p->n_param - 1].bucket + 1;
-}
-
-static gboolean
-comes_after (const weft_program *p, uint32_t first, uint32_t then)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return weft_ordered (p, before, first, then);
-}
-
-/* Kernels that are known to be over when `op` starts. */
-static uint32_t
-kernels_before (const weft_program *p, uint32_t op)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
-}
-
 /* The first kernel of a layer in a pass; `last`: the last. */
 static uint32_t
 kernel (const weft_program *p, uint32_t layer, uint32_t micro, enum weft_phase phase, gboolean last)
@@ -118,7 +91,7 @@ static uint32_t
 newest (const weft_program *p, const char *word, uint32_t k, uint32_t op)
 {
   while (op-- > 0)
-    if (is_named (p, op, word, k))
+    if (is_numbered (p, op, word, k))
       return op;
   return WEFT_NO_OP;
 }
@@ -128,32 +101,11 @@ count (const weft_program *p, const char *word, uint32_t k)
 {
   uint32_t n = 0;
   for (uint32_t op = 0; op < p->n_op; op++)
-    n += is_named (p, op, word, k);
+    n += is_numbered (p, op, word, k);
   return n;
 }
 
 /* ------------------------------------------------------------------ memory */
-
-static uint64_t
-padded_elements (const weft_plan *plan, int level)
-{
-  const weft_program *p = plan->role[0];
-  struct weft_layout_rule rule = { WEFT_BUCKET_INFINITE, plan->mesh.dp, level > 0, FALSE };
-  g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, p->n_param);
-  struct weft_layout layout;
-
-  for (uint32_t i = 0; i < p->n_param; i++)
-    list[i] = (struct weft_layout_param){ .numel = p->param[i].rows * p->param[i].columns,
-                                          .shared_embedding = p->param[i].tied,
-                                          .unit = level == 3 && p->param[i].layer != WEFT_NO_LAYER
-                                                      ? p->param[i].layer
-                                                      : WEFT_NO_UNIT,
-                                          .columns = p->param[i].columns };
-  weft_layout_units_init (&layout, &rule, list, p->n_param);
-  uint64_t n = layout.numel;
-  weft_layout_release (&layout);
-  return n;
-}
 
 /* Bytes of a parameter that every replica keeps, and of one that the S replicas share: weights +
  * gradients + master + moments, and the fp32 copy that 16-bit gradients become for the optimizer.
@@ -182,7 +134,7 @@ zero_dp_strategy_divides_what_the_table_says (void **state)
             weft_test_plan (TINY "use_megatron_fsdp=true zero_dp_strategy=%d gpus=%u %s", level,
                             replicas[d], states[i].words);
         const uint64_t *found = plan->memory[0].permanent[WEFT_POOL_DEVICE];
-        uint64_t n = padded_elements (plan, level);
+        uint64_t n = padded_elements (plan, level, plan->mesh.dp);
         assert_int_equal (
             found[WEFT_BUF_WEIGHTS] + found[WEFT_BUF_GRADIENTS] + found[WEFT_BUF_OPTIMIZER],
             n * states[i].level[level].kept + n / replicas[d] * states[i].level[level].shared);
@@ -218,7 +170,7 @@ slices_hold_whole_rows_of_every_length (void **state)
         weft_test_plan (TINY "use_megatron_fsdp=true zero_dp_strategy=3 gpus=%u", replicas[d]);
     const weft_program *p = plan->role[0];
     for (uint32_t op = 0; op < p->n_op; op++)
-      for (uint32_t k, i = 0; i < p->n_param && has_name (p, op, "gather", &k); i++)
+      for (uint32_t k, i = 0; i < p->n_param && has_number (p, op, "gather", &k); i++)
         if (p->param[i].bucket == k)
           assert_int_equal (elements (p, op) % (replicas[d] * p->param[i].columns), 0);
   }
@@ -237,7 +189,7 @@ traffic (const weft_program *p)
   struct traffic sum = { 0 };
 
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (has_name (p, op, "bucket", NULL) || has_name (p, op, "gather", NULL)) {
+    if (has_number (p, op, "bucket", NULL) || has_number (p, op, "gather", NULL)) {
       uint8_t kind = p->op[op].kind;
       sum.n[kind]++;
       sum.sent[kind] += elements (p, op) * (kind == WEFT_OP_ALL_REDUCE ? 2 : 1);
@@ -256,7 +208,7 @@ static void
 assert_last_microbatch (const weft_program *p)
 {
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (has_name (p, op, "bucket", NULL))
+    if (has_number (p, op, "bucket", NULL))
       assert_int_equal (p->op[op].micro, MICROS - 1);
 }
 
@@ -272,7 +224,7 @@ no_shard_reduces_every_bucket_once_in_the_last_microbatch (void **state)
   assert_true (n_buckets (p) > 3);
   assert_int_equal (sum.n[WEFT_OP_ALL_REDUCE], n_buckets (p));
   assert_int_equal (sum.n[WEFT_OP_REDUCE_SCATTER] + sum.n[WEFT_OP_ALL_GATHER], 0);
-  assert_int_equal (wire (&sum), 2 * padded_elements (plan, 0));
+  assert_int_equal (wire (&sum), 2 * padded_elements (plan, 0, plan->mesh.dp));
   assert_last_microbatch (p);
 }
 
@@ -304,7 +256,7 @@ optim_grads_scatters_in_every_microbatch (void **state)
   assert_int_equal (sum.n[WEFT_OP_ALL_GATHER], n_buckets (p));
   assert_int_equal (wire (&sum), (MICROS + 1) * sum.sent[WEFT_OP_ALL_GATHER]);
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (has_name (p, op, "bucket", NULL))
+    if (has_number (p, op, "bucket", NULL))
       of[p->op[op].micro]++;
   for (int i = 0; i < MICROS; i++)
     assert_int_equal (of[i], n_buckets (p));
@@ -326,7 +278,7 @@ optim_grads_params_gathers_units_forward_and_backward (void **state)
     assert_int_equal (count (p, "bucket", k), MICROS);
     units += unit ? elements (p, newest (p, "gather", k, p->n_op)) : 0;
   }
-  uint64_t outside = padded_elements (plan, 3) - units;
+  uint64_t outside = padded_elements (plan, 3, plan->mesh.dp) - units;
   assert_int_equal (n_buckets (p), LAYERS + 2);
   assert_int_equal (wire (&sum), 3 * MICROS * units + (MICROS + 1) * outside);
 }
@@ -484,7 +436,7 @@ is_unit_buffer (const weft_program *p, uint32_t buf, const char *name)
 {
   uint32_t k;
   return p->buf[buf].base == WEFT_NO_BUF && strcmp (p->name[p->buf[buf].name], name) == 0 &&
-         (has_name (p, p->buf[buf].first, "gather", &k)
+         (has_number (p, p->buf[buf].first, "gather", &k)
               ? layer_of (p, k) != WEFT_NO_LAYER
               : p->op[p->buf[buf].first].layer != WEFT_NO_LAYER);
 }
@@ -509,7 +461,7 @@ a_gathered_unit_dies_with_the_last_kernel_of_its_pass (void **state)
       continue;
     }
     uint32_t k = 0;
-    assert_true (has_name (p, row->first, "gather", &k));
+    assert_true (has_number (p, row->first, "gather", &k));
     assert_int_equal (last->layer, layer_of (p, k));
     assert_int_equal (last->micro, first->micro);
     assert_int_equal (last->phase, first->phase);
@@ -573,12 +525,12 @@ most_on_their_way (const weft_program *p)
   for (uint32_t op = 0; op < p->n_op; op++) {
     uint32_t next = op;
     uint64_t left = 0;
-    if (!has_name (p, op, "bucket", NULL))
+    if (!has_number (p, op, "bucket", NULL))
       continue;
     while (p->op[next].lane != WEFT_LANE_GPU)
       next++;
     for (uint32_t other = 0; other < op; other++)
-      if (has_name (p, other, "bucket", NULL) && !weft_ordered (p, before, other, next))
+      if (has_number (p, other, "bucket", NULL) && !weft_ordered (p, before, other, next))
         left += elements (p, other);
     most = MAX (most, left);
   }
@@ -715,7 +667,8 @@ a_kernel_that_does_not_wait_for_its_gather_is_refused (void **state)
   (void) state;
   for (uint32_t op = 0; op < whole->n_op; op++)
     for (uint32_t d = whole->op[op].deps; d < whole->op[op + 1].deps; d++) {
-      if (whole->op[op].lane != WEFT_LANE_GPU || !has_name (whole, whole->deps[d], "gather", NULL))
+      if (whole->op[op].lane != WEFT_LANE_GPU ||
+          !has_number (whole, whole->deps[d], "gather", NULL))
         continue;
       g_autoptr (weft_program) mutant = weft_mutant_without_edge (whole, op, d);
       plan->role[0] = mutant;

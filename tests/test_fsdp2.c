@@ -6,7 +6,7 @@
 #include "core/sanitize.h"
 #include "core/step.h"
 #include "tests/mutant.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 #include "tests/real_run.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,20 +25,6 @@
 #define FOUR TINY "gpus=4 global_batch_size=12 " /* MICROS microbatches */
 
 /* --------------------------------------------------------------- questions */
-
-/* The program of a stage as it is built. */
-static weft_program *
-build (const char *words, uint32_t role)
-{
-  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  return weft_step_build (&plan->job, &plan->mesh, role);
-}
-
-static gboolean
-is_named (const weft_program *p, uint32_t op, const char *name)
-{
-  return g_str_equal (p->name[p->op[op].name], name);
-}
 
 static uint32_t
 count (const weft_program *p, const char *name)
@@ -62,19 +48,11 @@ find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
   return WEFT_NO_OP;
 }
 
-static gboolean
-comes_after (const weft_program *p, uint32_t first, uint32_t then)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return weft_ordered (p, before, first, then);
-}
-
 /* The last kernel that is known to be over when `op` starts. */
 static uint32_t
 last_kernel_before (const weft_program *p, uint32_t op)
 {
-  g_autofree uint32_t *before = weft_program_order (p);
-  uint32_t n = before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
+  uint32_t n = kernels_before (p, op);
   return n ? p->lane_ops[WEFT_LANE_GPU][n - 1] : WEFT_NO_OP;
 }
 
@@ -182,7 +160,7 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR, 0);
+  g_autoptr (weft_program) p = built (FOUR, 0);
   uint64_t layer = 0;
 
   (void) state;
@@ -199,7 +177,7 @@ two_packs_and_one_layer_are_the_window (void **state)
 static void
 units_are_gathered_for_forward_and_again_for_backward (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR, 0);
+  g_autoptr (weft_program) p = built (FOUR, 0);
 
   (void) state;
   assert_int_equal (count (p, "gather"), MICROS * (1 + LAYERS + LAYERS - 1));
@@ -218,7 +196,7 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
   (void) state;
   for (uint32_t r = 0; r < 2; r++) {
     g_autoptr (weft_program) p =
-        build (TINY "gpus=8 pipeline_model_parallel_size=2 global_batch_size=16 "
+        built (TINY "gpus=8 pipeline_model_parallel_size=2 global_batch_size=16 "
                     "enable_fsdp2_prefetch=true",
                r);
     assert_int_equal (count (p, "gather"), 1 + LAYERS / 2);
@@ -231,9 +209,8 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
 static uint32_t
 copy_out_before (const weft_program *p, uint32_t layer, uint32_t back, uint32_t micro)
 {
-  return layer + 1 == back
-             ? find (p, "copy_out", WEFT_NO_LAYER, micro, WEFT_PHASE_FORWARD)
-             : find (p, "copy_out", layer - back, micro, WEFT_PHASE_FORWARD);
+  return layer + 1 == back ? find (p, "copy_out", WEFT_NO_LAYER, micro, WEFT_PHASE_FORWARD)
+                           : find (p, "copy_out", layer - back, micro, WEFT_PHASE_FORWARD);
 }
 
 static void
@@ -249,7 +226,7 @@ assert_forward_waits (const weft_program *p, uint32_t back)
 static void
 a_forward_gather_waits_for_the_copy_out_two_units_before (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR, 0);
+  g_autoptr (weft_program) p = built (FOUR, 0);
 
   (void) state;
   assert_forward_waits (p, 2);
@@ -269,7 +246,7 @@ assert_backward_waits (const weft_program *p, uint32_t ahead)
 static void
 a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR, 0);
+  g_autoptr (weft_program) p = built (FOUR, 0);
 
   (void) state;
   assert_backward_waits (p, 1);
@@ -279,18 +256,18 @@ a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
 static void
 fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
 {
-  g_autoptr (weft_program) none = build (FOUR, 0);
-  g_autoptr (weft_program) one = build (FOUR "enable_fsdp2_prefetch=true", 0);
+  g_autoptr (weft_program) none = built (FOUR, 0);
+  g_autoptr (weft_program) one = built (FOUR "enable_fsdp2_prefetch=true", 0);
   g_autoptr (weft_program) zero =
-      build (FOUR "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=0", 0);
+      built (FOUR "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=0", 0);
 
   (void) state;
   assert_forward_waits (one, 2);
   assert_forward_waits (zero, 2);
   for (uint32_t depth = 2; depth < 4; depth++) {
-    g_autofree char *words = g_strdup_printf (
-        FOUR "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=%u", depth);
-    g_autoptr (weft_program) p = build (words, 0);
+    g_autofree char *words =
+        g_strdup_printf (FOUR "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=%u", depth);
+    g_autoptr (weft_program) p = built (words, 0);
     assert_forward_waits (p, depth + 1);
     assert_int_equal (count (p, "gather"), count (none, "gather"));
     assert_true (bytes_of_buffers (p, "gathered_pieces") >
@@ -303,9 +280,9 @@ fsdp2_backward_prefetch_depth_moves_gathers_forward (void **state)
 {
   (void) state;
   for (uint32_t depth = 0; depth < 4; depth++) {
-    g_autofree char *words = g_strdup_printf (
-        FOUR "enable_fsdp2_prefetch=true fsdp2_backward_prefetch_depth=%u", depth);
-    g_autoptr (weft_program) p = build (words, 0);
+    g_autofree char *words =
+        g_strdup_printf (FOUR "enable_fsdp2_prefetch=true fsdp2_backward_prefetch_depth=%u", depth);
+    g_autoptr (weft_program) p = built (words, 0);
     assert_backward_waits (p, MAX (depth, 1));
   }
 }
@@ -315,7 +292,7 @@ static void
 enable_fsdp2_prefetch_is_what_depths_need (void **state)
 {
   g_autoptr (weft_program) p =
-      build (FOUR "fsdp2_forward_prefetch_depth=3 fsdp2_backward_prefetch_depth=3", 0);
+      built (FOUR "fsdp2_forward_prefetch_depth=3 fsdp2_backward_prefetch_depth=3", 0);
 
   (void) state;
   assert_forward_waits (p, 2);
@@ -327,9 +304,9 @@ enable_fsdp2_prefetch_is_what_depths_need (void **state)
 static void
 defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state)
 {
-  g_autoptr (weft_program) deferred = build (FOUR, 0);
-  g_autoptr (weft_program) each = build (FOUR "defer_fsdp_grad_sync=false", 0);
-  g_autoptr (weft_program) single = build (TINY "gpus=4", 0);
+  g_autoptr (weft_program) deferred = built (FOUR, 0);
+  g_autoptr (weft_program) each = built (FOUR "defer_fsdp_grad_sync=false", 0);
+  g_autoptr (weft_program) single = built (TINY "gpus=4", 0);
 
   (void) state;
   assert_int_equal (count (deferred, "reduce"), LAYERS + 1);
@@ -346,15 +323,14 @@ defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state
 static void
 one_reduction_is_in_flight (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR "defer_fsdp_grad_sync=false", 0);
+  g_autoptr (weft_program) p = built (FOUR "defer_fsdp_grad_sync=false", 0);
 
   (void) state;
   for (uint32_t m = 0; m < MICROS; m++)
     for (uint32_t l = 0; l < LAYERS; l++) {
       uint32_t reduce = find (p, "reduce", l, m, WEFT_PHASE_REDUCE);
       uint32_t own = find (p, "pack_gradients", l, m, WEFT_PHASE_REDUCE);
-      uint32_t next =
-          find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
+      uint32_t next = find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
       assert_true (comes_after (p, own, reduce));
       assert_true (comes_after (p, reduce, next));
       assert_false (comes_after (p, reduce, next - 1)); /* the kernel before it runs beside it */
@@ -370,7 +346,7 @@ mp_policy_reduce_dtype_is_what_travels (void **state)
   (void) state;
   for (int i = 0; i < 2; i++) {
     g_autofree char *all = g_strconcat (FOUR, words[i], NULL);
-    g_autoptr (weft_program) p = build (all, 0);
+    g_autoptr (weft_program) p = built (all, 0);
     const struct weft_shape *reduce = weft_op_shape (p, first_op (p, "reduce"));
     assert_int_equal (reduce->dtype, wanted[i]);
     assert_int_equal (weft_op_shape (p, first_op (p, "gather"))->dtype, WEFT_BF16);
@@ -385,9 +361,9 @@ mp_policy_reduce_dtype_is_what_travels (void **state)
 static void
 mp_policy_output_dtype_converts_between_layers (void **state)
 {
-  g_autoptr (weft_program) fp32 = build (FOUR, 0);
-  g_autoptr (weft_program) bf16 = build (FOUR "mp_policy_output_dtype=bf16", 0);
-  g_autoptr (weft_program) full = build (FOUR "precision=fp32", 0);
+  g_autoptr (weft_program) fp32 = built (FOUR, 0);
+  g_autoptr (weft_program) bf16 = built (FOUR "mp_policy_output_dtype=bf16", 0);
+  g_autoptr (weft_program) full = built (FOUR "precision=fp32", 0);
 
   (void) state;
   assert_int_equal (count (fp32, "layer_cast"), MICROS * 4 * LAYERS);
@@ -400,8 +376,8 @@ mp_policy_output_dtype_converts_between_layers (void **state)
 static void
 recompute_and_backward_share_one_gather (void **state)
 {
-  g_autoptr (weft_program) p = build (
-      FOUR "recompute_granularity=full recompute_method=uniform recompute_num_layers=1", 0);
+  g_autoptr (weft_program) p =
+      built (FOUR "recompute_granularity=full recompute_method=uniform recompute_num_layers=1", 0);
 
   (void) state;
   assert_int_equal (count (p, "gather"), MICROS * (1 + LAYERS + LAYERS - 1));
@@ -473,8 +449,8 @@ bits_change (weft_plan *plan, const weft_program *mutant, const struct real_resu
   g_autoptr (GError) error = NULL;
 
   plan->role[0] = (weft_program *) (uintptr_t) mutant;
-  gboolean changed = !weft_test_run_plan (plan, &run, &found, &error) ||
-                     !weft_test_same_bits (good, &found, 2);
+  gboolean changed =
+      !weft_test_run_plan (plan, &run, &found, &error) || !weft_test_same_bits (good, &found, 2);
   plan->role[0] = whole;
   return changed;
 }

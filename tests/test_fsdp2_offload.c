@@ -6,7 +6,7 @@
 #include "core/check.h"
 #include "core/step.h"
 #include "tests/mutant.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 #include "tests/real_run.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,20 +27,6 @@ enum { TENSORS = ROOT_TENSORS + LAYERS * LAYER_TENSORS, UNITS = LAYERS + 1 };
 #define FOUR MODEL "topology=dgx-h100 gpus=4 global_batch_size=12 " /* MICROS microbatches */
 
 /* --------------------------------------------------------------- questions */
-
-/* The program of a stage as it is built. */
-static weft_program *
-build (const char *words, uint32_t role)
-{
-  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  return weft_step_build (&plan->job, &plan->mesh, role);
-}
-
-static gboolean
-is_named (const weft_program *p, uint32_t op, const char *name)
-{
-  return g_str_equal (p->name[p->op[op].name], name);
-}
 
 static gboolean
 is_copy (const weft_program *p, uint32_t op, enum weft_op_kind kind, const char *name)
@@ -75,13 +61,6 @@ next_on (const weft_program *p, uint32_t op, enum weft_lane lane)
     if (p->op[op].lane == lane)
       return op;
   return WEFT_NO_OP;
-}
-
-/* How many kernels are known to be over when `op` starts. */
-static uint32_t
-kernels_before (const uint32_t *before, uint32_t op)
-{
-  return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
 }
 
 static uint64_t
@@ -183,7 +162,7 @@ layers_take_the_room_for_pieces_in_turn (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++) {
-    g_autoptr (weft_program) p = build (rows[i].words, 0);
+    g_autoptr (weft_program) p = built (rows[i].words, 0);
     uint64_t layer = (slice_bytes (p) - root_bytes (p)) / LAYERS;
     uint32_t n;
     assert_int_equal (bytes_of_buffers (p, "fetched_pieces", &n), layer + MICROS * root_bytes (p));
@@ -202,7 +181,7 @@ layers_take_the_room_for_pieces_in_turn (void **state)
 static void
 each_gather_follows_copies_of_its_pieces (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR OFF, 0);
+  g_autoptr (weft_program) p = built (FOUR OFF, 0);
   g_autofree uint32_t *before = weft_program_order (p);
 
   (void) state;
@@ -236,14 +215,14 @@ copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (words); i++) {
-    g_autoptr (weft_program) p = build (words[i], 0);
+    g_autoptr (weft_program) p = built (words[i], 0);
     g_autofree uint32_t *before = weft_program_order (p);
     uint32_t last = WEFT_NO_OP;
     for (uint32_t op = 0; op < p->n_op; op++) {
       if (!is_named (p, op, "copy_in"))
         continue;
       uint32_t n = p->op[op].layer == WEFT_NO_LAYER ? ROOT_TENSORS : LAYER_TENSORS;
-      assert_int_equal (kernels_before (before, op - n), kernels_before (before, op));
+      assert_int_equal (kernels_before (p, op - n), kernels_before (p, op));
       assert_true (last == WEFT_NO_OP || weft_ordered (p, before, last, op - n));
       last = op;
     }
@@ -255,8 +234,8 @@ copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 static void
 gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
 {
-  g_autoptr (weft_program) once = build (FOUR OFF, 0);
-  g_autoptr (weft_program) each = build (FOUR OFF EACH, 0);
+  g_autoptr (weft_program) once = built (FOUR OFF, 0);
+  g_autoptr (weft_program) each = built (FOUR OFF EACH, 0);
 
   (void) state;
   assert_int_equal (count (once, WEFT_OP_TO_HOST, "gradients"), TENSORS);
@@ -285,7 +264,7 @@ the_next_reduction_follows_gradients_that_leave (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++) {
-    g_autoptr (weft_program) p = build (rows[i].words, 0);
+    g_autoptr (weft_program) p = built (rows[i].words, 0);
     g_autofree uint32_t *before = weft_program_order (p);
     uint32_t seen = 0;
     for (uint32_t op = next (p, 0, WEFT_OP_REDUCE_SCATTER), then; op != WEFT_NO_OP; op = then) {
@@ -306,7 +285,7 @@ the_next_reduction_follows_gradients_that_leave (void **state)
 static void
 assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name, uint32_t from)
 {
-  g_autoptr (weft_program) p = build (words, 0);
+  g_autoptr (weft_program) p = built (words, 0);
   g_autofree uint32_t *before = weft_program_order (p);
   uint32_t seen = 0;
 
@@ -344,8 +323,8 @@ offload_policy_pin_memory_off_makes_every_copy_waited_for (void **state)
 static void
 offload_policy_pin_memory_moves_no_bytes (void **state)
 {
-  g_autoptr (weft_program) pinned = build (FOUR OFF EACH, 0);
-  g_autoptr (weft_program) not = build (FOUR UNPINNED EACH, 0);
+  g_autoptr (weft_program) pinned = built (FOUR OFF EACH, 0);
+  g_autoptr (weft_program) not = built (FOUR UNPINNED EACH, 0);
 
   (void) state;
   assert_int_equal (pinned->n_op, not ->n_op);
@@ -357,7 +336,7 @@ offload_policy_pin_memory_moves_no_bytes (void **state)
 static void
 the_end_of_backward_waits_for_all_gradients (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR OFF EACH, 0);
+  g_autoptr (weft_program) p = built (FOUR OFF EACH, 0);
   g_autofree uint32_t *before = weft_program_order (p);
 
   (void) state;
@@ -376,7 +355,7 @@ the_end_of_backward_waits_for_all_gradients (void **state)
 static void
 the_update_runs_on_the_host (void **state)
 {
-  g_autoptr (weft_program) p = build (FOUR OFF "clip_grad=1", 0);
+  g_autoptr (weft_program) p = built (FOUR OFF "clip_grad=1", 0);
   g_autofree uint32_t *before = weft_program_order (p);
   uint32_t adams = 0, norms = 0;
 
@@ -399,7 +378,7 @@ static void
 a_tied_embedding_meets_on_the_device (void **state)
 {
   g_autoptr (weft_program) p =
-      build (FOUR OFF "pipeline_model_parallel_size=2 share_embeddings_and_output_weights=true", 0);
+      built (FOUR OFF "pipeline_model_parallel_size=2 share_embeddings_and_output_weights=true", 0);
 
   (void) state;
   uint32_t copy = 0;

@@ -1,7 +1,7 @@
 /* Knobs of Megatron-FSDP beside its levels: how the mean is taken, which weights are updated, which
  * modules are units, and how weights are made. */
 #include "core/unit_modules.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 #include "tests/real_job.h"
 #include "tests/real_run.h"
 #include <math.h>
@@ -25,15 +25,6 @@
 /* --------------------------------------------------------------- questions */
 
 static uint32_t
-count_kind (const weft_program *p, enum weft_op_kind kind)
-{
-  uint32_t n = 0;
-  for (uint32_t op = 0; op < p->n_op; op++)
-    n += p->op[op].kind == kind;
-  return n;
-}
-
-static uint32_t
 count_named (const weft_program *p, const char *word, uint32_t k)
 {
   g_autofree char *name = g_strdup_printf ("%s %u", word, k);
@@ -42,12 +33,6 @@ count_named (const weft_program *p, const char *word, uint32_t k)
   for (uint32_t op = 0; op < p->n_op; op++)
     n += g_str_equal (p->name[p->op[op].name], name);
   return n;
-}
-
-static uint32_t
-n_buckets (const weft_program *p)
-{
-  return p->param[p->n_param - 1].bucket + 1;
 }
 
 static const struct weft_param *

@@ -3,7 +3,7 @@
  *
  * D replicas are I instances of S = D / I each; N padded parameters. */
 #include "core/layout.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,12 +21,6 @@
 #define SPLIT UNITS "outer_dp_sharding_strategy=optim "
 
 /* --------------------------------------------------------------- questions */
-
-static gboolean
-has_name (const weft_program *p, uint32_t op, const char *start)
-{
-  return g_str_has_prefix (p->name[p->op[op].name], start);
-}
 
 /* The i-th op whose name starts so, or WEFT_NO_OP. */
 static uint32_t
@@ -61,50 +55,7 @@ numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
   return found;
 }
 
-static uint64_t
-elements (const weft_program *p, uint32_t op)
-{
-  return weft_op_shape (p, op)->dim[0];
-}
-
-static gboolean
-comes_after (const weft_program *p, uint32_t first, uint32_t then)
-{
-  g_autofree uint32_t *before = weft_program_order (p);
-  return weft_ordered (p, before, first, then);
-}
-
-static uint32_t
-n_buckets (const weft_program *p)
-{
-  return p->param[p->n_param - 1].bucket + 1;
-}
-
 /* ------------------------------------------------------------------ memory */
-
-/* N of a stage: padded so that `slices` ranks get whole rows. */
-static uint64_t
-padded (const weft_plan *plan, int level, uint32_t slices)
-{
-  const weft_program *p = plan->role[0];
-  struct weft_layout_rule rule = { .threshold = WEFT_BUCKET_INFINITE,
-                                   .group = slices,
-                                   .sharded = level > 0 };
-  g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, p->n_param);
-  struct weft_layout layout;
-
-  for (uint32_t i = 0; i < p->n_param; i++)
-    list[i] = (struct weft_layout_param){ .numel = p->param[i].rows * p->param[i].columns,
-                                          .shared_embedding = p->param[i].tied,
-                                          .unit = level == 3 && p->param[i].layer != WEFT_NO_LAYER
-                                                      ? p->param[i].layer
-                                                      : WEFT_NO_UNIT,
-                                          .columns = p->param[i].columns };
-  weft_layout_units_init (&layout, &rule, list, p->n_param);
-  uint64_t n = layout.bucket[layout.n_bucket - 1].end;
-  weft_layout_release (&layout);
-  return n;
-}
 
 /* Bytes of a parameter: weights, gradients, main weights, and moments with what gradients become for
  * the optimizer. */
@@ -130,7 +81,7 @@ assert_state (int level, uint32_t replicas, uint32_t instances, gboolean outer, 
             "outer_dp_sharding_strategy=%s %s",
       replicas, level, instances, outer ? "optim" : "no_shard", precisions[precision].words);
   const uint64_t *found = plan->memory[0].permanent[WEFT_POOL_DEVICE];
-  uint64_t n = padded (plan, level, outer ? replicas : s);
+  uint64_t n = padded_elements (plan, level, outer ? replicas : s);
 
   assert_int_equal (found[WEFT_BUF_WEIGHTS],
                     n * precisions[precision].weights / (level < 3 ? 1 : s));

@@ -1,7 +1,7 @@
 /* PyTorch's DistributedDataParallel: which gradients share a bucket, in which order buckets are filled
  * and launched, and what the copies cost. */
 #include "core/step.h"
-#include "tests/random_job.h"
+#include "tests/questions.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,23 +19,11 @@
   "distributed_config=ddp "
 #define TWO MODEL "gpus=2 "
 
-static weft_program *
-build (const char *words)
-{
-  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  return weft_step_build (&plan->job, &plan->mesh, 0);
-}
-
-static gboolean
-is_named (const weft_program *p, uint32_t op, const char *name)
-{
-  return g_str_equal (p->name[p->op[op].name], name);
-}
-
 static gboolean
 is_bucket (const weft_program *p, uint32_t op)
 {
-  return p->op[op].kind == WEFT_OP_ALL_REDUCE && g_str_has_prefix (p->name[p->op[op].name], "bucket");
+  return p->op[op].kind == WEFT_OP_ALL_REDUCE &&
+         g_str_has_prefix (p->name[p->op[op].name], "bucket");
 }
 
 static uint32_t
@@ -68,7 +56,7 @@ copies_before (const weft_program *p, uint32_t op, uint32_t *last)
 static void
 buckets_close_at_one_and_at_25_mebibytes (void **state)
 {
-  g_autoptr (weft_program) p = build (TWO);
+  g_autoptr (weft_program) p = built (TWO, 0);
   uint32_t n = 0, copies = 0;
   uint64_t all = 0;
 
@@ -98,7 +86,7 @@ buckets_close_at_one_and_at_25_mebibytes (void **state)
 static void
 gradients_fill_buckets_as_they_arrive (void **state)
 {
-  g_autoptr (weft_program) p = build (TWO);
+  g_autoptr (weft_program) p = built (TWO, 0);
   uint32_t layer = WEFT_NO_LAYER, n = 0;
 
   (void) state;
@@ -122,8 +110,8 @@ gradients_fill_buckets_as_they_arrive (void **state)
 static void
 only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
 {
-  g_autoptr (weft_program) one = build (TWO);
-  g_autoptr (weft_program) many = build (TWO "global_batch_size=8");
+  g_autoptr (weft_program) one = built (TWO, 0);
+  g_autoptr (weft_program) many = built (TWO "global_batch_size=8", 0);
   g_autofree uint32_t *before = weft_program_order (many);
   uint32_t n = 0;
 
@@ -146,7 +134,7 @@ only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
 static void
 sums_are_copied_back_when_they_are_there (void **state)
 {
-  g_autoptr (weft_program) p = build (TWO);
+  g_autoptr (weft_program) p = built (TWO, 0);
   g_autofree uint32_t *before = weft_program_order (p);
 
   (void) state;
