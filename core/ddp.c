@@ -156,12 +156,9 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
-  if (enqueued != WEFT_NO_OP)
-    weft_build_dep (s->b, enqueued);
-  if (s->exchange != WEFT_NO_OP)
-    weft_build_dep (s->b, s->exchange);
-  if (s->synced != WEFT_NO_OP)
-    weft_build_dep (s->b, s->synced);
+  weft_build_dep (s->b, enqueued);
+  weft_build_dep (s->b, s->exchange);
+  weft_build_dep (s->b, s->synced);
   return op;
 }
 

@@ -35,10 +35,8 @@ transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int pee
                     &(const struct weft_use){
                         .buf = buf, .read = kind == WEFT_OP_SEND, .write = kind == WEFT_OP_RECV },
                     1);
-  if (enqueued != WEFT_NO_OP)
-    weft_build_dep (s->b, enqueued);
-  if (s->synced != WEFT_NO_OP)
-    weft_build_dep (s->b, s->synced);
+  weft_build_dep (s->b, enqueued);
+  weft_build_dep (s->b, s->synced);
   s->at = at;
 }
 

@@ -156,8 +156,7 @@ add_stages (struct weft_step *s, uint32_t grad)
                                 weft_build_last (s->b, WEFT_LANE_HOST) };
     weft_from_host (s, &copy);
     for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
-      if (newest[i] != WEFT_NO_OP)
-        weft_build_dep (s->b, newest[i]);
+      weft_build_dep (s->b, newest[i]);
   }
   uint32_t op =
       weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, copy.device, "tied embedding");
@@ -177,8 +176,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
 
   weft_build_dep (s->b, kernel);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
-    if (bucket[i] != WEFT_NO_OP)
-      weft_build_dep (s->b, bucket[i]);
+    weft_build_dep (s->b, bucket[i]);
   return op;
 }
 
@@ -202,10 +200,8 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
     weft_emit (s, WEFT_OP_SCALE, "per_token",
                WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, 1),
                WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
-    if (reduced != WEFT_NO_OP)
-      weft_build_dep (s->b, reduced);
-    if (tied_reduced != WEFT_NO_OP)
-      weft_build_dep (s->b, tied_reduced);
+    weft_build_dep (s->b, reduced);
+    weft_build_dep (s->b, tied_reduced);
   }
 }
 

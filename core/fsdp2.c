@@ -119,13 +119,6 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-static void
-wait_if_any (struct weft_step *s, uint32_t op)
-{
-  if (op != WEFT_NO_OP)
-    weft_build_dep (s->b, op);
-}
-
 /* Layers take turns in a ring, whose packs belong to none of them; the root, which is of another size,
  * has a pack of its own. */
 static struct weft_fsdp2_slot
@@ -170,7 +163,7 @@ ask_for (struct weft_step *s, uint32_t k)
   f->copied_in =
       weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
   for (uint32_t i = 0; i < n_before; i++)
-    wait_if_any (s, before[i]);
+    weft_build_dep (s->b, before[i]);
   uint64_t n = weft_ddp_bucket_size (s, k);
   u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
                                WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));

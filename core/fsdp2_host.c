@@ -59,13 +59,6 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-static void
-wait_if_any (struct weft_step *s, uint32_t op)
-{
-  if (op != WEFT_NO_OP)
-    weft_build_dep (s->b, op);
-}
-
 /* A stream takes the same room again for each layer; the root and a head are of another size. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
@@ -107,8 +100,8 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
       continue;
     weft_from_host (s, &copy);
     while (n_before > 0)
-      wait_if_any (s, before[--n_before]);
-    wait_if_any (s, f->copied_in);
+      weft_build_dep (s->b, before[--n_before]);
+    weft_build_dep (s->b, f->copied_in);
     f->copied_in = WEFT_NO_OP;
   }
   if (blocks (s))
@@ -167,5 +160,5 @@ weft_fsdp2_added (struct weft_step *s)
 void
 weft_fsdp2_follow_sent (struct weft_step *s)
 {
-  wait_if_any (s, weft_fsdp2 (s)->sent);
+  weft_build_dep (s->b, weft_fsdp2 (s)->sent);
 }

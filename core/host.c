@@ -61,6 +61,5 @@ weft_host_wait_for_copies (struct weft_step *s)
                               weft_build_last (s->b, WEFT_LANE_H2D) };
 
   for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
-    if (newest[i] != WEFT_NO_OP)
-      weft_build_dep (s->b, newest[i]);
+    weft_build_dep (s->b, newest[i]);
 }

@@ -174,8 +174,7 @@ wait_for_stream (struct weft_step *s)
   const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange, s->synced };
 
   for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
-    if (newest[i] != WEFT_NO_OP)
-      weft_build_dep (s->b, newest[i]);
+    weft_build_dep (s->b, newest[i]);
   for (uint32_t i = 0; i < s->wait_for->len; i++)
     weft_build_dep (s->b, g_array_index (s->wait_for, uint32_t, i));
 }
@@ -234,8 +233,7 @@ convert (struct weft_step *s, const struct part *part, uint32_t after)
   shape.out_dtype = WEFT_FP32;
   weft_emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
                      WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
-  if (after != WEFT_NO_OP)
-    weft_build_dep (s->b, after);
+  weft_build_dep (s->b, after);
 }
 
 static void
@@ -248,8 +246,7 @@ update (struct weft_step *s, const struct part *part, uint32_t after)
   weft_emit_on_host (s, WEFT_OP_ADAM, "adam", shape,
                      WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor), param,
                                 WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));
-  if (after != WEFT_NO_OP)
-    weft_build_dep (s->b, after);
+  weft_build_dep (s->b, after);
 }
 
 static uint32_t

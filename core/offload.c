@@ -75,8 +75,7 @@ copy_of (struct weft_step *s, const char *name, uint32_t device, uint32_t host)
 static void
 wait_for_kernels (struct weft_step *s)
 {
-  if (weft_build_last (s->b, WEFT_LANE_GPU) != WEFT_NO_OP)
-    weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
+  weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
 static void
@@ -110,8 +109,7 @@ release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
       continue;
     weft_emit (s, WEFT_OP_RELEASE, "release_offloaded", WEFT_SHAPE (s->dtype, 0),
                WEFT_USES (WEFT_R (device[i])));
-    if (after != WEFT_NO_OP)
-      weft_build_dep (s->b, after);
+    weft_build_dep (s->b, after);
   }
   s->at = at;
 }

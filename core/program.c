@@ -190,11 +190,14 @@ void
 weft_build_dep (weft_builder *b, uint32_t dep)
 {
   uint32_t op = b->op->len - 1;
+
+  if (dep == WEFT_NO_OP)
+    return;
+  g_assert (dep < op);
   const struct weft_op *from = &g_array_index (b->op, struct weft_op, dep);
   const struct weft_op *to = &g_array_index (b->op, struct weft_op, op);
   uint32_t pos = g_array_index (b->pos, uint32_t, dep), *row = before_row (b, op);
 
-  g_assert (dep < op);
   if (row[from->lane] > pos || from->lane == to->lane)
     return;
   g_array_append_val (b->deps, dep);

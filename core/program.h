@@ -173,7 +173,7 @@ struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
 /* Opens a new op, to which deps and uses that follow belong; shape, deps, uses are filled here. */
 uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
 void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
-void weft_build_dep (weft_builder *b, uint32_t op);
+void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: nothing to wait for */
 
 /* The newest op on a lane so far, or WEFT_NO_OP. */
 uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
