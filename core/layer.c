@@ -13,7 +13,8 @@
  *               backward begins.  fc2 is not: backward does not read what it makes.
  *   layernorm   n1 and n2 are made again right before the projection that has read them
  *
- * delay_wgrad_compute: weight gradients of the four projections are put off, with what they read.
+ * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
+ * are put off, with what they read.
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
 #include "core/step.h"
 
@@ -245,15 +246,25 @@ void
 weft_layer_delayed (struct weft_step *s)
 {
   struct weft_op at = s->at;
+  guint left = 0;
 
   s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
-  for (uint32_t i = 0; i < s->delayed->len; i++) {
-    const struct weft_delayed *d = &g_array_index (s->delayed, struct weft_delayed, i);
-    s->at.layer = d->layer;
-    weight_gradient (s, d);
+  for (guint i = 0; i < s->delayed->len; i++) {
+    const struct weft_delayed d = g_array_index (s->delayed, struct weft_delayed, i);
+    s->at.layer = d.layer;
+    if (d.micro == at.micro && d.chunk == at.chunk)
+      weight_gradient (s, &d);
+    else
+      g_array_index (s->delayed, struct weft_delayed, left++) = d;
   }
-  g_array_set_size (s->delayed, 0);
+  g_array_set_size (s->delayed, left);
   s->at = at;
+}
+
+static gboolean
+delays (const struct weft_step *s)
+{
+  return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
 }
 
 /* Of weights in fp8 the copy that lies the other way round is read. */
@@ -283,9 +294,9 @@ linear_backward (struct weft_step *s, const char *name, enum weft_layer_param wh
   uint32_t dx = product (s, k, name);
 
   dy = inward (s, dy, name);
-  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k };
+  struct weft_delayed d = { s->at.micro, s->at.chunk, name, s->at.layer, w, bias, dy, x, n, k };
   input_gradient (s, &d, dx);
-  if (s->strategy->delay_wgrad_compute)
+  if (delays (s))
     g_array_append_val (s->delayed, d);
   else
     weight_gradient (s, &d);
@@ -299,9 +310,7 @@ norm_backward (struct weft_step *s, const char *name, enum weft_layer_param whic
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
   dy = outward (s, dy, name);
   struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
-  uint32_t dx = s->strategy->delay_wgrad_compute
-                    ? activation (s, s->model->hidden_size, "dresidual")
-                    : dresidual;
+  uint32_t dx = delays (s) ? activation (s, s->model->hidden_size, "dresidual") : dresidual;
 
   weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
              WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),
