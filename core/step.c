@@ -343,7 +343,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
   weft_step_begin (&s);
-  g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
+  g_autoptr (weft_grid) grid = weft_job_grid (job, NULL);
   weft_params_build (&s);
   start_buffers (&s);
   s.wrapper->start (&s);
