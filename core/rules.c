@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/stages.h"
 #include "core/unit_modules.h"
 #include <math.h>
 #include <string.h>
@@ -135,9 +136,25 @@ own_knobs (const struct weft_job *j)
 }
 
 static int64_t
+chunks (const struct weft_job *j)
+{
+  return weft_job_chunks (j);
+}
+
+/* Microbatches that a chunk runs before the next one's turn. */
+static int64_t
+group (const struct weft_job *j)
+{
+  return S (microbatch_group_size_per_vp_stage) == WEFT_NONE
+             ? S (pipeline_model_parallel_size)
+             : S (microbatch_group_size_per_vp_stage);
+}
+
+/* Of one chunk. */
+static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size);
+  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
 }
 
 static int64_t
@@ -182,7 +199,7 @@ step_bytes (const struct weft_job *j)
 static int64_t
 most_buckets (const struct weft_job *j)
 {
-  int64_t tensors = 14 * stage_layers (j) + 5;
+  int64_t tensors = 14 * stage_layers (j) * chunks (j) + 5;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
   if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))
