@@ -32,7 +32,7 @@ widths (const struct weft_step *s)
                           .q = q,
                           .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
                           .f = m->ffn_hidden_size,
-                          .up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1) };
+                          .up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1) };
 }
 
 static uint32_t
@@ -148,6 +148,8 @@ static const struct {
   [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu" },
   [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
   [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
+  [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu" },
+  [WEFT_QUICK_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu" },
 };
 
 /* What of the MLP is kept for its backward, or made again. */
