@@ -13,7 +13,7 @@ layer_extent (const union weft_model *m, enum weft_layer_param which)
 {
   uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
   uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1);
+  uint64_t up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1);
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {

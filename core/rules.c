@@ -41,6 +41,19 @@ unknown_unit (const struct weft_job *j)
   return g_intern_string (text);
 }
 
+/* What no pass puts into a layer; NULL: nothing. */
+static const char *
+odd_layer (const struct weft_job *j)
+{
+  if (M (no_rope_freq))
+    return "no_rope_freq: some layers without positions";
+  if (M (qk_l2_norm))
+    return "qk_l2_norm: queries and keys divided by their size";
+  if (M (sandwich_norm))
+    return "sandwich_norm: norms behind attention and MLP";
+  return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
+}
+
 static gboolean
 has_plan (const struct weft_job *j)
 {

@@ -346,7 +346,7 @@ widths (const union weft_model *m)
                                .q = q,
                                .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
                                .f = m->ffn_hidden_size,
-                               .up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1),
+                               .up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1),
                                .vocab = m->vocab_size };
 }
 
