@@ -29,7 +29,7 @@ static const struct {
   const char *stem;
   int level;
 } core_files[] = {
-  { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
+  { "cluster", TABLES },   { "conf", TABLES },      { "csv", TABLES },       { "error", TABLES },     { "field", TABLES },
   { "flags", TABLES },     { "home", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },    { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
@@ -63,7 +63,8 @@ is_code (const char *path)
 static gboolean
 is_source (const char *path)
 {
-  static const char *const data[] = { "models/", "stacks/", "tests/", "topologies/" };
+  static const char *const data[] = { "models/", "stacks/", "tests/", "topologies/",
+                                     "validation/" };
   static const char *const names[] = { ".def", ".md", "CMakeLists.txt", "CMakePresets.json",
                                        "weft", ".ci/run" };
 
