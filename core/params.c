@@ -9,11 +9,14 @@ struct extent {
 };
 
 static struct extent
-layer_extent (const union weft_model *m, enum weft_layer_param which)
+layer_extent (const union weft_model *m, uint32_t layer, enum weft_layer_param which)
 {
+  uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
+  uint64_t wide = m->activation == WEFT_SWIGLU ? 2 : 1, ffn = m->moe_ffn_hidden_size;
+  uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
   uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
   uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1);
+  uint64_t up = experts ? 0 : m->ffn_hidden_size * wide, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
@@ -29,8 +32,13 @@ layer_extent (const union weft_model *m, enum weft_layer_param which)
     [WEFT_NORM2_BIAS] = { norm_bias, 1 },
     [WEFT_FC1_WEIGHT] = { up, h },
     [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1 },
-    [WEFT_FC2_WEIGHT] = { h, m->ffn_hidden_size },
-    [WEFT_FC2_BIAS] = { m->add_bias_linear ? h : 0, 1 },
+    [WEFT_FC2_WEIGHT] = { down, m->ffn_hidden_size },
+    [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
+    [WEFT_ROUTER_WEIGHT] = { experts, h },
+    [WEFT_EXPERT_FC1] = { experts * wide * ffn, h },
+    [WEFT_EXPERT_FC2] = { experts * h, ffn },
+    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
+    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
   };
   return table[which];
 }
@@ -95,8 +103,8 @@ list_params (struct weft_step *s)
   add_end (s, WEFT_POSITION_WEIGHT);
   for (uint32_t l = 0; l < s->n_layers; l++)
     for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
-      s->layer_param[l * WEFT_N_LAYER_PARAM + which] =
-          add_param (s, names[which], s->first_layer + l, layer_extent (s->model, which));
+      s->layer_param[l * WEFT_N_LAYER_PARAM + which] = add_param (
+          s, names[which], s->first_layer + l, layer_extent (s->model, s->first_layer + l, which));
   add_end (s, WEFT_FINAL_NORM_WEIGHT);
   add_end (s, WEFT_FINAL_NORM_BIAS);
   add_end (s, WEFT_HEAD_WEIGHT);
