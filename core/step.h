@@ -43,7 +43,15 @@
   X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
-  X (WEFT_FC2_BIAS, "fc2.bias")
+  X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_ROUTER_WEIGHT, "router.weight")                                                          \
+  X (WEFT_ROUTER_BIAS, "router.bias")                                                              \
+  X (WEFT_EXPERT_FC1, "experts.fc1.weight")                                                        \
+  X (WEFT_EXPERT_FC2, "experts.fc2.weight")                                                        \
+  X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
+  X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
+  X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")
 enum weft_layer_param {
 #define WEFT_PARAM_ROW(id, name) id,
   WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
@@ -67,9 +75,12 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers. */
+/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers, or
+ * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  uint32_t scores, choice, row, counts, xp, pp, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa;                                      /* of shared experts */
 };
 
 /* What the two ends leave: token ids, the final norm's input and output, logits. */
@@ -141,6 +152,7 @@ struct weft_delayed {
   uint32_t layer, weight, bias; /* parameters */
   uint32_t dy, x;
   uint64_t n, k;
+  uint32_t counts; /* rows of each expert; of other maps WEFT_NO_BUF */
 };
 
 /* Columns of what a layer works with, as this rank has them. */
@@ -455,7 +467,9 @@ uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_par
                       uint32_t x, uint64_t n, uint64_t k);
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                                uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
-void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
+/* A weight gradient now, or where those that are put off come; and these. */
+void weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d);
+void weft_layer_delayed (struct weft_step *s);
 
 /* norm.c: the norm of the residual stream as the product behind it takes it; the same inside
  * backward; dresidual plus the norm's input gradient. */
@@ -470,9 +484,13 @@ void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
- * the MLP to that before it. */
+ * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
+ * gradient. */
 uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dresidual);
+
+uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
+uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
 /* layer.c: x is the layer's input, the result its output. */
 gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
