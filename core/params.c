@@ -9,11 +9,14 @@ struct extent {
 };
 
 static struct extent
-layer_extent (const union weft_model *m, enum weft_layer_param which)
+layer_extent (const union weft_model *m, uint32_t layer, enum weft_layer_param which)
 {
+  uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
+  uint64_t wide = weft_model_is_gated (m) ? 2 : 1, ffn = m->moe_ffn_hidden_size;
+  uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
   uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
   uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1);
+  uint64_t up = experts ? 0 : m->ffn_hidden_size * wide, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
@@ -29,8 +32,13 @@ layer_extent (const union weft_model *m, enum weft_layer_param which)
     [WEFT_NORM2_BIAS] = { norm_bias, 1 },
     [WEFT_FC1_WEIGHT] = { up, h },
     [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1 },
-    [WEFT_FC2_WEIGHT] = { h, m->ffn_hidden_size },
-    [WEFT_FC2_BIAS] = { m->add_bias_linear ? h : 0, 1 },
+    [WEFT_FC2_WEIGHT] = { down, m->ffn_hidden_size },
+    [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
+    [WEFT_ROUTER_WEIGHT] = { experts, h },
+    [WEFT_EXPERT_FC1] = { experts * wide * ffn, h },
+    [WEFT_EXPERT_FC2] = { experts * h, ffn },
+    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
+    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
   };
   return table[which];
 }
@@ -94,7 +102,7 @@ add_layer (struct weft_step *s, uint32_t layer)
   uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
 
   for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
-    param[which] = add_param (s, names[which], layer, layer_extent (s->model, which));
+    param[which] = add_param (s, names[which], layer, layer_extent (s->model, layer, which));
 }
 
 /* Registration order of each chunk: embeddings, layers, final norm, head. */

@@ -2,7 +2,7 @@
  *
  *   params     which tensors this stage holds, their flat layout and buckets
  *   accumulate where gradients of microbatches go and how they are added
- *   layer      forward and backward of one transformer layer
+ *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
@@ -43,7 +43,15 @@
   X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
-  X (WEFT_FC2_BIAS, "fc2.bias")
+  X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_ROUTER_WEIGHT, "router.weight")                                                          \
+  X (WEFT_ROUTER_BIAS, "router.bias")                                                              \
+  X (WEFT_EXPERT_FC1, "experts.fc1.weight")                                                        \
+  X (WEFT_EXPERT_FC2, "experts.fc2.weight")                                                        \
+  X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
+  X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
+  X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")
 enum weft_layer_param {
 #define WEFT_PARAM_ROW(id, name) id,
   WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
@@ -67,9 +75,12 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers. */
+/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers, or
+ * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  uint32_t scores, choice, row, counts, xp, pp, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa;                                      /* of shared experts */
 };
 
 /* What the two ends leave: token ids, the final norm's input and output, logits. */
@@ -137,11 +148,21 @@ struct weft_reduction {
 
 /* A weight gradient that is still to come: delay_wgrad_compute, and cells I and W of the grid. */
 struct weft_delayed {
-  uint32_t micro, chunk;
   const char *name;
   uint32_t layer, weight, bias; /* parameters */
   uint32_t dy, x;
   uint64_t n, k;
+  uint32_t counts; /* rows of each expert; of other maps WEFT_NO_BUF */
+  uint32_t micro, chunk;
+};
+
+/* Columns of what a layer works with, as this rank has them. */
+struct weft_widths {
+  uint64_t h;             /* the residual stream */
+  uint64_t heads, groups; /* of queries; of keys and values */
+  uint64_t q, qkv;        /* all query heads; these, and those of keys and values */
+  uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
+  uint64_t vocab;         /* logits */
 };
 
 /* How transfers are posted: as one launch, or one by one, and the next kernel waits for them; or one by
@@ -210,6 +231,7 @@ struct weft_step {
   struct weft_chunk *chunk;
   uint32_t n_chunks, n_layers;    /* of this role */
   uint64_t tokens;                /* of one microbatch on this rank */
+  struct weft_widths width;
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -296,6 +318,13 @@ static inline gboolean
 weft_step_is_split (const struct weft_step *s)
 {
   return s->cell == WEFT_PHASE_INPUT_GRAD || s->cell == WEFT_PHASE_WEIGHT_GRAD;
+}
+
+/* Whether weight gradients do not follow input gradients at once. */
+static inline gboolean
+weft_step_delays (const struct weft_step *s)
+{
+  return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
 }
 
 static inline const struct weft_flat *
@@ -449,13 +478,52 @@ weft_head_sum (const struct weft_step *s)
   return &s->sum[s->params->len];
 }
 
+/* linear.c: a buffer of `columns` for each token, in the type of the residual stream or in that of
+ * products; and a buffer of the one in the type of the other. */
+uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_inward (struct weft_step *s, uint32_t buf, const char *name);
+uint32_t weft_outward (struct weft_step *s, uint32_t buf, const char *name);
+/* A parameter of the layer where ops are being added, as kernels read it. */
+uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
+/* y = x w^T + b with n outputs and k inputs as this rank holds them; the bias follows the weight in
+ * the list of parameters.  Backward: dy and the x of forward give dx and the weight's gradient. */
+uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
+                      uint32_t x, uint64_t n, uint64_t k);
+uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                               uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
+/* A weight gradient now, or where those that are put off come; and these, of the current microbatch
+ * and chunk. */
+void weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d);
+void weft_layer_delayed (struct weft_step *s);
+
+/* norm.c: the norm of the residual stream as the product behind it takes it; the same inside
+ * backward; dresidual plus the norm's input gradient. */
+uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
+uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
+                          uint32_t x);
+uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                             uint32_t dy, uint32_t x, uint32_t dresidual);
+
+/* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+
+/* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
+ * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
+ * gradient. */
+uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dresidual);
+
+uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
+uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
+
 /* layer.c: x is the layer's input, the result its output. */
+gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
-/* Weight gradients that were put off, of the current microbatch and chunk. */
-void weft_layer_delayed (struct weft_step *s);
 
 /* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
  * pass of a microbatch. */
