@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/schedule.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
 #include <math.h>
@@ -152,6 +153,25 @@ static int64_t
 chunks (const struct weft_job *j)
 {
   return weft_job_chunks (j);
+}
+
+static gboolean
+interleaves (const struct weft_job *j)
+{
+  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && chunks (j) > 1;
+}
+
+static uint32_t
+copies (const struct weft_job *j)
+{
+  return weft_schedule_infos[S (pipeline_schedule)].n_copies;
+}
+
+/* Whether a schedule has cells of their own for weight gradients: all but Megatron-Core's have. */
+static gboolean
+splits_backward (const struct weft_job *j)
+{
+  return S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
 }
 
 /* Microbatches that a chunk runs before the next one's turn. */

@@ -1,12 +1,16 @@
 #include "core/stages.h"
+#include "core/schedule.h"
 #include <string.h>
 
 uint32_t
 weft_job_chunks (const struct weft_job *job)
 {
-  int64_t chunks = job->strategy.virtual_pipeline_model_parallel_size;
+  const struct weft_grid_spec spec = {
+    .schedule = job->strategy.pipeline_schedule,
+    .n_chunks = MAX (job->strategy.virtual_pipeline_model_parallel_size, 0),
+  };
 
-  return chunks == WEFT_NONE ? 1 : (uint32_t) chunks;
+  return weft_spec_chunks (&spec);
 }
 
 /* -------------------------------------------------------------------------- by a text */

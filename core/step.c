@@ -134,7 +134,9 @@ weft_step_mesh (const struct weft_job *job)
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
-  mesh.ring = weft_job_chunks (job) > 1;
+  const struct weft_schedule_info *schedule = &weft_schedule_infos[k->pipeline_schedule];
+  mesh.ring = schedule->shape == WEFT_GRID_LOOP && weft_job_chunks (job) > 1;
+  mesh.mirror = schedule->n_copies > 1;
   return mesh;
 }
 
@@ -147,13 +149,19 @@ weft_step_has_embedding (const struct weft_step *s)
   return FALSE;
 }
 
-gboolean
-weft_step_has_head (const struct weft_step *s)
+const struct weft_chunk *
+weft_step_head (const struct weft_step *s)
 {
   for (uint32_t q = 0; q < s->n_chunks; q++)
     if (s->chunk[q].head)
-      return TRUE;
-  return FALSE;
+      return &s->chunk[q];
+  return NULL;
+}
+
+gboolean
+weft_step_has_head (const struct weft_step *s)
+{
+  return weft_step_head (s) != NULL;
 }
 
 uint32_t
@@ -348,14 +356,15 @@ weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
   return at;
 }
 
-static uint32_t
-count_micros (const weft_grid *grid, uint32_t copy)
+/* Those of a copy of the model follow each other. */
+static void
+count_micros (const weft_grid *grid, uint32_t copy, struct weft_chunk *chunk)
 {
-  uint32_t n = 0;
-
-  for (uint32_t micro = 0; micro < grid->n_micro; micro++)
-    n += weft_grid_micro_copy (grid, micro) == copy;
-  return n;
+  for (uint32_t micro = grid->n_micro; micro-- > 0;)
+    if (weft_grid_micro_copy (grid, micro) == copy) {
+      chunk->first_micro = micro;
+      chunk->n_micro++;
+    }
 }
 
 static void
@@ -366,13 +375,15 @@ list_chunks (struct weft_step *s)
   s->chunk = g_new0 (struct weft_chunk, s->n_chunks);
   for (uint32_t q = 0; q < s->n_chunks; q++) {
     struct weft_stage stage = weft_stage_at (s->job, s->grid, s->role, q);
-    s->chunk[q] = (struct weft_chunk){ .first_layer = stage.first_layer,
+    uint32_t copy = weft_grid_copy (s->grid, s->role, q);
+    s->chunk[q] = (struct weft_chunk){ .stage = weft_grid_stage (s->grid, s->role, q),
+                                       .copy = copy,
+                                       .first_layer = stage.first_layer,
                                        .n_layers = stage.n_layers,
                                        .slot = s->n_layers,
                                        .embedding = stage.embedding,
-                                       .head = stage.head,
-                                       .n_micro = count_micros (
-                                           s->grid, weft_grid_copy (s->grid, s->role, q)) };
+                                       .head = stage.head };
+    count_micros (s->grid, copy, &s->chunk[q]);
     s->n_layers += stage.n_layers;
   }
 }

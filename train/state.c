@@ -2,6 +2,7 @@
 #include "core/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
+#include <string.h>
 
 /* Elements that are converted at once: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
@@ -127,15 +128,29 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* The head's copy of a tied embedding joins the embedding, which an earlier stage holds. */
+/* Another stage may hold a tensor too: as the head's copy of a tied embedding, or as the second of two
+ * copies of the model. */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
+  const char *name = stage->p->name[param->name];
+  struct tensor *found = NULL;
+
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    if (t->copy[0].param->tied)
-      add_copy (t, stage, param);
+    gboolean same = t->face.layer == param->layer && strcmp (t->face.param, name) == 0;
+    if (same || (!found && param->tied && t->copy[0].param->tied))
+      found = t;
   }
+  add_copy (found, stage, param);
+}
+
+static void
+add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
+{
+  for (uint32_t i = 0; i < stage->p->n_param; i++)
+    if (stage->p->param[i].duplicate == duplicates)
+      (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
 static void
@@ -210,13 +225,11 @@ weft_state_new (weft_exec *x)
   state->stage = g_new0 (struct stage, state->n_stage);
   state->tensors = g_array_new (FALSE, FALSE, sizeof (struct tensor));
   state->raw = g_malloc (MOST_AT_ONCE * sizeof (float));
-  for (uint32_t role = 0; role < state->n_stage; role++) {
-    struct stage *stage = &state->stage[role];
-    find_stage (x, role, stage);
-    for (uint32_t i = 0; i < stage->p->n_param; i++)
-      (stage->p->param[i].duplicate ? add_duplicate : add_tensor) (state, stage,
-                                                                   &stage->p->param[i]);
-  }
+  for (uint32_t role = 0; role < state->n_stage; role++)
+    find_stage (x, role, &state->stage[role]);
+  for (int duplicates = 0; duplicates < 2; duplicates++)
+    for (uint32_t role = 0; role < state->n_stage; role++)
+      add_stage (state, &state->stage[role], duplicates);
   g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
