@@ -13,5 +13,6 @@ struct weft_stage {
 struct weft_stage weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
                                  uint32_t chunk);
 
-/* Chunks that virtual_pipeline_model_parallel_size asks for: at least one. */
+/* Chunks of one copy of the model on a rank: what the schedule or virtual_pipeline_model_parallel_size
+ * asks for, at least one. */
 uint32_t weft_job_chunks (const struct weft_job *job);
