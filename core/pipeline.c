@@ -1,6 +1,7 @@
 #include "core/pipeline.h"
 #include "core/error.h"
 #include "core/pipeline_order.h"
+#include "core/stages.h"
 
 /* Colours hold dark text and stand out from white and from black. */
 const struct weft_cell_look weft_cell_looks[WEFT_N_PHASE] = {
@@ -222,6 +223,19 @@ weft_job_grid (const struct weft_job *job, GError **error)
     return weft_grid_new (&spec, error);
   g_autoptr (weft_grid) grid = weft_grid_load (path, error);
   return grid && agrees (grid, job, path, error) ? g_steal_pointer (&grid) : NULL;
+}
+
+uint32_t
+weft_job_chunks (const struct weft_job *job)
+{
+  const struct weft_grid_spec spec = {
+    .schedule = job->strategy.pipeline_schedule,
+    .n_chunks = MAX (job->strategy.virtual_pipeline_model_parallel_size, 0),
+  };
+  const char *path = weft_job_schedule_file (job);
+  g_autoptr (weft_grid) grid = path ? weft_grid_load (path, NULL) : NULL;
+
+  return grid ? grid->n_stages / grid->n_ranks : weft_spec_chunks (&spec);
 }
 
 /* ------------------------------------------------------------------ questions */

@@ -1,18 +1,5 @@
 #include "core/stages.h"
 
-uint32_t
-weft_job_chunks (const struct weft_job *job)
-{
-  const struct weft_grid_spec spec = {
-    .schedule = job->strategy.pipeline_schedule,
-    .n_chunks = MAX (job->strategy.virtual_pipeline_model_parallel_size, 0),
-  };
-  const char *path = weft_job_schedule_file (job);
-  g_autoptr (weft_grid) grid = path ? weft_grid_load (path, NULL) : NULL;
-
-  return grid ? grid->n_stages / grid->n_ranks : weft_spec_chunks (&spec);
-}
-
 static uint32_t
 layers_of (const struct weft_job *job, const weft_grid *grid, uint32_t stage)
 {
