@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/pipeline.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
 #include <math.h>
@@ -180,11 +181,18 @@ schedule_file_problem (const struct weft_job *j)
   return error ? g_intern_string (error->message) : NULL;
 }
 
-/* Of one chunk. */
+/* Of the largest. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
+  return weft_job_most_layers (j);
+}
+
+static const char *
+stages_problem (const struct weft_job *j)
+{
+  g_autofree char *text = weft_job_stages_problem (j);
+  return g_intern_string (text);
 }
 
 static int64_t
