@@ -32,7 +32,7 @@ typedef struct weft_grid {
  * cannot be made of these counts. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
-/* What the knobs of a job ask for. */
+/* What the knobs of a job ask for: a schedule of these sizes, or pipeline_schedule_file. */
 weft_grid *weft_job_grid (const struct weft_job *job, GError **error);
 
 void weft_grid_free (weft_grid *grid);
@@ -49,6 +49,14 @@ uint32_t weft_grid_micro_copy (const weft_grid *grid, uint32_t micro);
 gboolean weft_grid_next (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 
+/* Whether each rank hands on to the next, and the last to the first; whether any backward is split. */
+gboolean weft_grid_is_ring (const weft_grid *grid);
+gboolean weft_grid_splits (const weft_grid *grid);
+
+/* Why programs cannot be made of a grid that lies like this, for a message; NULL: they can.  Caller
+ * frees. */
+char *weft_grid_place_problem (const weft_grid *grid);
+
 /* Replays the grid: every F, then its B, on every stage exactly once, and nobody waits for ever.
  * A forward needs that of the stage before; a backward (or I) needs its own forward and the
  * backward of the stage after; W needs its I.  A pair is a forward and a backward, neither of which
@@ -62,6 +70,7 @@ char *weft_grid_csv (const weft_grid *grid);
 /* The same back: text in PyTorch's grammar, from `where`.  Blank cells and actions that gather weights
  * or send tensors are passed over.  Checked. */
 weft_grid *weft_grid_read (const char *text, const char *where, GError **error);
+weft_grid *weft_grid_load (const char *path, GError **error);
 
 /* Text of one cell, e.g. "3F12".  Caller frees. */
 char *weft_cell_print (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell);

@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/pipeline.h"
 #include "core/schedule.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
@@ -158,20 +159,25 @@ chunks (const struct weft_job *j)
 static gboolean
 interleaves (const struct weft_job *j)
 {
-  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && chunks (j) > 1;
+  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (j) &&
+         chunks (j) > 1;
 }
 
 static uint32_t
 copies (const struct weft_job *j)
 {
-  return weft_schedule_infos[S (pipeline_schedule)].n_copies;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? grid->n_copies : weft_schedule_infos[S (pipeline_schedule)].n_copies;
 }
 
 /* Whether a schedule has cells of their own for weight gradients: all but Megatron-Core's have. */
 static gboolean
 splits_backward (const struct weft_job *j)
 {
-  return S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? weft_grid_splits (grid) : S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
 }
 
 /* Microbatches that a chunk runs before the next one's turn. */
@@ -181,6 +187,25 @@ group (const struct weft_job *j)
   return S (microbatch_group_size_per_vp_stage) == WEFT_NONE
              ? S (pipeline_model_parallel_size)
              : S (microbatch_group_size_per_vp_stage);
+}
+
+/* What the schedule cannot be made of; one that comes as a file is made already. */
+static enum weft_spec_rule
+broken_spec (const struct weft_job *j)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (j);
+  return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
+}
+
+/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+static const char *
+schedule_file_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
+  g_autofree char *place = grid ? weft_grid_place_problem (grid) : NULL;
+
+  return g_intern_string (error ? error->message : place);
 }
 
 /* Of the largest. */

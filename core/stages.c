@@ -1,17 +1,5 @@
 #include "core/stages.h"
-#include "core/schedule.h"
 #include <string.h>
-
-uint32_t
-weft_job_chunks (const struct weft_job *job)
-{
-  const struct weft_grid_spec spec = {
-    .schedule = job->strategy.pipeline_schedule,
-    .n_chunks = MAX (job->strategy.virtual_pipeline_model_parallel_size, 0),
-  };
-
-  return weft_spec_chunks (&spec);
-}
 
 /* -------------------------------------------------------------------------- by a text */
 
