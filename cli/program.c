@@ -123,9 +123,9 @@ print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
 
-  printf ("%s: %u ranks, %u stages, %u microbatches, at most %u in flight on rank 0\n\n", schedule,
-          grid->n_ranks, grid->n_ranks * grid->n_chunks, grid->n_micro,
-          weft_grid_in_flight (grid, 0));
+  printf ("%s: %u ranks, %u stages, %u microbatches, at most %g in flight on rank 0\n\n", schedule,
+          grid->n_ranks, grid->n_stages, grid->n_micro,
+          weft_grid_in_flight (grid, 0) / grid->n_chunks);
   printf ("%s\n", picture);
   printf ("one row a pipeline rank; the last digit of a microbatch is its forward (one slot), the\n"
           "letter its backward (a for 0, two slots); dots are idle\n");
@@ -153,10 +153,11 @@ static int
 print_schedule (const struct request *request, const struct weft_job *job)
 {
   const char *schedule = weft_schedule_words[job->strategy.pipeline_schedule];
-  g_autoptr (weft_grid) grid =
-      weft_grid_new (job->strategy.pipeline_schedule, job->strategy.pipeline_model_parallel_size,
-                     weft_job_microbatches (job));
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_grid (job, &error);
 
+  if (!grid)
+    return weft_cli_fail (error);
   if (request->svg)
     return print_svg (grid, request->svg);
   if (request->csv) {

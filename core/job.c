@@ -605,6 +605,13 @@ weft_job_units (const struct weft_job *job, char **unknown)
 }
 
 int64_t
+weft_job_expert_tp (const struct weft_job *job)
+{
+  int64_t etp = job->strategy.expert_tensor_parallel_size;
+  return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
+}
+
+int64_t
 weft_job_instances (const struct weft_job *job)
 {
   return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);

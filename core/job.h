@@ -97,6 +97,9 @@ uint32_t weft_job_units (const struct weft_job *job, char **unknown);
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
+/* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
+int64_t weft_job_expert_tp (const struct weft_job *job);
+
 /* What matrix products are taken in: the precision of training, or with enable_autocast
  * autocast_dtype, which unset is params_dtype. */
 enum weft_dtype weft_job_product_dtype (const struct weft_job *job);

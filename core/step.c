@@ -123,6 +123,10 @@ weft_step_mesh (const struct weft_job *job)
   struct weft_mesh mesh = weft_mesh_make (k->tensor_model_parallel_size, k->context_parallel_size,
                                           weft_job_dp (job), k->pipeline_model_parallel_size);
 
+  if (job->model.num_moe_experts > 0) {
+    mesh.ep = k->expert_model_parallel_size;
+    mesh.etp = weft_job_expert_tp (job);
+  }
   mesh.instances = weft_job_instances (job);
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
@@ -251,6 +255,21 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
   weft_exchange (s, &cell[n - 1], NULL);
 }
 
+static struct weft_widths
+widths (const union weft_model *m)
+{
+  uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
+
+  return (struct weft_widths){ .h = m->hidden_size,
+                               .heads = m->num_attention_heads,
+                               .groups = m->num_query_groups,
+                               .q = q,
+                               .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
+                               .f = m->ffn_hidden_size,
+                               .up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1),
+                               .vocab = m->vocab_size };
+}
+
 void
 weft_step_begin (struct weft_step *s)
 {
@@ -260,6 +279,7 @@ weft_step_begin (struct weft_step *s)
   s->strategy = &job->strategy;
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
+  s->width = widths (s->model);
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
   s->product_dtype = weft_job_product_dtype (job);
@@ -323,7 +343,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
   weft_step_begin (&s);
-  g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
+  g_autoptr (weft_grid) grid = weft_job_grid (job, NULL);
   weft_params_build (&s);
   start_buffers (&s);
   s.wrapper->start (&s);

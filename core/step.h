@@ -2,7 +2,7 @@
  *
  *   params     which tensors this stage holds, their flat layout and buckets
  *   accumulate where gradients of microbatches go and how they are added
- *   layer      forward and backward of one transformer layer
+ *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
@@ -138,6 +138,15 @@ struct weft_delayed {
   uint64_t n, k;
 };
 
+/* Columns of what a layer works with, as this rank has them. */
+struct weft_widths {
+  uint64_t h;             /* the residual stream */
+  uint64_t heads, groups; /* of queries; of keys and values */
+  uint64_t q, qkv;        /* all query heads; these, and those of keys and values */
+  uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
+  uint64_t vocab;         /* logits */
+};
+
 struct weft_step;
 
 /* A data-parallel strategy, as what it does at the places of a step that concern it.  NULL: nothing.
@@ -181,6 +190,7 @@ struct weft_step {
   uint32_t role, n_micro;
   uint32_t first_layer, n_layers; /* of this stage */
   uint64_t tokens;                /* of one microbatch on this rank */
+  struct weft_widths width;
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -397,12 +407,45 @@ weft_head_sum (const struct weft_step *s)
   return &s->sum[s->params->len];
 }
 
+/* linear.c: a buffer of `columns` for each token, in the type of the residual stream or in that of
+ * products; and a buffer of the one in the type of the other. */
+uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_inward (struct weft_step *s, uint32_t buf, const char *name);
+uint32_t weft_outward (struct weft_step *s, uint32_t buf, const char *name);
+/* A parameter of the layer where ops are being added, as kernels read it. */
+uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
+/* y = x w^T + b with n outputs and k inputs as this rank holds them; the bias follows the weight in
+ * the list of parameters.  Backward: dy and the x of forward give dx and the weight's gradient. */
+uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
+                      uint32_t x, uint64_t n, uint64_t k);
+uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                               uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
+void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
+
+/* norm.c: the norm of the residual stream as the product behind it takes it; the same inside
+ * backward; dresidual plus the norm's input gradient. */
+uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
+uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
+                          uint32_t x);
+uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                             uint32_t dy, uint32_t x, uint32_t dresidual);
+
+/* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+
+/* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
+ * the MLP to that before it. */
+uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dresidual);
+
 /* layer.c: x is the layer's input, the result its output. */
+gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
-void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
 /* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
  * pass of a microbatch. */

@@ -72,12 +72,6 @@ extern const char *const weft_activation_words[];
 enum weft_softmax { WEFT_SOFTMAX_LIST (WEFT_WORD_ID) };
 extern const char *const weft_softmax_words[];
 
-#define WEFT_SCORE_LIST(X)                                                                         \
-  X (WEFT_SCORE_SOFTMAX, "softmax", "experts share one")                                           \
-  X (WEFT_SCORE_SIGMOID, "sigmoid", "each expert by itself; those chosen are made to share one")
-enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
-extern const char *const weft_score_words[];
-
 #define WEFT_POSITION_LIST(X)                                                                      \
   X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \
   X (WEFT_ROPE, "rope", "rotary: queries and keys are turned by their position")
@@ -91,6 +85,12 @@ extern const char *const weft_position_words[];
   X (WEFT_ROTARY_OTHER, "other", "a rule that is not known here: cannot be trained, only planned")
 enum weft_rotary_scaling { WEFT_ROTARY_SCALING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_rotary_scaling_words[];
+
+#define WEFT_SCORE_LIST(X)                                                                         \
+  X (WEFT_SCORE_SOFTMAX, "softmax", "exponentials of the logits over their sum")                   \
+  X (WEFT_SCORE_SIGMOID, "sigmoid", "the logistic function of each logit")
+enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_score_words[];
 
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
