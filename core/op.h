@@ -21,6 +21,7 @@
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
   X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
+  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one")         \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \

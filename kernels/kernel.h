@@ -63,6 +63,10 @@ struct weft_kernel_row {
  * plans and simulations need not. */
 gboolean weft_kernels_can (const union weft_model *model, GError **error);
 
+/* Whether the indices that an operand is read for can be true: token ids, numbers of experts and rows,
+ * counts of rows.  Other operands hold what they hold. */
+gboolean weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand);
+
 /* By op kind; cpu is NULL for ops that are no kernels. */
 extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
 

@@ -18,16 +18,17 @@
 
 /* What it reads and makes.  FLOATS are in the layer's type, others as they are. */
 #define ARRAYS(A)                                                                                  \
-  A (X, T *H) A (WR, E *H) A (W1, E *W *F *H) A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E)        \
-  A (SCORES, T *E) A (CHOICE, T *K) A (PROB, T *K) A (COUNTS, E *L) A (ROW, T *K) A (XP, R *H)     \
-  A (PP, R) A (U, R *W *F) A (ACT, R *F) A (YP, R *H) A (M, T *H) A (DYP, R *H) A (DW2, E *H *F)   \
-  A (DACT, R *F) A (DU, R *W *F) A (DPP, R) A (DW1, E *W *F *H) A (DXP, R *H) A (DX, T *H)         \
-  A (DPROB, T *K) A (DLOGITS, T *E) A (DXR, T *H) A (DWR, E *H)
+  A (X, T *H)                                                                                      \
+  A (WR, E *H) A (W1, E *W *F *H) A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E) A (SCORES, T *E)   \
+      A (CHOICE, T *K) A (PROB, T *K) A (COUNTS, E *L) A (ROW, T *K) A (XP, R *H) A (PP, R)        \
+          A (U, R *W *F) A (ACT, R *F) A (YP, R *H) A (M, T *H) A (DYP, R *H) A (DW2, E *H *F)     \
+              A (DACT, R *F) A (DU, R *W *F) A (DPP, R) A (DW1, E *W *F *H) A (DXP, R *H)          \
+                  A (DX, T *H) A (DPROB, T *K) A (DLOGITS, T *E) A (DXR, T *H) A (DWR, E *H)
 enum array {
 #define ID(name, size) name,
   ARRAYS (ID)
 #undef ID
-  N_ARRAY,
+      N_ARRAY,
   NONE = N_ARRAY
 };
 static const char *const array_names[] = {
@@ -65,7 +66,8 @@ static const struct line lines[] = {
   { WEFT_OP_MOE_MATMUL_DGRAD, { R_, UP_, H_, E_, STRIDE_ }, { DU, W1, COUNTS, DXP, NONE, NONE } },
   { WEFT_OP_MOE_UNPERMUTE, { T_, H_, K_, R_, E_ }, { DXP, ROW, CHOICE, DX, NONE, NONE } },
   { WEFT_OP_MOE_UNPERMUTE, { TK_, ONE_, ONE_, R_, E_ }, { DPP, ROW, NONE, DPROB, NONE, NONE } },
-  { WEFT_OP_MOE_ROUTE_BWD, { T_, E_, K_, ZERO_, ZERO_ },
+  { WEFT_OP_MOE_ROUTE_BWD,
+    { T_, E_, K_, ZERO_, ZERO_ },
     { SCORES, CHOICE, DPROB, DLOGITS, NONE, NONE } },
   { WEFT_OP_MATMUL_DGRAD, { T_, E_, H_, ZERO_, ZERO_ }, { DLOGITS, WR, DXR, NONE, NONE, NONE } },
   { WEFT_OP_MATMUL_WGRAD, { T_, E_, H_, ZERO_, ZERO_ }, { DLOGITS, X, DWR, NONE, NONE, NONE } },
@@ -142,18 +144,12 @@ static void
 layer_run (struct layer *l)
 {
   const struct sizes *s = &l->s;
-  const uint64_t size[N_SIZE] = { [T_] = s->t,
-                                  [E_] = s->e,
-                                  [K_] = s->k,
-                                  [H_] = s->h,
-                                  [F_] = s->f,
-                                  [UP_] = s->w * s->f,
-                                  [R_] = s->r,
-                                  [C_] = s->capacity,
-                                  [PAD_] = s->padded,
-                                  [STRIDE_] = s->padded ? s->capacity : 0,
-                                  [W_] = s->w,
-                                  [TK_] = s->t * s->k,
+  const uint64_t size[N_SIZE] = { [T_] = s->t,        [E_] = s->e,
+                                  [K_] = s->k,        [H_] = s->h,
+                                  [F_] = s->f,        [UP_] = s->w * s->f,
+                                  [R_] = s->r,        [C_] = s->capacity,
+                                  [PAD_] = s->padded, [STRIDE_] = s->padded ? s->capacity : 0,
+                                  [W_] = s->w,        [TK_] = s->t * s->k,
                                   [ONE_] = 1 };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (lines); i++) {
