@@ -10,6 +10,8 @@ static const struct {
   [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu" },
   [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
   [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
+  [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu" },
+  [WEFT_QUICK_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu" },
 };
 
 uint32_t

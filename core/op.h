@@ -21,6 +21,7 @@
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
   X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
+  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one")         \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
@@ -42,15 +43,16 @@ enum weft_op_class {
      "ids:r table:r positions:r? y:w", "look up token (and position) vectors")                     \
   X (WEFT_OP_EMBED_BWD, "embed_bwd", COMPUTE, embed_bwd, "tokens hidden",                          \
      "ids:r dy:r dtable:rw dpositions:rw?", "add gradients to the rows that were looked up")       \
-  X (WEFT_OP_MATMUL, "matmul", COMPUTE, matmul, "m n k", "x:r w:r b:r? y:w",                       \
-     "y(m,n) = x(m,k) w(n,k)^T + b(n)")                                                            \
-  X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k", "dy:r w:r dx:w",              \
-     "dx(m,k) = dy(m,n) w(n,k)")                                                                   \
+  X (WEFT_OP_MATMUL, "matmul", COMPUTE, matmul, "m n k leaves tail", "x:r w:r b:r? y:w",           \
+     "y(m,n) = x(m,k) w(n,k)^T + b(n); leaves, tail: kernels/leaves.h, of terms k")                \
+  X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k leaves tail", "dy:r w:r dx:w",  \
+     "dx(m,k) = dy(m,n) w(n,k); leaves of terms n")                                                \
   X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
-  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k", "x:r w:r scale:r b:r? y:w",   \
+  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",                   \
+     "x:r w:r scale:r b:r? y:w",                                                                   \
      "matmul with weights of one byte, times their scale; all else in the type of x")              \
-  X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k",                   \
+  X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",       \
      "dy:r wt:r scale:r dx:w", "dx(m,k) = dy(m,n) wt(k,n)^T: reads the transposed copy")           \
   X (WEFT_OP_NORM, "norm", COMPUTE, pass2, "rows columns", "x:r weight:r bias:r? y:w",             \
      "layernorm or rmsnorm of each row; statistics are rebuilt in backward")                       \

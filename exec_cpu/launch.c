@@ -50,12 +50,21 @@ operand_of (const struct cpu_rank *r, const struct weft_use *use)
   };
 }
 
+static struct weft_place
+place_in (const struct cpu_rank *r, enum weft_group_kind kind)
+{
+  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
+  return (struct weft_place){ weft_group_index (&group, r->rank), weft_group_size (&group) };
+}
+
 static struct weft_kernel
 kernel_of (const struct cpu_rank *r, uint32_t op)
 {
   const weft_plan *plan = r->m->base.plan;
   struct weft_kernel k = { .kind = r->p->op[op].kind,
                            .shape = *weft_op_shape (r->p, op),
+                           .tp = place_in (r, WEFT_GROUP_TP),
+                           .cp = place_in (r, WEFT_GROUP_CP),
                            .model = &plan->job.model,
                            .control = r->m->options.control,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };

@@ -29,9 +29,15 @@ struct weft_operand {
   uint8_t accumulate; /* read and written: keeps what is there; otherwise it is overwritten */
 };
 
+/* Which of `of` ranks a rank is. */
+struct weft_place {
+  uint32_t at, of;
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
+  struct weft_place tp, cp; /* of 0 where nothing asks: one rank */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
   const struct weft_control *control; /* adam, clip */
   gboolean canonical;

@@ -60,7 +60,7 @@ multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, struct 
              .dtype = y->dtype },
       .last = rows.n,
       .columns = part.end - part.begin,
-      .terms = terms,
+      .terms = weft_leaves_one (terms),
     };
     g.b.data = element (&k->operand[W], e * columns * terms + part.begin * w.along);
     weft_gemm (&g);
@@ -159,7 +159,7 @@ sum_block (const struct gradient *g, struct weft_range rows, struct weft_range c
       .c = { .data = weft_sums_leaf (&sums), .row = columns.end - columns.begin },
       .last = rows.end - rows.begin,
       .columns = columns.end - columns.begin,
-      .terms = terms,
+      .terms = weft_leaves_one (terms),
     };
     weft_gemm (&product);
     weft_sums_close (&sums);
