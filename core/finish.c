@@ -368,6 +368,7 @@ weft_finish (struct weft_step *s)
                             .phase = WEFT_PHASE_REDUCE };
   s->wrapper->finish (s);
   s->at.phase = WEFT_PHASE_FINALIZE;
+  weft_tensor_join_gradients (s);
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   if (s->count != WEFT_NO_BUF)

@@ -255,21 +255,6 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
   weft_exchange (s, &cell[n - 1], NULL);
 }
 
-static struct weft_widths
-widths (const union weft_model *m)
-{
-  uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
-
-  return (struct weft_widths){ .h = m->hidden_size,
-                               .heads = m->num_attention_heads,
-                               .groups = m->num_query_groups,
-                               .q = q,
-                               .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
-                               .f = m->ffn_hidden_size,
-                               .up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1),
-                               .vocab = m->vocab_size };
-}
-
 void
 weft_step_begin (struct weft_step *s)
 {
@@ -279,8 +264,8 @@ weft_step_begin (struct weft_step *s)
   s->strategy = &job->strategy;
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
-  s->width = widths (s->model);
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
+  weft_tensor_start (s);
   s->dtype = job->train.precision;
   s->product_dtype = weft_job_product_dtype (job);
   s->cast_cache = WEFT_NO_BUF;
@@ -318,6 +303,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->grad_shared);
   g_free (s->turned);
   g_free (s->turned_scale);
   g_free (s->cast_view);
