@@ -69,8 +69,7 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
                              weft_params_layer (s, WEFT_K_NORM_WEIGHT) };
   struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
   uint32_t weight[] = { weft_params_weight (s, param[0]), weft_params_weight (s, param[1]) };
-  struct weft_shape shape =
-      WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels);
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels);
 
   if (s->mesh->tp > 1 && s->canonical) {
     uint32_t all_dqkv = weft_tensor_all_gather (s, dqkv, "qk_norm"),
@@ -79,9 +78,9 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
     weft_emit (s, WEFT_OP_HEAD_NORM_WGRAD, "qk_norm", shape,
                WEFT_USES (WEFT_R (all_dqkv), WEFT_R (all_raw), grad[0], grad[1]));
     shape.dim[2] = 0;
-    weft_emit (s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", shape,
-               WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]),
-                          WEFT_R (weight[1])));
+    weft_emit (
+        s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", shape,
+        WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]), WEFT_R (weight[1])));
   } else {
     weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", shape,
                WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]),

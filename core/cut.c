@@ -56,10 +56,9 @@ weft_cut_run (const struct weft_param *param, uint32_t place, uint64_t at, uint6
   if (param->cut == WEFT_CUT_NONE)
     *run = (struct weft_cut_run){ at, at, end - at };
   else
-    *run = (struct weft_cut_run){
-      at, at / columns * param->whole_columns + place * columns + column,
-      MIN (end - at, columns - column)
-    };
+    *run =
+        (struct weft_cut_run){ at, at / columns * param->whole_columns + place * columns + column,
+                               MIN (end - at, columns - column) };
   return TRUE;
 }
 

@@ -31,16 +31,17 @@ load (struct weft_step *s, const char *name)
 }
 
 void
-weft_ends_load (struct weft_step *s, uint32_t micro)
+weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
 {
   struct weft_op at = s->at;
 
-  s->at.micro = micro;
+  s->at.micro = cell->micro;
+  s->at.chunk = cell->chunk;
   s->at.phase = WEFT_PHASE_FORWARD;
-  if (weft_step_is_first (s))
-    s->saved_end[micro].ids = load (s, "ids");
-  if (weft_step_is_last (s))
-    s->saved_end[micro].targets = load (s, "targets");
+  if (s->chunk[cell->chunk].embedding)
+    s->saved_end[cell->micro].ids = load (s, "ids");
+  if (s->chunk[cell->chunk].head)
+    s->saved_end[cell->micro].targets = load (s, "targets");
   s->at = at;
 }
 
@@ -79,8 +80,7 @@ uint32_t
 weft_embed_forward (struct weft_step *s, uint32_t micro)
 {
   uint64_t h = s->model->hidden_size;
-  uint32_t x =
-      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * h, "embedding");
+  uint32_t x = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * h, "embedding");
   uint32_t table = end_weight (s, WEFT_EMBED_WEIGHT),
            positions = end_weight (s, WEFT_POSITION_WEIGHT);
   gboolean shared = s->mesh->tp > 1;
@@ -183,8 +183,7 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
              WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
   uint32_t normed = weft_tensor_gather_rows (s, end->normed, "head");
   shape.out_dtype = weft_tensor_partial (s);
-  uint32_t dn =
-      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
+  uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
   weft_emit (
       s, WEFT_OP_MATMUL_DGRAD, "head", shape,
       WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));

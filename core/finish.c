@@ -117,12 +117,12 @@ weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_redu
 static uint32_t
 tied_param (const struct weft_step *s)
 {
-  if (!s->model->share_embeddings_and_output_weights ||
-      (s->mesh->pp == 1 && !weft_head_has_own_sum (s)))
+  gboolean both = weft_step_has_embedding (s) && weft_step_has_head (s);
+
+  if (!s->model->share_embeddings_and_output_weights || (both && !weft_head_has_own_sum (s)))
     return WEFT_NO_PARAM;
-  return weft_step_is_first (s)  ? s->end_param[WEFT_EMBED_WEIGHT]
-         : weft_step_is_last (s) ? s->end_param[WEFT_HEAD_WEIGHT]
-                                 : WEFT_NO_PARAM;
+  return weft_step_has_embedding (s) ? s->end_param[WEFT_EMBED_WEIGHT]
+                                     : s->end_param[WEFT_HEAD_WEIGHT];
 }
 
 enum weft_reduce
@@ -172,9 +172,10 @@ reduce_tied (struct weft_step *s, uint32_t param)
   uint32_t bucket[] = { weft_build_last (s->b, WEFT_LANE_DP),
                         weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
   uint32_t grad = s->wrapper->reduced (s, param);
-  uint32_t op = s->mesh->pp == 1 ? add_tied_head (s, grad) : add_stages (s, grad);
+  uint32_t op = weft_head_has_own_sum (s) ? add_tied_head (s, grad) : add_stages (s, grad);
 
   weft_build_dep (s->b, kernel);
+  weft_build_dep (s->b, s->joined);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
     weft_build_dep (s->b, bucket[i]);
   return op;
@@ -202,6 +203,7 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
                WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
     weft_build_dep (s->b, reduced);
     weft_build_dep (s->b, tied_reduced);
+    weft_build_dep (s->b, s->joined);
   }
 }
 
@@ -259,6 +261,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
       shape.out_dtype = WEFT_FP32;
       emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
                      WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
+      weft_build_dep (s->b, s->joined);
       if (waits)
         weft_build_dep (s->b, tied_reduced);
       waits = FALSE;
@@ -270,6 +273,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
                    WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                    WEFT_USES (WEFT_R (grad), WEFT_RW (squares)));
+    weft_build_dep (s->b, s->joined);
     if (waits)
       weft_build_dep (s->b, tied_reduced);
   }
@@ -323,6 +327,7 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
+      weft_build_dep (s->b, s->joined);
       if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
@@ -349,7 +354,7 @@ report (struct weft_step *s)
 {
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
-  if (weft_step_is_last (s))
+  if (weft_step_has_head (s))
     weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
                      "loss");
   const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);

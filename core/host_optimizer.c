@@ -171,7 +171,8 @@ add_states (struct weft_step *s, GArray *parts)
 static void
 wait_for_stream (struct weft_step *s)
 {
-  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange, s->synced };
+  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange[0], s->exchange[1],
+                              s->synced };
 
   for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
     weft_build_dep (s->b, newest[i]);
@@ -199,6 +200,7 @@ send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32
 
   weft_to_host (s, &copy);
   wait_for_stream (s);
+  weft_build_dep (s->b, s->joined);
   if (part->bucket == tied_bucket && tied_reduced != WEFT_NO_OP)
     weft_build_dep (s->b, tied_reduced);
 }

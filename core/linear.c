@@ -1,5 +1,6 @@
 /* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
  * off until what others wait for is on its way (delay_wgrad_compute). */
+#include "core/moe.h"
 #include "core/step.h"
 
 uint32_t
@@ -39,19 +40,28 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
-/* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward. */
+/* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward, which
+ * come in several parts. */
 static void
 deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
       gboolean backward)
 {
-  gboolean heads = which == WEFT_QKV_WEIGHT || which == WEFT_PROJ_WEIGHT;
-  gboolean outputs = which == WEFT_QKV_WEIGHT || which == WEFT_FC1_WEIGHT;
+  const struct weft_widths *w = &s->width;
+  const struct {
+    gboolean outputs;
+    uint32_t leaves;
+    uint64_t tail;
+  } maps[WEFT_N_LAYER_PARAM] = {
+    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves, w->groups * s->model->kv_channels },
+    [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
+    [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
+    [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+  };
 
-  if (!s->canonical || outputs != backward)
+  if (maps[which].leaves == 0 || maps[which].outputs != backward)
     return;
-  shape->dim[3] = heads ? s->attention_leaves : s->mlp_leaves;
-  if (outputs)
-    shape->dim[4] = heads ? s->width.groups * s->model->kv_channels : s->width.up - s->width.f;
+  shape->dim[3] = maps[which].leaves;
+  shape->dim[4] = maps[which].tail;
 }
 
 /* A bias that is added where the sum is complete, which is then as products are. */
@@ -96,7 +106,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
 }
 
 static void
-weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
@@ -106,6 +116,21 @@ weight_gradient (struct weft_step *s, const struct weft_delayed *d)
              WEFT_USES (WEFT_R (d->dy), WEFT_R (d->x), dw, db));
   weft_grad_end (s, d->weight, dw);
   weft_grad_end (s, d->bias, db);
+}
+
+static void
+weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  (d->counts == WEFT_NO_BUF ? dense_gradient : weft_experts_gradient) (s, d);
+}
+
+void
+weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  if (s->strategy->delay_wgrad_compute)
+    g_array_append_vals (s->delayed, d, 1);
+  else
+    weight_gradient (s, d);
 }
 
 void
@@ -159,13 +184,10 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
     dy = weft_tensor_gather_rows (s, dy, name);
   if (partial)
     x = weft_tensor_gather_rows (s, x, name);
-  struct weft_delayed d = { name, which, s->at.layer, w, bias, dy, x, n, k };
+  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF, which };
   input_gradient (s, &d, dx);
   if (partial)
     dx = weft_tensor_reduce_rows (s, dx, name);
-  if (s->strategy->delay_wgrad_compute)
-    g_array_append_val (s->delayed, d);
-  else
-    weight_gradient (s, &d);
+  weft_linear_gradient (s, &d);
   return weft_inward (s, dx, name);
 }

@@ -36,16 +36,15 @@ shape_of (const struct weft_step *s)
 static uint32_t
 reduce (struct weft_step *s, const struct weft_saved_end *end)
 {
-  uint32_t stats = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, N_STATS * s->tokens,
-                                     "loss_parts");
+  uint32_t stats =
+      weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, N_STATS * s->tokens, "loss_parts");
   uint32_t most = view (s, stats, MOST, 1), rest = view (s, stats, TARGET, 2);
 
   weft_emit (s, WEFT_OP_XENT_MAX, "loss", shape_of (s),
              WEFT_USES (WEFT_R (end->logits), WEFT_W (most)));
   weft_tensor_all_reduce (s, most, WEFT_REDUCE_MAX, "largest_logit");
   weft_emit (s, WEFT_OP_XENT_PART, "loss", shape_of (s),
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_R (most),
-                        WEFT_W (rest)));
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_R (most), WEFT_W (rest)));
   if (s->strategy->cross_entropy_loss_fusion) {
     weft_tensor_all_reduce (s, rest, WEFT_REDUCE_SUM, "loss_parts");
     return stats;
@@ -58,8 +57,8 @@ reduce (struct weft_step *s, const struct weft_saved_end *end)
 static uint32_t
 gather (struct weft_step *s, const struct weft_saved_end *end)
 {
-  uint32_t stats = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, N_STATS * s->tokens,
-                                     "loss_parts");
+  uint32_t stats =
+      weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, N_STATS * s->tokens, "loss_parts");
 
   weft_emit (s, WEFT_OP_XENT_PART, "loss", shape_of (s),
              WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_R (WEFT_NO_BUF),

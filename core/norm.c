@@ -32,7 +32,8 @@ static void
 whole_gradients (struct weft_step *s, const char *name, uint32_t dy, uint32_t x,
                  const struct weft_use grad[2])
 {
-  uint32_t all_dy = weft_tensor_all_gather (s, dy, name), all_x = weft_tensor_all_gather (s, x, name);
+  uint32_t all_dy = weft_tensor_all_gather (s, dy, name),
+           all_x = weft_tensor_all_gather (s, x, name);
 
   weft_emit (s, WEFT_OP_NORM_WGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
              WEFT_USES (WEFT_R (all_dy), WEFT_R (all_x), grad[0], grad[1]));
@@ -70,9 +71,8 @@ weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param
   struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
 
   o.dy = weft_outward (s, dy, name);
-  o.dx = s->strategy->delay_wgrad_compute
-             ? weft_activation (s, s->model->hidden_size, "dresidual")
-             : dresidual;
+  o.dx = s->strategy->delay_wgrad_compute ? weft_activation (s, s->model->hidden_size, "dresidual")
+                                          : dresidual;
   weft_norm_gradients (s, name, param, &o);
   return o.dx;
 }

@@ -21,6 +21,7 @@
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
   X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
+  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one")         \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
@@ -82,6 +83,38 @@ enum weft_op_class {
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
+  X (WEFT_OP_MOE_ROUTE, "moe_route", COMPUTE, route, "tokens experts topk",                         \
+     "logits:r bias:r? scores:w choice:w prob:w",                                                  \
+     "the experts of each token, by number, and their weights; scores are fp32; bias: for the choice "\
+     "alone")                                                                                      \
+  X (WEFT_OP_MOE_ROUTE_BWD, "moe_route_bwd", COMPUTE, route, "tokens experts topk",                \
+     "scores:r choice:r dprob:r dlogits:w", "gradient of the weights, to the logits")              \
+  X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded",           \
+     "choice:r prob:r counts:w row:w",                                                             \
+     "counts of each expert, and the row of each (token, expert); over capacity the least weights "\
+     "are dropped; padded: experts begin capacity rows apart")                                     \
+  X (WEFT_OP_MOE_PERMUTE, "moe_permute", COMPUTE, permute, "tokens columns each rows",             \
+     "x:r row:r y:w", "y(row of (token, expert)) = x(token), 0 where there is nobody")             \
+  X (WEFT_OP_MOE_UNPERMUTE, "moe_unpermute", COMPUTE, permute, "tokens columns each rows experts", \
+     "x:r row:r choice:r? y:w", "y(token) = sum of its rows, in the order of the experts")         \
+  X (WEFT_OP_MOE_GROUP, "moe_group", COMPUTE, pass2, "rows columns experts sources stride",        \
+     "counts:r x:r y:w", "rows by (source, expert) become rows by (expert, source)")               \
+  X (WEFT_OP_MOE_UNGROUP, "moe_ungroup", COMPUTE, pass2, "rows columns experts sources stride",    \
+     "counts:r x:r y:w", "the inverse")                                                            \
+  X (WEFT_OP_MOE_TURN, "moe_turn", COMPUTE, turn, "a b leaves", "x:r y:w",                         \
+     "counts(a, b, leaf) become counts(b, a, leaf)")                                               \
+  X (WEFT_OP_MOE_MATMUL, "moe_matmul", COMPUTE, moe_matmul, "m n k experts stride",                \
+     "x:r w:r counts:r y:w", "y = x w^T, expert by expert, for the rows it has; m in all")         \
+  X (WEFT_OP_MOE_MATMUL_DGRAD, "moe_matmul_dgrad", COMPUTE, moe_matmul, "m n k experts stride",    \
+     "dy:r w:r counts:r dx:w", "dx = dy w")                                                        \
+  X (WEFT_OP_MOE_MATMUL_WGRAD, "moe_matmul_wgrad", COMPUTE, moe_wgrad, "m n k experts stride",     \
+     "dy:r x:r counts:r dw:rw",                                                                    \
+     "dw += dy^T x; in canonical order for each source of the rows by itself")                     \
+  X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
+     "u:r prob:r counts:r y:w",                                                                    \
+     "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
+  X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
+     "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \

@@ -472,8 +472,8 @@ read_param_row (struct reader *r, GError **error)
       (accept (r, "scale") && !read_buf_number (r, &param.scale, error)))
     return FALSE;
   param.bucket = bucket;
-  if (accept (r, "pieces") && (!read_huge (r, "of", &param.piece, error) ||
-                               !read_huge (r, "every", &param.stride, error)))
+  if (accept (r, "pieces") &&
+      (!read_huge (r, "of", &param.piece, error) || !read_huge (r, "every", &param.stride, error)))
     return FALSE;
   if (!read_cut (r, &param, error))
     return FALSE;

@@ -30,7 +30,7 @@ weft_tensor_widths (const struct weft_job *job)
                                .q = q,
                                .qkv = q + 2 * groups * m->kv_channels,
                                .f = f,
-                               .up = f * (m->activation == WEFT_SWIGLU ? 2 : 1),
+                               .up = f * (weft_model_is_gated (m) ? 2 : 1),
                                .vocab = weft_job_padded_vocab (job) / tp };
 }
 
@@ -77,7 +77,7 @@ collect (struct weft_step *s, struct weft_op row, const char *name, const uint32
   row.flags = s->at.flags;
   row.name = weft_build_name (s->b, name);
   weft_emit_on (s, WEFT_LANE_TP, row, shape, uses, row.kind == WEFT_OP_ALL_REDUCE ? 1 : 2);
-  weft_build_dep (s->b, enqueued);
+  weft_step_wait_for_stream (s, enqueued);
 }
 
 static uint32_t
@@ -120,7 +120,8 @@ weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name)
     return buf;
   }
   uint32_t mine = beside (s, buf, weft_step_elements (s, buf) / s->mesh->tp, name);
-  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER }, name, (const uint32_t[]){ buf, mine });
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER }, name,
+           (const uint32_t[]){ buf, mine });
   return mine;
 }
 
@@ -131,10 +132,12 @@ weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad)
 {
   if (param == WEFT_NO_PARAM || s->mesh->tp == 1)
     return;
-  if (s->wrapper->shard_grads)
-    weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
-  else
+  if (!s->wrapper->shard_grads) {
     s->grad_shared[param] = TRUE;
+    return;
+  }
+  weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
+  s->joined = weft_build_last (s->b, WEFT_LANE_TP);
 }
 
 /* One launch for each type, behind what still works on gradients (Megatron-Core
@@ -156,6 +159,7 @@ weft_tensor_join_gradients (struct weft_step *s)
     for (unsigned b = 0; b < G_N_ELEMENTS (before); b++)
       weft_build_dep (s->b, before[b]);
     dtype = own;
+    s->joined = weft_build_last (s->b, WEFT_LANE_TP);
   }
   s->at.flags = 0;
 }

@@ -76,16 +76,14 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   return k;
 }
 
-/* A kernel trusts its token ids.  Poisoned ones, of a program that is wrong, would lead anywhere. */
+/* A kernel trusts its token ids and the numbers and counts of rows.  Poisoned ones, of a program that
+ * is wrong, would lead anywhere. */
 static gboolean
 has_tokens (const struct weft_kernel *k)
 {
-  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
-    const struct weft_operand *o = &k->operand[i];
-    for (uint64_t e = 0; e < o->n && o->data && o->dtype == WEFT_INT32; e++)
-      if ((uint64_t) ((const int32_t *) o->data)[e] >= (uint64_t) k->model->vocab_size)
-        return FALSE;
-  }
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
+    if (k->operand[i].data && !weft_kernel_trusts (k, i))
+      return FALSE;
   return TRUE;
 }
 

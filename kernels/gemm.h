@@ -1,8 +1,9 @@
 /* gemm.h - matrix products in fp32 from fp32, bf16 or scaled fp8, always in one order.
  *
  * An element of a product is one chain of fused multiply-adds, from 0 on, over its terms in
- * increasing order, or a sum of several such chains (leaves.h).  Where it lies, what is computed beside it and how wide the vectors are does
- * not matter: blocks only decide when a link of the chain is made. */
+ * increasing order, or a sum of several such chains (leaves.h).  Where it lies, what is computed
+ * beside it and how wide the vectors are does not matter: blocks only decide when a link of the chain
+ * is made. */
 #pragma once
 #include "core/words.h"
 #include "kernels/leaves.h"

@@ -12,10 +12,10 @@
 #define MOST_DEPTH 33 /* of a fold over 2^32 ranks */
 
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
-enum { MOST = 1 };                 /* of xent_max */
-enum { PART_MOST = 2, PART };      /* of xent_part */
+enum { MOST = 1 };            /* of xent_max */
+enum { PART_MOST = 2, PART }; /* of xent_part */
 enum { STATS, END_LSE, END_COUNT, END_LOSS };
-enum { OWN = 4 };                  /* dimension */
+enum { OWN = 4 }; /* dimension */
 
 /* What ranks tell each other of each row: arrays of a float for each, one after the other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
@@ -83,8 +83,8 @@ static float
 row_loss (const struct weft_kernel *k, uint64_t row)
 {
   struct weft_soft_row r = weft_soft_row (k, row);
-  struct weft_soft soft = k->shape.dim[OWN] ? weft_soft_own (&r)
-                                            : weft_soft_against (&r, weft_soft_most (&r));
+  struct weft_soft soft =
+      k->shape.dim[OWN] ? weft_soft_own (&r) : weft_soft_against (&r, weft_soft_most (&r));
   double total = weft_soft_log (soft);
 
   ((float *) k->operand[LSE].data)[row] = (float) total;

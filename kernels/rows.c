@@ -34,8 +34,8 @@ add_row (const struct weft_kernel *k, uint64_t from, uint64_t added, uint64_t to
   for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
     uint64_t n = weft_least (columns - c, WEFT_STRETCH);
     memmove (sum, weft_floats (o[X].data, o[X].dtype, from * columns + c, n, sum), n * sizeof *sum);
-    weft_sums_add (
-        sum, weft_floats (o[ADDED].data, o[ADDED].dtype, added * columns + c, n, room), n);
+    weft_sums_add (sum, weft_floats (o[ADDED].data, o[ADDED].dtype, added * columns + c, n, room),
+                   n);
     weft_store (o[Y].data, o[Y].dtype, to * columns + c, n, sum);
   }
 }

@@ -94,8 +94,7 @@ most_of (const struct weft_soft_row *row, struct weft_range columns)
 
   for (uint64_t c = columns.begin; c < columns.end; c += WEFT_STRETCH) {
     uint64_t n = weft_least (columns.end - c, WEFT_STRETCH);
-    const float *x =
-        weft_floats (row->logits->data, row->logits->dtype, row->first + c, n, room);
+    const float *x = weft_floats (row->logits->data, row->logits->dtype, row->first + c, n, room);
     most = largest (x, n, most);
   }
   return most;
@@ -109,8 +108,7 @@ sum_over (const struct weft_soft_row *row, struct weft_range columns, float most
 
   for (uint64_t c = columns.begin; c < columns.end; c += WEFT_STRETCH) {
     uint64_t n = weft_least (columns.end - c, WEFT_STRETCH);
-    const float *x =
-        weft_floats (row->logits->data, row->logits->dtype, row->first + c, n, room);
+    const float *x = weft_floats (row->logits->data, row->logits->dtype, row->first + c, n, room);
     sum += (double) sum_of_exponentials (x, n, most);
   }
   return row->in_leaves ? (double) (float) sum : sum;

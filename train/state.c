@@ -164,8 +164,7 @@ add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run 
   struct weft_state_run run = { piece->row, found->first, found->n, 1 };
 
   if (t->runs->len > 0 && run.n < t->face.columns) {
-    struct weft_state_run *last =
-        &g_array_index (t->runs, struct weft_state_run, t->runs->len - 1);
+    struct weft_state_run *last = &g_array_index (t->runs, struct weft_state_run, t->runs->len - 1);
     if (last->row == run.row && last->n == run.n &&
         last->first + last->lines * t->face.columns == run.first) {
       last->lines++;
@@ -241,6 +240,23 @@ add_tensors (weft_state *state, const struct stage *stage)
   }
 }
 
+/* Before the layers, in one of them, or after them. */
+static uint64_t
+order_of (const struct tensor *t)
+{
+  const char *name = t->face.param;
+  gboolean before = g_str_has_prefix (name, "embedding.") || g_str_has_prefix (name, "position.");
+
+  return t->face.layer != WEFT_NO_LAYER ? 1 + (uint64_t) t->face.layer : before ? 0 : UINT64_MAX;
+}
+
+static int
+compare_tensors (gconstpointer a, gconstpointer b)
+{
+  uint64_t x = order_of (a), y = order_of (b);
+  return (x > y) - (x < y);
+}
+
 weft_state *
 weft_state_new (weft_exec *x)
 {
@@ -261,6 +277,7 @@ weft_state_new (weft_exec *x)
     find_stage (x, i / parts, i % parts, &state->stage[i]);
   for (uint32_t i = 0; i < state->n_stage; i += parts)
     add_tensors (state, &state->stage[i]);
+  g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->has_master = has_master (&state->stage[0]);
@@ -585,8 +602,7 @@ write_host_copies (weft_state *state, const struct copy *copy, const struct wind
 }
 
 static void
-write_weights (weft_state *state, const struct copy *copy, const struct window *w,
-               const float *in)
+write_weights (weft_state *state, const struct copy *copy, const struct window *w, const float *in)
 {
   struct walk walk = walk_new (copy, w, 0, elements (copy->param));
   struct weft_cut_run run;
