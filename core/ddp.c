@@ -170,10 +170,8 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
-  weft_build_dep (s->b, enqueued);
-  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
-    weft_build_dep (s->b, s->exchange[i]);
-  weft_build_dep (s->b, s->synced);
+  weft_step_wait_for_stream (s, enqueued);
+  weft_build_dep (s->b, s->joined);
   return op;
 }
 

@@ -175,6 +175,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
   uint32_t op = weft_head_has_own_sum (s) ? add_tied_head (s, grad) : add_stages (s, grad);
 
   weft_build_dep (s->b, kernel);
+  weft_build_dep (s->b, s->joined);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
     weft_build_dep (s->b, bucket[i]);
   return op;
@@ -202,6 +203,7 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
                WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
     weft_build_dep (s->b, reduced);
     weft_build_dep (s->b, tied_reduced);
+    weft_build_dep (s->b, s->joined);
   }
 }
 
@@ -259,6 +261,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
       shape.out_dtype = WEFT_FP32;
       emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
                      WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
+      weft_build_dep (s->b, s->joined);
       if (waits)
         weft_build_dep (s->b, tied_reduced);
       waits = FALSE;
@@ -270,6 +273,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
                    WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                    WEFT_USES (WEFT_R (grad), WEFT_RW (squares)));
+    weft_build_dep (s->b, s->joined);
     if (waits)
       weft_build_dep (s->b, tied_reduced);
   }
@@ -323,6 +327,7 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
+      weft_build_dep (s->b, s->joined);
       if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
@@ -368,6 +373,7 @@ weft_finish (struct weft_step *s)
                             .phase = WEFT_PHASE_REDUCE };
   s->wrapper->finish (s);
   s->at.phase = WEFT_PHASE_FINALIZE;
+  weft_tensor_join_gradients (s);
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   if (s->count != WEFT_NO_BUF)

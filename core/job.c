@@ -628,6 +628,34 @@ weft_job_expert_tp (const struct weft_job *job)
   return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
 }
 
+uint32_t
+weft_job_leaves (const struct weft_job *job, uint64_t units)
+{
+  uint32_t n = WEFT_MOST_LEAVES;
+
+  while (units % n)
+    n /= 2;
+  return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
+}
+
+/* Megatron-LM arguments.py, make_vocab_size_divisible_by. */
+enum { VOCAB_UNIT = 128 };
+
+uint64_t
+weft_job_padded_vocab (const struct weft_job *job)
+{
+  uint64_t vocab = job->model.vocab_size, tp = job->strategy.tensor_model_parallel_size;
+  uint64_t unit = job->strategy.make_vocab_size_divisible_by;
+
+  if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
+    if (tp == 1)
+      return vocab;
+    unit = VOCAB_UNIT;
+  }
+  unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
+  return (vocab + unit - 1) / unit * unit;
+}
+
 int64_t
 weft_job_instances (const struct weft_job *job)
 {

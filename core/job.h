@@ -103,6 +103,14 @@ int64_t weft_job_instances (const struct weft_job *job);
 /* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 
+/* Sums over what tensor parallel ranks share out, in `units` equal parts, are taken in leaves
+ * (kernels/leaves.h): how many on all ranks together; 0 where there is no order to keep. */
+#define WEFT_MOST_LEAVES 8
+uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
+
+/* Rows of the embedding, over all tensor parallel ranks: the vocabulary, in equal shares. */
+uint64_t weft_job_padded_vocab (const struct weft_job *job);
+
 /* What weights and the residual stream are kept in: the precision of training, and bf16 where that is
  * fp8, which is for the operands of linear maps alone. */
 enum weft_dtype weft_job_dtype (const struct weft_job *job);

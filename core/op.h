@@ -116,10 +116,11 @@ enum weft_op_class {
   X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
      "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
-  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns",                                         \
+  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
-     "loss += sum of cross entropies; count += rows; lse is fp32 per row")                         \
-  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens",                          \
+     "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\
+     "those past it are padding; own: kernels/soft.h")                                             \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole",                          \
      "logits:rw targets:r lse:r",                                                                  \
      "logits become their gradient, divided by tokens: what the loss is a mean over")              \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
@@ -157,6 +158,29 @@ enum weft_op_class {
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
      "written only, or absent")                                                                    \
+  X (WEFT_OP_BIAS, "bias", COMPUTE, pass2, "rows columns", "x:r b:r y:w",                          \
+     "y(m,n) = x(m,n) + b(n), where a sum over several ranks is complete")                         \
+  X (WEFT_OP_ADD_POSITIONS, "add_positions", COMPUTE, pass3, "tokens hidden parts",                \
+     "x:r positions:r y:w", "y = token plus position vectors; of several parts this rank's rows")  \
+  X (WEFT_OP_NORM_DGRAD, "norm_dgrad", COMPUTE, pass4, "rows columns",                             \
+     "dy:r x:r weight:r dresidual:r? dx:w", "norm_bwd without the weights")                        \
+  X (WEFT_OP_NORM_WGRAD, "norm_wgrad", COMPUTE, pass2, "rows columns",                             \
+     "dy:r x:r dweight:rw dbias:rw?", "the weights' gradients of norm_bwd")                        \
+  X (WEFT_OP_HEAD_NORM_DGRAD, "head_norm_dgrad", COMPUTE, pass3, "rows columns",                   \
+     "dqkv:rw raw:r q_weight:r k_weight:r", "head_norm_bwd without the weights")                   \
+  X (WEFT_OP_HEAD_NORM_WGRAD, "head_norm_wgrad", COMPUTE, pass2, "rows columns parts",             \
+     "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
+     "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
+     "after the other's")                                                                          \
+  X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
+     "largest logit of each row, in fp32")                                                         \
+  X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
+     "logits:r targets:r most:r? part:w",                                                          \
+     "of each row the logit of its target and the sum of exponentials, in fp32; where the largest is "\
+     "not given this rank's own comes first")                                                      \
+  X (WEFT_OP_XENT_END, "xent_end", COMPUTE, stats, "rows parts",                                   \
+     "stats:r lse:w count:rw? loss:rw",                                                            \
+     "xent from what the parts of the vocabulary have: largest, target, sum")                      \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw",               \
      "reduce, to all")                                                                             \
   X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements divisor", "x:rw y:w",   \

@@ -89,6 +89,16 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  int64_t tp = S (tensor_model_parallel_size);
+
+  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
+         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
+          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
+}
+
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
  * means nothing there. */
 static const struct {

@@ -64,6 +64,15 @@ wait_for_exchange (struct weft_step *s)
       weft_build_dep (s->b, weft_build_last (s->b, lane));
 }
 
+void
+weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel)
+{
+  weft_build_dep (s->b, kernel);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    weft_build_dep (s->b, s->exchange[i]);
+  weft_build_dep (s->b, s->synced);
+}
+
 static void
 wait_for_noted (struct weft_step *s)
 {
@@ -377,21 +386,6 @@ list_chunks (struct weft_step *s)
   }
 }
 
-static struct weft_widths
-widths (const union weft_model *m)
-{
-  uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
-
-  return (struct weft_widths){ .h = m->hidden_size,
-                               .heads = m->num_attention_heads,
-                               .groups = m->num_query_groups,
-                               .q = q,
-                               .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
-                               .f = m->ffn_hidden_size,
-                               .up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1),
-                               .vocab = m->vocab_size };
-}
-
 void
 weft_step_begin (struct weft_step *s)
 {
@@ -401,11 +395,11 @@ weft_step_begin (struct weft_step *s)
   s->strategy = &job->strategy;
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
-  s->width = widths (s->model);
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = weft_job_dtype (job);
   s->product_dtype = weft_job_product_dtype (job);
   s->linear_dtype = weft_job_linear_dtype (job);
+  weft_tensor_start (s);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->main_dtype = s->grad_dtype;
@@ -443,6 +437,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->grad_shared);
   g_free (s->turned);
   g_free (s->turned_scale);
   g_free (s->cast_view);

@@ -173,6 +173,14 @@ scale_of (const struct cpu_rank *r, const struct weft_param *param, struct weft_
   return all;
 }
 
+/* Whether the norm counts a tensor on another rank: a tied copy, or one that ranks which share others
+ * out hold all alike. */
+static gboolean
+is_counted_elsewhere (const struct cpu_rank *r, const struct weft_param *param)
+{
+  return param->duplicate || (param->ways == 1 && place_in (r, WEFT_GROUP_TP).at > 0);
+}
+
 /* One launch for each parameter of the part; `bulk` marks operands that have an element for each of
  * the part's. */
 static void
@@ -185,7 +193,7 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
   for (uint32_t s = 0; s < n; s++) {
     const struct weft_param *param = &r->p->param[r->segment[s].param];
     struct weft_kernel k = whole;
-    if (once && param->duplicate)
+    if (once && is_counted_elsewhere (r, param))
       continue;
     for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
       if (bulk >> i & 1)

@@ -45,6 +45,19 @@ struct weft_kernel {
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
 };
 
+/* Heads of this rank. */
+static inline uint64_t
+weft_kernel_heads (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_attention_heads / (k->tp.of ? k->tp.of : 1);
+}
+
+static inline uint64_t
+weft_kernel_groups (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1);
+}
+
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
 
@@ -125,7 +138,16 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \
   X (WEFT_OP_CLIP, clip, FALSE)                                                                    \
-  X (WEFT_OP_ADAM, adam, TRUE)
+  X (WEFT_OP_ADAM, adam, TRUE)                                                                     \
+  X (WEFT_OP_BIAS, bias, TRUE)                                                                     \
+  X (WEFT_OP_ADD_POSITIONS, add_positions, TRUE)                                                   \
+  X (WEFT_OP_NORM_DGRAD, norm_dgrad, TRUE)                                                         \
+  X (WEFT_OP_NORM_WGRAD, norm_wgrad, FALSE)                                                        \
+  X (WEFT_OP_HEAD_NORM_DGRAD, head_norm_dgrad, TRUE)                                               \
+  X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
+  X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
+  X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
+  X (WEFT_OP_XENT_END, xent_end, FALSE)
 
 #define WEFT_KERNEL_DECLARE(id, name, splits)                                                      \
   void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts);               \

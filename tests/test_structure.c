@@ -37,7 +37,7 @@ static const struct {
   { "file", TABLES },      { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
   { "cost_table", PASSES },
   { "mix", TABLES },       { "sanitize", TABLES },
-  { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM },
+  { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM }, { "cut", PROGRAM },
   { "units", TABLES },     { "unit_modules", TABLES }, { "words", TABLES },  { "coll", PROGRAM },
   { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
