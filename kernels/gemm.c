@@ -5,6 +5,7 @@
  * live in the second. */
 #include "kernels/gemm.h"
 #include "core/fold.h"
+#include "core/zigzag.h"
 #include "kernels/float.h"
 
 #define TERMS 240 /* a panel of b: 30 kB */
@@ -38,18 +39,31 @@ struct stack {
   float *entry;
   uint64_t n; /* floats of an entry */
   uint32_t top, leaves;
+  uint64_t leaf; /* terms of each */
+  uint32_t zigzag;
 };
 
 static struct stack
 stack_new (const struct weft_gemm_result *c, uint64_t terms)
 {
-  struct stack s = { .entry = weft_scratch () + A_ROOM + B_ROOM, .leaves = 1 };
+  struct stack s = { .entry = weft_scratch () + A_ROOM + B_ROOM,
+                     .leaves = 1,
+                     .leaf = terms,
+                     .zigzag = MAX (1, c->zigzag) };
 
   if (c->leaf > 0 && terms > 0) {
     g_assert (terms % c->leaf == 0);
     s.leaves = (uint32_t) (terms / c->leaf);
+    s.leaf = c->leaf;
   }
   return s;
+}
+
+/* The first term of leaf i. */
+static uint64_t
+leaf_start (const struct stack *s, uint32_t i)
+{
+  return (i - i % s->zigzag + weft_zigzag (i % s->zigzag, s->zigzag)) * s->leaf;
 }
 
 /* The sum over leaf i is the entry at `top`. */
@@ -129,8 +143,8 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
 {
   stack.n = round_up (area->rows, WEFT_TILE_ROWS) * area->c_row;
   for (uint32_t i = 0; i < stack.leaves; i++) {
-    uint64_t leaf = g->terms / stack.leaves;
-    sum_terms (g, area, i * leaf, (i + 1) * leaf, stack.entry + stack.top * stack.n);
+    uint64_t first = leaf_start (&stack, i);
+    sum_terms (g, area, first, first + stack.leaf, stack.entry + stack.top * stack.n);
     if (g->c.leaf > 0)
       push_leaf (&stack, i, g->c.dtype);
   }
@@ -197,8 +211,7 @@ weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c, u
     struct stack stack = stack_new (c, terms);
     stack.n = MIN (WEFT_STRETCH, last - j);
     for (uint32_t i = 0; i < stack.leaves; i++) {
-      uint64_t leaf = terms / stack.leaves;
-      struct weft_pack_range range = { j, stack.n, i * leaf, leaf };
+      struct weft_pack_range range = { j, stack.n, leaf_start (&stack, i), stack.leaf };
       sum_columns (x, &range, stack.entry + stack.top * stack.n);
       if (c->leaf > 0)
         push_leaf (&stack, i, c->dtype);

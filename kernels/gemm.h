@@ -30,8 +30,10 @@ struct weft_gemm_result {
   gboolean accumulate; /* add to what is there */
 
   /* Canonical order: terms come in leaves of `leaf`, each is summed by itself, and the sums are
-   * added as core/fold.h says, nodes rounded to dtype.  0: one sum over all terms. */
+   * added as core/fold.h says, nodes rounded to dtype.  0: one sum over all terms.  Leaves of one
+   * sequence, `zigzag` of them (0 is 1), are added in the order of core/zigzag.h. */
   uint64_t leaf;
+  uint32_t zigzag;
 
   const void *bias; /* one for each column; NULL: none */
   enum weft_dtype bias_dtype;

@@ -6,7 +6,7 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: the widest head (model.def) fits for 2^8 sequences. */
+/* Floats of scratch for both sums: the widest head (model.def) fits for 2^5 sequences. */
 #define ROOM 65536
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
@@ -104,12 +104,13 @@ head_backward (const struct weft_kernel *k, uint64_t row, struct weft_range colu
 static void
 sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums sums[2])
 {
-  uint64_t rows = k->shape.dim[0], heads = token_heads (k);
-  uint64_t leaf = weft_sums_leaf_tokens (k, rows / heads) * heads;
+  uint64_t heads = token_heads (k);
+  struct weft_leaves leaves = weft_leaves_of (k, k->shape.dim[0] / heads);
 
-  for (uint64_t first = 0; first < rows; first += leaf) {
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    struct weft_range leaf = weft_leaf_at (&leaves, i);
     float *const dweight[2] = { weft_sums_leaf (&sums[0]), weft_sums_leaf (&sums[1]) };
-    for (uint64_t r = first; r < weft_least (first + leaf, rows); r++)
+    for (uint64_t r = leaf.begin * heads; r < leaf.end * heads; r++)
       head_backward (k, r, columns, dweight);
     weft_sums_close (&sums[0]);
     weft_sums_close (&sums[1]);
@@ -121,7 +122,7 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
 void
 weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  uint32_t n_leaf = weft_sums_n_leaf (k, k->shape.dim[0] / token_heads (k));
+  uint32_t n_leaf = weft_leaves_of (k, k->shape.dim[0] / token_heads (k)).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 

@@ -3,6 +3,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
+#include "kernels/sums.h"
 
 /* Operands, in the order of core/op.h. */
 enum { X, W, B, Y };
@@ -138,7 +139,7 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
 {
   const uint64_t *dim = k->shape.dim;
   struct weft_range rows = weft_part (dim[N], GRAIN, part, parts);
-  uint64_t leaf = k->canonical ? (uint64_t) k->model->seq_length : 0;
+  struct weft_leaves leaves = weft_leaves_of (k, dim[M]);
   struct weft_gemm g = {
     .a = by_columns (&k->operand[WGRAD_DY], dim[N]),
     .b = by_columns (&k->operand[WGRAD_X], dim[K]),
@@ -149,12 +150,14 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
     .terms = dim[M],
   };
 
-  g.c.leaf = leaf;
+  g.c.leaf = k->canonical ? leaves.tokens : 0;
+  g.c.zigzag = leaves.each;
   weft_gemm (&g);
   if (!k->operand[WGRAD_DB].data)
     return;
   struct weft_gemm_result db = result_in (&k->operand[WGRAD_DB], dim[N]);
-  db.leaf = leaf;
+  db.leaf = g.c.leaf;
+  db.zigzag = g.c.zigzag;
   weft_gemm_sums (&g.a, &db, g.first, g.last, g.terms);
 }
 

@@ -1,19 +1,30 @@
 #include "kernels/sums.h"
 #include "core/fold.h"
 #include "kernels/float.h"
-#include "kernels/part.h"
 
-uint64_t
-weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens)
+struct weft_leaves
+weft_leaves_of (const struct weft_kernel *k, uint64_t tokens)
 {
-  return k->canonical ? weft_least (tokens, (uint64_t) k->model->seq_length) : tokens;
+  uint64_t sequence = weft_kernel_sequence (k);
+  uint32_t each = weft_chunks ((uint64_t) k->model->seq_length) / MAX (1, k->place.size);
+
+  if (!k->canonical || tokens == 0)
+    return (struct weft_leaves){ tokens, tokens, 1, 1 };
+  return (struct weft_leaves){
+    .all = tokens,
+    .tokens = sequence / each,
+    .n = (uint32_t) ((tokens + sequence - 1) / sequence) * each,
+    .each = each,
+  };
 }
 
-uint32_t
-weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens)
+struct weft_range
+weft_leaf_at (const struct weft_leaves *leaves, uint32_t i)
 {
-  uint64_t leaf = weft_sums_leaf_tokens (k, tokens);
-  return leaf ? (uint32_t) ((tokens + leaf - 1) / leaf) : 1;
+  uint32_t chunk = i - i % leaves->each + weft_zigzag (i % leaves->each, leaves->each);
+  uint64_t begin = weft_least (chunk * leaves->tokens, leaves->all);
+
+  return (struct weft_range){ begin, weft_least (begin + leaves->tokens, leaves->all) };
 }
 
 uint32_t

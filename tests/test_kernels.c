@@ -15,11 +15,12 @@
 #define EPSILON32 0x1p-24
 #define HALF_ULP16 0x1p-8 /* of 1, in bf16 */
 #define MOST_SEQUENCES 9
-#define OF_BYTES "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose" /* test_fp8.c */
-#define IS_TESTED(kind) (weft_kernels[kind].cpu && !is_one_of (weft_op_info[kind].word, OF_BYTES))
+#define OTHERS "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose " /* test_fp8.c, */    \
+  "attention_part attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence " \
+  "split_heads join_heads keep_piece" /* test_context.c */
+#define IS_TESTED(kind) (weft_kernels[kind].cpu && !is_one_of (weft_op_info[kind].word, OTHERS))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
 enum { READS = 1, WRITES = 2, MAY_BE_ABSENT = 4 };
-
 /* ------------------------------------------------------------------ ops as rows */
 
 struct argument {
@@ -67,7 +68,6 @@ argument_dtype (const char *name, const struct weft_shape *shape)
   return is_gradient (name) || is_one_of (name, "main") ? shape->out_dtype : shape->dtype;
 }
 
-/* ----------------------------------------------------------------- random cases */
 /* One call of an op, with all operands as doubles: what their stored type can hold. */
 struct made {
   struct weft_kernel k;
