@@ -270,8 +270,8 @@ check_setting (const struct weft_setting *setting, GError **error)
   return check_value (setting, error);
 }
 
-static gboolean
-check_settings (const weft_settings *settings, GError **error)
+gboolean
+weft_settings_check (const weft_settings *settings, GError **error)
 {
   for (unsigned i = 0; i < count (settings); i++)
     if (!check_setting (at (settings, i), error))
@@ -459,7 +459,7 @@ weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError *
 {
   job->unknown_keys = 0;
   set_defaults (job);
-  if (!check_settings (settings, error) || !load_model (settings, job, error) ||
+  if (!weft_settings_check (settings, error) || !load_model (settings, job, error) ||
       !load_cluster (settings, job, error) || !load_stack (settings, job, error) ||
       !apply_settings (settings, job, error) || !complete_model (settings, job, error) ||
       !resize_cluster (settings, job, error))

@@ -68,6 +68,9 @@ gboolean weft_job_flag (const char *flag, const char **section, const char **key
 /* Sets "unknown flag --x; did you mean --y?".  Always returns FALSE. */
 gboolean weft_job_unknown_flag (const char *flag, GError **error);
 
+/* Whether sections and keys exist and values are one line of text; not yet what they say. */
+gboolean weft_settings_check (const weft_settings *settings, GError **error);
+
 /* Builds the job: loads the model and the topology, applies every setting in order, fills what
  * follows (data parallel size, global batch, reduction order), then checks fields, pending knobs
  * and rules. */

@@ -13,8 +13,11 @@
  *               backward begins.  fc2 is not: backward does not read what it makes.
  *   layernorm   n1 and n2 are made again right before the projection that has read them
  *
+ * A layer of experts has them in place of fc1 and fc2: moe.c.
+ *
  * delay_wgrad_compute: weight gradients of the four projections are put off, with what they read.
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
+#include "core/moe.h"
 #include "core/step.h"
 
 static uint32_t
@@ -33,21 +36,31 @@ weft_runs_again (const struct weft_step *s, enum weft_recompute_module module)
   return s->recompute.modules >> module & 1;
 }
 
+static void
+forget (struct weft_saved *saved)
+{
+  uint32_t *buf = (uint32_t *) (void *) saved;
+
+  for (unsigned i = 0; i < sizeof *saved / sizeof *buf; i++)
+    buf[i] = WEFT_NO_BUF;
+}
+
 uint32_t
 weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
 {
   const struct weft_widths *w = &s->width;
 
   s->at.layer = layer;
+  forget (saved);
   saved->x = x;
-  saved->raw = WEFT_NO_BUF;
   saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, x);
   saved->qkv = weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->qkv, w->h);
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->q);
   saved->x1 = add (s, "residual1", x, weft_outward (s, p, "proj"));
   weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
-  uint32_t m = weft_layer_mlp (s, saved);
+  gboolean moe = weft_model_layer_is_moe (s->model, layer);
+  uint32_t m = (moe ? weft_layer_moe : weft_layer_mlp) (s, saved);
   uint32_t y = add (s, "residual2", saved->x1, weft_outward (s, m, "fc2"));
   s->at.layer = WEFT_NO_LAYER;
   return y;
@@ -62,7 +75,8 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   s->at.layer = layer;
   if (s->strategy->delay_wgrad_compute)
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
-  dres = weft_layer_mlp_backward (s, saved, dres);
+  gboolean moe = weft_model_layer_is_moe (s->model, layer);
+  dres = (moe ? weft_layer_moe_backward : weft_layer_mlp_backward) (s, saved, dres);
   weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w->h, w->q);
   uint32_t dqkv = weft_layer_attention_backward (s, saved, d_o);

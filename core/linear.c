@@ -1,5 +1,6 @@
 /* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
  * off until what others wait for is on its way (delay_wgrad_compute). */
+#include "core/moe.h"
 #include "core/step.h"
 
 uint32_t
@@ -51,7 +52,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
 }
 
 static void
-weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
@@ -61,6 +62,21 @@ weight_gradient (struct weft_step *s, const struct weft_delayed *d)
              WEFT_USES (WEFT_R (d->dy), WEFT_R (d->x), dw, db));
   weft_grad_end (s, d->weight, dw);
   weft_grad_end (s, d->bias, db);
+}
+
+static void
+weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  (d->counts == WEFT_NO_BUF ? dense_gradient : weft_experts_gradient) (s, d);
+}
+
+void
+weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  if (s->strategy->delay_wgrad_compute)
+    g_array_append_vals (s->delayed, d, 1);
+  else
+    weight_gradient (s, d);
 }
 
 void
@@ -105,11 +121,8 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   uint32_t dx = weft_product (s, k, name);
 
   dy = weft_inward (s, dy, name);
-  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k };
+  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF };
   input_gradient (s, &d, dx);
-  if (s->strategy->delay_wgrad_compute)
-    g_array_append_val (s->delayed, d);
-  else
-    weight_gradient (s, &d);
+  weft_linear_gradient (s, &d);
   return dx;
 }

@@ -30,6 +30,17 @@ weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
   };
 }
 
+uint32_t
+weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
+{
+  uint32_t size = weft_mesh_stage_size (m), stage = rank / size;
+  int ends = by > 0 ? stage + 1 == m->pp : stage == 0;
+
+  if (ends && (!m->ring || m->pp == 1))
+    return WEFT_NO_RANK;
+  return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
+}
+
 /* One row a kind: the two nested sizes and strides, as functions of the mesh. */
 static struct weft_group
 extent (const struct weft_mesh *m, enum weft_group_kind kind)

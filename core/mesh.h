@@ -48,6 +48,7 @@ struct weft_mesh {
   uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
   uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
   uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
+  uint32_t ring;      /* the last stage's next is the first: stages hold several chunks */
 };
 
 /* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
@@ -105,6 +106,10 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 {
   return rank / weft_mesh_stage_size (m);
 }
+
+/* The same rank of the stage after (by = 1) or before (by = -1); WEFT_NO_RANK where the pipeline ends. */
+#define WEFT_NO_RANK UINT32_MAX
+uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
 struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
                                    enum weft_group_kind kind);

@@ -12,9 +12,9 @@
 
 #define WEFT_MOST_CHUNKS 8
 
-/* A rank's place among those that share a sequence; {0, 1} where nobody does. */
+/* Which of `of` ranks a rank is; of 0 or 1 it is alone. */
 struct weft_place {
-  uint32_t index, size;
+  uint32_t at, of;
 };
 
 /* Chunks of a sequence: the largest power of two that divides it, at most WEFT_MOST_CHUNKS. */
@@ -41,8 +41,8 @@ weft_position (struct weft_place place, uint64_t tokens, uint64_t t)
 {
   uint64_t half = tokens / 2;
 
-  if (place.size <= 1)
+  if (place.of <= 1)
     return t;
-  return t < half ? place.index * half + t
-                  : (2 * place.size - 1 - place.index) * half + (t - half);
+  return t < half ? place.at * half + t
+                  : (2 * place.of - 1 - place.at) * half + (t - half);
 }

@@ -66,9 +66,10 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   const weft_plan *plan = r->m->base.plan;
   struct weft_kernel k = { .kind = r->p->op[op].kind,
                            .shape = *weft_op_shape (r->p, op),
+                           .tp = weft_mesh_place (&plan->mesh, r->rank, WEFT_GROUP_TP),
+                           .cp = place_of (r, r->p->op[op].kind),
                            .model = &plan->job.model,
                            .control = r->m->options.control,
-                           .place = place_of (r, r->p->op[op].kind),
                            .before = (uint32_t) -r->p->op[op].peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
   uint32_t n = r->p->op[op + 1].uses - r->p->op[op].uses;
@@ -79,16 +80,14 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   return k;
 }
 
-/* A kernel trusts its token ids.  Poisoned ones, of a program that is wrong, would lead anywhere. */
+/* A kernel trusts its token ids and the numbers and counts of rows.  Poisoned ones, of a program that
+ * is wrong, would lead anywhere. */
 static gboolean
 has_tokens (const struct weft_kernel *k)
 {
-  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
-    const struct weft_operand *o = &k->operand[i];
-    for (uint64_t e = 0; e < o->n && o->data && o->dtype == WEFT_INT32; e++)
-      if ((uint64_t) ((const int32_t *) o->data)[e] >= (uint64_t) k->model->vocab_size)
-        return FALSE;
-  }
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
+    if (k->operand[i].data && !weft_kernel_trusts (k, i))
+      return FALSE;
   return TRUE;
 }
 
@@ -236,9 +235,9 @@ static void
 copy_in (struct cpu_rank *r, uint32_t op)
 {
   const union weft_train *train = &r->m->base.plan->job.train;
-  uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.size;
+  uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.of;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first = weft_job_sequence (&r->m->base.plan->job, r->place / r->context.size,
+  uint64_t first = weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of,
                                       r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 

@@ -123,7 +123,7 @@ side_of (struct weft_place place, uint64_t tokens)
 {
   uint64_t half = tokens / 2;
 
-  if (place.size <= 1)
+  if (place.of <= 1)
     return (struct side){ tokens, 1, { { { 0, tokens }, 0 } } };
   return (struct side){ tokens,
                         2,
@@ -204,17 +204,17 @@ describe_part (const struct weft_attention *call)
 {
   const struct weft_kernel *k = call->kernel;
   const struct weft_operand *o = k->operand;
-  struct weft_place place = { k->place.index, MAX (1, k->place.size) }, from = place;
+  struct weft_place place = { k->cp.at, MAX (1, k->cp.of) }, from = place;
   uint64_t tokens = weft_kernel_sequence (k);
-  struct attention a = describe (call, tokens * place.size);
+  struct attention a = describe (call, tokens * place.of);
   gboolean backward = k->kind == WEFT_OP_ATTENTION_PART_BWD;
   uint64_t all = a.n_heads + 2 * a.groups;
 
-  from.index = (place.index + place.size - k->before) % place.size;
-  if (k->shape.dim[KEYS] == tokens * place.size)
+  from.at = (place.at + place.of - k->before) % place.of;
+  if (k->shape.dim[KEYS] == tokens * place.of)
     from = (struct weft_place){ 0, 1 };
   a.batch = k->shape.dim[TOKENS] / tokens;
-  a.leaves = MAX (1, a.leaves / place.size);
+  a.leaves = MAX (1, a.leaves / place.of);
   a.queries = side_of (place, tokens);
   a.keys = side_of (from, k->shape.dim[KEYS]);
   a.q = heads_in (&a, &o[PART_Q], 0, all);

@@ -238,17 +238,17 @@ part_tokens (const struct weft_kernel *k)
 static struct weft_place
 key_place (const struct weft_kernel *k)
 {
-  uint32_t size = MAX (1, k->place.size);
+  uint32_t size = MAX (1, k->cp.of);
 
   if (k->shape.dim[KEYS] == part_tokens (k) * size)
     return (struct weft_place){ 0, 1 };
-  return (struct weft_place){ (k->place.index + size - k->before) % size, size };
+  return (struct weft_place){ (k->cp.at + size - k->before) % size, size };
 }
 
 static gboolean
 sees (const struct query *q, uint64_t key)
 {
-  uint64_t i = weft_position (q->k->place, part_tokens (q->k), q->row);
+  uint64_t i = weft_position (q->k->cp, part_tokens (q->k), q->row);
   uint64_t j = weft_position (key_place (q->k), q->k->shape.dim[KEYS], key);
 
   return j <= i && j >= first_key (q->k, i);

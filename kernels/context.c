@@ -111,7 +111,7 @@ joined_row (const struct weft_kernel *k, uint64_t row)
   struct weft_place place = { (uint32_t) slice, (uint32_t) dim[MEMBERS] };
 
   if (k->before)
-    place.index = (uint32_t) (k->place.index + dim[MEMBERS] - slice) % place.size;
+    place.at = (uint32_t) (k->cp.at + dim[MEMBERS] - slice) % place.of;
   return batch * dim[MEMBERS] * dim[ROWS] + weft_position (place, dim[ROWS], row % dim[ROWS]);
 }
 
@@ -275,9 +275,9 @@ weft_extent_keep_piece (const struct weft_kernel *k, uint32_t operand)
 static struct weft_range
 kept (const struct weft_kernel *k)
 {
-  uint64_t n = k->shape.dim[0], size = MAX (1, k->place.size);
+  uint64_t n = k->shape.dim[0], size = MAX (1, k->cp.of);
 
-  return (struct weft_range){ n * k->place.index / size, n * (k->place.index + 1) / size };
+  return (struct weft_range){ n * k->cp.at / size, n * (k->cp.at + 1) / size };
 }
 
 static void
@@ -332,7 +332,7 @@ joined_element (const struct weft_kernel *k, uint64_t i)
   uint64_t batch = i / dim[COLUMNS] / dim[ROWS] % dim[BATCH];
   uint64_t member = i / dim[COLUMNS] / dim[ROWS] / dim[BATCH], half = dim[ROWS] / 2;
   if (k->before)
-    member = (k->place.index + dim[MEMBERS] - member) % dim[MEMBERS];
+    member = (k->cp.at + dim[MEMBERS] - member) % dim[MEMBERS];
   uint64_t piece = row < half ? member : 2 * dim[MEMBERS] - 1 - member;
   uint64_t within = dim[MEMBERS] == 1 ? row : piece * half + row % MAX (1, half);
 

@@ -43,7 +43,7 @@ static uint64_t
 position (const struct weft_kernel *k, uint64_t token)
 {
   uint64_t sequence = weft_kernel_sequence (k);
-  return weft_position (k->place, sequence, token % sequence);
+  return weft_position (k->cp, sequence, token % sequence);
 }
 
 void
@@ -138,16 +138,18 @@ sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct
 }
 
 /* The chain goes through a sequence from its beginning, its leaves come in zigzag order: first of
- * all, where the chain enters each of the `each` chunks that begin at token `begin`.  Returns where
- * it leaves the last. */
+ * all, where the chain enters each of a sequence's chunks, the first of which is `first`.  Returns
+ * where it leaves the last. */
 static uint64_t
-enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint64_t begin,
+enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t first,
               uint64_t token, uint64_t *entry)
 {
-  for (uint32_t chunk = 0; chunk < leaves->each; chunk++) {
-    uint64_t end = weft_least (begin + (chunk + 1) * leaves->tokens, leaves->all);
+  uint64_t all = g->chain.n, share = leaves->segment[0].share;
+
+  for (uint32_t chunk = 0; chunk < MAX (1, leaves->zigzag); chunk++) {
+    uint64_t end = weft_least ((first + chunk + 1) * share, all);
     entry[chunk] = token;
-    while (token < end && end < leaves->all)
+    while (token < end && end < all)
       token = following (&g->chain, token);
   }
   return token;
@@ -156,9 +158,10 @@ enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint64_t
 static void
 sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_range columns)
 {
-  struct weft_leaves leaves = weft_leaves_of (g->k, g->chain.n);
+  struct weft_leaves leaves = weft_sums_leaves (g->k, g->chain.n);
   float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH];
   uint64_t entry[WEFT_MOST_CHUNKS], token = first;
+  uint32_t each = MAX (1, leaves.zigzag);
   struct weft_sums sums = { .output = g->output,
                             .room = stack,
                             .n = columns.end - columns.begin,
@@ -166,9 +169,9 @@ sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_ra
                             .rounds = g->k->canonical };
 
   for (uint32_t i = 0; i < leaves.n; i++) {
-    if (i % leaves.each == 0)
-      token = enter_chunks (g, &leaves, i * leaves.tokens, token, entry);
-    sum_leaf (g, entry[weft_zigzag (i % leaves.each, leaves.each)], weft_leaf_at (&leaves, i),
+    if (i % each == 0)
+      token = enter_chunks (g, &leaves, i, token, entry);
+    sum_leaf (g, entry[weft_leaves_turn (&leaves, i) % each], weft_sums_tokens (&leaves, i),
               columns, &sums);
   }
   weft_sums_store (&sums, at + columns.begin);

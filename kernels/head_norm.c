@@ -105,10 +105,10 @@ static void
 sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums sums[2])
 {
   uint64_t heads = token_heads (k);
-  struct weft_leaves leaves = weft_leaves_of (k, k->shape.dim[0] / heads);
+  struct weft_leaves leaves = weft_sums_leaves (k, k->shape.dim[0] / heads);
 
   for (uint32_t i = 0; i < leaves.n; i++) {
-    struct weft_range leaf = weft_leaf_at (&leaves, i);
+    struct weft_range leaf = weft_sums_tokens (&leaves, i);
     float *const dweight[2] = { weft_sums_leaf (&sums[0]), weft_sums_leaf (&sums[1]) };
     for (uint64_t r = leaf.begin * heads; r < leaf.end * heads; r++)
       head_backward (k, r, columns, dweight);
@@ -122,7 +122,7 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
 void
 weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  uint32_t n_leaf = weft_leaves_of (k, k->shape.dim[0] / token_heads (k)).n;
+  uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0] / token_heads (k)).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 

@@ -69,10 +69,10 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
              struct weft_sums *dbias)
 {
   struct weft_row_norm norm = row_norm (k);
-  struct weft_leaves leaves = weft_leaves_of (k, k->shape.dim[0]);
+  struct weft_leaves leaves = weft_sums_leaves (k, k->shape.dim[0]);
 
   for (uint32_t i = 0; i < leaves.n; i++) {
-    struct weft_range leaf = weft_leaf_at (&leaves, i);
+    struct weft_range leaf = weft_sums_tokens (&leaves, i);
     float *dw = weft_sums_leaf (dweight), *db = dbias ? weft_sums_leaf (dbias) : NULL;
     for (uint64_t r = leaf.begin; r < leaf.end; r++) {
       struct weft_row_gradient g = row_gradient (k, &norm, r);
@@ -93,7 +93,7 @@ void
 weft_cpu_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
-  uint32_t n_leaf = weft_leaves_of (k, k->shape.dim[0]).n;
+  uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0]).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 

@@ -104,7 +104,7 @@ turn_all (const struct weft_kernel *k, struct weft_range share, double direction
   for (uint64_t i = 0; i < turn.n; i++)
     frequency[i] = weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) turn.n);
   for (uint64_t p = share.begin; p < share.end; p++) {
-    set_turn (&turn, frequency, weft_position (k->place, sequence, p), direction);
+    set_turn (&turn, frequency, weft_position (k->cp, sequence, p), direction);
     for (uint64_t t = p; t < tokens; t += sequence)
       turn_token (k, &turn, t);
   }
@@ -140,7 +140,7 @@ ref_turn (const struct weft_kernel *k, double direction)
     uint64_t token = r / token_heads (k), head = r % token_heads (k);
     double *x = (double *) k->operand[0].data + token * token_elements (k) + head * k->shape.dim[1];
     for (uint64_t i = 0; i < half; i++) {
-      double position = (double) weft_position (k->place, sequence, token % sequence);
+      double position = (double) weft_position (k->cp, sequence, token % sequence);
       double angle = direction * position *
                      weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) half);
       double a = x[i], b = x[i + half];

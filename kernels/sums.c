@@ -3,28 +3,29 @@
 #include "kernels/float.h"
 
 struct weft_leaves
-weft_leaves_of (const struct weft_kernel *k, uint64_t tokens)
+weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens)
 {
   uint64_t sequence = weft_kernel_sequence (k);
-  uint32_t each = weft_chunks ((uint64_t) k->model->seq_length) / MAX (1, k->place.size);
 
   if (!k->canonical || tokens == 0)
-    return (struct weft_leaves){ tokens, tokens, 1, 1 };
-  return (struct weft_leaves){
-    .all = tokens,
-    .tokens = sequence / each,
-    .n = (uint32_t) ((tokens + sequence - 1) / sequence) * each,
-    .each = each,
-  };
+    return weft_leaves_one (tokens);
+  uint32_t each = weft_chunks ((uint64_t) k->model->seq_length) / MAX (1, k->cp.of);
+  return (struct weft_leaves){ .n = (uint32_t) ((tokens + sequence - 1) / sequence) * each,
+                               .segment[0] = { 0, tokens, sequence / each },
+                               .zigzag = each };
 }
 
-struct weft_range
-weft_leaf_at (const struct weft_leaves *leaves, uint32_t i)
+uint64_t
+weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens)
 {
-  uint32_t chunk = i - i % leaves->each + weft_zigzag (i % leaves->each, leaves->each);
-  uint64_t begin = weft_least (chunk * leaves->tokens, leaves->all);
+  return k->canonical ? weft_least (tokens, weft_kernel_sequence (k)) : tokens;
+}
 
-  return (struct weft_range){ begin, weft_least (begin + leaves->tokens, leaves->all) };
+uint32_t
+weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens)
+{
+  uint64_t leaf = weft_sums_leaf_tokens (k, tokens);
+  return leaf ? (uint32_t) ((tokens + leaf - 1) / leaf) : 1;
 }
 
 uint32_t

@@ -4,11 +4,11 @@
  * (core/zigzag.h, core/fold.h) with every node rounded to the type of the output; else everything is
  * one leaf and nothing is rounded before it is stored.  Terms of a leaf are added in fp32, from 0.
  *
- * For each leaf of weft_leaves, in order: rows are added to weft_sums_leaf() and the leaf is closed,
+ * For each leaf, in order: rows are added to weft_sums_leaf() and the leaf is closed,
  * or it is skipped; then the sum is stored. */
 #pragma once
 #include "kernels/kernel.h"
-#include "kernels/part.h"
+#include "kernels/leaves.h"
 
 #define WEFT_SUMS_MOST_DEPTH 32
 
@@ -23,15 +23,20 @@ struct weft_sums {
   gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* nothing was added to this entry: its floats are not set */
 };
 
-/* How a number of tokens is cut into leaves: so many for each sequence, of `tokens` each. */
-struct weft_leaves {
-  uint64_t all, tokens;
-  uint32_t n, each;
-};
-struct weft_leaves weft_leaves_of (const struct weft_kernel *k, uint64_t tokens);
+/* How a number of tokens is cut into leaves, of one segment each. */
+struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
 
-/* The tokens of leaf i: chunks of a sequence come in zigzag order. */
-struct weft_range weft_leaf_at (const struct weft_leaves *leaves, uint32_t i);
+/* The tokens of the i-th leaf. */
+static inline struct weft_range
+weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
+{
+  return weft_leaves_segment (leaves, i, 0);
+}
+
+/* Rows of experts know only whose sequence they belong to: there sequences are leaves.  Tokens of
+ * one, and how many there are. */
+uint64_t weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens);
+uint32_t weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens);
 
 /* Entries that are held at a time. */
 uint32_t weft_sums_depth (uint32_t n_leaf);

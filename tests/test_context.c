@@ -175,7 +175,7 @@ what_moves_elements_is_its_reference (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (moves); i++) {
-    struct call c = { .model.seq_length = 8, .k.place = { 2, 3 } };
+    struct call c = { .model.seq_length = 8, .k.cp = { 2, 3 } };
     call_open (&c, moves[i].kind, moves[i].dim, rand);
     run_and_compare (&c, 0);
     call_close (&c);
@@ -234,7 +234,7 @@ part_call (const struct sample *s, uint32_t rank)
 {
   return (struct call){ .model.seq_length = (int64_t) (s->tokens * s->size),
                         .model.sliding_window = (int64_t) s->window,
-                        .k = { .place = { rank, s->size }, .canonical = s->canonical } };
+                        .k = { .cp = { rank, s->size }, .canonical = s->canonical } };
 }
 
 static void
@@ -252,7 +252,7 @@ enum { QKV, KV, OUT, LSE, D_OUT, DQ, DKV };
 static void
 forward_first (struct call *c, const struct sample *s, GRand *rand)
 {
-  struct call f = part_call (s, c->k.place.index);
+  struct call f = part_call (s, c->k.cp.at);
 
   f.k.before = c->k.before;
   open_part (&f, s, WEFT_OP_ATTENTION_PART, c->k.shape.dim[1], rand);
@@ -302,7 +302,7 @@ parts_are_merged_as_the_reference_does (void **state)
 {
   const uint64_t dim[5] = { 24, 3, 1030 };
   g_autoptr (GRand) rand = g_rand_new_with_seed (5);
-  struct call c = { .model.seq_length = 24, .k.place = { 1, 2 } };
+  struct call c = { .model.seq_length = 24, .k.cp = { 1, 2 } };
 
   (void) state;
   call_open (&c, WEFT_OP_ATTENTION_MERGE, dim, rand);
@@ -334,7 +334,7 @@ open_whole (struct whole *w, const struct sample *s, GRand *rand)
   *w = (struct whole){ .s = s };
   w->forward = part_call (s, 0);
   w->backward = part_call (s, 0);
-  w->forward.k.place = w->backward.k.place = (struct weft_place){ 0 };
+  w->forward.k.cp = w->backward.k.cp = (struct weft_place){ 0 };
   call_open (&w->forward, WEFT_OP_ATTENTION, dim, rand);
   weft_kernels[WEFT_OP_ATTENTION].cpu (&w->forward.k, 0, 1);
   weft_kernels[WEFT_OP_ATTENTION].reference (&w->forward.exact);
@@ -527,7 +527,7 @@ static struct call
 folded_call (const struct folded *f, uint64_t tokens, uint32_t rank, uint32_t size, GRand *rand)
 {
   const uint64_t dim[5] = { tokens * f->per_token, f->columns, f->other };
-  struct call c = { .k = { .place = { rank, size }, .canonical = TRUE } };
+  struct call c = { .k = { .cp = { rank, size }, .canonical = TRUE } };
 
   weft_table_defaults (&weft_model_table, c.model.at);
   c.model.seq_length = 32;
@@ -544,10 +544,10 @@ folded_call (const struct folded *f, uint64_t tokens, uint32_t rank, uint32_t si
 static void
 deal (const struct folded *f, const struct call *whole, struct call *mine)
 {
-  struct sample s = { .batch = 1, .size = mine->k.place.size, .tokens = 32 / mine->k.place.size };
+  struct sample s = { .batch = 1, .size = mine->k.cp.of, .tokens = 32 / mine->k.cp.of };
 
   for (unsigned i = 0; i < 4 && (i == 0 || f->rows[i]); i++)
-    take_rows (&s, mine->k.place.index, floats (whole, f->rows[i]), floats (mine, f->rows[i]),
+    take_rows (&s, mine->k.cp.at, floats (whole, f->rows[i]), floats (mine, f->rows[i]),
                whole->k.operand[f->rows[i]].n / 32);
   if (f->kind == WEFT_OP_NORM_BWD || f->kind == WEFT_OP_HEAD_NORM_BWD)
     for (uint32_t i = 2; i < 4; i++)
