@@ -266,10 +266,9 @@ plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft
 static struct weft_traffic
 plan_shift (const struct weft_coll_shape *s, double bytes, double base)
 {
-  struct weft_traffic t = { .algorithm = "shift",
-                            .bytes_local = bytes,
-                            .steps_local = 1,
-                            .latency = base + s->next_latency };
+  struct weft_traffic t = {
+    .algorithm = "shift", .bytes_local = bytes, .steps_local = 1, .latency = base + s->next_latency
+  };
   double longest = 0;
 
   for (uint32_t i = 0; i < s->n_load; i++)

@@ -76,9 +76,8 @@ communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t
 
   row.name = weft_build_name (s->b, name);
   row.flags |= s->at.flags;
-  return weft_emit_on (
-      s, WEFT_LANE_CP, row, shape,
-      WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
+  return weft_emit_on (s, WEFT_LANE_CP, row, shape,
+                       WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
 }
 
 static uint32_t
@@ -95,7 +94,8 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 static uint32_t
 deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
 {
-  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels, n = weft_step_elements (s, x);
+  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels,
+           n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
   uint32_t packed = room (s, dtype, n, name), got = room (s, dtype, n, name);
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, n, name);
@@ -103,9 +103,8 @@ deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, cons
   weft_emit (s, WEFT_OP_SPLIT_HEADS, name,
              WEFT_SHAPE (dtype, s->tokens, members, heads, groups, width),
              WEFT_USES (WEFT_R (x), WEFT_W (packed)));
-  communicate (
-      s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS }, name, packed,
-      got);
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS },
+               name, packed, got);
   weft_emit (s, WEFT_OP_JOIN_SEQUENCE, name,
              WEFT_SHAPE (dtype, members, batch (s), s->tokens / batch (s),
                          (heads + 2 * groups) / members * width),
@@ -118,7 +117,8 @@ static void
 deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
            const char *name)
 {
-  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels, n = weft_step_elements (s, x);
+  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels,
+           n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
   uint32_t packed = room (s, dtype, n, name), got = room (s, dtype, n, name);
 
@@ -126,9 +126,8 @@ deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t
              WEFT_SHAPE (dtype, members, batch (s), s->tokens / batch (s),
                          (heads + 2 * groups) / members * width),
              WEFT_USES (WEFT_R (x), WEFT_W (packed)));
-  communicate (
-      s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS }, name, packed,
-      got);
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS },
+               name, packed, got);
   weft_emit (s, WEFT_OP_JOIN_HEADS, name,
              WEFT_SHAPE (dtype, s->tokens, members, heads, groups, width),
              WEFT_USES (WEFT_R (got), WEFT_W (y)));
@@ -192,9 +191,9 @@ collect_at_once (struct weft_step *s, const struct part *p, uint32_t slices)
 {
   uint32_t kv = take_kv (s, p, kv_room (s, p, "kv"));
 
-  return communicate (
-      s, (struct weft_op){ .kind = WEFT_OP_ALL_GATHER, .group = WEFT_GROUP_CP_RING }, "kv", kv,
-      slices);
+  return communicate (s,
+                      (struct weft_op){ .kind = WEFT_OP_ALL_GATHER, .group = WEFT_GROUP_CP_RING },
+                      "kv", kv, slices);
 }
 
 /* Keys and values of whole sequences. */
@@ -227,8 +226,7 @@ scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint
 
   weft_emit (s, WEFT_OP_SPLIT_SEQUENCE, "dkv", zigzag_shape (s, p, dtype),
              WEFT_USES (WEFT_R (all), WEFT_W (slices)));
-  communicate (s,
-               (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = WEFT_GROUP_CP_RING },
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = WEFT_GROUP_CP_RING },
                "dkv", slices, mine);
   put_kv (s, p, mine, dqkv);
 }
@@ -255,7 +253,7 @@ attend (struct weft_step *s, const struct part *p, const struct keys *keys)
 {
   struct weft_op at = s->at;
 
-  s->at.peer = (int8_t) -(int) keys->before;
+  s->at.peer = (int8_t) - (int) keys->before;
   weft_emit (s, WEFT_OP_ATTENTION_PART, "attention", part_shape (s, p, keys),
              WEFT_USES (WEFT_R (p->qkv), WEFT_R (keys->kv), WEFT_W (p->o), WEFT_W (p->lse)));
   s->at = at;
@@ -271,7 +269,7 @@ attend_backward (struct weft_step *s, const struct part *p, const struct keys *k
   struct weft_op at = s->at;
 
   shape.out_dtype = weft_build_buf_at (s->b, dkv)->dtype;
-  s->at.peer = (int8_t) -(int) keys->before;
+  s->at.peer = (int8_t) - (int) keys->before;
   weft_emit (s, WEFT_OP_ATTENTION_PART_BWD, "attention", shape,
              WEFT_USES (WEFT_R (p->qkv), WEFT_R (keys->kv), WEFT_R (p->o), WEFT_R (p->lse),
                         WEFT_R (p->d_o), { .buf = p->dqkv, .read = !first, .write = 1 },
@@ -427,12 +425,12 @@ weft_context_sum (struct weft_step *s, uint32_t grad)
 
   if (s->mesh->cp == 1 || s->n_micro == 1)
     return;
-  uint32_t piece = weft_build_view (s->b, view ? row.base : grad, view ? row.offset : 0, row.bytes,
-                                    "piece");
+  uint32_t piece =
+      weft_build_view (s->b, view ? row.base : grad, view ? row.offset : 0, row.bytes, "piece");
   weft_build_buf_at (s->b, piece)->dtype = row.dtype;
   weft_build_buf_at (s->b, piece)->shard = WEFT_GROUP_CP;
   communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = WEFT_GROUP_CP },
                "sequence", grad, piece);
-  weft_emit (s, WEFT_OP_KEEP_PIECE, "sequence", WEFT_SHAPE (row.dtype, weft_step_elements (s, grad)),
-             WEFT_USES (WEFT_RW (grad)));
+  weft_emit (s, WEFT_OP_KEEP_PIECE, "sequence",
+             WEFT_SHAPE (row.dtype, weft_step_elements (s, grad)), WEFT_USES (WEFT_RW (grad)));
 }

@@ -237,8 +237,8 @@ copy_in (struct cpu_rank *r, uint32_t op)
   const union weft_train *train = &r->m->base.plan->job.train;
   uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.of;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first = weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of,
-                                      r->p->op[op].micro);
+  uint64_t first =
+      weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of, r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
   for (int64_t i = 0; i < train->micro_batch_size; i++) {
