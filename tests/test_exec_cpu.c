@@ -23,6 +23,7 @@
 /* Hundreds of runs: the models people train in fp32, all else on models a quarter as large. */
 #define GPT2 "model=gpt2-nano seq_length=16 global_batch_size=8"
 #define LLAMA "model=llama-nano seq_length=16 global_batch_size=8"
+#define MIXTRAL "model=mixtral-nano seq_length=16 global_batch_size=8"
 #define SMALL(groups)                                                                              \
   " hidden_size=32 num_attention_heads=4 num_query_groups=" groups                                 \
   " kv_channels=8 ffn_hidden_size=96"
@@ -32,6 +33,8 @@ static const char *const models[] = {
   GPT2 SMALL ("4") " share_embeddings_and_output_weights=false",
   LLAMA SMALL ("2"),
   LLAMA SMALL ("2") " share_embeddings_and_output_weights=true qk_layernorm=true",
+  MIXTRAL SMALL ("2") " moe_ffn_hidden_size=48 moe_shared_expert_intermediate_size=24 "
+                      "moe_first_dense_layers=1",
 };
 static const char *const nanos[] = { GPT2, LLAMA };
 
