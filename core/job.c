@@ -656,6 +656,36 @@ weft_job_padded_vocab (const struct weft_job *job)
   return (vocab + unit - 1) / unit * unit;
 }
 
+/* Two numbers, as "2,4". */
+static gboolean
+read_sizes (const char *text, int64_t size[2])
+{
+  g_auto (GStrv) word = g_strsplit (text ? text : "", ",", -1);
+
+  if (g_strv_length (word) != 2)
+    return FALSE;
+  for (unsigned i = 0; i < 2; i++)
+    if (!g_ascii_string_to_signed (g_strstrip (word[i]), 10, 1, 1024, &size[i], NULL))
+      return FALSE;
+  return TRUE;
+}
+
+int64_t
+weft_job_cp_heads (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  int64_t size[2];
+
+  if (k->cp_comm_type == WEFT_CP_A2A)
+    return k->context_parallel_size;
+  if (k->cp_comm_type != WEFT_CP_A2A_P2P)
+    return 1;
+  if (!read_sizes (g_quark_to_string ((GQuark) k->hierarchical_context_parallel_sizes), size) ||
+      size[0] * size[1] != k->context_parallel_size)
+    return 0;
+  return size[0];
+}
+
 int64_t
 weft_job_instances (const struct weft_job *job)
 {

@@ -141,6 +141,10 @@ gboolean weft_job_reduces_each (const struct weft_job *job);
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a
  * microbatch and of one group that reduces it do: canonical sums are then taken over blocks (fold.h). */
+/* Neighbours among context parallel ranks that deal out heads: 1 for a ring or a gather, all for
+ * a2a, the first of hierarchical_context_parallel_sizes for a2a+p2p, or 0 where those are not two
+ * numbers. */
+int64_t weft_job_cp_heads (const struct weft_job *job);
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
 /* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of

@@ -72,6 +72,30 @@ enum weft_op_class {
      "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
      "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
+  X (WEFT_OP_ATTENTION_PART, "attention_part", COMPUTE, attention_part,                            \
+     "tokens keys heads groups width", "qkv:r kv:r o:w lse:w",                                     \
+     "attention of this rank's queries to keys of one sequence, or to those of the rank -peer places "\
+     "before; a query that sees none gets 0, and minus infinity for lse")                          \
+  X (WEFT_OP_ATTENTION_PART_BWD, "attention_part_bwd", COMPUTE, attention_part_bwd,                \
+     "tokens keys heads groups width", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",                   \
+     "its gradient, with o and lse of all parts; dq is the queries' part of dqkv")                 \
+  X (WEFT_OP_ATTENTION_MERGE, "attention_merge", COMPUTE, merge, "tokens heads width",             \
+     "o:rw lse:rw part_o:r part_lse:r", "one softmax out of two parts of it")                      \
+  X (WEFT_OP_TAKE_KV, "take_kv", COMPUTE, kv, "tokens heads groups width", "qkv:r kv:w",           \
+     "keys and values out of rows that begin with queries")                                        \
+  X (WEFT_OP_PUT_KV, "put_kv", COMPUTE, kv, "tokens heads groups width", "kv:r qkv:rw",            \
+     "the inverse: into their columns")                                                            \
+  X (WEFT_OP_SPLIT_SEQUENCE, "split_sequence", COMPUTE, zigzag, "members batch rows columns",      \
+     "x:r y:w", "slice m of y has pieces m and 2 members - 1 - m of each sequence of x")           \
+  X (WEFT_OP_JOIN_SEQUENCE, "join_sequence", COMPUTE, zigzag, "members batch rows columns",        \
+     "x:r y:w", "the inverse: whole sequences out of the members' slices; with peer -1 slice j is that "\
+     "of the member j places before")                                                              \
+  X (WEFT_OP_SPLIT_HEADS, "split_heads", COMPUTE, deal, "tokens members heads groups width",       \
+     "x:r y:w", "slice m of y has part m of the heads of queries, of keys and of values")          \
+  X (WEFT_OP_JOIN_HEADS, "join_heads", COMPUTE, deal, "tokens members heads groups width",         \
+     "x:r y:w", "the inverse: rows of all heads")                                                  \
+  X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, pass1, "elements", "x:rw",                         \
+     "clear all but this rank's piece, among those that share a sequence")                         \
   X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w",                              \
      "Gaussian error linear unit")                                                                 \
   X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
@@ -189,6 +213,8 @@ enum weft_op_class {
      "slice of each member, to all, in place")                                                     \
   X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice i of member j to slice j of member i")                                                 \
+  X (WEFT_OP_SHIFT, "shift", COLLECTIVE, none, "elements", "x:r y:w",                              \
+     "x of each member to the next one, of the last to the first; with peer -1 the other way round") \
   X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw",                         \
      "from member 0 to all; with peer -1 from the last member")                                    \
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \

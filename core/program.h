@@ -51,10 +51,11 @@ enum {
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
  *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before;
- *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root
+ *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
  *  |              uses                 |   first index into uses[]; likewise
- *  +-----------------------------------+ */
+ *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
+ *                                          ranks: core/op.h */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;

@@ -2,6 +2,7 @@
 #include "core/job.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
+#include "core/zigzag.h"
 #include <math.h>
 #include <string.h>
 
@@ -28,6 +29,26 @@ static int64_t
 replicas (const struct weft_job *j)
 {
   return weft_job_dp (j) * S (context_parallel_size);
+}
+
+/* Of a knob of text. */
+static gboolean
+has_text (int64_t value)
+{
+  const char *text = g_quark_to_string ((GQuark) value);
+  return text && *text && !g_str_equal (text, "none");
+}
+
+static int64_t
+cp_heads (const struct weft_job *j)
+{
+  return MAX (1, weft_job_cp_heads (j));
+}
+
+static gboolean
+slides (const struct weft_job *j)
+{
+  return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
 }
 
 /* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
@@ -57,8 +78,7 @@ odd_layer (const struct weft_job *j)
 static gboolean
 has_plan (const struct weft_job *j)
 {
-  const char *text = g_quark_to_string ((GQuark) S (tp_plan));
-  return text && *text && !g_str_equal (text, "none");
+  return has_text (S (tp_plan));
 }
 
 static gboolean

@@ -135,6 +135,7 @@ weft_step_mesh (const struct weft_job *job)
   struct weft_mesh mesh = weft_mesh_make (k->tensor_model_parallel_size, k->context_parallel_size,
                                           weft_job_dp (job), k->pipeline_model_parallel_size);
 
+  mesh.cp_heads = weft_job_cp_heads (job);
   if (job->model.num_moe_experts > 0) {
     mesh.ep = k->expert_model_parallel_size;
     mesh.etp = weft_job_expert_tp (job);

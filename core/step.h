@@ -3,6 +3,7 @@
  *   params     which tensors this stage holds, their flat layout and buckets
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
+ *   context    attention of ranks that share sequences
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
@@ -80,6 +81,7 @@ enum weft_end_param {
  * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
   uint32_t scores, choice, row, counts, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
 };
@@ -547,6 +549,14 @@ void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t 
 /* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+
+/* context.c: the same between qkv and o of ranks that share sequences. */
+void weft_context_attention (struct weft_step *s, struct weft_saved *saved);
+void weft_context_attention_backward (struct weft_step *s, const struct weft_saved *saved,
+                                      uint32_t d_o, uint32_t dqkv);
+/* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
+ * order: a sequence is whole before sequences are added. */
+void weft_context_sum (struct weft_step *s, uint32_t grad);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its

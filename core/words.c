@@ -22,6 +22,7 @@ WORDS (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST);
 WORDS (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST);
 WORDS (weft_backend_words, WEFT_BACKEND_LIST);
 WORDS (weft_loss_fusion_words, WEFT_LOSS_FUSION_LIST);
+WORDS (weft_cp_comm_words, WEFT_CP_COMM_LIST);
 WORDS (weft_offload_words, WEFT_OFFLOAD_LIST);
 
 uint32_t

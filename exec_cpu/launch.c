@@ -50,11 +50,14 @@ operand_of (const struct cpu_rank *r, const struct weft_use *use)
   };
 }
 
+/* Attention is shared out over a ring, all else over every rank that has a part of the sequence. */
 static struct weft_place
-place_in (const struct cpu_rank *r, enum weft_group_kind kind)
+place_of (const struct cpu_rank *r, enum weft_op_kind kind)
 {
-  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
-  return (struct weft_place){ weft_group_index (&group, r->rank), weft_group_size (&group) };
+  gboolean ring = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD ||
+                  kind == WEFT_OP_ATTENTION_MERGE || kind == WEFT_OP_JOIN_SEQUENCE;
+
+  return ring ? r->ring : r->context;
 }
 
 static struct weft_kernel
@@ -63,10 +66,11 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   const weft_plan *plan = r->m->base.plan;
   struct weft_kernel k = { .kind = r->p->op[op].kind,
                            .shape = *weft_op_shape (r->p, op),
-                           .tp = place_in (r, WEFT_GROUP_TP),
-                           .cp = place_in (r, WEFT_GROUP_CP),
+                           .tp = weft_mesh_place (&plan->mesh, r->rank, WEFT_GROUP_TP),
+                           .cp = place_of (r, r->p->op[op].kind),
                            .model = &plan->job.model,
                            .control = r->m->options.control,
+                           .before = (uint32_t) -r->p->op[op].peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
   uint32_t n = r->p->op[op + 1].uses - r->p->op[op].uses;
 
@@ -239,14 +243,17 @@ static void
 copy_in (struct cpu_rank *r, uint32_t op)
 {
   const union weft_train *train = &r->m->base.plan->job.train;
-  uint64_t length = r->m->base.plan->job.model.seq_length;
+  uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.of;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first = weft_job_sequence (&r->m->base.plan->job, r->place, r->p->op[op].micro);
+  uint64_t first =
+      weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of, r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
-  for (int64_t i = 0; i < train->micro_batch_size; i++)
-    memcpy (to + i * length, r->m->options.control->tokens + (first + i) * (length + 1) + ahead,
-            length * sizeof *to);
+  for (int64_t i = 0; i < train->micro_batch_size; i++) {
+    const int32_t *from = r->m->options.control->tokens + (first + i) * (length + 1) + ahead;
+    for (uint64_t t = 0; t < n; t++)
+      *to++ = from[weft_position (r->context, n, t)];
+  }
 }
 
 static double

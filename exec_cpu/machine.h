@@ -69,6 +69,7 @@ struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, place, size; /* place and size of its data parallel group */
+  struct weft_place context, ring;  /* among those that share its sequences */
   uint8_t *arena[WEFT_N_POOL];
   struct cpu_lane lane[WEFT_N_LANE];
 

@@ -374,6 +374,24 @@ spread_out (GString *words)
   add_word (words, "node_host_bandwidth", "1PB/s");
 }
 
+/* Returns how many replicas are left. */
+static uint32_t
+random_context (GString *words, GRand *rand, uint32_t ranks)
+{
+  static const char *const kinds[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
+  static const char *const sizes[] = { "1,2", "2,1", "2,2" };
+  uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4), kind = up_to (rand, 3);
+
+  if (ranks % 2 || !one_in (rand, 4))
+    return ranks;
+  add (words, "context_parallel_size", size);
+  add_word (words, "cp_comm_type", kinds[kind]);
+  if (kind == 3)
+    add_word (words, "hierarchical_context_parallel_sizes",
+              sizes[size == 4 ? 2 : up_to (rand, 1)]);
+  return ranks / size;
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -383,8 +401,9 @@ weft_random_job (GRand *rand)
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t chunks = random_chunks (words, rand, stages);
   uint32_t stage_layers = random_model (words, rand, stages * chunks);
-  random_batch (words, rand, gpus / stages, stages);
-  random_data_parallel (words, rand, gpus / stages);
+  uint32_t replicas = random_context (words, rand, gpus / stages);
+  random_batch (words, rand, replicas, stages);
+  random_data_parallel (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {

@@ -180,6 +180,23 @@ static const char *const strategies[] = {
   "pipeline_schedule=gpipe",
   "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2 use_megatron_fsdp=true "
   "zero_dp_strategy=3 overlap_grad_reduce=true",
+  "gpus=2 context_parallel_size=2",
+  "gpus=4 context_parallel_size=4 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "bucket_size=20000",
+  "gpus=4 context_parallel_size=2 cp_comm_type=all_gather use_megatron_fsdp=true "
+  "zero_dp_strategy=3",
+  "gpus=8 context_parallel_size=2 cp_comm_type=a2a pipeline_model_parallel_size=2 "
+  "use_megatron_fsdp=true zero_dp_strategy=2",
+  "gpus=8 context_parallel_size=4 cp_comm_type=a2a+p2p hierarchical_context_parallel_sizes=2,2 "
+  "average_in_collective=true",
+  "gpus=4 context_parallel_size=2 cp_comm_type=all_gather recompute_granularity=full "
+  "recompute_method=uniform recompute_num_layers=2",
+  "gpus=4 context_parallel_size=4 calculate_per_token_loss=true delay_wgrad_compute=true "
+  "recompute_granularity=selective recompute_modules=mlp,layernorm",
+  "gpus=2 context_parallel_size=2 cp_comm_type=a2a cpu_offloading=true "
+  "cpu_offloading_num_layers=2 optimizer_cpu_offload=true",
+  "gpus=8 context_parallel_size=2 use_megatron_fsdp=true num_distributed_optimizer_instances=2 "
+  "zero_dp_strategy=3 outer_dp_sharding_strategy=optim",
 };
 
 #define FSDP2 "distributed_config=fsdp2 "
@@ -220,6 +237,9 @@ static const char *const fsdp2[] = {
         "enable_fsdp2_prefetch=true",
   FSDP2 "gpus=8 offload_policy=cpu dp_replicate_size=2 defer_fsdp_grad_sync=false",
   FSDP2 "gpus=4 offload_policy=cpu pipeline_model_parallel_size=2 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 context_parallel_size=2 cp_comm_type=a2a",
+  FSDP2 "gpus=8 context_parallel_size=2 dp_replicate_size=2 defer_fsdp_grad_sync=false",
+  FSDP2 "gpus=4 context_parallel_size=4 cp_comm_type=all_gather enable_fsdp2_prefetch=true",
 };
 
 #define DDP "distributed_config=ddp "
@@ -228,6 +248,7 @@ static const char *const torch_ddp[] = {
   DDP "gpus=4",
   DDP "gpus=8",
   DDP "gpus=2 micro_batch_size=4",
+  DDP "gpus=4 context_parallel_size=2 cp_comm_type=all_gather",
   DDP "gpus=4 pipeline_model_parallel_size=2",
   DDP "gpus=8 pipeline_model_parallel_size=4 pipeline_schedule=gpipe",
   DDP "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",

@@ -38,6 +38,7 @@ static const struct {
   { "cost_table", PASSES },
   { "mix", TABLES },       { "sanitize", TABLES },
   { "exact", TABLES },     { "fold", TABLES },      { "segment", PROGRAM }, { "cut", PROGRAM },
+  { "zigzag", TABLES },
   { "units", TABLES },     { "unit_modules", TABLES }, { "words", TABLES },  { "coll", PROGRAM },
   { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
