@@ -41,8 +41,11 @@ static uint32_t
 append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
         const struct weft_use *uses, uint32_t n_uses)
 {
+  gboolean held = weft_timer_holds (s, row->lane);
   uint32_t op = weft_build_op (s->b, row, &shape);
 
+  if (held)
+    weft_build_dep (s->b, s->timed);
   for (uint32_t u = 0; u < n_uses; u++)
     weft_build_use (s->b, uses[u].buf, uses[u].read, uses[u].write);
   return op;
@@ -161,7 +164,9 @@ start_buffers (struct weft_step *s)
   s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
   s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
-  s->count = WEFT_NO_BUF;
+  s->count = s->found = WEFT_NO_BUF;
+  if (s->scales_loss)
+    s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
   if (s->strategy->calculate_per_token_loss)
     s->count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
@@ -231,6 +236,7 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
 {
   uint32_t backwards = 0;
 
+  weft_timer_start (s, 1, "forward-backward");
   weft_ends_load (s, cell[0].micro);
   for (uint32_t i = 0; i < n; i++) {
     gboolean forward = cell[i].phase == WEFT_PHASE_FORWARD;
@@ -244,7 +250,9 @@ play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
     s->last_micro = !forward && ++backwards == s->n_micro;
     if (s->wrapper->enter_pass)
       s->wrapper->enter_pass (s);
+    weft_timer_start (s, 2, forward ? "forward-compute" : "backward-compute");
     (forward ? forward_cell : backward_cell) (s, cell[i].micro);
+    weft_timer_stop (s, 2, forward ? "forward-compute" : "backward-compute");
     if (s->wrapper->leave_pass)
       s->wrapper->leave_pass (s);
   }
@@ -263,6 +271,7 @@ weft_step_begin (struct weft_step *s)
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
   s->product_dtype = weft_job_product_dtype (job);
+  s->scales_loss = weft_job_scales_loss (job);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->main_dtype = s->grad_dtype;
@@ -276,7 +285,8 @@ weft_step_begin (struct weft_step *s)
   weft_offload_start (s);
   s->output = g_new0 (uint32_t, s->n_micro);
   s->input_grad = g_new0 (uint32_t, s->n_micro);
-  s->exchange = s->synced = WEFT_NO_OP;
+  s->exchange = s->synced = s->timed = WEFT_NO_OP;
+  s->barrier = WEFT_NO_BUF;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));

@@ -33,7 +33,7 @@ struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
-  const struct weft_control *control; /* adam, clip */
+  const struct weft_control *control; /* adam, clip, loss scale */
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
@@ -87,6 +87,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_RELU2_BWD, relu2_bwd, TRUE)                                                           \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
+  X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
@@ -101,6 +102,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \
+  X (WEFT_OP_UNSCALE, unscale, FALSE)                                                              \
   X (WEFT_OP_CLIP, clip, FALSE)                                                                    \
   X (WEFT_OP_ADAM, adam, TRUE)
 
