@@ -54,16 +54,34 @@ print_pool (const struct weft_memory *memory, enum weft_pool pool)
   }
 }
 
+/* "0 to 3, 8 to 11" */
+static char *
+layers_of (const weft_program *p)
+{
+  GString *text = g_string_new (NULL);
+
+  for (uint32_t i = 0, chunk = UINT32_MAX; i < p->n_param; i++) {
+    uint32_t last = i;
+    if (p->param[i].layer == WEFT_NO_LAYER || p->param[i].chunk == chunk)
+      continue;
+    chunk = p->param[i].chunk;
+    for (uint32_t j = i; j < p->n_param && p->param[j].chunk == chunk; j++)
+      last = p->param[j].layer == WEFT_NO_LAYER ? last : j;
+    g_string_append_printf (text, "%s%u to %u", text->len ? ", " : "", p->param[i].layer,
+                            p->param[last].layer);
+  }
+  return g_string_free (text, FALSE);
+}
+
 /* Everything above the program is a comment of its text, so the whole output reads back. */
 static void
 print_text (const weft_plan *plan, uint32_t role)
 {
   const weft_program *p = plan->role[role];
   g_autofree char *text = weft_program_print (p);
-  uint32_t first, n;
+  g_autofree char *layers = layers_of (p);
 
-  weft_step_layers (&plan->job, &plan->mesh, role, &first, &n);
-  printf ("# role %u of %u: layers %u to %u, %u ranks\n", role, plan->n_roles, first, first + n - 1,
+  printf ("# role %u of %u: layers %s, %u ranks\n", role, plan->n_roles, layers,
           weft_mesh_stage_size (&plan->mesh));
   printf ("# %u ops by lane, with the bytes they move\n", p->n_op);
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
@@ -123,9 +141,9 @@ print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
 
-  printf ("%s: %u ranks, %u stages, %u microbatches, at most %u in flight on rank 0\n\n", schedule,
-          grid->n_ranks, grid->n_ranks * grid->n_chunks, grid->n_micro,
-          weft_grid_in_flight (grid, 0));
+  printf ("%s: %u ranks, %u stages, %u microbatches, at most %g in flight on rank 0\n\n", schedule,
+          grid->n_ranks, grid->n_stages, grid->n_micro,
+          weft_grid_in_flight (grid, 0) / grid->n_chunks);
   printf ("%s\n", picture);
   printf ("one row a pipeline rank; the last digit of a microbatch is its forward (one slot), the\n"
           "letter its backward (a for 0, two slots); dots are idle\n");
@@ -153,10 +171,11 @@ static int
 print_schedule (const struct request *request, const struct weft_job *job)
 {
   const char *schedule = weft_schedule_words[job->strategy.pipeline_schedule];
-  g_autoptr (weft_grid) grid =
-      weft_grid_new (job->strategy.pipeline_schedule, job->strategy.pipeline_model_parallel_size,
-                     weft_job_microbatches (job));
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_grid (job, &error);
 
+  if (!grid)
+    return weft_cli_fail (error);
   if (request->svg)
     return print_svg (grid, request->svg);
   if (request->csv) {

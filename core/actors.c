@@ -76,8 +76,6 @@ collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
 static gboolean
 route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct weft_route *route)
 {
-  uint32_t stage = weft_mesh_stage_size (c->m);
-
   if (patterns[p].group != WEFT_GROUP_NONE)
     return collective_route (c, p, rank, route);
   if (p == WEFT_PATTERN_H2D || p == WEFT_PATTERN_D2H) {
@@ -88,9 +86,10 @@ route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct 
     weft_fabric_memory_route (c->f, rank, route);
     return TRUE;
   }
-  if (p == WEFT_PATTERN_NEXT ? rank + stage >= c->m->n_ranks : rank < stage)
+  uint32_t peer = weft_mesh_beside (c->m, rank, p == WEFT_PATTERN_NEXT ? 1 : -1);
+  if (peer == WEFT_NO_RANK)
     return FALSE;
-  weft_fabric_route (c->f, rank, p == WEFT_PATTERN_NEXT ? rank + stage : rank - stage, route);
+  weft_fabric_route (c->f, rank, peer, route);
   return TRUE;
 }
 
@@ -184,13 +183,14 @@ group_signature (const struct colouring *c, int kind, uint32_t rank)
 static uint64_t
 rank_signature (const struct colouring *c, uint32_t rank)
 {
-  uint32_t stage = weft_mesh_stage_size (c->m);
   uint64_t h = weft_mix (c->rank[rank]);
 
   for (int kind = 0; kind < WEFT_N_GROUP; kind++)
     h = mix2 (h, group_signature (c, kind, rank));
-  h = mix2 (h, rank >= stage ? c->rank[rank - stage] : G_MAXUINT32);
-  h = mix2 (h, rank + stage < c->m->n_ranks ? c->rank[rank + stage] : G_MAXUINT32);
+  for (int by = -1; by <= 1; by += 2) {
+    uint32_t peer = weft_mesh_beside (c->m, rank, by);
+    h = mix2 (h, peer == WEFT_NO_RANK ? G_MAXUINT32 : c->rank[peer]);
+  }
   for (int p = 0; p < WEFT_N_PATTERN; p++) {
     struct weft_route route;
     uint64_t sum = 0, latency = 0;
@@ -266,11 +266,9 @@ fill_ranks (weft_actors *a, const struct weft_mesh *m, const uint32_t *colour, u
     a->role[i] = weft_mesh_stage (m, a->rank[i]);
   a->folded = n < m->n_ranks;
   a->peer = g_new (uint32_t, (size_t) n * 2);
-  uint32_t stage = weft_mesh_stage_size (m);
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t rank = a->rank[i];
-    a->peer[2 * i] = rank + stage < m->n_ranks ? colour[rank + stage] : WEFT_NO_ACTOR;
-    a->peer[2 * i + 1] = rank >= stage ? colour[rank - stage] : WEFT_NO_ACTOR;
+  for (uint32_t i = 0; i < 2 * n; i++) {
+    uint32_t peer = weft_mesh_beside (m, a->rank[i / 2], i % 2 ? -1 : 1);
+    a->peer[i] = peer == WEFT_NO_RANK ? WEFT_NO_ACTOR : colour[peer];
   }
 }
 

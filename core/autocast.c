@@ -45,7 +45,9 @@ is_cached (const struct weft_step *s, uint32_t param)
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   uint32_t head = own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
 
-  return row->layer == WEFT_NO_LAYER ? weft_step_is_last (s) && param == head : row->columns > 1;
+  if (row->layer == WEFT_NO_LAYER)
+    return weft_step_chunk (s)->head && param == head;
+  return row->chunk == s->at.chunk && row->columns > 1;
 }
 
 /* The place of a weight in the cache of this pass, which its first weight opens. */

@@ -11,17 +11,30 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
   return rate[dtype];
 }
 
-/* The output of a matmul op: (rows, columns, depth) of what its tiles cover. */
+/* Products of experts are many in one kernel: the dimension that says how many, or -1. */
+static int
+many (enum weft_op_kind kind)
+{
+  gboolean experts = kind == WEFT_OP_MOE_MATMUL || kind == WEFT_OP_MOE_MATMUL_DGRAD ||
+                     kind == WEFT_OP_MOE_MATMUL_WGRAD;
+  return experts ? 3 : -1;
+}
+
+/* The output of a matmul op: (rows, columns, depth) of what its tiles cover.  Experts share the rows
+ * of the tokens evenly. */
 static void
 tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
               double *depth)
 {
-  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  double n = s->dim[1], k = s->dim[2];
+  double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
+  gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD;
+  gboolean forward =
+      kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MOE_MATMUL;
 
-  *rows = kind == WEFT_OP_MATMUL_WGRAD ? n : m;
-  gboolean forward = kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8;
+  *rows = wgrad ? n : m;
   *columns = forward ? n : k;
-  *depth = forward ? k : kind == WEFT_OP_MATMUL_WGRAD ? m : n;
+  *depth = forward ? k : wgrad ? m : n;
 }
 
 /* Whole waves of full tiles. */
@@ -30,15 +43,15 @@ matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const stru
                 double sms, struct weft_cost_parts *parts)
 {
   const union weft_stack *stack = cost->stack;
-  double rows, columns, depth;
+  double rows, columns, depth, times = many (kind) < 0 ? 1 : s->dim[many (kind)];
 
   tiled_extent (kind, s, &rows, &columns, &depth);
-  double tiles = ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
+  double tiles = times * ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
   double tile_flops =
       2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
   double sm_rate = parts->rate / cost->cluster->f.gpu_sms;
   parts->waves = tiles / (ceil (tiles / sms) * sms);
-  parts->tiles = rows * columns / (tiles * stack->matmul_tile_m * stack->matmul_tile_n);
+  parts->tiles = times * rows * columns / (tiles * stack->matmul_tile_m * stack->matmul_tile_n);
   parts->depth = depth / (depth + stack->matmul_k_half);
   return ceil (tiles / sms) * tile_flops / sm_rate;
 }
@@ -47,7 +60,7 @@ static gboolean
 is_matmul (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 || many (kind) >= 0;
 }
 
 /* Kernels that have an atomic and a deterministic form, of which the second is slower. */

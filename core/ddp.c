@@ -76,6 +76,14 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->layout.bucket_of[s->layout.group[g].first];
 }
 
+/* A tied head on the embedding's own stage adds to the embedding's gradient. */
+static gboolean
+shares_sum (const struct weft_step *s)
+{
+  return s->end_param[WEFT_EMBED_WEIGHT] != WEFT_NO_PARAM && weft_step_has_head (s) &&
+         s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM && !weft_head_has_own_sum (s);
+}
+
 void
 weft_ddp_start (struct weft_step *s)
 {
@@ -87,7 +95,13 @@ weft_ddp_start (struct weft_step *s)
     s->bucket[s->layout.place[i].bucket].n_param++;
     s->group[weft_ddp_group_of (s, i)].n_param++;
   }
-  s->n_gather = s->strategy->overlap_param_gather && slices (s) > 1 ? s->layout.n_group : 0;
+  for (uint32_t g = 0; g < s->layout.n_group; g++) {
+    struct weft_chunk *chunk = &s->chunk[s->layout.group[g].chunk];
+    s->group[g].n_due = s->group[g].n_param * chunk->n_micro;
+    chunk->n_gather += s->strategy->overlap_param_gather && slices (s) > 1;
+  }
+  if (shares_sum (s))
+    s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due += s->chunk[0].n_micro;
 }
 
 uint64_t
@@ -157,7 +171,8 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
   weft_build_dep (s->b, enqueued);
-  weft_build_dep (s->b, s->exchange);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    weft_build_dep (s->b, s->exchange[i]);
   weft_build_dep (s->b, s->synced);
   return op;
 }
@@ -331,16 +346,21 @@ weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_begin (s, &s->sum[param]);
 }
 
-void
-weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+/* The gradient of one more microbatch is in the bucket. */
+static void
+note_ready (struct weft_step *s, uint32_t param)
 {
   uint32_t g = weft_ddp_group_of (s, param);
 
-  weft_sum_end (s, &s->sum[param], grad);
-  if (!s->last_micro)
-    return;
-  if (++s->group[g].n_ready == s->group[g].n_param && s->strategy->overlap_grad_reduce)
+  if (++s->group[g].n_ready == s->group[g].n_due && s->strategy->overlap_grad_reduce)
     launch_reduce (s, g);
+}
+
+void
+weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  weft_sum_end (s, &s->sum[param], grad);
+  note_ready (s, param);
 }
 
 static void
@@ -349,14 +369,13 @@ finish_group (struct weft_step *s, uint32_t g)
   uint32_t n;
   const uint32_t *bucket = weft_ddp_members (s, g, &n);
 
-  g_assert (s->group[g].n_ready == s->group[g].n_param);
+  g_assert (s->group[g].n_ready == s->group[g].n_due);
   if (!s->group[g].launched)
     launch_reduce (s, g);
   for (uint32_t i = 0; i < n; i++)
     sum_slices (s, bucket[i]);
 }
 
-/* The embedding's backward comes after the head's and completes what they share. */
 static struct weft_sum *
 head_sum (struct weft_step *s)
 {
@@ -373,6 +392,8 @@ void
 weft_ddp_head_end (struct weft_step *s, struct weft_use grad)
 {
   weft_sum_end (s, head_sum (s), grad);
+  if (!weft_head_has_own_sum (s))
+    note_ready (s, s->end_param[WEFT_EMBED_WEIGHT]);
 }
 
 uint32_t
@@ -429,20 +450,47 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* Groups of the wrapper lie in reverse order, of units in order: the one that forward needs first,
- * and the one after g. */
+/* Groups of a chunk, of which there is at least one. */
 static uint32_t
-first_gathered (const struct weft_step *s, uint32_t i)
+first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
-  return s->wrapper->units ? i : s->layout.n_group - 1 - i;
+  uint32_t first = 0;
+
+  while (s->layout.group[first].chunk != chunk)
+    first++;
+  for (*n = 0; first + *n < s->layout.n_group && s->layout.group[first + *n].chunk == chunk;)
+    (*n)++;
+  return first;
+}
+
+/* Of a chunk, groups of the wrapper lie in reverse order, of units in order: the i-th that forward
+ * needs, and the place of group g in that order. */
+static uint32_t
+gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
+{
+  uint32_t n, first = first_group (s, chunk, &n);
+
+  return s->wrapper->units ? first + i : first + n - 1 - i;
+}
+
+static uint32_t
+place_of (const struct weft_step *s, uint32_t g)
+{
+  uint32_t n, first = first_group (s, s->layout.group[g].chunk, &n);
+
+  return s->wrapper->units ? g - first : first + n - 1 - g;
 }
 
 static gboolean
-is_due (const struct weft_step *s, uint32_t place, uint32_t next)
+is_due (const struct weft_step *s, uint32_t g, uint32_t next)
 {
+  uint32_t place = place_of (s, g);
+
   if (next <= place)
     return TRUE;
-  return s->wrapper->units ? weft_fsdp_reaches (s, place, next) : next == place + 1;
+  return s->wrapper->units
+             ? weft_fsdp_reaches (s, g, gathered_at (s, s->layout.group[g].chunk, next))
+             : next == place + 1;
 }
 
 /* The newest of its gathers, with which all others of the group have ended. */
@@ -460,10 +508,11 @@ gathered (const struct weft_step *s, uint32_t g)
 void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
-  uint32_t g = weft_ddp_group_of (s, param), place = first_gathered (s, g), op;
+  uint32_t g = weft_ddp_group_of (s, param), q = s->layout.group[g].chunk, op;
+  struct weft_chunk *chunk = &s->chunk[q];
 
-  while (s->gather_next < s->n_gather && is_due (s, place, s->gather_next))
-    launch_gather (s, first_gathered (s, s->gather_next++));
+  while (chunk->gather_next < chunk->n_gather && is_due (s, g, chunk->gather_next))
+    launch_gather (s, gathered_at (s, q, chunk->gather_next++));
   if ((op = gathered (s, g)) == WEFT_NO_OP)
     return;
   g_array_append_val (s->wait_for, op);
@@ -472,17 +521,27 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
   s->group[g].whole = TRUE;
 }
 
-void
-weft_ddp_gather_all (struct weft_step *s)
+/* The groups of a chunk, in the order in which its forward will need them. */
+static void
+gather_chunk (struct weft_step *s, uint32_t chunk)
 {
-  if (s->n_gather)
-    return;
-  for (uint32_t i = 0; i < s->layout.n_group && slices (s) > 1; i++)
-    launch_gather (s, first_gathered (s, i));
-  for (uint32_t i = 0; i < s->layout.n_group; i++) {
-    uint32_t g = first_gathered (s, i), op = gathered (s, g);
+  uint32_t n;
+
+  first_group (s, chunk, &n);
+  for (uint32_t i = 0; i < n && slices (s) > 1; i++)
+    launch_gather (s, gathered_at (s, chunk, i));
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t g = gathered_at (s, chunk, i), op = gathered (s, g);
     if (op != WEFT_NO_OP && s->strategy->fp8_param_gather)
       g_array_append_val (s->wait_for, op);
     weft_fp8_whole (s, g);
   }
+}
+
+void
+weft_ddp_gather_all (struct weft_step *s)
+{
+  for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
+    if (s->chunk[chunk].n_gather == 0)
+      gather_chunk (s, chunk);
 }

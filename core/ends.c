@@ -43,16 +43,17 @@ load (struct weft_step *s, const char *name)
 }
 
 void
-weft_ends_load (struct weft_step *s, uint32_t micro)
+weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
 {
   struct weft_op at = s->at;
 
-  s->at.micro = micro;
+  s->at.micro = cell->micro;
+  s->at.chunk = cell->chunk;
   s->at.phase = WEFT_PHASE_FORWARD;
-  if (weft_step_is_first (s))
-    s->saved_end[micro].ids = load (s, "ids");
-  if (weft_step_is_last (s))
-    s->saved_end[micro].targets = load (s, "targets");
+  if (s->chunk[cell->chunk].embedding)
+    s->saved_end[cell->micro].ids = load (s, "ids");
+  if (s->chunk[cell->chunk].head)
+    s->saved_end[cell->micro].targets = load (s, "targets");
   s->at = at;
 }
 

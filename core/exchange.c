@@ -9,6 +9,7 @@
  * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL),
  * and batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
 #include "core/step.h"
+#include <string.h>
 
 static uint64_t
 payload (const struct weft_step *s)
@@ -16,27 +17,86 @@ payload (const struct weft_step *s)
   return s->tokens * s->model->hidden_size;
 }
 
+static gboolean
+is_forward (const struct weft_cell *cell)
+{
+  return cell->phase == WEFT_PHASE_FORWARD;
+}
+
+/* Whether the last rank hands on to the first. */
+static gboolean
+is_ring (const weft_grid *grid)
+{
+  uint32_t rank = grid->n_ranks - 1, chunk = 0;
+
+  return grid->n_ranks > 1 && grid->n_copies == 1 && weft_grid_next (grid, &rank, &chunk) &&
+         rank == 0 && weft_grid_stage (grid, rank, chunk) == grid->n_ranks;
+}
+
+/* The side on which the neighbour lies that the stage after (or before) this one is on.  In a ring a
+ * microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
+static int
+side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
+{
+  uint32_t rank = s->role, chunk = cell->chunk;
+
+  if (!(after ? weft_grid_next : weft_grid_prev) (s->grid, &rank, &chunk) || rank == s->role)
+    return 0;
+  if (is_ring (s->grid))
+    return after ? 1 : -1;
+  return rank > s->role ? 1 : -1;
+}
+
+int
+weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell)
+{
+  return side_of (s, cell, is_forward (cell));
+}
+
+int
+weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
+{
+  return side_of (s, cell, !is_forward (cell));
+}
+
+/* One by one, sends and receives are two streams: those of even ranks meet the other of odd ranks. */
+static enum weft_lane
+lane_of (const struct weft_step *s, enum weft_op_kind kind)
+{
+  gboolean grouped = s->posting.how == WEFT_POST_GROUP;
+
+  return grouped || (kind == WEFT_OP_SEND) == (s->role % 2 == 0) ? WEFT_LANE_PP : WEFT_LANE_PP_BACK;
+}
+
 static void
-transfer (struct weft_step *s, const char *name, enum weft_op_kind kind, int peer, uint32_t buf,
+transfer (struct weft_step *s, enum weft_op_kind kind, int peer, uint32_t buf,
           const struct weft_cell *cell)
 {
+  g_autofree char *name = g_strconcat (kind == WEFT_OP_SEND ? "send_" : "recv_",
+                                       is_forward (cell) ? "forward" : "backward", NULL);
+  enum weft_lane lane = lane_of (s, kind);
+  gboolean joins = s->posting.how == WEFT_POST_GROUP && s->posting.n > 0;
   struct weft_op row = { .kind = kind,
                          .group = WEFT_GROUP_PP,
                          .peer = peer,
-                         .flags = s->at.flags,
+                         .flags = joins ? WEFT_OP_GROUPED : 0,
                          .name = weft_build_name (s->b, name) };
   struct weft_op at = s->at;
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
+  const struct weft_use use = { .buf = buf,
+                                .read = kind == WEFT_OP_SEND,
+                                .write = kind == WEFT_OP_RECV };
 
   s->at.micro = cell->micro;
+  s->at.chunk = cell->chunk;
   s->at.phase = cell->phase;
-  s->exchange =
-      weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (s->p2p_dtype, payload (s)),
-                    &(const struct weft_use){
-                        .buf = buf, .read = kind == WEFT_OP_SEND, .write = kind == WEFT_OP_RECV },
-                    1);
+  s->posting.newest[lane == WEFT_LANE_PP_BACK] =
+      weft_emit_on (s, lane, row, WEFT_SHAPE (s->p2p_dtype, payload (s)), &use, 1);
   weft_build_dep (s->b, enqueued);
   weft_build_dep (s->b, s->synced);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    weft_build_dep (s->b, s->exchange[i]);
+  s->posting.n++;
   s->at = at;
 }
 
@@ -60,59 +120,90 @@ convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct
   return to;
 }
 
-static gboolean
-send (struct weft_step *s, const struct weft_cell *done)
+static uint32_t *
+passed (struct weft_step *s, const struct weft_cell *cell)
 {
-  gboolean forward = done->phase == WEFT_PHASE_FORWARD;
-
-  if (forward ? weft_step_is_last (s) : weft_step_is_first (s))
-    return FALSE;
-  uint32_t buf = forward ? s->output[done->micro] : s->input_grad[done->micro];
-  transfer (s, forward ? "send_forward" : "send_backward", WEFT_OP_SEND, forward ? 1 : -1,
-            convert (s, buf, s->p2p_dtype, done), done);
-  return TRUE;
-}
-
-/* Returns the received buffer, or WEFT_NO_BUF where the pipeline ends. */
-static uint32_t
-receive (struct weft_step *s, const struct weft_cell *next)
-{
-  gboolean forward = next->phase == WEFT_PHASE_FORWARD;
-
-  if (forward ? weft_step_is_first (s) : weft_step_is_last (s))
-    return WEFT_NO_BUF;
-  uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
-                                   forward ? "input" : "dresidual");
-  weft_build_buf_at (s->b, buf)->micro = next->micro;
-  transfer (s, forward ? "recv_forward" : "recv_backward", WEFT_OP_RECV, forward ? -1 : 1, buf,
-            next);
-  return buf;
-}
-
-/* Kernels that were put off are enqueued behind the exchange and wait for none of it. */
-static void
-run_delayed (struct weft_step *s)
-{
-  uint32_t exchange = s->exchange;
-
-  s->exchange = WEFT_NO_OP;
-  weft_layer_delayed (s);
-  s->exchange = exchange;
+  uint32_t *all = is_forward (cell) ? s->output : s->input_grad;
+  return &all[weft_step_passed (s, cell->micro, cell->chunk)];
 }
 
 void
-weft_exchange (struct weft_step *s, const struct weft_cell *done, const struct weft_cell *next)
+weft_exchange_begin (struct weft_step *s, enum weft_post how)
 {
-  gboolean sent = done && send (s, done);
-  uint32_t got = WEFT_NO_BUF;
+  s->posting.how = how == WEFT_POST_GROUP && !s->strategy->batch_p2p_comm ? WEFT_POST_EACH : how;
+  s->posting.n = 0;
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    s->posting.newest[i] = WEFT_NO_OP;
+}
 
-  if (next) {
-    s->at.flags = sent && done->phase != next->phase ? WEFT_OP_GROUPED : 0;
-    got = receive (s, next);
-    s->at.flags = 0;
+void
+weft_exchange_end (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE && s->posting.how != WEFT_POST_ASIDE; i++)
+    if (s->posting.newest[i] != WEFT_NO_OP)
+      s->exchange[i] = s->posting.newest[i];
+}
+
+uint32_t
+weft_exchange_send (struct weft_step *s, const struct weft_cell *done)
+{
+  int peer = weft_exchange_target (s, done);
+
+  if (!peer)
+    return WEFT_NO_OP;
+  transfer (s, WEFT_OP_SEND, peer, convert (s, *passed (s, done), s->p2p_dtype, done), done);
+  return weft_build_last (s->b, lane_of (s, WEFT_OP_SEND));
+}
+
+void
+weft_exchange_receive (struct weft_step *s, const struct weft_cell *next)
+{
+  int peer = weft_exchange_source (s, next);
+
+  if (!peer)
+    return;
+  uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
+                                   is_forward (next) ? "input" : "dresidual");
+  weft_build_buf_at (s->b, buf)->micro = next->micro;
+  transfer (s, WEFT_OP_RECV, peer, buf, next);
+  *passed (s, next) = buf;
+}
+
+uint32_t
+weft_exchange_take (struct weft_step *s, const struct weft_cell *cell)
+{
+  return convert (s, *passed (s, cell), s->dtype, cell);
+}
+
+/* Kernels that were put off are enqueued behind the exchange and wait for none of it. */
+void
+weft_exchange_run_delayed (struct weft_step *s)
+{
+  uint32_t exchange[WEFT_N_EXCHANGE];
+
+  memcpy (exchange, s->exchange, sizeof exchange);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    s->exchange[i] = WEFT_NO_OP;
+  weft_layer_delayed (s);
+  memcpy (s->exchange, exchange, sizeof exchange);
+}
+
+void
+weft_exchange (struct weft_step *s, uint32_t i)
+{
+  const struct weft_cell *row = s->grid->cell[s->role];
+  const struct weft_cell *done = i ? &row[i - 1] : NULL;
+  const struct weft_cell *next = i < s->grid->n_cell[s->role] ? &row[i] : NULL;
+
+  weft_exchange_begin (s, WEFT_POST_GROUP);
+  if (done)
+    weft_exchange_send (s, done);
+  if (done && next && done->phase == next->phase) {
+    weft_exchange_end (s);
+    weft_exchange_begin (s, WEFT_POST_GROUP);
   }
-  run_delayed (s);
-  if (got != WEFT_NO_BUF)
-    (next->phase == WEFT_PHASE_FORWARD ? s->output : s->input_grad)[next->micro] =
-        convert (s, got, s->dtype, next);
+  if (next)
+    weft_exchange_receive (s, next);
+  weft_exchange_end (s);
+  weft_exchange_run_delayed (s);
 }

@@ -87,7 +87,23 @@ size_of (const struct weft_param *param)
 static uint32_t
 first_layer (const struct page *g)
 {
-  return g->plan->job.model.num_layers / g->plan->n_roles * g->out->role;
+  uint32_t first = WEFT_NO_LAYER;
+
+  for (uint32_t i = 0; i < g->p->n_param; i++)
+    first = MIN (first, g->p->param[i].layer);
+  return first;
+}
+
+static uint32_t
+n_layers (const struct page *g)
+{
+  uint32_t n = 0, layer = WEFT_NO_LAYER;
+
+  for (uint32_t i = 0; i < g->p->n_param; i++) {
+    n += g->p->param[i].layer != WEFT_NO_LAYER && g->p->param[i].layer != layer;
+    layer = g->p->param[i].layer;
+  }
+  return n;
 }
 
 static double
@@ -155,7 +171,7 @@ padded_parameters (const struct page *g)
 static void
 explain_parameters (struct page *g)
 {
-  uint32_t layers = g->job->model.num_layers / g->plan->n_roles;
+  uint32_t layers = n_layers (g);
   double layer = add_tensors (g, first_layer (g)), total = stage_parameters (g),
          padded = padded_parameters (g);
   g_autofree char *one = human (layer, ""), *rest = human (total - layers * layer, "");
@@ -305,8 +321,8 @@ collective_formula (const struct page *g, uint32_t op)
 static char *
 transfer_formula (const struct page *g, uint32_t op)
 {
-  uint32_t stage = weft_mesh_stage_size (&g->plan->mesh), rank = g->out->role * stage;
-  uint32_t peer = g->p->op[op].peer > 0 ? rank + stage : rank - stage;
+  uint32_t rank = g->out->role * weft_mesh_stage_size (&g->plan->mesh);
+  uint32_t peer = weft_mesh_beside (&g->plan->mesh, rank, g->p->op[op].peer);
   gboolean sends = g->p->op[op].kind == WEFT_OP_SEND;
   struct weft_traffic t = weft_plan_transfer (g->plan, sends ? rank : peer, sends ? peer : rank,
                                               weft_op_shape (g->p, op));
@@ -399,7 +415,8 @@ dimensions (enum weft_op_kind kind, const struct weft_shape *shape)
 
   for (uint32_t i = 0; name[i] && i < G_N_ELEMENTS (shape->dim); i++)
     if (i == 0 || shape->dim[i])
-      g_string_append_printf (text, "%s%s %" G_GUINT64_FORMAT, i ? " " : "", name[i], shape->dim[i]);
+      g_string_append_printf (text, "%s%s %" G_GUINT64_FORMAT, i ? " " : "", name[i],
+                              shape->dim[i]);
   return g_string_free (text, FALSE);
 }
 

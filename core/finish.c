@@ -117,12 +117,12 @@ weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_redu
 static uint32_t
 tied_param (const struct weft_step *s)
 {
-  if (!s->model->share_embeddings_and_output_weights ||
-      (s->mesh->pp == 1 && !weft_head_has_own_sum (s)))
+  gboolean both = weft_step_has_embedding (s) && weft_step_has_head (s);
+
+  if (!s->model->share_embeddings_and_output_weights || (both && !weft_head_has_own_sum (s)))
     return WEFT_NO_PARAM;
-  return weft_step_is_first (s)  ? s->end_param[WEFT_EMBED_WEIGHT]
-         : weft_step_is_last (s) ? s->end_param[WEFT_HEAD_WEIGHT]
-                                 : WEFT_NO_PARAM;
+  return weft_step_has_embedding (s) ? s->end_param[WEFT_EMBED_WEIGHT]
+                                     : s->end_param[WEFT_HEAD_WEIGHT];
 }
 
 enum weft_reduce
@@ -172,7 +172,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
   uint32_t bucket[] = { weft_build_last (s->b, WEFT_LANE_DP),
                         weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
   uint32_t grad = s->wrapper->reduced (s, param);
-  uint32_t op = s->mesh->pp == 1 ? add_tied_head (s, grad) : add_stages (s, grad);
+  uint32_t op = weft_head_has_own_sum (s) ? add_tied_head (s, grad) : add_stages (s, grad);
 
   weft_build_dep (s->b, kernel);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
@@ -394,7 +394,7 @@ report (struct weft_step *s)
 {
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
-  if (weft_step_is_last (s))
+  if (weft_step_has_head (s))
     weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
                      "loss");
   const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
@@ -411,7 +411,7 @@ finalize (struct weft_step *s, uint32_t tied)
   uint32_t tied_reduced = WEFT_NO_OP;
 
   if (s->strategy->finalize_model_grads_func == WEFT_FINALIZE_NONE)
-    return tied != WEFT_NO_PARAM && s->mesh->pp == 1 ? reduce_tied (s, tied) : WEFT_NO_OP;
+    return tied != WEFT_NO_PARAM && weft_head_has_own_sum (s) ? reduce_tied (s, tied) : WEFT_NO_OP;
 
   s->at.phase = WEFT_PHASE_REDUCE;
   weft_timer_start (s, 1, "all-grads-sync");

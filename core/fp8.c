@@ -40,7 +40,7 @@ weft_fp8_stores (const struct weft_step *s, uint32_t param)
   if (!s->strategy->fp8_param_gather || layer == WEFT_NO_LAYER)
     return FALSE;
   for (size_t i = 0; i < G_N_ELEMENTS (matrices); i++)
-    if (s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + matrices[i]] == param)
+    if (s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + matrices[i]] == param)
       return TRUE;
   return FALSE;
 }
@@ -100,22 +100,26 @@ add_scale (struct weft_step *s, uint32_t i, uint32_t place)
   s->turned_scale[i] = row->scale;
 }
 
+/* Codes lie where storage() has put them: in a buffer of bytes of each chunk.  Those of the first
+ * buffers. */
+static uint64_t
+stored_bytes (const struct weft_step *s, uint32_t n_buffer)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < n_buffer; i++)
+    if (g_array_index (s->flat, struct weft_flat, i).dtype == WEFT_FP8)
+      bytes += weft_layout_numel (&s->layout, i);
+  return bytes;
+}
+
 static void
 add_turned (struct weft_step *s, uint32_t flat, uint32_t i)
 {
   uint32_t buffer = s->layout.bucket[s->layout.place[i].bucket].buffer;
+  uint64_t start = s->layout.place[i].start - s->layout.first[buffer];
 
-  s->turned[i] = weft_params_view (s, i, flat, s->layout.place[i].start - s->layout.first[buffer]);
-}
-
-/* Codes lie where storage() has put them: one buffer of bytes. */
-static uint64_t
-stored_bytes (const struct weft_step *s)
-{
-  for (uint32_t i = 0; i < s->flat->len; i++)
-    if (g_array_index (s->flat, struct weft_flat, i).dtype == WEFT_FP8)
-      return weft_layout_numel (&s->layout, i);
-  return 0;
+  s->turned[i] = weft_params_view (s, i, flat, stored_bytes (s, buffer) + start);
 }
 
 void
@@ -133,7 +137,8 @@ weft_fp8_build (struct weft_step *s)
   if (n_stored && !reuses_gradients (s))
     s->scales = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP32, n_stored, "fp8 scales");
   if (n_stored && !reuses_gradients (s) && copy_stays (s) && !s->wrapper->shard_weights)
-    flat = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP8, stored_bytes (s), "fp8 transposed");
+    flat = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP8, stored_bytes (s, s->flat->len),
+                                "fp8 transposed");
   for (uint32_t i = 0, place = 0; i < n; i++) {
     if (!weft_fp8_stores (s, i))
       continue;
@@ -221,7 +226,7 @@ convert_all (struct weft_step *s)
 static gboolean
 stages_ahead (const struct weft_step *s)
 {
-  return reuses_gradients (s) && s->n_gather > 0;
+  return reuses_gradients (s) && s->chunk->n_gather > 0;
 }
 
 void
@@ -328,7 +333,7 @@ weft_fp8_leave (struct weft_step *s, uint32_t layer)
   if (!s->strategy->fp8_param_gather || copy_stays (s))
     return;
   for (int which = 0; which < WEFT_N_LAYER_PARAM; which++) {
-    uint32_t i = s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];
+    uint32_t i = s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + which];
     if (i != WEFT_NO_PARAM)
       s->turned[i] = WEFT_NO_BUF;
   }

@@ -17,7 +17,7 @@
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
-  return s->layer_param[(layer - s->first_layer) * WEFT_N_LAYER_PARAM + norm];
+  return s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + norm];
 }
 
 /* Units are numbered: two for the halves of each layer, the first where they are one, then those of
@@ -222,7 +222,9 @@ prefetch (struct weft_step *s, uint32_t g)
 {
   uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1, units = 0;
 
-  for (uint32_t next = g + step; next < s->layout.n_group && weft_fsdp_reaches (s, g, next);
+  for (uint32_t next = g + step;
+       next < s->layout.n_group && s->layout.group[next].chunk == s->layout.group[g].chunk &&
+       weft_fsdp_reaches (s, g, next);
        next += step) {
     units += weft_fsdp_is_unit (s, next);
     if (s->strategy->fsdp_double_buffer && units == 2)

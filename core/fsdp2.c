@@ -43,7 +43,7 @@ start_unit (struct weft_step *s, uint32_t k)
   struct weft_bucket_state *state = &s->bucket[k];
   gboolean last = k + 1 == f->n_unit;
 
-  u->layer = k < f->first ? WEFT_NO_LAYER : s->first_layer + k - f->first;
+  u->layer = k < f->first ? WEFT_NO_LAYER : s->chunk->first_layer + k - f->first;
   u->slice =
       weft_ddp_bucket_size (s, k) / weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
   u->whole = s->layout.bucket[k].unpadded;
@@ -252,7 +252,7 @@ pre_backward (struct weft_step *s, uint32_t k)
 static uint32_t
 unit_of (const struct weft_step *s, uint32_t layer)
 {
-  return weft_fsdp2 (s)->first + layer - s->first_layer;
+  return weft_fsdp2 (s)->first + layer - s->chunk->first_layer;
 }
 
 /* A layer that runs again inside backward: only the one whose backward comes next is whole already,

@@ -171,7 +171,8 @@ add_states (struct weft_step *s, GArray *parts)
 static void
 wait_for_stream (struct weft_step *s)
 {
-  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange, s->synced };
+  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange[0], s->exchange[1],
+                              s->synced };
 
   for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
     weft_build_dep (s->b, newest[i]);

@@ -270,8 +270,8 @@ check_setting (const struct weft_setting *setting, GError **error)
   return check_value (setting, error);
 }
 
-static gboolean
-check_settings (const weft_settings *settings, GError **error)
+gboolean
+weft_settings_check (const weft_settings *settings, GError **error)
 {
   for (unsigned i = 0; i < count (settings); i++)
     if (!check_setting (at (settings, i), error))
@@ -459,7 +459,7 @@ weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError *
 {
   job->unknown_keys = 0;
   set_defaults (job);
-  if (!check_settings (settings, error) || !load_model (settings, job, error) ||
+  if (!weft_settings_check (settings, error) || !load_model (settings, job, error) ||
       !load_cluster (settings, job, error) || !load_stack (settings, job, error) ||
       !apply_settings (settings, job, error) || !complete_model (settings, job, error) ||
       !resize_cluster (settings, job, error))
@@ -627,6 +627,13 @@ weft_job_units (const struct weft_job *job, char **unknown)
   if (set || weft_job_sharding (job) < WEFT_SHARD_PARAMS)
     return set;
   return 1u << WEFT_UNIT_LAYER;
+}
+
+int64_t
+weft_job_expert_tp (const struct weft_job *job)
+{
+  int64_t etp = job->strategy.expert_tensor_parallel_size;
+  return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
 }
 
 int64_t

@@ -68,6 +68,9 @@ gboolean weft_job_flag (const char *flag, const char **section, const char **key
 /* Sets "unknown flag --x; did you mean --y?".  Always returns FALSE. */
 gboolean weft_job_unknown_flag (const char *flag, GError **error);
 
+/* Whether sections and keys exist and values are one line of text; not yet what they say. */
+gboolean weft_settings_check (const weft_settings *settings, GError **error);
+
 /* Builds the job: loads the model and the topology, applies every setting in order, fills what
  * follows (data parallel size, global batch, reduction order), then checks fields, pending knobs
  * and rules. */
@@ -96,6 +99,9 @@ uint32_t weft_job_units (const struct weft_job *job, char **unknown);
 /* Groups of replicas that hold all of what is sharded, each its own copy:
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
+
+/* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
+int64_t weft_job_expert_tp (const struct weft_job *job);
 
 /* What matrix products are taken in: the precision of training, or with enable_autocast
  * autocast_dtype, which unset is params_dtype. */

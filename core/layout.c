@@ -78,6 +78,13 @@ lay_out (struct weft_layout *layout, const struct weft_layout_rule *rule,
   layout->bucket = (struct weft_bucket *) (void *) g_array_free (c.buckets, FALSE);
 }
 
+static uint64_t
+threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_param *param)
+{
+  return rule->whole_from && param->chunk >= rule->whole_from ? WEFT_BUCKET_INFINITE
+                                                              : rule->threshold;
+}
+
 static void
 lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
               const struct weft_layout_param *param, uint32_t buffer)
@@ -100,7 +107,7 @@ lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_la
     layout->place[q] =
         (struct weft_layout_place){ .start = start, .end = end, .bucket = c->buckets->len };
     c->n_in_bucket++;
-    if (own || end - c->bucket_start >= rule->threshold) {
+    if (own || end - c->bucket_start >= threshold_of (rule, &param[q])) {
       close_bucket (c, end);
       end = c->bucket_start;
     }
@@ -122,7 +129,7 @@ begins_bucket (const struct weft_layout_rule *rule, const struct weft_layout_par
                const struct weft_layout_param *b, uint64_t so_far)
 {
   return a->unit != b->unit || (rule->sharded && (a->shared_embedding || b->shared_embedding)) ||
-         (b->unit == WEFT_NO_UNIT && so_far >= rule->threshold);
+         (b->unit == WEFT_NO_UNIT && so_far >= threshold_of (rule, b));
 }
 
 static void
@@ -166,45 +173,46 @@ weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rul
 
 /* Who goes with whom: numbers of groups, in the order in which groups are numbered. */
 static void
-name_groups (struct weft_layout *l, enum weft_launch launch, uint32_t bytes)
+name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t chunk)
 {
-  uint32_t n = 0, last = 0;
+  uint32_t n = l->n_group, last = n, any = 0;
 
+  for (uint32_t k = 0; k < l->n_bucket; k++) {
+    gboolean alone = how->launch == WEFT_LAUNCH_EACH ||
+                     (how->launch == WEFT_LAUNCH_BYTES && l->bucket[k].buffer == how->bytes);
+    if (l->bucket[k].chunk != chunk)
+      continue;
+    any = 1;
+    l->bucket[k].group = alone ? last = n++ : NO_GROUP;
+  }
   for (uint32_t k = 0; k < l->n_bucket; k++)
-    if (launch == WEFT_LAUNCH_EACH || (launch == WEFT_LAUNCH_BYTES && l->bucket[k].buffer == bytes))
-      l->bucket[k].group = last = n++;
-    else
-      l->bucket[k].group = NO_GROUP;
-  for (uint32_t k = 0; k < l->n_bucket; k++)
-    if (l->bucket[k].group == NO_GROUP)
+    if (l->bucket[k].chunk == chunk && l->bucket[k].group == NO_GROUP)
       l->bucket[k].group = last;
-  l->n_group = MAX (n, l->n_bucket > 0);
+  l->n_group = MAX (n, l->n_group + any);
 }
 
 static void
-name_units (struct weft_layout *l, const struct weft_layout_param *param)
+name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
   uint32_t unit = WEFT_NO_UNIT;
 
   for (uint32_t k = 0; k < l->n_bucket; k++)
-    l->bucket[k].group = NO_GROUP;
+    if (l->bucket[k].chunk == chunk)
+      l->bucket[k].group = NO_GROUP;
   for (uint32_t q = 0; q < l->n_param; q++) {
     struct weft_bucket *bucket = &l->bucket[l->place[q].bucket];
     gboolean joins = param[q].unit != WEFT_NO_UNIT && param[q].unit == unit;
+    if (param[q].chunk != chunk)
+      continue;
     if (bucket->group == NO_GROUP)
       bucket->group = joins ? l->n_group - 1 : l->n_group++;
     unit = param[q].unit;
   }
 }
 
-void
-weft_layout_group (struct weft_layout *l, enum weft_launch launch, uint32_t bytes,
-                   const struct weft_layout_param *param)
+static void
+fill_groups (struct weft_layout *l)
 {
-  if (launch == WEFT_LAUNCH_UNITS)
-    name_units (l, param);
-  else
-    name_groups (l, launch, bytes);
   l->group = g_new0 (struct weft_bucket_group, l->n_group + 1);
   l->bucket_of = g_new0 (uint32_t, l->n_bucket + 1);
   for (uint32_t k = 0; k < l->n_bucket; k++)
@@ -214,7 +222,22 @@ weft_layout_group (struct weft_layout *l, enum weft_launch launch, uint32_t byte
   for (uint32_t k = 0; k < l->n_bucket; k++) {
     struct weft_bucket_group *group = &l->group[l->bucket[k].group];
     l->bucket_of[group->first + group->n++] = k;
+    group->chunk = l->bucket[k].chunk;
   }
+}
+
+void
+weft_layout_group (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t n_chunks,
+                   const struct weft_layout_param *param)
+{
+  for (uint32_t q = 0; q < l->n_param; q++)
+    l->bucket[l->place[q].bucket].chunk = param[q].chunk;
+  for (uint32_t chunk = 0; chunk < n_chunks; chunk++)
+    if (how[chunk].launch == WEFT_LAUNCH_UNITS)
+      name_units (l, chunk, param);
+    else
+      name_groups (l, &how[chunk], chunk);
+  fill_groups (l);
 }
 
 void

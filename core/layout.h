@@ -22,6 +22,7 @@ struct weft_layout_rule {
   uint32_t group;      /* ranks that reduce a bucket */
   gboolean sharded;    /* distributed optimizer */
   gboolean high_busbw; /* pad_buckets_for_high_nccl_busbw */
+  uint32_t whole_from; /* the first chunk for which the threshold is infinite; 0: none */
 };
 
 #define WEFT_NO_UNIT 0xffffffffu
@@ -31,7 +32,8 @@ struct weft_layout_param {
   gboolean shared_embedding;
   uint32_t unit;    /* Megatron-FSDP: tensors gathered together, WEFT_NO_UNIT outside units */
   uint64_t columns; /* elements of a row, 1 for vectors */
-  uint32_t buffer;  /* which flat buffer, from 0 */
+  uint32_t chunk;   /* which piece of the model */
+  uint32_t buffer;  /* which flat buffer, from 0; all its tensors are of one chunk */
 };
 
 struct weft_layout_place {
@@ -43,12 +45,13 @@ struct weft_layout_place {
 struct weft_bucket {
   uint64_t start, end; /* padded */
   uint64_t unpadded;   /* elements before the padding, alignment gaps included */
-  uint32_t buffer, group;
+  uint32_t buffer, chunk, group;
 };
 
-/* Buckets whose collectives are one launch: those at bucket_of[first] and after. */
+/* Buckets whose collectives are one launch: those at bucket_of[first] and after.  Groups of a chunk
+ * follow each other. */
 struct weft_bucket_group {
-  uint32_t first, n;
+  uint32_t first, n, chunk;
 };
 
 struct weft_layout {
@@ -96,9 +99,15 @@ enum weft_launch {
   WEFT_LAUNCH_UNITS, /* buckets of one unit, the others alone, in the order of their first tensors */
 };
 
-/* `bytes`: the buffer of which WEFT_LAUNCH_BYTES speaks.  `param` are those the layout was made of. */
-void weft_layout_group (struct weft_layout *layout, enum weft_launch launch, uint32_t bytes,
-                        const struct weft_layout_param *param);
+/* How those of one chunk go; `bytes`: the buffer of which WEFT_LAUNCH_BYTES speaks. */
+struct weft_layout_launch {
+  enum weft_launch launch;
+  uint32_t bytes;
+};
+
+/* `how` is by chunk.  `param` are those the layout was made of. */
+void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
+                        uint32_t n_chunks, const struct weft_layout_param *param);
 
 /* The threshold when bucket_size is not given: max(40e6, 1e6 x group) elements. */
 uint64_t weft_layout_default_threshold (uint32_t group);

@@ -16,7 +16,28 @@ weft_group_word (enum weft_group_kind kind)
 struct weft_mesh
 weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
 {
-  return (struct weft_mesh){ tp, cp, dp, pp, tp * cp * dp * pp, 1, 1, 0 };
+  return (struct weft_mesh){
+    .tp = tp,
+    .cp = cp,
+    .dp = dp,
+    .pp = pp,
+    .n_ranks = tp * cp * dp * pp,
+    .ep = 1,
+    .etp = 1,
+    .instances = 1,
+    .outer_slices = 1,
+  };
+}
+
+uint32_t
+weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
+{
+  uint32_t size = weft_mesh_stage_size (m), stage = rank / size;
+  int ends = by > 0 ? stage + 1 == m->pp : stage == 0;
+
+  if (ends && (!m->ring || m->pp == 1))
+    return WEFT_NO_RANK;
+  return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
 }
 
 /* One row a kind: the two nested sizes and strides, as functions of the mesh. */
@@ -29,7 +50,10 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_NONE] = { 0, { 1, 1 }, { 0, 0 } },
     [WEFT_GROUP_TP] = { 0, { m->tp, 1 }, { 1, 0 } },
     [WEFT_GROUP_CP] = { 0, { m->cp, 1 }, { m->tp, 0 } },
-    [WEFT_GROUP_EP] = { 0, { 1, 1 }, { 0, 0 } },
+    [WEFT_GROUP_EP] = { 0, { m->ep, 1 }, { m->etp, 0 } },
+    [WEFT_GROUP_ETP] = { 0, { m->etp, 1 }, { 1, 0 } },
+    [WEFT_GROUP_TP_EP] = { 0, { m->etp * m->ep, 1 }, { 1, 0 } },
+    [WEFT_GROUP_EDP] = { 0, { weft_mesh_expert_replicas (m), 1 }, { m->etp * m->ep, 0 } },
     [WEFT_GROUP_DP] = { 0, { m->cp * m->dp, 1 }, { m->tp, 0 } },
     [WEFT_GROUP_PP] = { 0, { m->pp, 1 }, { stage, 0 } },
     [WEFT_GROUP_EMBD] = { 0, { m->pp > 1 ? 2 : 1, 1 }, { (m->pp - 1) * stage, 0 } },

@@ -2,7 +2,9 @@
  *
  * Rank order is Megatron's tp-cp-ep-dp-pp, first axis fastest.  Dense layers see
  *   rank = tp + t * (cp + c * (dp + d * pp))
- * and experts, over the same ranks, (etp, ep, edp, pp).  A group is never an array of ranks: it is
+ * and experts, over the same ranks,
+ *   rank = etp + et * (ep + e * (edp + Ed * pp)),   Ed = t c d / (et e)
+ * (Megatron-Core parallel_state.py, RankGenerator).  A group is never an array of ranks: it is
  * at most two nested strides. */
 #pragma once
 #include <stddef.h>
@@ -14,6 +16,9 @@
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
   X (WEFT_GROUP_CP, "cp", WEFT_LANE_CP, "ranks that share a sequence")                             \
   X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
+  X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "ranks that share every product of an expert")            \
+  X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all of a layer's experts") \
+  X (WEFT_GROUP_EDP, "edp", WEFT_LANE_DP, "ranks that average their gradients of the same experts") \
   X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
   X (WEFT_GROUP_PP, "pp", WEFT_LANE_PP, "the stages of one pipeline")                              \
   X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
@@ -35,9 +40,11 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
   uint32_t n_ranks;
+  uint32_t ep, etp;        /* of the grid of experts, 1 where a model has none */
   uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
   uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
   uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
+  uint32_t ring;      /* the last stage's next is the first: stages hold several chunks */
 };
 
 /* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
@@ -51,6 +58,13 @@ static inline uint32_t
 weft_mesh_stage_size (const struct weft_mesh *m)
 {
   return m->tp * m->cp * m->dp;
+}
+
+/* Ranks that hold the same experts. */
+static inline uint32_t
+weft_mesh_expert_replicas (const struct weft_mesh *m)
+{
+  return weft_mesh_stage_size (m) / (m->ep * m->etp);
 }
 
 /* The ranks among which optimizer state is cut into slices. */
@@ -88,6 +102,10 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 {
   return rank / weft_mesh_stage_size (m);
 }
+
+/* The same rank of the stage after (by = 1) or before (by = -1); WEFT_NO_RANK where the pipeline ends. */
+#define WEFT_NO_RANK UINT32_MAX
+uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
 struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
                                    enum weft_group_kind kind);

@@ -1,5 +1,6 @@
 #include "core/model.h"
 #include "core/error.h"
+#include <math.h>
 
 static const struct weft_field fields[] = {
 #define FIELD_TEXT(id, def_, aliases_, doc_)                                                       \
@@ -45,11 +46,18 @@ typedef unsigned __int128 wide;
 /* Above 2^53 a double no longer holds the count exactly, and every estimate downstream is one. */
 #define MOST_PARAMETERS ((wide) 1 << 53)
 
+gboolean
+weft_model_is_gated (const union weft_model *model)
+{
+  return model->activation == WEFT_SWIGLU || model->activation == WEFT_GEGLU ||
+         model->activation == WEFT_QUICK_GEGLU;
+}
+
 /* Projections into one MLP: gate and up, or up alone. */
 static unsigned
 projections_up (const union weft_model *m)
 {
-  return m->activation == WEFT_SWIGLU ? 2 : 1;
+  return weft_model_is_gated (m) ? 2 : 1;
 }
 
 static wide
@@ -91,13 +99,15 @@ attention_weights (const union weft_model *m)
   return h * qkv_width (m) + h * m->num_attention_heads * m->kv_channels;
 }
 
-/* Biases and the norms inside attention. */
+/* Biases, sinks and the norms inside attention. */
 static wide
 attention_vectors (const union weft_model *m)
 {
+  wide sinks = m->softmax_type == WEFT_SOFTMAX_LEARNABLE ? m->num_attention_heads : 0;
+
   if (m->kv_lora_rank)
-    return norm_size (m, m->q_lora_rank) + norm_size (m, m->kv_lora_rank);
-  return (m->add_qkv_bias ? qkv_width (m) : 0) + (m->add_bias_linear ? m->hidden_size : 0) +
+    return sinks + norm_size (m, m->q_lora_rank) + norm_size (m, m->kv_lora_rank);
+  return sinks + (m->add_qkv_bias ? qkv_width (m) : 0) + (m->add_bias_linear ? m->hidden_size : 0) +
          (m->qk_layernorm ? 2 * norm_size (m, m->kv_channels) : 0);
 }
 
@@ -123,26 +133,61 @@ layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
     return attention_weights (m) + mlp_weights (m, m->ffn_hidden_size);
   return attention_weights (m) + (wide) m->hidden_size * m->num_moe_experts +
          experts * mlp_weights (m, m->moe_ffn_hidden_size) +
-         mlp_weights (m, m->moe_shared_expert_intermediate_size);
+         mlp_weights (m, m->moe_shared_expert_intermediate_size) +
+         (m->moe_shared_expert_gate ? m->hidden_size : 0);
+}
+
+/* One bias and one correction for each expert. */
+static wide
+router_vectors (const union weft_model *m)
+{
+  return (wide) (m->add_bias_linear + m->moe_router_enable_expert_bias) * m->num_moe_experts;
 }
 
 static wide
 layer_vectors (const union weft_model *m, gboolean moe, int64_t experts)
 {
-  wide vectors = attention_vectors (m) + 2 * norm_size (m, m->hidden_size);
+  wide norms = (m->sandwich_norm ? 4 : 2) * norm_size (m, m->hidden_size);
+  wide vectors = attention_vectors (m) + norms;
 
   if (!moe)
     return vectors + mlp_vectors (m, m->ffn_hidden_size);
-  return vectors + (m->moe_router_bias ? m->num_moe_experts : 0) +
-         experts * mlp_vectors (m, m->moe_ffn_hidden_size) +
+  return vectors + router_vectors (m) + experts * mlp_vectors (m, m->moe_ffn_hidden_size) +
          mlp_vectors (m, m->moe_shared_expert_intermediate_size);
 }
 
 gboolean
 weft_model_layer_is_moe (const union weft_model *model, int64_t layer)
 {
+  layer = MIN (layer, model->num_layers - 1);
   return model->num_moe_experts > 0 && layer >= model->moe_first_dense_layers &&
-         layer % model->moe_layer_freq == 0;
+         layer % model->moe_layer_freq == model->moe_layer_offset;
+}
+
+/* Layer `layer` is the last of `n`; with 0 none is. */
+static gboolean
+is_last_of (const union weft_model *m, int64_t layer, int64_t n)
+{
+  return n > 0 && (MIN (layer, m->num_layers - 1) + 1) % n == 0;
+}
+
+gboolean
+weft_model_layer_has_rope (const union weft_model *model, int64_t layer)
+{
+  return model->position_embedding_type == WEFT_ROPE &&
+         !is_last_of (model, layer, model->no_rope_freq);
+}
+
+int64_t
+weft_model_layer_window (const union weft_model *model, int64_t layer)
+{
+  return is_last_of (model, layer, model->window_attn_skip_freq) ? 0 : model->sliding_window;
+}
+
+int64_t
+weft_model_layer_chunk (const union weft_model *model, int64_t layer)
+{
+  return is_last_of (model, layer, model->window_attn_skip_freq) ? 0 : model->attention_chunk_size;
 }
 
 int64_t
@@ -188,7 +233,7 @@ weft_model_active_parameters (const union weft_model *model)
 static wide
 mtp_parameters (const union weft_model *m)
 {
-  gboolean moe = weft_model_layer_is_moe (m, m->num_layers - 1);
+  gboolean moe = weft_model_layer_is_moe (m, m->num_layers);
   wide layer =
       layer_weights (m, moe, m->num_moe_experts) + layer_vectors (m, moe, m->num_moe_experts);
   wide joint = (wide) 2 * m->hidden_size * m->hidden_size + 3 * norm_size (m, m->hidden_size);
@@ -205,16 +250,24 @@ weft_model_mtp_parameters (const union weft_model *model)
 uint64_t
 weft_model_matmul_parameters (const union weft_model *model)
 {
-  return all_weights (model, model->moe_router_topk) +
-         (wide) model->vocab_size * model->hidden_size;
+  gboolean moe = weft_model_layer_is_moe (model, model->num_layers);
+  wide h = model->hidden_size, head = model->vocab_size * h;
+  wide more = layer_weights (model, moe, model->moe_router_topk) + 2 * h * h + head;
+
+  return all_weights (model, model->moe_router_topk) + head + model->mtp_num_layers * more;
 }
 
-/* Keys a query meets on average, with the masked ones when not `causal`. */
+/* Keys a query of a layer meets on average, with the masked ones when not `causal`. */
 static double
-keys_per_query (const union weft_model *m, gboolean causal)
+keys_per_query (const union weft_model *m, int64_t layer, gboolean causal)
 {
-  double s = m->seq_length, w = m->sliding_window;
+  double s = m->seq_length, w = weft_model_layer_window (m, layer);
+  double c = weft_model_layer_chunk (m, layer);
 
+  if (c > 0 && c < s) {
+    double n = floor (s / c), rest = s - n * c, all = (n * c * c + rest * rest) / s;
+    return causal ? all / 2 : all;
+  }
   if (w == 0 || w > s)
     w = s;
   return causal ? w - w * w / (2 * s) : w;
@@ -223,11 +276,12 @@ keys_per_query (const union weft_model *m, gboolean causal)
 double
 weft_model_flops_per_token (const union weft_model *model, gboolean causal)
 {
-  double widths = model->kv_channels + value_width (model);
-  double pairs =
-      (double) model->num_layers * model->num_attention_heads * keys_per_query (model, causal);
+  double widths = model->kv_channels + value_width (model), keys = 0;
 
-  return 6.0 * weft_model_matmul_parameters (model) + 6.0 * widths * pairs;
+  for (int64_t layer = 0; layer < model->num_layers + model->mtp_num_layers; layer++)
+    keys += keys_per_query (model, layer, causal);
+  return 6.0 * weft_model_matmul_parameters (model) +
+         6.0 * widths * model->num_attention_heads * keys;
 }
 
 /* The name a field was given under. */
@@ -244,7 +298,7 @@ divides (const union weft_model *m, const char *const *typed, enum weft_model_fi
 {
   int64_t n = m->at[whole].i, d = m->at[part].i;
 
-  if (n % d == 0)
+  if (d == 0 || n % d == 0)
     return TRUE;
   return weft_bad_input (error,
                          "%s %" G_GINT64_FORMAT " does not divide by %s %" G_GINT64_FORMAT
@@ -291,6 +345,13 @@ static const struct {
   RELATION (comes_with, moe_router_topk, num_moe_experts),
   RELATION (comes_with, moe_shared_expert_intermediate_size, num_moe_experts),
   RELATION (at_most, moe_router_topk, num_moe_experts),
+  RELATION (comes_with, moe_shared_expert_gate, moe_shared_expert_intermediate_size),
+  RELATION (comes_with, moe_router_enable_expert_bias, num_moe_experts),
+  RELATION (comes_with, moe_router_num_groups, moe_router_group_topk),
+  RELATION (comes_with, moe_router_group_topk, moe_router_num_groups),
+  RELATION (divides, moe_router_num_groups, num_moe_experts),
+  RELATION (at_most, moe_router_group_topk, moe_router_num_groups),
+  RELATION (divides, moe_router_group_topk, moe_router_topk),
   RELATION (comes_with, kv_lora_rank, qk_head_dim),
   RELATION (comes_with, kv_lora_rank, qk_pos_emb_head_dim),
   RELATION (comes_with, kv_lora_rank, v_head_dim),
@@ -318,10 +379,10 @@ check_positions (const union weft_model *m, const char *const *typed, GError **e
         error, "%s: found %" G_GINT64_FORMAT ", wanted an even width for rotary positions",
         spelled (typed, WEFT_MODEL_kv_channels), m->kv_channels);
   if (m->rotary_scaling != WEFT_ROTARY_LLAMA3 ||
-      m->rotary_low_freq_factor < m->rotary_high_freq_factor)
+      m->rotary_low_freq_factor <= m->rotary_high_freq_factor)
     return TRUE;
   return weft_bad_input (
-      error, "%s: found %g, wanted less than %s, %g",
+      error, "%s: found %g, wanted at most %s, %g",
       spelled (typed, WEFT_MODEL_rotary_low_freq_factor), m->rotary_low_freq_factor,
       spelled (typed, WEFT_MODEL_rotary_high_freq_factor), m->rotary_high_freq_factor);
 }
@@ -331,7 +392,7 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
 {
   if (!m->kv_lora_rank)
     return TRUE;
-  if (m->add_qkv_bias || m->add_bias_linear || m->qk_layernorm)
+  if (m->add_qkv_bias || m->add_bias_linear || m->qk_layernorm || m->qk_l2_norm)
     return weft_bad_input (error,
                            "%s is %" G_GINT64_FORMAT ": multi-latent attention has neither biases "
                            "nor per-head norms here",
@@ -342,6 +403,54 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
                            " (all heads) with multi-latent attention",
                            spelled (typed, WEFT_MODEL_num_query_groups), m->num_query_groups,
                            m->num_attention_heads);
+  return TRUE;
+}
+
+/* Which layers are which. */
+static gboolean
+check_pattern (const union weft_model *m, const char *const *typed, GError **error)
+{
+  if (m->moe_layer_offset >= m->moe_layer_freq)
+    return weft_bad_input (error,
+                           "%s: found %" G_GINT64_FORMAT ", wanted less than %s, %" G_GINT64_FORMAT,
+                           spelled (typed, WEFT_MODEL_moe_layer_offset), m->moe_layer_offset,
+                           spelled (typed, WEFT_MODEL_moe_layer_freq), m->moe_layer_freq);
+  if (m->sliding_window && m->attention_chunk_size)
+    return weft_bad_input (error,
+                           "%s is %" G_GINT64_FORMAT " and %s is %" G_GINT64_FORMAT
+                           "; wanted one of them, a window or chunks",
+                           spelled (typed, WEFT_MODEL_sliding_window), m->sliding_window,
+                           spelled (typed, WEFT_MODEL_attention_chunk_size),
+                           m->attention_chunk_size);
+  if (m->window_attn_skip_freq && !m->sliding_window && !m->attention_chunk_size)
+    return weft_bad_input (error,
+                           "%s is %" G_GINT64_FORMAT ", but %s is 0 and so is %s; wanted one of "
+                           "them, or none of the three",
+                           spelled (typed, WEFT_MODEL_window_attn_skip_freq),
+                           m->window_attn_skip_freq, spelled (typed, WEFT_MODEL_sliding_window),
+                           spelled (typed, WEFT_MODEL_attention_chunk_size));
+  return TRUE;
+}
+
+/* The correction follows counts of tokens; a softmax over all experts would feel it in every
+ * weight. */
+static gboolean
+check_router (const union weft_model *m, const char *const *typed, GError **error)
+{
+  int64_t groups = m->moe_router_num_groups;
+
+  if (m->moe_router_enable_expert_bias && m->moe_router_score_function != WEFT_SCORE_SIGMOID)
+    return weft_bad_input (error, "%s: found %s, wanted sigmoid with %s",
+                           spelled (typed, WEFT_MODEL_moe_router_score_function),
+                           weft_score_words[m->moe_router_score_function],
+                           spelled (typed, WEFT_MODEL_moe_router_enable_expert_bias));
+  if (groups && m->moe_router_topk > m->num_moe_experts / groups * m->moe_router_group_topk)
+    return weft_bad_input (error,
+                           "%s: found %" G_GINT64_FORMAT ", wanted at most the %" G_GINT64_FORMAT
+                           " experts of %s groups",
+                           spelled (typed, WEFT_MODEL_moe_router_topk), m->moe_router_topk,
+                           m->num_moe_experts / groups * m->moe_router_group_topk,
+                           spelled (typed, WEFT_MODEL_moe_router_group_topk));
   return TRUE;
 }
 
@@ -363,7 +472,8 @@ static gboolean
 check (const union weft_model *m, const char *const *typed, GError **error)
 {
   return check_relations (m, typed, error) && check_positions (m, typed, error) &&
-         check_latent (m, typed, error) && check_size (m, typed, error);
+         check_latent (m, typed, error) && check_pattern (m, typed, error) &&
+         check_router (m, typed, error) && check_size (m, typed, error);
 }
 
 gboolean

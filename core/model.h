@@ -68,18 +68,34 @@ uint64_t weft_model_active_parameters (const union weft_model *model);
  * projection of (2 h, h) and three norms; embedding and head are the main model's. */
 uint64_t weft_model_mtp_parameters (const union weft_model *model);
 
-/* Layer `layer` (from 0) has experts: not one of the leading dense ones, and a multiple of
- * moe_layer_freq; and how many layers do. */
+/* The first projection of an MLP makes a gate and what the gate multiplies. */
+gboolean weft_model_is_gated (const union weft_model *model);
+
+/* What layer `layer` (from 0) is.  A prediction layer has the number num_layers and is like the
+ * last.
+ *
+ * is_moe    has experts: not one of the leading dense ones, and moe_layer_offset of every
+ *           moe_layer_freq
+ * has_rope  knows positions: not the last of every no_rope_freq
+ * window    tokens a query sees, itself among them; 0 is all before it
+ * chunk     tokens of a stretch out of which no query sees; 0 is the whole sequence.  Of every
+ *           window_attn_skip_freq layers the last has neither window nor chunk */
 gboolean weft_model_layer_is_moe (const union weft_model *model, int64_t layer);
+gboolean weft_model_layer_has_rope (const union weft_model *model, int64_t layer);
+int64_t weft_model_layer_window (const union weft_model *model, int64_t layer);
+int64_t weft_model_layer_chunk (const union weft_model *model, int64_t layer);
+
+/* How many layers have experts, without prediction layers. */
 int64_t weft_model_moe_layers (const union weft_model *model);
 
-/* Parameters of the matrix products a token passes (attention, router, MLP or top-k experts,
- * output head; no embedding look-up, norms or biases): the N of 6N FLOPs per token. */
+/* Parameters of the matrix products a trained token passes (attention, router, MLP or top-k
+ * experts, output head, all of these and a joint projection again in each prediction layer; no
+ * embedding look-up, norms or biases): the N of 6N FLOPs per token. */
 uint64_t weft_model_matmul_parameters (const union weft_model *model);
 
-/* Model FLOPs of one trained token (forward and backward, no recompute, no multi-token
- * prediction): 6 N + 6 L a d s with the causal half of attention counted, 12 L a d s with all of
- * it (Megatron-LM's and PaLM's conventions; a heads of width d, s tokens, L layers).  With a
- * sliding window of w < s tokens s becomes w, and 2 w - w^2 / s in the causal count; where keys
- * and values differ in width d is their mean. */
+/* Model FLOPs of one trained token (forward and backward, no recompute): 6 N + 6 a d s for each
+ * layer with the causal half of attention counted, 12 a d s with all of it (Megatron-LM's and
+ * PaLM's conventions; a heads of width d, s tokens).  In a layer with a window of w < s tokens s
+ * becomes w, and 2 w - w^2 / s in the causal count; with chunks of c, n of them and r tokens more,
+ * (n c^2 + r^2) / s in both; where keys and values differ in width d is their mean. */
 double weft_model_flops_per_token (const union weft_model *model, gboolean causal);

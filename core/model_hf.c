@@ -1,7 +1,7 @@
 /* model_hf.c - reads a Hugging Face config.json into the fields of model.def.
  *
  * Three tables say it all: what an architecture fixes (families), which keys carry shape (keys),
- * which do not (ignored).  A key is looked up in `keys`, then among the fields' own Megatron names,
+ * which do not (model_ignored.def).  A key is looked up in `keys`, then among the fields' own Megatron names,
  * then in `ignored`; keys that begin with an underscore are comments; the rest is reported. */
 #include "core/conf.h"
 #include "core/error.h"
@@ -15,39 +15,26 @@
 /* Real files have a few KiB. */
 #define MOST_BYTES (4 << 20)
 
+enum {
+  UNSAID = -1,         /* of a flag */
+  ASKS_FOR_WINDOW = 1, /* sliding_window holds only where use_sliding_window is true */
+  EXPERT_WIDTH = 2,    /* intermediate_size is that of an expert, and one is shared */
+};
+
 /* What a model_type means without any key, and which fields its file must give. */
 static const struct family {
   const char *model_type, *also; /* `also`: other model_types of the same shape, space separated */
   const char *fixed;             /* "field=value", space separated, the later wins */
   const char *wanted;            /* beyond what every family needs */
-  gboolean window_is_asked_for;  /* sliding_window holds only where use_sliding_window is true */
+  unsigned ways;
 } families[] = {
-#define LLAMA "normalization=rmsnorm norm_epsilon=1e-6 activation=swiglu "
-#define MOE " num_moe_experts moe_router_topk"
-  { "gpt2", "",
-    "position_embedding_type=learned share_embeddings_and_output_weights=true add_bias_linear=true "
-    "add_qkv_bias=true",
-    "", FALSE },
-  { "llama", "mistral", LLAMA, "ffn_hidden_size", FALSE },
-  { "mixtral", "", LLAMA "norm_epsilon=1e-5 rotary_base=1e6", "ffn_hidden_size" MOE, FALSE },
-  { "qwen2", "", LLAMA "add_qkv_bias=true", "ffn_hidden_size", TRUE },
-  { "qwen3", "", LLAMA "qk_layernorm=true", "ffn_hidden_size kv_channels", TRUE },
-  { "qwen3_moe", "", LLAMA "qk_layernorm=true",
-    "ffn_hidden_size kv_channels moe_ffn_hidden_size" MOE, TRUE },
-  { "deepseek_v3", "kimi_k2", LLAMA "moe_router_bias=true",
-    "ffn_hidden_size moe_ffn_hidden_size kv_lora_rank qk_head_dim qk_pos_emb_head_dim "
-    "v_head_dim" MOE,
-    FALSE },
-  { "nemotron", "", "normalization=layernorm activation=squared_relu rotary_percent=0.5",
-    "ffn_hidden_size", FALSE },
-#undef MOE
-#undef LLAMA
+#define FAMILY(...) { __VA_ARGS__ },
+#include "core/model_families.def"
+#undef FAMILY
 };
 
 static const char wanted_by_all[] =
     "num_layers hidden_size num_attention_heads vocab_size max_position_embeddings";
-
-enum { UNSAID = -1 };
 
 struct reader {
   union weft_model *model;
@@ -56,10 +43,11 @@ struct reader {
   const char *typed[WEFT_N_MODEL_FIELD]; /* the key a field was read from; the JSON owns it */
   const char *prefix;                    /* "rope_parameters." inside it */
   JsonObject *object;                    /* the one being walked */
-  gboolean gated;                        /* the family's MLP has a gate */
+  enum weft_activation own;              /* the family's */
   enum weft_rotary_scaling scaling;      /* of the rope object being walked */
-  int64_t shared_experts, window_layers;
-  int attention_bias, mlp_bias, use_window, layer_window; /* UNSAID, 0 or 1 */
+  int64_t shared_experts, window_layers, groups, group_topk, full_layers;
+  int attention_bias, mlp_bias, use_window, layer_window, normalised; /* UNSAID, 0 or 1 */
+  gboolean greedy;                                                    /* groups do not count */
 };
 
 struct key {
@@ -177,7 +165,7 @@ take_qk_head_dim (struct reader *r, const struct key *key, JsonNode *node, GErro
   return take_field (r, key, node, error);
 }
 
-/* A family with a gate means the gated form of the function it names. */
+/* A family with a gate has one function, and means the gated form of what it names. */
 static gboolean
 take_activation (struct reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -187,19 +175,23 @@ take_activation (struct reader *r, const struct key *key, JsonNode *node, GError
     enum weft_activation word;
   } known[] = {
     { "silu", TRUE, WEFT_SWIGLU },           { "swish", TRUE, WEFT_SWIGLU },
+    { "silu", TRUE, WEFT_QUICK_GEGLU },      { "gelu", TRUE, WEFT_GEGLU },
+    { "gelu_new", TRUE, WEFT_GEGLU },        { "gelu_pytorch_tanh", TRUE, WEFT_GEGLU },
     { "gelu", FALSE, WEFT_GELU_ERF },        { "gelu_new", FALSE, WEFT_GELU },
     { "gelu_fast", FALSE, WEFT_GELU },       { "gelu_pytorch_tanh", FALSE, WEFT_GELU },
     { "gelu_python", FALSE, WEFT_GELU_ERF }, { "relu2", FALSE, WEFT_SQUARED_RELU },
   };
-  const char *wanted = r->gated ? "silu (this family has a gate)"
-                                : "gelu, gelu_new, gelu_fast, "
-                                  "gelu_pytorch_tanh or relu2";
+  const gboolean gated = r->own != WEFT_GELU && r->own != WEFT_SQUARED_RELU;
+  const char *wanted = !gated ? "gelu, gelu_new, gelu_fast, gelu_pytorch_tanh or relu2"
+                       : r->own == WEFT_GEGLU ? "gelu (this family has a gate)"
+                                              : "silu (this family has a gate)";
   g_autofree char *text = value_text (node, WEFT_TYPE_WORD);
 
   if (!text)
     return wrong_kind (key->name, node, wanted, error);
   for (unsigned i = 0; i < G_N_ELEMENTS (known); i++)
-    if (known[i].gated == r->gated && strcmp (known[i].name, text) == 0)
+    if (known[i].gated == gated && (!gated || known[i].word == r->own) &&
+        strcmp (known[i].name, text) == 0)
       return assign (r, key->field, key->name, (union weft_value){ .i = known[i].word }, error);
   return weft_bad_input (error, "%s: found \"%s\", wanted %s", key->name, text, wanted);
 }
@@ -234,7 +226,32 @@ take_shared_experts (struct reader *r, const struct key *key, JsonNode *node, GE
   return read_int (key, node, &r->shared_experts, error);
 }
 
-/* Only the bias-corrected choice of experts ("noaux_tc") has the bias. */
+static gboolean
+take_normalised (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  return read_flag (key, node, &r->normalised, error);
+}
+
+static gboolean
+take_groups (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  return read_int (key, node, &r->groups, error);
+}
+
+static gboolean
+take_group_topk (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  return read_int (key, node, &r->group_topk, error);
+}
+
+static gboolean
+take_intermediate_size (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  struct key of_expert = { .name = key->name, .field = WEFT_MODEL_moe_ffn_hidden_size };
+  return take_field (r, r->family->ways & EXPERT_WIDTH ? &of_expert : key, node, error);
+}
+
+/* Only the bias-corrected choice of experts ("noaux_tc") has the bias; "greedy" knows no groups. */
 static gboolean
 take_topk_method (struct reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -242,22 +259,80 @@ take_topk_method (struct reader *r, const struct key *key, JsonNode *node, GErro
 
   if (!text)
     return wrong_kind (key->name, node, "the name of a method", error);
+  r->greedy = strcmp (text, "greedy") == 0;
   union weft_value value = { .i = strcmp (text, "noaux_tc") == 0 };
   return assign (r, key->field, key->name, value, error);
 }
 
+/* Experts in layer `first` and every `step`-th from there. */
+static gboolean
+assign_expert_layers (struct reader *r, const char *key, int64_t first, int64_t step,
+                      GError **error)
+{
+  return assign (r, WEFT_MODEL_moe_layer_freq, key, (union weft_value){ .i = step }, error) &&
+         assign (r, WEFT_MODEL_moe_layer_offset, key, (union weft_value){ .i = first }, error);
+}
+
+/* The last of every so many layers has experts. */
 static gboolean
 take_sparse_step (struct reader *r, const struct key *key, JsonNode *node, GError **error)
 {
-  int64_t step;
+  union weft_value step;
 
-  (void) r;
-  if (!read_int (key, node, &step, error))
-    return FALSE;
-  if (step == 1)
-    return TRUE;
-  return weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted 1 (experts in every layer)",
-                         key->name, step);
+  return read_value (&weft_model_table.field[WEFT_MODEL_moe_layer_freq], key->name, node, &step,
+                     error) &&
+         assign_expert_layers (r, key->name, step.i - 1, step.i, error);
+}
+
+static gboolean
+take_expert_layers (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  int64_t first = 0, step = 1, layer;
+
+  if (!JSON_NODE_HOLDS_ARRAY (node))
+    return wrong_kind (key->name, node, "an array of layer numbers", error);
+  JsonArray *layers = json_node_get_array (node);
+  unsigned n = json_array_get_length (layers);
+  for (unsigned i = 0; i < n; i++) {
+    if (!read_int (key, json_array_get_element (layers, i), &layer, error))
+      return FALSE;
+    if (i == 0)
+      first = layer, step = layer + 1;
+    else if (i == 1 && layer > first)
+      step = layer - first;
+    if (layer != first + i * step)
+      return weft_bad_input (error,
+                             "%s: found layer %" G_GINT64_FORMAT
+                             " at place %u, wanted %" G_GINT64_FORMAT
+                             ": experts every so many layers",
+                             key->name, layer, i, first + i * step);
+  }
+  return n == 0 || assign_expert_layers (r, key->name, first, step, error);
+}
+
+/* 1 with rotary positions, 0 without. */
+static gboolean
+take_rope_layers (struct reader *r, const struct key *key, JsonNode *node, GError **error)
+{
+  int64_t turns, every = 0;
+
+  if (!JSON_NODE_HOLDS_ARRAY (node))
+    return wrong_kind (key->name, node, "an array of 0 and 1", error);
+  JsonArray *layers = json_node_get_array (node);
+  unsigned n = json_array_get_length (layers);
+  for (unsigned i = 0; i < n; i++) {
+    if (!read_int (key, json_array_get_element (layers, i), &turns, error))
+      return FALSE;
+    if (every == 0 && turns == 0)
+      every = i + 1;
+    if ((turns == 0) != (every > 0 && (i + 1) % every == 0))
+      return weft_bad_input (error,
+                             "%s: found %" G_GINT64_FORMAT
+                             " in layer %u, wanted a 0 in the last of "
+                             "every so many layers and 1 in the others",
+                             key->name, turns, i);
+  }
+  return n == 0 || assign (r, key->field, key->name, (union weft_value){ .i = every }, error);
 }
 
 static gboolean
@@ -287,11 +362,13 @@ report (struct reader *r, const char *key)
     g_ptr_array_add (r->unknown, g_strconcat (r->prefix, key, NULL));
 }
 
-/* Layers with a window among layers without: all count as without, and the key is reported. */
+/* Layers with a window (or chunks) among layers without: where those are not every n-th, all count
+ * as without, and the key is reported. */
 static gboolean
 take_layer_types (struct reader *r, const struct key *key, JsonNode *node, GError **error)
 {
-  static const char wanted[] = "full_attention or sliding_attention";
+  static const char wanted[] = "full_attention, sliding_attention or chunked_attention";
+  gboolean regular = TRUE;
 
   if (!JSON_NODE_HOLDS_ARRAY (node))
     return wrong_kind (key->name, node, "an array of layer types", error);
@@ -301,14 +378,17 @@ take_layer_types (struct reader *r, const struct key *key, JsonNode *node, GErro
     g_autofree char *type = value_text (json_array_get_element (types, i), WEFT_TYPE_TEXT);
     if (!type)
       return wrong_kind (key->name, json_array_get_element (types, i), wanted, error);
-    if (strcmp (type, "sliding_attention") == 0)
-      sliding++;
-    else if (strcmp (type, "full_attention") != 0)
+    gboolean full = strcmp (type, "full_attention") == 0;
+    if (!full && strcmp (type, "sliding_attention") != 0 && strcmp (type, "chunked_attention") != 0)
       return weft_bad_input (error, "%s: found \"%s\" in layer %u, wanted %s", key->name, type, i,
                              wanted);
+    sliding += !full;
+    if (full && r->full_layers == 0)
+      r->full_layers = i + 1;
+    regular = regular && full == (r->full_layers > 0 && (i + 1) % r->full_layers == 0);
   }
-  r->layer_window = n > 0 && sliding == n;
-  if (sliding > 0 && sliding < n)
+  r->layer_window = regular && sliding > 0;
+  if (!regular && sliding > 0)
     report (r, key->name);
   return TRUE;
 }
@@ -399,7 +479,8 @@ static const struct key keys[] = {
   KEY ("num_hidden_layers", field, num_layers),
   KEY ("n_layer", field, num_layers),
   KEY ("n_embd", field, hidden_size),
-  KEY ("intermediate_size", field, ffn_hidden_size),
+  KEY ("intermediate_size", intermediate_size, ffn_hidden_size),
+  KEY ("intermediate_size_mlp", field, ffn_hidden_size),
   KEY ("n_inner", field, ffn_hidden_size),
   KEY ("n_head", field, num_attention_heads),
   KEY ("num_key_value_heads", field, num_query_groups),
@@ -422,17 +503,29 @@ static const struct key keys[] = {
   KEY ("num_local_experts", field, num_moe_experts),
   KEY ("n_routed_experts", field, num_moe_experts),
   KEY ("num_experts_per_tok", field, moe_router_topk),
+  KEY ("experts_per_token", field, moe_router_topk),
   KEY ("moe_intermediate_size", field, moe_ffn_hidden_size),
+  KEY ("shared_expert_intermediate_size", field, moe_shared_expert_intermediate_size),
+  KEY ("scoring_func", field, moe_router_score_function),
+  KEY ("routed_scaling_factor", field, moe_router_topk_scaling_factor),
   KEY ("first_k_dense_replace", field, moe_first_dense_layers),
   KEY ("mlp_only_layers", dense_layers, moe_first_dense_layers),
   KEY ("qk_nope_head_dim", field, qk_head_dim),
   KEY ("qk_head_dim", qk_head_dim, qk_head_dim),
   KEY ("qk_rope_head_dim", field, qk_pos_emb_head_dim),
   KEY ("num_nextn_predict_layers", field, mtp_num_layers),
-  KEY ("topk_method", topk_method, moe_router_bias),
+  KEY ("topk_method", topk_method, moe_router_enable_expert_bias),
+  KEY ("use_qk_norm", field, qk_l2_norm),
+  KEY ("no_rope_layer_interval", field, no_rope_freq),
+  KEY ("no_rope_layers", rope_layers, no_rope_freq),
 #undef KEY
   { .name = "n_shared_experts", .take = take_shared_experts },
+  { .name = "norm_topk_prob", .take = take_normalised },
+  { .name = "n_group", .take = take_groups },
+  { .name = "topk_group", .take = take_group_topk },
   { .name = "decoder_sparse_step", .take = take_sparse_step },
+  { .name = "interleave_moe_layer_step", .take = take_sparse_step },
+  { .name = "moe_layers", .take = take_expert_layers },
   { .name = "attention_bias", .take = take_attention_bias },
   { .name = "mlp_bias", .take = take_mlp_bias },
   { .name = "use_sliding_window", .take = take_use_window },
@@ -443,79 +536,11 @@ static const struct key keys[] = {
   { .name = "rope_parameters", .take = take_rope },
 };
 
-/* Known, and without effect on the shape: tokens, dropout, initialisation, stored precision,
- * rules of stretched rotary positions that are not known, choice among groups of experts, losses.
- * Sources as above. */
+/* Known, and without effect on the shape. */
 static const char *const ignored[] = {
-  "architectures",
-  "model_type",
-  "transformers_version",
-  "torch_dtype",
-  "dtype",
-  "auto_map",
-  "quantization_config",
-  "use_cache",
-  "bos_token_id",
-  "eos_token_id",
-  "pad_token_id",
-  "unk_token_id",
-  "sep_token_id",
-  "decoder_start_token_id",
-  "initializer_range",
-  "attention_dropout",
-  "hidden_dropout",
-  "resid_pdrop",
-  "embd_pdrop",
-  "attn_pdrop",
-  "summary_type",
-  "summary_use_proj",
-  "summary_activation",
-  "summary_first_dropout",
-  "summary_proj_to_labels",
-  "scale_attn_weights",
-  "scale_attn_by_inverse_layer_idx",
-  "reorder_and_upcast_attn",
-  "n_ctx",
-  "task_specific_params",
-  "pretraining_tp",
-  "rope_interleave",
-  "rope_type",
-  "type",
-  "attention_factor",
-  "beta_fast",
-  "beta_slow",
-  "mscale",
-  "mscale_all_dim",
-  "short_factor",
-  "long_factor",
-  "truncate",
-  "use_mrope",
-  "router_aux_loss_coef",
-  "router_jitter_noise",
-  "output_router_logits",
-  "norm_topk_prob",
-  "aux_loss_alpha",
-  "seq_aux",
-  "ep_size",
-  "n_group",
-  "topk_group",
-  "scoring_func",
-  "routed_scaling_factor",
-  "gradient_checkpointing",
-  "is_decoder",
-  "is_encoder_decoder",
-  "add_cross_attention",
-  "cross_attention_hidden_size",
-  "output_attentions",
-  "output_hidden_states",
-  "return_dict",
-  "id2label",
-  "label2id",
-  "problem_type",
-  "finetuning_task",
-  "chunk_size_feed_forward",
-  "pruned_heads",
-  "generation_config",
+#define IGNORED(name) name,
+#include "core/model_ignored.def"
+#undef IGNORED
 };
 
 static gboolean
@@ -676,7 +701,9 @@ apply_fixed (const struct family *family, union weft_model *model)
 static gboolean
 finish_biases (struct reader *r, GError **error)
 {
-  gboolean attention = r->attention_bias == 1, mlp = r->mlp_bias == 1;
+  const union weft_model *m = r->model;
+  gboolean attention = r->attention_bias == UNSAID ? m->add_bias_linear : r->attention_bias;
+  gboolean mlp = r->mlp_bias == UNSAID ? m->add_bias_linear : r->mlp_bias;
 
   if (attention != mlp)
     return weft_bad_input (error, "attention_bias is %s but mlp_bias is %s; wanted both or neither",
@@ -691,17 +718,41 @@ static void
 finish_window (struct reader *r)
 {
   gboolean asked = r->use_window == 1;
-  gboolean on = r->use_window == UNSAID ? !r->family->window_is_asked_for : asked;
+  gboolean asks = r->family->ways & ASKS_FOR_WINDOW;
+  gboolean on = r->use_window == UNSAID ? !asks : asked;
 
   if (on && asked && r->window_layers > 0) {
     on = FALSE;
     if (r->window_layers < r->model->num_layers && r->layer_window == UNSAID)
       report (r, "max_window_layers");
   }
-  if (r->layer_window != UNSAID)
+  if (r->layer_window != UNSAID) {
     on = r->layer_window;
+    r->model->window_attn_skip_freq = r->full_layers;
+  }
   if (!on)
-    r->model->sliding_window = 0;
+    r->model->sliding_window = r->model->attention_chunk_size = r->model->window_attn_skip_freq = 0;
+}
+
+/* norm_topk_prob: the weights of the chosen experts add up to one, as those of a softmax over the
+ * chosen do, and as sigmoids always do here. */
+static gboolean
+finish_router (struct reader *r, GError **error)
+{
+  union weft_model *m = r->model;
+
+  if (r->groups > 1 && !r->greedy) {
+    m->moe_router_num_groups = r->groups;
+    m->moe_router_group_topk = r->group_topk;
+  }
+  if (r->normalised == UNSAID)
+    return TRUE;
+  if (m->moe_router_score_function == WEFT_SCORE_SOFTMAX)
+    m->moe_router_pre_softmax = !r->normalised;
+  else if (!r->normalised)
+    return weft_bad_input (error,
+                           "norm_topk_prob: found false, wanted true with scores by sigmoid");
+  return TRUE;
 }
 
 static gboolean
@@ -726,7 +777,8 @@ spellings (enum weft_model_field f)
   GString *all = g_string_new (NULL);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (keys); i++)
-    if (keys[i].take == take_field && keys[i].field == f)
+    if ((keys[i].take == take_field || keys[i].take == take_intermediate_size) &&
+        keys[i].field == f)
       g_string_append_printf (all, "%s or ", keys[i].name);
   g_string_append (all, weft_model_table.field[f].name);
   return g_string_free (all, FALSE);
@@ -758,19 +810,21 @@ read_root (JsonObject *root, union weft_model *model, GPtrArray *unknown, GError
                       .attention_bias = UNSAID,
                       .mlp_bias = UNSAID,
                       .use_window = UNSAID,
-                      .layer_window = UNSAID };
+                      .layer_window = UNSAID,
+                      .normalised = UNSAID };
 
   r.family = find_family (root, error);
   if (!r.family)
     return FALSE;
   apply_fixed (r.family, model);
-  r.gated = model->activation == WEFT_SWIGLU;
+  r.own = model->activation;
+  r.shared_experts = r.family->ways & EXPERT_WIDTH ? 1 : 0;
   if (!walk (&r, root, "", error) || !check_given (&r, wanted_by_all, error) ||
       !check_given (&r, r.family->wanted, error))
     return FALSE;
   finish_window (&r);
   return finish_biases (&r, error) && finish_shared_experts (&r, error) &&
-         weft_model_complete (model, r.typed, error);
+         finish_router (&r, error) && weft_model_complete (model, r.typed, error);
 }
 
 static gboolean
@@ -786,8 +840,7 @@ read_text (const char *json, gsize length, union weft_model *model, GPtrArray *u
     return FALSE;
   JsonNode *root = json_parser_get_root (parser);
   if (!root || !JSON_NODE_HOLDS_OBJECT (root))
-    return weft_bad_input (error, " found %s at the top, wanted an object",
-                           weft_json_kind (root));
+    return weft_bad_input (error, " found %s at the top, wanted an object", weft_json_kind (root));
   if (read_root (json_node_get_object (root), model, unknown, error))
     return TRUE;
   g_prefix_error (error, " ");

@@ -47,7 +47,7 @@ go_to (struct weft_step *s, uint32_t l)
 {
   struct weft_op at = s->at;
 
-  s->at.layer = s->first_layer + l;
+  s->at.layer = weft_step_chunk (s)->first_layer + l;
   return at;
 }
 

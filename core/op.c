@@ -140,6 +140,75 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
+/* Logits and scores, which are fp32. */
+#define route_flops none_flops
+
+static double
+route_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 4.0);
+}
+
+/* A choice and a row of four bytes each. */
+#define sort_flops none_flops
+
+static double
+sort_bytes (const struct weft_shape *s)
+{
+  return elements (s) * 8;
+}
+
+#define turn_flops none_flops
+
+static double
+turn_bytes (const struct weft_shape *s)
+{
+  return 16.0 * s->dim[0] * s->dim[1] * s->dim[2];
+}
+
+#define permute_flops none_flops
+
+static double
+permute_bytes (const struct weft_shape *s)
+{
+  return ((double) s->dim[0] + s->dim[3]) * s->dim[1] * weft_dtype_bytes (s->dtype);
+}
+
+#define moe_matmul_flops matmul_flops
+
+static double
+moe_matmul_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2], experts = s->dim[3];
+  return (m * k + experts * n * k + m * n) * weft_dtype_bytes (s->dtype);
+}
+
+#define moe_wgrad_flops matmul_flops
+
+static double
+moe_wgrad_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2], experts = s->dim[3];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) +
+         2 * experts * n * k * weft_dtype_bytes (s->out_dtype);
+}
+
+#define moe_act_flops none_flops
+
+static double
+moe_act_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (s->dim[4] + 1.0) * weft_dtype_bytes (s->dtype);
+}
+
+#define moe_act_bwd_flops none_flops
+
+static double
+moe_act_bwd_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (2.0 * s->dim[4] + 1) * weft_dtype_bytes (s->dtype);
+}
+
 #define slices_flops none_flops
 
 static double

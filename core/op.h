@@ -21,6 +21,7 @@
   X (WEFT_LANE_DP, "dp", "gradient and parameter collectives")                                     \
   X (WEFT_LANE_DP_OUTER, "dp_outer", "the same between groups that hold what is sharded")          \
   X (WEFT_LANE_PP, "pp", "activations and gradients between stages")                               \
+  X (WEFT_LANE_PP_BACK, "pp_back", "the other way, where transfers are posted one by one")         \
   X (WEFT_LANE_WORLD, "world", "scalars that all ranks agree on")                                  \
   X (WEFT_LANE_H2D, "h2d", "copies from the host")                                                 \
   X (WEFT_LANE_D2H, "d2h", "copies to the host")                                                   \
@@ -42,15 +43,16 @@ enum weft_op_class {
      "ids:r table:r positions:r? y:w", "look up token (and position) vectors")                     \
   X (WEFT_OP_EMBED_BWD, "embed_bwd", COMPUTE, embed_bwd, "tokens hidden",                          \
      "ids:r dy:r dtable:rw dpositions:rw?", "add gradients to the rows that were looked up")       \
-  X (WEFT_OP_MATMUL, "matmul", COMPUTE, matmul, "m n k", "x:r w:r b:r? y:w",                       \
-     "y(m,n) = x(m,k) w(n,k)^T + b(n)")                                                            \
-  X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k", "dy:r w:r dx:w",              \
-     "dx(m,k) = dy(m,n) w(n,k)")                                                                   \
+  X (WEFT_OP_MATMUL, "matmul", COMPUTE, matmul, "m n k leaves tail", "x:r w:r b:r? y:w",           \
+     "y(m,n) = x(m,k) w(n,k)^T + b(n); leaves, tail: kernels/leaves.h, of terms k")                \
+  X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k leaves tail", "dy:r w:r dx:w",  \
+     "dx(m,k) = dy(m,n) w(n,k); leaves of terms n")                                                \
   X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
-  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k", "x:r w:r scale:r b:r? y:w",   \
+  X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",                   \
+     "x:r w:r scale:r b:r? y:w",                                                                   \
      "matmul with weights of one byte, times their scale; all else in the type of x")              \
-  X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k",                   \
+  X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",       \
      "dy:r wt:r scale:r dx:w", "dx(m,k) = dy(m,n) wt(k,n)^T: reads the transposed copy")           \
   X (WEFT_OP_NORM, "norm", COMPUTE, pass2, "rows columns", "x:r weight:r bias:r? y:w",             \
      "layernorm or rmsnorm of each row; statistics are rebuilt in backward")                       \
@@ -81,6 +83,38 @@ enum weft_op_class {
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
+  X (WEFT_OP_MOE_ROUTE, "moe_route", COMPUTE, route, "tokens experts topk",                         \
+     "logits:r bias:r? scores:w choice:w prob:w",                                                  \
+     "the experts of each token, by number, and their weights; scores are fp32; bias: for the choice "\
+     "alone")                                                                                      \
+  X (WEFT_OP_MOE_ROUTE_BWD, "moe_route_bwd", COMPUTE, route, "tokens experts topk",                \
+     "scores:r choice:r dprob:r dlogits:w", "gradient of the weights, to the logits")              \
+  X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded",           \
+     "choice:r prob:r counts:w row:w",                                                             \
+     "counts of each expert, and the row of each (token, expert); over capacity the least weights "\
+     "are dropped; padded: experts begin capacity rows apart")                                     \
+  X (WEFT_OP_MOE_PERMUTE, "moe_permute", COMPUTE, permute, "tokens columns each rows",             \
+     "x:r row:r y:w", "y(row of (token, expert)) = x(token), 0 where there is nobody")             \
+  X (WEFT_OP_MOE_UNPERMUTE, "moe_unpermute", COMPUTE, permute, "tokens columns each rows experts", \
+     "x:r row:r choice:r? y:w", "y(token) = sum of its rows, in the order of the experts")         \
+  X (WEFT_OP_MOE_GROUP, "moe_group", COMPUTE, pass2, "rows columns experts sources stride",        \
+     "counts:r x:r y:w", "rows by (source, expert) become rows by (expert, source)")               \
+  X (WEFT_OP_MOE_UNGROUP, "moe_ungroup", COMPUTE, pass2, "rows columns experts sources stride",    \
+     "counts:r x:r y:w", "the inverse")                                                            \
+  X (WEFT_OP_MOE_TURN, "moe_turn", COMPUTE, turn, "a b leaves", "x:r y:w",                         \
+     "counts(a, b, leaf) become counts(b, a, leaf)")                                               \
+  X (WEFT_OP_MOE_MATMUL, "moe_matmul", COMPUTE, moe_matmul, "m n k experts stride",                \
+     "x:r w:r counts:r y:w", "y = x w^T, expert by expert, for the rows it has; m in all")         \
+  X (WEFT_OP_MOE_MATMUL_DGRAD, "moe_matmul_dgrad", COMPUTE, moe_matmul, "m n k experts stride",    \
+     "dy:r w:r counts:r dx:w", "dx = dy w")                                                        \
+  X (WEFT_OP_MOE_MATMUL_WGRAD, "moe_matmul_wgrad", COMPUTE, moe_wgrad, "m n k experts stride",     \
+     "dy:r x:r counts:r dw:rw",                                                                    \
+     "dw += dy^T x; in canonical order for each source of the rows by itself")                     \
+  X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
+     "u:r prob:r counts:r y:w",                                                                    \
+     "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
+  X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
+     "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns",                                         \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \

@@ -9,11 +9,14 @@ struct extent {
 };
 
 static struct extent
-layer_extent (const union weft_model *m, enum weft_layer_param which)
+layer_extent (const union weft_model *m, uint32_t layer, enum weft_layer_param which)
 {
+  uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
+  uint64_t wide = weft_model_is_gated (m) ? 2 : 1, ffn = m->moe_ffn_hidden_size;
+  uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
   uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
   uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = m->ffn_hidden_size * (m->activation == WEFT_SWIGLU ? 2 : 1);
+  uint64_t up = experts ? 0 : m->ffn_hidden_size * wide, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
@@ -29,8 +32,13 @@ layer_extent (const union weft_model *m, enum weft_layer_param which)
     [WEFT_NORM2_BIAS] = { norm_bias, 1 },
     [WEFT_FC1_WEIGHT] = { up, h },
     [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1 },
-    [WEFT_FC2_WEIGHT] = { h, m->ffn_hidden_size },
-    [WEFT_FC2_BIAS] = { m->add_bias_linear ? h : 0, 1 },
+    [WEFT_FC2_WEIGHT] = { down, m->ffn_hidden_size },
+    [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
+    [WEFT_ROUTER_WEIGHT] = { experts, h },
+    [WEFT_EXPERT_FC1] = { experts * wide * ffn, h },
+    [WEFT_EXPERT_FC2] = { experts * h, ffn },
+    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
+    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
   };
   return table[which];
 }
@@ -40,7 +48,7 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
 {
   const union weft_model *m = s->model;
   uint64_t h = m->hidden_size, v = m->vocab_size;
-  gboolean first = weft_step_is_first (s), last = weft_step_is_last (s);
+  gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
   gboolean tied = m->share_embeddings_and_output_weights;
   const struct extent table[WEFT_N_END_PARAM] = {
     [WEFT_EMBED_WEIGHT] = { first ? v : 0, h },
@@ -60,6 +68,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 {
   struct weft_param row = { .name = weft_build_name (s->b, name),
                             .layer = layer,
+                            .chunk = s->at.chunk,
                             .decay = size.columns > 1,
                             .rows = size.rows,
                             .columns = size.columns,
@@ -82,24 +91,36 @@ add_end (struct weft_step *s, enum weft_end_param which)
   s->end_param[which] = add_param (s, names[which], WEFT_NO_LAYER, end_extent (s, which));
 }
 
-/* Registration order: embeddings, layers, final norm, head. */
 static void
-list_params (struct weft_step *s)
+add_layer (struct weft_step *s, uint32_t layer)
 {
   static const char *const names[] = {
 #define WEFT_PARAM_ROW(id, name) [id] = name,
     WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
 #undef WEFT_PARAM_ROW
   };
-  add_end (s, WEFT_EMBED_WEIGHT);
-  add_end (s, WEFT_POSITION_WEIGHT);
-  for (uint32_t l = 0; l < s->n_layers; l++)
-    for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
-      s->layer_param[l * WEFT_N_LAYER_PARAM + which] =
-          add_param (s, names[which], s->first_layer + l, layer_extent (s->model, which));
-  add_end (s, WEFT_FINAL_NORM_WEIGHT);
-  add_end (s, WEFT_FINAL_NORM_BIAS);
-  add_end (s, WEFT_HEAD_WEIGHT);
+  uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
+
+  for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
+    param[which] = add_param (s, names[which], layer, layer_extent (s->model, layer, which));
+}
+
+/* Registration order of each chunk: embeddings, layers, final norm, head. */
+static void
+list_params (struct weft_step *s)
+{
+  for (int which = 0; which < WEFT_N_END_PARAM; which++)
+    s->end_param[which] = WEFT_NO_PARAM;
+  for (s->at.chunk = 0; s->at.chunk < s->n_chunks; s->at.chunk++) {
+    const struct weft_chunk *chunk = weft_step_chunk (s);
+    for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_POSITION_WEIGHT && chunk->embedding; which++)
+      add_end (s, which);
+    for (uint32_t l = 0; l < chunk->n_layers; l++)
+      add_layer (s, chunk->first_layer + l);
+    for (int which = WEFT_FINAL_NORM_WEIGHT; which <= WEFT_HEAD_WEIGHT && chunk->head; which++)
+      add_end (s, which);
+  }
+  s->at.chunk = 0;
 }
 
 /* A tied embedding lives on the first and the last stage; the last stage's copy is not counted
@@ -139,36 +160,53 @@ storage (const struct weft_step *s, uint32_t param)
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
-  struct weft_flat wanted = { storage (s, param), s->main_dtype, WEFT_NO_BUF, WEFT_NO_BUF };
+  uint32_t chunk = g_array_index (s->params, struct weft_param, param).chunk;
+  struct weft_flat wanted = { storage (s, param), s->main_dtype, WEFT_NO_BUF, WEFT_NO_BUF, chunk };
 
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
-    if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype)
+    if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype &&
+        flat->chunk == wanted.chunk)
       return i;
   }
   g_array_append_val (s->flat, wanted);
   return s->flat->len - 1;
 }
 
-/* Sums in fp32 at the owner end bucket by bucket. */
+/* The flat buffer of bytes that a chunk has, or none: UINT32_MAX. */
+static uint32_t
+bytes_of (const struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    if (flat->chunk == chunk && weft_dtype_bytes (flat->dtype) == 1)
+      return i;
+  }
+  return UINT32_MAX;
+}
+
+/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).  Sums
+ * in fp32 at the owner end bucket by bucket. */
+static enum weft_launch
+launch_of (const struct weft_step *s, uint32_t chunk)
+{
+  if (s->wrapper->units)
+    return WEFT_LAUNCH_UNITS;
+  if (s->strategy->reduce_scatter_with_fp32_accumulation)
+    return WEFT_LAUNCH_EACH;
+  if (s->strategy->disable_bucketing || chunk > 0)
+    return WEFT_LAUNCH_ALL;
+  return bytes_of (s, chunk) != UINT32_MAX ? WEFT_LAUNCH_BYTES : WEFT_LAUNCH_EACH;
+}
+
 static void
 group_buckets (struct weft_step *s, const struct weft_layout_param *param)
 {
-  enum weft_launch launch = WEFT_LAUNCH_EACH;
-  uint32_t bytes = 0;
+  g_autofree struct weft_layout_launch *how = g_new (struct weft_layout_launch, s->n_chunks);
 
-  while (bytes < s->flat->len &&
-         weft_dtype_bytes (g_array_index (s->flat, struct weft_flat, bytes).dtype) > 1)
-    bytes++;
-  if (s->wrapper->units)
-    launch = WEFT_LAUNCH_UNITS;
-  else if (s->strategy->reduce_scatter_with_fp32_accumulation)
-    launch = WEFT_LAUNCH_EACH;
-  else if (s->strategy->disable_bucketing)
-    launch = WEFT_LAUNCH_ALL;
-  else if (bytes < s->flat->len)
-    launch = WEFT_LAUNCH_BYTES;
-  weft_layout_group (&s->layout, launch, bytes, param);
+  for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
+    how[chunk] = (struct weft_layout_launch){ launch_of (s, chunk), bytes_of (s, chunk) };
+  weft_layout_group (&s->layout, how, s->n_chunks, param);
 }
 
 static void
@@ -178,7 +216,8 @@ lay_out (struct weft_step *s)
   struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
                                    .group = weft_mesh_slots (s->mesh),
                                    .sharded = s->shard_optimizer,
-                                   .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw };
+                                   .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw,
+                                   .whole_from = 1 };
   g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
 
   for (uint32_t i = 0; i < n; i++) {
@@ -188,6 +227,7 @@ lay_out (struct weft_step *s)
                                           .unit = s->wrapper->units ? weft_fsdp_unit (s, i)
                                                                     : WEFT_NO_UNIT,
                                           .columns = param->columns,
+                                          .chunk = param->chunk,
                                           .buffer = find_flat (s, i) };
   }
   s->wrapper->lay_out (&s->layout, &rule, list, n);
@@ -304,7 +344,7 @@ weft_params_build (struct weft_step *s)
 uint32_t
 weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
 {
-  return s->layer_param[(s->at.layer - s->first_layer) * WEFT_N_LAYER_PARAM + which];
+  return s->layer_param[weft_step_slot (s, s->at.layer) * WEFT_N_LAYER_PARAM + which];
 }
 
 uint32_t

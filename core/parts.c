@@ -28,8 +28,7 @@ is_listed (const GArray *list, enum weft_part_kind kind, uint32_t micro)
 static void
 add_cells (GArray *list, const weft_plan *plan)
 {
-  g_autoptr (weft_grid) grid = weft_grid_new (plan->job.strategy.pipeline_schedule, plan->mesh.pp,
-                                              weft_job_microbatches (&plan->job));
+  g_autoptr (weft_grid) grid = weft_job_grid (&plan->job, NULL);
 
   for (uint32_t i = 0; i < grid->n_cell[0]; i++) {
     const struct weft_cell *cell = &grid->cell[0][i];

@@ -2,8 +2,17 @@
  *
  * A cell is stage, type and microbatch, written in PyTorch's grammar: 0F3 is the forward of
  * microbatch 3 on stage 0, 1B2 a full backward, 1I2 and 1W2 its input- and weight-gradient halves.
- * A rank may hold several chunks; stage = chunk * n_ranks + rank. */
+ *
+ * A rank holds n_chunks pieces of the model.  A grid says which stage each is:
+ *
+ *   loop     chunk q of rank r is stage q * n_ranks + r                   interleaved 1F1B
+ *   V        chunk 0 is stage r, chunk 1 stage 2 * n_ranks - 1 - r        ZB-V and its like, DualPipeV
+ *   two ways chunk 0 is stage r of one copy of the model, chunk 1 stage   DualPipe
+ *            n_ranks - 1 - r of another, whose microbatches start at the last rank
+ *
+ * A copy has every stage once, and a microbatch stays within a copy.  */
 #pragma once
+#include "core/job.h"
 #include "core/op.h"
 #include <glib.h>
 
@@ -11,18 +20,48 @@ struct weft_cell {
   uint8_t phase; /* WEFT_PHASE_FORWARD, _BACKWARD, _INPUT_GRAD or _WEIGHT_GRAD */
   uint8_t chunk;
   uint16_t micro;
+  uint16_t paired; /* runs together with the next cell: a forward and the backward after it */
 };
 
 typedef struct weft_grid {
   uint32_t n_ranks, n_chunks, n_micro;
-  uint32_t *n_cell;         /* by rank */
-  struct weft_cell **cell;  /* by rank */
+  uint32_t n_stages;       /* of one copy */
+  uint32_t n_copies;       /* n_ranks * n_chunks / n_stages */
+  uint32_t *stage, *copy;  /* by rank * n_chunks + chunk */
+  uint32_t *place;         /* by copy * n_stages + stage: rank * n_chunks + chunk */
+  uint32_t *copy_of;       /* by microbatch */
+  uint32_t *n_cell;        /* by rank */
+  struct weft_cell **cell; /* by rank */
 } weft_grid;
 
-/* At least one rank and one microbatch; at most UINT16_MAX microbatches. */
-weft_grid *weft_grid_new (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro);
+struct weft_grid_spec {
+  enum weft_schedule schedule;
+  uint32_t n_ranks, n_chunks, n_micro;
+  uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
+  uint32_t extra_warmup; /* forwards that interleaved ranks run ahead of what they must */
+};
+
+/* At least one rank, chunk and microbatch; at most UINT16_MAX microbatches.  Refused where the
+ * schedule cannot be made of these counts. */
+weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
+
+/* What the knobs of a job ask for. */
+struct weft_grid_spec weft_job_grid_spec (const struct weft_job *job);
+weft_grid *weft_job_grid (const struct weft_job *job, GError **error);
+
 void weft_grid_free (weft_grid *grid);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_grid, weft_grid_free)
+
+uint32_t weft_grid_stage (const weft_grid *grid, uint32_t rank, uint32_t chunk);
+
+/* Which copy of the model a chunk belongs to, and which one a microbatch goes through. */
+uint32_t weft_grid_copy (const weft_grid *grid, uint32_t rank, uint32_t chunk);
+uint32_t weft_grid_micro_copy (const weft_grid *grid, uint32_t micro);
+
+/* The chunk that holds the stage after, or before, in the same copy: moves rank and chunk there.
+ * FALSE where the chunk is the last (it has the loss), or the first (it has the embedding). */
+gboolean weft_grid_next (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
+gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 
 /* Replays the grid: every F, then its B, on every stage exactly once, and nobody waits for ever.
  * A forward needs that of the stage before; a backward (or I) needs its own forward and the
@@ -36,14 +75,18 @@ char *weft_grid_csv (const weft_grid *grid);
 /* Text of one cell, e.g. "3F12".  Caller frees. */
 char *weft_cell_print (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell);
 
-/* Start times when a forward cell takes `forward` slots and a backward cell `backward` (I and W
- * half of that each), communication is free: start[rank][cell], in slots; returns the makespan.
- * The caller brings the rows of `start`, or NULL.  Used by pictures and closed-form tests. */
-double weft_grid_replay (const weft_grid *grid, double forward, double backward, double **start);
+/* How long the cells of one chunk take; a full backward takes input + weight. */
+struct weft_cell_times {
+  double forward, input, weight;
+};
 
-/* Most microbatches (of whole-stage units, chunk = 1 / n_chunks, rounded up) whose backward is
- * outstanding at once: from F to B, or to W where the backward is split. */
-uint32_t weft_grid_in_flight (const weft_grid *grid, uint32_t rank);
+/* Start times when communication is free: start[rank][cell]; returns the makespan.  The caller
+ * brings the rows of `start`, or NULL.  Used by pictures and closed-form tests. */
+double weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, double **start);
+
+/* Most chunk activations that a rank keeps at once: one from F to B; where the backward is split,
+ * half of it goes with I and half with W. */
+double weft_grid_in_flight (const weft_grid *grid, uint32_t rank);
 
 /* A picture for terminals: one row a rank, digits forward, letters backward, dots idle; 3 and d are
  * microbatch 3, 13, 23..., and weight gradients of a split backward are capitals.  A column is one

@@ -47,8 +47,7 @@ weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
 static double
 p2p_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
 {
-  uint32_t stage = weft_mesh_stage_size (&plan->mesh);
-  uint32_t peer = p->op[op].peer > 0 ? rank + stage : rank - stage;
+  uint32_t peer = weft_mesh_beside (&plan->mesh, rank, p->op[op].peer);
   gboolean sends = p->op[op].kind == WEFT_OP_SEND;
 
   return weft_plan_transfer (plan, sends ? rank : peer, sends ? peer : rank, weft_op_shape (p, op))

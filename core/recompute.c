@@ -22,35 +22,42 @@ block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
     return l < n ? 1 : 0;
   }
   *first = l / n * n;
-  return MIN (n, s->n_layers - *first);
+  return MIN (n, weft_step_chunk (s)->n_layers - *first);
 }
 
 static struct weft_saved *
 saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
 {
-  return &s->saved[(size_t) micro * s->n_layers + l];
+  return &s->saved[(size_t) micro * s->n_layers + weft_step_chunk (s)->slot + l];
+}
+
+/* `l` counts the layers of the chunk. */
+static uint32_t
+layer_at (const struct weft_step *s, uint32_t l)
+{
+  return weft_step_chunk (s)->first_layer + l;
 }
 
 static void
 enter (struct weft_step *s, uint32_t l)
 {
   if (s->wrapper->enter)
-    s->wrapper->enter (s, s->first_layer + l);
+    s->wrapper->enter (s, layer_at (s, l));
 }
 
 static void
 leave (struct weft_step *s, uint32_t l)
 {
   if (s->wrapper->leave)
-    s->wrapper->leave (s, s->first_layer + l);
-  weft_fp8_leave (s, s->first_layer + l);
+    s->wrapper->leave (s, layer_at (s, l));
+  weft_fp8_leave (s, layer_at (s, l));
 }
 
 static uint32_t
 layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
 {
   enter (s, l);
-  x = weft_layer_forward (s, s->first_layer + l, x, saved_at (s, micro, l));
+  x = weft_layer_forward (s, layer_at (s, l), x, saved_at (s, micro, l));
   leave (s, l);
   return x;
 }
@@ -65,7 +72,7 @@ cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 
   if (shape.dtype == to)
     return x;
-  s->at.layer = s->first_layer + l;
+  s->at.layer = layer_at (s, l);
   shape.out_dtype = to;
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, to, shape.dim[0], "cast");
   weft_emit (s, WEFT_OP_CAST, "layer_cast", shape, WEFT_USES (WEFT_R (x), WEFT_W (y)));
@@ -75,14 +82,16 @@ cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 uint32_t
 weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
-  for (uint32_t l = 0; l < s->n_layers; l++) {
+  uint32_t n = weft_step_chunk (s)->n_layers;
+
+  for (uint32_t l = 0; l < n; l++) {
     weft_offload_before_forward (s, micro, l);
     x = cast (s, l, x, s->dtype);
     x = layer_forward (s, micro, l, x);
     x = cast (s, l, x, s->output_dtype);
     weft_offload_after_forward (s, micro, l);
   }
-  return cast (s, s->n_layers - 1, x, s->dtype);
+  return n ? cast (s, n - 1, x, s->dtype) : x;
 }
 
 static void
@@ -99,16 +108,16 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 uint32_t
 weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
-  for (uint32_t l = s->n_layers; l-- > 0;) {
+  for (uint32_t l = weft_step_chunk (s)->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
     weft_offload_before_backward (s, micro, l);
-    s->backward_layer = s->first_layer + l;
+    s->backward_layer = layer_at (s, l);
     enter (s, l);
     dy = cast (s, l, cast (s, l, dy, s->output_dtype), s->dtype);
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
-    dy = weft_layer_backward (s, s->first_layer + l, saved_at (s, micro, l), dy);
-    if (l > 0 || weft_step_is_first (s))
+    dy = weft_layer_backward (s, layer_at (s, l), saved_at (s, micro, l), dy);
+    if (l > 0 || weft_step_chunk (s)->embedding)
       weft_layer_delayed (s);
     leave (s, l);
   }

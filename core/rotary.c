@@ -8,6 +8,8 @@ llama3_share (const union weft_model *m, double frequency)
   double turns = m->rotary_original_positions * frequency / (2 * G_PI);
   double low = m->rotary_low_freq_factor, high = m->rotary_high_freq_factor;
 
+  if (low == high)
+    return turns > low;
   return CLAMP ((turns - low) / (high - low), 0, 1);
 }
 

@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/stages.h"
 #include "core/unit_modules.h"
 #include <math.h>
 #include <string.h>
@@ -38,6 +39,19 @@ unknown_unit (const struct weft_job *j)
   weft_job_units (j, &name);
   text = name ? weft_unit_modules_problem (name, &j->model) : NULL;
   return g_intern_string (text);
+}
+
+/* What no pass puts into a layer; NULL: nothing. */
+static const char *
+odd_layer (const struct weft_job *j)
+{
+  if (M (no_rope_freq))
+    return "no_rope_freq: some layers without positions";
+  if (M (qk_l2_norm))
+    return "qk_l2_norm: queries and keys divided by their size";
+  if (M (sandwich_norm))
+    return "sandwich_norm: norms behind attention and MLP";
+  return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 
 static gboolean
@@ -135,9 +149,25 @@ own_knobs (const struct weft_job *j)
 }
 
 static int64_t
+chunks (const struct weft_job *j)
+{
+  return weft_job_chunks (j);
+}
+
+/* Microbatches that a chunk runs before the next one's turn. */
+static int64_t
+group (const struct weft_job *j)
+{
+  return S (microbatch_group_size_per_vp_stage) == WEFT_NONE
+             ? S (pipeline_model_parallel_size)
+             : S (microbatch_group_size_per_vp_stage);
+}
+
+/* Of one chunk. */
+static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size);
+  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
 }
 
 static int64_t
@@ -162,7 +192,10 @@ qkv_width (const struct weft_job *j)
 static int64_t
 widest (const struct weft_job *j)
 {
-  return MAX (MAX (M (hidden_size), 2 * M (ffn_hidden_size)), MAX (M (vocab_size), qkv_width (j)));
+  int64_t experts = M (moe_router_topk) * MAX (M (hidden_size), 2 * M (moe_ffn_hidden_size));
+  int64_t mlp = MAX (2 * M (ffn_hidden_size), MAX (M (num_moe_experts), experts));
+
+  return MAX (MAX (M (hidden_size), mlp), MAX (M (vocab_size), qkv_width (j)));
 }
 
 /* An upper estimate of all buffers of a step, as if none used another's place: five fp32 numbers a
@@ -170,7 +203,10 @@ widest (const struct weft_job *j)
 static double
 step_bytes (const struct weft_job *j)
 {
-  double layer = 12.0 * M (hidden_size) + 4.0 * qkv_width (j) + 8.0 * M (ffn_hidden_size);
+  double experts = M (moe_router_topk) * (6.0 * M (hidden_size) + 8.0 * M (moe_ffn_hidden_size));
+  double layer = 12.0 * M (hidden_size) + 4.0 * qkv_width (j) + 8.0 * M (ffn_hidden_size) +
+                 experts + 4.0 * M (num_moe_experts) +
+                 8.0 * M (moe_shared_expert_intermediate_size);
   double tokens = (double) microbatch_tokens (j) * weft_job_microbatches (j);
 
   return 4 * (5.0 * weft_model_parameters (&j->model) +
@@ -182,7 +218,7 @@ step_bytes (const struct weft_job *j)
 static int64_t
 most_buckets (const struct weft_job *j)
 {
-  int64_t tensors = 14 * stage_layers (j) + 5;
+  int64_t tensors = 22 * stage_layers (j) * chunks (j) + 5;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
   if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))

@@ -51,15 +51,18 @@ append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
   return op;
 }
 
-/* batch_p2p_comm: the first kernel after an exchange waits for it; batch_p2p_sync: for all. */
+/* The first kernel after an exchange waits for it; batch_p2p_sync: for all. */
 static void
 wait_for_exchange (struct weft_step *s)
 {
-  if (s->exchange == WEFT_NO_OP)
-    return;
-  weft_build_dep (s->b, s->exchange);
-  s->exchange = WEFT_NO_OP;
-  for (int lane = 0; lane < WEFT_N_LANE && s->strategy->batch_p2p_sync; lane++)
+  gboolean any = FALSE, all = s->strategy->batch_p2p_comm && s->strategy->batch_p2p_sync;
+
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++) {
+    any |= s->exchange[i] != WEFT_NO_OP;
+    weft_build_dep (s->b, s->exchange[i]);
+    s->exchange[i] = WEFT_NO_OP;
+  }
+  for (int lane = 0; lane < WEFT_N_LANE && any && all; lane++)
     if (lane != WEFT_LANE_GPU && weft_build_last (s->b, lane) != WEFT_NO_OP)
       weft_build_dep (s->b, weft_build_last (s->b, lane));
 }
@@ -126,19 +129,44 @@ weft_step_mesh (const struct weft_job *job)
   struct weft_mesh mesh = weft_mesh_make (k->tensor_model_parallel_size, k->context_parallel_size,
                                           weft_job_dp (job), k->pipeline_model_parallel_size);
 
+  if (job->model.num_moe_experts > 0) {
+    mesh.ep = k->expert_model_parallel_size;
+    mesh.etp = weft_job_expert_tp (job);
+  }
   mesh.instances = weft_job_instances (job);
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
+  mesh.ring = weft_job_chunks (job) > 1;
   return mesh;
 }
 
-void
-weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
-                  uint32_t *first, uint32_t *n)
+gboolean
+weft_step_has_embedding (const struct weft_step *s)
 {
-  *n = job->model.num_layers / mesh->pp;
-  *first = role * *n;
+  for (uint32_t q = 0; q < s->n_chunks; q++)
+    if (s->chunk[q].embedding)
+      return TRUE;
+  return FALSE;
+}
+
+gboolean
+weft_step_has_head (const struct weft_step *s)
+{
+  for (uint32_t q = 0; q < s->n_chunks; q++)
+    if (s->chunk[q].head)
+      return TRUE;
+  return FALSE;
+}
+
+uint32_t
+weft_step_slot (const struct weft_step *s, uint32_t layer)
+{
+  const struct weft_chunk *chunk = s->chunk;
+
+  while (layer < chunk->first_layer || layer >= chunk->first_layer + chunk->n_layers)
+    chunk++;
+  return chunk->slot + layer - chunk->first_layer;
 }
 
 /* Loss and norm are sums over everything a step sees: one float each, or exact.h where their order
@@ -187,37 +215,53 @@ zero (struct weft_step *s)
   }
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
-  if (s->count != WEFT_NO_BUF && weft_step_is_last (s))
+  if (s->count != WEFT_NO_BUF && weft_step_has_head (s))
     weft_emit (s, WEFT_OP_ZERO, "zero_count", WEFT_SHAPE (WEFT_FP32, 1),
                WEFT_USES (WEFT_W (s->count)));
 }
 
+/* The neighbour of a chunk may be on the same rank: it finds its input where it will look for it. */
 static void
-forward_cell (struct weft_step *s, uint32_t micro)
+hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t buf)
 {
-  uint32_t x = weft_step_is_first (s) ? weft_embed_forward (s, micro) : s->output[micro];
+  gboolean forward = cell->phase == WEFT_PHASE_FORWARD;
+  uint32_t rank = s->role, chunk = cell->chunk;
+  uint32_t *passed = forward ? s->output : s->input_grad;
 
-  x = weft_chunk_forward (s, micro, x);
-  s->output[micro] = x;
-  if (weft_step_is_last (s))
-    weft_head_forward (s, micro, x);
+  passed[weft_step_passed (s, cell->micro, chunk)] = buf;
+  if ((forward ? weft_grid_next : weft_grid_prev) (s->grid, &rank, &chunk) && rank == s->role)
+    passed[weft_step_passed (s, cell->micro, chunk)] = buf;
+}
+
+static void
+forward_cell (struct weft_step *s, const struct weft_cell *cell)
+{
+  const struct weft_chunk *chunk = weft_step_chunk (s);
+  uint32_t x =
+      chunk->embedding ? weft_embed_forward (s, cell->micro) : weft_exchange_take (s, cell);
+
+  x = weft_chunk_forward (s, cell->micro, x);
+  hand_over (s, cell, x);
+  if (chunk->head)
+    weft_head_forward (s, cell->micro, x);
   weft_cast_end_pass (s);
 }
 
 static void
-backward_cell (struct weft_step *s, uint32_t micro)
+backward_cell (struct weft_step *s, const struct weft_cell *cell)
 {
-  uint32_t output = s->output[micro];
-  uint32_t dy = weft_step_is_last (s) ? weft_head_backward (s, micro) : s->input_grad[micro];
+  const struct weft_chunk *chunk = weft_step_chunk (s);
+  uint32_t output = s->output[weft_step_passed (s, cell->micro, cell->chunk)];
+  uint32_t dy = chunk->head ? weft_head_backward (s, cell->micro) : weft_exchange_take (s, cell);
 
   /* The graph of the framework holds a stage's output until its backward begins. */
-  if (!weft_step_is_last (s) && !s->strategy->deallocate_pipeline_outputs)
+  if (!chunk->head && !s->strategy->deallocate_pipeline_outputs)
     weft_emit (s, WEFT_OP_RELEASE, "release_output", WEFT_SHAPE (s->dtype, 0),
                WEFT_USES (WEFT_R (output)));
-  dy = weft_chunk_backward (s, micro, dy);
-  s->input_grad[micro] = dy;
-  if (weft_step_is_first (s))
-    weft_embed_backward (s, micro, dy);
+  dy = weft_chunk_backward (s, cell->micro, dy);
+  hand_over (s, cell, dy);
+  if (chunk->embedding)
+    weft_embed_backward (s, cell->micro, dy);
 }
 
 /* Tokens come one forward cell ahead of their use. */
@@ -226,37 +270,92 @@ load_ahead (struct weft_step *s, const struct weft_cell *cell, uint32_t n, uint3
 {
   for (i++; i < n; i++)
     if (cell[i].phase == WEFT_PHASE_FORWARD) {
-      weft_ends_load (s, cell[i].micro);
+      weft_ends_load (s, &cell[i]);
       return;
     }
 }
 
 static void
-play (struct weft_step *s, const struct weft_cell *cell, uint32_t n)
+play_cell (struct weft_step *s, const struct weft_cell *cell)
 {
-  uint32_t backwards = 0;
+  gboolean forward = cell->phase == WEFT_PHASE_FORWARD;
+
+  s->at = (struct weft_op){
+    .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
+  };
+  struct weft_chunk *chunk = weft_step_chunk (s);
+  s->pass++;
+  s->last_micro = !forward && ++chunk->n_backward == chunk->n_micro;
+  if (s->wrapper->enter_pass)
+    s->wrapper->enter_pass (s);
+  weft_timer_start (s, 2, forward ? "forward-compute" : "backward-compute");
+  (forward ? forward_cell : backward_cell) (s, cell);
+  weft_timer_stop (s, 2, forward ? "forward-compute" : "backward-compute");
+  if (s->wrapper->leave_pass)
+    s->wrapper->leave_pass (s);
+}
+
+static void
+play (struct weft_step *s)
+{
+  const struct weft_cell *cell = s->grid->cell[s->role];
+  uint32_t n = s->grid->n_cell[s->role];
+  void (*exchange) (struct weft_step * s, uint32_t i) =
+      s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
 
   weft_timer_start (s, 1, "forward-backward");
-  weft_ends_load (s, cell[0].micro);
+  weft_ends_load (s, &cell[0]);
   for (uint32_t i = 0; i < n; i++) {
-    gboolean forward = cell[i].phase == WEFT_PHASE_FORWARD;
-    weft_exchange (s, i ? &cell[i - 1] : NULL, &cell[i]);
-    if (forward)
+    exchange (s, i);
+    if (cell[i].phase == WEFT_PHASE_FORWARD)
       load_ahead (s, cell, n, i);
-    s->at = (struct weft_op){
-      .layer = WEFT_NO_LAYER, .micro = cell[i].micro, .chunk = cell[i].chunk, .phase = cell[i].phase
-    };
-    s->pass++;
-    s->last_micro = !forward && ++backwards == s->n_micro;
-    if (s->wrapper->enter_pass)
-      s->wrapper->enter_pass (s);
-    weft_timer_start (s, 2, forward ? "forward-compute" : "backward-compute");
-    (forward ? forward_cell : backward_cell) (s, cell[i].micro);
-    weft_timer_stop (s, 2, forward ? "forward-compute" : "backward-compute");
-    if (s->wrapper->leave_pass)
-      s->wrapper->leave_pass (s);
+    play_cell (s, &cell[i]);
   }
-  weft_exchange (s, &cell[n - 1], NULL);
+  exchange (s, n);
+}
+
+static uint32_t
+count_micros (const weft_grid *grid, uint32_t copy)
+{
+  uint32_t n = 0;
+
+  for (uint32_t micro = 0; micro < grid->n_micro; micro++)
+    n += weft_grid_micro_copy (grid, micro) == copy;
+  return n;
+}
+
+static void
+list_chunks (struct weft_step *s)
+{
+  s->grid = weft_job_grid (s->job, NULL);
+  s->n_chunks = s->grid->n_chunks;
+  s->chunk = g_new0 (struct weft_chunk, s->n_chunks);
+  for (uint32_t q = 0; q < s->n_chunks; q++) {
+    struct weft_stage stage = weft_stage_at (s->job, s->grid, s->role, q);
+    s->chunk[q] = (struct weft_chunk){ .first_layer = stage.first_layer,
+                                       .n_layers = stage.n_layers,
+                                       .slot = s->n_layers,
+                                       .embedding = stage.embedding,
+                                       .head = stage.head,
+                                       .n_micro = count_micros (
+                                           s->grid, weft_grid_copy (s->grid, s->role, q)) };
+    s->n_layers += stage.n_layers;
+  }
+}
+
+static struct weft_widths
+widths (const union weft_model *m)
+{
+  uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
+
+  return (struct weft_widths){ .h = m->hidden_size,
+                               .heads = m->num_attention_heads,
+                               .groups = m->num_query_groups,
+                               .q = q,
+                               .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
+                               .f = m->ffn_hidden_size,
+                               .up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1),
+                               .vocab = m->vocab_size };
 }
 
 void
@@ -268,6 +367,7 @@ weft_step_begin (struct weft_step *s)
   s->strategy = &job->strategy;
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
+  s->width = widths (s->model);
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = job->train.precision;
   s->product_dtype = weft_job_product_dtype (job);
@@ -279,13 +379,15 @@ weft_step_begin (struct weft_step *s)
   s->p2p_dtype = s->strategy->pipeline_dtype == WEFT_NONE
                      ? s->dtype
                      : (enum weft_dtype) s->strategy->pipeline_dtype;
-  weft_step_layers (job, s->mesh, s->role, &s->first_layer, &s->n_layers);
+  list_chunks (s);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
   weft_offload_start (s);
-  s->output = g_new0 (uint32_t, s->n_micro);
-  s->input_grad = g_new0 (uint32_t, s->n_micro);
-  s->exchange = s->synced = s->timed = WEFT_NO_OP;
+  s->output = g_new0 (uint32_t, s->n_micro * s->n_chunks);
+  s->input_grad = g_new0 (uint32_t, s->n_micro * s->n_chunks);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    s->exchange[i] = WEFT_NO_OP;
+  s->synced = s->timed = WEFT_NO_OP;
   s->barrier = WEFT_NO_BUF;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
@@ -324,6 +426,8 @@ weft_step_end (struct weft_step *s)
   weft_offload_end (s);
   g_free (s->output);
   g_free (s->input_grad);
+  g_free (s->chunk);
+  weft_grid_free (s->grid);
 }
 
 weft_program *
@@ -333,13 +437,12 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
 
   weft_step_begin (&s);
-  g_autoptr (weft_grid) grid = weft_grid_new (s.strategy->pipeline_schedule, mesh->pp, s.n_micro);
   weft_params_build (&s);
   start_buffers (&s);
   s.wrapper->start (&s);
   zero (&s);
   weft_fp8_stage (&s);
-  play (&s, grid->cell[role], grid->n_cell[role]);
+  play (&s);
   weft_finish (&s);
   weft_step_end (&s);
   weft_program *p = weft_builder_freeze (b);

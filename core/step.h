@@ -2,11 +2,12 @@
  *
  *   params     which tensors this stage holds, their flat layout and buckets
  *   accumulate where gradients of microbatches go and how they are added
- *   layer      forward and backward of one transformer layer
+ *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss on the last
- *   exchange   sends and receives between the cells of the pipeline grid
+ *   exchange   sends and receives between the cells of the pipeline grid; exchange_interleaved.c where
+ *              ranks hold several chunks
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *              (fsdp.h)
@@ -26,6 +27,7 @@
 #include "core/mesh.h"
 #include "core/pipeline.h"
 #include "core/program.h"
+#include "core/stages.h"
 
 /* Parameters of one layer, by meaning; WEFT_NO_PARAM where a model has none. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
@@ -42,7 +44,15 @@
   X (WEFT_FC1_WEIGHT, "fc1.weight")                                                                \
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
-  X (WEFT_FC2_BIAS, "fc2.bias")
+  X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_ROUTER_WEIGHT, "router.weight")                                                          \
+  X (WEFT_ROUTER_BIAS, "router.bias")                                                              \
+  X (WEFT_EXPERT_FC1, "experts.fc1.weight")                                                        \
+  X (WEFT_EXPERT_FC2, "experts.fc2.weight")                                                        \
+  X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
+  X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
+  X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")
 enum weft_layer_param {
 #define WEFT_PARAM_ROW(id, name) id,
   WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
@@ -66,9 +76,12 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers. */
+/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers, or
+ * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  uint32_t scores, choice, row, counts, xp, pp, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa;                                      /* of shared experts */
 };
 
 /* What the two ends leave: token ids, the final norm's input and output, logits. */
@@ -110,7 +123,9 @@ struct weft_bucket_state {
 
 /* Buckets whose collectives are one launch. */
 struct weft_group_state {
-  uint32_t n_param, n_ready; /* gradients: of the step, or of this microbatch where it is reduced */
+  uint32_t n_param, n_ready; /* gradients: of a microbatch, and so far of the step, or of this
+                                microbatch where it is reduced */
+  uint32_t n_due;            /* of the step: tensors times microbatches, a shared head's too */
   gboolean launched;         /* its gradients are on their way, or need none */
   gboolean whole;            /* what follows its gathers was done */
   gboolean idle;             /* weights are there, but let go when others have to be gathered */
@@ -124,6 +139,7 @@ struct weft_group_state {
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   uint32_t weights, grads;
+  uint32_t chunk; /* each has buffers of its own, as each is wrapped by itself */
 };
 
 /* A reduce-scatter that kernels do not wait for yet: fsdp.c. */
@@ -137,6 +153,37 @@ struct weft_delayed {
   uint32_t layer, weight, bias; /* parameters */
   uint32_t dy, x;
   uint64_t n, k;
+  uint32_t counts; /* rows of each expert; of other maps WEFT_NO_BUF */
+};
+
+/* Columns of what a layer works with, as this rank has them. */
+struct weft_widths {
+  uint64_t h;             /* the residual stream */
+  uint64_t heads, groups; /* of queries; of keys and values */
+  uint64_t q, qkv;        /* all query heads; these, and those of keys and values */
+  uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
+  uint64_t vocab;         /* logits */
+};
+
+/* How transfers are posted: as one launch, or one by one, and the next kernel waits for them; or one by
+ * one beside kernels, which wait for what they read. */
+enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
+
+/* The exchange that is being posted, and the newest transfer on each of its streams. */
+enum { WEFT_N_EXCHANGE = 2 };
+struct weft_posting {
+  enum weft_post how;
+  uint32_t n, newest[WEFT_N_EXCHANGE];
+};
+
+/* A piece of the model that a role holds: a stage. */
+struct weft_chunk {
+  uint32_t first_layer, n_layers;
+  uint32_t slot;            /* its first layer among those of the role */
+  gboolean embedding, head;
+  uint32_t n_micro;         /* microbatches that go through it */
+  uint32_t n_backward;      /* of which the backward has begun so far */
+  uint32_t n_gather, gather_next; /* groups of buckets gathered before use, and of them so far */
 };
 
 struct weft_step;
@@ -180,8 +227,11 @@ struct weft_step {
   weft_builder *b;
 
   uint32_t role, n_micro;
-  uint32_t first_layer, n_layers; /* of this stage */
+  weft_grid *grid;
+  struct weft_chunk *chunk;
+  uint32_t n_chunks, n_layers;    /* of this role */
   uint64_t tokens;                /* of one microbatch on this rank */
+  struct weft_widths width;
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -220,7 +270,7 @@ struct weft_step {
   uint32_t n_offload;             /* layers whose activations wait on the host: offload.c */
   struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
   struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
-  uint32_t *output, *input_grad;  /* by microbatch: what a stage passes on */
+  uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: what a stage takes, then passes on */
   uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
@@ -232,8 +282,9 @@ struct weft_step {
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t timed;                 /* the newest end of a phase that is measured, or WEFT_NO_OP */
   uint32_t barrier;               /* what ranks add up to meet, or WEFT_NO_BUF */
-  uint32_t exchange;              /* p2p op the next kernel waits for, or WEFT_NO_OP */
-  uint32_t gather_next, n_gather; /* groups of buckets gathered so far this step, of how many */
+  uint32_t exchange[WEFT_N_EXCHANGE]; /* p2p ops the next kernel waits for, or WEFT_NO_OP */
+  struct weft_posting posting;
+  struct weft_slots *slots;       /* exchange_interleaved.c */
   uint32_t loss, squares, factor; /* scalars */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
   uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
@@ -243,16 +294,25 @@ struct weft_step {
   uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 
-static inline gboolean
-weft_step_is_first (const struct weft_step *s)
+/* The chunk whose ops are being added. */
+static inline struct weft_chunk *
+weft_step_chunk (const struct weft_step *s)
 {
-  return s->role == 0;
+  return &s->chunk[s->at.chunk];
 }
 
-static inline gboolean
-weft_step_is_last (const struct weft_step *s)
+/* Whether the role has the embedding, or the output head, in any of its chunks. */
+gboolean weft_step_has_embedding (const struct weft_step *s);
+gboolean weft_step_has_head (const struct weft_step *s);
+
+/* The place of a layer among those that the role holds. */
+uint32_t weft_step_slot (const struct weft_step *s, uint32_t layer);
+
+/* What a chunk takes or passes on, for one microbatch. */
+static inline uint32_t
+weft_step_passed (const struct weft_step *s, uint32_t micro, uint32_t chunk)
 {
-  return s->role == s->mesh->pp - 1;
+  return micro * s->n_chunks + chunk;
 }
 
 /* Whether the update is told by a factor how much of the gradient to take, or nothing. */
@@ -294,10 +354,6 @@ struct weft_mesh weft_step_mesh (const struct weft_job *job);
 /* Before the first pass and after the last. */
 void weft_step_begin (struct weft_step *s);
 void weft_step_end (struct weft_step *s);
-
-/* Layers [first, first + n) of a stage. */
-void weft_step_layers (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role,
-                       uint32_t *first, uint32_t *n);
 
 /* ---------------------------------------------------------------- emitting */
 
@@ -410,12 +466,51 @@ weft_head_sum (const struct weft_step *s)
   return &s->sum[s->params->len];
 }
 
+/* linear.c: a buffer of `columns` for each token, in the type of the residual stream or in that of
+ * products; and a buffer of the one in the type of the other. */
+uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_inward (struct weft_step *s, uint32_t buf, const char *name);
+uint32_t weft_outward (struct weft_step *s, uint32_t buf, const char *name);
+/* A parameter of the layer where ops are being added, as kernels read it. */
+uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
+/* y = x w^T + b with n outputs and k inputs as this rank holds them; the bias follows the weight in
+ * the list of parameters.  Backward: dy and the x of forward give dx and the weight's gradient. */
+uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
+                      uint32_t x, uint64_t n, uint64_t k);
+uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                               uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
+/* A weight gradient now, or where those that are put off come; and these. */
+void weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d);
+void weft_layer_delayed (struct weft_step *s);
+
+/* norm.c: the norm of the residual stream as the product behind it takes it; the same inside
+ * backward; dresidual plus the norm's input gradient. */
+uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
+uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
+                          uint32_t x);
+uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                             uint32_t dy, uint32_t x, uint32_t dresidual);
+
+/* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+
+/* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
+ * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
+ * gradient. */
+uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dresidual);
+
+uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
+uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
+
 /* layer.c: x is the layer's input, the result its output. */
+gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
-void weft_layer_delayed (struct weft_step *s); /* weight gradients that were put off */
 
 /* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
  * pass of a microbatch. */
@@ -433,11 +528,27 @@ uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
-void weft_ends_load (struct weft_step *s, uint32_t micro);
+void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
 
-/* exchange.c: what is sent and received between one cell and the next; either may be NULL. */
-void weft_exchange (struct weft_step *s, const struct weft_cell *done,
-                    const struct weft_cell *next);
+/* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
+void weft_exchange (struct weft_step *s, uint32_t i);
+/* exchange_interleaved.c: where ranks hold several chunks in a ring. */
+void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
+
+/* What the two share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
+ * 0 where that is this rank, or there is none. */
+int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
+int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
+/* An exchange; without batch_p2p_comm no transfers are one launch.  The two in between post a
+ * transfer, if there is one; a send is returned. */
+void weft_exchange_begin (struct weft_step *s, enum weft_post how);
+uint32_t weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
+void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
+void weft_exchange_end (struct weft_step *s);
+/* Weight gradients that were put off run while it is under way. */
+void weft_exchange_run_delayed (struct weft_step *s);
+/* A cell's input as kernels take it. */
+uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 
 /* wrapper.c: the table of data-parallel strategies, and the one that a job asks for. */
 enum weft_wrapper_kind {

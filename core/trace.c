@@ -315,13 +315,16 @@ write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
 static int
 row_of_next (const struct trace *tr, uint32_t row)
 {
-  uint32_t rank = tr->t->rank[row] + weft_mesh_stage_size (&tr->plan->mesh), n = 0;
+  uint32_t rank = weft_mesh_beside (&tr->plan->mesh, tr->t->rank[row], 1), n = 0;
+  uint32_t role = (tr->t->role[row] + 1) % tr->plan->n_roles;
   int only = -1;
 
+  if (rank == WEFT_NO_RANK)
+    return -1;
   for (uint32_t other = 0; other < tr->n_rows; other++) {
     if (tr->t->rank[other] == rank)
       return other;
-    if (tr->t->role[other] == tr->t->role[row] + 1) {
+    if (tr->t->role[other] == role) {
       only = other;
       n++;
     }

@@ -59,9 +59,24 @@ extern const char *const weft_norm_words[];
   X (WEFT_GELU, "gelu", "Gaussian error linear unit by tanh, one projection up")                   \
   X (WEFT_SWIGLU, "swiglu", "SiLU gate times up: two projections up")                              \
   X (WEFT_SQUARED_RELU, "squared_relu", "max(x, 0)^2, one projection up")                          \
-  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function: cannot be trained, only planned")
+  X (WEFT_GELU_ERF, "gelu_erf", "GELU by the error function: cannot be trained, only planned")     \
+  X (WEFT_GEGLU, "geglu", "GELU gate times up: cannot be trained, only planned")                   \
+  X (WEFT_QUICK_GEGLU, "quick_geglu", "x sigmoid(1.702 x) gate: cannot be trained, only planned")
 enum weft_activation { WEFT_ACTIVATION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_activation_words[];
+
+#define WEFT_SOFTMAX_LIST(X)                                                                       \
+  X (WEFT_SOFTMAX_VANILLA, "vanilla", "over the scores of a query")                                \
+  X (WEFT_SOFTMAX_OFF_BY_ONE, "off-by-one", "with a score of 0 more, which takes no value")        \
+  X (WEFT_SOFTMAX_LEARNABLE, "learnable", "with a trained score more for each head (a sink)")
+enum weft_softmax { WEFT_SOFTMAX_LIST (WEFT_WORD_ID) };
+extern const char *const weft_softmax_words[];
+
+#define WEFT_SCORE_LIST(X)                                                                         \
+  X (WEFT_SCORE_SOFTMAX, "softmax", "experts share one")                                           \
+  X (WEFT_SCORE_SIGMOID, "sigmoid", "each expert by itself; those chosen are made to share one")
+enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_score_words[];
 
 #define WEFT_POSITION_LIST(X)                                                                      \
   X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \

@@ -111,12 +111,10 @@ open_meetings (struct cpu_machine *m)
 static void
 open_channels (struct cpu_machine *m)
 {
-  uint32_t stage = weft_mesh_stage_size (&m->base.plan->mesh);
-
   for (uint32_t i = 0; i < m->n; i++)
     for (uint32_t d = 0; d < 2; d++) {
-      uint32_t peer = d ? i - stage : i + stage;
-      if (d ? i < stage : peer >= m->n)
+      uint32_t peer = weft_mesh_beside (&m->base.plan->mesh, i, d ? -1 : 1);
+      if (peer == WEFT_NO_RANK)
         continue;
       m->channel[2 * i + d].to = peer;
       m->rank[i].out[d] = &m->channel[2 * i + d];

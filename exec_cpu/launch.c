@@ -49,12 +49,21 @@ operand_of (const struct cpu_rank *r, const struct weft_use *use)
   };
 }
 
+static struct weft_place
+place_in (const struct cpu_rank *r, enum weft_group_kind kind)
+{
+  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
+  return (struct weft_place){ weft_group_index (&group, r->rank), weft_group_size (&group) };
+}
+
 static struct weft_kernel
 kernel_of (const struct cpu_rank *r, uint32_t op)
 {
   const weft_plan *plan = r->m->base.plan;
   struct weft_kernel k = { .kind = r->p->op[op].kind,
                            .shape = *weft_op_shape (r->p, op),
+                           .tp = place_in (r, WEFT_GROUP_TP),
+                           .cp = place_in (r, WEFT_GROUP_CP),
                            .model = &plan->job.model,
                            .control = r->m->options.control,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
@@ -66,16 +75,14 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   return k;
 }
 
-/* A kernel trusts its token ids.  Poisoned ones, of a program that is wrong, would lead anywhere. */
+/* A kernel trusts its token ids and the numbers and counts of rows.  Poisoned ones, of a program that
+ * is wrong, would lead anywhere. */
 static gboolean
 has_tokens (const struct weft_kernel *k)
 {
-  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
-    const struct weft_operand *o = &k->operand[i];
-    for (uint64_t e = 0; e < o->n && o->data && o->dtype == WEFT_INT32; e++)
-      if ((uint64_t) ((const int32_t *) o->data)[e] >= (uint64_t) k->model->vocab_size)
-        return FALSE;
-  }
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
+    if (k->operand[i].data && !weft_kernel_trusts (k, i))
+      return FALSE;
   return TRUE;
 }
 

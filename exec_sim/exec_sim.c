@@ -266,10 +266,9 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
 {
   const weft_plan *plan = x->base.plan;
   uint32_t peer = x->base.actors->peer[2 * actor + direction], rank = x->base.actors->rank[actor];
-  uint32_t stage = weft_mesh_stage_size (&plan->mesh);
   struct sim_post *sent = &x->send[2 * actor + direction];
   struct weft_traffic traffic =
-      weft_plan_transfer (plan, rank, direction ? rank - stage : rank + stage,
+      weft_plan_transfer (plan, rank, weft_mesh_beside (&plan->mesh, rank, direction ? -1 : 1),
                           weft_op_shape (sim_program (x, actor), sent->op));
 
   sent->begin = weft_bridge_now ();

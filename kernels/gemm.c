@@ -41,21 +41,17 @@ struct stack {
 };
 
 static struct stack
-stack_new (const struct weft_gemm_result *c, uint64_t terms)
+stack_new (uint32_t leaves)
 {
-  struct stack s = { .entry = weft_scratch () + A_ROOM + B_ROOM, .leaves = 1 };
-
-  if (c->leaf > 0 && terms > 0) {
-    g_assert (terms % c->leaf == 0);
-    s.leaves = (uint32_t) (terms / c->leaf);
-  }
-  return s;
+  return (struct stack){ .entry = weft_scratch () + A_ROOM + B_ROOM, .leaves = leaves };
 }
 
 /* The sum over leaf i is the entry at `top`. */
 static void
-push_leaf (struct stack *s, uint32_t i, enum weft_dtype dtype)
+push_leaf (struct stack *s, uint32_t i, const struct weft_gemm_result *c)
 {
+  enum weft_dtype dtype = c->rounds ? c->dtype : WEFT_FP32;
+
   weft_round (dtype, s->n, s->entry + s->top++ * s->n);
   for (uint32_t merges = weft_fold_merges (i, s->leaves); merges > 0; merges--) {
     float *right = s->entry + --s->top * s->n, *left = right - s->n;
@@ -93,35 +89,49 @@ struct area {
   uint64_t c_row; /* floats from one row of its sums to the next */
 };
 
-/* The sums of a block over terms [first, last). */
-static void
-sum_terms (const struct weft_gemm *g, const struct area *area, uint64_t first, uint64_t last,
-           float *c)
+static struct weft_block
+block_of (const struct weft_gemm *g, const struct area *area)
 {
-  const struct weft_tile *tile = g->tile;
-  float *a = weft_scratch (), *b = a + A_ROOM;
-  struct weft_block block = {
-    .rows = round_up (area->rows, tile->rows),
-    .columns = round_up (area->columns, tile->columns),
-    .a_step = tile->rows,
-    .b_step = tile->columns,
+  return (struct weft_block){
+    .rows = round_up (area->rows, g->tile->rows),
+    .columns = round_up (area->columns, g->tile->columns),
+    .a_step = g->tile->rows,
+    .b_step = g->tile->columns,
     .c_row = area->c_row,
     .fresh = TRUE,
   };
-  uint64_t step = even_piece (last - first, TERMS, 1);
+}
 
-  if (first == last)
-    memset (c, 0, block.rows * block.c_row * sizeof *c);
-  for (uint64_t t = first; t < last; t += block.terms, block.fresh = FALSE) {
-    block.terms = MIN (step, last - t);
-    block.a_next = block.a_step * block.terms;
-    block.b_next = block.b_step * block.terms;
-    struct weft_pack_range range = { area->row, area->rows, t, block.terms };
+/* The chains of a block go on over some terms. */
+static void
+sum_terms (const struct weft_gemm *g, const struct area *area, struct weft_range terms,
+           struct weft_block *block, float *c)
+{
+  const struct weft_tile *tile = g->tile;
+  float *a = weft_scratch (), *b = a + A_ROOM;
+  uint64_t step = even_piece (terms.end - terms.begin, TERMS, 1);
+
+  for (uint64_t t = terms.begin; t < terms.end; t += block->terms, block->fresh = FALSE) {
+    block->terms = MIN (step, terms.end - t);
+    block->a_next = block->a_step * block->terms;
+    block->b_next = block->b_step * block->terms;
+    struct weft_pack_range range = { area->row, area->rows, t, block->terms };
     weft_pack (&g->a, &range, tile->rows, a);
-    range = (struct weft_pack_range){ area->column, area->columns, t, block.terms };
+    range = (struct weft_pack_range){ area->column, area->columns, t, block->terms };
     weft_pack (&g->b, &range, tile->columns, b);
-    weft_block_multiply (tile, &block, a, b, c);
+    weft_block_multiply (tile, block, a, b, c);
   }
+}
+
+static void
+sum_leaf (const struct weft_gemm *g, const struct area *area, uint32_t leaf, float *c)
+{
+  struct weft_block block = block_of (g, area);
+
+  for (uint32_t s = 0; s < WEFT_LEAF_SEGMENTS; s++)
+    sum_terms (g, area, weft_leaves_segment (&g->terms, leaf, s), &block, c);
+  if (block.fresh)
+    memset (c, 0, block.rows * block.c_row * sizeof *c);
 }
 
 static void
@@ -129,10 +139,8 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
 {
   stack.n = round_up (area->rows, WEFT_TILE_ROWS) * area->c_row;
   for (uint32_t i = 0; i < stack.leaves; i++) {
-    uint64_t leaf = g->terms / stack.leaves;
-    sum_terms (g, area, i * leaf, (i + 1) * leaf, stack.entry + stack.top * stack.n);
-    if (g->c.leaf > 0)
-      push_leaf (&stack, i, g->c.dtype);
+    sum_leaf (g, area, i, stack.entry + stack.top * stack.n);
+    push_leaf (&stack, i, &g->c);
   }
   for (uint64_t i = 0; i < area->rows; i++)
     finish_row (&g->c, area->row + i, area->column, area->columns, stack.entry + i * area->c_row);
@@ -142,7 +150,7 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
 static struct area
 largest_area (const struct weft_gemm *g, const struct stack *stack)
 {
-  uint64_t room = C_ROOM / (g->c.leaf > 0 ? weft_fold_depth (stack->leaves) : 1);
+  uint64_t room = C_ROOM / weft_fold_depth (stack->leaves);
   uint64_t columns = COLUMNS;
 
   while (columns * columns / 2 > room && columns / 2 % WEFT_TILE_COLUMNS == 0)
@@ -159,7 +167,7 @@ weft_gemm (const struct weft_gemm *given)
   struct weft_gemm g = *given;
   if (!g.tile)
     g.tile = weft_tile_best ();
-  struct stack stack = stack_new (&g.c, g.terms);
+  struct stack stack = stack_new (g.terms.n);
   struct area most = largest_area (&g, &stack), area = { .c_row = most.columns };
 
   for (area.column = 0; area.column < g.columns; area.column += most.columns) {
@@ -173,13 +181,12 @@ weft_gemm (const struct weft_gemm *given)
 
 /* -------------------------------------------------------------------------------- sums */
 
-/* Of n <= WEFT_STRETCH columns over terms [term, last). */
+/* Of n <= WEFT_STRETCH columns, over some terms more. */
 static void
 sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, float *sum)
 {
   float room[WEFT_STRETCH];
 
-  memset (sum, 0, range->n * sizeof *sum);
   for (uint64_t t = 0; t < range->terms; t++) {
     uint64_t at = range->first * x->along + (range->term + t) * x->sum;
     const float *row = weft_floats (x->data, x->dtype, at, range->n, room);
@@ -189,19 +196,21 @@ sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, f
 }
 
 void
-weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c, uint64_t first,
-                uint64_t last, uint64_t terms)
+weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
+                struct weft_range columns, const struct weft_leaves *terms)
 {
   g_assert (x->along == 1);
-  for (uint64_t j = first; j < last; j += WEFT_STRETCH) {
-    struct stack stack = stack_new (c, terms);
-    stack.n = MIN (WEFT_STRETCH, last - j);
+  for (uint64_t j = columns.begin; j < columns.end; j += WEFT_STRETCH) {
+    struct stack stack = stack_new (terms->n);
+    stack.n = MIN (WEFT_STRETCH, columns.end - j);
     for (uint32_t i = 0; i < stack.leaves; i++) {
-      uint64_t leaf = terms / stack.leaves;
-      struct weft_pack_range range = { j, stack.n, i * leaf, leaf };
-      sum_columns (x, &range, stack.entry + stack.top * stack.n);
-      if (c->leaf > 0)
-        push_leaf (&stack, i, c->dtype);
+      float *sum = memset (stack.entry + stack.top * stack.n, 0, stack.n * sizeof *sum);
+      for (uint32_t s = 0; s < WEFT_LEAF_SEGMENTS; s++) {
+        struct weft_range some = weft_leaves_segment (terms, i, s);
+        struct weft_pack_range range = { j, stack.n, some.begin, some.end - some.begin };
+        sum_columns (x, &range, sum);
+      }
+      push_leaf (&stack, i, c);
     }
     finish_row (c, 0, j, stack.n, stack.entry);
   }

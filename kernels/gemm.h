@@ -1,10 +1,12 @@
 /* gemm.h - matrix products in fp32 from fp32, bf16 or scaled fp8, always in one order.
  *
  * An element of a product is one chain of fused multiply-adds, from 0 on, over its terms in
- * increasing order.  Where it lies, what is computed beside it and how wide the vectors are does
- * not matter: blocks only decide when a link of the chain is made. */
+ * increasing order, or a sum of several such chains (leaves.h).  Where it lies, what is computed
+ * beside it and how wide the vectors are does not matter: blocks only decide when a link of the chain
+ * is made. */
 #pragma once
 #include "core/words.h"
+#include "kernels/leaves.h"
 #include <glib.h>
 
 /* ----------------------------------------------------------------------- whole products */
@@ -29,9 +31,8 @@ struct weft_gemm_result {
   enum weft_dtype dtype;
   gboolean accumulate; /* add to what is there */
 
-  /* Canonical order: terms come in leaves of `leaf`, each is summed by itself, and the sums are
-   * added as core/fold.h says, nodes rounded to dtype.  0: one sum over all terms. */
-  uint64_t leaf;
+  /* Every node of the sum over leaves is rounded to dtype; otherwise they are fp32. */
+  gboolean rounds;
 
   const void *bias; /* one for each column; NULL: none */
   enum weft_dtype bias_dtype;
@@ -41,15 +42,16 @@ struct weft_gemm_result {
 struct weft_gemm {
   struct weft_factor a, b;
   struct weft_gemm_result c;
-  uint64_t first, last, columns, terms;
+  uint64_t first, last, columns;
+  struct weft_leaves terms;
   const struct weft_tile *tile; /* NULL: the quickest of this machine */
 };
 
 void weft_gemm (const struct weft_gemm *g);
 
-/* c(0, j) = sum over t of x(j, t): no products, otherwise the same, for columns [first, last). */
-void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c, uint64_t first,
-                     uint64_t last, uint64_t terms);
+/* c(0, j) = sum over t of x(j, t): no products, otherwise the same, for some columns. */
+void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
+                     struct weft_range columns, const struct weft_leaves *terms);
 
 /* ------------------------------------------------------------------------- small pieces */
 

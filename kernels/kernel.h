@@ -29,9 +29,15 @@ struct weft_operand {
   uint8_t accumulate; /* read and written: keeps what is there; otherwise it is overwritten */
 };
 
+/* Which of `of` ranks a rank is. */
+struct weft_place {
+  uint32_t at, of;
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
+  struct weft_place tp, cp; /* of 0 where nothing asks: one rank */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
   const struct weft_control *control; /* adam, clip, loss scale */
   gboolean canonical;
@@ -42,7 +48,7 @@ struct weft_kernel {
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
 
-  /* Operands of a floating type are arrays of double here; int32 stays.  loss and squares are one
+  /* Operands of a floating type are arrays of double here; int32 stays, and so do counts of rows.  loss and squares are one
    * double each.  NULL where an op computes nothing. */
   void (*reference) (const struct weft_kernel *k);
 
@@ -56,6 +62,10 @@ struct weft_kernel_row {
  * values of a field say too little to compute with.  Executors of real numbers ask when they open;
  * plans and simulations need not. */
 gboolean weft_kernels_can (const union weft_model *model, GError **error);
+
+/* Whether the indices that an operand is read for can be true: token ids, numbers of experts and rows,
+ * counts of rows.  Other operands hold what they hold. */
+gboolean weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand);
 
 /* By op kind; cpu is NULL for ops that are no kernels. */
 extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
@@ -85,6 +95,19 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_SWIGLU_BWD, swiglu_bwd, TRUE)                                                         \
   X (WEFT_OP_RELU2, relu2, TRUE)                                                                   \
   X (WEFT_OP_RELU2_BWD, relu2_bwd, TRUE)                                                           \
+  X (WEFT_OP_MOE_ROUTE, moe_route, TRUE)                                                           \
+  X (WEFT_OP_MOE_ROUTE_BWD, moe_route_bwd, TRUE)                                                   \
+  X (WEFT_OP_MOE_SORT, moe_sort, FALSE)                                                            \
+  X (WEFT_OP_MOE_PERMUTE, moe_permute, TRUE)                                                       \
+  X (WEFT_OP_MOE_UNPERMUTE, moe_unpermute, TRUE)                                                   \
+  X (WEFT_OP_MOE_GROUP, moe_group, FALSE)                                                          \
+  X (WEFT_OP_MOE_UNGROUP, moe_ungroup, FALSE)                                                      \
+  X (WEFT_OP_MOE_TURN, moe_turn, FALSE)                                                            \
+  X (WEFT_OP_MOE_MATMUL, moe_matmul, TRUE)                                                         \
+  X (WEFT_OP_MOE_MATMUL_DGRAD, moe_matmul_dgrad, TRUE)                                             \
+  X (WEFT_OP_MOE_MATMUL_WGRAD, moe_matmul_wgrad, TRUE)                                             \
+  X (WEFT_OP_MOE_ACT, moe_act, TRUE)                                                               \
+  X (WEFT_OP_MOE_ACT_BWD, moe_act_bwd, TRUE)                                                       \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \

@@ -8,7 +8,7 @@
 enum { X, W, B, Y };
 enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
-enum { M, N, K };
+enum { M, N, K, LEAVES, TAIL };
 
 /* Rows of a share: whole tiles. */
 #define GRAIN WEFT_TILE_ROWS
@@ -35,6 +35,13 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
+/* The terms of sums over k or n, dealt to leaves. */
+static struct weft_leaves
+dealt (const struct weft_kernel *k, uint64_t terms)
+{
+  return weft_leaves_dealt (terms, (uint32_t) k->shape.dim[LEAVES], k->shape.dim[TAIL]);
+}
+
 /* -------------------------------------------------------------------------- y = x w^T + b */
 
 void
@@ -49,7 +56,7 @@ weft_cpu_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[N],
-    .terms = dim[K],
+    .terms = dealt (k, dim[K]),
   };
 
   g.c.bias = k->operand[B].data;
@@ -98,7 +105,7 @@ weft_cpu_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[K],
-    .terms = dim[N],
+    .terms = dealt (k, dim[N]),
   };
 
   weft_gemm (&g);
@@ -146,16 +153,16 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[K],
-    .terms = dim[M],
+    .terms = weft_leaves_of (dim[M], leaf),
   };
 
-  g.c.leaf = leaf;
+  g.c.rounds = k->canonical;
   weft_gemm (&g);
   if (!k->operand[WGRAD_DB].data)
     return;
   struct weft_gemm_result db = result_in (&k->operand[WGRAD_DB], dim[N]);
-  db.leaf = leaf;
-  weft_gemm_sums (&g.a, &db, g.first, g.last, g.terms);
+  db.rounds = k->canonical;
+  weft_gemm_sums (&g.a, &db, rows, &g.terms);
 }
 
 void
@@ -199,12 +206,14 @@ enum { FP8_DY, FP8_WT, FP8_SCALE_T, FP8_DX };
 
 /* The weights lie along the terms, whichever way round: n rows of k, or the copy's k rows of n. */
 static void
-multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint32_t part, uint32_t parts)
+multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, uint32_t part,
+              uint32_t parts)
 {
   struct weft_range rows = weft_part (k->shape.dim[M], GRAIN, part, parts);
 
-  g->a = by_rows (&k->operand[FP8_X], g->terms);
-  g->b = by_rows (&k->operand[FP8_W], g->terms);
+  g->a = by_rows (&k->operand[FP8_X], terms);
+  g->b = by_rows (&k->operand[FP8_W], terms);
+  g->terms = dealt (k, terms);
   g->b.scale = k->operand[FP8_SCALE].data;
   g->b.scale_dtype = k->operand[FP8_SCALE].dtype;
   g->first = rows.begin;
@@ -216,24 +225,20 @@ void
 weft_cpu_matmul_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const uint64_t *dim = k->shape.dim;
-  struct weft_gemm g = { .c = result_in (&k->operand[FP8_Y], dim[N]),
-                         .columns = dim[N],
-                         .terms = dim[K] };
+  struct weft_gemm g = { .c = result_in (&k->operand[FP8_Y], dim[N]), .columns = dim[N] };
 
   g.c.bias = k->operand[FP8_B].data;
   g.c.bias_dtype = k->operand[FP8_B].dtype;
-  multiply_fp8 (k, &g, part, parts);
+  multiply_fp8 (k, &g, dim[K], part, parts);
 }
 
 void
 weft_cpu_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const uint64_t *dim = k->shape.dim;
-  struct weft_gemm g = { .c = result_in (&k->operand[FP8_DX], dim[K]),
-                         .columns = dim[K],
-                         .terms = dim[N] };
+  struct weft_gemm g = { .c = result_in (&k->operand[FP8_DX], dim[K]), .columns = dim[K] };
 
-  multiply_fp8 (k, &g, part, parts);
+  multiply_fp8 (k, &g, dim[N], part, parts);
 }
 
 /* One number for the tensor, or one for each block of a row. */

@@ -166,7 +166,8 @@ static weft_plan *
 pipeline_plan (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
   struct weft_cluster cluster = made_cluster (1, p);
-  g_autoptr (weft_grid) grid = weft_grid_new (schedule, p, m);
+  const struct weft_grid_spec spec = { .schedule = schedule, .n_ranks = p, .n_micro = m };
+  g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
   g_autoptr (GPtrArray) builders =
       g_ptr_array_new_with_free_func ((GDestroyNotify) weft_builder_free);
 

@@ -32,7 +32,7 @@ assert_groups (struct weft_layout *l, enum weft_launch launch, const char *wante
 {
   g_autoptr (GString) text = g_string_new (NULL);
 
-  weft_layout_group (l, launch, 1, model);
+  weft_layout_group (l, &(const struct weft_layout_launch){ launch, 1 }, 1, model);
   for (uint32_t g = 0; g < l->n_group; g++) {
     for (uint32_t i = 0; i < l->group[g].n; i++) {
       uint32_t k = l->bucket_of[l->group[g].first + i];

@@ -354,17 +354,19 @@ a_run_finds_its_scale_and_goes_on_with_it_under_another_strategy (void **folder)
   g_autoptr (GPtrArray) rest = train ("--steps 30 --hysteresis 1 --loss-scale-window 4 --gpus 4 "
                                       "--use-distributed-optimizer --load %s",
                                       dir);
+  unsigned updates = 0;
 
   assert_true (real (whole, 0, "loss_scale") == 4294967296.0);
   assert_true (json_object_get_boolean_member (whole->pdata[0], "skipped"));
   assert_true (real (whole, 1, "loss_scale") == 2147483648.0);
-  assert_false (json_object_get_boolean_member (whole->pdata[29], "skipped"));
   for (unsigned i = 0; i < 30; i++) {
     const GPtrArray *part = i < 21 ? first : rest;
     unsigned at = i < 21 ? i : i - 21;
     assert_true (real (part, at, "loss") == real (whole, i, "loss"));
     assert_true (real (part, at, "loss_scale") == real (whole, i, "loss_scale"));
+    updates += !json_object_get_boolean_member (whole->pdata[i], "skipped");
   }
+  assert_in_range (updates, 5, 25);
   assert_true (real (whole, 29, "loss") < real (whole, 0, "loss"));
 }
 

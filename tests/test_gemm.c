@@ -435,16 +435,29 @@ shares_and_vector_units_do_not_show (void **state)
     }
 }
 
-/* The chain itself, as the header says it. */
+/* The chain itself, as the header says it, over the terms of one leaf. */
 static float
-chain (const struct weft_gemm *g, uint64_t i, uint64_t j)
+chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
 {
   float sum = 0, room;
 
-  for (uint64_t t = 0; t < g->terms; t++)
-    sum = fmaf (*weft_floats (g->a.data, g->a.dtype, i * g->a.along + t * g->a.sum, 1, &room),
-                ((const float *) g->b.data)[j * g->b.along + t * g->b.sum], sum);
+  for (uint32_t s = 0; s < WEFT_LEAF_SEGMENTS; s++) {
+    struct weft_range terms = weft_leaves_segment (&g->terms, leaf, s);
+    for (uint64_t t = terms.begin; t < terms.end; t++)
+      sum = fmaf (*weft_floats (g->a.data, g->a.dtype, i * g->a.along + t * g->a.sum, 1, &room),
+                  ((const float *) g->b.data)[j * g->b.along + t * g->b.sum], sum);
+  }
   return sum;
+}
+
+/* The node over leaves [first, first + n) of the tree. */
+static float
+node (const struct weft_gemm *g, uint32_t first, uint32_t n, const uint64_t at[2])
+{
+  if (n == 1)
+    return chain (g, first, at[0], at[1]);
+  uint32_t left = weft_fold_split (n);
+  return node (g, first, left, at) + node (g, first + left, n - left, at);
 }
 
 static void
@@ -454,14 +467,18 @@ expect_chains (const struct weft_gemm *g)
 
   for (uint64_t i = g->first; i < g->last; i++)
     for (uint64_t j = 0; j < g->columns; j++) {
-      float want = chain (g, i, j);
+      float want = node (g, 0, g->terms.n, (const uint64_t[]){ i, j });
       assert_memory_equal (&c[i * g->columns + j], &want, sizeof want);
     }
 }
 
 static void
-every_element_is_one_chain_on_every_vector_unit (void **state)
+every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
 {
+  static const struct {
+    uint32_t n, zigzag;
+    uint64_t tail;
+  } forms[] = { { 1, 0, 0 }, { 8, 0, 0 }, { 4, 0, 60 }, { 2, 0, 531 / 2 / 2 * 2 }, { 8, 4, 0 } };
   g_autoptr (GRand) random = g_rand_new_with_seed (17);
   enum { M = 37, N = 70, K = 531 };
   g_autofree float *a = g_new (float, M *K), *b = g_new (float, N *K), *c = g_new (float, M *N);
@@ -474,21 +491,63 @@ every_element_is_one_chain_on_every_vector_unit (void **state)
     b[i] = (float) g_rand_double_range (random, -1, 1);
   for (unsigned form = 0; form < 8; form++)
     for (uint32_t i = 0; i < weft_n_tiles; i++) {
-      const struct weft_gemm g = {
+      unsigned dealt = (form + i) % G_N_ELEMENTS (forms);
+      struct weft_gemm g = {
         .a = { form & 1 ? (void *) half : a, form & 2 ? K : 1, form & 2 ? 1 : M,
                form & 1 ? WEFT_BF16 : WEFT_FP32 },
         .b = { b, form & 4 ? K : 1, form & 4 ? 1 : N, WEFT_FP32 },
         .c = { .data = c, .row = N, .dtype = WEFT_FP32 },
         .last = M,
         .columns = N,
-        .terms = K,
+        .terms = weft_leaves_dealt (K, forms[dealt].n, forms[dealt].tail),
         .tile = &weft_tiles[i],
       };
+      g.terms.zigzag = forms[dealt].zigzag;
       if (weft_tiles[i].supported ()) {
         weft_gemm (&g);
         expect_chains (&g);
       }
     }
+}
+
+/* As ranks of tensor parallelism do: each sums its share of every part, and the sums meet in pairs. */
+static void
+ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
+{
+  g_autoptr (GRand) random = g_rand_new_with_seed (23);
+  enum { M = 9, N = 33, FIRST = 64, TAIL = 24, K = FIRST + 2 * TAIL, LEAVES = 8 };
+  g_autofree float *x = g_new (float, M *K), *w = g_new (float, N *K), *all = g_new (float, M *N);
+
+  (void) state;
+  for (unsigned i = 0; i < M * K; i++)
+    x[i] = (float) g_rand_double_range (random, -1, 1);
+  for (unsigned i = 0; i < N * K; i++)
+    w[i] = (float) g_rand_double_range (random, -1, 1);
+  struct weft_gemm g = { .a = { x, K, 1, WEFT_FP32 },
+                         .b = { w, K, 1, WEFT_FP32 },
+                         .c = { .data = all, .row = N, .dtype = WEFT_FP32 },
+                         .last = M,
+                         .columns = N,
+                         .terms = weft_leaves_dealt (K, LEAVES, TAIL) };
+  weft_gemm (&g);
+  for (uint32_t ranks = 2; ranks <= LEAVES; ranks *= 2) {
+    g_autofree float *part = g_new (float, M *N *LEAVES);
+    for (uint32_t r = 0; r < ranks; r++) {
+      struct weft_gemm mine = g;
+      mine.c.data = part + r * M * N;
+      mine.terms = g.terms;
+      mine.terms.n = LEAVES / ranks;
+      for (uint32_t s = 0; s < WEFT_LEAF_SEGMENTS; s++)
+        mine.terms.segment[s].begin += r * mine.terms.n * mine.terms.segment[s].share;
+      weft_gemm (&mine);
+    }
+    for (uint32_t n = ranks; n > 1; n /= 2)
+      for (uint32_t i = 0; i < n / 2 * M * N; i++) {
+        uint32_t pair = i / (M * N), e = i % (M * N);
+        part[i] = part[2 * pair * M * N + e] + part[(2 * pair + 1) * M * N + e];
+      }
+    assert_memory_equal (part, all, M * N * sizeof *part);
+  }
 }
 
 static void
@@ -687,7 +746,8 @@ main (void)
     cmocka_unit_test (sums_over_nothing_are_zero),
     cmocka_unit_test (the_reference_of_attention_has_the_slopes_of_its_forward),
     cmocka_unit_test (shares_and_vector_units_do_not_show),
-    cmocka_unit_test (every_element_is_one_chain_on_every_vector_unit),
+    cmocka_unit_test (every_element_is_a_tree_of_chains_on_every_vector_unit),
+    cmocka_unit_test (ranks_that_share_the_terms_meet_in_the_bits_of_one),
     cmocka_unit_test (a_row_alone_is_the_same_row),
     cmocka_unit_test (attention_does_not_see_other_sequences_or_later_tokens),
     cmocka_unit_test (canonical_weight_gradients_are_folded_sequences),

@@ -2,7 +2,7 @@
  * Rows and bubbles are those of GPipe (Huang et al. 2019), 1F1B and its interleaved form (Narayanan
  * et al. 2021) and ZB-H1 (Qi et al. 2023). */
 #include "core/error.h"
-#include "core/pipeline.h"
+#include "core/pipeline_order.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,18 +21,32 @@ phase_of (char letter)
   return 0;
 }
 
+static weft_grid *
+grid_of (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
+{
+  const struct weft_grid_spec spec = { schedule, n_ranks, 1, n_micro, 0, 0 };
+  g_autoptr (GError) error = NULL;
+  weft_grid *grid = weft_grid_new (&spec, &error);
+
+  if (!grid)
+    fail_msg ("%s", error->message);
+  return grid;
+}
+
+/* Times of a forward, and of a backward whose halves take equally long. */
+static struct weft_cell_times
+times (double forward, double backward)
+{
+  return (struct weft_cell_times){ forward, backward / 2, backward / 2 };
+}
+
 /* A grid from its text, right or wrong; rank by line, cells after blanks. */
 static weft_grid *
 grid_read (const char *text, uint32_t n_chunks, uint32_t n_micro)
 {
   g_auto (GStrv) line = g_strsplit (text, "\n", -1);
-  weft_grid *grid = g_new0 (weft_grid, 1);
+  weft_grid *grid = weft_grid_blank (g_strv_length (line), n_chunks, n_micro, WEFT_GRID_LOOP);
 
-  grid->n_ranks = g_strv_length (line);
-  grid->n_chunks = n_chunks;
-  grid->n_micro = n_micro;
-  grid->n_cell = g_new0 (uint32_t, grid->n_ranks);
-  grid->cell = g_new0 (struct weft_cell *, grid->n_ranks);
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
     g_auto (GStrv) word = g_strsplit (line[rank], " ", -1);
     grid->n_cell[rank] = g_strv_length (word);
@@ -88,7 +102,7 @@ static void
 rows_of_1f1b_on_four_ranks_with_eight_microbatches (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 4, 8);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 4, 8);
 
   assert_csv (grid, "0F0,0F1,0F2,0F3,0B0,0F4,0B1,0F5,0B2,0F6,0B3,0F7,0B4,0B5,0B6,0B7\n"
                     "1F0,1F1,1F2,1B0,1F3,1B1,1F4,1B2,1F5,1B3,1F6,1B4,1F7,1B5,1B6,1B7\n"
@@ -101,7 +115,7 @@ static void
 gpipe_runs_every_forward_before_the_first_backward (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_GPIPE, 3, 4);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_GPIPE, 3, 4);
 
   assert_csv (grid, "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n"
                     "1F0,1F1,1F2,1F3,1B0,1B1,1B2,1B3\n"
@@ -113,11 +127,11 @@ static void
 one_rank_alternates (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 1, 3);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 1, 3);
 
   assert_csv (grid, "0F0,0B0,0F1,0B1,0F2,0B2\n");
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, 1, 2, NULL) == 9);
+  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == 9);
   assert_int_equal (weft_grid_in_flight (grid, 0), 1);
 }
 
@@ -125,11 +139,11 @@ static void
 fewer_microbatches_than_ranks_still_make_a_schedule (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 4, 2);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 4, 2);
 
   assert_csv (grid, "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n3F0,3B0,3F1,3B1\n");
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, 1, 2, NULL) == (2 + 3) * 3);
+  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (2 + 3) * 3);
 }
 
 static double **
@@ -156,10 +170,10 @@ a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
 {
   (void) state;
   static const double wanted[2][4] = { { 0, 1, 4, 7 }, { 1, 2, 4, 5 } };
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 2, 2);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 2, 2);
   double **start = start_new (grid);
 
-  assert_true (weft_grid_replay (grid, 1, 2, start) == 9);
+  assert_true (weft_grid_replay (grid, times (1, 2), start) == 9);
   for (uint32_t rank = 0; rank < 2; rank++)
     assert_memory_equal (start[rank], wanted[rank], sizeof (wanted[rank]));
   start_free (grid, start);
@@ -202,9 +216,9 @@ every_start_is_the_earliest_one (void **state)
 {
   (void) state;
   for (uint32_t schedule = 0; weft_schedule_words[schedule]; schedule++) {
-    g_autoptr (weft_grid) grid = weft_grid_new (schedule, 5, 11);
+    g_autoptr (weft_grid) grid = grid_of (schedule, 5, 11);
     double **start = start_new (grid);
-    assert_true (weft_grid_replay (grid, 3, 5, start) == (11 + 4) * 8);
+    assert_true (weft_grid_replay (grid, times (3, 5), start) == (11 + 4) * 8);
     for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
       for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
         assert_tight (grid, start, rank, i);
@@ -223,9 +237,9 @@ equal_stages_idle_for_one_round_trip_of_the_pipeline (void **state)
     uint32_t p = g_rand_int_range (random, 1, 25), m = g_rand_int_range (random, 1, 70);
     double forward = g_rand_int_range (random, 1, 9), backward = g_rand_int_range (random, 1, 9);
     for (uint32_t schedule = 0; weft_schedule_words[schedule]; schedule++) {
-      g_autoptr (weft_grid) grid = weft_grid_new (schedule, p, m);
+      g_autoptr (weft_grid) grid = grid_of (schedule, p, m);
       assert_good (grid);
-      assert_true (weft_grid_replay (grid, forward, backward, NULL)
+      assert_true (weft_grid_replay (grid, times (forward, backward), NULL)
                    == (m + p - 1) * (forward + backward));
     }
   }
@@ -240,8 +254,8 @@ a_rank_keeps_one_microbatch_for_each_stage_from_it_to_the_end (void **state)
 
   for (int round = 0; round < 200; round++) {
     uint32_t p = g_rand_int_range (random, 1, 25), m = g_rand_int_range (random, 1, 70);
-    g_autoptr (weft_grid) early = weft_grid_new (WEFT_SCHEDULE_1F1B, p, m);
-    g_autoptr (weft_grid) late = weft_grid_new (WEFT_SCHEDULE_GPIPE, p, m);
+    g_autoptr (weft_grid) early = grid_of (WEFT_SCHEDULE_1F1B, p, m);
+    g_autoptr (weft_grid) late = grid_of (WEFT_SCHEDULE_GPIPE, p, m);
     for (uint32_t rank = 0; rank < p; rank++) {
       assert_int_equal (weft_grid_in_flight (early, rank), MIN (m, p - rank));
       assert_int_equal (weft_grid_in_flight (late, rank), m);
@@ -254,10 +268,10 @@ static void
 a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 64, 4096);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 64, 4096);
 
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, 1, 2, NULL) == (4096 + 63) * 3);
+  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (4096 + 63) * 3);
 }
 
 /* Two ranks, two chunks each, groups of two microbatches: a chunk is half a stage, so a forward
@@ -271,9 +285,9 @@ chunks_of_one_rank_are_stages_of_their_own (void **state)
     "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3", 2, 4);
 
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, 0.5, 1, NULL) == 4 * 3 + 3 / 2.0);
-  assert_int_equal (weft_grid_in_flight (grid, 0), 3); /* five chunks */
-  assert_int_equal (weft_grid_in_flight (grid, 1), 2); /* three chunks */
+  assert_true (weft_grid_replay (grid, times (0.5, 1), NULL) == 4 * 3 + 3 / 2.0);
+  assert_int_equal (weft_grid_in_flight (grid, 0), 5);
+  assert_int_equal (weft_grid_in_flight (grid, 1), 3);
 }
 
 static void
@@ -303,9 +317,9 @@ weight_gradients_fill_the_bubble (void **state)
   g_autoptr (weft_grid) grid = grid_read (zero_bubble, 1, 8);
 
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, 1, 2, NULL) == 27);
+  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == 27);
   for (uint32_t rank = 0; rank < 4; rank++)
-    assert_int_equal (weft_grid_in_flight (grid, rank), 4); /* until W */
+    assert_true (weft_grid_in_flight (grid, rank) == 4 - rank / 2.0);
 }
 
 static void
@@ -315,7 +329,7 @@ a_backward_of_one_stage_may_be_split_and_that_of_the_next_whole (void **state)
   g_autoptr (weft_grid) grid = grid_read ("0F0 0B0\n1F0 1I0 1W0", 1, 1);
 
   assert_good (grid);
-  assert_true (weft_grid_replay (grid, 1, 2, NULL) == 5); /* 0B0 does not wait for 1W0 */
+  assert_true (weft_grid_replay (grid, times (1, 2), NULL) == 5); /* 0B0 does not wait for 1W0 */
 }
 
 static void
@@ -342,7 +356,7 @@ a_cell_that_is_none_is_named (void **state)
   (void) state;
   assert_wrong ("0F0 0B0 0F1", 1, "rank 0 runs 0F1, wanted 1 stages and 1 microbatches, from 0");
   assert_wrong ("0F0 2F0 0B0\n1F0 1B0", 1,
-                "rank 0 runs 2F0, wanted 2 stages and 1 microbatches, from 0");
+                "cell 1 of rank 0 is of chunk 1, wanted 1 chunks, from 0");
   assert_wrong ("0F0 0R0 0B0", 1, "cell 1 of rank 0 is neither F, B, I nor W");
 }
 
@@ -403,7 +417,7 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
 
   for (int round = 0; round < 300; round++) {
     uint32_t p = g_rand_int_range (random, 1, 9), m = g_rand_int_range (random, 1, 20);
-    g_autoptr (weft_grid) grid = weft_grid_new (round % 2, p, m);
+    g_autoptr (weft_grid) grid = grid_of (round % 2, p, m);
     uint32_t rank = g_rand_int_range (random, 0, p);
     uint32_t i = g_rand_int_range (random, 0, 2 * m), j = g_rand_int_range (random, 0, 2 * m);
     g_autofree char *cell = weft_cell_print (grid, rank, &grid->cell[rank][i]);
@@ -460,7 +474,7 @@ shuffled_grids_pass_exactly_when_they_can_run (void **state)
 
   for (int round = 0; round < 2000; round++) {
     uint32_t p = g_rand_int_range (random, 1, 6), m = g_rand_int_range (random, 1, 6);
-    g_autoptr (weft_grid) grid = weft_grid_new (round % 2, p, m);
+    g_autoptr (weft_grid) grid = grid_of (round % 2, p, m);
     g_autoptr (GError) error = NULL;
     for (int swaps = g_rand_int_range (random, 1, 4); swaps > 0; swaps--) {
       struct weft_cell *row = grid->cell[g_rand_int_range (random, 0, p)];
@@ -482,7 +496,7 @@ static void
 the_picture_shows_one_column_a_slot (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 4, 8);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 4, 8);
   g_autofree char *picture = weft_grid_ascii (grid, 80);
 
   assert_string_equal (picture, "0 0123......aa4bb5cc6dd7ee.ff.gg.hh\n"
@@ -509,7 +523,7 @@ static void
 a_narrow_picture_samples_the_time (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_GPIPE, 2, 13);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_GPIPE, 2, 13);
   g_autofree char *picture = weft_grid_ascii (grid, 9);
 
   assert_string_equal (picture, "0 39.cfib\n1 28adgjc\n");
@@ -524,7 +538,7 @@ pictures_fit_their_width (void **state)
   for (int round = 0; round < 200; round++) {
     uint32_t p = g_rand_int_range (random, 1, 30), m = g_rand_int_range (random, 1, 200);
     uint32_t width = g_rand_int_range (random, 4, 120);
-    g_autoptr (weft_grid) grid = weft_grid_new (round % 2, p, m);
+    g_autoptr (weft_grid) grid = grid_of (round % 2, p, m);
     g_autofree char *picture = weft_grid_ascii (grid, width);
     g_auto (GStrv) line = g_strsplit (picture, "\n", -1);
     size_t label = p > 10 ? 3 : 2, slots = (m + p - 1) * 3;
@@ -598,7 +612,7 @@ static void
 the_drawing_holds_every_cell_with_its_number (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_1F1B, 4, 8);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_1F1B, 4, 8);
   struct drawn seen = look (grid);
 
   assert_int_equal (seen.n_number, 4 * 16);
@@ -609,8 +623,8 @@ static void
 a_number_is_left_out_where_it_does_not_fit (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) middle = weft_grid_new (WEFT_SCHEDULE_1F1B, 8, 32);
-  g_autoptr (weft_grid) large = weft_grid_new (WEFT_SCHEDULE_GPIPE, 16, 600);
+  g_autoptr (weft_grid) middle = grid_of (WEFT_SCHEDULE_1F1B, 8, 32);
+  g_autoptr (weft_grid) large = grid_of (WEFT_SCHEDULE_GPIPE, 16, 600);
   struct drawn seen = look (middle);
 
   assert_int_equal (seen.n_number, 8 * (10 + 32)); /* forwards 0 to 9, every backward */
@@ -623,7 +637,7 @@ static void
 the_key_of_a_tiny_drawing_is_inside_the_frame (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = weft_grid_new (WEFT_SCHEDULE_GPIPE, 1, 1);
+  g_autoptr (weft_grid) grid = grid_of (WEFT_SCHEDULE_GPIPE, 1, 1);
   struct drawn seen = look (grid);
 
   assert_int_equal (seen.n_rect, 2 + 1 + 2);

@@ -29,7 +29,7 @@ static const struct {
   const char *stem;
   int level;
 } core_files[] = {
-  { "cluster", TABLES },   { "conf", TABLES },      { "error", TABLES },     { "field", TABLES },
+  { "cluster", TABLES },   { "conf", TABLES },      { "csv", TABLES },       { "error", TABLES },     { "field", TABLES },
   { "flags", TABLES },     { "home", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },    { "rules", TABLES },     { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
@@ -40,9 +40,11 @@ static const struct {
   { "units", TABLES },     { "unit_modules", TABLES }, { "words", TABLES },  { "coll", PROGRAM },
   { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
+  { "stages", PROGRAM },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
   { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },
-  { "fsdp", PASSES },      { "fsdp2", PASSES },      { "plan", PLAN },        { "parts", PLAN },
+  { "fsdp", PASSES },      { "fsdp2", PASSES },      { "moe", PASSES },
+  { "plan", PLAN },        { "parts", PLAN },
   { "exec", EXECUTION },   { "timeline", EXECUTION }, { "report", RESULTS }, { "trace", RESULTS },
   { "sink", TABLES },      { "timeline_file", EXECUTION }, { "compare", RESULTS },
   { "explain", RESULTS },
@@ -62,7 +64,8 @@ is_code (const char *path)
 static gboolean
 is_source (const char *path)
 {
-  static const char *const data[] = { "models/", "stacks/", "tests/", "topologies/" };
+  static const char *const data[] = { "models/", "stacks/", "tests/", "topologies/",
+                                     "validation/" };
   static const char *const names[] = { ".def", ".md", "CMakeLists.txt", "CMakePresets.json",
                                        "weft", ".ci/run" };
 

@@ -179,6 +179,23 @@ has_master (const struct stage *stage)
   return FALSE;
 }
 
+/* Before the layers, in one of them, or after them. */
+static uint64_t
+order_of (const struct tensor *t)
+{
+  const char *name = t->face.param;
+  gboolean before = g_str_has_prefix (name, "embedding.") || g_str_has_prefix (name, "position.");
+
+  return t->face.layer != WEFT_NO_LAYER ? 1 + (uint64_t) t->face.layer : before ? 0 : UINT64_MAX;
+}
+
+static int
+compare_tensors (gconstpointer a, gconstpointer b)
+{
+  uint64_t x = order_of (a), y = order_of (b);
+  return (x > y) - (x < y);
+}
+
 weft_state *
 weft_state_new (weft_exec *x)
 {
@@ -200,6 +217,7 @@ weft_state_new (weft_exec *x)
       (stage->p->param[i].duplicate ? add_duplicate : add_tensor) (state, stage,
                                                                    &stage->p->param[i]);
   }
+  g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->has_master = has_master (&state->stage[0]);

@@ -38,10 +38,11 @@ normal (uint64_t key, uint64_t element)
   return radius * (element & 1 ? sin (turn) : cos (turn));
 }
 
+/* What is added to the residual stream: of experts and shared experts too. */
 static gboolean
 is_residual (const struct weft_state_tensor *t)
 {
-  return g_str_equal (t->param, "proj.weight") || g_str_equal (t->param, "fc2.weight");
+  return g_str_equal (t->param, "proj.weight") || g_str_has_suffix (t->param, "fc2.weight");
 }
 
 /* Deviation of a matrix; of a vector 0, and `value` is what it is filled with. */

@@ -1,0 +1,462 @@
+/* weft validate: predicts every row of a table of published measurements and says how far off it is. */
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "core/units.h"
+#include "planner/validate.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct ask {
+  const char *tier, *group, *source, *most, *csv, *explain, *jobs, *executor, *assumptions;
+  gboolean verbose;
+};
+
+static void
+show_progress (void *user, uint32_t done, uint32_t of)
+{
+  (void) user;
+  fprintf (stderr, "\r%u of %u rows\033[K", done, of);
+}
+
+static void
+clear_progress (void)
+{
+  if (isatty (STDERR_FILENO))
+    fprintf (stderr, "\r\033[K");
+}
+
+/* ------------------------------------------------------------------------ text */
+
+static void
+print_errors (const char *name, int width, const struct weft_validate_errors *e)
+{
+  printf ("%-*s %5u", width, name, e->n);
+  if (e->n)
+    printf ("  %7.1f %7.1f %7.1f %7.1f  %+7.1f", 100 * e->mape, 100 * e->median, 100 * e->p90,
+            100 * e->max, 100 * e->bias);
+  printf ("\n");
+}
+
+static void
+print_head (const char *name, int width)
+{
+  printf ("%-*s  rows   mean %%  median     p90   worst     bias\n", width, name);
+}
+
+static int
+widest_group (const weft_validation *v)
+{
+  int width = strlen ("time, all");
+
+  for (uint32_t i = 0; i < v->n_group; i++)
+    width = MAX (width, (int) strlen (v->group[i].name));
+  return width;
+}
+
+static void
+print_groups (const weft_validation *v, int width)
+{
+  print_head ("step time", width);
+  for (uint32_t i = 0; i < v->n_group; i++)
+    if (v->group[i].time.n)
+      print_errors (v->group[i].name, width, &v->group[i].time);
+  print_errors ("all", width, &v->time);
+  if (v->memory.n == 0)
+    return;
+  printf ("\n");
+  print_head ("memory", width);
+  for (uint32_t i = 0; i < v->n_group; i++)
+    if (v->group[i].memory.n)
+      print_errors (v->group[i].name, width, &v->group[i].memory);
+  print_errors ("all", width, &v->memory);
+}
+
+/* Of a line that goes to a file, so that a page of reasons can be read. */
+enum { MOST_COLUMNS = 160 };
+
+struct refusals {
+  const char *rule, *why;
+  uint32_t n;
+};
+
+/* How many rows each rule refused, and an example. */
+static void
+print_refusals (const weft_validation *v)
+{
+  g_autoptr (GArray) all = g_array_new (FALSE, TRUE, sizeof (struct refusals));
+
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    struct refusals *same = NULL;
+    for (guint r = 0; v->row[i].rule && r < all->len && !same; r++)
+      if (g_str_equal (g_array_index (all, struct refusals, r).rule, v->row[i].rule))
+        same = &g_array_index (all, struct refusals, r);
+    struct refusals one = { v->row[i].rule, v->row[i].why, 1 };
+    if (same)
+      same->n++;
+    else if (v->row[i].rule)
+      g_array_append_val (all, one);
+  }
+  if (all->len)
+    printf ("\nrefused by\n");
+  for (guint r = 0; r < all->len; r++) {
+    const struct refusals *one = &g_array_index (all, struct refusals, r);
+    printf ("%5u  %-20s", one->n, one->rule);
+    weft_cli_print_rest (one->why, 28, MIN (weft_cli_columns (), MOST_COLUMNS));
+  }
+}
+
+static void
+print_share (double error)
+{
+  if (isnan (error))
+    printf (" %8s", "");
+  else
+    printf (" %+7.1f%%", 100 * error);
+}
+
+static void
+print_value (double value)
+{
+  if (isnan (value))
+    printf (" %9s", "-");
+  else
+    printf (" %9.4g", value);
+}
+
+static void
+print_rows (const weft_validation *v)
+{
+  printf ("\n%-14s    predicted  measured    error     GiB  measured    error\n", "row");
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    const struct weft_validate_row *row = &v->row[i];
+    printf ("%-14s %c ", row->id, row->tier);
+    if (row->rule) {
+      printf ("refused: %s\n", row->why);
+      continue;
+    }
+    print_value (row->predicted_s);
+    print_value (row->measured_s);
+    print_share (row->time_error);
+    print_value (row->predicted_gib);
+    print_value (row->measured_gib);
+    print_share (row->memory_error);
+    printf ("\n");
+  }
+}
+
+static void
+print_text (const weft_validation *v, gboolean verbose)
+{
+  printf ("%u rows: %u predicted, %u refused; %.1f s.  Errors are predicted / measured - 1 in %%; "
+          "tier C is\nnot counted.\n\n",
+          v->n_row, v->n_predicted, v->n_row - v->n_predicted, v->wall_seconds);
+  print_groups (v, widest_group (v));
+  print_refusals (v);
+  if (verbose)
+    print_rows (v);
+}
+
+/* ------------------------------------------------------------------------ JSON */
+
+/* JSON has no number that is none. */
+static void
+add_real (JsonBuilder *b, const char *member, double value)
+{
+  if (isnan (value))
+    weft_json_null (b, member);
+  else
+    weft_json_real (b, member, value);
+}
+
+static void
+add_errors (JsonBuilder *b, const struct weft_validate_errors *e)
+{
+  weft_json_int (b, "n", e->n);
+#define ADD(name, doc) add_real (b, #name, e->name);
+  WEFT_VALIDATE_ERROR_LIST (ADD)
+#undef ADD
+}
+
+static void
+add_refused (JsonBuilder *b, const weft_validation *v)
+{
+  weft_json_array (b, "refused");
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    if (!v->row[i].rule)
+      continue;
+    json_builder_begin_object (b);
+    weft_json_text (b, "id", v->row[i].id);
+    weft_json_text (b, "rule", v->row[i].rule);
+    weft_json_text (b, "why", v->row[i].why);
+    json_builder_end_object (b);
+  }
+  json_builder_end_array (b);
+}
+
+static void
+add_groups (JsonBuilder *b, const weft_validation *v)
+{
+  weft_json_array (b, "groups");
+  for (uint32_t i = 0; i < v->n_group; i++) {
+    json_builder_begin_object (b);
+    weft_json_text (b, "group", v->group[i].name);
+    add_errors (b, &v->group[i].time);
+    weft_json_object (b, "memory");
+    add_errors (b, &v->group[i].memory);
+    json_builder_end_object (b);
+    json_builder_end_object (b);
+  }
+  json_builder_end_array (b);
+}
+
+static void
+add_row (JsonBuilder *b, const struct weft_validate_row *row)
+{
+  json_builder_begin_object (b);
+  weft_json_text (b, "id", row->id);
+  weft_json_text (b, "group", row->group);
+  weft_json_text (b, "tier", (const char[]){ row->tier, '\0' });
+  add_real (b, "predicted_time_s", row->predicted_s);
+  add_real (b, "measured_time_s", row->measured_s);
+  add_real (b, "time_error", row->time_error);
+  add_real (b, "predicted_memory_gib", row->predicted_gib);
+  add_real (b, "measured_memory_gib", row->measured_gib);
+  add_real (b, "memory_error", row->memory_error);
+  json_builder_end_object (b);
+}
+
+static void
+print_json (const weft_validation *v)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  weft_json_text (b, "schema", "weft.validate/1");
+  weft_json_int (b, "rows", v->n_row);
+  weft_json_int (b, "predicted", v->n_predicted);
+  add_refused (b, v);
+  weft_json_object (b, "time");
+  add_errors (b, &v->time);
+  json_builder_end_object (b);
+  weft_json_object (b, "memory");
+  add_errors (b, &v->memory);
+  json_builder_end_object (b);
+  add_groups (b, v);
+  weft_json_array (b, "per_row");
+  for (uint32_t i = 0; i < v->n_row; i++)
+    if (!v->row[i].rule)
+      add_row (b, &v->row[i]);
+  json_builder_end_array (b);
+  weft_json_real (b, "wall_s", v->wall_seconds);
+  json_builder_end_object (b);
+  weft_cli_print_json (b);
+}
+
+/* ------------------------------------------------------------------------- CSV */
+
+static void
+append_number (GString *text, double value)
+{
+  g_autofree char *number = isnan (value) ? g_strdup ("") : weft_units_print (value);
+  g_string_append_printf (text, ",%s", number);
+}
+
+static gboolean
+write_csv (const weft_validation *v, const char *path, GError **error)
+{
+  g_autoptr (GString) text =
+      g_string_new ("id,group,tier,predicted_time_s,measured_time_s,time_error,"
+                    "predicted_memory_gib,measured_memory_gib,memory_error,refused_by\n");
+
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    const struct weft_validate_row *row = &v->row[i];
+    const double numbers[] = { row->predicted_s,   row->measured_s,   row->time_error,
+                               row->predicted_gib, row->measured_gib, row->memory_error };
+    weft_csv_append (text, row->id);
+    g_string_append_c (text, ',');
+    weft_csv_append (text, row->group);
+    g_string_append_printf (text, ",%c", row->tier);
+    for (unsigned n = 0; n < G_N_ELEMENTS (numbers); n++)
+      append_number (text, numbers[n]);
+    g_string_append_c (text, ',');
+    weft_csv_append (text, row->rule ? row->rule : "");
+    g_string_append_c (text, '\n');
+  }
+  return weft_cli_write (path, text->str, error);
+}
+
+/* --------------------------------------------------------------------- explain */
+
+static int
+find_row (const weft_published *table, const char *id)
+{
+  for (unsigned i = 0; i < table->csv->n_row; i++)
+    if (g_str_equal (weft_published_cell (table, i, WEFT_COLUMN_id), id))
+      return i;
+  return -1;
+}
+
+static void
+print_applied (const weft_row_job *row)
+{
+  const char *rule = NULL;
+
+  for (unsigned i = 0; i < row->applied->len; i++) {
+    const struct weft_applied *a = g_ptr_array_index (row->applied, i);
+    if (a->rule != rule)
+      printf ("\n[%s]\n", a->rule);
+    rule = a->rule;
+    printf ("%5u  %s%s%s\n", a->line, g_str_equal (a->key, "why") ? "because " : a->key,
+            g_str_equal (a->key, "why") ? "" : " = ", a->value);
+  }
+}
+
+/* What a row became, rule by rule, and the job file of it. */
+static int
+explain (const weft_published *table, const weft_assumptions *assumptions, const char *id)
+{
+  g_autoptr (GError) error = NULL, refusal = NULL;
+  int row = find_row (table, id);
+
+  if (row < 0) {
+    weft_bad_input (&error, "%s: found no row \"%s\"", table->csv->name, id);
+    return weft_cli_fail (error);
+  }
+  printf ("%s:%u  %s\n%s\n", table->csv->name, table->csv->line[row + 1], id,
+          weft_published_cell (table, row, WEFT_COLUMN_source));
+  for (unsigned c = WEFT_COLUMN_layers; c <= WEFT_COLUMN_offload; c++)
+    printf ("%s%s = %s", (c - WEFT_COLUMN_layers) % 5 ? ", " : "\n  ", weft_published_name (c),
+            weft_published_cell (table, row, c));
+  printf ("\n");
+  g_autoptr (weft_row_job) job = weft_row_job_new (assumptions, table, row, &refusal);
+  print_applied (job);
+  if (refusal) {
+    printf ("\nrefused: %s\n", refusal->message);
+    return 0;
+  }
+  g_autofree char *text = weft_job_print (&job->job);
+  printf ("\n# as a job file\n%s", text);
+  return 0;
+}
+
+/* --------------------------------------------------------------------- command */
+
+static gboolean
+read_most (const char *text, double *most, GError **error)
+{
+  char *end;
+
+  *most = text ? g_ascii_strtod (text, &end) : INFINITY;
+  if (text && (end == text || *end || !(*most >= 0)))
+    return weft_bad_input (error, "--max-mape: found \"%s\", wanted a share such as 0.1", text);
+  return TRUE;
+}
+
+static gboolean
+read_options (const struct ask *ask, struct weft_validate_options *options, GError **error)
+{
+  int64_t jobs = 0;
+
+  if (ask->tier && strspn (ask->tier, "ABC,") != strlen (ask->tier))
+    return weft_bad_input (error, "--tier: found \"%s\", wanted letters of A, B and C", ask->tier);
+  if (ask->jobs && !weft_cli_number ("jobs", ask->jobs, 1, &jobs, error))
+    return FALSE;
+  *options =
+      (struct weft_validate_options){ .executor = weft_cli_executor (ask->executor, error),
+                                      .jobs = jobs,
+                                      .tier = ask->tier,
+                                      .group = ask->group,
+                                      .source = ask->source,
+                                      .progress = isatty (STDERR_FILENO) ? show_progress : NULL };
+  return options->executor != NULL;
+}
+
+/* Status 3 where the mean error is above what was asked for, or nothing was there to compare. */
+static int
+judge (const weft_validation *v, const char *text, double most)
+{
+  if (!text || v->time.mape <= most)
+    return 0;
+  if (v->time.n == 0)
+    fprintf (stderr, "weft: found no step time to compare with, wanted --max-mape %s of some\n",
+             text);
+  else
+    fprintf (stderr, "weft: mean error of the step time %.1f %%, wanted at most %.1f %%\n",
+             100 * v->time.mape, 100 * most);
+  return 3;
+}
+
+static int
+run (const weft_cli_input *input, const struct ask *ask)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_validate_options options;
+  double most;
+
+  if (!input->operand)
+    weft_bad_input (&error, "found no table, wanted weft validate CSV; see weft validate --help");
+  if (error || !read_options (ask, &options, &error) || !read_most (ask->most, &most, &error))
+    return weft_cli_fail (error);
+  g_autoptr (weft_published) table = weft_published_load (input->operand, &error);
+  g_autoptr (weft_assumptions) assumptions =
+      table ? weft_assumptions_load (ask->assumptions, &error) : NULL;
+  if (!assumptions)
+    return weft_cli_fail (error);
+  if (ask->explain)
+    return explain (table, assumptions, ask->explain);
+  g_autoptr (weft_validation) v = weft_validate (table, assumptions, &options, &error);
+  clear_progress ();
+  if (!v || (ask->csv && !write_csv (v, ask->csv, &error)))
+    return weft_cli_fail (error);
+  if (input->json)
+    print_json (v);
+  else
+    print_text (v, ask->verbose);
+  return judge (v, ask->most, most);
+}
+
+int
+weft_cli_validate (int argc, char **argv)
+{
+  struct ask ask = { 0 };
+  const struct weft_cli_flag flags[] = {
+    { "tier", "AB", "only rows of these tiers", NULL, &ask.tier },
+    { "group", "PATTERN", "only groups that match, with * and ?", NULL, &ask.group },
+    { "source", "NAME", "only ids NAME-..., or sources that match a pattern", NULL, &ask.source },
+    { "max-mape", "SHARE", "status 3 when the mean error of the time is above this", NULL,
+      &ask.most },
+    { "csv", "FILE", "write a line for each row", NULL, &ask.csv },
+    { "explain", "ID", "show how a row became a job, every assumption with its line", NULL,
+      &ask.explain },
+    { "verbose", NULL, "a line for each row", &ask.verbose, NULL },
+    { "jobs", "N", "threads that make plans (one for each processor)", NULL, &ask.jobs },
+    { "executor", "sim|clock", "SimGrid with contention (default), or closed formulas without",
+      NULL, &ask.executor },
+    { "assumptions", "FILE", "another file than validation/assumptions.ini", NULL,
+      &ask.assumptions },
+  };
+  const struct weft_cli_page page = {
+    .usage = "weft validate CSV [flags] [--json]",
+    .doc = "Predicts every row of a table of published measurements and prints how far off it is: "
+           "errors\n"
+           "are predicted / measured - 1, by group and overall.  docs/validation.md says how to "
+           "read them.\n"
+           "Ends with status 3 when the mean error of the step time is above --max-mape.",
+    .examples = "  weft validate validation/published.csv\n"
+                "  weft validate validation/published.csv --source mosaic --tier A --verbose\n"
+                "  weft validate validation/published.csv --explain mosaic-001\n"
+                "  weft validate mine.csv --max-mape 0.1 --csv errors.csv --json\n",
+    .flags = flags,
+    .n_flags = G_N_ELEMENTS (flags),
+  };
+  g_auto (weft_cli_input) input = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_read (&page, argc, argv, &input, &error))
+    return weft_cli_fail (error);
+  return input.help ? weft_cli_help (&page) : run (&input, &ask);
+}

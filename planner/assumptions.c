@@ -1,0 +1,412 @@
+#include "planner/assumptions.h"
+#include "core/error.h"
+#include "core/suggest.h"
+#include "core/units.h"
+#include <math.h>
+#include <string.h>
+
+static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
+
+struct condition {
+  int column;
+  char op;        /* '=', '!' or '>' */
+  char **pattern; /* one of them matches */
+};
+
+/* Entries [first, first + n) of the file, for rows that meet all conditions. */
+struct rule {
+  GArray *condition;
+  unsigned first, n;
+};
+
+struct weft_assumptions {
+  weft_conf *conf;
+  GArray *rule;
+};
+
+/* ----------------------------------------------------------------------- reading */
+
+static gboolean
+find_column (const char *name, int *column, GError **error)
+{
+  const char *names[WEFT_N_COLUMN + 1] = { NULL };
+
+  *column = weft_published_find (name);
+  if (*column >= 0)
+    return TRUE;
+  for (unsigned i = 0; i < WEFT_N_COLUMN; i++)
+    names[i] = weft_published_name (i);
+  const char *near = weft_suggest_strv (name, names);
+  if (near)
+    return weft_bad_input (error, "unknown column \"%s\"; did you mean %s?", name, near);
+  return weft_bad_input (error, "unknown column \"%s\"", name);
+}
+
+static gboolean
+is_number (const char *text)
+{
+  char *end;
+
+  g_ascii_strtod (text, &end);
+  return end != text && !*end;
+}
+
+static gboolean
+read_patterns (const char *text, struct condition *condition, GError **error)
+{
+  g_autofree char *values = g_strstrip (g_strdup (text));
+
+  if (!*values)
+    return weft_bad_input (error, "found no value after a column, wanted one, or \"blank\"");
+  if (condition->op == '>' && !is_number (values))
+    return weft_bad_input (error, "found \"%s\" after >, wanted a number", values);
+  condition->pattern = g_strsplit (values, "|", -1);
+  for (unsigned i = 0; condition->pattern[i]; i++)
+    g_strstrip (condition->pattern[i]);
+  return TRUE;
+}
+
+static gboolean
+read_condition (const char *text, struct condition *condition, GError **error)
+{
+  const char *op = strpbrk (text, "!=>");
+
+  if (!op || (*op == '!' && op[1] != '='))
+    return weft_bad_input (error, "found \"%s\", wanted COLUMN = VALUE, != or >", text);
+  g_autofree char *name = g_strndup (text, op - text);
+  if (!find_column (g_strstrip (name), &condition->column, error))
+    return FALSE;
+  condition->op = *op;
+  return read_patterns (op + (*op == '!' ? 2 : 1), condition, error);
+}
+
+static void
+clear_condition (gpointer data)
+{
+  g_strfreev (((struct condition *) data)->pattern);
+}
+
+static void
+clear_rule (gpointer data)
+{
+  g_array_unref (((struct rule *) data)->condition);
+}
+
+static gboolean
+read_rule (const char *section, struct rule *rule, GError **error)
+{
+  g_auto (GStrv) parts = g_strsplit (section, " and ", -1);
+
+  rule->condition = g_array_new (FALSE, TRUE, sizeof (struct condition));
+  g_array_set_clear_func (rule->condition, clear_condition);
+  for (unsigned i = 0; parts[i]; i++) {
+    struct condition condition = { 0 };
+    if (!read_condition (parts[i], &condition, error))
+      return FALSE;
+    g_array_append_val (rule->condition, condition);
+  }
+  return TRUE;
+}
+
+/* "measured.memory = allocator" and the like: those words, and where they go. */
+static gboolean
+read_measured (const char *key, const char *value, weft_row_job *row, GError **error)
+{
+  const struct weft_field memory = {
+    .name = "measured.memory", .type = WEFT_TYPE_WORD, .def = memory_words[0], .words = memory_words
+  };
+  const struct weft_field flops = {
+    .name = "measured.flops", .type = WEFT_TYPE_WORD, .def = flops_words[0], .words = flops_words
+  };
+  const struct weft_field *field = g_str_equal (key, flops.name) ? &flops : &memory;
+  union weft_value word;
+
+  if (!g_str_equal (key, field->name))
+    return weft_bad_input (error, "unknown key \"%s\"; wanted %s or %s", key, memory.name,
+                           flops.name);
+  if (!weft_field_parse (field, value, &word, error))
+    return FALSE;
+  if (field == &flops)
+    row->flops = word.i;
+  else
+    row->memory = word.i;
+  return TRUE;
+}
+
+static gboolean
+starts (const char *key, const char *what)
+{
+  return g_str_has_prefix (key, what);
+}
+
+static void
+add_setting (weft_settings *settings, const weft_conf *conf, const struct weft_applied *a)
+{
+  const char *dot = strchr (a->key, '.');
+  g_autofree char *section = g_strndup (a->key, dot - a->key);
+  g_autofree char *where = g_strdup_printf ("%s:%u", conf->name, a->line);
+
+  weft_settings_add (settings, section, dot + 1, a->value, where);
+}
+
+/* Whether a key is one of those that assumptions.h lists. */
+static gboolean
+check_key (const weft_conf *conf, const struct weft_conf_entry *entry, GError **error)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  weft_row_job nowhere;
+  int column;
+
+  if (g_str_equal (entry->key, "why"))
+    return TRUE;
+  if (starts (entry->key, "column."))
+    return find_column (strchr (entry->key, '.') + 1, &column, error);
+  if (starts (entry->key, "measured."))
+    return read_measured (entry->key, entry->value, &nowhere, error);
+  if (!strchr (entry->key, '.'))
+    return weft_bad_input (error,
+                           "unknown key \"%s\"; wanted why, column.NAME, SECTION.KEY of a job "
+                           "file, or measured.memory",
+                           entry->key);
+  struct weft_applied a = { .key = entry->key,
+                            .value = (char *) entry->value,
+                            .line = entry->line };
+  add_setting (settings, conf, &a);
+  return weft_settings_check (settings, error);
+}
+
+static gboolean
+read_rules (weft_assumptions *assumptions, GError **error)
+{
+  const weft_conf *conf = assumptions->conf;
+
+  for (unsigned i = 0; i < conf->n_entry; i++) {
+    struct rule next = { .first = i };
+    struct rule *last = assumptions->rule->len ? &g_array_index (assumptions->rule, struct rule,
+                                                                 assumptions->rule->len - 1)
+                                               : NULL;
+    if (!check_key (conf, &conf->entry[i], error))
+      return weft_conf_blame (conf, &conf->entry[i], error);
+    if (last && conf->entry[last->first].section == conf->entry[i].section) {
+      last->n++;
+      continue;
+    }
+    next.n = 1;
+    gboolean ok = read_rule (conf->entry[i].section, &next, error);
+    g_array_append_val (assumptions->rule, next);
+    if (!ok)
+      return weft_conf_blame (conf, &conf->entry[i], error);
+  }
+  return TRUE;
+}
+
+weft_assumptions *
+weft_assumptions_load (const char *path, GError **error)
+{
+  g_autofree char *bundled =
+      g_build_filename (weft_data_dir (), "validation", "assumptions.ini", NULL);
+  g_autoptr (weft_assumptions) assumptions = g_new0 (weft_assumptions, 1);
+
+  assumptions->rule = g_array_new (FALSE, TRUE, sizeof (struct rule));
+  g_array_set_clear_func (assumptions->rule, clear_rule);
+  assumptions->conf = weft_conf_load (path ? path : bundled, error);
+  if (!assumptions->conf || !read_rules (assumptions, error))
+    return NULL;
+  return g_steal_pointer (&assumptions);
+}
+
+void
+weft_assumptions_free (weft_assumptions *assumptions)
+{
+  if (!assumptions)
+    return;
+  g_array_unref (assumptions->rule);
+  g_clear_pointer (&assumptions->conf, weft_conf_free);
+  g_free (assumptions);
+}
+
+/* ---------------------------------------------------------------------- applying */
+
+static gboolean
+matches (const struct condition *condition, const char *cell)
+{
+  if (condition->op == '>')
+    return weft_published_number (cell) > g_ascii_strtod (condition->pattern[0], NULL);
+  for (unsigned i = 0; condition->pattern[i]; i++)
+    if (g_str_equal (condition->pattern[i], "blank")
+            ? !*cell
+            : g_pattern_match_simple (condition->pattern[i], cell))
+      return condition->op == '=';
+  return condition->op == '!';
+}
+
+static gboolean
+is_for (const struct rule *rule, const weft_row_job *row)
+{
+  for (unsigned i = 0; i < rule->condition->len; i++) {
+    const struct condition *condition = &g_array_index (rule->condition, struct condition, i);
+    if (!matches (condition, row->cell[condition->column]))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* Puts cells in place of {NAME}; NULL where one is blank. */
+static char *
+fill_in (const char *text, const weft_row_job *row, GError **error)
+{
+  g_autoptr (GString) out = g_string_new (NULL);
+
+  for (const char *c = text; *c; c++) {
+    const char *end = *c == '{' ? strchr (c, '}') : NULL;
+    if (!end) {
+      g_string_append_c (out, *c);
+      continue;
+    }
+    g_autofree char *name = g_strndup (c + 1, end - c - 1);
+    int column;
+    if (!find_column (name, &column, error))
+      return NULL;
+    if (!*row->cell[column]) {
+      weft_bad_input (error, "rule blank: %s: found nothing, and no assumption for it", name);
+      return NULL;
+    }
+    g_string_append (out, row->cell[column]);
+    c = end;
+  }
+  return g_string_free (g_steal_pointer (&out), FALSE);
+}
+
+static void
+free_applied (gpointer data)
+{
+  struct weft_applied *a = data;
+  g_free (a->value);
+  g_free (a);
+}
+
+/* "2 * 3 * 4" as "24", everything else as it is.  Caller frees. */
+static char *
+multiply (const char *value)
+{
+  g_auto (GStrv) factor = g_strsplit (value, " * ", -1);
+  double product = 1;
+
+  for (unsigned i = 0; factor[i]; i++) {
+    if (!is_number (factor[i]))
+      return g_strdup (value);
+    product *= g_ascii_strtod (factor[i], NULL);
+  }
+  return factor[0] && factor[1] ? weft_units_print (product) : g_strdup (value);
+}
+
+/* A column that is not blank stays as its source printed it. */
+static gboolean
+is_idle (const struct weft_conf_entry *entry, const weft_row_job *row)
+{
+  return starts (entry->key, "column.") &&
+         *row->cell[weft_published_find (strchr (entry->key, '.') + 1)];
+}
+
+static gboolean
+apply_entry (const struct weft_conf_entry *entry, weft_row_job *row, GError **error)
+{
+  if (is_idle (entry, row))
+    return TRUE;
+  g_autofree char *value = fill_in (entry->value, row, error);
+  if (!value)
+    return FALSE;
+  struct weft_applied *a = g_new (struct weft_applied, 1);
+  *a = (struct weft_applied){ entry->section, entry->key, g_strdup (value), entry->line };
+  g_ptr_array_add (row->applied, a);
+  if (starts (entry->key, "measured."))
+    return read_measured (entry->key, value, row, error);
+  if (!starts (entry->key, "column."))
+    return TRUE;
+  char **cell = &row->cell[weft_published_find (strchr (entry->key, '.') + 1)];
+  g_free (*cell);
+  *cell = multiply (value);
+  return TRUE;
+}
+
+static gboolean
+apply_rule (const weft_conf *conf, const struct rule *rule, weft_row_job *row, GError **error)
+{
+  for (unsigned i = rule->first; i < rule->first + rule->n; i++)
+    if (!apply_entry (&conf->entry[i], row, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+is_setting (const char *key)
+{
+  return !g_str_equal (key, "why") && !starts (key, "column.") && !starts (key, "measured.");
+}
+
+static gboolean
+build (const weft_assumptions *assumptions, weft_row_job *row, GError **error)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+
+  for (unsigned i = 0; i < row->applied->len; i++) {
+    const struct weft_applied *a = g_ptr_array_index (row->applied, i);
+    if (is_setting (a->key))
+      add_setting (settings, assumptions->conf, a);
+  }
+  return weft_job_build (settings, &row->job, error);
+}
+
+weft_row_job *
+weft_row_job_new (const weft_assumptions *assumptions, const weft_published *table, unsigned index,
+                  GError **error)
+{
+  weft_row_job *row = g_new0 (weft_row_job, 1);
+
+  row->applied = g_ptr_array_new_with_free_func (free_applied);
+  for (unsigned i = 0; i < WEFT_N_COLUMN; i++)
+    row->cell[i] = g_strdup (weft_published_cell (table, index, i));
+  for (unsigned i = 0; i < assumptions->rule->len; i++) {
+    const struct rule *rule = &g_array_index (assumptions->rule, struct rule, i);
+    if (is_for (rule, row) && !apply_rule (assumptions->conf, rule, row, error))
+      return row;
+  }
+  build (assumptions, row, error);
+  return row;
+}
+
+void
+weft_row_job_free (weft_row_job *row)
+{
+  if (!row)
+    return;
+  for (unsigned i = 0; i < WEFT_N_COLUMN; i++)
+    g_free (row->cell[i]);
+  g_ptr_array_unref (row->applied);
+  g_free (row);
+}
+
+/* --------------------------------------------------------------------- measured */
+
+static double
+number (const weft_row_job *row, enum weft_published_column column)
+{
+  return weft_published_number (row->cell[column]);
+}
+
+double
+weft_row_job_seconds (const weft_row_job *row)
+{
+  double tokens = (double) row->job.train.global_batch_size * row->job.model.seq_length;
+  double of_one = tokens / row->job.cluster.n_gpus;
+  double seconds = number (row, WEFT_COLUMN_iter_time_s);
+
+  if (isnan (seconds))
+    seconds = of_one / number (row, WEFT_COLUMN_tokens_per_s_per_gpu);
+  if (isnan (seconds) && row->flops != WEFT_FLOPS_UNKNOWN)
+    seconds = of_one *
+              weft_model_flops_per_token (&row->job.model, row->flops == WEFT_FLOPS_CAUSAL) /
+              (number (row, WEFT_COLUMN_tflops_per_gpu) * 1e12);
+  return seconds;
+}

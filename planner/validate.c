@@ -1,0 +1,304 @@
+#include "planner/validate.h"
+#include "core/error.h"
+#include "core/units.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Threads make plans; SimGrid belongs to the thread that began with it, which takes them in the order
+ * they come.  A thread that wants to begin a row needs one of a few tickets, so that plans do not
+ * pile up. */
+struct run {
+  const weft_published *table;
+  const weft_assumptions *assumptions;
+  const struct weft_validate_options *options;
+  weft_validation *validation;
+  GAsyncQueue *planned; /* of struct planned * */
+  GAsyncQueue *tickets;
+};
+
+/* A row on its way; without a plan where it was refused. */
+struct planned {
+  struct weft_validate_row *row;
+  weft_row_job *job;
+  weft_plan *plan;
+  GError *error;
+};
+
+/* ------------------------------------------------------------------------ errors */
+
+static int
+compare (const void *a, const void *b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+/* The smallest of n sorted numbers that `share` of them do not exceed. */
+static double
+quantile (const double *sorted, uint32_t n, double share)
+{
+  uint32_t at = (uint32_t) ceil (share * n);
+  return sorted[MAX (at, 1) - 1];
+}
+
+static double
+median (const double *sorted, uint32_t n)
+{
+  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
+struct weft_validate_errors
+weft_validate_errors_of (const double *error, uint32_t n)
+{
+  struct weft_validate_errors e = { 0 };
+  g_autofree double *size = g_new (double, n + 1);
+
+  for (uint32_t i = 0; i < n; i++) {
+    if (isnan (error[i]))
+      continue;
+    size[e.n++] = fabs (error[i]);
+    e.bias += error[i];
+    e.mape += fabs (error[i]);
+  }
+  if (e.n == 0)
+    return (struct weft_validate_errors){ 0, NAN, NAN, NAN, NAN, NAN };
+  qsort (size, e.n, sizeof *size, compare);
+  e.bias /= e.n;
+  e.mape /= e.n;
+  e.median = median (size, e.n);
+  e.p90 = quantile (size, e.n, 0.9);
+  e.max = size[e.n - 1];
+  return e;
+}
+
+/* Of the rows of one group, or of all where it is NULL. */
+static void
+sum_up (const weft_validation *v, const char *group, struct weft_validate_errors *time,
+        struct weft_validate_errors *memory)
+{
+  g_autofree double *times = g_new (double, v->n_row), *memories = g_new (double, v->n_row);
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < v->n_row; i++) {
+    const struct weft_validate_row *row = &v->row[i];
+    if (row->tier == 'C' || (group && !g_str_equal (row->group, group)))
+      continue;
+    times[n] = row->time_error;
+    memories[n++] = row->memory_error;
+  }
+  *time = weft_validate_errors_of (times, n);
+  *memory = weft_validate_errors_of (memories, n);
+}
+
+static int
+compare_names (gconstpointer a, gconstpointer b)
+{
+  return strcmp (*(const char *const *) a, *(const char *const *) b);
+}
+
+static void
+group_up (weft_validation *v)
+{
+  g_autoptr (GPtrArray) names = g_ptr_array_new ();
+
+  for (uint32_t i = 0; i < v->n_row; i++)
+    if (!g_ptr_array_find_with_equal_func (names, v->row[i].group, g_str_equal, NULL))
+      g_ptr_array_add (names, (char *) v->row[i].group);
+  g_ptr_array_sort (names, compare_names);
+  v->group = g_new0 (struct weft_validate_group, names->len);
+  for (uint32_t i = 0; i < names->len; i++) {
+    struct weft_validate_group *group = &v->group[v->n_group];
+    group->name = g_ptr_array_index (names, i);
+    sum_up (v, group->name, &group->time, &group->memory);
+    v->n_group += group->time.n || group->memory.n;
+  }
+}
+
+/* ------------------------------------------------------------------ one row */
+
+/* The word after "rule ", or what kind of refusal it is. */
+static char *
+rule_of (const GError *error)
+{
+  const char *text = strstr (error->message, "rule ");
+
+  if (text) {
+    text += strlen ("rule ");
+    return g_strndup (text, strcspn (text, ":"));
+  }
+  if (strstr (error->message, "not built yet"))
+    return g_strdup ("not_built");
+  return g_strdup (error->code == WEFT_ERROR_INPUT ? "input" : "run");
+}
+
+/* Bytes that the source counted, of the role with most of them. */
+static double
+counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
+{
+  double most = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    double bytes = weft_plan_peak_bytes (plan, role);
+    if (memory == WEFT_MEMORY_ALLOCATOR)
+      bytes += plan->job.stack.workspace_bytes - (double) weft_plan_reserved_bytes (plan, role);
+    most = fmax (most, bytes);
+  }
+  return most;
+}
+
+static void
+plan_row (gpointer data, gpointer user)
+{
+  struct run *run = user;
+  struct planned *p = g_new0 (struct planned, 1);
+  gpointer ticket = g_async_queue_pop (run->tickets);
+
+  (void) ticket;
+  p->row = data;
+  p->job = weft_row_job_new (run->assumptions, run->table, p->row->index, &p->error);
+  if (!p->error)
+    p->plan = weft_plan_new (&p->job->job, &p->error);
+  g_async_queue_push (run->planned, p);
+}
+
+static void
+predict (const struct run *run, struct planned *p)
+{
+  struct weft_exec_options folded = { 0 };
+  g_autoptr (weft_timeline) timeline =
+      p->plan ? weft_exec_run (run->options->executor, p->plan, &folded, &p->error) : NULL;
+
+  if (!timeline)
+    return;
+  p->row->predicted_s = timeline->seconds;
+  p->row->measured_s = weft_row_job_seconds (p->job);
+  p->row->predicted_gib = counted_bytes (p->plan, p->job->memory) / (1 << 30);
+}
+
+static void
+finish (const struct run *run, struct planned *p)
+{
+  struct weft_validate_row *row = p->row;
+
+  row->measured_gib = weft_published_number (
+      weft_published_cell (run->table, row->index, WEFT_COLUMN_peak_mem_gib));
+  row->time_error = row->predicted_s / row->measured_s - 1;
+  row->memory_error = row->predicted_gib / row->measured_gib - 1;
+  if (p->error) {
+    row->rule = rule_of (p->error);
+    row->why = g_strdup (p->error->message);
+  }
+}
+
+static void
+planned_free (struct planned *p)
+{
+  g_clear_error (&p->error);
+  g_clear_pointer (&p->plan, weft_plan_free);
+  weft_row_job_free (p->job);
+  g_free (p);
+}
+
+/* ------------------------------------------------------------------ all rows */
+
+static gboolean
+is_asked_for (const weft_published *table, unsigned row, const struct weft_validate_options *o)
+{
+  const char *id = weft_published_cell (table, row, WEFT_COLUMN_id);
+  const char *source = weft_published_cell (table, row, WEFT_COLUMN_source);
+  const char *dash = strrchr (id, '-');
+  g_autofree char *prefix = dash ? g_strndup (id, dash - id) : g_strdup (id);
+
+  if (o->tier && !strchr (o->tier, *weft_published_cell (table, row, WEFT_COLUMN_tier)))
+    return FALSE;
+  if (o->group &&
+      !g_pattern_match_simple (o->group, weft_published_cell (table, row, WEFT_COLUMN_group)))
+    return FALSE;
+  return !o->source || g_str_equal (o->source, prefix) ||
+         g_pattern_match_simple (o->source, source);
+}
+
+static weft_validation *
+choose_rows (const weft_published *table, const struct weft_validate_options *options)
+{
+  weft_validation *v = g_new0 (weft_validation, 1);
+
+  v->row = g_new0 (struct weft_validate_row, table->csv->n_row);
+  for (unsigned i = 0; i < table->csv->n_row; i++)
+    if (is_asked_for (table, i, options))
+      v->row[v->n_row++] = (struct weft_validate_row){
+        .index = i,
+        .id = weft_published_cell (table, i, WEFT_COLUMN_id),
+        .group = weft_published_cell (table, i, WEFT_COLUMN_group),
+        .tier = *weft_published_cell (table, i, WEFT_COLUMN_tier),
+        .predicted_s = NAN,
+        .measured_s = NAN,
+        .predicted_gib = NAN,
+      };
+  return v;
+}
+
+/* What is found lies in the rows, so the order in which they come is no matter. */
+static void
+predict_all (struct run *run, uint32_t jobs)
+{
+  const struct weft_validate_options *o = run->options;
+  weft_validation *v = run->validation;
+  GThreadPool *pool = g_thread_pool_new (plan_row, run, jobs, TRUE, NULL);
+
+  for (uint32_t i = 0; i < jobs + 1; i++)
+    g_async_queue_push (run->tickets, run);
+  for (uint32_t i = 0; i < v->n_row; i++)
+    g_thread_pool_push (pool, &v->row[i], NULL);
+  for (uint32_t done = 0; done < v->n_row; done++) {
+    struct planned *p = g_async_queue_pop (run->planned);
+    predict (run, p);
+    finish (run, p);
+    planned_free (p);
+    g_async_queue_push (run->tickets, run);
+    if (o->progress)
+      o->progress (o->user, done + 1, v->n_row);
+  }
+  g_thread_pool_free (pool, FALSE, TRUE);
+}
+
+weft_validation *
+weft_validate (const weft_published *table, const weft_assumptions *assumptions,
+               const struct weft_validate_options *options, GError **error)
+{
+  gint64 start = g_get_monotonic_time ();
+  g_autoptr (weft_validation) v = choose_rows (table, options);
+  struct run run = {
+    .table = table, .assumptions = assumptions, .options = options, .validation = v
+  };
+
+  if (v->n_row == 0) {
+    weft_bad_input (error, "%s: found no row with --tier, --group and --source as asked for",
+                    table->csv->name);
+    return NULL;
+  }
+  run.planned = g_async_queue_new ();
+  run.tickets = g_async_queue_new ();
+  predict_all (&run, options->jobs ? options->jobs : g_get_num_processors ());
+  g_async_queue_unref (run.planned);
+  g_async_queue_unref (run.tickets);
+  for (uint32_t i = 0; i < v->n_row; i++)
+    v->n_predicted += !v->row[i].rule;
+  sum_up (v, NULL, &v->time, &v->memory);
+  group_up (v);
+  v->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
+  return g_steal_pointer (&v);
+}
+
+void
+weft_validation_free (weft_validation *validation)
+{
+  for (uint32_t i = 0; i < validation->n_row; i++) {
+    g_free (validation->row[i].rule);
+    g_free (validation->row[i].why);
+  }
+  g_free (validation->row);
+  g_free (validation->group);
+  g_free (validation);
+}
