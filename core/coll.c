@@ -222,13 +222,14 @@ static const struct algorithm ring = { "ring", ring_share, ring_steps },
 
 /* What may be chosen from, NULL-terminated. */
 static const struct algorithm *const *
-algorithms_for (enum weft_op_kind kind, gboolean canonical)
+algorithms_for (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
-  static const struct algorithm *const quick[] = { &ring, &tree, NULL }, *const at_once[] = {
-    &direct, NULL
-  };
+  static const struct algorithm *const quick[] = { &ring, &tree, NULL },
+                                       *const at_once[] = { &direct, NULL },
+                                       *const pinned[] = { &ring, NULL };
+  gboolean sums = choice == WEFT_COLL_CANONICAL && kind != WEFT_OP_BROADCAST;
 
-  return kind == WEFT_OP_ALL_TO_ALL || (canonical && kind != WEFT_OP_BROADCAST) ? at_once : quick;
+  return kind == WEFT_OP_ALL_TO_ALL || sums ? at_once : choice == WEFT_COLL_RING ? pinned : quick;
 }
 
 /* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.
@@ -279,7 +280,7 @@ plan_shift (const struct weft_coll_shape *s, double bytes, double base)
 
 struct weft_traffic
 weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base,
-                gboolean canonical)
+                enum weft_coll_choice choice)
 {
   struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY };
 
@@ -287,7 +288,7 @@ weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double 
     return (struct weft_traffic){ .algorithm = "none" };
   if (kind == WEFT_OP_SHIFT)
     return plan_shift (s, bytes, base);
-  for (const struct algorithm *const *a = algorithms_for (kind, canonical); *a; a++)
+  for (const struct algorithm *const *a = algorithms_for (kind, choice); *a; a++)
     if ((*a)->share (kind, s) >= 0) {
       struct weft_traffic t = plan_with (*a, s, kind, bytes, base);
       if (t.seconds < best.seconds)

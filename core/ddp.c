@@ -182,7 +182,7 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
   g_autofree char *name = g_strdup_printf ("norm of bucket %u", k);
 
-  if (!s->strategy->check_for_nan_in_grad && !s->strategy->check_for_large_grads)
+  if (!weft_job_checks_nan (s->job) && !s->strategy->check_for_large_grads)
     return;
   uint32_t squares = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "bucket_squares");
   weft_emit (s, WEFT_OP_BUCKET_NORM, "bucket_norm", WEFT_SHAPE (s->grad_dtype, n),

@@ -178,16 +178,31 @@ mean_over (const struct weft_step *s)
   return s->tokens * s->n_micro * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
 }
 
+/* Megatron-Core multiplies the loss by grad_scale_func before it asks for gradients
+ * (pipeline_parallel/schedules.py, backward_step): they begin with the scale. */
+static uint32_t
+loss_gradient (struct weft_step *s)
+{
+  if (!s->scales_loss)
+    return WEFT_NO_BUF;
+  uint32_t gradient = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "loss_gradient");
+  weft_emit (s, WEFT_OP_SCALE_LOSS, "grad_scale_func", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (gradient)));
+  return gradient;
+}
+
 uint32_t
 weft_head_backward (struct weft_step *s, uint32_t micro)
 {
   const struct weft_saved_end *end = &s->saved_end[micro];
   uint64_t h = s->model->hidden_size, v = s->width.vocab;
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, v, h, s->vocab_leaves);
+  uint32_t gradient = loss_gradient (s);
 
   weft_emit (s, WEFT_OP_XENT_BWD, "loss",
              WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size),
-             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
+             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
+                        WEFT_R (gradient)));
   uint32_t normed = end->normed;
   if (!weft_step_is_split (s))
     normed = weft_tensor_gather_rows (s, normed, "head");

@@ -561,6 +561,31 @@ weft_job_linear_dtype (const struct weft_job *job)
   return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
 }
 
+static gboolean
+has_loss_scale (const struct weft_job *job)
+{
+  return job->train.at[WEFT_TRAIN_loss_scale].i != WEFT_NONE;
+}
+
+gboolean
+weft_job_scales_loss (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP16 || has_loss_scale (job) ||
+         job->strategy.grad_scale_func == WEFT_GRAD_SCALE_LOSS;
+}
+
+gboolean
+weft_job_scales_dynamically (const struct weft_job *job)
+{
+  return weft_job_scales_loss (job) && !has_loss_scale (job);
+}
+
+gboolean
+weft_job_checks_nan (const struct weft_job *job)
+{
+  return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
+}
+
 static int
 module_of (const char *word)
 {

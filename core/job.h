@@ -121,6 +121,16 @@ enum weft_dtype weft_job_dtype (const struct weft_job *job);
 enum weft_dtype weft_job_product_dtype (const struct weft_job *job);
 enum weft_dtype weft_job_linear_dtype (const struct weft_job *job);
 
+/* Whether the loss is multiplied before backward, and gradients are divided again before they are
+ * used: in fp16, or where grad_scale_func or a loss_scale ask for it; and whether the scale follows
+ * what overflows (Megatron-Core's DynamicGradScaler). */
+gboolean weft_job_scales_loss (const struct weft_job *job);
+gboolean weft_job_scales_dynamically (const struct weft_job *job);
+
+/* check_for_nan_in_grad, but with a dynamic scale, where a gradient that is not finite is expected
+ * now and then (Megatron-LM arguments.py). */
+gboolean weft_job_checks_nan (const struct weft_job *job);
+
 /* What backward runs again, by recompute_granularity or by activation_checkpointing: each layer as a
  * whole, or with Megatron-FSDP its MLP. */
 struct weft_job_recompute {

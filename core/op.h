@@ -144,12 +144,17 @@ enum weft_op_class {
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\
      "those past it are padding; own: kernels/soft.h")                                             \
-  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole",                          \
-     "logits:rw targets:r lse:r",                                                                  \
-     "logits become their gradient, divided by tokens: what the loss is a mean over")              \
+  X (WEFT_OP_SCALE_LOSS, "scale_loss", COMPUTE, pass1, "elements", "gradient:w",                   \
+     "gradient = the loss scale: what backward of a microbatch begins with")                       \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole",                    \
+     "logits:rw targets:r lse:r gradient:r?",                                                      \
+     "logits become their gradient, divided by tokens: what the loss is a mean over; times that of "\
+     "the loss")                                                                                   \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
      "main += grad: accumulation that is not fused into the matmul")                               \
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
+  X (WEFT_OP_FILL, "fill", COMPUTE, pass1, "elements", "x:w",                                      \
+     "first weights, at random or constant; where numbers are real state.h sets them")             \
   X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw count:r?",              \
      "x /= divisor, or by the larger of 1 and count where that is given")                          \
   X (WEFT_OP_SUM_SLICES, "sum_slices", COMPUTE, slices, "elements slices", "x:r y:w",              \
@@ -161,6 +166,8 @@ enum weft_op_class {
      "the inverse: slice r of x has piece r of each tensor")                                       \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
+  X (WEFT_OP_TIMER, "timer", COMPUTE, nothing, "starts", "",                                       \
+     "the host waits for the device and reads a clock: a phase that is measured starts or ends")   \
   X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                       \
      "convert to the type of y, divided by divisor where there is one")                            \
   X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
@@ -176,8 +183,11 @@ enum weft_op_class {
      "squares += sum of squares of what this rank answers for")                                    \
   X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \
      "squares = sum of squares of a whole bucket")                                                 \
-  X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
-     "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
+  X (WEFT_OP_UNSCALE, "unscale", COMPUTE, pass2, "elements", "grad:rw found:rw",                   \
+     "grad /= the loss scale; found = 1 when an element is not finite")                            \
+  X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r? found:r? factor:w",                      \
+     "factor = min(1, limit / norm), or 1 without squares; 0 when the norm is not finite, or found "\
+     "is not 0")                                                                                   \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                       \
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\

@@ -291,7 +291,15 @@ runs_nothing_again (const struct weft_job *j)
 static gboolean
 is_built (int64_t precision)
 {
-  return precision == WEFT_BF16 || precision == WEFT_FP32;
+  return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
+}
+
+/* Fields of a dynamic loss scale that were given. */
+static gboolean
+has_dynamic_scale (const struct weft_job *j)
+{
+  return j->train_set[WEFT_TRAIN_initial_loss_scale] || j->train_set[WEFT_TRAIN_min_loss_scale] ||
+         j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
 /* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the

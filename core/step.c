@@ -41,8 +41,11 @@ static uint32_t
 append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
         const struct weft_use *uses, uint32_t n_uses)
 {
+  gboolean held = weft_timer_holds (s, row->lane);
   uint32_t op = weft_build_op (s->b, row, &shape);
 
+  if (held)
+    weft_build_dep (s->b, s->timed);
   for (uint32_t u = 0; u < n_uses; u++)
     weft_build_use (s->b, uses[u].buf, uses[u].read, uses[u].write);
   return op;
@@ -199,7 +202,9 @@ start_buffers (struct weft_step *s)
   s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
   s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
-  s->count = WEFT_NO_BUF;
+  s->count = s->found = WEFT_NO_BUF;
+  if (s->scales_loss)
+    s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
   if (s->strategy->calculate_per_token_loss)
     s->count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
@@ -308,7 +313,9 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
   s->last_micro = whole && ++chunk->n_backward == chunk->n_micro;
   if (s->wrapper->enter_pass)
     s->wrapper->enter_pass (s);
+  weft_timer_start (s, 2, forward ? "forward-compute" : "backward-compute");
   plays[cell->phase](s, cell);
+  weft_timer_stop (s, 2, forward ? "forward-compute" : "backward-compute");
   if (s->wrapper->leave_pass)
     s->wrapper->leave_pass (s);
 }
@@ -331,6 +338,7 @@ play (struct weft_step *s)
   uint32_t n = s->grid->n_cell[s->role];
   exchange_before *exchange = exchange_of (s);
 
+  weft_timer_start (s, 1, "forward-backward");
   weft_ends_load (s, &cell[0]);
   for (uint32_t i = 0; i < n; i++) {
     exchange (s, i);
@@ -401,6 +409,7 @@ weft_step_begin (struct weft_step *s)
   s->product_dtype = weft_job_product_dtype (job);
   s->linear_dtype = weft_job_linear_dtype (job);
   weft_tensor_start (s);
+  s->scales_loss = weft_job_scales_loss (job);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->main_dtype = s->grad_dtype;
@@ -416,7 +425,8 @@ weft_step_begin (struct weft_step *s)
   s->input_grad = g_new0 (uint32_t, s->n_micro * s->n_chunks);
   for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
     s->exchange[i] = WEFT_NO_OP;
-  s->synced = WEFT_NO_OP;
+  s->synced = s->timed = WEFT_NO_OP;
+  s->barrier = WEFT_NO_BUF;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));

@@ -17,6 +17,7 @@
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   fuse       enable_compile: which pointwise ops make one kernel
+ *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -289,12 +290,16 @@ struct weft_step {
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   uint32_t backward_layer;        /* whose backward runs, or is prepared by forward that runs again */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
+  uint32_t timed;                 /* the newest end of a phase that is measured, or WEFT_NO_OP */
+  uint32_t barrier;               /* what ranks add up to meet, or WEFT_NO_BUF */
   uint32_t exchange[WEFT_N_EXCHANGE]; /* p2p ops the next kernel waits for, or WEFT_NO_OP */
   struct weft_posting posting;
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
+  gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
+  uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
   uint32_t host_wait;             /* a copy that the next update on the host waits for */
@@ -336,6 +341,13 @@ weft_step_delays (const struct weft_step *s)
   return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
 }
 
+/* Whether the update is told by a factor how much of the gradient to take, or nothing. */
+static inline gboolean
+weft_step_has_factor (const struct weft_step *s)
+{
+  return s->job->train.clip_grad > 0 || s->scales_loss;
+}
+
 static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
@@ -354,10 +366,11 @@ weft_step_through (struct weft_step *s, uint32_t param)
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
-/* init.c: the program of what happens once before the first step; and whether anything does: there
- * are several replicas, and each holds its weights whole. */
+/* init.c: the program of what happens once before the first step; whether anything does; and whether
+ * replicas are sent weights: there are several of them, and each holds its weights whole. */
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
+gboolean weft_init_does_something (const struct weft_job *job);
 gboolean weft_init_broadcasts (const struct weft_job *job);
 gboolean weft_init_keeps_slices (const struct weft_job *job);
 
@@ -712,6 +725,12 @@ uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 void weft_torch_ddp_finish (struct weft_step *s);
+
+/* timers.c: a phase of timing_log_level 1 or 2 begins, and ends; and whether the next op of a lane has
+ * to wait for the newest of them. */
+void weft_timer_start (struct weft_step *s, int64_t level, const char *name);
+void weft_timer_stop (struct weft_step *s, int64_t level, const char *name);
+gboolean weft_timer_holds (const struct weft_step *s, enum weft_lane lane);
 
 /* finish.c */
 void weft_states_build (struct weft_step *s); /* masters and moments, once */

@@ -25,9 +25,8 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (shape->dtype == WEFT_FP16)
-      return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
-                             weft_dtype_words[shape->dtype]);
+    if (kind == WEFT_OP_FILL)
+      return weft_bad_input (error, "the cpu executor draws no weights: they are written");
     if (!can_reduce (&p->op[op], shape->dtype))
       return weft_bad_input (error, "the cpu executor has no %s of %s over %s", weft_op_words[kind],
                              weft_reduce_words[p->op[op].reduce], weft_dtype_words[shape->dtype]);
@@ -122,7 +121,8 @@ static uint64_t
 first_element (const struct cpu_rank *r, uint32_t op)
 {
   uint32_t grad = cpu_use (r, op, 0)->buf;
-  gboolean whole = r->p->op[op].kind == WEFT_OP_GRAD_NORM;
+  enum weft_op_kind kind = r->p->op[op].kind;
+  gboolean whole = kind == WEFT_OP_GRAD_NORM || kind == WEFT_OP_UNSCALE;
 
   for (uint32_t i = 0; i < r->n_slice; i++) {
     const struct weft_slice *slice = &r->slice[i];
@@ -275,7 +275,7 @@ check_bucket (struct cpu_rank *r, uint32_t op)
   const union weft_strategy *strategy = &r->m->base.plan->job.strategy;
   double norm = sqrt (scalar (r, cpu_use (r, op, 0)->buf));
 
-  if (strategy->check_for_nan_in_grad && !isfinite (norm))
+  if (weft_job_checks_nan (&r->m->base.plan->job) && !isfinite (norm))
     atomic_store (&r->m->bad, (uint64_t) (r->rank + 1) << 32 | op);
   if (!strategy->check_for_large_grads || !isfinite (norm))
     return;
@@ -301,13 +301,14 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->m->base.metrics[r->row] =
       (struct weft_metrics){ .loss = last ? scalar (r, use[0].buf) * replicas / tokens : NAN,
                              .grad_norm = clips ? norm : NAN,
-                             .skipped = clips && !isfinite (norm),
+                             .skipped = r->overflow || (clips && !isfinite (norm)),
                              .large = r->n_large };
   r->n_large = 0;
+  r->overflow = FALSE;
 }
 
-/* The metrics, or one number that the host waits for: of a bucket, or whether sequences are packed,
- * which they never are here. */
+/* The metrics, or one number that the host waits for: of a bucket, or of all gradients of a scaled
+ * loss, or whether sequences are packed, which they never are here. */
 static void
 read_out (struct cpu_rank *r, uint32_t op)
 {
@@ -315,6 +316,8 @@ read_out (struct cpu_rank *r, uint32_t op)
     copy_out (r, op);
   else if (r->p->op[op].phase == WEFT_PHASE_REDUCE)
     check_bucket (r, op);
+  else if (r->p->op[op].phase == WEFT_PHASE_OPTIMIZER)
+    r->overflow = scalar (r, cpu_use (r, op, 0)->buf) > 0;
 }
 
 /* Both sides of the host link are memory of this process. */
@@ -355,6 +358,7 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);
     return;
+  case WEFT_OP_UNSCALE:
   case WEFT_OP_AMAX:
     run_segments (r, op, 1u << 0, FALSE);
     return;

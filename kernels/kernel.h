@@ -37,7 +37,7 @@ struct weft_kernel {
   struct weft_place tp, cp; /* of 0 where nothing asks: one rank.  Rows are of this rank's part of
                                sequences; of attention cp is its ring alone */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
-  const struct weft_control *control; /* adam, clip */
+  const struct weft_control *control; /* adam, clip, loss scale */
   uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
                       sequences, 1: slice j came from the rank j places before */
   gboolean canonical;
@@ -140,6 +140,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_ACT_BWD, moe_act_bwd, TRUE)                                                       \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
+  X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
@@ -154,6 +155,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \
+  X (WEFT_OP_UNSCALE, unscale, FALSE)                                                              \
   X (WEFT_OP_CLIP, clip, FALSE)                                                                    \
   X (WEFT_OP_ADAM, adam, TRUE)                                                                     \
   X (WEFT_OP_BIAS, bias, TRUE)                                                                     \
