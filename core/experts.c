@@ -19,7 +19,7 @@ product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
 {
   struct weft_moe z = weft_moe_sizes (s);
 
-  return WEFT_SHAPE (s->product_dtype, z.rows, n, k, local (s), z.capacity);
+  return WEFT_SHAPE (s->linear_dtype, z.rows, n, k, local (s), z.capacity);
 }
 
 /* n outputs and k inputs of each expert. */
@@ -32,6 +32,7 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   uint32_t y = weft_moe_rows (s, first ? z.up : z.h, name);
   uint32_t w = weft_cast_weight (s, weft_params_layer (s, which));
 
+  x = weft_cast (s, x, s->linear_dtype, name);
   weft_emit (s, WEFT_OP_MOE_MATMUL, name,
              first ? product_shape (s, z.up, z.h) : product_shape (s, z.h, z.f),
              WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (saved->counts), WEFT_W (y)));
@@ -63,17 +64,20 @@ weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight);
   struct weft_shape shape = product_shape (s, d->n, d->k);
+  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MOE_MATMUL_WGRAD, d->name, shape,
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (d->x), WEFT_R (d->counts), dw));
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), WEFT_R (d->counts), dw));
   weft_grad_end (s, d->weight, dw);
 }
 
 static uint32_t
-multiply_backward (struct weft_step *s, const struct weft_delayed *d)
+multiply_backward (struct weft_step *s, struct weft_delayed *d)
 {
   uint32_t dx = weft_moe_rows (s, d->k, d->name), w = weft_cast_weight (s, d->weight);
+
+  d->dy = weft_cast (s, d->dy, s->linear_dtype, d->name);
 
   weft_emit (s, WEFT_OP_MOE_MATMUL_DGRAD, d->name, product_shape (s, d->n, d->k),
              WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_R (d->counts), WEFT_W (dx)));

@@ -535,13 +535,25 @@ weft_job_sharding (const struct weft_job *job)
 }
 
 enum weft_dtype
+weft_job_dtype (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP8 ? WEFT_BF16 : (enum weft_dtype) job->train.precision;
+}
+
+enum weft_dtype
 weft_job_product_dtype (const struct weft_job *job)
 {
   const union weft_strategy *k = &job->strategy;
 
   if (k->enable_autocast && k->autocast_dtype != WEFT_NONE)
     return (enum weft_dtype) k->autocast_dtype;
-  return job->train.precision;
+  return weft_job_dtype (job);
+}
+
+enum weft_dtype
+weft_job_linear_dtype (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
 }
 
 static int

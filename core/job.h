@@ -103,9 +103,15 @@ int64_t weft_job_instances (const struct weft_job *job);
 /* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 
-/* What matrix products are taken in: the precision of training, or with enable_autocast
- * autocast_dtype, which unset is params_dtype. */
+/* What weights and the residual stream are kept in: the precision of training, and bf16 where that is
+ * fp8, which is for the operands of linear maps alone. */
+enum weft_dtype weft_job_dtype (const struct weft_job *job);
+
+/* What matrix products are taken in: weft_job_dtype(), or with enable_autocast autocast_dtype, which
+ * unset is params_dtype; and those of the layers' linear maps, fp8 where that is the precision of
+ * training. */
 enum weft_dtype weft_job_product_dtype (const struct weft_job *job);
+enum weft_dtype weft_job_linear_dtype (const struct weft_job *job);
 
 /* What backward runs again, by recompute_granularity or by activation_checkpointing: each layer as a
  * whole, or with Megatron-FSDP its MLP. */

@@ -39,9 +39,10 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
 {
   uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param);
   uint32_t y = weft_product (s, n, name), w = weft_cast_weight (s, param);
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, n, k);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k);
   uint32_t bias = weft_layer_weight (s, which + 1);
 
+  x = weft_cast (s, x, s->linear_dtype, name);
   if (scale == WEFT_NO_BUF)
     weft_emit (s, WEFT_OP_MATMUL, name, shape,
                WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (bias), WEFT_W (y)));
@@ -55,11 +56,12 @@ static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
+  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (d->x), dw, db));
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), dw, db));
   weft_grad_end (s, d->weight, dw);
   weft_grad_end (s, d->bias, db);
 }
@@ -98,7 +100,7 @@ weft_layer_delayed (struct weft_step *s)
 static void
 input_gradient (struct weft_step *s, const struct weft_delayed *d, uint32_t dx)
 {
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
   uint32_t w = weft_cast_weight (s, d->weight);
 
   if (weft_params_scale (s, d->weight) == WEFT_NO_BUF) {
@@ -120,7 +122,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
   uint32_t dx = weft_product (s, k, name);
 
-  dy = weft_inward (s, dy, name);
+  dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
   struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF };
   input_gradient (s, &d, dx);
   weft_linear_gradient (s, &d);

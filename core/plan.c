@@ -236,6 +236,13 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
 weft_plan *
 weft_plan_new (const struct weft_job *job, GError **error)
 {
+  if (job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE) {
+    weft_bad_input (error,
+                    "pipeline_schedule = %s: its programs are not built yet; weft program "
+                    "--schedule draws it",
+                    weft_schedule_words[job->strategy.pipeline_schedule]);
+    return NULL;
+  }
   return make_plan (job, weft_step_build, error);
 }
 
@@ -328,7 +335,7 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
   if (!k->use_megatron_fsdp)
     return 0;
   return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
-                                weft_dtype_bytes (plan->job.train.precision);
+                                weft_dtype_bytes (weft_job_dtype (&plan->job));
 }
 
 uint64_t

@@ -64,7 +64,7 @@ has_plan (const struct weft_job *j)
 static gboolean
 fuses_division (const struct weft_job *j)
 {
-  gboolean bf16 = T (precision) == WEFT_BF16 && !S (grad_reduce_in_fp32);
+  gboolean bf16 = weft_job_dtype (j) == WEFT_BF16 && !S (grad_reduce_in_fp32);
 
   return S (use_megatron_fsdp) && !bf16 && !S (average_in_collective) &&
          !S (calculate_per_token_loss) && T (reduction_order) != WEFT_ORDER_CANONICAL;
@@ -257,11 +257,20 @@ is_built (int64_t precision)
   return precision == WEFT_BF16 || precision == WEFT_FP32;
 }
 
+/* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the
+ * rest by autocast, they are in that. */
+static gboolean
+multiplies_fp8 (const struct weft_job *j)
+{
+  return T (precision) == WEFT_FP8 && !weft_cluster_is_cpu (&j->cluster) &&
+         j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
+}
+
 /* A type that FSDP2 may keep or send in. */
 static gboolean
 is_kept (const struct weft_job *j, int64_t precision)
 {
-  return precision == WEFT_FP32 || precision == T (precision);
+  return precision == WEFT_FP32 || precision == weft_job_dtype (j);
 }
 
 static const char *

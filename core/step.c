@@ -361,8 +361,9 @@ weft_step_begin (struct weft_step *s)
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
   s->width = widths (s->model);
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
-  s->dtype = job->train.precision;
+  s->dtype = weft_job_dtype (job);
   s->product_dtype = weft_job_product_dtype (job);
+  s->linear_dtype = weft_job_linear_dtype (job);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->main_dtype = s->grad_dtype;

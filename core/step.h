@@ -237,6 +237,7 @@ struct weft_step {
   enum weft_dtype weight_dtype, main_dtype; /* of the flat buffers: what the optimizer works on */
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
+  enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -270,7 +271,7 @@ struct weft_step {
   struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
   struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
   uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: what a stage takes, then passes on */
-  uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
+  uint32_t cast_cache, *cast_view; /* weights of this pass as products read them, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 

@@ -45,7 +45,14 @@ extern const char *const weft_module_words[];
 
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
   X (WEFT_SCHEDULE_1F1B, "1f1b", "one forward, one backward; at most p microbatches in flight")    \
-  X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")
+  X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")                             \
+  X (WEFT_SCHEDULE_ZB_H1, "zb-h1", "weight gradients apart, in the bubbles; the memory of 1f1b")   \
+  X (WEFT_SCHEDULE_ZB_H2, "zb-h2", "likewise without bubbles; twice the memory of 1f1b")           \
+  X (WEFT_SCHEDULE_ZB_V, "zb-v", "two chunks down and up the ranks: no bubbles, 1f1b's memory")    \
+  X (WEFT_SCHEDULE_V_HALF, "v-half", "likewise with half of the memory and some bubbles")          \
+  X (WEFT_SCHEDULE_V_MIN, "v-min", "likewise with a third of the memory and more bubbles")         \
+  X (WEFT_SCHEDULE_DUALPIPE, "dualpipe", "two copies of the model, from both ends at once")        \
+  X (WEFT_SCHEDULE_DUALPIPEV, "dualpipev", "dualpipe folded in the middle: one copy, two chunks")
 enum weft_schedule { WEFT_SCHEDULE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_schedule_words[];
 
@@ -71,12 +78,6 @@ extern const char *const weft_activation_words[];
   X (WEFT_SOFTMAX_LEARNABLE, "learnable", "with a trained score more for each head (a sink)")
 enum weft_softmax { WEFT_SOFTMAX_LIST (WEFT_WORD_ID) };
 extern const char *const weft_softmax_words[];
-
-#define WEFT_SCORE_LIST(X)                                                                         \
-  X (WEFT_SCORE_SOFTMAX, "softmax", "experts share one")                                           \
-  X (WEFT_SCORE_SIGMOID, "sigmoid", "each expert by itself; those chosen are made to share one")
-enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
-extern const char *const weft_score_words[];
 
 #define WEFT_POSITION_LIST(X)                                                                      \
   X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \

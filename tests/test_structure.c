@@ -31,7 +31,8 @@ static const struct {
 } core_files[] = {
   { "cluster", TABLES },   { "conf", TABLES },      { "csv", TABLES },       { "error", TABLES },     { "field", TABLES },
   { "flags", TABLES },     { "home", TABLES },
-  { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },    { "rules", TABLES },     { "sheet", TABLES },
+  { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },
+  { "rules", TABLES },     { "schedule", TABLES },  { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
   { "file", TABLES },      { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
   { "cost_table", PASSES },
