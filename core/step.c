@@ -322,6 +322,7 @@ list_chunks (struct weft_step *s)
   s->grid = weft_job_grid (s->job, NULL);
   s->n_chunks = s->grid->n_chunks;
   s->chunk = g_new0 (struct weft_chunk, s->n_chunks);
+  s->chain = g_new0 (struct weft_chain, 2 * s->n_chunks);
   for (uint32_t q = 0; q < s->n_chunks; q++) {
     struct weft_stage stage = weft_stage_at (s->job, s->grid, s->role, q);
     s->chunk[q] = (struct weft_chunk){ .first_layer = stage.first_layer,
@@ -418,6 +419,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->output);
   g_free (s->input_grad);
   g_free (s->chunk);
+  g_free (s->chain);
   weft_grid_free (s->grid);
 }
 

@@ -200,7 +200,8 @@ static uint64_t
 rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
 {
   const struct weft_operand *send = &d->c->post[member].send;
-  uint64_t per = send->n / d->n, first = before ? 0 : to * per, last = (to + !before) * per, sum = 0;
+  uint64_t per = send->n / d->n, first = before ? 0 : to * per, last = (to + !before) * per,
+           sum = 0;
 
   for (uint64_t i = first; i < last; i++)
     sum += (uint64_t) ((const int64_t *) send->data)[i];
