@@ -133,9 +133,10 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
   leave_head (s);
 }
 
-static void
-head_wgrad (struct weft_step *s, const struct weft_saved_end *end)
+void
+weft_head_delayed (struct weft_step *s, uint32_t micro)
 {
+  const struct weft_saved_end *end = &s->saved_end[micro];
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
   struct weft_shape shape =
@@ -175,7 +176,8 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
   weft_emit (
       s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
       WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
-  head_wgrad (s, end);
+  if (!weft_step_is_split (s))
+    weft_head_delayed (s, micro);
   uint32_t w = s->end_param[WEFT_FINAL_NORM_WEIGHT], bias = s->end_param[WEFT_FINAL_NORM_BIAS];
   struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
   uint32_t dx = activation (s, h, "dresidual");

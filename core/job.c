@@ -1,4 +1,5 @@
 #include "core/job.h"
+#include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/error.h"
 #include "core/suggest.h"
@@ -495,6 +496,10 @@ weft_job_derive (struct weft_job *job)
     train->precision = default_precision (job);
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
     job->strategy.use_megatron_fsdp = TRUE;
+  int64_t stages = weft_job_layout_stages (job), p = job->strategy.pipeline_model_parallel_size;
+  if (job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && stages > p && stages % p == 0 &&
+      job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
+    job->strategy.virtual_pipeline_model_parallel_size = stages / p;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;

@@ -1,5 +1,6 @@
 /* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
- * off until what others wait for is on its way (delay_wgrad_compute). */
+ * off until what others wait for is on its way (delay_wgrad_compute,
+ * and schedules with cells of their own for weight gradients). */
 #include "core/moe.h"
 #include "core/step.h"
 
@@ -75,8 +76,12 @@ weight_gradient (struct weft_step *s, const struct weft_delayed *d)
 void
 weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
-  if (s->strategy->delay_wgrad_compute)
-    g_array_append_vals (s->delayed, d, 1);
+  struct weft_delayed later = *d;
+
+  later.micro = s->at.micro;
+  later.chunk = s->at.chunk;
+  if (weft_step_delays (s))
+    g_array_append_val (s->delayed, later);
   else
     weight_gradient (s, d);
 }
@@ -85,14 +90,18 @@ void
 weft_layer_delayed (struct weft_step *s)
 {
   struct weft_op at = s->at;
+  guint left = 0;
 
   s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
-  for (uint32_t i = 0; i < s->delayed->len; i++) {
-    const struct weft_delayed *d = &g_array_index (s->delayed, struct weft_delayed, i);
-    s->at.layer = d->layer;
-    weight_gradient (s, d);
+  for (guint i = 0; i < s->delayed->len; i++) {
+    const struct weft_delayed d = g_array_index (s->delayed, struct weft_delayed, i);
+    s->at.layer = d.layer;
+    if (d.micro == at.micro && d.chunk == at.chunk)
+      weight_gradient (s, &d);
+    else
+      g_array_index (s->delayed, struct weft_delayed, left++) = d;
   }
-  g_array_set_size (s->delayed, 0);
+  g_array_set_size (s->delayed, left);
   s->at = at;
 }
 
@@ -123,7 +132,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   uint32_t dx = weft_product (s, k, name);
 
   dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
-  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF };
+  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF, 0, 0 };
   input_gradient (s, &d, dx);
   weft_linear_gradient (s, &d);
   return dx;

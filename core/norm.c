@@ -29,9 +29,8 @@ weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
   dy = weft_outward (s, dy, name);
   struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
-  uint32_t dx = s->strategy->delay_wgrad_compute
-                    ? weft_activation (s, s->model->hidden_size, "dresidual")
-                    : dresidual;
+  uint32_t dx =
+      weft_step_delays (s) ? weft_activation (s, s->model->hidden_size, "dresidual") : dresidual;
 
   weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
              WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),

@@ -236,13 +236,6 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
 weft_plan *
 weft_plan_new (const struct weft_job *job, GError **error)
 {
-  if (job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE) {
-    weft_bad_input (error,
-                    "pipeline_schedule = %s: its programs are not built yet; weft program "
-                    "--schedule draws it",
-                    weft_schedule_words[job->strategy.pipeline_schedule]);
-    return NULL;
-  }
   return make_plan (job, weft_step_build, error);
 }
 

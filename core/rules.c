@@ -169,11 +169,18 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Of one chunk. */
+/* Of the largest. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
+  return weft_job_most_layers (j);
+}
+
+static const char *
+stages_problem (const struct weft_job *j)
+{
+  g_autofree char *text = weft_job_stages_problem (j);
+  return g_intern_string (text);
 }
 
 static int64_t

@@ -271,21 +271,47 @@ load_ahead (struct weft_step *s, const struct weft_cell *cell, uint32_t n, uint3
 }
 
 static void
+weight_grad_cell (struct weft_step *s, const struct weft_cell *cell)
+{
+  if (weft_step_chunk (s)->head)
+    weft_head_delayed (s, cell->micro);
+  weft_layer_delayed (s);
+}
+
+static void
 play_cell (struct weft_step *s, const struct weft_cell *cell)
 {
-  gboolean forward = cell->phase == WEFT_PHASE_FORWARD;
+  static void (*const plays[]) (struct weft_step * s, const struct weft_cell *cell) = {
+    [WEFT_PHASE_FORWARD] = forward_cell,
+    [WEFT_PHASE_BACKWARD] = backward_cell,
+    [WEFT_PHASE_INPUT_GRAD] = backward_cell,
+    [WEFT_PHASE_WEIGHT_GRAD] = weight_grad_cell,
+  };
+  gboolean whole = cell->phase == WEFT_PHASE_BACKWARD;
 
   s->at = (struct weft_op){
     .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
   };
   struct weft_chunk *chunk = weft_step_chunk (s);
   s->pass++;
-  s->last_micro = !forward && ++chunk->n_backward == chunk->n_micro;
+  s->cell = cell->phase;
+  s->last_micro = whole && ++chunk->n_backward == chunk->n_micro;
   if (s->wrapper->enter_pass)
     s->wrapper->enter_pass (s);
-  (forward ? forward_cell : backward_cell) (s, cell);
+  plays[cell->phase](s, cell);
   if (s->wrapper->leave_pass)
     s->wrapper->leave_pass (s);
+}
+
+typedef void exchange_before (struct weft_step *s, uint32_t i);
+
+/* Megatron-Core's own schedules have their own orders. */
+static exchange_before *
+exchange_of (const struct weft_step *s)
+{
+  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE)
+    return weft_exchange_free;
+  return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
 }
 
 static void
@@ -293,8 +319,7 @@ play (struct weft_step *s)
 {
   const struct weft_cell *cell = s->grid->cell[s->role];
   uint32_t n = s->grid->n_cell[s->role];
-  void (*exchange) (struct weft_step * s, uint32_t i) =
-      s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
+  exchange_before *exchange = exchange_of (s);
 
   weft_ends_load (s, &cell[0]);
   for (uint32_t i = 0; i < n; i++) {
@@ -304,6 +329,23 @@ play (struct weft_step *s)
     play_cell (s, &cell[i]);
   }
   exchange (s, n);
+}
+
+struct weft_stage
+weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank, uint32_t chunk)
+{
+  g_autofree uint32_t *rank_of = g_new (uint32_t, grid->n_stages);
+  uint32_t stage = weft_grid_stage (grid, rank, chunk);
+
+  for (uint32_t i = 0; i < grid->n_stages; i++)
+    rank_of[i] = grid->place[i] / grid->n_chunks;
+  g_autofree uint32_t *layers = weft_job_stage_layers (job, rank_of, grid->n_stages);
+  struct weft_stage at = { .n_layers = layers[stage],
+                           .embedding = stage == 0,
+                           .head = stage + 1 == grid->n_stages };
+  for (uint32_t before = 0; before < stage; before++)
+    at.first_layer += layers[before];
+  return at;
 }
 
 static uint32_t

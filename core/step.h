@@ -150,13 +150,14 @@ struct weft_reduction {
   uint32_t group, op;
 };
 
-/* A weight gradient that is still to come: delay_wgrad_compute. */
+/* A weight gradient that is still to come: delay_wgrad_compute, and cells I and W of the grid. */
 struct weft_delayed {
   const char *name;
   uint32_t layer, weight, bias; /* parameters */
   uint32_t dy, x;
   uint64_t n, k;
   uint32_t counts; /* rows of each expert; of other maps WEFT_NO_BUF */
+  uint32_t micro, chunk;
 };
 
 /* Columns of what a layer works with, as this rank has them. */
@@ -287,12 +288,14 @@ struct weft_step {
 
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
+  enum weft_phase cell;           /* of the one that was begun last */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   uint32_t backward_layer;        /* whose backward runs, or is prepared by forward that runs again */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
   uint32_t exchange[WEFT_N_EXCHANGE]; /* p2p ops the next kernel waits for, or WEFT_NO_OP */
   struct weft_posting posting;
   struct weft_slots *slots;       /* exchange_interleaved.c */
+  struct weft_moves *moves;       /* exchange_free.c */
   uint32_t loss, squares, factor; /* scalars */
   uint32_t expert_squares;        /* of experts that ranks share out, or WEFT_NO_BUF */
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
@@ -320,6 +323,20 @@ static inline uint32_t
 weft_step_passed (const struct weft_step *s, uint32_t micro, uint32_t chunk)
 {
   return micro * s->n_chunks + chunk;
+}
+
+/* Whether what runs is one half of a split backward. */
+static inline gboolean
+weft_step_is_split (const struct weft_step *s)
+{
+  return s->cell == WEFT_PHASE_INPUT_GRAD || s->cell == WEFT_PHASE_WEIGHT_GRAD;
+}
+
+/* Whether weight gradients do not follow input gradients at once. */
+static inline gboolean
+weft_step_delays (const struct weft_step *s)
+{
+  return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
 }
 
 static inline const struct weft_flat *
@@ -363,6 +380,14 @@ gboolean weft_init_keeps_slices (const struct weft_job *job);
 
 /* The mesh of a job. */
 struct weft_mesh weft_step_mesh (const struct weft_job *job);
+
+/* A piece of the model, as a rank holds it. */
+struct weft_stage {
+  uint32_t first_layer, n_layers;
+  gboolean embedding, head; /* head: final norm, output head and loss */
+};
+struct weft_stage weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
+                                 uint32_t chunk);
 
 /* Before the first pass and after the last. */
 void weft_step_begin (struct weft_step *s);
@@ -498,7 +523,8 @@ uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_par
                       uint32_t x, uint64_t n, uint64_t k);
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                                uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
-/* A weight gradient now, or where those that are put off come; and these. */
+/* A weight gradient now, or where those that are put off come; and these, of the current microbatch
+ * and chunk. */
 void weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d);
 void weft_layer_delayed (struct weft_step *s);
 
@@ -546,6 +572,7 @@ uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
+void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
 
 /* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
@@ -553,7 +580,10 @@ void weft_exchange (struct weft_step *s, uint32_t i);
 /* exchange_interleaved.c: where ranks hold several chunks in a ring. */
 void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
 
-/* What the two share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
+/* exchange_free.c: of any other grid. */
+void weft_exchange_free (struct weft_step *s, uint32_t i);
+
+/* What they share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
  * 0 where that is this rank, or there is none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);

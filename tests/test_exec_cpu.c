@@ -44,6 +44,8 @@ static const char *const precisions[] = {
   "precision=bf16",
 };
 
+#define CHUNKS "virtual_pipeline_model_parallel_size=2 "
+#define ASIDE "batch_p2p_comm=false overlap_p2p_comm=true "
 static const char *const strategies[] = {
   "gpus=2",
   "gpus=4",
@@ -88,6 +90,22 @@ static const char *const strategies[] = {
   "recompute_num_layers=1",
   "gpus=8 pipeline_model_parallel_size=8 micro_batch_size=1 "
   "deallocate_pipeline_outputs=true",
+  "gpus=4 pipeline_model_parallel_size=4 batch_p2p_comm=false",
+  "gpus=4 pipeline_model_parallel_size=4 batch_p2p_comm=false pipeline_schedule=gpipe",
+  CHUNKS "gpus=4 pipeline_model_parallel_size=4",
+  CHUNKS "gpus=4 pipeline_model_parallel_size=4 microbatch_group_size_per_vp_stage=8 "
+         "batch_p2p_comm=false",
+  CHUNKS "gpus=8 pipeline_model_parallel_size=4 " ASIDE,
+  CHUNKS ASIDE "gpus=2 pipeline_model_parallel_size=2 overlap_p2p_comm_warmup_flush=true",
+  ASIDE "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=4 "
+        "microbatch_group_size_per_vp_stage=4",
+  CHUNKS "gpus=8 pipeline_model_parallel_size=4 use_distributed_optimizer=true "
+         "overlap_grad_reduce=true overlap_param_gather=true bucket_size=10000",
+  CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 overlap_grad_reduce=true "
+               "delay_wgrad_compute=true bucket_size=10000",
+  CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3",
+  CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2 "
+               "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 calculate_per_token_loss=true",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 overlap_grad_reduce=true "

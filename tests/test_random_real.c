@@ -81,7 +81,8 @@ check_against_one_rank (const char *words)
       " overlap_grad_reduce=false recompute_granularity=none "
       "recompute_method=none recompute_num_layers=none "
       "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
-      "optimizer_cpu_offload=false cpu_offloading=false",
+      "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
+      "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false",
       NULL);
   struct real_result many =
       weft_test_run (&(struct real_run){ .words = words, .steps = 2, .poison = TRUE });

@@ -41,7 +41,7 @@ static const struct {
   { "units", TABLES },     { "unit_modules", TABLES }, { "words", TABLES },  { "coll", PROGRAM },
   { "fabric", PROGRAM },
   { "layout", PROGRAM },   { "mesh", PROGRAM },     { "op", PROGRAM },      { "pipeline", PROGRAM },
-  { "stages", PROGRAM },
+  { "stages", TABLES },
   { "program", PROGRAM },  { "actors", PASSES },    { "check", PASSES },     { "cost", PASSES },
   { "memory", PASSES },    { "replay", PASSES },    { "sms", PASSES },       { "step", PASSES },
   { "fsdp", PASSES },      { "fsdp2", PASSES },      { "moe", PASSES },
