@@ -19,6 +19,12 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+static int64_t
+expert_mesh (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
+}
+
 static gboolean
 power_of_two (int64_t n)
 {
