@@ -175,6 +175,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
   uint32_t op = weft_head_has_own_sum (s) ? add_tied_head (s, grad) : add_stages (s, grad);
 
   weft_build_dep (s->b, kernel);
+  weft_build_dep (s->b, s->joined);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
     weft_build_dep (s->b, bucket[i]);
   return op;
@@ -202,6 +203,7 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
                WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
     weft_build_dep (s->b, reduced);
     weft_build_dep (s->b, tied_reduced);
+    weft_build_dep (s->b, s->joined);
   }
 }
 
@@ -246,10 +248,12 @@ end_norm (struct weft_step *s, uint32_t squares)
     weft_from_host (s, &copy);
 }
 
-/* The first op that works on the bucket with a tied embedding after its reduction. */
+/* The first op that works on a bucket after its reduction waits for what completes it: the sum of a
+ * tied embedding, and parts that tensor parallel ranks have. */
 static void
-wait_for_tied (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
+wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
+  weft_build_dep (s->b, s->joined);
   if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
     weft_build_dep (s->b, tied_reduced);
 }
@@ -265,7 +269,7 @@ copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     shape.out_dtype = WEFT_FP32;
     emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
                    WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
-    wait_for_tied (s, k, tied, tied_reduced);
+    wait_for_finalize (s, k, tied, tied_reduced);
   }
 }
 
@@ -276,10 +280,52 @@ slice_grad (const struct weft_step *s, uint32_t k)
   return s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
 }
 
+/* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
+ * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own. */
+static gboolean
+measures_apart (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->expert && !s->shard_optimizer;
+}
+
+/* The sum that a bucket's squares go to. */
+static uint32_t
+squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+  uint64_t n = weft_step_elements (s, s->squares);
+
+  if (!measures_apart (s, k))
+    return squares;
+  if (s->expert_squares == WEFT_NO_BUF) {
+    s->expert_squares =
+        weft_step_buffer (s, WEFT_BUF_WORKSPACE, row.dtype, n, "expert_grad_squares");
+    weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (row.dtype, n),
+               WEFT_USES (WEFT_W (s->expert_squares)));
+  }
+  return s->expert_squares;
+}
+
+/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer). */
+static void
+add_experts (struct weft_step *s)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+
+  if (s->expert_squares == WEFT_NO_BUF)
+    return;
+  weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, s->expert_squares, "expert_grad_norm");
+  weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
+             WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
+             WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));
+}
+
 static void
 measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
   uint32_t squares = start_norm (s);
+
+  s->expert_squares = WEFT_NO_BUF;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (only_duplicates (s, k) || s->job->train.clip_grad == 0)
@@ -288,9 +334,9 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
                    WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
-                   WEFT_USES (WEFT_R (grad), WEFT_RW (squares)));
+                   WEFT_USES (WEFT_R (grad), WEFT_RW (squares_of (s, k, squares))));
     if (s->bucket[k].grad32 == WEFT_NO_BUF && !s->scales_loss)
-      wait_for_tied (s, k, tied, tied_reduced);
+      wait_for_finalize (s, k, tied, tied_reduced);
   }
   end_norm (s, squares);
 }
@@ -320,7 +366,7 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->found)));
     if (s->bucket[k].grad32 == WEFT_NO_BUF)
-      wait_for_tied (s, k, tied, tied_reduced);
+      wait_for_finalize (s, k, tied, tied_reduced);
   }
   weft_reduce_all (s, norm_group (s), WEFT_REDUCE_MAX, s->found, "found_inf");
   weft_step_host_reads (s, "found_inf", s->found);
@@ -333,8 +379,10 @@ clip (struct weft_step *s)
 
   if (!weft_step_has_factor (s))
     return;
-  if (clips)
+  if (clips) {
     weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
+    add_experts (s);
+  }
   weft_emit (
       s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
       WEFT_USES (WEFT_R (clips ? s->squares : WEFT_NO_BUF), WEFT_R (s->found), WEFT_W (s->factor)));
@@ -368,6 +416,7 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
+      weft_build_dep (s->b, s->joined);
       if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
@@ -418,6 +467,9 @@ finalize (struct weft_step *s, uint32_t tied)
   s->wrapper->finish (s);
   weft_timer_stop (s, 1, "all-grads-sync");
   s->at.phase = WEFT_PHASE_FINALIZE;
+  weft_timer_start (s, 1, "non-tensor-parallel-grads-all-reduce");
+  weft_tensor_join_gradients (s);
+  weft_timer_stop (s, 1, "non-tensor-parallel-grads-all-reduce");
   weft_timer_start (s, 1, "embedding-grads-all-reduce");
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);

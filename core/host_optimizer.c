@@ -200,6 +200,7 @@ send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32
 
   weft_to_host (s, &copy);
   wait_for_stream (s);
+  weft_build_dep (s->b, s->joined);
   if (part->bucket == tied_bucket && tied_reduced != WEFT_NO_OP)
     weft_build_dep (s->b, tied_reduced);
 }

@@ -343,7 +343,7 @@ weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
   if (!k->use_megatron_fsdp)
     return 0;
   return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
-                                weft_dtype_bytes (plan->job.train.precision);
+                                weft_dtype_bytes (weft_job_dtype (&plan->job));
 }
 
 uint64_t

@@ -164,7 +164,7 @@ weft_report_printed_peak (const struct weft_job *job)
                           [WEFT_BF16] = f->gpu_bf16_spec,
                           [WEFT_FP16] = f->gpu_bf16_spec,
                           [WEFT_FP8] = f->gpu_fp8_spec };
-  return peak[weft_job_product_dtype (job)];
+  return peak[weft_job_linear_dtype (job)];
 }
 
 static double

@@ -162,6 +162,25 @@ random_model (GString *words, GRand *rand, uint32_t stages)
   return per_stage;
 }
 
+/* Returns how many chunks each stage has. */
+static uint32_t
+random_chunks (GString *words, GRand *rand, uint32_t stages)
+{
+  uint32_t chunks = PICK (rand, 2, 2, 3, 4);
+
+  if (stages < 2 || stages * chunks > 12 || !one_in (rand, 2))
+    return 1;
+  add (words, "virtual_pipeline_model_parallel_size", chunks);
+  if (stages == 2 || one_in (rand, 2)) {
+    add_word (words, "batch_p2p_comm", "false");
+    add_word (words, "overlap_p2p_comm", "true");
+    flip (words, rand, 2, "overlap_p2p_comm_warmup_flush");
+  }
+  if (one_in (rand, 4))
+    add (words, "microbatch_group_size_per_vp_stage", stages + up_to (rand, 1));
+  return chunks;
+}
+
 static void
 random_precision (GString *words, GRand *rand)
 {
@@ -381,6 +400,24 @@ spread_out (GString *words)
   add_word (words, "node_host_bandwidth", "1PB/s");
 }
 
+/* Returns how many replicas are left. */
+static uint32_t
+random_context (GString *words, GRand *rand, uint32_t ranks)
+{
+  static const char *const kinds[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
+  static const char *const sizes[] = { "1,2", "2,1", "2,2" };
+  uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4), kind = up_to (rand, 3);
+
+  if (ranks % 2 || !one_in (rand, 4))
+    return ranks;
+  add (words, "context_parallel_size", size);
+  add_word (words, "cp_comm_type", kinds[kind]);
+  if (kind == 3)
+    add_word (words, "hierarchical_context_parallel_sizes",
+              sizes[size == 4 ? 2 : up_to (rand, 1)]);
+  return ranks / size;
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -389,13 +426,17 @@ weft_random_job (GRand *rand)
   uint32_t gpus = random_cluster (words, rand), stages = divisor (rand, gpus, MIN (gpus, 8));
 
   add (words, "pipeline_model_parallel_size", stages);
-  uint32_t stage_layers = random_model (words, rand, stages);
-  random_batch (words, rand, gpus / stages, stages);
-  random_data_parallel (words, rand, gpus / stages);
+  uint32_t chunks = random_chunks (words, rand, stages);
+  uint32_t stage_layers = random_model (words, rand, stages * chunks);
+  uint32_t replicas = random_context (words, rand, gpus / stages);
+  random_batch (words, rand, replicas, stages);
+  random_data_parallel (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
-    add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
+    add_word (words, "pipeline_schedule", chunks == 1 && one_in (rand, 3) ? "gpipe" : "1f1b");
+    if (chunks == 1 && one_in (rand, 4))
+      add_word (words, "batch_p2p_comm", "false");
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");
