@@ -34,12 +34,19 @@ struct weft_place {
   uint32_t at, of;
 };
 
+/* Where in a run an op works, for dropout: draws depend on nothing else. */
+struct weft_draw {
+  uint32_t layer;
+  int64_t sequence; /* the first of the global batch that is here */
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
   struct weft_place tp, cp; /* of 0 where nothing asks: one rank */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
   const struct weft_control *control; /* adam, clip */
+  struct weft_draw draw;
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
@@ -89,6 +96,15 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_ROPE_BWD, rope_bwd, TRUE)                                                             \
   X (WEFT_OP_ATTENTION, attention, TRUE)                                                           \
   X (WEFT_OP_ATTENTION_BWD, attention_bwd, TRUE)                                                   \
+  X (WEFT_OP_SCORES, scores, TRUE)                                                                 \
+  X (WEFT_OP_SOFTMAX, softmax, TRUE)                                                               \
+  X (WEFT_OP_CONTEXT, context, TRUE)                                                               \
+  X (WEFT_OP_CONTEXT_BWD, context_bwd, TRUE)                                                       \
+  X (WEFT_OP_SOFTMAX_BWD, softmax_bwd, TRUE)                                                       \
+  X (WEFT_OP_SCORES_BWD, scores_bwd, TRUE)                                                         \
+  X (WEFT_OP_DROPOUT, dropout, TRUE)                                                               \
+  X (WEFT_OP_DROPOUT_ADD, dropout_add, TRUE)                                                       \
+  X (WEFT_OP_DROPOUT_BWD, dropout_bwd, TRUE)                                                       \
   X (WEFT_OP_GELU, gelu, TRUE)                                                                     \
   X (WEFT_OP_GELU_BWD, gelu_bwd, TRUE)                                                             \
   X (WEFT_OP_SWIGLU, swiglu, TRUE)                                                                 \

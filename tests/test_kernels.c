@@ -16,7 +16,11 @@
 #define HALF_ULP16 0x1p-8 /* of 1, in bf16 */
 #define MOST_SEQUENCES 9
 #define OF_BYTES "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose" /* test_fp8.c */
-#define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OF_BYTES))
+#define OF_SCORES                                                                                  \
+  "scores softmax context context_bwd softmax_bwd scores_bwd dropout dropout_add dropout_bwd"
+#define IS_HERE(word)                                                                              \
+  (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OF_BYTES) &&                              \
+   !is_one_of (word, OF_SCORES)) /* test_unfused_attention.c */
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
 enum { READS = 1, WRITES = 2, MAY_BE_ABSENT = 4 };
@@ -122,11 +126,14 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "batch", made->sequences },
     { "sequence", (uint64_t) m->seq_length },
     { "heads", (uint64_t) m->num_attention_heads },
-    { "groups", (uint64_t) m->num_query_groups }, { "width", (uint64_t) m->kv_channels },
+    { "groups", (uint64_t) m->num_query_groups },
+    { "width", (uint64_t) m->kv_channels },
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
-    { "one", 1 }, { "piece", 0 }, /* one tensor fills a slice: an output is written whole */
-    { "itself", made->k.shape.dim[0] % 2 }, { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
+    { "one", 1 },
+    { "piece", 0 }, /* one tensor fills a slice: an output is written whole */
+    { "itself", made->k.shape.dim[0] % 2 },
+    { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (known); i++)
@@ -187,7 +194,8 @@ make_operand (GRand *rand, struct made *made, uint32_t o)
   uint64_t extent = weft_kernels[made->k.kind].extent (&made->k, o);
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & MAY_BE_ABSENT) && g_rand_boolean (rand);
-  if (is_one_of (name, "master param")) /* one of them is there, for fewer bits the master or told */
+  if (is_one_of (name,
+                 "master param")) /* one of them is there, for fewer bits the master or told */
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
   operand->data = absent ? NULL : g_malloc (operand->n * sizeof (double));
