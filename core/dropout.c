@@ -13,22 +13,22 @@ rate (const struct weft_step *s, enum weft_drop_site site)
                                          : s->strategy->hidden_dropout;
 }
 
-/* Of probabilities a head is what elsewhere is a sequence. */
+/* Rows of probabilities are those of all heads. */
 static struct weft_shape
 shape_of (const struct weft_step *s, enum weft_drop_site site)
 {
-  uint64_t length = s->model->seq_length, drop = (uint64_t) (rate (s, site) * 0x1p32);
-  uint64_t batch = s->job->train.micro_batch_size;
+  uint64_t drop = (uint64_t) (rate (s, site) * 0x1p32);
 
   if (site == WEFT_DROP_PROBABILITIES)
-    return WEFT_SHAPE (s->product_dtype, batch * s->width.heads, length, length, site, drop);
-  return WEFT_SHAPE (s->dtype, batch, s->tokens / batch, s->model->hidden_size, site, drop);
+    return WEFT_SHAPE (s->product_dtype, s->tokens * s->width.heads, s->tokens,
+                       s->model->seq_length, site, drop);
+  return WEFT_SHAPE (s->dtype, s->rows, s->tokens, s->model->hidden_size, site, drop);
 }
 
 static uint64_t
 elements (const struct weft_shape *shape)
 {
-  return shape->dim[0] * shape->dim[1] * shape->dim[2];
+  return shape->dim[0] * shape->dim[2];
 }
 
 /* What an op of `shape` makes, and its mask. */
@@ -64,7 +64,7 @@ weft_residual (struct weft_step *s, enum weft_drop_site site, uint32_t a, uint32
 
   if (rate (s, site) == 0) {
     uint32_t sum = weft_activation (s, s->model->hidden_size, name);
-    weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+    weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size),
                WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (sum)));
     return sum;
   }

@@ -105,12 +105,12 @@ weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d
   struct weft_moe z = weft_moe_sizes (s);
   struct weft_delayed fc2 = { "expert_fc2",  s->at.layer, weft_params_layer (s, WEFT_EXPERT_FC2),
                               WEFT_NO_PARAM, dy,          saved->ea,
-                              z.h,           z.f,         saved->counts };
+                              z.h,           z.f,         saved->counts, 0, 0 };
   uint32_t da = multiply_backward (s, &fc2);
   uint32_t du = activate_backward (s, saved, da, dpp);
   struct weft_delayed fc1 = { "expert_fc1",  s->at.layer, weft_params_layer (s, WEFT_EXPERT_FC1),
                               WEFT_NO_PARAM, du,          saved->xp,
-                              z.up,          z.h,         saved->counts };
+                              z.up,          z.h,         saved->counts, 0, 0 };
 
   return multiply_backward (s, &fc1);
 }

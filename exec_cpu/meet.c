@@ -38,6 +38,7 @@ struct round {
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
   gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
+  gboolean shifts;   /* likewise, of one neighbour */
 };
 
 /* -------------------------------------------------------------------- sums */
@@ -194,6 +195,14 @@ take_piece (const struct round *d, uint32_t from)
           d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
+/* The whole tensor of a neighbour. */
+static void
+take_whole (const struct round *d, uint32_t from)
+{
+  memcpy (d->c->post[d->me].slice, d->c->post[from].data,
+          d->elements * weft_dtype_bytes (d->dtype));
+}
+
 /* A gather from slices that lie elsewhere brings a member its own as well. */
 static void
 store_own_piece (const struct round *d)
@@ -217,6 +226,8 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
       while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
         n++;
       reduce_piece (d, &list[at], n);
+    } else if (d->shifts) {
+      take_whole (d, list[at].from);
     } else if (d->swaps) {
       take_piece (d, list[at].from);
     } else {
@@ -252,7 +263,8 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,
-                         .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
+                         .swaps = row->kind == WEFT_OP_ALL_TO_ALL,
+                         .shifts = row->kind == WEFT_OP_SHIFT };
 }
 
 /* Shards of a buffer that belong to ranks before this one. */

@@ -4,7 +4,7 @@
 #include "kernels/float.h"
 #include "kernels/part.h"
 
-enum { BATCH, SEQUENCE, COLUMNS, SITE, DROP };
+enum { ROWS, TOKENS, COLUMNS, SITE, DROP };
 
 static uint64_t
 key_of (const struct weft_kernel *k)
@@ -18,29 +18,44 @@ key_of (const struct weft_kernel *k)
 struct weft_drop
 weft_drop_of (const struct weft_kernel *k)
 {
-  const uint64_t *dim = k->shape.dim;
-  gboolean heads = dim[SITE] == WEFT_DROP_PROBABILITIES;
-  uint64_t all = heads ? (uint64_t) k->model->num_attention_heads : 1, ranks = MAX (k->tp.of, 1);
-  uint64_t strips = heads ? all / ranks : 1, drop = k->control->forward_only ? 0 : dim[DROP];
+  uint64_t drop = k->control->forward_only ? 0 : k->shape.dim[DROP];
 
   return (struct weft_drop){ .key = key_of (k),
                              .drop = drop,
                              .grow = (float) (0x1p32 / (0x1p32 - (double) drop)),
-                             .columns = dim[COLUMNS],
-                             .sequence = dim[SEQUENCE],
-                             .strips = strips,
-                             .first = heads ? k->tp.at * strips : 0,
-                             .heads = all,
-                             .start = (uint64_t) k->draw.sequence };
+                             .columns = k->shape.dim[COLUMNS] };
+}
+
+/* A token of the microbatch in the global batch. */
+static uint64_t
+whole_token (const struct weft_kernel *k, uint64_t token)
+{
+  uint64_t length = (uint64_t) k->model->seq_length, here = length / MAX (k->cp.of, 1);
+
+  return ((uint64_t) k->draw.sequence + token / here) * length +
+         weft_position (k->cp, here, token % here);
+}
+
+/* Squares of heads: of each sequence those of this rank. */
+static uint64_t
+whole_query (const struct weft_kernel *k, uint64_t row)
+{
+  uint64_t length = (uint64_t) k->model->seq_length;
+  uint64_t heads = k->shape.dim[ROWS] / k->shape.dim[TOKENS], strip = row / length;
+  uint64_t sequence = (uint64_t) k->draw.sequence + strip / heads;
+  uint64_t head = k->tp.at * heads + strip % heads;
+
+  return (sequence * (uint64_t) k->model->num_attention_heads + head) * length + row % length;
 }
 
 uint64_t
-weft_drop_row (const struct weft_drop *d, uint64_t row)
+weft_drop_row (const struct weft_kernel *k, uint64_t row)
 {
-  uint64_t strip = row / d->sequence, token = row % d->sequence;
-  uint64_t whole = (d->start + strip / d->strips) * d->heads + d->first + strip % d->strips;
+  const uint64_t *dim = k->shape.dim;
+  uint64_t first = dim[ROWS] < dim[TOKENS] ? k->tp.at * dim[ROWS] : 0;
 
-  return (whole * d->sequence + token) * d->columns;
+  return dim[COLUMNS] * (dim[SITE] == WEFT_DROP_PROBABILITIES ? whole_query (k, row)
+                                                              : whole_token (k, first + row));
 }
 
 /* --------------------------------------------------------------------- CPU kernels */
@@ -73,13 +88,12 @@ static void
 run_rows (const struct weft_kernel *k, const struct pass *p, uint32_t part, uint32_t parts)
 {
   const struct weft_drop d = weft_drop_of (k);
-  struct weft_range rows =
-      weft_part (k->shape.dim[BATCH] * k->shape.dim[SEQUENCE], 64, part, parts);
+  struct weft_range rows = weft_part (k->shape.dim[ROWS], 64, part, parts);
 
   for (uint64_t row = rows.begin; row < rows.end; row++)
     for (uint64_t c = 0; c < d.columns; c += WEFT_STRETCH)
       run (&d, p, row * d.columns + c, weft_least (WEFT_STRETCH, d.columns - c),
-           weft_drop_row (&d, row) + c);
+           weft_drop_row (k, row) + c);
 }
 
 void
@@ -111,7 +125,7 @@ weft_cpu_dropout_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
 static uint64_t
 elements (const struct weft_kernel *k)
 {
-  return k->shape.dim[BATCH] * k->shape.dim[SEQUENCE] * k->shape.dim[COLUMNS];
+  return k->shape.dim[ROWS] * k->shape.dim[COLUMNS];
 }
 
 static void
@@ -120,7 +134,7 @@ draw (const struct weft_kernel *k, uint8_t *mask)
   const struct weft_drop d = weft_drop_of (k);
 
   for (uint64_t i = 0; i < elements (k); i++)
-    mask[i] = weft_drop_keeps (&d, weft_drop_row (&d, i / d.columns) + i % d.columns);
+    mask[i] = weft_drop_keeps (&d, weft_drop_row (k, i / d.columns) + i % d.columns);
 }
 
 static void

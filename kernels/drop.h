@@ -2,9 +2,11 @@
  * place of the element in the whole batch, whoever computes it and how often.  Draws are made of
  * counters: each is the mixed sum of a key and its number (mix.h).
  *
- * An op's dimensions are batch, sequence, columns, site and drop: of 2^32 possible draws the first
- * `drop` take an element, and what remains is multiplied by 2^32 / (2^32 - drop).  Where nothing but
- * forward runs (weft_control) nothing is taken. */
+ * An op's dimensions are rows, tokens, columns, site and drop.  `tokens` are those of the microbatch on
+ * this rank, or on all that share them out; rows are fewer where ranks share them out, and more, one
+ * for each head, of probabilities.  Of 2^32 possible draws the first `drop` take an element, and what
+ * remains is multiplied by 2^32 / (2^32 - drop).  Where nothing but forward runs (weft_control) nothing
+ * is taken. */
 #pragma once
 #include "core/mix.h"
 #include "kernels/kernel.h"
@@ -12,16 +14,13 @@
 struct weft_drop {
   uint64_t key, drop;
   float grow;
-  uint64_t columns, sequence;    /* of a row; rows of one of `batch` */
-  uint64_t strips, first, heads; /* of each sequence here, the first of them, in all: heads of
-                                    probabilities, otherwise one */
-  uint64_t start;                /* the first sequence */
+  uint64_t columns;
 };
 
 struct weft_drop weft_drop_of (const struct weft_kernel *k);
 
 /* The number of the first draw of a row; the others of the row follow it. */
-uint64_t weft_drop_row (const struct weft_drop *d, uint64_t row);
+uint64_t weft_drop_row (const struct weft_kernel *k, uint64_t row);
 
 static inline uint8_t
 weft_drop_keeps (const struct weft_drop *d, uint64_t number)

@@ -174,31 +174,34 @@ kernels_are_close_to_their_references_whatever_their_parts (void **state)
 
 /* ------------------------------------------------------------------------- dropout */
 
-enum { ROWS = 24, COLUMNS = 40 };
+enum { ROWS = 24, COLUMNS = 40, LENGTH = 6 };
 struct drops {
   float x[ROWS * COLUMNS], y[ROWS * COLUMNS];
   uint8_t mask[ROWS * COLUMNS];
 };
 
 struct where {
-  uint64_t seed, step, batch, sequence, columns;
+  uint64_t seed, step, rows, tokens, columns;
   enum weft_drop_site site;
   struct weft_draw draw;
-  struct weft_place tp;
+  struct weft_place tp, cp;
   gboolean forward_only;
 };
 
+static const union weft_model two_heads = { .num_attention_heads = 2, .seq_length = LENGTH };
+
 static void
-drop (struct drops *to, const struct where *w, const union weft_model *model)
+drop (struct drops *to, const struct where *w)
 {
   const struct weft_control control = { .seed = w->seed,
                                         .step = w->step,
                                         .forward_only = w->forward_only };
   struct weft_kernel k = { .kind = WEFT_OP_DROPOUT,
-                           .shape = { .dim = { w->batch, w->sequence, w->columns, w->site,
+                           .shape = { .dim = { w->rows, w->tokens, w->columns, w->site,
                                                (uint64_t) (0.25 * 0x1p32) } },
                            .tp = w->tp,
-                           .model = model,
+                           .cp = w->cp,
+                           .model = &two_heads,
                            .control = &control,
                            .draw = w->draw };
   uint64_t n = weft_extent_dropout (&k, 0);
@@ -213,17 +216,23 @@ drop (struct drops *to, const struct where *w, const union weft_model *model)
     weft_cpu_dropout (&k, part, 2);
 }
 
-static const struct where whole = { 7, 3, 4, 6, COLUMNS, WEFT_DROP_MLP, { 2, 8 }, { 0, 1 }, FALSE };
+/* Four sequences of six tokens, the ninth and those after it. */
+static const struct where whole = { .seed = 7,
+                                    .step = 3,
+                                    .rows = ROWS,
+                                    .tokens = ROWS,
+                                    .columns = COLUMNS,
+                                    .site = WEFT_DROP_MLP,
+                                    .draw = { 2, 8 } };
 
 static void
 a_quarter_is_missing_and_the_rest_has_grown (void **state)
 {
-  union weft_model model = { .num_attention_heads = 2 };
   struct drops all;
   uint32_t missing = 0;
 
   (void) state;
-  drop (&all, &whole, &model);
+  drop (&all, &whole);
   for (int i = 0; i < ROWS * COLUMNS; i++) {
     missing += !all.mask[i];
     assert_true (all.y[i] == (all.mask[i] ? all.x[i] * (float) (1 / 0.75) : 0));
@@ -231,37 +240,61 @@ a_quarter_is_missing_and_the_rest_has_grown (void **state)
   assert_in_range (missing, ROWS * COLUMNS / 5, ROWS * COLUMNS * 3 / 10);
   struct where evaluation = whole;
   evaluation.forward_only = TRUE;
-  drop (&all, &evaluation, &model);
+  drop (&all, &evaluation);
   assert_memory_equal (all.x, all.y, sizeof all.x);
 }
 
-/* A rank that has some sequences, or some heads of each, draws what one rank with all draws. */
+#define ROW(mask, row) ((mask) + (row) *COLUMNS)
+
+/* A rank that has some sequences, tokens or heads draws what one rank with all of them draws. */
 static void
-draws_know_sequences_and_heads_not_ranks (void **state)
+draws_know_tokens_and_heads_not_ranks (void **state)
 {
-  union weft_model model = { .num_attention_heads = 2 };
-  struct where half = whole,
-               heads = { 7, 3, 4, 6, 6, WEFT_DROP_PROBABILITIES, { 2, 8 }, { 0, 1 }, FALSE };
+  struct where some = whole;
   struct drops all, part;
 
   (void) state;
-  drop (&all, &whole, &model);
-  half.batch = 2;
-  half.draw.sequence = 10;
-  drop (&part, &half, &model);
-  assert_memory_equal (part.mask, all.mask + 12 * COLUMNS, 12 * COLUMNS);
-  drop (&all, &heads, &model); /* two sequences of two heads */
-  heads.batch = 2;
-  heads.tp = (struct weft_place){ 1, 2 };
-  drop (&part, &heads, &model); /* the second head of each */
-  assert_memory_equal (part.mask, all.mask + 36, 36);
-  assert_memory_equal (part.mask + 36, all.mask + 3 * 36, 36);
+  drop (&all, &whole);
+  some.rows = some.tokens = 2 * LENGTH;
+  some.draw.sequence += 2;
+  drop (&part, &some);
+  assert_memory_equal (part.mask, ROW (all.mask, 2 * LENGTH), 2 * LENGTH * COLUMNS);
+  some = whole;
+  some.rows = ROWS / 4; /* of the third of four that share the stream out */
+  some.tp = (struct weft_place){ 2, 4 };
+  drop (&part, &some);
+  assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
+  some = whole;
+  some.rows = some.tokens = LENGTH / 3; /* of the second of three that share a sequence out */
+  some.cp = (struct weft_place){ 1, 3 };
+  drop (&part, &some);
+  assert_memory_equal (part.mask, ROW (all.mask, 1), COLUMNS);
+  assert_memory_equal (ROW (part.mask, 1), ROW (all.mask, 4), COLUMNS);
+}
+
+static void
+draws_of_probabilities_go_by_heads (void **state)
+{
+  const uint32_t square = LENGTH * LENGTH;
+  struct where w = { .seed = 1,
+                     .rows = 4 * LENGTH, /* two sequences of two heads */
+                     .tokens = 2 * LENGTH,
+                     .columns = LENGTH,
+                     .site = WEFT_DROP_PROBABILITIES };
+  struct drops all, part;
+
+  (void) state;
+  drop (&all, &w);
+  w.rows = 2 * LENGTH;
+  w.tp = (struct weft_place){ 1, 2 };
+  drop (&part, &w); /* the second head of each */
+  assert_memory_equal (part.mask, all.mask + square, square);
+  assert_memory_equal (part.mask + square, all.mask + 3 * square, square);
 }
 
 static void
 draws_differ_by_seed_step_layer_and_site (void **state)
 {
-  union weft_model model = { .num_attention_heads = 2 };
   struct where other[4] = { whole, whole, whole, whole };
   struct drops all, found;
 
@@ -270,10 +303,10 @@ draws_differ_by_seed_step_layer_and_site (void **state)
   other[1].step++;
   other[2].draw.layer++;
   other[3].site = WEFT_DROP_ATTENTION;
-  drop (&all, &whole, &model);
+  drop (&all, &whole);
   for (unsigned i = 0; i < G_N_ELEMENTS (other); i++) {
     uint32_t same = 0;
-    drop (&found, &other[i], &model);
+    drop (&found, &other[i]);
     for (int e = 0; e < ROWS * COLUMNS; e++)
       same += found.mask[e] == all.mask[e];
     assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4); /* 0.625 of them */
@@ -284,10 +317,9 @@ static void
 dropout_and_its_gradient_are_their_references (void **state)
 {
   const struct weft_control control = { .seed = 1, .step = 1 };
-  union weft_model model = { .num_attention_heads = 2 };
   struct weft_kernel k = { .kind = WEFT_OP_DROPOUT_ADD,
-                           .shape = { .dim = { 2, 3, 5, WEFT_DROP_MLP, 1u << 31 } },
-                           .model = &model,
+                           .shape = { .dim = { LENGTH, LENGTH, 5, WEFT_DROP_MLP, 1u << 31 } },
+                           .model = &two_heads,
                            .control = &control };
   float a[30], b[30], y[30];
   double da[30], db[30], dy[30];
@@ -356,6 +388,8 @@ static const char *const strategies[] = {
   "gpus=2 cpu_offloading=true cpu_offloading_num_layers=3",
   "gpus=1 cpu_offloading=true cpu_offloading_num_layers=2 cpu_offloading_double_buffering=true",
   "gpus=2 enable_compile=true average_in_collective=true",
+  "gpus=2 tensor_model_parallel_size=2",
+  "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective",
 };
 
 static struct real_result
@@ -405,7 +439,8 @@ main (void)
     cmocka_unit_test (products_of_squares_are_flash_attention),
     cmocka_unit_test (kernels_are_close_to_their_references_whatever_their_parts),
     cmocka_unit_test (a_quarter_is_missing_and_the_rest_has_grown),
-    cmocka_unit_test (draws_know_sequences_and_heads_not_ranks),
+    cmocka_unit_test (draws_know_tokens_and_heads_not_ranks),
+    cmocka_unit_test (draws_of_probabilities_go_by_heads),
     cmocka_unit_test (draws_differ_by_seed_step_layer_and_site),
     cmocka_unit_test (dropout_and_its_gradient_are_their_references),
     cmocka_unit_test (dropout_and_unfused_attention_have_the_bits_of_one_rank),
