@@ -203,7 +203,7 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *l
 static double
 direct_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 {
-  return kind == WEFT_OP_ALL_TO_ALL ? (s->n - 1.0) / s->n : ring_share (kind, s);
+  return weft_op_swaps (kind) ? (s->n - 1.0) / s->n : ring_share (kind, s);
 }
 
 static void
@@ -229,7 +229,7 @@ algorithms_for (enum weft_op_kind kind, enum weft_coll_choice choice)
                                        *const pinned[] = { &ring, NULL };
   gboolean sums = choice == WEFT_COLL_CANONICAL && kind != WEFT_OP_BROADCAST;
 
-  return kind == WEFT_OP_ALL_TO_ALL || sums ? at_once : choice == WEFT_COLL_RING ? pinned : quick;
+  return weft_op_swaps (kind) || sums ? at_once : choice == WEFT_COLL_RING ? pinned : quick;
 }
 
 /* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.
@@ -356,7 +356,7 @@ weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
     ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
   if (kind == WEFT_OP_BROADCAST)
     chain_phase (moves, n);
-  if (kind == WEFT_OP_ALL_TO_ALL)
+  if (weft_op_swaps (kind))
     direct_phase (moves, n, 0, FALSE);
   return moves;
 }
@@ -372,7 +372,7 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
     direct_phase (moves, n, kind == WEFT_OP_ALL_REDUCE, FALSE);
   if (kind == WEFT_OP_BROADCAST)
     chain_phase (moves, n);
-  if (kind == WEFT_OP_ALL_TO_ALL)
+  if (weft_op_swaps (kind))
     direct_phase (moves, n, 0, FALSE);
   return moves;
 }

@@ -280,10 +280,52 @@ slice_grad (const struct weft_step *s, uint32_t k)
   return s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
 }
 
+/* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
+ * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own. */
+static gboolean
+measures_apart (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->expert && !s->shard_optimizer;
+}
+
+/* The sum that a bucket's squares go to. */
+static uint32_t
+squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+  uint64_t n = weft_step_elements (s, s->squares);
+
+  if (!measures_apart (s, k))
+    return squares;
+  if (s->expert_squares == WEFT_NO_BUF) {
+    s->expert_squares =
+        weft_step_buffer (s, WEFT_BUF_WORKSPACE, row.dtype, n, "expert_grad_squares");
+    weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (row.dtype, n),
+               WEFT_USES (WEFT_W (s->expert_squares)));
+  }
+  return s->expert_squares;
+}
+
+/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer). */
+static void
+add_experts (struct weft_step *s)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+
+  if (s->expert_squares == WEFT_NO_BUF)
+    return;
+  weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, s->expert_squares, "expert_grad_norm");
+  weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
+             WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
+             WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));
+}
+
 static void
 measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
   uint32_t squares = start_norm (s);
+
+  s->expert_squares = WEFT_NO_BUF;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (only_duplicates (s, k) || s->job->train.clip_grad == 0)
@@ -292,7 +334,7 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
                    WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
-                   WEFT_USES (WEFT_R (grad), WEFT_RW (squares)));
+                   WEFT_USES (WEFT_R (grad), WEFT_RW (squares_of (s, k, squares))));
     if (s->bucket[k].grad32 == WEFT_NO_BUF && !s->scales_loss)
       wait_for_finalize (s, k, tied, tied_reduced);
   }
@@ -337,8 +379,10 @@ clip (struct weft_step *s)
 
   if (!weft_step_has_factor (s))
     return;
-  if (clips)
+  if (clips) {
     weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
+    add_experts (s);
+  }
   weft_emit (
       s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
       WEFT_USES (WEFT_R (clips ? s->squares : WEFT_NO_BUF), WEFT_R (s->found), WEFT_W (s->factor)));

@@ -20,11 +20,12 @@ broadcast (struct weft_step *s, uint32_t param)
   uint32_t view = s->weight_view[param];
 
   s->at.layer = row->layer;
-  weft_emit_on (
-      s, WEFT_LANE_DP,
-      (struct weft_op){ .kind = WEFT_OP_BROADCAST, .group = WEFT_GROUP_DP, .name = row->name },
-      WEFT_SHAPE (weft_build_buf_at (s->b, view)->dtype, row->rows * row->columns),
-      WEFT_USES (WEFT_RW (view)));
+  weft_emit_on (s, WEFT_LANE_DP,
+                (struct weft_op){ .kind = WEFT_OP_BROADCAST,
+                                  .group = weft_bucket_replicas (s, s->layout.place[param].bucket),
+                                  .name = row->name },
+                WEFT_SHAPE (weft_build_buf_at (s->b, view)->dtype, row->rows * row->columns),
+                WEFT_USES (WEFT_RW (view)));
   for (size_t i = 0; i < G_N_ELEMENTS (filled); i++)
     weft_build_dep (s->b, filled[i]);
 }

@@ -157,6 +157,10 @@ enum weft_op_class {
      "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
   X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
      "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
+  X (WEFT_OP_MOE_FOLD, "moe_fold", COMPUTE, slices, "elements slices", "x:r y:w",                  \
+     "y = sum of the slices of x as fold.h says, every node rounded")                              \
+  X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
+     "squares += more: what ranks that hold other experts have measured")                          \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
@@ -243,6 +247,10 @@ enum weft_op_class {
      "slice i of member j to slice j of member i")                                                 \
   X (WEFT_OP_SHIFT, "shift", COLLECTIVE, none, "elements", "x:r y:w",                              \
      "x of each member to the next one, of the last to the first; with peer -1 the other way round") \
+  X (WEFT_OP_ALL_TO_ALL_V, "all_to_all_v", COLLECTIVE, none, "elements columns",                   \
+     "x:r send:r y:w",                                                                             \
+     "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\
+     "lie in the order of the members; elements: how many are planned")                            \
   X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw",                         \
      "from member 0 to all; with peer -1 from the last member")                                    \
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
@@ -286,6 +294,13 @@ struct weft_op_info {
   double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload for communication */
 };
 extern const struct weft_op_info weft_op_info[WEFT_N_OP];
+
+/* Everyone has something for everyone. */
+static inline int
+weft_op_swaps (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_ALL_TO_ALL_V;
+}
 
 static inline int
 weft_op_is_comm (enum weft_op_kind kind)

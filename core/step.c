@@ -303,6 +303,8 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
     [WEFT_PHASE_WEIGHT_GRAD] = weight_grad_cell,
   };
   gboolean whole = cell->phase == WEFT_PHASE_BACKWARD;
+  const char *timer =
+      cell->phase == WEFT_PHASE_FORWARD ? "forward-compute" : "backward-compute";
 
   s->at = (struct weft_op){
     .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
@@ -313,9 +315,9 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
   s->last_micro = whole && ++chunk->n_backward == chunk->n_micro;
   if (s->wrapper->enter_pass)
     s->wrapper->enter_pass (s);
-  weft_timer_start (s, 2, forward ? "forward-compute" : "backward-compute");
+  weft_timer_start (s, 2, timer);
   plays[cell->phase](s, cell);
-  weft_timer_stop (s, 2, forward ? "forward-compute" : "backward-compute");
+  weft_timer_stop (s, 2, timer);
   if (s->wrapper->leave_pass)
     s->wrapper->leave_pass (s);
 }
@@ -382,6 +384,7 @@ list_chunks (struct weft_step *s)
   s->grid = weft_job_grid (s->job, NULL);
   s->n_chunks = s->grid->n_chunks;
   s->chunk = g_new0 (struct weft_chunk, s->n_chunks);
+  s->chain = g_new0 (struct weft_chain, 2 * s->n_chunks);
   for (uint32_t q = 0; q < s->n_chunks; q++) {
     struct weft_stage stage = weft_stage_at (s->job, s->grid, s->role, q);
     s->chunk[q] = (struct weft_chunk){ .first_layer = stage.first_layer,
@@ -467,6 +470,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->output);
   g_free (s->input_grad);
   g_free (s->chunk);
+  g_free (s->chain);
   weft_grid_free (s->grid);
 }
 

@@ -83,7 +83,7 @@ enum weft_end_param {
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
-  uint32_t scores, choice, row, counts, xp, pp, eu, ea; /* of experts: moe.h */
+  uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
@@ -107,6 +107,9 @@ struct weft_sum {
   uint64_t n;    /* elements */
   enum weft_lane lane; /* where microbatches are added */
   GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
+  uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
+                       slice of main, until all microbatches are there; else 0 */
+  uint32_t total;   /* and then added to this */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -141,9 +144,10 @@ struct weft_group_state {
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
  * (Megatron-Core param_and_grad_buffer.py keys buffers by both types and by whether the tensors are
- * experts', which are reduced over other ranks: that third member comes with experts). */
+ * experts', which are reduced over other ranks). */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
+  gboolean expert; /* ranks share the experts out */
   uint32_t weights, grads;
   uint32_t chunk; /* each has buffers of its own, as each is wrapped by itself */
 };
@@ -191,7 +195,12 @@ struct weft_chunk {
   gboolean embedding, head;
   uint32_t n_micro;         /* microbatches that go through it */
   uint32_t n_backward;      /* of which the backward has begun so far */
-  uint32_t n_gather, gather_next; /* groups of buckets gathered before use, and of them so far */
+};
+
+/* Groups of buckets that are gathered before their first use, one after the other: those of a chunk,
+ * and by themselves those of its experts (layout.h). */
+struct weft_chain {
+  uint32_t n_gather, next; /* how many, and of them so far */
 };
 
 struct weft_step;
@@ -237,6 +246,7 @@ struct weft_step {
   uint32_t role, n_micro;
   weft_grid *grid;
   struct weft_chunk *chunk;
+  struct weft_chain *chain;       /* [2 n_chunks] */
   uint32_t n_chunks, n_layers;    /* of this role */
   uint64_t tokens;                /* of one microbatch on this rank */
   uint64_t rows;                  /* of the residual stream: tokens, or this rank's share of them */
@@ -304,6 +314,7 @@ struct weft_step {
   uint32_t loss, squares, factor; /* scalars */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
   uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
+  uint32_t expert_squares;        /* of experts that ranks share out, or WEFT_NO_BUF */
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
   uint32_t host_wait;             /* a copy that the next update on the host waits for */
@@ -356,6 +367,20 @@ static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
   return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
+}
+
+/* Ranks that hold a bucket's tensors and average its gradients; those that cut its optimizer state into
+ * slices. */
+static inline enum weft_group_kind
+weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
+{
+  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
+}
+
+static inline enum weft_group_kind
+weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
+{
+  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
 }
 
 /* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
@@ -469,6 +494,10 @@ uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, u
 /* Of a parameter in fp8; otherwise WEFT_NO_BUF. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
+/* Weights of experts; and whether the ranks of a group of their own hold them. */
+gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
+gboolean weft_params_is_shared_out (const struct weft_step *s, uint32_t param);
+
 /* The buffer that the next kernel reads a parameter from, gathered if need be; or WEFT_NO_BUF. */
 uint32_t weft_params_weight (struct weft_step *s, uint32_t param);
 
@@ -494,6 +523,7 @@ uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
+
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 

@@ -106,6 +106,19 @@ extern const char *const weft_position_words[];
 enum weft_rotary_scaling { WEFT_ROTARY_SCALING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_rotary_scaling_words[];
 
+#define WEFT_SCORE_LIST(X)                                                                         \
+  X (WEFT_SCORE_SOFTMAX, "softmax", "exponentials of the logits over their sum")                   \
+  X (WEFT_SCORE_SIGMOID, "sigmoid", "the logistic function of each logit")
+enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_score_words[];
+
+#define WEFT_DISPATCHER_LIST(X)                                                                    \
+  X (WEFT_DISPATCH_ALL_GATHER, "allgather", "every rank gets all tokens and takes those of its experts") \
+  X (WEFT_DISPATCH_ALL_TO_ALL, "alltoall", "every rank gets the tokens of its experts")            \
+  X (WEFT_DISPATCH_FLEX, "flex", "the same over tensor and expert ranks at once")
+enum weft_dispatcher { WEFT_DISPATCHER_LIST (WEFT_WORD_ID) };
+extern const char *const weft_dispatcher_words[];
+
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
   X (WEFT_PCIE, "pcie", "GPUs of a node meet at the host bridge")                                  \

@@ -34,8 +34,8 @@ cpu_launch_can (const weft_program *p, GError **error)
   return TRUE;
 }
 
-static struct weft_operand
-operand_of (const struct cpu_rank *r, const struct weft_use *use)
+struct weft_operand
+cpu_operand (const struct cpu_rank *r, const struct weft_use *use)
 {
   if (use->buf == WEFT_NO_BUF)
     return (struct weft_operand){ 0 };
@@ -78,7 +78,7 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
     k.draw.sequence = weft_job_sequence (&plan->job, r->place, r->p->op[op].micro);
   g_assert (n <= WEFT_MOST_OPERANDS);
   for (uint32_t i = 0; i < n; i++)
-    k.operand[i] = operand_of (r, cpu_use (r, op, i));
+    k.operand[i] = cpu_operand (r, cpu_use (r, op, i));
   return k;
 }
 
@@ -327,8 +327,8 @@ read_out (struct cpu_rank *r, uint32_t op)
 static void
 copy_across (struct cpu_rank *r, uint32_t op)
 {
-  struct weft_operand from = operand_of (r, cpu_use (r, op, 0)),
-                      to = operand_of (r, cpu_use (r, op, 1));
+  struct weft_operand from = cpu_operand (r, cpu_use (r, op, 0)),
+                      to = cpu_operand (r, cpu_use (r, op, 1));
   const uint64_t *dim = weft_op_shape (r->p, op)->dim, size = weft_dtype_bytes (from.dtype);
   struct weft_operand *device = r->p->op[op].kind == WEFT_OP_TO_HOST ? &from : &to;
 

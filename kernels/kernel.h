@@ -154,6 +154,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_MATMUL_WGRAD, moe_matmul_wgrad, TRUE)                                             \
   X (WEFT_OP_MOE_ACT, moe_act, TRUE)                                                               \
   X (WEFT_OP_MOE_ACT_BWD, moe_act_bwd, TRUE)                                                       \
+  X (WEFT_OP_MOE_FOLD, moe_fold, TRUE)                                                             \
+  X (WEFT_OP_MOE_SQUARES, moe_squares, FALSE)                                                      \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
