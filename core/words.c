@@ -12,7 +12,6 @@ WORDS (weft_schedule_words, WEFT_SCHEDULE_LIST);
 WORDS (weft_norm_words, WEFT_NORM_LIST);
 WORDS (weft_activation_words, WEFT_ACTIVATION_LIST);
 WORDS (weft_softmax_words, WEFT_SOFTMAX_LIST);
-WORDS (weft_score_words, WEFT_SCORE_LIST);
 WORDS (weft_position_words, WEFT_POSITION_LIST);
 WORDS (weft_rotary_scaling_words, WEFT_ROTARY_SCALING_LIST);
 WORDS (weft_score_words, WEFT_SCORE_LIST);
