@@ -278,7 +278,7 @@ weft_cli_program (int argc, char **argv)
   const struct weft_cli_flag flags[] = {
     { "role", "N", "the pipeline stage whose program is printed; 0 without it", NULL, &r.role },
     { "rank", "N", "the same, of the stage this rank belongs to", NULL, &r.rank },
-    { "init", NULL, "what happens once, before the first step: broadcast_params", &r.init, NULL },
+    { "init", NULL, "what happens once, before the first step: first weights, broadcast_params", &r.init, NULL },
     { "dot", NULL, "as a graph, for Graphviz", &r.dot, NULL },
     { "schedule", NULL, "the pipeline schedule of all ranks as a grid instead", &r.schedule, NULL },
     { "csv", NULL, "the schedule in PyTorch's pipeline grammar", &r.csv, NULL },

@@ -2,6 +2,7 @@
 #include "core/job.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
+#include "core/zigzag.h"
 #include <math.h>
 #include <string.h>
 
@@ -18,6 +19,12 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+static int64_t
+expert_mesh (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
+}
+
 static gboolean
 power_of_two (int64_t n)
 {
@@ -28,6 +35,26 @@ static int64_t
 replicas (const struct weft_job *j)
 {
   return weft_job_dp (j) * S (context_parallel_size);
+}
+
+/* Of a knob of text. */
+static gboolean
+has_text (int64_t value)
+{
+  const char *text = g_quark_to_string ((GQuark) value);
+  return text && *text && !g_str_equal (text, "none");
+}
+
+static int64_t
+cp_heads (const struct weft_job *j)
+{
+  return MAX (1, weft_job_cp_heads (j));
+}
+
+static gboolean
+slides (const struct weft_job *j)
+{
+  return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
 }
 
 /* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
@@ -57,8 +84,7 @@ odd_layer (const struct weft_job *j)
 static gboolean
 has_plan (const struct weft_job *j)
 {
-  const char *text = g_quark_to_string ((GQuark) S (tp_plan));
-  return text && *text && !g_str_equal (text, "none");
+  return has_text (S (tp_plan));
 }
 
 static gboolean
@@ -87,6 +113,16 @@ reduces_blocks (const struct weft_job *j)
   if (hybrid (j))
     return power_of_two (T (global_batch_size) / weft_job_instances (j));
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
+}
+
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  int64_t tp = S (tensor_model_parallel_size);
+
+  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
+         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
+          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
 }
 
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
@@ -163,11 +199,18 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Of one chunk. */
+/* Of the largest. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
+  return weft_job_most_layers (j);
+}
+
+static const char *
+stages_problem (const struct weft_job *j)
+{
+  g_autofree char *text = weft_job_stages_problem (j);
+  return g_intern_string (text);
 }
 
 static int64_t
@@ -254,7 +297,15 @@ runs_nothing_again (const struct weft_job *j)
 static gboolean
 is_built (int64_t precision)
 {
-  return precision == WEFT_BF16 || precision == WEFT_FP32;
+  return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
+}
+
+/* Fields of a dynamic loss scale that were given. */
+static gboolean
+has_dynamic_scale (const struct weft_job *j)
+{
+  return j->train_set[WEFT_TRAIN_initial_loss_scale] || j->train_set[WEFT_TRAIN_min_loss_scale] ||
+         j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
 /* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the
