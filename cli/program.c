@@ -185,7 +185,8 @@ struct request {
 static int
 print_schedule (const struct request *request, const struct weft_job *job)
 {
-  const char *schedule = weft_schedule_words[job->strategy.pipeline_schedule];
+  const char *file = weft_job_schedule_file (job);
+  const char *schedule = file ? file : weft_schedule_words[job->strategy.pipeline_schedule];
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_grid) grid = weft_job_grid (job, &error);
 

@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/pipeline.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/zigzag.h"
@@ -199,7 +200,24 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Of the largest. */
+/* What the schedule cannot be made of; one that comes as a file is made already. */
+static enum weft_spec_rule
+broken_spec (const struct weft_job *j)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (j);
+  return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
+}
+
+/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+static const char *
+schedule_file_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
+  return error ? g_intern_string (error->message) : NULL;
+}
+
+/* Of the largest stage. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {

@@ -32,7 +32,7 @@ static const struct {
   { "cluster", TABLES },   { "conf", TABLES },      { "csv", TABLES },       { "error", TABLES },     { "field", TABLES },
   { "flags", TABLES },     { "home", TABLES },
   { "job", TABLES },       { "model", TABLES },     { "rotary", TABLES },
-  { "rules", TABLES },     { "schedule", TABLES },  { "sheet", TABLES },
+  { "rules", PROGRAM },    { "schedule", TABLES },  { "sheet", TABLES },
   { "stack", TABLES },     { "strategy", TABLES },  { "suggest", TABLES },   { "train", TABLES },
   { "file", TABLES },      { "json", TABLES },      { "json_scan", TABLES },   { "control", TABLES },
   { "cost_table", PASSES },
