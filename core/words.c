@@ -13,6 +13,7 @@ WORDS (weft_activation_words, WEFT_ACTIVATION_LIST);
 WORDS (weft_softmax_words, WEFT_SOFTMAX_LIST);
 WORDS (weft_position_words, WEFT_POSITION_LIST);
 WORDS (weft_rotary_scaling_words, WEFT_ROTARY_SCALING_LIST);
+WORDS (weft_score_words, WEFT_SCORE_LIST);
 WORDS (weft_intra_words, WEFT_INTRA_LIST);
 WORDS (weft_reduction_order_words, WEFT_REDUCTION_ORDER_LIST);
 WORDS (weft_optimizer_words, WEFT_OPTIMIZER_LIST);

@@ -79,6 +79,12 @@ extern const char *const weft_activation_words[];
 enum weft_softmax { WEFT_SOFTMAX_LIST (WEFT_WORD_ID) };
 extern const char *const weft_softmax_words[];
 
+#define WEFT_SCORE_LIST(X)                                                                         \
+  X (WEFT_SCORE_SOFTMAX, "softmax", "experts share one")                                           \
+  X (WEFT_SCORE_SIGMOID, "sigmoid", "each expert by itself; those chosen are made to share one")
+enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_score_words[];
+
 #define WEFT_POSITION_LIST(X)                                                                      \
   X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \
   X (WEFT_ROPE, "rope", "rotary: queries and keys are turned by their position")
