@@ -203,7 +203,7 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t *l
 static double
 direct_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 {
-  return kind == WEFT_OP_ALL_TO_ALL ? (s->n - 1.0) / s->n : ring_share (kind, s);
+  return weft_op_swaps (kind) ? (s->n - 1.0) / s->n : ring_share (kind, s);
 }
 
 static void
@@ -222,13 +222,14 @@ static const struct algorithm ring = { "ring", ring_share, ring_steps },
 
 /* What may be chosen from, NULL-terminated. */
 static const struct algorithm *const *
-algorithms_for (enum weft_op_kind kind, gboolean canonical)
+algorithms_for (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
-  static const struct algorithm *const quick[] = { &ring, &tree, NULL }, *const at_once[] = {
-    &direct, NULL
-  };
+  static const struct algorithm *const quick[] = { &ring, &tree, NULL },
+                                       *const at_once[] = { &direct, NULL },
+                                       *const pinned[] = { &ring, NULL };
+  gboolean sums = choice == WEFT_COLL_CANONICAL && kind != WEFT_OP_BROADCAST;
 
-  return kind == WEFT_OP_ALL_TO_ALL || (canonical && kind != WEFT_OP_BROADCAST) ? at_once : quick;
+  return weft_op_swaps (kind) || sums ? at_once : choice == WEFT_COLL_RING ? pinned : quick;
 }
 
 /* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.
@@ -279,7 +280,7 @@ plan_shift (const struct weft_coll_shape *s, double bytes, double base)
 
 struct weft_traffic
 weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base,
-                gboolean canonical)
+                enum weft_coll_choice choice)
 {
   struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY };
 
@@ -287,7 +288,7 @@ weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double 
     return (struct weft_traffic){ .algorithm = "none" };
   if (kind == WEFT_OP_SHIFT)
     return plan_shift (s, bytes, base);
-  for (const struct algorithm *const *a = algorithms_for (kind, canonical); *a; a++)
+  for (const struct algorithm *const *a = algorithms_for (kind, choice); *a; a++)
     if ((*a)->share (kind, s) >= 0) {
       struct weft_traffic t = plan_with (*a, s, kind, bytes, base);
       if (t.seconds < best.seconds)
@@ -355,7 +356,7 @@ weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
     ring_phase (moves, n, kind == WEFT_OP_ALL_REDUCE ? n - 1 : 0, FALSE);
   if (kind == WEFT_OP_BROADCAST)
     chain_phase (moves, n);
-  if (kind == WEFT_OP_ALL_TO_ALL)
+  if (weft_op_swaps (kind))
     direct_phase (moves, n, 0, FALSE);
   return moves;
 }
@@ -371,7 +372,7 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
     direct_phase (moves, n, kind == WEFT_OP_ALL_REDUCE, FALSE);
   if (kind == WEFT_OP_BROADCAST)
     chain_phase (moves, n);
-  if (kind == WEFT_OP_ALL_TO_ALL)
+  if (weft_op_swaps (kind))
     direct_phase (moves, n, 0, FALSE);
   return moves;
 }

@@ -67,10 +67,17 @@ void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_f
                               const struct weft_group *group);
 void weft_coll_shape_release (struct weft_coll_shape *shape);
 
-/* The quickest algorithm for `bytes` (of the full tensor) by the closed formula; in canonical order
- * sums are taken where all terms are at hand: direct. */
+/* What may be chosen from.  In canonical order sums are taken where all terms are at hand: direct. */
+enum weft_coll_choice {
+  WEFT_COLL_QUICKEST,  /* by the closed formula */
+  WEFT_COLL_CANONICAL,
+  WEFT_COLL_RING       /* deterministic_mode, which wants one that is pinned (NCCL_ALGO) */
+};
+
+/* The algorithm for `bytes` (of the full tensor). */
 struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum weft_op_kind kind,
-                                    double bytes, double base_latency, gboolean canonical);
+                                    double bytes, double base_latency,
+                                    enum weft_coll_choice choice);
 
 /* What member i sends to the next one, or with `back` to the one before. */
 struct weft_flow weft_coll_shift (const struct weft_group *group, uint32_t member, gboolean back);

@@ -1,4 +1,5 @@
 #include "core/job.h"
+#include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/error.h"
 #include "core/suggest.h"
@@ -495,6 +496,10 @@ weft_job_derive (struct weft_job *job)
     train->precision = default_precision (job);
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
     job->strategy.use_megatron_fsdp = TRUE;
+  int64_t stages = weft_job_layout_stages (job), p = job->strategy.pipeline_model_parallel_size;
+  if (job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && stages > p && stages % p == 0 &&
+      job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
+    job->strategy.virtual_pipeline_model_parallel_size = stages / p;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
@@ -554,6 +559,31 @@ enum weft_dtype
 weft_job_linear_dtype (const struct weft_job *job)
 {
   return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
+}
+
+static gboolean
+has_loss_scale (const struct weft_job *job)
+{
+  return job->train.at[WEFT_TRAIN_loss_scale].i != WEFT_NONE;
+}
+
+gboolean
+weft_job_scales_loss (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP16 || has_loss_scale (job) ||
+         job->strategy.grad_scale_func == WEFT_GRAD_SCALE_LOSS;
+}
+
+gboolean
+weft_job_scales_dynamically (const struct weft_job *job)
+{
+  return weft_job_scales_loss (job) && !has_loss_scale (job);
+}
+
+gboolean
+weft_job_checks_nan (const struct weft_job *job)
+{
+  return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
 }
 
 static int
@@ -621,6 +651,34 @@ weft_job_expert_tp (const struct weft_job *job)
 {
   int64_t etp = job->strategy.expert_tensor_parallel_size;
   return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
+}
+
+uint32_t
+weft_job_leaves (const struct weft_job *job, uint64_t units)
+{
+  uint32_t n = WEFT_MOST_LEAVES;
+
+  while (units % n)
+    n /= 2;
+  return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
+}
+
+/* Megatron-LM arguments.py, make_vocab_size_divisible_by. */
+enum { VOCAB_UNIT = 128 };
+
+uint64_t
+weft_job_padded_vocab (const struct weft_job *job)
+{
+  uint64_t vocab = job->model.vocab_size, tp = job->strategy.tensor_model_parallel_size;
+  uint64_t unit = job->strategy.make_vocab_size_divisible_by;
+
+  if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
+    if (tp == 1)
+      return vocab;
+    unit = VOCAB_UNIT;
+  }
+  unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
+  return (vocab + unit - 1) / unit * unit;
 }
 
 /* Two numbers, as "2,4". */

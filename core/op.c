@@ -140,6 +140,15 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
+#define stats_flops none_flops
+
+/* Three floats of each row from every part of the vocabulary. */
+static double
+stats_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
+}
+
 /* Work is balanced: to all keys of a sequence queries of a rank see half of them on average, and so
  * they do to the keys of any rank (core/zigzag.h). */
 static double

@@ -3,40 +3,46 @@
 #include "core/step.h"
 #include <string.h>
 
-/* The size of a named tensor of one layer; rows 0 where the model has none. */
+/* What a rank holds of a named tensor; rows 0 where the model has none.  Tensor parallel ranks share
+ * out what gives or takes the heads, the width of the MLP, or the vocabulary. */
 struct extent {
   uint64_t rows, columns;
+  enum weft_cut cut;
+  uint64_t tail;       /* program.h */
+  uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
 };
 
 static struct extent
-layer_extent (const union weft_model *m, uint32_t layer, enum weft_layer_param which)
+layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param which)
 {
+  const union weft_model *m = s->model;
+  const struct weft_widths *w = &s->width;
+  uint64_t ep = s->mesh->ep;
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
   uint64_t wide = weft_model_is_gated (m) ? 2 : 1, ffn = m->moe_ffn_hidden_size;
   uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
-  uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
-  uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = experts ? 0 : m->ffn_hidden_size * wide, down = experts ? 0 : h;
+  uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
+  uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
     [WEFT_NORM1_WEIGHT] = { h, 1 },
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
-    [WEFT_QKV_WEIGHT] = { q + kv, h },
-    [WEFT_QKV_BIAS] = { m->add_qkv_bias ? q + kv : 0, 1 },
+    [WEFT_QKV_WEIGHT] = { w->qkv, h, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_BIAS] = { m->add_qkv_bias ? w->qkv : 0, 1, WEFT_CUT_ROWS, kv },
     [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
-    [WEFT_PROJ_WEIGHT] = { h, q },
+    [WEFT_PROJ_WEIGHT] = { h, w->q, WEFT_CUT_COLUMNS },
     [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
     [WEFT_NORM2_WEIGHT] = { h, 1 },
     [WEFT_NORM2_BIAS] = { norm_bias, 1 },
-    [WEFT_FC1_WEIGHT] = { up, h },
-    [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1 },
-    [WEFT_FC2_WEIGHT] = { down, m->ffn_hidden_size },
+    [WEFT_FC1_WEIGHT] = { up, h, WEFT_CUT_ROWS, gate },
+    [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1, WEFT_CUT_ROWS, gate },
+    [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
-    [WEFT_EXPERT_FC1] = { experts * wide * ffn, h },
-    [WEFT_EXPERT_FC2] = { experts * h, ffn },
+    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h },
+    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn },
     [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
     [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
   };
@@ -47,20 +53,36 @@ static struct extent
 end_extent (const struct weft_step *s, enum weft_end_param which)
 {
   const union weft_model *m = s->model;
-  uint64_t h = m->hidden_size, v = m->vocab_size;
+  uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
   gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
   gboolean tied = m->share_embeddings_and_output_weights;
   const struct extent table[WEFT_N_END_PARAM] = {
-    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h },
+    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h, WEFT_CUT_ROWS, 0, all },
     [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
                                    ? (uint64_t) m->max_position_embeddings
                                    : 0,
                                h },
     [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
     [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
-    [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h },
+    [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h, WEFT_CUT_ROWS, 0, all },
   };
   return table[which];
+}
+
+static void
+set_cut (struct weft_param *param, const struct extent *size, uint32_t ways)
+{
+  gboolean shared = size->cut != WEFT_CUT_NONE && ways > 1;
+  uint64_t rows = size->rows * (size->cut == WEFT_CUT_ROWS ? ways : 1);
+
+  param->ways = shared ? ways : 1;
+  param->whole_rows = size->whole_rows ? size->whole_rows : rows;
+  param->whole_columns = size->columns * (size->cut == WEFT_CUT_COLUMNS ? ways : 1);
+  if (!shared && param->whole_rows == size->rows)
+    return;
+  param->cut = size->cut;
+  param->tail = size->tail;
+  param->group = WEFT_GROUP_TP;
 }
 
 static uint32_t
@@ -76,6 +98,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
+  set_cut (&row, &size, s->mesh->tp);
   g_array_append_val (s->params, row);
   return s->params->len - 1;
 }
@@ -102,7 +125,7 @@ add_layer (struct weft_step *s, uint32_t layer)
   uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
 
   for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
-    param[which] = add_param (s, names[which], layer, layer_extent (s->model, layer, which));
+    param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
 /* Registration order of each chunk: embeddings, layers, final norm, head. */
@@ -150,6 +173,27 @@ threshold (const struct weft_step *s, uint32_t replicas)
   return weft_layout_default_threshold (replicas);
 }
 
+gboolean
+weft_params_is_expert (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const uint32_t *of;
+
+  if (row->layer == WEFT_NO_LAYER)
+    return FALSE;
+  of = &s->layer_param[weft_step_slot (s, row->layer) * WEFT_N_LAYER_PARAM];
+  return of[WEFT_EXPERT_FC1] == param || of[WEFT_EXPERT_FC2] == param;
+}
+
+/* Experts that every rank holds whole are weights like others. */
+gboolean
+weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
+{
+  gboolean elsewhere = s->mesh->ep > 1 || s->mesh->etp != s->mesh->tp;
+
+  return elsewhere && weft_params_is_expert (s, param);
+}
+
 /* The type that a tensor is kept in for kernels, and its flat buffer. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
@@ -160,13 +204,17 @@ storage (const struct weft_step *s, uint32_t param)
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
-  uint32_t chunk = g_array_index (s->params, struct weft_param, param).chunk;
-  struct weft_flat wanted = { storage (s, param), s->main_dtype, WEFT_NO_BUF, WEFT_NO_BUF, chunk };
+  struct weft_flat wanted = { .dtype = storage (s, param),
+                              .grad_dtype = s->main_dtype,
+                              .expert = weft_params_is_shared_out (s, param),
+                              .weights = WEFT_NO_BUF,
+                              .grads = WEFT_NO_BUF,
+                              .chunk = g_array_index (s->params, struct weft_param, param).chunk };
 
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
     if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype &&
-        flat->chunk == wanted.chunk)
+        flat->expert == wanted.expert && flat->chunk == wanted.chunk)
       return i;
   }
   g_array_append_val (s->flat, wanted);
@@ -179,7 +227,7 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
 {
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
-    if (flat->chunk == chunk && weft_dtype_bytes (flat->dtype) == 1)
+    if (flat->chunk == chunk && !flat->expert && weft_dtype_bytes (flat->dtype) == 1)
       return i;
   }
   return UINT32_MAX;
@@ -228,7 +276,10 @@ lay_out (struct weft_step *s)
                                                                     : WEFT_NO_UNIT,
                                           .columns = param->columns,
                                           .chunk = param->chunk,
-                                          .buffer = find_flat (s, i) };
+                                          .buffer = find_flat (s, i),
+                                          .expert = weft_params_is_shared_out (s, i) };
+    if (list[i].expert && s->shard_optimizer)
+      list[i].ranks = weft_mesh_expert_replicas (s->mesh);
   }
   s->wrapper->lay_out (&s->layout, &rule, list, n);
   group_buckets (s, list);
@@ -270,7 +321,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
   uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
-      g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
+      g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
+                   weft_buf_kind_words[kind], NULL);
   uint32_t buf = (s->on_host ? weft_host_permanent : weft_step_permanent) (s, kind, dtype, n, name);
 
   weft_build_buf_at (s->b, buf)->slice = group;
@@ -323,6 +375,7 @@ weft_params_build (struct weft_step *s)
   add_flats (s);
   s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
   s->grad_left = g_new0 (gboolean, s->params->len);
+  s->grad_shared = g_new0 (gboolean, s->params->len);
   s->cast_view = g_new (uint32_t, s->params->len);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->cast_view[i] = WEFT_NO_BUF;

@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/pipeline.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/zigzag.h"
@@ -17,6 +18,12 @@ mesh (const struct weft_job *j)
 {
   return S (tensor_model_parallel_size) * S (pipeline_model_parallel_size) *
          S (context_parallel_size);
+}
+
+static int64_t
+expert_mesh (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
 static gboolean
@@ -109,6 +116,16 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  int64_t tp = S (tensor_model_parallel_size);
+
+  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
+         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
+          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
+}
+
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
  * means nothing there. */
 static const struct {
@@ -183,11 +200,35 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Of one chunk. */
+/* What the schedule cannot be made of; one that comes as a file is made already. */
+static enum weft_spec_rule
+broken_spec (const struct weft_job *j)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (j);
+  return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
+}
+
+/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+static const char *
+schedule_file_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
+  return error ? g_intern_string (error->message) : NULL;
+}
+
+/* Of the largest stage. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
+  return weft_job_most_layers (j);
+}
+
+static const char *
+stages_problem (const struct weft_job *j)
+{
+  g_autofree char *text = weft_job_stages_problem (j);
+  return g_intern_string (text);
 }
 
 static int64_t
@@ -274,7 +315,15 @@ runs_nothing_again (const struct weft_job *j)
 static gboolean
 is_built (int64_t precision)
 {
-  return precision == WEFT_BF16 || precision == WEFT_FP32;
+  return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
+}
+
+/* Fields of a dynamic loss scale that were given. */
+static gboolean
+has_dynamic_scale (const struct weft_job *j)
+{
+  return j->train_set[WEFT_TRAIN_initial_loss_scale] || j->train_set[WEFT_TRAIN_min_loss_scale] ||
+         j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
 /* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the

@@ -15,11 +15,26 @@
 enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 
+/* Of a table that ranks share out, this one has as much as is given. */
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
   int64_t rows = positions ? k->model->max_position_embeddings : k->model->vocab_size;
-  return (uint64_t) rows * k->shape.dim[1];
+  return k->tp.of > 1 && !positions ? 0 : (uint64_t) rows * k->shape.dim[1];
+}
+
+/* The rows of the vocabulary in this rank's table. */
+static struct weft_range
+rows_of (const struct weft_kernel *k, const struct weft_operand *table)
+{
+  uint64_t rows = table->n / k->shape.dim[1];
+  return (struct weft_range){ k->tp.at * rows, (k->tp.at + 1) * rows };
+}
+
+static gboolean
+lies_in (struct weft_range rows, int32_t id)
+{
+  return (uint64_t) id >= rows.begin && (uint64_t) id < rows.end;
 }
 
 uint64_t
@@ -53,12 +68,16 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   const int32_t *ids = o[IDS].data;
   uint64_t hidden = k->shape.dim[1];
   struct weft_range tokens = weft_part (k->shape.dim[0], 1, part, parts);
+  struct weft_range rows = rows_of (k, &o[TABLE]);
   float room[WEFT_STRETCH], y[WEFT_STRETCH];
 
   for (uint64_t t = tokens.begin; t < tokens.end; t++)
     for (uint64_t c = 0; c < hidden; c += WEFT_STRETCH) {
-      uint64_t n = weft_least (hidden - c, WEFT_STRETCH), row = (uint64_t) ids[t] * hidden;
-      const float *from = weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y);
+      uint64_t n = weft_least (hidden - c, WEFT_STRETCH);
+      uint64_t row = ((uint64_t) ids[t] - rows.begin) * hidden;
+      const float *from = lies_in (rows, ids[t])
+                              ? weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y)
+                              : memset (y, 0, n * sizeof *y);
       if (o[POSITIONS].data) {
         uint64_t at = position (k, t) * hidden + c;
         memmove (y, from, n * sizeof *y);
@@ -186,6 +205,16 @@ sum_row (const struct gather *g, uint64_t first, uint64_t row)
                  (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
 }
 
+/* The same of a word whose row may be another rank's. */
+static void
+sum_word (const struct gather *g, uint64_t first, int32_t id)
+{
+  struct weft_range rows = rows_of (g->k, g->output);
+
+  if (lies_in (rows, id))
+    sum_row (g, first, (uint64_t) id - rows.begin);
+}
+
 static void
 sum_linked_rows (const struct gather *unlinked)
 {
@@ -200,7 +229,7 @@ sum_linked_rows (const struct gather *unlinked)
   g.chain.next = next;
   for (uint32_t i = 0; i < n_slot; i++)
     if (slot[i] != NONE)
-      sum_row (&g, (uint64_t) slot[i], (uint64_t) ids[slot[i]]);
+      sum_word (&g, (uint64_t) slot[i], ids[slot[i]]);
 }
 
 static void
@@ -213,7 +242,7 @@ sum_sought_rows (const struct gather *g)
     while (before > 0 && ids[before - 1] != ids[t])
       before--;
     if (before == 0)
-      sum_row (g, t, (uint64_t) ids[t]);
+      sum_word (g, t, ids[t]);
   }
 }
 

@@ -37,13 +37,26 @@ struct weft_kernel {
   struct weft_place tp, cp; /* of 0 where nothing asks: one rank.  Rows are of this rank's part of
                                sequences; of attention cp is its ring alone */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
-  const struct weft_control *control; /* adam, clip */
+  const struct weft_control *control; /* adam, clip, loss scale */
   uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
                       sequences, 1: slice j came from the rank j places before */
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
 };
+
+/* Heads of this rank. */
+static inline uint64_t
+weft_kernel_heads (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_attention_heads / (k->tp.of ? k->tp.of : 1);
+}
+
+static inline uint64_t
+weft_kernel_groups (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1);
+}
 
 /* Tokens that a rank has of each sequence. */
 static inline uint64_t
@@ -125,8 +138,11 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_MATMUL_WGRAD, moe_matmul_wgrad, TRUE)                                             \
   X (WEFT_OP_MOE_ACT, moe_act, TRUE)                                                               \
   X (WEFT_OP_MOE_ACT_BWD, moe_act_bwd, TRUE)                                                       \
+  X (WEFT_OP_MOE_FOLD, moe_fold, TRUE)                                                             \
+  X (WEFT_OP_MOE_SQUARES, moe_squares, FALSE)                                                      \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
+  X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
@@ -141,8 +157,18 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \
+  X (WEFT_OP_UNSCALE, unscale, FALSE)                                                              \
   X (WEFT_OP_CLIP, clip, FALSE)                                                                    \
-  X (WEFT_OP_ADAM, adam, TRUE)
+  X (WEFT_OP_ADAM, adam, TRUE)                                                                     \
+  X (WEFT_OP_BIAS, bias, TRUE)                                                                     \
+  X (WEFT_OP_ADD_POSITIONS, add_positions, TRUE)                                                   \
+  X (WEFT_OP_NORM_DGRAD, norm_dgrad, TRUE)                                                         \
+  X (WEFT_OP_NORM_WGRAD, norm_wgrad, FALSE)                                                        \
+  X (WEFT_OP_HEAD_NORM_DGRAD, head_norm_dgrad, TRUE)                                               \
+  X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
+  X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
+  X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
+  X (WEFT_OP_XENT_END, xent_end, FALSE)
 
 #define WEFT_KERNEL_DECLARE(id, name, splits)                                                      \
   void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts);               \

@@ -13,13 +13,13 @@
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
-  return (uint64_t) (k->model->num_attention_heads + k->model->num_query_groups);
+  return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
 static uint64_t
 token_elements (const struct weft_kernel *k)
 {
-  return (token_heads (k) + (uint64_t) k->model->num_query_groups) * k->shape.dim[1];
+  return (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
 /* Pairs of a head.  A share like 0.4 of 80 is a little off in binary. */
