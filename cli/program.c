@@ -136,17 +136,32 @@ print_schedule_json (const weft_grid *grid, const char *schedule)
   weft_cli_print_json (b);
 }
 
+static gboolean
+has_phase (const weft_grid *grid, enum weft_phase phase)
+{
+  for (uint32_t i = 0; i < grid->n_cell[0]; i++)
+    if (grid->cell[0][i].phase == phase)
+      return TRUE;
+  return FALSE;
+}
+
 static void
 print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
+  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks of a rank's share */
 
-  printf ("%s: %u ranks, %u stages, %u microbatches, at most %g in flight on rank 0\n\n", schedule,
-          grid->n_ranks, grid->n_stages, grid->n_micro,
-          weft_grid_in_flight (grid, 0) / grid->n_chunks);
+  printf ("%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n",
+          schedule, grid->n_ranks, grid->n_stages, grid->n_micro,
+          weft_grid_in_flight (grid, 0) / whole);
   printf ("%s\n", picture);
-  printf ("one row a pipeline rank; the last digit of a microbatch is its forward (one slot), the\n"
-          "letter its backward (a for 0, two slots); dots are idle\n");
+  printf ("one row a %s; the last digit of a microbatch is its forward (one slot), the\n"
+          "letter its backward (a for 0, two slots); dots are idle\n",
+          grid->n_chunks > 1 ? "pipeline rank and stage" : "pipeline rank");
+  if (has_phase (grid, WEFT_PHASE_WEIGHT_GRAD))
+    printf (
+        "where a backward is split, a letter of one slot is the gradient of the stage's input and\n"
+        "a capital that of its weights\n");
 }
 
 static int
@@ -170,7 +185,8 @@ struct request {
 static int
 print_schedule (const struct request *request, const struct weft_job *job)
 {
-  const char *schedule = weft_schedule_words[job->strategy.pipeline_schedule];
+  const char *file = weft_job_schedule_file (job);
+  const char *schedule = file ? file : weft_schedule_words[job->strategy.pipeline_schedule];
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_grid) grid = weft_job_grid (job, &error);
 
@@ -263,7 +279,7 @@ weft_cli_program (int argc, char **argv)
   const struct weft_cli_flag flags[] = {
     { "role", "N", "the pipeline stage whose program is printed; 0 without it", NULL, &r.role },
     { "rank", "N", "the same, of the stage this rank belongs to", NULL, &r.rank },
-    { "init", NULL, "what happens once, before the first step: broadcast_params", &r.init, NULL },
+    { "init", NULL, "what happens once, before the first step: first weights, broadcast_params", &r.init, NULL },
     { "dot", NULL, "as a graph, for Graphviz", &r.dot, NULL },
     { "schedule", NULL, "the pipeline schedule of all ranks as a grid instead", &r.schedule, NULL },
     { "csv", NULL, "the schedule in PyTorch's pipeline grammar", &r.csv, NULL },

@@ -29,6 +29,15 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_embedding (s) && weft_step_has_head (s);
 }
 
+static void
+keep_sources (struct weft_step *s, struct weft_sum *sum)
+{
+  sum->sources = s->mesh->ep;
+  sum->total = sum->main;
+  sum->n *= sum->sources;
+  sum->main = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "by_source");
+}
+
 void
 weft_sums_build (struct weft_step *s)
 {
@@ -36,6 +45,8 @@ weft_sums_build (struct weft_step *s)
   for (uint32_t i = 0; i < s->params->len; i++) {
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
+    if (s->canonical && s->mesh->ep > 1 && weft_params_is_expert (s, i))
+      keep_sources (s, &s->sum[i]);
   }
   if (!weft_head_has_own_sum (s))
     return;
@@ -116,6 +127,16 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
+/* Tokens of experts come from several ranks, whose sequences stand apart in the tree: those of each are
+ * a slice of their own until all microbatches are there. */
+static void
+fold_sources (struct weft_step *s, const struct weft_sum *sum)
+{
+  weft_emit (s, WEFT_OP_MOE_FOLD, "fold_sources",
+             WEFT_SHAPE (s->grad_dtype, sum->n / sum->sources, sum->sources),
+             WEFT_USES (WEFT_R (sum->main), WEFT_W (sum->total)));
+}
+
 static void
 add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
 {
@@ -130,6 +151,8 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
     emit_add (s, sum, parent.buf, stays ? other.buf : node.buf, s->grad_dtype);
     node = parent;
   }
+  if (sum->sources)
+    fold_sources (s, sum);
 }
 
 /* Slices: a microbatch's reduced gradient joins the others, whatever the order. */
@@ -145,9 +168,10 @@ weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
 void
 weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
-  if (s->canonical)
+  if (s->canonical) {
+    weft_context_sum (s, grad.buf);
     add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
-  else if (grad.buf != sum->main)
+  } else if (grad.buf != sum->main)
     emit_add (s, sum, sum->main, grad.buf, s->dtype);
 }
 

@@ -56,6 +56,11 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   saved->o = weft_product (s, s->width.q, "attention");
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
+  saved->dealt_o = WEFT_NO_BUF;
+  if (s->mesh->cp > 1) {
+    weft_context_attention (s, saved);
+    return;
+  }
   weft_emit (s, WEFT_OP_ATTENTION, "attention", attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
 }
@@ -111,9 +116,12 @@ weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *sav
 {
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 
-  weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
-             WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
-                        WEFT_W (dqkv)));
+  if (s->mesh->cp > 1)
+    weft_context_attention_backward (s, saved, d_o, dqkv);
+  else
+    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
+               WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
+                          WEFT_W (dqkv)));
   turn_heads_backward (s, saved, dqkv);
   return dqkv;
 }

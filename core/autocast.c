@@ -11,7 +11,11 @@
  *   the rest     norms, the embedding and the optimizer keep the weights' type; biases are added as
  *                they are, and weight gradients are added up in the gradients' type.
  *
- * Without autocast all types are one, and nothing here emits anything. */
+ * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and weights
+ * are converted to fp8 in front of each product, which leaves bf16; saved inputs stay bf16 and are
+ * converted again in backward.  Scales are not modelled: a maximum is found in the pass that converts.
+ *
+ * Otherwise all types are one, and nothing here emits anything. */
 #include "core/step.h"
 
 uint32_t
@@ -28,11 +32,27 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
   return to;
 }
 
+/* What products read a weight in. */
+static enum weft_dtype
+read_dtype (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+
+  return row->layer == WEFT_NO_LAYER ? s->product_dtype : s->linear_dtype;
+}
+
+/* Weights that are kept in fp8 are read as they are. */
+static gboolean
+is_converted (const struct weft_step *s, uint32_t param)
+{
+  return read_dtype (s, param) != s->dtype && weft_params_scale (s, param) == WEFT_NO_BUF;
+}
+
 static uint64_t
 matrix_bytes (const struct weft_step *s, uint32_t param)
 {
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  uint64_t bytes = row->rows * row->columns * weft_dtype_bytes (s->product_dtype);
+  uint64_t bytes = row->rows * row->columns * weft_dtype_bytes (read_dtype (s, param));
 
   return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
 }
@@ -45,6 +65,8 @@ is_cached (const struct weft_step *s, uint32_t param)
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   uint32_t head = own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
 
+  if (!is_converted (s, param))
+    return FALSE;
   if (row->layer == WEFT_NO_LAYER)
     return weft_step_chunk (s)->head && param == head;
   return row->chunk == s->at.chunk && row->columns > 1;
@@ -63,8 +85,8 @@ cached (struct weft_step *s, uint32_t param)
   if (s->cast_cache == WEFT_NO_BUF) {
     uint32_t layer = s->at.layer;
     s->at.layer = WEFT_NO_LAYER;
-    s->cast_cache = weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->product_dtype,
-                                      all / weft_dtype_bytes (s->product_dtype), "cast_weights");
+    s->cast_cache = weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->linear_dtype,
+                                      all / weft_dtype_bytes (s->linear_dtype), "cast_weights");
     s->at.layer = layer;
   }
   return weft_params_view (s, param, s->cast_cache, at);
@@ -76,14 +98,14 @@ convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, row->rows * row->columns);
 
-  shape.out_dtype = s->product_dtype;
+  shape.out_dtype = read_dtype (s, param);
   weft_emit (s, WEFT_OP_CAST, "cast_weight", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 
 uint32_t
 weft_cast_weight (struct weft_step *s, uint32_t param)
 {
-  if (s->product_dtype == s->dtype)
+  if (!is_converted (s, param))
     return weft_params_weight (s, param);
   if (s->at.phase == WEFT_PHASE_FORWARD && s->cast_view[param] != WEFT_NO_BUF)
     return s->cast_view[param];
@@ -91,7 +113,7 @@ weft_cast_weight (struct weft_step *s, uint32_t param)
   uint32_t from = weft_params_weight (s, param);
   uint32_t to = s->at.phase == WEFT_PHASE_FORWARD
                     ? cached (s, param)
-                    : weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->product_dtype,
+                    : weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param),
                                         row->rows * row->columns, "cast_weight");
   convert (s, param, from, to);
   if (s->at.phase == WEFT_PHASE_FORWARD)
@@ -110,7 +132,7 @@ weft_cast_end_pass (struct weft_step *s)
     view = s->cast_view[i] != WEFT_NO_BUF ? s->cast_view[i] : view;
     s->cast_view[i] = WEFT_NO_BUF;
   }
-  weft_emit (s, WEFT_OP_RELEASE, "release_cast", WEFT_SHAPE (s->product_dtype, 0),
+  weft_emit (s, WEFT_OP_RELEASE, "release_cast", WEFT_SHAPE (s->linear_dtype, 0),
              WEFT_USES (WEFT_R (view)));
   s->cast_cache = WEFT_NO_BUF;
 }

@@ -17,27 +17,34 @@
 #include "core/step.h"
 
 static gboolean
-alone (const struct weft_step *s)
+alone (const struct weft_step *s, uint32_t k)
 {
-  return weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) == 1;
+  return weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k)) == 1;
 }
 
-/* How many slices optimizer state is cut into. */
+/* How many slices the optimizer state of a bucket is cut into. */
 static uint32_t
-slices (const struct weft_step *s)
+slices (const struct weft_step *s, uint32_t k)
 {
-  return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh)) : 1;
+  return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
+}
+
+/* The same of a group of buckets, which are reduced by the same ranks. */
+static uint32_t
+group_slices (const struct weft_step *s, uint32_t g)
+{
+  return slices (s, s->layout.bucket_of[s->layout.group[g].first]);
 }
 
 /* The slice this rank answers for: the whole bucket, marked as a shard. */
 static uint32_t
-shard_of (struct weft_step *s, uint32_t view)
+shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, view);
   uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
   weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* a view may see its base as another type */
-  weft_build_buf_at (s->b, shard)->shard = weft_mesh_sharing (s->mesh);
+  weft_build_buf_at (s->b, shard)->shard = weft_bucket_sharing (s, k);
   return shard;
 }
 
@@ -46,18 +53,18 @@ make_views (struct weft_step *s, uint32_t k)
 {
   struct weft_bucket_state *state = &s->bucket[k];
   const struct weft_flat *flat = weft_step_flat (s, k);
-  gboolean sharded = slices (s) > 1;
+  gboolean sharded = slices (s, k) > 1;
   uint64_t n = weft_ddp_bucket_size (s, k);
 
   if (!s->wrapper->shard_grads) {
     state->grads = weft_params_flat_view (s, flat->grads, k, n, "bucket");
-    state->grad_shard = sharded ? shard_of (s, state->grads) : state->grads;
+    state->grad_shard = sharded ? shard_of (s, k, state->grads) : state->grads;
   }
   if (!s->wrapper->shard_weights) {
     state->weights = weft_fp8_is_staged (s, k)
                          ? weft_fp8_staging (s, k)
                          : weft_params_flat_view (s, flat->weights, k, n, "bucket");
-    state->weight_shard = sharded ? shard_of (s, state->weights) : state->weights;
+    state->weight_shard = sharded ? shard_of (s, k, state->weights) : state->weights;
   }
   state->reduced = state->gathered = WEFT_NO_OP;
   state->exchanged = WEFT_NO_BUF;
@@ -96,9 +103,9 @@ weft_ddp_start (struct weft_step *s)
     s->group[weft_ddp_group_of (s, i)].n_param++;
   }
   for (uint32_t g = 0; g < s->layout.n_group; g++) {
-    struct weft_chunk *chunk = &s->chunk[s->layout.group[g].chunk];
-    s->group[g].n_due = s->group[g].n_param * chunk->n_micro;
-    chunk->n_gather += s->strategy->overlap_param_gather && slices (s) > 1;
+    uint32_t q = s->layout.group[g].chunk;
+    s->group[g].n_due = s->group[g].n_param * s->chunk[q % s->n_chunks].n_micro;
+    s->chain[q].n_gather += s->strategy->overlap_param_gather && group_slices (s, g) > 1;
   }
   if (shares_sum (s))
     s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due += s->chunk[0].n_micro;
@@ -144,8 +151,8 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
 
   return (struct weft_op){ .kind = kind,
                            .group = kind == WEFT_OP_ALL_REDUCE && !s->mesh->hybrid
-                                        ? WEFT_GROUP_DP
-                                        : weft_mesh_sharing (s->mesh),
+                                        ? weft_bucket_replicas (s, k)
+                                        : weft_bucket_sharing (s, k),
                            .name = weft_build_name (s->b, full),
                            .reduce = reduce_of (s, kind) };
 }
@@ -182,7 +189,7 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
   g_autofree char *name = g_strdup_printf ("norm of bucket %u", k);
 
-  if (!s->strategy->check_for_nan_in_grad && !s->strategy->check_for_large_grads)
+  if (!weft_job_checks_nan (s->job) && !s->strategy->check_for_large_grads)
     return;
   uint32_t squares = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "bucket_squares");
   weft_emit (s, WEFT_OP_BUCKET_NORM, "bucket_norm", WEFT_SHAPE (s->grad_dtype, n),
@@ -239,10 +246,10 @@ static void
 sum_slices (struct weft_step *s, uint32_t k)
 {
   const struct weft_bucket_state *state = &s->bucket[k];
-  uint64_t n = weft_ddp_bucket_size (s, k) / slices (s);
+  uint64_t n = weft_ddp_bucket_size (s, k) / slices (s, k);
 
   if (state->exchanged != WEFT_NO_BUF)
-    weft_emit (s, WEFT_OP_SUM_SLICES, "sum_slices", WEFT_SHAPE (s->grad_dtype, n, slices (s)),
+    weft_emit (s, WEFT_OP_SUM_SLICES, "sum_slices", WEFT_SHAPE (s->grad_dtype, n, slices (s, k)),
                WEFT_USES (WEFT_R (state->exchanged), WEFT_W (state->grad_shard)));
 }
 
@@ -280,7 +287,7 @@ weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags)
 static void
 add_instances (struct weft_step *s, uint32_t k, uint8_t flags)
 {
-  weft_ddp_across (s, k, weft_ddp_bucket_size (s, k) / slices (s), flags);
+  weft_ddp_across (s, k, weft_ddp_bucket_size (s, k) / slices (s, k), flags);
 }
 
 static void
@@ -307,14 +314,30 @@ launch (struct weft_step *s, uint32_t g,
 static void
 launch_collectives (struct weft_step *s, uint32_t g)
 {
-  if (slices (s) == 1)
+  if (group_slices (s, g) == 1)
     launch (s, g, add_replicas);
   else if (s->strategy->reduce_scatter_with_fp32_accumulation)
     launch (s, g, exchange_slices);
   else
     launch (s, g, scatter);
-  if (s->mesh->hybrid || (slices (s) > 1 && s->mesh->instances > 1))
+  if (s->mesh->hybrid || (group_slices (s, g) > 1 && s->mesh->instances > 1))
     launch (s, g, add_instances);
+}
+
+/* Experts have seen the tokens of all replicas that share them out: what ranks average is too much by
+ * their number (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
+static void
+scale_bucket (struct weft_step *s, uint32_t k)
+{
+  uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
+  uint64_t n = weft_ddp_bucket_size (s, k);
+
+  if (s->strategy->average_in_collective && few < all)
+    weft_emit (s, WEFT_OP_SCALE, "scale_experts", WEFT_SHAPE (s->grad_dtype, n, 1, all / few),
+               WEFT_USES (WEFT_RW (s->bucket[k].grads), WEFT_R (WEFT_NO_BUF)));
+  else if (all > 1)
+    weft_ddp_scale (s, s->bucket[k].grads, n);
 }
 
 static void
@@ -329,10 +352,9 @@ launch_reduce (struct weft_step *s, uint32_t g)
   for (uint32_t i = 0; i < n; i++) {
     uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
     weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
-    if (!alone (s))
-      weft_ddp_scale (s, s->bucket[bucket[i]].grads, size);
+    scale_bucket (s, bucket[i]);
   }
-  if (!alone (s))
+  if (!alone (s, bucket[0]))
     launch_collectives (s, g);
   s->group[g].launched = TRUE;
   s->at = at;
@@ -448,13 +470,13 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* Groups of a chunk, of which there is at least one. */
+/* Groups of a chunk, of which there is at least one, or of its experts. */
 static uint32_t
 first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
   uint32_t first = 0;
 
-  while (s->layout.group[first].chunk != chunk)
+  while (first < s->layout.n_group && s->layout.group[first].chunk != chunk)
     first++;
   for (*n = 0; first + *n < s->layout.n_group && s->layout.group[first + *n].chunk == chunk;)
     (*n)++;
@@ -507,10 +529,10 @@ void
 weft_ddp_before_use (struct weft_step *s, uint32_t param)
 {
   uint32_t g = weft_ddp_group_of (s, param), q = s->layout.group[g].chunk, op;
-  struct weft_chunk *chunk = &s->chunk[q];
+  struct weft_chain *chain = &s->chain[q];
 
-  while (chunk->gather_next < chunk->n_gather && is_due (s, g, chunk->gather_next))
-    launch_gather (s, gathered_at (s, q, chunk->gather_next++));
+  while (chain->next < chain->n_gather && is_due (s, g, chain->next))
+    launch_gather (s, gathered_at (s, q, chain->next++));
   if ((op = gathered (s, g)) == WEFT_NO_OP)
     return;
   g_array_append_val (s->wait_for, op);
@@ -526,7 +548,7 @@ gather_chunk (struct weft_step *s, uint32_t chunk)
   uint32_t n;
 
   first_group (s, chunk, &n);
-  for (uint32_t i = 0; i < n && slices (s) > 1; i++)
+  for (uint32_t i = 0; i < n && group_slices (s, gathered_at (s, chunk, i)) > 1; i++)
     launch_gather (s, gathered_at (s, chunk, i));
   for (uint32_t i = 0; i < n; i++) {
     uint32_t g = gathered_at (s, chunk, i), op = gathered (s, g);
@@ -539,7 +561,7 @@ gather_chunk (struct weft_step *s, uint32_t chunk)
 void
 weft_ddp_gather_all (struct weft_step *s)
 {
-  for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
-    if (s->chunk[chunk].n_gather == 0)
-      gather_chunk (s, chunk);
+  for (uint32_t q = 0; q < 2 * s->n_chunks; q++)
+    if (s->chain[q].n_gather == 0)
+      gather_chunk (s, q);
 }

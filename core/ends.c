@@ -143,8 +143,9 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 }
 
 static void
-head_wgrad (struct weft_step *s, const struct weft_saved_end *end, uint32_t normed)
+head_wgrad (struct weft_step *s, uint32_t micro, uint32_t normed)
 {
+  const struct weft_saved_end *end = &s->saved_end[micro];
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
   struct weft_shape shape =
@@ -159,6 +160,12 @@ head_wgrad (struct weft_step *s, const struct weft_saved_end *end, uint32_t norm
     weft_grad_end (s, own, dw);
 }
 
+void
+weft_head_delayed (struct weft_step *s, uint32_t micro)
+{
+  head_wgrad (s, micro, weft_tensor_gather_rows (s, s->saved_end[micro].normed, "head"));
+}
+
 /* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
  * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
  * per token is a sum, whose gradients finish.c divides. */
@@ -171,24 +178,42 @@ mean_over (const struct weft_step *s)
   return s->tokens * s->n_micro * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
 }
 
+/* Megatron-Core multiplies the loss by grad_scale_func before it asks for gradients
+ * (pipeline_parallel/schedules.py, backward_step): they begin with the scale. */
+static uint32_t
+loss_gradient (struct weft_step *s)
+{
+  if (!s->scales_loss)
+    return WEFT_NO_BUF;
+  uint32_t gradient = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "loss_gradient");
+  weft_emit (s, WEFT_OP_SCALE_LOSS, "grad_scale_func", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (gradient)));
+  return gradient;
+}
+
 uint32_t
 weft_head_backward (struct weft_step *s, uint32_t micro)
 {
   const struct weft_saved_end *end = &s->saved_end[micro];
   uint64_t h = s->model->hidden_size, v = s->width.vocab;
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, v, h, s->vocab_leaves);
+  uint32_t gradient = loss_gradient (s);
 
   weft_emit (s, WEFT_OP_XENT_BWD, "loss",
              WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size),
-             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
-  uint32_t normed = weft_tensor_gather_rows (s, end->normed, "head");
+             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
+                        WEFT_R (gradient)));
+  uint32_t normed = end->normed;
+  if (!weft_step_is_split (s))
+    normed = weft_tensor_gather_rows (s, normed, "head");
   shape.out_dtype = weft_tensor_partial (s);
   uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
   weft_emit (
       s, WEFT_OP_MATMUL_DGRAD, "head", shape,
       WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
   dn = weft_tensor_reduce_rows (s, dn, "head");
-  head_wgrad (s, end, normed);
+  if (!weft_step_is_split (s))
+    head_wgrad (s, micro, normed);
   struct weft_norm_operands o = { .x = end->x, .dresidual = WEFT_NO_BUF };
   const uint32_t norm[] = { s->end_param[WEFT_FINAL_NORM_WEIGHT],
                             s->end_param[WEFT_FINAL_NORM_BIAS] };

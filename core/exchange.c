@@ -89,7 +89,7 @@ transfer (struct weft_step *s, enum weft_op_kind kind, int peer, uint32_t buf,
 
   s->at.micro = cell->micro;
   s->at.chunk = cell->chunk;
-  s->at.phase = cell->phase;
+  s->at.phase = is_forward (cell) ? WEFT_PHASE_FORWARD : WEFT_PHASE_BACKWARD;
   s->posting.newest[lane == WEFT_LANE_PP_BACK] =
       weft_emit_on (s, lane, row, WEFT_SHAPE (s->p2p_dtype, payload (s)), &use, 1);
   weft_build_dep (s->b, enqueued);
@@ -181,6 +181,8 @@ weft_exchange_run_delayed (struct weft_step *s)
 {
   uint32_t exchange[WEFT_N_EXCHANGE];
 
+  if (weft_step_is_split (s))
+    return;
   memcpy (exchange, s->exchange, sizeof exchange);
   for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
     s->exchange[i] = WEFT_NO_OP;

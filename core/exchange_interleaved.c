@@ -191,6 +191,8 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
     receive_first_gradient (s, all);
   if (flush && !slots->leads && k + 1 < slots->n && is_alone (all, slots, k + 1))
     receive_after (s, slots, k + 1);
+  if (flush && forward && k + 1 == slots->n && !all->backward.leads && all->warm == slots->n)
+    receive_after (s, &all->backward, 0);
   weft_exchange_end (s);
 }
 

@@ -226,7 +226,7 @@ convert_all (struct weft_step *s)
 static gboolean
 stages_ahead (const struct weft_step *s)
 {
-  return reuses_gradients (s) && s->chunk->n_gather > 0;
+  return reuses_gradients (s) && s->chain->n_gather > 0;
 }
 
 void

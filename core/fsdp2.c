@@ -57,14 +57,19 @@ start_unit (struct weft_step *s, uint32_t k)
       weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
 }
 
+/* Elements of the pieces of all ranks. */
+static uint64_t
+pack_size (const struct weft_step *s, const struct weft_fsdp2_unit *u)
+{
+  return u->slice * weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+}
+
 static struct weft_fsdp2_slot
 new_slot (struct weft_step *s, const struct weft_fsdp2_unit *u)
 {
-  uint32_t ranks = weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
-  uint32_t wire =
-      weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, u->slice * ranks, "gathered_pieces");
-  uint32_t mine =
-      weft_build_view (s->b, wire, 0, u->slice * ranks * weft_dtype_bytes (s->dtype), "my_pieces");
+  uint64_t n = pack_size (s, u);
+  uint32_t wire = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, n, "gathered_pieces");
+  uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
 
   weft_build_buf_at (s->b, mine)->shard = weft_mesh_sharing (s->mesh);
   return (struct weft_fsdp2_slot){ wire, mine, WEFT_NO_OP };
@@ -119,8 +124,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* Layers take turns in a ring, whose packs belong to none of them; the root, which is of another size,
- * has a pack of its own. */
+/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
+ * before it (the first of experts) brings packs of that size.  The root has a pack of its own. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
 {
@@ -130,9 +135,12 @@ take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
   if (u->layer == WEFT_NO_LAYER)
     return new_slot (s, u);
   u->slot = f->turn++ % f->n_slot;
-  if (f->ring[u->slot].wire == WEFT_NO_BUF) {
+  struct weft_fsdp2_slot *slot = &f->ring[u->slot];
+  if (slot->wire == WEFT_NO_BUF || weft_step_elements (s, slot->wire) != pack_size (s, u)) {
+    uint32_t free = slot->wire == WEFT_NO_BUF ? WEFT_NO_OP : slot->free;
     s->at.layer = s->at.micro = WEFT_NO_LAYER;
-    f->ring[u->slot] = new_slot (s, u);
+    *slot = new_slot (s, u);
+    slot->free = free;
     s->at = at;
   }
   return f->ring[u->slot];

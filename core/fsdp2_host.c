@@ -59,7 +59,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A stream takes the same room again for each layer; the root and a head are of another size. */
+/* A stream takes the same room again for each layer, if that is of the same size; the root and a head
+ * have their own. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
@@ -67,7 +68,7 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   gboolean layer = k >= weft_fsdp2 (s)->first && k < weft_fsdp2 (s)->n_unit;
   uint32_t buf = layer ? *standing : WEFT_NO_BUF;
 
-  if (buf != WEFT_NO_BUF)
+  if (buf != WEFT_NO_BUF && weft_step_elements (s, buf) == s->bucket[k].sum.n)
     return buf;
   buf = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->bucket[k].sum.n, name);
   if (!layer)

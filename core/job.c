@@ -1,4 +1,5 @@
 #include "core/job.h"
+#include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/error.h"
 #include "core/suggest.h"
@@ -495,6 +496,10 @@ weft_job_derive (struct weft_job *job)
     train->precision = default_precision (job);
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
     job->strategy.use_megatron_fsdp = TRUE;
+  int64_t stages = weft_job_layout_stages (job), p = job->strategy.pipeline_model_parallel_size;
+  if (job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && stages > p && stages % p == 0 &&
+      job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
+    job->strategy.virtual_pipeline_model_parallel_size = stages / p;
   /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
@@ -535,13 +540,50 @@ weft_job_sharding (const struct weft_job *job)
 }
 
 enum weft_dtype
+weft_job_dtype (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP8 ? WEFT_BF16 : (enum weft_dtype) job->train.precision;
+}
+
+enum weft_dtype
 weft_job_product_dtype (const struct weft_job *job)
 {
   const union weft_strategy *k = &job->strategy;
 
   if (k->enable_autocast && k->autocast_dtype != WEFT_NONE)
     return (enum weft_dtype) k->autocast_dtype;
-  return job->train.precision;
+  return weft_job_dtype (job);
+}
+
+enum weft_dtype
+weft_job_linear_dtype (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
+}
+
+static gboolean
+has_loss_scale (const struct weft_job *job)
+{
+  return job->train.at[WEFT_TRAIN_loss_scale].i != WEFT_NONE;
+}
+
+gboolean
+weft_job_scales_loss (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP16 || has_loss_scale (job) ||
+         job->strategy.grad_scale_func == WEFT_GRAD_SCALE_LOSS;
+}
+
+gboolean
+weft_job_scales_dynamically (const struct weft_job *job)
+{
+  return weft_job_scales_loss (job) && !has_loss_scale (job);
+}
+
+gboolean
+weft_job_checks_nan (const struct weft_job *job)
+{
+  return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
 }
 
 static int
@@ -637,6 +679,36 @@ weft_job_padded_vocab (const struct weft_job *job)
   }
   unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
   return (vocab + unit - 1) / unit * unit;
+}
+
+/* Two numbers, as "2,4". */
+static gboolean
+read_sizes (const char *text, int64_t size[2])
+{
+  g_auto (GStrv) word = g_strsplit (text ? text : "", ",", -1);
+
+  if (g_strv_length (word) != 2)
+    return FALSE;
+  for (unsigned i = 0; i < 2; i++)
+    if (!g_ascii_string_to_signed (g_strstrip (word[i]), 10, 1, 1024, &size[i], NULL))
+      return FALSE;
+  return TRUE;
+}
+
+int64_t
+weft_job_cp_heads (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  int64_t size[2];
+
+  if (k->cp_comm_type == WEFT_CP_A2A)
+    return k->context_parallel_size;
+  if (k->cp_comm_type != WEFT_CP_A2A_P2P)
+    return 1;
+  if (!read_sizes (g_quark_to_string ((GQuark) k->hierarchical_context_parallel_sizes), size) ||
+      size[0] * size[1] != k->context_parallel_size)
+    return 0;
+  return size[0];
 }
 
 int64_t

@@ -15,7 +15,8 @@
  *
  * A layer of experts has them in place of fc1 and fc2: moe.c.
  *
- * delay_wgrad_compute: weight gradients of the four projections are put off, with what they read.
+ * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
+ * are put off, with what they read.
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
 #include "core/moe.h"
 #include "core/step.h"
@@ -73,7 +74,7 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   struct weft_op at = s->at;
 
   s->at.layer = layer;
-  if (s->strategy->delay_wgrad_compute)
+  if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   gboolean moe = weft_model_layer_is_moe (s->model, layer);
   dres = (moe ? weft_layer_moe_backward : weft_layer_mlp_backward) (s, saved, dres);

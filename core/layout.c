@@ -85,6 +85,17 @@ threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_para
                                                               : rule->threshold;
 }
 
+/* Who reduces the tensors of a buffer. */
+static uint32_t
+ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
+          const struct weft_layout_param *param, uint32_t buffer)
+{
+  for (uint32_t q = 0; q < layout->n_param; q++)
+    if (param[q].buffer == buffer && param[q].ranks)
+      return param[q].ranks;
+  return rule->group;
+}
+
 static void
 lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
               const struct weft_layout_param *param, uint32_t buffer)
@@ -92,7 +103,8 @@ lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_la
   uint64_t align = rule->sharded ? 64 : 1, end = c->bucket_start;
 
   if (rule->sharded)
-    c->divisor = lcm (lcm (rule->group, 128), rule->high_busbw ? 65536 : 1);
+    c->divisor =
+        lcm (lcm (ranks_of (rule, layout, param, buffer), 128), rule->high_busbw ? 65536 : 1);
   for (uint32_t q = layout->n_param; q-- > 0;) {
     gboolean own = param[q].shared_embedding && rule->sharded;
     uint64_t start = round_up (end, align);
@@ -231,12 +243,18 @@ weft_layout_group (struct weft_layout *l, const struct weft_layout_launch *how, 
                    const struct weft_layout_param *param)
 {
   for (uint32_t q = 0; q < l->n_param; q++)
-    l->bucket[l->place[q].bucket].chunk = param[q].chunk;
+    l->bucket[l->place[q].bucket].chunk = param[q].chunk + (param[q].expert ? n_chunks : 0);
   for (uint32_t chunk = 0; chunk < n_chunks; chunk++)
     if (how[chunk].launch == WEFT_LAUNCH_UNITS)
       name_units (l, chunk, param);
     else
       name_groups (l, &how[chunk], chunk);
+  for (uint32_t chunk = 0; chunk < n_chunks; chunk++) {
+    struct weft_layout_launch experts = how[chunk];
+    if (experts.launch == WEFT_LAUNCH_BYTES)
+      experts.launch = WEFT_LAUNCH_EACH;
+    name_groups (l, &experts, n_chunks + chunk);
+  }
   fill_groups (l);
 }
 

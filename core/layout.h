@@ -32,8 +32,10 @@ struct weft_layout_param {
   gboolean shared_embedding;
   uint32_t unit;    /* Megatron-FSDP: tensors gathered together, WEFT_NO_UNIT outside units */
   uint64_t columns; /* elements of a row, 1 for vectors */
-  uint32_t chunk;   /* which piece of the model */
   uint32_t buffer;  /* which flat buffer, from 0; all its tensors are of one chunk */
+  uint32_t chunk;   /* which piece of the model */
+  gboolean expert;  /* of experts that ranks share out: apart from the others, and ... */
+  uint32_t ranks;   /* ... reduced by fewer ranks: how many; 0: the rule's group */
 };
 
 struct weft_layout_place {
@@ -45,11 +47,11 @@ struct weft_layout_place {
 struct weft_bucket {
   uint64_t start, end; /* padded */
   uint64_t unpadded;   /* elements before the padding, alignment gaps included */
-  uint32_t buffer, chunk, group;
+  uint32_t buffer, group, chunk;
 };
 
 /* Buckets whose collectives are one launch: those at bucket_of[first] and after.  Groups of a chunk
- * follow each other. */
+ * follow each other; experts of chunk q of n are chunk n + q. */
 struct weft_bucket_group {
   uint32_t first, n, chunk;
 };

@@ -1,5 +1,6 @@
 /* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
- * off until what others wait for is on its way (delay_wgrad_compute). */
+ * off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells of
+ * their own for weight gradients). */
 #include "core/moe.h"
 #include "core/step.h"
 
@@ -87,12 +88,13 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param);
   gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
   enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  x = weft_cast (s, x, s->linear_dtype, name);
   if (cut_of (s, param) == WEFT_CUT_ROWS)
     x = weft_tensor_gather_rows (s, x, name);
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * n, name);
   uint32_t w = weft_cast_weight (s, param), bias = weft_layer_weight (s, which + 1);
   uint32_t inside = partial ? WEFT_NO_BUF : bias;
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, n, k);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k);
 
   shape.out_dtype = dtype;
   deal (s, which, &shape, FALSE);
@@ -109,11 +111,12 @@ static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
+  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (d->x), dw, db));
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), dw, db));
   weft_grad_end (s, d->weight, dw);
   weft_grad_end (s, d->bias, db);
 }
@@ -127,8 +130,12 @@ weight_gradient (struct weft_step *s, const struct weft_delayed *d)
 void
 weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
-  if (s->strategy->delay_wgrad_compute)
-    g_array_append_vals (s->delayed, d, 1);
+  struct weft_delayed later = *d;
+
+  later.micro = s->at.micro;
+  later.chunk = s->at.chunk;
+  if (weft_step_delays (s))
+    g_array_append_val (s->delayed, later);
   else
     weight_gradient (s, d);
 }
@@ -137,14 +144,18 @@ void
 weft_layer_delayed (struct weft_step *s)
 {
   struct weft_op at = s->at;
+  guint left = 0;
 
   s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
-  for (uint32_t i = 0; i < s->delayed->len; i++) {
-    const struct weft_delayed *d = &g_array_index (s->delayed, struct weft_delayed, i);
-    s->at.layer = d->layer;
-    weight_gradient (s, d);
+  for (guint i = 0; i < s->delayed->len; i++) {
+    const struct weft_delayed d = g_array_index (s->delayed, struct weft_delayed, i);
+    s->at.layer = d.layer;
+    if (d.micro == at.micro && d.chunk == at.chunk)
+      weight_gradient (s, &d);
+    else
+      g_array_index (s->delayed, struct weft_delayed, left++) = d;
   }
-  g_array_set_size (s->delayed, 0);
+  g_array_set_size (s->delayed, left);
   s->at = at;
 }
 
@@ -152,7 +163,7 @@ weft_layer_delayed (struct weft_step *s)
 static void
 input_gradient (struct weft_step *s, const struct weft_delayed *d, uint32_t dx)
 {
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, d->n, d->k);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
   uint32_t w = weft_cast_weight (s, d->weight);
 
   shape.out_dtype = weft_build_buf_at (s->b, dx)->dtype;
@@ -179,12 +190,21 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   uint32_t dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * k, name);
 
-  dy = weft_inward (s, dy, name);
+  dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
   if (cut_of (s, w) == WEFT_CUT_COLUMNS)
     dy = weft_tensor_gather_rows (s, dy, name);
   if (partial)
-    x = weft_tensor_gather_rows (s, x, name);
-  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF, which };
+    x = weft_tensor_gather_rows (s, weft_cast (s, x, s->linear_dtype, name), name);
+  struct weft_delayed d = { .name = name,
+                            .layer = s->at.layer,
+                            .which = which,
+                            .weight = w,
+                            .bias = bias,
+                            .dy = dy,
+                            .x = x,
+                            .n = n,
+                            .k = k,
+                            .counts = WEFT_NO_BUF };
   input_gradient (s, &d, dx);
   if (partial)
     dx = weft_tensor_reduce_rows (s, dx, name);

@@ -1,10 +1,27 @@
 /* A layer of experts: the router, and what its experts and those that see every token make. */
 #include "core/moe.h"
+#include <math.h>
 
 static uint64_t
 up_to_whole (uint64_t n, uint64_t parts)
 {
   return (n + parts - 1) / parts;
+}
+
+/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
+ * One that is simulated has as many rows as moe_load_imbalance says. */
+static void
+set_rows (const struct weft_step *s, struct weft_moe *z)
+{
+  uint64_t most = s->tokens * z->sources * MIN (z->topk, z->local);
+
+  if (z->capacity)
+    most = MIN (most, z->local * z->sources * z->capacity);
+  z->rows = z->room = z->sent;
+  if (z->sources == 1)
+    return;
+  z->rows = MIN (most, (uint64_t) ceil (z->sent * s->strategy->moe_load_imbalance));
+  z->room = weft_cluster_is_cpu (&s->job->cluster) ? most : z->rows;
 }
 
 struct weft_moe
@@ -21,7 +38,15 @@ weft_moe_sizes (const struct weft_step *s)
 
   if (s->canonical)
     z.leaves = up_to_whole (s->tokens, MIN (s->tokens, (uint64_t) m->seq_length));
-  z.sent = z.rows = z.room = s->tokens * z.topk;
+  z.local = z.experts / s->mesh->ep;
+  z.sources = s->mesh->ep;
+  z.sent = s->tokens * z.topk;
+  if (s->strategy->moe_expert_capacity_factor > 0)
+    z.capacity = MAX (1, ceil (z.sent * s->strategy->moe_expert_capacity_factor / z.experts));
+  if (weft_moe_stride (s, &z))
+    z.sent = z.rows = z.room = z.experts * z.capacity;
+  else
+    set_rows (s, &z);
   return z;
 }
 

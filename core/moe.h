@@ -5,7 +5,8 @@
  *   xp -> fc1 -> eu -> activation, times pp -> ea -> fc2   experts.c
  *   rows -> sum of each token's -> + shared experts     dispatch.c, moe.c
  *
- * Kept for backward: scores (4 bytes for each token and expert), choice, row and counts, and for each
+ * Kept for backward: scores (4 bytes for each token and expert), choice, row and counts (with experts on
+ * several ranks: of its experts, and how many rows went to each rank and go back), and for each
  * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations.
  *
  * A row is a token for one of its experts (kernels/moe.h). */
@@ -15,9 +16,11 @@
 /* Sizes of a layer of experts on this rank. */
 struct weft_moe {
   uint64_t experts, topk;
+  uint64_t local;     /* experts of this rank */
+  uint64_t sources;   /* ranks whose tokens they get */
   uint64_t h, f, up;  /* columns: of a token, inside an expert, of what fc1 makes */
   uint64_t leaves;    /* of the tokens of a microbatch: kernels/sums.h */
-  uint64_t capacity;  /* rows of an expert and a source that are padded to as many; or 0 */
+  uint64_t capacity;  /* rows that an expert takes of a source; 0: all */
   uint64_t sent;      /* rows of this rank's tokens */
   uint64_t rows;      /* of this rank's experts, as costs count them */
   uint64_t room;      /* and as buffers have room for */
@@ -26,6 +29,13 @@ struct weft_moe weft_moe_sizes (const struct weft_step *s);
 
 /* A buffer of `columns` for each row that this rank's experts have room for. */
 uint32_t weft_moe_rows (struct weft_step *s, uint64_t columns, const char *name);
+
+/* The rows of a source and an expert begin so many apart, or follow each other: 0. */
+static inline uint64_t
+weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
+{
+  return s->strategy->moe_pad_expert_input_to_capacity ? z->capacity : 0;
+}
 
 /* moe.c: as weft_layer_mlp(). */
 uint32_t weft_layer_moe (struct weft_step *s, struct weft_saved *saved);

@@ -71,8 +71,7 @@ weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param
   struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
 
   o.dy = weft_outward (s, dy, name);
-  o.dx = s->strategy->delay_wgrad_compute ? weft_activation (s, s->model->hidden_size, "dresidual")
-                                          : dresidual;
+  o.dx = weft_step_delays (s) ? weft_activation (s, s->model->hidden_size, "dresidual") : dresidual;
   weft_norm_gradients (s, name, param, &o);
   return o.dx;
 }

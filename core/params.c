@@ -17,6 +17,7 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
 {
   const union weft_model *m = s->model;
   const struct weft_widths *w = &s->width;
+  uint64_t ep = s->mesh->ep;
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
   uint64_t wide = weft_model_is_gated (m) ? 2 : 1, ffn = m->moe_ffn_hidden_size;
   uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
@@ -40,8 +41,8 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
-    [WEFT_EXPERT_FC1] = { experts * wide * ffn, h },
-    [WEFT_EXPERT_FC2] = { experts * h, ffn },
+    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h },
+    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn },
     [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
     [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
   };
@@ -172,6 +173,27 @@ threshold (const struct weft_step *s, uint32_t replicas)
   return weft_layout_default_threshold (replicas);
 }
 
+gboolean
+weft_params_is_expert (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const uint32_t *of;
+
+  if (row->layer == WEFT_NO_LAYER)
+    return FALSE;
+  of = &s->layer_param[weft_step_slot (s, row->layer) * WEFT_N_LAYER_PARAM];
+  return of[WEFT_EXPERT_FC1] == param || of[WEFT_EXPERT_FC2] == param;
+}
+
+/* Experts that every rank holds whole are weights like others. */
+gboolean
+weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
+{
+  gboolean elsewhere = s->mesh->ep > 1 || s->mesh->etp != s->mesh->tp;
+
+  return elsewhere && weft_params_is_expert (s, param);
+}
+
 /* The type that a tensor is kept in for kernels, and its flat buffer. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
@@ -182,13 +204,17 @@ storage (const struct weft_step *s, uint32_t param)
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
-  uint32_t chunk = g_array_index (s->params, struct weft_param, param).chunk;
-  struct weft_flat wanted = { storage (s, param), s->main_dtype, WEFT_NO_BUF, WEFT_NO_BUF, chunk };
+  struct weft_flat wanted = { .dtype = storage (s, param),
+                              .grad_dtype = s->main_dtype,
+                              .expert = weft_params_is_shared_out (s, param),
+                              .weights = WEFT_NO_BUF,
+                              .grads = WEFT_NO_BUF,
+                              .chunk = g_array_index (s->params, struct weft_param, param).chunk };
 
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
     if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype &&
-        flat->chunk == wanted.chunk)
+        flat->expert == wanted.expert && flat->chunk == wanted.chunk)
       return i;
   }
   g_array_append_val (s->flat, wanted);
@@ -201,7 +227,7 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
 {
   for (uint32_t i = 0; i < s->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
-    if (flat->chunk == chunk && weft_dtype_bytes (flat->dtype) == 1)
+    if (flat->chunk == chunk && !flat->expert && weft_dtype_bytes (flat->dtype) == 1)
       return i;
   }
   return UINT32_MAX;
@@ -250,7 +276,10 @@ lay_out (struct weft_step *s)
                                                                     : WEFT_NO_UNIT,
                                           .columns = param->columns,
                                           .chunk = param->chunk,
-                                          .buffer = find_flat (s, i) };
+                                          .buffer = find_flat (s, i),
+                                          .expert = weft_params_is_shared_out (s, i) };
+    if (list[i].expert && s->shard_optimizer)
+      list[i].ranks = weft_mesh_expert_replicas (s->mesh);
   }
   s->wrapper->lay_out (&s->layout, &rule, list, n);
   group_buckets (s, list);
@@ -292,7 +321,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
   uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
-      g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", weft_buf_kind_words[kind], NULL);
+      g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
+                   weft_buf_kind_words[kind], NULL);
   uint32_t buf = (s->on_host ? weft_host_permanent : weft_step_permanent) (s, kind, dtype, n, name);
 
   weft_build_buf_at (s->b, buf)->slice = group;

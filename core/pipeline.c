@@ -1,6 +1,7 @@
 #include "core/pipeline.h"
 #include "core/error.h"
 #include "core/pipeline_order.h"
+#include "core/stages.h"
 
 /* Colours hold dark text and stand out from white and from black. */
 const struct weft_cell_look weft_cell_looks[WEFT_N_PHASE] = {
@@ -27,7 +28,7 @@ stage_at (enum weft_grid_shape shape, uint32_t n_ranks, uint32_t rank, uint32_t 
 }
 
 weft_grid *
-weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro, enum weft_grid_shape shape)
+weft_grid_alloc (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro, uint32_t n_copies)
 {
   weft_grid *grid = g_new0 (weft_grid, 1);
   uint32_t n_places = n_ranks * n_chunks;
@@ -35,22 +36,38 @@ weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro, enum wef
   grid->n_ranks = n_ranks;
   grid->n_chunks = n_chunks;
   grid->n_micro = n_micro;
-  grid->n_copies = shape == WEFT_GRID_TWO_WAYS ? 2 : 1;
-  grid->n_stages = n_places / grid->n_copies;
-  grid->stage = g_new (uint32_t, n_places);
+  grid->n_copies = n_copies;
+  grid->n_stages = n_places / n_copies;
+  grid->stage = g_new0 (uint32_t, n_places);
   grid->copy = g_new0 (uint32_t, n_places);
-  grid->place = g_new (uint32_t, n_places);
-  grid->copy_of = g_new (uint32_t, n_micro);
+  grid->place = g_new0 (uint32_t, n_places);
+  grid->copy_of = g_new0 (uint32_t, n_micro);
   grid->n_cell = g_new0 (uint32_t, n_ranks);
   grid->cell = g_new0 (struct weft_cell *, n_ranks);
-  for (uint32_t place = 0; place < n_places; place++) {
+  return grid;
+}
+
+void
+weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t stage)
+{
+  grid->copy[place] = copy;
+  grid->stage[place] = stage;
+  grid->place[copy * grid->n_stages + stage] = place;
+}
+
+weft_grid *
+weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro, enum weft_grid_shape shape)
+{
+  uint32_t n_copies = shape == WEFT_GRID_TWO_WAYS ? 2 : 1;
+  weft_grid *grid = weft_grid_alloc (n_ranks, n_chunks, n_micro, n_copies);
+
+  for (uint32_t place = 0; place < n_ranks * n_chunks; place++) {
     uint32_t chunk = place % n_chunks;
-    grid->stage[place] = stage_at (shape, n_ranks, place / n_chunks, chunk);
-    grid->copy[place] = shape == WEFT_GRID_TWO_WAYS ? chunk : 0;
-    grid->place[grid->copy[place] * grid->n_stages + grid->stage[place]] = place;
+    weft_grid_settle (grid, place, n_copies > 1 ? chunk : 0,
+                      stage_at (shape, n_ranks, place / n_chunks, chunk));
   }
   for (uint32_t micro = 0; micro < n_micro; micro++)
-    grid->copy_of[micro] = (uint64_t) micro * grid->n_copies / n_micro;
+    grid->copy_of[micro] = (uint64_t) micro * n_copies / n_micro;
   return grid;
 }
 
@@ -122,38 +139,12 @@ weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk)
 
 /* ------------------------------------------------------------------ schedules */
 
-static gboolean
-fits_1f1b (const struct weft_grid_spec *spec, GError **error)
-{
-  uint32_t group = spec->group ? spec->group : spec->n_ranks;
-
-  if (spec->n_chunks < 2)
-    return TRUE;
-  if (group < spec->n_ranks || group > spec->n_micro)
-    return weft_bad_input (
-        error,
-        "microbatch_group_size_per_vp_stage = %u: wanted at least the %u ranks of "
-        "the pipeline and at most its %u microbatches",
-        group, spec->n_ranks, spec->n_micro);
-  uint32_t rest = spec->n_micro % group;
-  return rest == 0 || rest >= spec->n_ranks ||
-         weft_bad_input (
-             error,
-             "microbatch_group_size_per_vp_stage = %u: the last group of %u microbatches "
-             "has %u, wanted none or at least the %u ranks of the pipeline",
-             group, spec->n_micro, rest, spec->n_ranks);
-}
-
-/* A schedule: how chunks become stages, how many chunks it has (0: as asked), how its rows are
- * filled, and what the counts must be beside that. */
-static const struct {
-  enum weft_grid_shape shape;
-  uint32_t n_chunks;
-  weft_order_fill *fill;
-  gboolean (*fits) (const struct weft_grid_spec *spec, GError **error); /* or NULL */
-} schedules[] = {
-  [WEFT_SCHEDULE_1F1B] = { WEFT_GRID_LOOP, 0, weft_order_1f1b, fits_1f1b },
-  [WEFT_SCHEDULE_GPIPE] = { WEFT_GRID_LOOP, 1, weft_order_gpipe, NULL },
+static weft_order_fill *const fill[] = {
+  [WEFT_SCHEDULE_1F1B] = weft_order_1f1b,           [WEFT_SCHEDULE_GPIPE] = weft_order_gpipe,
+  [WEFT_SCHEDULE_ZB_H1] = weft_order_zb_h1,         [WEFT_SCHEDULE_ZB_H2] = weft_order_zb_h2,
+  [WEFT_SCHEDULE_ZB_V] = weft_order_zb_v,           [WEFT_SCHEDULE_V_HALF] = weft_order_v_half,
+  [WEFT_SCHEDULE_V_MIN] = weft_order_v_min,         [WEFT_SCHEDULE_DUALPIPE] = weft_order_dualpipe,
+  [WEFT_SCHEDULE_DUALPIPEV] = weft_order_dualpipev,
 };
 
 static void
@@ -163,58 +154,88 @@ fill_grid (weft_grid *grid, const struct weft_grid_spec *spec)
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     row[rank] = g_array_new (FALSE, FALSE, sizeof (struct weft_cell));
-  schedules[spec->schedule].fill (grid, spec, row);
+  fill[spec->schedule](grid, spec, row);
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
     grid->n_cell[rank] = row[rank]->len;
     grid->cell[rank] = (struct weft_cell *) (void *) g_array_free (row[rank], FALSE);
   }
 }
 
+static gboolean
+fits (const struct weft_grid_spec *spec, GError **error)
+{
+#define RULE_TEXT(id, name, doc)                                                                   \
+  [id] = "rule " #name ": %s of %u ranks, %u chunks and %u "                                       \
+         "microbatches in groups of %u: " doc,
+  static const char *const text[] = { WEFT_SPEC_RULE_LIST (RULE_TEXT) };
+#undef RULE_TEXT
+  enum weft_spec_rule broken = weft_spec_broken (spec);
+
+  return broken == WEFT_SPEC_FITS ||
+         weft_bad_input (error, text[broken], weft_schedule_words[spec->schedule], spec->n_ranks,
+                         weft_spec_chunks (spec), spec->n_micro, weft_spec_group (spec));
+}
+
 weft_grid *
 weft_grid_new (const struct weft_grid_spec *spec, GError **error)
 {
-  uint32_t wanted = schedules[spec->schedule].n_chunks;
-  struct weft_grid_spec s = *spec;
+  const struct weft_schedule_info *info = &weft_schedule_infos[spec->schedule];
 
-  g_assert (s.n_ranks > 0 && s.n_micro > 0 && s.n_micro <= UINT16_MAX);
-  if (s.n_chunks == 0)
-    s.n_chunks = wanted ? wanted : 1;
-  if (s.n_chunks > UINT8_MAX || (wanted && s.n_chunks != wanted)) {
-    weft_bad_input (error,
-                    "virtual_pipeline_model_parallel_size = %u: wanted %s%u, which "
-                    "pipeline_schedule = %s is made for",
-                    s.n_chunks, wanted ? "" : "at most ", wanted ? wanted : UINT8_MAX,
-                    weft_schedule_words[s.schedule]);
+  g_assert (spec->n_ranks > 0 && spec->n_micro > 0 && spec->n_micro <= UINT16_MAX);
+  if (!fits (spec, error))
     return NULL;
-  }
-  if (schedules[s.schedule].fits && !schedules[s.schedule].fits (&s, error))
-    return NULL;
-  weft_grid *grid = weft_grid_blank (s.n_ranks, s.n_chunks, s.n_micro, schedules[s.schedule].shape);
-  fill_grid (grid, &s);
+  weft_grid *grid = weft_grid_blank (spec->n_ranks, weft_spec_chunks (spec) * info->n_copies,
+                                     spec->n_micro, info->shape);
+  fill_grid (grid, spec);
   return grid;
 }
 
-struct weft_grid_spec
-weft_job_grid_spec (const struct weft_job *job)
+/* The job's counts against those of its file. */
+static gboolean
+agrees (const weft_grid *grid, const struct weft_job *job, const char *path, GError **error)
 {
   const union weft_strategy *s = &job->strategy;
+  int64_t chunks = s->virtual_pipeline_model_parallel_size, micro = weft_job_microbatches (job);
+  uint32_t own = grid->n_stages / grid->n_ranks;
 
-  return (struct weft_grid_spec){
-    .schedule = s->pipeline_schedule,
-    .n_ranks = s->pipeline_model_parallel_size,
-    .n_chunks = MAX (s->virtual_pipeline_model_parallel_size, 0),
-    .n_micro = weft_job_microbatches (job),
-    .group = MAX (s->microbatch_group_size_per_vp_stage, 0),
-    .extra_warmup = s->overlap_moe_expert_parallel_comm,
-  };
+  if (grid->n_ranks != s->pipeline_model_parallel_size)
+    return weft_bad_input (error,
+                           "%s: found a line for each of %u ranks, wanted %" G_GINT64_FORMAT
+                           " (pipeline_model_parallel_size)",
+                           path, grid->n_ranks, s->pipeline_model_parallel_size);
+  if (grid->n_micro != micro)
+    return weft_bad_input (error, "%s: found %u microbatches, wanted %" G_GINT64_FORMAT, path,
+                           grid->n_micro, micro);
+  return chunks == WEFT_NONE || chunks == own ||
+         weft_bad_input (error,
+                         "%s: found %u stages on a rank, wanted %" G_GINT64_FORMAT
+                         " (virtual_pipeline_model_parallel_size)",
+                         path, own, chunks);
 }
 
 weft_grid *
 weft_job_grid (const struct weft_job *job, GError **error)
 {
-  struct weft_grid_spec spec = weft_job_grid_spec (job);
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
+  const char *path = weft_job_schedule_file (job);
 
-  return weft_grid_new (&spec, error);
+  if (!path)
+    return weft_grid_new (&spec, error);
+  g_autoptr (weft_grid) grid = weft_grid_load (path, error);
+  return grid && agrees (grid, job, path, error) ? g_steal_pointer (&grid) : NULL;
+}
+
+uint32_t
+weft_job_chunks (const struct weft_job *job)
+{
+  const struct weft_grid_spec spec = {
+    .schedule = job->strategy.pipeline_schedule,
+    .n_chunks = MAX (job->strategy.virtual_pipeline_model_parallel_size, 0),
+  };
+  const char *path = weft_job_schedule_file (job);
+  g_autoptr (weft_grid) grid = path ? weft_grid_load (path, NULL) : NULL;
+
+  return grid ? grid->n_stages / grid->n_ranks : weft_spec_chunks (&spec);
 }
 
 /* ------------------------------------------------------------------ questions */
@@ -224,21 +245,6 @@ weft_cell_print (const weft_grid *grid, uint32_t rank, const struct weft_cell *c
 {
   return g_strdup_printf ("%u%s%u", weft_cell_stage (grid, rank, cell),
                           weft_phase_words[cell->phase], cell->micro);
-}
-
-char *
-weft_grid_csv (const weft_grid *grid)
-{
-  GString *text = g_string_new (NULL);
-
-  for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
-    for (uint32_t i = 0; i < grid->n_cell[rank]; i++) {
-      g_autofree char *cell = weft_cell_print (grid, rank, &grid->cell[rank][i]);
-      g_string_append_printf (text, "%s%s", i ? "," : "", cell);
-    }
-    g_string_append_c (text, '\n');
-  }
-  return g_string_free (text, FALSE);
 }
 
 double

@@ -3,17 +3,11 @@
  * A cell is stage, type and microbatch, written in PyTorch's grammar: 0F3 is the forward of
  * microbatch 3 on stage 0, 1B2 a full backward, 1I2 and 1W2 its input- and weight-gradient halves.
  *
- * A rank holds n_chunks pieces of the model.  A grid says which stage each is:
- *
- *   loop     chunk q of rank r is stage q * n_ranks + r                   interleaved 1F1B
- *   V        chunk 0 is stage r, chunk 1 stage 2 * n_ranks - 1 - r        ZB-V and its like, DualPipeV
- *   two ways chunk 0 is stage r of one copy of the model, chunk 1 stage   DualPipe
- *            n_ranks - 1 - r of another, whose microbatches start at the last rank
- *
- * A copy has every stage once, and a microbatch stays within a copy.  */
+ * A rank holds n_chunks pieces of the model, each a stage of some copy of it: schedule.h says
+ * which.  A copy has every stage once, and a microbatch stays within a copy; only DualPipe has two. */
 #pragma once
-#include "core/job.h"
 #include "core/op.h"
+#include "core/schedule.h"
 #include <glib.h>
 
 struct weft_cell {
@@ -34,19 +28,11 @@ typedef struct weft_grid {
   struct weft_cell **cell; /* by rank */
 } weft_grid;
 
-struct weft_grid_spec {
-  enum weft_schedule schedule;
-  uint32_t n_ranks, n_chunks, n_micro;
-  uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
-  uint32_t extra_warmup; /* forwards that interleaved ranks run ahead of what they must */
-};
-
-/* At least one rank, chunk and microbatch; at most UINT16_MAX microbatches.  Refused where the
- * schedule cannot be made of these counts. */
+/* At least one rank and microbatch, at most UINT16_MAX microbatches.  Refused where the schedule
+ * cannot be made of these counts. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
-/* What the knobs of a job ask for. */
-struct weft_grid_spec weft_job_grid_spec (const struct weft_job *job);
+/* What the knobs of a job ask for: a schedule of these sizes, or pipeline_schedule_file. */
 weft_grid *weft_job_grid (const struct weft_job *job, GError **error);
 
 void weft_grid_free (weft_grid *grid);
@@ -65,19 +51,27 @@ gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk)
 
 /* Replays the grid: every F, then its B, on every stage exactly once, and nobody waits for ever.
  * A forward needs that of the stage before; a backward (or I) needs its own forward and the
- * backward of the stage after; W needs its I.  The error names the cell that is missing, done twice
- * or never starts.  Everything below wants a grid that passes. */
+ * backward of the stage after; W needs its I.  A pair is a forward and a backward, neither of which
+ * waits for the other.  The error names the cell that is missing, done twice or never starts.
+ * Everything below wants a grid that passes. */
 gboolean weft_grid_check (const weft_grid *grid, GError **error);
 
-/* One line a rank: "0F0,0F1,0B0,..."; idle slots are not written. */
+/* One line a rank: "0F0,0F1,0B0,..."; idle slots are not written, pairs are "(0F4;3B1)OVERLAP_F_B". */
 char *weft_grid_csv (const weft_grid *grid);
+
+/* The same back: text in PyTorch's grammar, from `where`.  Blank cells and actions that gather weights
+ * or send tensors are passed over.  Checked. */
+weft_grid *weft_grid_read (const char *text, const char *where, GError **error);
+weft_grid *weft_grid_load (const char *path, GError **error);
 
 /* Text of one cell, e.g. "3F12".  Caller frees. */
 char *weft_cell_print (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell);
 
-/* How long the cells of one chunk take; a full backward takes input + weight. */
+/* How long the cells of one chunk take; a full backward takes input + weight.  A forward and a
+ * backward that are paired start together and take `pair`, or, where that is 0, run one after the
+ * other. */
 struct weft_cell_times {
-  double forward, input, weight;
+  double forward, input, weight, pair;
 };
 
 /* Start times when communication is free: start[rank][cell]; returns the makespan.  The caller

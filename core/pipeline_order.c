@@ -69,7 +69,7 @@ warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t grou
 void
 weft_order_1f1b (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
-  uint32_t group = spec->group ? spec->group : spec->n_ranks;
+  uint32_t group = weft_spec_group (spec);
   const struct table t = { grid->n_chunks, grid->n_micro, MIN (group, grid->n_micro) };
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)

@@ -42,8 +42,10 @@ weft_cell_stage (const weft_grid *grid, uint32_t rank, const struct weft_cell *c
 #define WEFT_NO_PLACE UINT32_MAX
 uint32_t weft_grid_beside (const weft_grid *grid, uint32_t place, int by);
 
-/* How chunks become stages: the list in pipeline.h. */
-enum weft_grid_shape { WEFT_GRID_LOOP, WEFT_GRID_V, WEFT_GRID_TWO_WAYS };
+/* A grid of such sizes with nothing in it; then each place is told its copy and stage. */
+weft_grid *weft_grid_alloc (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
+                            uint32_t n_copies);
+void weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t stage);
 
 /* A grid without cells: rows are empty.  Microbatches are dealt to copies in equal runs. */
 weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
@@ -54,5 +56,7 @@ typedef void weft_order_fill (const weft_grid *grid, const struct weft_grid_spec
                               GArray **row);
 
 weft_order_fill weft_order_gpipe, weft_order_1f1b;
+weft_order_fill weft_order_zb_h1, weft_order_zb_h2, weft_order_zb_v, weft_order_v_half,
+    weft_order_v_min, weft_order_dualpipe, weft_order_dualpipev;
 
 void weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro);

@@ -1,7 +1,7 @@
+/* Pictures: a forward of a chunk is one slot and a whole backward two, so every time is a whole
+ * number.  Cells of a pair stand one after the other. */
 #include "core/pipeline_order.h"
 #include <string.h>
-
-/* Pictures: a forward is one slot and a whole backward two, so every time is a whole number. */
 
 struct picture {
   const weft_grid *grid;
@@ -33,43 +33,83 @@ cell_slots (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_BACKWARD ? 2 : 1;
 }
 
-static void
-draw_row (const struct picture *p, uint32_t rank, uint32_t n_columns, GString *text)
+static char
+cell_glyph (const struct weft_cell *cell)
 {
+  return weft_cell_looks[cell->phase].glyph + cell->micro % 10;
+}
+
+/* The row of one chunk: blank where the rank is busy with another. */
+static void
+draw_row (const struct picture *p, uint32_t place, uint32_t n_columns, GString *text)
+{
+  uint32_t rank = place / p->grid->n_chunks, i = 0, n = p->grid->n_cell[rank];
   const struct weft_cell *cell = p->grid->cell[rank];
   const double *start = p->start[rank];
-  uint32_t i = 0, n = p->grid->n_cell[rank];
 
   for (uint32_t column = 0; column < n_columns; column++) {
     double now = (column + 0.5) * p->makespan / n_columns;
     while (i < n && start[i] + cell_slots (&cell[i]) <= now)
       i++;
-    gboolean busy = i < n && start[i] <= now;
-    g_string_append_c (text,
-                       busy ? weft_cell_looks[cell[i].phase].glyph + cell[i].micro % 10 : '.');
+    char glyph = i == n || start[i] > now                     ? '.'
+                 : cell[i].chunk != place % p->grid->n_chunks ? ' '
+                                                              : cell_glyph (&cell[i]);
+    g_string_append_c (text, glyph);
   }
   g_string_append_c (text, '\n');
+}
+
+static uint32_t
+n_digits (uint32_t n)
+{
+  return n > 9 ? 1 + n_digits (n / 10) : 1;
+}
+
+/* "rank " or, where a rank holds several, "rank:stage ". */
+static void
+draw_label (const weft_grid *grid, uint32_t place, GString *text)
+{
+  g_string_append_printf (text, "%*u", n_digits (grid->n_ranks - 1), place / grid->n_chunks);
+  if (grid->n_chunks > 1)
+    g_string_append_printf (text, ":%-*u", n_digits (grid->n_stages - 1), grid->stage[place]);
+  g_string_append_c (text, ' ');
+}
+
+static uint32_t
+label_width (const weft_grid *grid)
+{
+  return n_digits (grid->n_ranks - 1) + 1 +
+         (grid->n_chunks > 1 ? 1 + n_digits (grid->n_stages - 1) : 0);
 }
 
 char *
 weft_grid_ascii (const weft_grid *grid, uint32_t width)
 {
-  g_autofree char *last = g_strdup_printf ("%u ", grid->n_ranks - 1);
-  uint32_t label = strlen (last), room = width > label ? width - label : 1;
+  uint32_t label = label_width (grid), room = width > label ? width - label : 1;
   GString *text = g_string_new (NULL);
   struct picture p;
 
   picture_init (&p, grid);
-  for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
-    g_string_append_printf (text, "%*u ", (int) label - 1, rank);
-    draw_row (&p, rank, MIN (room, (uint32_t) p.makespan), text);
+  for (uint32_t place = 0; place < weft_grid_places (grid); place++) {
+    draw_label (grid, place, text);
+    draw_row (&p, place, MIN (room, (uint32_t) p.makespan), text);
   }
   picture_clear (&p);
   return g_string_free (text, FALSE);
 }
 
 /* SVG units, read as pixels at natural size. */
-enum { LEFT = 56, TOP = 8, ROW = 26, BAR = 22, WIDEST = 1600, DIGIT = 7, KEY = 140 };
+enum {
+  LEFT = 56,
+  TOP = 8,
+  ROW = 26,
+  BAR = 22,
+  WIDEST = 1600,
+  DIGIT = 7,
+  KEY = 140,
+  N_KEY = 5,
+  PALEST = 45
+};
 
 struct drawing {
   struct picture picture;
@@ -77,14 +117,33 @@ struct drawing {
   GString *text;
 };
 
+/* Later chunks are paler, down to PALEST. */
 static void
 svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
 {
-  uint32_t width = cell_slots (&d->picture.grid->cell[rank][i]) * d->slot;
+  const struct weft_cell *cell = &d->picture.grid->cell[rank][i];
+  uint32_t width = cell_slots (cell) * d->slot, last = d->picture.grid->n_chunks - 1;
   uint32_t x = LEFT + (uint32_t) d->picture.start[rank][i] * d->slot;
 
-  g_string_append_printf (d->text, "<rect x=\"%u\" y=\"%u\" width=\"%u\" height=\"%d\"/>\n", x,
+  g_string_append_printf (d->text, "<rect x=\"%u\" y=\"%u\" width=\"%u\" height=\"%d\"", x,
                           TOP + rank * ROW, width - (d->slot > 2), BAR);
+  if (cell->chunk)
+    g_string_append_printf (d->text, " fill-opacity=\"0.%u\"",
+                            100 - (100 - PALEST) * cell->chunk / last);
+  g_string_append (d->text, "/>\n");
+}
+
+/* A line under the cells of a pair. */
+static void
+svg_pair (const struct drawing *d, uint32_t rank, uint32_t i)
+{
+  const struct weft_cell *cell = &d->picture.grid->cell[rank][i];
+  const double *start = &d->picture.start[rank][i];
+
+  if (cell->paired)
+    g_string_append_printf (d->text, "<path d=\"M%u %u H%u\"/>\n",
+                            LEFT + (uint32_t) start[0] * d->slot + 1, TOP + rank * ROW + BAR + 1,
+                            LEFT + ((uint32_t) start[1] + cell_slots (&cell[1])) * d->slot - 2);
 }
 
 static void
@@ -141,6 +200,9 @@ svg_phases (const struct drawing *d)
                             x, y, x + 18, y + 11, weft_cell_looks[phase].name);
     x += KEY;
   }
+  if (grid->n_chunks > 1)
+    g_string_append_printf (
+        d->text, "<text x=\"%u\" y=\"%u\" fill=\"#777\">paler: later chunks</text>\n", x, y + 11);
 }
 
 /* The lane of each rank: its name, and a bar that shows through where it is idle. */
@@ -162,7 +224,7 @@ svg_head (const struct drawing *d)
 {
   const weft_grid *grid = d->picture.grid;
   uint32_t slots = d->picture.makespan, height = 2 * TOP + grid->n_ranks * ROW + 18;
-  uint32_t width = LEFT + MAX (slots * d->slot, 4 * KEY) + TOP;
+  uint32_t width = LEFT + MAX (slots * d->slot, N_KEY * KEY) + TOP;
 
   g_string_append_printf (d->text,
                           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" "
@@ -184,7 +246,9 @@ weft_grid_svg (const weft_grid *grid)
   svg_head (&d);
   svg_lanes (&d);
   svg_phases (&d);
-  g_string_append (d.text, "<g fill=\"#111\" text-anchor=\"middle\">\n");
+  g_string_append (d.text, "<g stroke=\"#777\" stroke-width=\"2\">\n");
+  svg_cells (&d, -1, svg_pair);
+  g_string_append (d.text, "</g>\n<g fill=\"#111\" text-anchor=\"middle\">\n");
   svg_cells (&d, -1, svg_number);
   g_string_append (d.text, "</g>\n</svg>\n");
   picture_clear (&d.picture);

@@ -48,27 +48,57 @@ duration (const struct replay *r, const struct weft_cell *cell)
          (weft_cell_pays (cell, WEFT_PAYS_WEIGHT) ? r->times.weight : 0);
 }
 
-static gboolean
-run_cell (struct replay *r, uint32_t rank)
+/* When everything that the cell needs has ended, no earlier than `start`; negative: not yet. */
+static double
+ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, double start)
 {
-  const struct weft_cell *cell = &r->grid->cell[rank][r->next[rank]];
-  uint32_t place = weft_grid_place (r->grid, rank, cell->chunk);
-  double start = r->clock[rank];
   struct event need[2];
 
   for (uint32_t n = needs (r->grid, rank, cell, need); n-- > 0;) {
     double end = r->end[event_index (r->grid, need[n])];
     if (end < 0)
-      return FALSE;
+      return end;
     start = MAX (start, end);
   }
+  return start;
+}
+
+/* Cells that start together. */
+static uint32_t
+n_together (const struct replay *r, uint32_t rank)
+{
+  return r->grid->cell[rank][r->next[rank]].paired && r->times.pair > 0 ? 2 : 1;
+}
+
+static void
+end_cell (struct replay *r, uint32_t rank, uint32_t i, double start)
+{
+  const struct weft_cell *cell = &r->grid->cell[rank][i];
+  uint32_t place = weft_grid_place (r->grid, rank, cell->chunk);
+
   if (r->start)
-    r->start[rank][r->next[rank]] = start;
-  r->clock[rank] = start + duration (r, cell);
+    r->start[rank][i] = start;
   for (uint32_t part = 0; part < WEFT_N_PAYS; part++)
     if (weft_cell_pays (cell, part))
       r->end[event_index (r->grid, (struct event){ part, place, cell->micro })] = r->clock[rank];
-  return TRUE;
+}
+
+/* Runs what is next on a rank, a cell or a pair; how many cells that was. */
+static uint32_t
+run_next (struct replay *r, uint32_t rank)
+{
+  const struct weft_cell *cell = &r->grid->cell[rank][r->next[rank]];
+  uint32_t n = n_together (r, rank);
+  double start = r->clock[rank];
+
+  for (uint32_t i = 0; i < n && start >= 0; i++)
+    start = ready (r, rank, &cell[i], start);
+  if (start < 0)
+    return 0;
+  r->clock[rank] = start + (n > 1 ? r->times.pair : duration (r, cell));
+  for (uint32_t i = 0; i < n; i++)
+    end_cell (r, rank, r->next[rank] + i, start);
+  return n;
 }
 
 /* Runs a rank until it must wait; whether it moved at all. */
@@ -77,8 +107,8 @@ run_rank (struct replay *r, uint32_t rank)
 {
   uint32_t from = r->next[rank];
 
-  while (r->next[rank] < r->grid->n_cell[rank] && run_cell (r, rank))
-    r->next[rank]++;
+  for (uint32_t n = 1; n && r->next[rank] < r->grid->n_cell[rank]; r->next[rank] += n)
+    n = run_next (r, rank);
   return r->next[rank] > from;
 }
 
@@ -249,19 +279,16 @@ check_once (const weft_grid *grid, GError **error)
   return TRUE;
 }
 
-/* The event for which a stuck rank waits; FALSE when the rank is done. */
-static gboolean
-waits_for (const struct replay *r, uint32_t rank, struct event *event)
+/* The event for which a stuck rank waits. */
+static struct event
+waits_for (const struct replay *r, uint32_t rank)
 {
-  struct event need[2];
-
-  if (r->next[rank] == r->grid->n_cell[rank])
-    return FALSE;
+  struct event need[2] = { 0 };
   uint32_t n = needs (r->grid, rank, &r->grid->cell[rank][r->next[rank]], need);
-  while (n-- > 0)
-    if (r->end[event_index (r->grid, need[n])] < 0)
-      *event = need[n];
-  return TRUE;
+
+  while (n > 1 && r->end[event_index (r->grid, need[0])] >= 0)
+    need[0] = need[--n];
+  return need[0];
 }
 
 static const struct weft_cell *
@@ -283,11 +310,10 @@ blame (const struct replay *r, uint32_t rank, GError **error)
   const weft_grid *grid = r->grid;
   const struct weft_cell *wanted = NULL, *before = NULL;
   uint32_t owner = rank;
-  struct event e = { 0 };
 
   for (uint32_t hop = 0; hop < grid->n_ranks || wanted == before; hop++) {
     rank = owner;
-    waits_for (r, rank, &e);
+    struct event e = waits_for (r, rank);
     owner = e.place / grid->n_chunks;
     wanted = event_cell (grid, e);
     before = &grid->cell[owner][r->next[owner]];
@@ -299,20 +325,67 @@ blame (const struct replay *r, uint32_t rank, GError **error)
                          waiter, text, owner, blocker);
 }
 
-gboolean
-weft_grid_check (const weft_grid *grid, GError **error)
+/* Whether the two halves of every pair can be had together. */
+static gboolean
+check_pair (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
 {
-  struct replay r = { .times = { 1, 1, 1 } };
-  struct event e;
+  const struct weft_cell *cell = &grid->cell[rank][i];
+
+  if (!cell->paired)
+    return TRUE;
+  if (weft_cell_pays (cell, WEFT_PAYS_FORWARD) && i + 1 < grid->n_cell[rank] &&
+      weft_cell_pays (&cell[1], WEFT_PAYS_INPUT) && !cell[1].paired)
+    return TRUE;
+  g_autofree char *text = weft_cell_print (grid, rank, cell);
+  return weft_bad_input (error, "%s is one of a pair on rank %u, wanted a forward and a backward",
+                         text, rank);
+}
+
+static gboolean
+check_pairs (const weft_grid *grid, GError **error)
+{
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
+      if (!check_pair (grid, rank, i, error))
+        return FALSE;
+  return TRUE;
+}
+
+static gboolean
+blame_pair (const struct replay *r, GError **error)
+{
+  uint32_t rank = 0;
+
+  while (r->next[rank] == r->grid->n_cell[rank] || n_together (r, rank) == 1)
+    rank++;
+  const struct weft_cell *cell = &r->grid->cell[rank][r->next[rank]];
+  g_autofree char *first = weft_cell_print (r->grid, rank, cell);
+  g_autofree char *second = weft_cell_print (r->grid, rank, &cell[1]);
+  return weft_bad_input (error,
+                         "%s and %s of rank %u never start together: one waits for the other",
+                         first, second, rank);
+}
+
+/* A circle of waits in the plain order is blamed on one cell; one that only pairs close, on a pair.
+ */
+static gboolean
+check_waits (const weft_grid *grid, double pair, GError **error)
+{
+  struct replay r = { .times = { 1, 1, 1, pair } };
   gboolean good = TRUE;
 
-  if (!check_once (grid, error))
-    return FALSE;
   replay_init (&r, grid);
   run (&r);
   for (uint32_t rank = 0; rank < grid->n_ranks && good; rank++)
-    if (waits_for (&r, rank, &e))
-      good = blame (&r, rank, error);
+    if (r.next[rank] < grid->n_cell[rank])
+      good = pair > 0 ? blame_pair (&r, error) : blame (&r, rank, error);
   replay_clear (&r);
   return good;
+}
+
+gboolean
+weft_grid_check (const weft_grid *grid, GError **error)
+{
+  return check_once (grid, error) && check_pairs (grid, error) && check_waits (grid, 0, error) &&
+         check_waits (grid, 1, error);
 }

@@ -51,10 +51,11 @@ enum {
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
  *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before;
- *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root
+ *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
  *  |              uses                 |   first index into uses[]; likewise
- *  +-----------------------------------+ */
+ *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
+ *                                          ranks: core/op.h */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;
@@ -175,6 +176,7 @@ void weft_builder_free (weft_builder *b);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_builder, weft_builder_free)
 
 uint16_t weft_build_name (weft_builder *b, const char *name);
+const char *weft_build_name_at (const weft_builder *b, uint16_t name);
 uint32_t weft_build_buf (weft_builder *b, const struct weft_buf *row);
 uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint64_t bytes,
                           const char *name);

@@ -117,7 +117,7 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, layer_at (s, l), saved_at (s, micro, l), dy);
-    if (l > 0 || weft_step_chunk (s)->embedding)
+    if ((l > 0 || weft_step_chunk (s)->embedding) && !weft_step_is_split (s))
       weft_layer_delayed (s);
     leave (s, l);
   }

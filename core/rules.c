@@ -1,7 +1,9 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/pipeline.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
+#include "core/zigzag.h"
 #include <math.h>
 #include <string.h>
 
@@ -18,6 +20,12 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
+static int64_t
+expert_mesh (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
+}
+
 static gboolean
 power_of_two (int64_t n)
 {
@@ -28,6 +36,26 @@ static int64_t
 replicas (const struct weft_job *j)
 {
   return weft_job_dp (j) * S (context_parallel_size);
+}
+
+/* Of a knob of text. */
+static gboolean
+has_text (int64_t value)
+{
+  const char *text = g_quark_to_string ((GQuark) value);
+  return text && *text && !g_str_equal (text, "none");
+}
+
+static int64_t
+cp_heads (const struct weft_job *j)
+{
+  return MAX (1, weft_job_cp_heads (j));
+}
+
+static gboolean
+slides (const struct weft_job *j)
+{
+  return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
 }
 
 /* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
@@ -57,14 +85,13 @@ odd_layer (const struct weft_job *j)
 static gboolean
 has_plan (const struct weft_job *j)
 {
-  const char *text = g_quark_to_string ((GQuark) S (tp_plan));
-  return text && *text && !g_str_equal (text, "none");
+  return has_text (S (tp_plan));
 }
 
 static gboolean
 fuses_division (const struct weft_job *j)
 {
-  gboolean bf16 = T (precision) == WEFT_BF16 && !S (grad_reduce_in_fp32);
+  gboolean bf16 = weft_job_dtype (j) == WEFT_BF16 && !S (grad_reduce_in_fp32);
 
   return S (use_megatron_fsdp) && !bf16 && !S (average_in_collective) &&
          !S (calculate_per_token_loss) && T (reduction_order) != WEFT_ORDER_CANONICAL;
@@ -173,11 +200,35 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Of one chunk. */
+/* What the schedule cannot be made of; one that comes as a file is made already. */
+static enum weft_spec_rule
+broken_spec (const struct weft_job *j)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (j);
+  return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
+}
+
+/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+static const char *
+schedule_file_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
+  return error ? g_intern_string (error->message) : NULL;
+}
+
+/* Of the largest stage. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
-  return M (num_layers) / S (pipeline_model_parallel_size) / chunks (j);
+  return weft_job_most_layers (j);
+}
+
+static const char *
+stages_problem (const struct weft_job *j)
+{
+  g_autofree char *text = weft_job_stages_problem (j);
+  return g_intern_string (text);
 }
 
 static int64_t
@@ -264,14 +315,31 @@ runs_nothing_again (const struct weft_job *j)
 static gboolean
 is_built (int64_t precision)
 {
-  return precision == WEFT_BF16 || precision == WEFT_FP32;
+  return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
+}
+
+/* Fields of a dynamic loss scale that were given. */
+static gboolean
+has_dynamic_scale (const struct weft_job *j)
+{
+  return j->train_set[WEFT_TRAIN_initial_loss_scale] || j->train_set[WEFT_TRAIN_min_loss_scale] ||
+         j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
+}
+
+/* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the
+ * rest by autocast, they are in that. */
+static gboolean
+multiplies_fp8 (const struct weft_job *j)
+{
+  return T (precision) == WEFT_FP8 && !weft_cluster_is_cpu (&j->cluster) &&
+         j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
 }
 
 /* A type that FSDP2 may keep or send in. */
 static gboolean
 is_kept (const struct weft_job *j, int64_t precision)
 {
-  return precision == WEFT_FP32 || precision == T (precision);
+  return precision == WEFT_FP32 || precision == weft_job_dtype (j);
 }
 
 static const char *

@@ -124,12 +124,22 @@ buffers_of (const weft_program *p, uint32_t op)
   return slice;
 }
 
+/* Slices of experts are dealt to the ranks that hold the same ones. */
+static uint32_t
+slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t place)
+{
+  if (weight->shard == WEFT_GROUP_EDP || weight->slice == WEFT_GROUP_EDP)
+    return place * mesh->tp / (mesh->ep * mesh->etp);
+  return weft_mesh_slot (mesh, place);
+}
+
 static void
 set_place (const weft_program *p, const struct weft_mesh *mesh, uint32_t bucket, uint32_t place,
            struct weft_slice *slice)
 {
   const struct weft_buf *weight = &p->buf[slice->weight];
-  uint32_t shards = weft_mesh_group_size (mesh, weight->shard), slot = weft_mesh_slot (mesh, place);
+  uint32_t shards = weft_mesh_group_size (mesh, weight->shard),
+           slot = slot_of (mesh, weight, place);
   uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / shards;
   uint64_t first = bucket_start (p, bucket) + (weight->shard || weight->slice ? slot * n : 0);
 

@@ -41,8 +41,11 @@ static uint32_t
 append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
         const struct weft_use *uses, uint32_t n_uses)
 {
+  gboolean held = weft_timer_holds (s, row->lane);
   uint32_t op = weft_build_op (s->b, row, &shape);
 
+  if (held)
+    weft_build_dep (s->b, s->timed);
   for (uint32_t u = 0; u < n_uses; u++)
     weft_build_use (s->b, uses[u].buf, uses[u].read, uses[u].write);
   return op;
@@ -135,6 +138,7 @@ weft_step_mesh (const struct weft_job *job)
   struct weft_mesh mesh = weft_mesh_make (k->tensor_model_parallel_size, k->context_parallel_size,
                                           weft_job_dp (job), k->pipeline_model_parallel_size);
 
+  mesh.cp_heads = weft_job_cp_heads (job);
   if (job->model.num_moe_experts > 0) {
     mesh.ep = k->expert_model_parallel_size;
     mesh.etp = weft_job_expert_tp (job);
@@ -198,7 +202,9 @@ start_buffers (struct weft_step *s)
   s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
   s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
-  s->count = WEFT_NO_BUF;
+  s->count = s->found = WEFT_NO_BUF;
+  if (s->scales_loss)
+    s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
   if (s->strategy->calculate_per_token_loss)
     s->count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
@@ -280,21 +286,51 @@ load_ahead (struct weft_step *s, const struct weft_cell *cell, uint32_t n, uint3
 }
 
 static void
+weight_grad_cell (struct weft_step *s, const struct weft_cell *cell)
+{
+  if (weft_step_chunk (s)->head)
+    weft_head_delayed (s, cell->micro);
+  weft_layer_delayed (s);
+}
+
+static void
 play_cell (struct weft_step *s, const struct weft_cell *cell)
 {
-  gboolean forward = cell->phase == WEFT_PHASE_FORWARD;
+  static void (*const plays[]) (struct weft_step * s, const struct weft_cell *cell) = {
+    [WEFT_PHASE_FORWARD] = forward_cell,
+    [WEFT_PHASE_BACKWARD] = backward_cell,
+    [WEFT_PHASE_INPUT_GRAD] = backward_cell,
+    [WEFT_PHASE_WEIGHT_GRAD] = weight_grad_cell,
+  };
+  gboolean whole = cell->phase == WEFT_PHASE_BACKWARD;
+  const char *timer =
+      cell->phase == WEFT_PHASE_FORWARD ? "forward-compute" : "backward-compute";
 
   s->at = (struct weft_op){
     .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
   };
   struct weft_chunk *chunk = weft_step_chunk (s);
   s->pass++;
-  s->last_micro = !forward && ++chunk->n_backward == chunk->n_micro;
+  s->cell = cell->phase;
+  s->last_micro = whole && ++chunk->n_backward == chunk->n_micro;
   if (s->wrapper->enter_pass)
     s->wrapper->enter_pass (s);
-  (forward ? forward_cell : backward_cell) (s, cell);
+  weft_timer_start (s, 2, timer);
+  plays[cell->phase](s, cell);
+  weft_timer_stop (s, 2, timer);
   if (s->wrapper->leave_pass)
     s->wrapper->leave_pass (s);
+}
+
+typedef void exchange_before (struct weft_step *s, uint32_t i);
+
+/* Megatron-Core's own schedules have their own orders. */
+static exchange_before *
+exchange_of (const struct weft_step *s)
+{
+  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE)
+    return weft_exchange_free;
+  return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
 }
 
 static void
@@ -302,9 +338,9 @@ play (struct weft_step *s)
 {
   const struct weft_cell *cell = s->grid->cell[s->role];
   uint32_t n = s->grid->n_cell[s->role];
-  void (*exchange) (struct weft_step * s, uint32_t i) =
-      s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
+  exchange_before *exchange = exchange_of (s);
 
+  weft_timer_start (s, 1, "forward-backward");
   weft_ends_load (s, &cell[0]);
   for (uint32_t i = 0; i < n; i++) {
     exchange (s, i);
@@ -313,6 +349,23 @@ play (struct weft_step *s)
     play_cell (s, &cell[i]);
   }
   exchange (s, n);
+}
+
+struct weft_stage
+weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank, uint32_t chunk)
+{
+  g_autofree uint32_t *rank_of = g_new (uint32_t, grid->n_stages);
+  uint32_t stage = weft_grid_stage (grid, rank, chunk);
+
+  for (uint32_t i = 0; i < grid->n_stages; i++)
+    rank_of[i] = grid->place[i] / grid->n_chunks;
+  g_autofree uint32_t *layers = weft_job_stage_layers (job, rank_of, grid->n_stages);
+  struct weft_stage at = { .n_layers = layers[stage],
+                           .embedding = stage == 0,
+                           .head = stage + 1 == grid->n_stages };
+  for (uint32_t before = 0; before < stage; before++)
+    at.first_layer += layers[before];
+  return at;
 }
 
 static uint32_t
@@ -331,6 +384,7 @@ list_chunks (struct weft_step *s)
   s->grid = weft_job_grid (s->job, NULL);
   s->n_chunks = s->grid->n_chunks;
   s->chunk = g_new0 (struct weft_chunk, s->n_chunks);
+  s->chain = g_new0 (struct weft_chain, 2 * s->n_chunks);
   for (uint32_t q = 0; q < s->n_chunks; q++) {
     struct weft_stage stage = weft_stage_at (s->job, s->grid, s->role, q);
     s->chunk[q] = (struct weft_chunk){ .first_layer = stage.first_layer,
@@ -354,9 +408,11 @@ weft_step_begin (struct weft_step *s)
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
-  weft_tensor_start (s);
-  s->dtype = job->train.precision;
+  s->dtype = weft_job_dtype (job);
   s->product_dtype = weft_job_product_dtype (job);
+  s->linear_dtype = weft_job_linear_dtype (job);
+  weft_tensor_start (s);
+  s->scales_loss = weft_job_scales_loss (job);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->main_dtype = s->grad_dtype;
@@ -372,7 +428,8 @@ weft_step_begin (struct weft_step *s)
   s->input_grad = g_new0 (uint32_t, s->n_micro * s->n_chunks);
   for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
     s->exchange[i] = WEFT_NO_OP;
-  s->synced = WEFT_NO_OP;
+  s->synced = s->timed = WEFT_NO_OP;
+  s->barrier = WEFT_NO_BUF;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
@@ -412,6 +469,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->output);
   g_free (s->input_grad);
   g_free (s->chunk);
+  g_free (s->chain);
   weft_grid_free (s->grid);
 }
 

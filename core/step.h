@@ -3,6 +3,7 @@
  *   params     which tensors this stage holds, their flat layout and buckets
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
+ *   context    attention of ranks that share sequences
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
@@ -16,6 +17,7 @@
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   fuse       enable_compile: which pointwise ops make one kernel
+ *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -80,7 +82,8 @@ enum weft_end_param {
  * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
-  uint32_t scores, choice, row, counts, xp, pp, eu, ea; /* of experts: moe.h */
+  uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
+  uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
 };
 
@@ -101,6 +104,9 @@ struct weft_sum {
   uint64_t n;    /* elements */
   enum weft_lane lane; /* where microbatches are added */
   GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
+  uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
+                       slice of main, until all microbatches are there; else 0 */
+  uint32_t total;   /* and then added to this */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -135,9 +141,10 @@ struct weft_group_state {
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
  * (Megatron-Core param_and_grad_buffer.py keys buffers by both types and by whether the tensors are
- * experts', which are reduced over other ranks: that third member comes with experts). */
+ * experts', which are reduced over other ranks). */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
+  gboolean expert; /* ranks share the experts out */
   uint32_t weights, grads;
   uint32_t chunk; /* each has buffers of its own, as each is wrapped by itself */
 };
@@ -147,13 +154,14 @@ struct weft_reduction {
   uint32_t group, op;
 };
 
-/* A weight gradient that is still to come: delay_wgrad_compute. */
+/* A weight gradient that is still to come: delay_wgrad_compute, and cells I and W of the grid. */
 struct weft_delayed {
   const char *name;
   uint32_t layer, weight, bias; /* parameters */
   uint32_t dy, x;
   uint64_t n, k;
   uint32_t counts; /* rows of each expert; of other maps WEFT_NO_BUF */
+  uint32_t micro, chunk;
   enum weft_layer_param which;
 };
 
@@ -184,7 +192,12 @@ struct weft_chunk {
   gboolean embedding, head;
   uint32_t n_micro;         /* microbatches that go through it */
   uint32_t n_backward;      /* of which the backward has begun so far */
-  uint32_t n_gather, gather_next; /* groups of buckets gathered before use, and of them so far */
+};
+
+/* Groups of buckets that are gathered before their first use, one after the other: those of a chunk,
+ * and by themselves those of its experts (layout.h). */
+struct weft_chain {
+  uint32_t n_gather, next; /* how many, and of them so far */
 };
 
 struct weft_step;
@@ -230,6 +243,7 @@ struct weft_step {
   uint32_t role, n_micro;
   weft_grid *grid;
   struct weft_chunk *chunk;
+  struct weft_chain *chain;       /* [2 n_chunks] */
   uint32_t n_chunks, n_layers;    /* of this role */
   uint64_t tokens;                /* of one microbatch on this rank */
   uint64_t rows;                  /* of the residual stream: tokens, or this rank's share of them */
@@ -241,6 +255,7 @@ struct weft_step {
   enum weft_dtype weight_dtype, main_dtype; /* of the flat buffers: what the optimizer works on */
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
+  enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -275,20 +290,27 @@ struct weft_step {
   struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
   struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
   uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: what a stage takes, then passes on */
-  uint32_t cast_cache, *cast_view; /* weights of this pass in product_dtype, and by parameter */
+  uint32_t cast_cache, *cast_view; /* weights of this pass as products read them, and by parameter */
   struct weft_job_recompute recompute;
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
   /* where ops are being added */
   uint32_t pass;                  /* cells of the grid begun so far */
+  enum weft_phase cell;           /* of the one that was begun last */
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   uint32_t backward_layer;        /* whose backward runs, or is prepared by forward that runs again */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
+  uint32_t timed;                 /* the newest end of a phase that is measured, or WEFT_NO_OP */
+  uint32_t barrier;               /* what ranks add up to meet, or WEFT_NO_BUF */
   uint32_t exchange[WEFT_N_EXCHANGE]; /* p2p ops the next kernel waits for, or WEFT_NO_OP */
   struct weft_posting posting;
   struct weft_slots *slots;       /* exchange_interleaved.c */
+  struct weft_moves *moves;       /* exchange_free.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
+  gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
+  uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
+  uint32_t expert_squares;        /* of experts that ranks share out, or WEFT_NO_BUF */
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
   uint32_t host_wait;             /* a copy that the next update on the host waits for */
@@ -316,10 +338,45 @@ weft_step_passed (const struct weft_step *s, uint32_t micro, uint32_t chunk)
   return micro * s->n_chunks + chunk;
 }
 
+/* Whether what runs is one half of a split backward. */
+static inline gboolean
+weft_step_is_split (const struct weft_step *s)
+{
+  return s->cell == WEFT_PHASE_INPUT_GRAD || s->cell == WEFT_PHASE_WEIGHT_GRAD;
+}
+
+/* Whether weight gradients do not follow input gradients at once. */
+static inline gboolean
+weft_step_delays (const struct weft_step *s)
+{
+  return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
+}
+
+/* Whether the update is told by a factor how much of the gradient to take, or nothing. */
+static inline gboolean
+weft_step_has_factor (const struct weft_step *s)
+{
+  return s->job->train.clip_grad > 0 || s->scales_loss;
+}
+
 static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
   return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
+}
+
+/* Ranks that hold a bucket's tensors and average its gradients; those that cut its optimizer state into
+ * slices. */
+static inline enum weft_group_kind
+weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
+{
+  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
+}
+
+static inline enum weft_group_kind
+weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
+{
+  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
 }
 
 /* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
@@ -334,15 +391,24 @@ weft_step_through (struct weft_step *s, uint32_t param)
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
-/* init.c: the program of what happens once before the first step; and whether anything does: there
- * are several replicas, and each holds its weights whole. */
+/* init.c: the program of what happens once before the first step; whether anything does; and whether
+ * replicas are sent weights: there are several of them, and each holds its weights whole. */
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
+gboolean weft_init_does_something (const struct weft_job *job);
 gboolean weft_init_broadcasts (const struct weft_job *job);
 gboolean weft_init_keeps_slices (const struct weft_job *job);
 
 /* The mesh of a job. */
 struct weft_mesh weft_step_mesh (const struct weft_job *job);
+
+/* A piece of the model, as a rank holds it. */
+struct weft_stage {
+  uint32_t first_layer, n_layers;
+  gboolean embedding, head; /* head: final norm, output head and loss */
+};
+struct weft_stage weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
+                                 uint32_t chunk);
 
 /* Before the first pass and after the last. */
 void weft_step_begin (struct weft_step *s);
@@ -424,6 +490,10 @@ uint32_t weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, u
 /* Of a parameter in fp8; otherwise WEFT_NO_BUF. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
+/* Weights of experts; and whether the ranks of a group of their own hold them. */
+gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
+gboolean weft_params_is_shared_out (const struct weft_step *s, uint32_t param);
+
 /* The buffer that the next kernel reads a parameter from, gathered if need be; or WEFT_NO_BUF. */
 uint32_t weft_params_weight (struct weft_step *s, uint32_t param);
 
@@ -449,6 +519,7 @@ uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
+
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
@@ -499,7 +570,8 @@ uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_par
                       uint32_t x, uint64_t n, uint64_t k);
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                                uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
-/* A weight gradient now, or where those that are put off come; and these. */
+/* A weight gradient now, or where those that are put off come; and these, of the current microbatch
+ * and chunk. */
 void weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d);
 void weft_layer_delayed (struct weft_step *s);
 
@@ -520,6 +592,14 @@ void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t 
 /* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+
+/* context.c: the same between qkv and o of ranks that share sequences. */
+void weft_context_attention (struct weft_step *s, struct weft_saved *saved);
+void weft_context_attention_backward (struct weft_step *s, const struct weft_saved *saved,
+                                      uint32_t d_o, uint32_t dqkv);
+/* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
+ * order: a sequence is whole before sequences are added. */
+void weft_context_sum (struct weft_step *s, uint32_t grad);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
@@ -556,6 +636,7 @@ uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
+void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
 
 /* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
@@ -563,7 +644,10 @@ void weft_exchange (struct weft_step *s, uint32_t i);
 /* exchange_interleaved.c: where ranks hold several chunks in a ring. */
 void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
 
-/* What the two share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
+/* exchange_free.c: of any other grid. */
+void weft_exchange_free (struct weft_step *s, uint32_t i);
+
+/* What they share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
  * 0 where that is this rank, or there is none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
@@ -671,6 +755,12 @@ uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 void weft_torch_ddp_finish (struct weft_step *s);
+
+/* timers.c: a phase of timing_log_level 1 or 2 begins, and ends; and whether the next op of a lane has
+ * to wait for the newest of them. */
+void weft_timer_start (struct weft_step *s, int64_t level, const char *name);
+void weft_timer_stop (struct weft_step *s, int64_t level, const char *name);
+gboolean weft_timer_holds (const struct weft_step *s, enum weft_lane lane);
 
 /* finish.c */
 void weft_states_build (struct weft_step *s); /* masters and moments, once */

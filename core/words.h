@@ -45,7 +45,14 @@ extern const char *const weft_module_words[];
 
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
   X (WEFT_SCHEDULE_1F1B, "1f1b", "one forward, one backward; at most p microbatches in flight")    \
-  X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")
+  X (WEFT_SCHEDULE_GPIPE, "gpipe", "all forwards, then all backwards")                             \
+  X (WEFT_SCHEDULE_ZB_H1, "zb-h1", "weight gradients apart, in the bubbles; the memory of 1f1b")   \
+  X (WEFT_SCHEDULE_ZB_H2, "zb-h2", "likewise without bubbles; twice the memory of 1f1b")           \
+  X (WEFT_SCHEDULE_ZB_V, "zb-v", "two chunks down and up the ranks: no bubbles, 1f1b's memory")    \
+  X (WEFT_SCHEDULE_V_HALF, "v-half", "likewise with half of the memory and some bubbles")          \
+  X (WEFT_SCHEDULE_V_MIN, "v-min", "likewise with a third of the memory and more bubbles")         \
+  X (WEFT_SCHEDULE_DUALPIPE, "dualpipe", "two copies of the model, from both ends at once")        \
+  X (WEFT_SCHEDULE_DUALPIPEV, "dualpipev", "dualpipe folded in the middle: one copy, two chunks")
 enum weft_schedule { WEFT_SCHEDULE_LIST (WEFT_WORD_ID) };
 extern const char *const weft_schedule_words[];
 
@@ -72,12 +79,6 @@ extern const char *const weft_activation_words[];
 enum weft_softmax { WEFT_SOFTMAX_LIST (WEFT_WORD_ID) };
 extern const char *const weft_softmax_words[];
 
-#define WEFT_SCORE_LIST(X)                                                                         \
-  X (WEFT_SCORE_SOFTMAX, "softmax", "experts share one")                                           \
-  X (WEFT_SCORE_SIGMOID, "sigmoid", "each expert by itself; those chosen are made to share one")
-enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
-extern const char *const weft_score_words[];
-
 #define WEFT_POSITION_LIST(X)                                                                      \
   X (WEFT_LEARNED, "learned", "a trained vector for each position, added to the embedding")        \
   X (WEFT_ROPE, "rope", "rotary: queries and keys are turned by their position")
@@ -91,6 +92,19 @@ extern const char *const weft_position_words[];
   X (WEFT_ROTARY_OTHER, "other", "a rule that is not known here: cannot be trained, only planned")
 enum weft_rotary_scaling { WEFT_ROTARY_SCALING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_rotary_scaling_words[];
+
+#define WEFT_SCORE_LIST(X)                                                                         \
+  X (WEFT_SCORE_SOFTMAX, "softmax", "exponentials of the logits over their sum")                   \
+  X (WEFT_SCORE_SIGMOID, "sigmoid", "the logistic function of each logit")
+enum weft_score { WEFT_SCORE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_score_words[];
+
+#define WEFT_DISPATCHER_LIST(X)                                                                    \
+  X (WEFT_DISPATCH_ALL_GATHER, "allgather", "every rank gets all tokens and takes those of its experts") \
+  X (WEFT_DISPATCH_ALL_TO_ALL, "alltoall", "every rank gets the tokens of its experts")            \
+  X (WEFT_DISPATCH_FLEX, "flex", "the same over tensor and expert ranks at once")
+enum weft_dispatcher { WEFT_DISPATCHER_LIST (WEFT_WORD_ID) };
+extern const char *const weft_dispatcher_words[];
 
 #define WEFT_INTRA_LIST(X)                                                                         \
   X (WEFT_NVLINK, "nvlink", "every GPU has its own ports into a non-blocking switch")              \
@@ -149,6 +163,32 @@ extern const char *const weft_backend_words[];
   X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")
 enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_loss_fusion_words[];
+
+#define WEFT_CP_COMM_LIST(X)                                                                       \
+  X (WEFT_CP_P2P, "p2p", "keys and values go round a ring, each block computed on its way")        \
+  X (WEFT_CP_ALL_GATHER, "all_gather", "all keys and values before attention")                     \
+  X (WEFT_CP_A2A, "a2a", "whole sequences of some heads instead of parts with all (Ulysses)")      \
+  X (WEFT_CP_A2A_P2P, "a2a+p2p", "heads among neighbours, a ring of such groups")
+enum weft_cp_comm { WEFT_CP_COMM_LIST (WEFT_WORD_ID) };
+extern const char *const weft_cp_comm_words[];
+
+#define WEFT_GRAD_SCALE_LIST(X)                                                                    \
+  X (WEFT_GRAD_SCALE_NONE, "none", "as the precision wants: the loss is scaled in fp16 only")      \
+  X (WEFT_GRAD_SCALE_LOSS, "loss_scale", "the loss is scaled, whatever the precision")
+enum weft_grad_scale { WEFT_GRAD_SCALE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_grad_scale_words[];
+
+#define WEFT_FINALIZE_LIST(X)                                                                      \
+  X (WEFT_FINALIZE_STANDARD, "standard", "finalize_model_grads: all that completes gradients")     \
+  X (WEFT_FINALIZE_NONE, "none", "nothing: gradients stay as the backward passes left them")
+enum weft_finalize { WEFT_FINALIZE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_finalize_words[];
+
+#define WEFT_TIMERS_LIST(X)                                                                        \
+  X (WEFT_TIMERS_NONE, "none", "nobody measures, nobody waits")                                    \
+  X (WEFT_TIMERS_STANDARD, "standard", "phases of Megatron-Core, under its names")
+enum weft_timers { WEFT_TIMERS_LIST (WEFT_WORD_ID) };
+extern const char *const weft_timers_words[];
 
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer live in host memory")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };

@@ -34,6 +34,7 @@ struct cpu_moves {
 struct cpu_post {
   uint8_t *data;  /* the whole tensor */
   uint8_t *slice; /* its own piece of it, which may lie elsewhere */
+  struct weft_operand send; /* all to all by counts: rows for each member */
   double arrived;
 };
 
@@ -69,6 +70,7 @@ struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, place, size; /* place and size of its data parallel group */
+  struct weft_place context, ring;  /* among those that share its sequences */
   uint8_t *arena[WEFT_N_POOL];
   struct cpu_lane lane[WEFT_N_LANE];
 
@@ -81,6 +83,7 @@ struct cpu_rank {
   struct weft_segment *segment; /* room for one walk */
   double largest_norm;          /* of the buckets seen first */
   uint32_t n_norm, n_large;     /* how many those are; buckets of this step far above them */
+  gboolean overflow;            /* a gradient of a scaled loss is not finite in this step */
 
   struct cpu_comm *comm[WEFT_N_GROUP];
   uint64_t unit[WEFT_N_GROUP];     /* of the communicator: the one it counts next */
@@ -148,8 +151,9 @@ void cpu_arena_touch (struct cpu_rank *r, uint32_t op);   /* before an op: buffe
 void cpu_arena_release (struct cpu_rank *r, uint32_t op); /* after it: and die */
 uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);
 
-/* launch.c: runs an op that needs no other rank; and refuses a program with ops that nobody here
+/* launch.c: an operand of an op as kernels see it; runs an op that needs no other rank; and refuses a program with ops that nobody here
  * can compute. */
+struct weft_operand cpu_operand (const struct cpu_rank *r, const struct weft_use *use);
 void cpu_launch (struct cpu_rank *r, uint32_t op);
 gboolean cpu_launch_can (const weft_program *p, GError **error);
 

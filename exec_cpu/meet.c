@@ -38,6 +38,8 @@ struct round {
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
   gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
+  gboolean shifts;   /* likewise, of one neighbour */
+  uint64_t row;      /* bytes of one, where counts say how many there are; or 0 */
 };
 
 /* -------------------------------------------------------------------- sums */
@@ -194,6 +196,46 @@ take_piece (const struct round *d, uint32_t from)
           d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
+/* The whole tensor of a neighbour. */
+static void
+take_whole (const struct round *d, uint32_t from)
+{
+  memcpy (d->c->post[d->me].slice, d->c->post[from].data,
+          d->elements * weft_dtype_bytes (d->dtype));
+}
+
+/* Rows that one member has for others: for `to`, or for all before it. */
+static uint64_t
+rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
+{
+  const struct weft_operand *send = &d->c->post[member].send;
+  uint64_t per = send->n / d->n, first = before ? 0 : to * per, last = (to + !before) * per,
+           sum = 0;
+
+  for (uint64_t i = first; i < last; i++)
+    sum += (uint64_t) ((const int64_t *) send->data)[i];
+  return sum;
+}
+
+/* They lie here in the order of those they come from. */
+static void
+take_rows (const struct round *d, uint32_t from)
+{
+  uint64_t at = 0;
+
+  for (uint32_t i = 0; i < from; i++)
+    at += rows_for (d, i, d->me, FALSE);
+  memcpy (d->c->post[d->me].slice + at * d->row,
+          d->c->post[from].data + rows_for (d, from, d->me, TRUE) * d->row,
+          rows_for (d, from, d->me, FALSE) * d->row);
+}
+
+static void
+take (const struct round *d, uint32_t from)
+{
+  (d->row ? take_rows : take_piece) (d, from);
+}
+
 /* A gather from slices that lie elsewhere brings a member its own as well. */
 static void
 store_own_piece (const struct round *d)
@@ -217,8 +259,10 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
       while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
         n++;
       reduce_piece (d, &list[at], n);
+    } else if (d->shifts) {
+      take_whole (d, list[at].from);
     } else if (d->swaps) {
-      take_piece (d, list[at].from);
+      take (d, list[at].from);
     } else {
       store_piece (d, &list[at]);
     }
@@ -252,7 +296,11 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,
-                         .swaps = row->kind == WEFT_OP_ALL_TO_ALL };
+                         .swaps = weft_op_swaps (row->kind),
+                         .shifts = row->kind == WEFT_OP_SHIFT,
+                         .row = row->kind == WEFT_OP_ALL_TO_ALL_V
+                                    ? shape->dim[1] * weft_dtype_bytes (shape->dtype)
+                                    : 0 };
 }
 
 /* Shards of a buffer that belong to ranks before this one. */
@@ -298,8 +346,13 @@ arrive (struct cpu_rank *r, uint32_t op)
   if (row->reduce == WEFT_REDUCE_PREMUL)
     divide (post->data, shape);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
-  if (r->p->op[op + 1].uses - row->uses > 1 && r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0)
+  if (row->kind == WEFT_OP_ALL_TO_ALL_V) {
+    post->send = cpu_operand (r, cpu_use (r, op, 1));
+    post->slice = cpu_arena_at (r, cpu_use (r, op, 2)->buf);
+  } else if (r->p->op[op + 1].uses - row->uses > 1 &&
+             r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0) {
     post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);
+  }
   count_unit (r, row->group);
 }
 
@@ -336,7 +389,7 @@ cpu_meet_collective (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
     if (l->round == 0 && r->p->op[op].kind == WEFT_OP_ALL_GATHER)
       store_own_piece (&d);
     if (l->round == 0 && d.swaps)
-      take_piece (&d, d.me);
+      take (&d, d.me);
     run_round (&d, moves, l->round++);
     count_unit (r, kind);
     return TRUE;
@@ -378,7 +431,7 @@ post_group (struct cpu_rank *r, enum weft_lane lane, uint32_t first, uint32_t la
 }
 
 static gboolean
-take (struct cpu_rank *r, uint32_t op, double *begin)
+receive (struct cpu_rank *r, uint32_t op, double *begin)
 {
   uint32_t d = direction_of (r, op);
   struct cpu_channel *channel = r->in[d];
@@ -404,7 +457,7 @@ is_over (struct cpu_rank *r, uint32_t op, double *begin)
     return TRUE;
   }
   if (r->p->op[op].kind == WEFT_OP_RECV)
-    return take (r, op, begin);
+    return receive (r, op, begin);
   if (atomic_load (&channel->taken) < r->sent[direction_of (r, op)])
     return FALSE;
   *begin = channel->begin;

@@ -53,12 +53,20 @@ weft_extent_embed_bwd (const struct weft_kernel *k, uint32_t operand)
                             : table_size (k, operand == DPOSITIONS);
 }
 
+/* Of a token in its sequence: the row of its vector. */
+static uint64_t
+position (const struct weft_kernel *k, uint64_t token)
+{
+  uint64_t sequence = weft_kernel_sequence (k);
+  return weft_position (k->cp, sequence, token % sequence);
+}
+
 void
 weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
   const int32_t *ids = o[IDS].data;
-  uint64_t hidden = k->shape.dim[1], sequence = (uint64_t) k->model->seq_length;
+  uint64_t hidden = k->shape.dim[1];
   struct weft_range tokens = weft_part (k->shape.dim[0], 1, part, parts);
   struct weft_range rows = rows_of (k, &o[TABLE]);
   float room[WEFT_STRETCH], y[WEFT_STRETCH];
@@ -71,7 +79,7 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                               ? weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y)
                               : memset (y, 0, n * sizeof *y);
       if (o[POSITIONS].data) {
-        uint64_t at = t % sequence * hidden + c;
+        uint64_t at = position (k, t) * hidden + c;
         memmove (y, from, n * sizeof *y);
         weft_sums_add (y, weft_floats (o[POSITIONS].data, o[POSITIONS].dtype, at, n, room), n);
         from = y;
@@ -127,30 +135,63 @@ struct gather {
   struct chain chain;
 };
 
+/* Adds the tokens from `token` on that lie in the leaf. */
+static void
+sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
+          struct weft_sums *sums)
+{
+  const struct weft_operand *dy = &g->k->operand[DY];
+  uint64_t hidden = g->k->shape.dim[1];
+  float room[WEFT_STRETCH];
+
+  if (token >= leaf.end) {
+    weft_sums_skip (sums);
+    return;
+  }
+  float *sum = weft_sums_leaf (sums);
+  for (; token < leaf.end; token = following (&g->chain, token))
+    weft_sums_add (sum,
+                   weft_floats (dy->data, dy->dtype, token * hidden + columns.begin, sums->n, room),
+                   sums->n);
+  weft_sums_close (sums);
+}
+
+/* The chain goes through a sequence from its beginning, its leaves come in zigzag order: first of
+ * all, where the chain enters each of a sequence's chunks, the first of which is `first`.  Returns
+ * where it leaves the last. */
+static uint64_t
+enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t first,
+              uint64_t token, uint64_t *entry)
+{
+  uint64_t all = g->chain.n, share = leaves->segment[0].share;
+
+  for (uint32_t chunk = 0; chunk < MAX (1, leaves->zigzag); chunk++) {
+    uint64_t end = weft_least ((first + chunk + 1) * share, all);
+    entry[chunk] = token;
+    while (token < end && end < all)
+      token = following (&g->chain, token);
+  }
+  return token;
+}
+
 static void
 sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_range columns)
 {
-  const struct weft_operand *dy = &g->k->operand[DY];
-  uint64_t tokens = g->chain.n, hidden = g->k->shape.dim[1], token = first;
-  uint64_t leaf = weft_sums_leaf_tokens (g->k, tokens), n = columns.end - columns.begin;
-  float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH], room[WEFT_STRETCH];
+  struct weft_leaves leaves = weft_sums_leaves (g->k, g->chain.n);
+  float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH];
+  uint64_t entry[WEFT_MOST_CHUNKS], token = first;
+  uint32_t each = MAX (1, leaves.zigzag);
   struct weft_sums sums = { .output = g->output,
                             .room = stack,
-                            .n = n,
-                            .n_leaf = weft_sums_n_leaf (g->k, tokens),
+                            .n = columns.end - columns.begin,
+                            .n_leaf = leaves.n,
                             .rounds = g->k->canonical };
 
-  for (uint64_t begin = 0; begin < tokens; begin += leaf) {
-    uint64_t end = weft_least (begin + leaf, tokens);
-    if (token >= end) {
-      weft_sums_skip (&sums);
-      continue;
-    }
-    float *sum = weft_sums_leaf (&sums);
-    for (; token < end; token = following (&g->chain, token))
-      weft_sums_add (sum,
-                     weft_floats (dy->data, dy->dtype, token * hidden + columns.begin, n, room), n);
-    weft_sums_close (&sums);
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    if (i % each == 0)
+      token = enter_chunks (g, &leaves, i, token, entry);
+    sum_leaf (g, entry[weft_leaves_turn (&leaves, i) % each], weft_sums_tokens (&leaves, i),
+              columns, &sums);
   }
   weft_sums_store (&sums, at + columns.begin);
 }
@@ -220,7 +261,7 @@ clear (const struct gather *g)
 static void
 sum_positions (const struct weft_kernel *k, struct weft_range columns)
 {
-  uint64_t tokens = k->shape.dim[0], sequence = (uint64_t) k->model->seq_length;
+  uint64_t tokens = k->shape.dim[0], sequence = weft_kernel_sequence (k);
   struct gather g = { .k = k,
                       .output = &k->operand[DPOSITIONS],
                       .columns = columns,
@@ -228,7 +269,7 @@ sum_positions (const struct weft_kernel *k, struct weft_range columns)
 
   clear (&g);
   for (uint64_t p = 0; p < weft_least (sequence, tokens); p++)
-    sum_row (&g, p, p);
+    sum_row (&g, p, position (k, p));
 }
 
 void
@@ -260,9 +301,8 @@ weft_ref_embed (const struct weft_kernel *k)
 
   for (uint64_t t = 0; t < k->shape.dim[0]; t++)
     for (uint64_t i = 0; i < hidden; i++) {
-      uint64_t position = t % (uint64_t) k->model->seq_length;
       y[t * hidden + i] = table[(uint64_t) ids[t] * hidden + i] +
-                          (positions ? positions[position * hidden + i] : 0);
+                          (positions ? positions[position (k, t) * hidden + i] : 0);
     }
 }
 
@@ -281,6 +321,6 @@ weft_ref_embed_bwd (const struct weft_kernel *k)
     for (uint64_t i = 0; i < hidden; i++) {
       table[(uint64_t) ids[t] * hidden + i] += dy[t * hidden + i];
       if (positions)
-        positions[t % (uint64_t) k->model->seq_length * hidden + i] += dy[t * hidden + i];
+        positions[position (k, t) * hidden + i] += dy[t * hidden + i];
     }
 }

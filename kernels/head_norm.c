@@ -6,7 +6,7 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: the widest head (model.def) fits for 2^8 sequences. */
+/* Floats of scratch for both sums: the widest head (model.def) fits for 2^5 sequences. */
 #define ROOM 65536
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
@@ -147,12 +147,12 @@ sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
 static void
 sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums sums[2])
 {
-  uint64_t tokens = h->k->shape.dim[0] / token_heads (h->k);
-  uint64_t leaf = weft_sums_leaf_tokens (h->k, tokens);
+  struct weft_leaves leaves = weft_sums_leaves (h->k, h->k->shape.dim[0] / token_heads (h->k));
 
-  for (uint64_t first = 0; first < tokens; first += leaf) {
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    struct weft_range leaf = weft_sums_tokens (&leaves, i);
     float *const dweight[2] = { weft_sums_leaf (&sums[0]), weft_sums_leaf (&sums[1]) };
-    for (uint64_t t = first; t < weft_least (first + leaf, tokens); t++)
+    for (uint64_t t = leaf.begin; t < leaf.end; t++)
       sum_token (h, t, columns, dweight);
     weft_sums_close (&sums[0]);
     weft_sums_close (&sums[1]);
@@ -165,7 +165,7 @@ static void
 backward (const struct heads *h)
 {
   const struct weft_kernel *k = h->k;
-  uint32_t n_leaf = weft_sums_n_leaf (k, k->shape.dim[0] / token_heads (k));
+  uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0] / token_heads (k)).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 

@@ -20,6 +20,9 @@ enum { OWN = 4 }; /* dimension */
 /* What ranks tell each other of each row: arrays of a float for each, one after the other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 
+/* The last operand of the backward. */
+enum { GRADIENT = 3 };
+
 static uint64_t
 extent (const struct weft_kernel *k, uint32_t operand)
 {
@@ -38,7 +41,7 @@ weft_extent_xent (const struct weft_kernel *k, uint32_t operand)
 uint64_t
 weft_extent_xent_bwd (const struct weft_kernel *k, uint32_t operand)
 {
-  return extent (k, operand);
+  return operand == GRADIENT ? 1 : extent (k, operand);
 }
 
 uint64_t
@@ -219,7 +222,8 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   const float *lse = k->operand[LSE].data;
   uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
   struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
-  float share = 1 / (float) k->shape.dim[2], room[WEFT_STRETCH];
+  const float *gradient = k->operand[GRADIENT].data;
+  float share = 1 / (float) k->shape.dim[2] * (gradient ? *gradient : 1), room[WEFT_STRETCH];
 
   for (uint64_t r = rows.begin; r < rows.end; r++)
     for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
@@ -268,14 +272,15 @@ void
 weft_ref_xent_bwd (const struct weft_kernel *k)
 {
   const int32_t *target = k->operand[TARGETS].data;
-  const double *lse = k->operand[LSE].data;
+  const double *lse = k->operand[LSE].data, *gradient = k->operand[GRADIENT].data;
+  double share = (gradient ? *gradient : 1) / (double) k->shape.dim[2];
   uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)
     for (uint64_t i = 0; i < columns; i++) {
       double *x = (double *) k->operand[LOGITS].data + r * columns + i;
       double one = i == weft_soft_target (k, target[r]);
-      *x = i < counted ? (exp (*x - lse[r]) - one) / (double) k->shape.dim[2] : 0;
+      *x = i < counted ? (exp (*x - lse[r]) - one) * share : 0;
     }
 }
 

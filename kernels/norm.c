@@ -3,7 +3,7 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: 4,096 columns of 128 sequences fit. */
+/* Floats of scratch for both sums: 4,096 columns of 16 sequences fit. */
 #define ROOM 65536
 
 enum { X, WEIGHT, BIAS, Y };
@@ -82,11 +82,12 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
              struct weft_sums *dbias)
 {
   struct weft_row_norm norm = row_norm (k);
-  uint64_t rows = k->shape.dim[0], leaf = weft_sums_leaf_tokens (k, rows);
+  struct weft_leaves leaves = weft_sums_leaves (k, k->shape.dim[0]);
 
-  for (uint64_t first = 0; first < rows; first += leaf) {
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    struct weft_range leaf = weft_sums_tokens (&leaves, i);
     float *dw = weft_sums_leaf (dweight), *db = dbias ? weft_sums_leaf (dbias) : NULL;
-    for (uint64_t r = first; r < weft_least (first + leaf, rows); r++) {
+    for (uint64_t r = leaf.begin; r < leaf.end; r++) {
       struct weft_row_gradient g = row_gradient (k, &norm, r);
       weft_row_weights (&g, columns, dw, db);
       if (columns.end == norm.n && g.dx.operand->data)
@@ -105,7 +106,7 @@ static void
 backward (const struct weft_kernel *k)
 {
   const struct weft_operand *o = k->operand;
-  uint32_t n_leaf = weft_sums_n_leaf (k, k->shape.dim[0]);
+  uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0]).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 

@@ -13,7 +13,22 @@ weft_extent_sum_slices (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] * (operand == 0 ? k->shape.dim[1] : 1);
 }
 
-/* Elements [first, first + n) of every slice, in the order of fold.h; no node is rounded. */
+uint64_t
+weft_extent_moe_fold (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_sum_slices (k, operand);
+}
+
+/* Elements [first, first + n) of every slice, in the order of fold.h; nodes are rounded where they are
+ * those of a canonical sum. */
+static void
+join (const struct weft_kernel *k, float *sum, const float *x, uint64_t n)
+{
+  weft_sums_add (sum, x, n);
+  if (k->kind == WEFT_OP_MOE_FOLD)
+    weft_round (k->operand[1].dtype, n, sum);
+}
+
 static void
 sum_stretch (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {
@@ -27,7 +42,7 @@ sum_stretch (const struct weft_kernel *k, uint64_t first, uint64_t n)
     if (slice != stack[top])
       memcpy (stack[top], slice, n * sizeof *slice);
     for (uint32_t merges = weft_fold_merges (i, slices); merges; merges--, top--)
-      weft_sums_add (stack[top - 1], stack[top], n);
+      join (k, stack[top - 1], stack[top], n);
     top++;
   }
   weft_store (y->data, y->dtype, first, n, stack[0]);
@@ -40,6 +55,18 @@ weft_cpu_sum_slices (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
   for (uint64_t first = range.begin; first < range.end; first += WEFT_STRETCH)
     sum_stretch (k, first, weft_least (range.end - first, WEFT_STRETCH));
+}
+
+void
+weft_cpu_moe_fold (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_cpu_sum_slices (k, part, parts);
+}
+
+void
+weft_ref_moe_fold (const struct weft_kernel *k)
+{
+  weft_ref_sum_slices (k);
 }
 
 void

@@ -286,19 +286,25 @@ free_applied (gpointer data)
   g_free (a);
 }
 
-/* "2 * 3 * 4" as "24", everything else as it is.  Caller frees. */
+/* "6 * 4 / 8" as "3", from left to right; everything else as it is. */
 static char *
-multiply (const char *value)
+calculate (char *value)
 {
-  g_auto (GStrv) factor = g_strsplit (value, " * ", -1);
-  double product = 1;
+  g_auto (GStrv) word = g_strsplit (value, " ", -1);
+  unsigned n = g_strv_length (word);
+  double result = n ? g_ascii_strtod (word[0], NULL) : 0;
 
-  for (unsigned i = 0; factor[i]; i++) {
-    if (!is_number (factor[i]))
-      return g_strdup (value);
-    product *= g_ascii_strtod (factor[i], NULL);
+  if (n < 3 || n % 2 == 0 || !is_number (word[0]))
+    return value;
+  for (unsigned i = 1; i < n; i += 2) {
+    gboolean times = g_str_equal (word[i], "*");
+    if (!is_number (word[i + 1]) || (!times && !g_str_equal (word[i], "/")))
+      return value;
+    double operand = g_ascii_strtod (word[i + 1], NULL);
+    result = times ? result * operand : result / operand;
   }
-  return factor[0] && factor[1] ? weft_units_print (product) : g_strdup (value);
+  g_free (value);
+  return weft_units_print (result);
 }
 
 /* A column that is not blank stays as its source printed it. */
@@ -314,9 +320,10 @@ apply_entry (const struct weft_conf_entry *entry, weft_row_job *row, GError **er
 {
   if (is_idle (entry, row))
     return TRUE;
-  g_autofree char *value = fill_in (entry->value, row, error);
-  if (!value)
+  g_autofree char *text = fill_in (entry->value, row, error);
+  if (!text)
     return FALSE;
+  g_autofree char *value = calculate (g_steal_pointer (&text));
   struct weft_applied *a = g_new (struct weft_applied, 1);
   *a = (struct weft_applied){ entry->section, entry->key, g_strdup (value), entry->line };
   g_ptr_array_add (row->applied, a);
@@ -326,7 +333,7 @@ apply_entry (const struct weft_conf_entry *entry, weft_row_job *row, GError **er
     return TRUE;
   char **cell = &row->cell[weft_published_find (strchr (entry->key, '.') + 1)];
   g_free (*cell);
-  *cell = multiply (value);
+  *cell = g_steal_pointer (&value);
   return TRUE;
 }
 

@@ -9,7 +9,7 @@
  * != patterns with * and ?, several of them between bars, where `blank` is a cell with nothing in
  * it; for > a number.  Rules are applied in the order of the file.  Their keys are
  *
- *   column.NAME       the value of that column, where it is blank; "2 * 3" is 6
+ *   column.NAME       the value of that column, where it is blank
  *   SECTION.KEY       a setting of the job, as in a job file; the last one counts
  *   measured.memory   what the source's memory is: `device`, all that a driver counts, or `allocator`,
  *                     without the context and the buffers of communicators
@@ -17,8 +17,8 @@
  *                     `full` attention
  *   why               the reason, for people
  *
- * and {NAME} in a value is the cell of that column.  A rule that names a blank cell so refuses the
- * row. */
+ * and {NAME} in a value is the cell of that column: a rule that names a blank one refuses the row.
+ * "{dp} * 4 / 8" is calculated, from left to right. */
 #pragma once
 #include "core/job.h"
 #include "planner/published.h"

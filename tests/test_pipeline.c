@@ -215,7 +215,7 @@ static void
 every_start_is_the_earliest_one (void **state)
 {
   (void) state;
-  for (uint32_t schedule = 0; weft_schedule_words[schedule]; schedule++) {
+  for (uint32_t schedule = 0; schedule <= WEFT_SCHEDULE_GPIPE; schedule++) {
     g_autoptr (weft_grid) grid = grid_of (schedule, 5, 11);
     double **start = start_new (grid);
     assert_true (weft_grid_replay (grid, times (3, 5), start) == (11 + 4) * 8);
@@ -236,7 +236,7 @@ equal_stages_idle_for_one_round_trip_of_the_pipeline (void **state)
   for (int round = 0; round < 300; round++) {
     uint32_t p = g_rand_int_range (random, 1, 25), m = g_rand_int_range (random, 1, 70);
     double forward = g_rand_int_range (random, 1, 9), backward = g_rand_int_range (random, 1, 9);
-    for (uint32_t schedule = 0; weft_schedule_words[schedule]; schedule++) {
+    for (uint32_t schedule = 0; schedule <= WEFT_SCHEDULE_GPIPE; schedule++) {
       g_autoptr (weft_grid) grid = grid_of (schedule, p, m);
       assert_good (grid);
       assert_true (weft_grid_replay (grid, times (forward, backward), NULL)

@@ -3,6 +3,7 @@
 #include "core/exec.h"
 #include "exec_sim/exec_sim.h"
 #include "core/segment.h"
+#include "core/step.h"
 #include "random_job.h"
 #include <math.h>
 #include <setjmp.h>
@@ -476,7 +477,7 @@ add_up (const struct sample *s, uint32_t role)
 
   for (uint32_t op = 0; op < p->n_op; op++) {
     uint64_t bytes = weft_op_bytes (p, op);
-    int backward = p->op[op].phase == WEFT_PHASE_BACKWARD;
+    int backward = p->op[op].phase != WEFT_PHASE_FORWARD;
     if (is_collective (p, op))
       check_flows (s, role, op);
     const char *name = p->name[p->op[op].name];
@@ -554,17 +555,22 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
  * last one's backward begins: all but the last, or but the last two when the last has come early,
  * are gathered once more. */
 static uint64_t
-most_gathered_again (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
+most_gathered_again (const weft_plan *plan, const weft_program *p)
 {
   const union weft_strategy *k = &plan->job.strategy;
   uint32_t n = k->recompute_num_layers == WEFT_NONE ? 1 : k->recompute_num_layers;
+  g_autoptr (weft_grid) grid = weft_job_grid (&plan->job, NULL);
   uint64_t bytes = 0;
 
   if (k->recompute_granularity != WEFT_RECOMPUTE_FULL ||
       k->recompute_method == WEFT_RECOMPUTE_BLOCK)
     return 0;
-  for (uint32_t l = first; l < end; l += n)
-    bytes += unit_bytes (plan, p, l, MIN (l + n, end) - 1);
+  for (uint32_t chunk = 0; chunk < grid->n_chunks; chunk++) {
+    struct weft_stage stage = weft_stage_at (&plan->job, grid, p->role, chunk);
+    uint32_t end = stage.first_layer + stage.n_layers;
+    for (uint32_t l = stage.first_layer; l < end; l += n)
+      bytes += unit_bytes (plan, p, l, MIN (l + n, end) - 1);
+  }
   return bytes;
 }
 
@@ -581,15 +587,15 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   if (plan->n_roles > 1)
     return gathered == flat;
   uint64_t least = micros * (flat + unit_bytes (plan, p, 0, n - 1));
-  return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p, 0, n);
+  return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
 /* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
-  uint32_t n = plan->job.model.num_layers / plan->n_roles, first = p->role * n;
-  uint64_t flat = gathered_bytes (plan, p), units = unit_bytes (plan, p, first, first + n),
+  uint32_t n = plan->job.model.num_layers;
+  uint64_t flat = gathered_bytes (plan, p), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job);
   int level = weft_job_sharding (&plan->job);
 
@@ -600,7 +606,7 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;
     return gathered >= least &&
-           gathered <= least + micros * most_gathered_again (plan, p, first, first + n);
+           gathered <= least + micros * most_gathered_again (plan, p);
   }
   return gathered ==
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
@@ -643,6 +649,21 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
+/* Microbatches times chunks whose stage after, or before, is on another rank. */
+static uint32_t
+crossings (const weft_plan *plan, uint32_t role, gboolean after)
+{
+  g_autoptr (weft_grid) grid = weft_job_grid (&plan->job, NULL);
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < grid->n_cell[role]; i++) {
+    uint32_t rank = role, chunk = grid->cell[role][i].chunk;
+    if (grid->cell[role][i].phase == WEFT_PHASE_FORWARD)
+      n += (after ? weft_grid_next : weft_grid_prev) (grid, &rank, &chunk) && rank != role;
+  }
+  return n;
+}
+
 static void
 check_bytes (const struct sample *s, uint32_t role)
 {
@@ -652,10 +673,10 @@ check_bytes (const struct sample *s, uint32_t role)
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
-  uint64_t cells = weft_job_microbatches (&plan->job) * plan->job.train.micro_batch_size *
-                   plan->job.model.seq_length * plan->job.model.hidden_size *
+  uint64_t cell = plan->job.train.micro_batch_size * plan->job.model.seq_length * plan->job.model.hidden_size *
                    weft_dtype_bytes (sent_as);
-  gboolean first = role == 0, last = role + 1 == plan->n_roles, shared = plan->mesh.dp > 1;
+  uint64_t before = cell * crossings (plan, role, FALSE), after = cell * crossings (plan, role, TRUE);
+  gboolean shared = plan->mesh.dp > 1;
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
@@ -669,10 +690,10 @@ check_bytes (const struct sample *s, uint32_t role)
                ? 0
                : gathered_bytes (plan, p) / weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA)));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
-  assert_holds (s, "sent forward", sum.sent[0] == (last ? 0 : cells));
-  assert_holds (s, "sent backward", sum.sent[1] == (first ? 0 : cells));
-  assert_holds (s, "received forward", sum.received[0] == (first ? 0 : cells));
-  assert_holds (s, "received backward", sum.received[1] == (last ? 0 : cells));
+  assert_holds (s, "sent forward", sum.sent[0] == after);
+  assert_holds (s, "sent backward", sum.sent[1] == before);
+  assert_holds (s, "received forward", sum.received[0] == before);
+  assert_holds (s, "received backward", sum.received[1] == after);
 }
 
 static void

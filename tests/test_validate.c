@@ -409,7 +409,7 @@ rules_are_applied_from_top_to_bottom (void **state)
                               "column.dtype = odd\n"
                               "column.micro_batch = 7\n"
                               "[dtype = odd]\n"
-                              "column.vpp = {micro_batch} * 3\n"
+                              "column.mfu_pct = {micro_batch} * 3 / 4\n"
                               "strategy.bucket_size = 5\n"
                               "[micro_batch > 2]\n"
                               "strategy.bucket_size = 6\n"
@@ -425,8 +425,9 @@ rules_are_applied_from_top_to_bottom (void **state)
     g_autoptr (weft_row_job) row = weft_row_job_new (assumptions, table, i, &error);
     gboolean odd = g_str_equal (row->cell[WEFT_COLUMN_id], "two-003");
     gboolean first = g_str_has_suffix (row->cell[WEFT_COLUMN_id], "-001");
-    assert_int_equal (row->applied->len, odd ? 3 : !first);
+    assert_int_equal (row->applied->len, odd ? 4 : !first);
     assert_string_equal (row->cell[WEFT_COLUMN_micro_batch], "2");
+    assert_string_equal (row->cell[WEFT_COLUMN_mfu_pct], odd ? "1.5" : "");
     if (!first) {
       const struct weft_applied *last = g_ptr_array_index (row->applied, row->applied->len - 1);
       assert_string_equal (last->value, "2000");

@@ -79,14 +79,15 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GHashTa
 {
   uint32_t n_runs;
   const struct weft_state_run *run = weft_state_runs (state, tensor, &n_runs);
-  gboolean rounded = weft_state_at (state, tensor)->dtype == WEFT_BF16;
+  enum weft_dtype dtype = weft_state_at (state, tensor)->dtype;
+  gboolean rounded = dtype == WEFT_BF16 || dtype == WEFT_FP16;
+  enum weft_tensor_type type = dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16;
 
   for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
     for (uint32_t i = 0; i < n_runs; i++) {
       struct weft_chunk c = { .tensor = tensor,
                               .kind = kind,
-                              .type =
-                                  kind == WEFT_STATE_WEIGHT ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32,
+                              .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
                               .file = file_of (m, files, run[i].row) };
       add_chunks (m, c, &run[i]);
     }
@@ -130,8 +131,8 @@ put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
     const void *data = s->block;
     n = MIN (left, BLOCK);
     weft_state_read (s->state, c->tensor, c->kind, first, n, s->block);
-    if (c->type == WEFT_TENSOR_BF16) {
-      weft_store (s->raw, WEFT_BF16, 0, n, s->block);
+    if (c->type != WEFT_TENSOR_F32) {
+      weft_store (s->raw, c->type == WEFT_TENSOR_F16 ? WEFT_FP16 : WEFT_BF16, 0, n, s->block);
       data = s->raw;
     }
     c->crc = weft_crc32c (&s->crc, c->crc, data, n * size);
