@@ -35,5 +35,8 @@ bool weft_api_done (weft_error *error); /* clears it; always true */
 /* module.c: refuses what may only be called between steps. */
 bool weft_api_between_steps (weft_module *module, const char *call, weft_error *error);
 
+/* module.c: what the next step multiplies its loss by. */
+void weft_api_set_loss_scale (weft_module *module, struct weft_loss_scale scale);
+
 /* state_dict.c: masters of a model in bf16 from its weights. */
 void weft_api_refresh_masters (weft_module *module);

@@ -94,7 +94,7 @@ predict_startup (const struct weft_exec_ops *executor, const weft_plan *plan, do
   *seconds = 0;
   if (!weft_init_broadcasts (&plan->job))
     return TRUE;
-  g_autoptr (weft_plan) startup = weft_plan_new_startup (&plan->job, reason);
+  g_autoptr (weft_plan) startup = weft_plan_new_broadcast (&plan->job, reason);
   g_autoptr (weft_timeline) t =
       startup ? weft_exec_run (executor, startup, &options, reason) : NULL;
   if (t)

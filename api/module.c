@@ -51,6 +51,13 @@ batch_tokens (const weft_module *m)
   return (size_t) m->plan->job.train.global_batch_size * row_tokens (m);
 }
 
+void
+weft_api_set_loss_scale (weft_module *m, struct weft_loss_scale scale)
+{
+  m->progress.loss_scale = scale;
+  m->control.loss_scale = scale.scale;
+}
+
 weft_module *
 weft_module_open (const weft_job *job, const weft_module_options *options, weft_error *error)
 {
@@ -62,6 +69,7 @@ weft_module_open (const weft_job *job, const weft_module_options *options, weft_
   m->batch = g_new0 (int32_t, batch_tokens (m));
   m->control.tokens = m->batch;
   m->control.clip_grad = m->plan->job.train.clip_grad;
+  weft_api_set_loss_scale (m, weft_loss_scale_start (&m->plan->job));
   if (!open_executor (m, options, &reason)) {
     weft_module_close (m);
     weft_api_fail (error, reason);
@@ -420,6 +428,8 @@ weft_module_step (weft_module *m, const weft_adam *adam, weft_step_result *out, 
   fill_result (m, &result);
   m->progress.step++;
   m->progress.skipped += result.skipped;
+  weft_loss_scale_update (&m->progress.loss_scale, &m->plan->job, result.skipped);
+  m->control.loss_scale = m->progress.loss_scale.scale;
   if (out)
     *out = result;
   return true;
@@ -458,6 +468,7 @@ weft_module_init_weights (weft_module *m, uint64_t seed)
   if (m->next)
     end_step (m, NULL);
   m->progress = (struct weft_progress){ 0 };
+  weft_api_set_loss_scale (m, weft_loss_scale_start (&m->plan->job));
   weft_state_init (m->state, seed);
 }
 
@@ -465,7 +476,7 @@ static gboolean
 run_startup (weft_module *m, GError **reason)
 {
   const struct weft_exec_options options = { .memory = m->x };
-  g_autoptr (weft_plan) startup = weft_plan_new_startup (&m->plan->job, reason);
+  g_autoptr (weft_plan) startup = weft_plan_new_broadcast (&m->plan->job, reason);
   weft_exec *x = startup ? m->x->ops->open (startup, &options, reason) : NULL;
   g_autoptr (weft_timeline) t = x ? weft_exec_step (x, reason) : NULL;
 

@@ -273,6 +273,7 @@ weft_module_load_checkpoint (weft_module *m, const char *path, uint64_t *positio
     return false;
   if (!weft_checkpoint_load (m->state, &m->plan->job, path, &m->progress, &passed_over, &reason))
     return weft_api_fail (error, reason);
+  weft_api_set_loss_scale (m, weft_loss_scale_resume (&m->progress.loss_scale, &m->plan->job));
   if (position)
     *position = m->progress.position;
   if (seed)

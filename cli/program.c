@@ -185,7 +185,8 @@ struct request {
 static int
 print_schedule (const struct request *request, const struct weft_job *job)
 {
-  const char *schedule = weft_schedule_words[job->strategy.pipeline_schedule];
+  const char *file = weft_job_schedule_file (job);
+  const char *schedule = file ? file : weft_schedule_words[job->strategy.pipeline_schedule];
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_grid) grid = weft_job_grid (job, &error);
 
@@ -278,7 +279,7 @@ weft_cli_program (int argc, char **argv)
   const struct weft_cli_flag flags[] = {
     { "role", "N", "the pipeline stage whose program is printed; 0 without it", NULL, &r.role },
     { "rank", "N", "the same, of the stage this rank belongs to", NULL, &r.rank },
-    { "init", NULL, "what happens once, before the first step: broadcast_params", &r.init, NULL },
+    { "init", NULL, "what happens once, before the first step: first weights, broadcast_params", &r.init, NULL },
     { "dot", NULL, "as a graph, for Graphviz", &r.dot, NULL },
     { "schedule", NULL, "the pipeline schedule of all ranks as a grid instead", &r.schedule, NULL },
     { "csv", NULL, "the schedule in PyTorch's pipeline grammar", &r.csv, NULL },

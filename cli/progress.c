@@ -68,6 +68,8 @@ line_json (const struct weft_trainer_line *line)
     add_real (b, "tokens_per_s", line->tokens_per_s);
     add_real (b, "mfu", line->mfu);
     weft_json_int (b, "peak_bytes", (int64_t) line->peak_bytes);
+    if (line->loss_scale > 0)
+      add_real (b, "loss_scale", line->loss_scale);
     weft_json_bool (b, "skipped", line->skipped);
   }
   json_builder_end_object (b);
@@ -109,7 +111,7 @@ terminal_width (void)
 }
 
 /* Parts of a line, as printed. */
-enum part { WHERE, LOSS, NORM, RATE, SPEED, LEFT, SKIPPED, N_PART };
+enum part { WHERE, LOSS, NORM, RATE, SCALE, SPEED, LEFT, SKIPPED, N_PART };
 
 static char *
 join_parts (char *const part[N_PART], unsigned gone)
@@ -127,7 +129,7 @@ join_parts (char *const part[N_PART], unsigned gone)
 static char *
 fit_parts (const struct weft_cli_progress *p, char *const part[N_PART])
 {
-  static const enum part dispensable[] = { RATE, NORM, SPEED, LEFT };
+  static const enum part dispensable[] = { RATE, SCALE, NORM, SPEED, LEFT };
   unsigned gone = 0, width = p->terminal ? terminal_width () : 0;
   char *text = join_parts (part, gone);
 
@@ -159,6 +161,8 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   part[NORM] =
       isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("norm %-6.3g", line->grad_norm);
   part[RATE] = g_strdup_printf ("lr %.1e", line->lr);
+  part[SCALE] =
+      line->loss_scale > 0 ? g_strdup_printf ("scale %g", line->loss_scale) : g_strdup ("");
   part[SPEED] = g_strdup_printf ("%14s", speed);
   part[LEFT] = g_strdup_printf ("eta %s", left);
   part[SKIPPED] = g_strdup (line->skipped ? "skipped: not finite" : "");

@@ -83,7 +83,7 @@ add_startup (weft_report *report, const struct weft_exec_ops *executor, const st
 {
   const struct weft_job *job = &report->plan->job;
 
-  if (!weft_init_broadcasts (job))
+  if (!weft_init_does_something (job))
     return TRUE;
   g_autoptr (weft_plan) plan = weft_plan_new_startup (job, error);
   g_autoptr (weft_timeline) timeline =

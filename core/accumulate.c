@@ -168,9 +168,10 @@ weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
 void
 weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
-  if (s->canonical)
+  if (s->canonical) {
+    weft_context_sum (s, grad.buf);
     add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
-  else if (grad.buf != sum->main)
+  } else if (grad.buf != sum->main)
     emit_add (s, sum, sum->main, grad.buf, s->dtype);
 }
 

@@ -25,6 +25,10 @@ static const struct {
   [WEFT_PATTERN_TP_REMOTE] = { WEFT_GROUP_TP, TRUE },
   [WEFT_PATTERN_CP_LOCAL] = { WEFT_GROUP_CP, FALSE },
   [WEFT_PATTERN_CP_REMOTE] = { WEFT_GROUP_CP, TRUE },
+  [WEFT_PATTERN_CP_HEADS_LOCAL] = { WEFT_GROUP_CP_HEADS, FALSE },
+  [WEFT_PATTERN_CP_HEADS_REMOTE] = { WEFT_GROUP_CP_HEADS, TRUE },
+  [WEFT_PATTERN_CP_RING_LOCAL] = { WEFT_GROUP_CP_RING, FALSE },
+  [WEFT_PATTERN_CP_RING_REMOTE] = { WEFT_GROUP_CP_RING, TRUE },
   [WEFT_PATTERN_EMBD_LOCAL] = { WEFT_GROUP_EMBD, FALSE },
   [WEFT_PATTERN_EMBD_REMOTE] = { WEFT_GROUP_EMBD, TRUE },
   [WEFT_PATTERN_INTRA_LOCAL] = { WEFT_GROUP_INTRA, FALSE },
@@ -73,11 +77,26 @@ collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
   return FALSE;
 }
 
+/* To the neighbour in the ring. */
+static gboolean
+shift_route (const struct colouring *c, gboolean back, uint32_t rank, struct weft_route *route)
+{
+  struct weft_group g = weft_mesh_group (c->m, rank, WEFT_GROUP_CP_RING);
+
+  if (weft_group_size (&g) == 1)
+    return FALSE;
+  struct weft_flow flow = weft_coll_shift (&g, weft_group_index (&g, rank), back);
+  weft_fabric_route (c->f, flow.from, flow.to, route);
+  return TRUE;
+}
+
 static gboolean
 route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct weft_route *route)
 {
   if (patterns[p].group != WEFT_GROUP_NONE)
     return collective_route (c, p, rank, route);
+  if (p == WEFT_PATTERN_CP_RING_NEXT || p == WEFT_PATTERN_CP_RING_BACK)
+    return shift_route (c, p == WEFT_PATTERN_CP_RING_BACK, rank, route);
   if (p == WEFT_PATTERN_H2D || p == WEFT_PATTERN_D2H) {
     weft_fabric_host_route (c->f, rank, p == WEFT_PATTERN_H2D, route);
     return TRUE;

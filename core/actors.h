@@ -24,6 +24,12 @@
   X (WEFT_PATTERN_TP_REMOTE, "tp remote", "ring between nodes, tensor parallel")                   \
   X (WEFT_PATTERN_CP_LOCAL, "cp local", "ring inside the node, context parallel")                  \
   X (WEFT_PATTERN_CP_REMOTE, "cp remote", "ring between nodes, context parallel")                  \
+  X (WEFT_PATTERN_CP_HEADS_LOCAL, "cp heads local", "inside the node, heads dealt out")            \
+  X (WEFT_PATTERN_CP_HEADS_REMOTE, "cp heads remote", "between nodes, heads dealt out")            \
+  X (WEFT_PATTERN_CP_RING_LOCAL, "cp ring local", "inside the node, ranks that pass keys on")      \
+  X (WEFT_PATTERN_CP_RING_REMOTE, "cp ring remote", "between nodes, ranks that pass keys on")      \
+  X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "keys to the next rank")                           \
+  X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "keys and their gradients to the rank before")     \
   X (WEFT_PATTERN_EMBD_LOCAL, "embd local", "first and last stage, same node")                     \
   X (WEFT_PATTERN_EMBD_REMOTE, "embd remote", "first and last stage, other nodes")                 \
   X (WEFT_PATTERN_INTRA_LOCAL, "intra local", "ring inside the node, one instance")                \

@@ -56,8 +56,45 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   saved->o = weft_product (s, s->width.q, "attention");
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
+  saved->dealt_o = WEFT_NO_BUF;
+  if (s->mesh->cp > 1) {
+    weft_context_attention (s, saved);
+    return;
+  }
   weft_emit (s, WEFT_OP_ATTENTION, "attention", attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
+}
+
+/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have theirs:
+ * as norm.c has it for rows. */
+static void
+head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+{
+  const uint32_t param[] = { weft_params_layer (s, WEFT_Q_NORM_WEIGHT),
+                             weft_params_layer (s, WEFT_K_NORM_WEIGHT) };
+  struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
+  uint32_t weight[] = { weft_params_weight (s, param[0]), weft_params_weight (s, param[1]) };
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels);
+
+  if (s->mesh->tp > 1 && s->canonical) {
+    uint32_t all_dqkv = weft_tensor_all_gather (s, dqkv, "qk_norm"),
+             all_raw = weft_tensor_all_gather (s, saved->raw, "qk_norm");
+    shape.dim[2] = s->mesh->tp;
+    weft_emit (s, WEFT_OP_HEAD_NORM_WGRAD, "qk_norm", shape,
+               WEFT_USES (WEFT_R (all_dqkv), WEFT_R (all_raw), grad[0], grad[1]));
+    shape.dim[2] = 0;
+    weft_emit (
+        s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", shape,
+        WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]), WEFT_R (weight[1])));
+  } else {
+    weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", shape,
+               WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]),
+                          WEFT_R (weight[1]), grad[0], grad[1]));
+    for (int i = 0; i < 2; i++)
+      weft_tensor_share_gradient (s, param[i], grad[i].buf);
+  }
+  weft_grad_end (s, param[0], grad[0]);
+  weft_grad_end (s, param[1], grad[1]);
 }
 
 static void
@@ -71,15 +108,7 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
                WEFT_USES (WEFT_RW (dqkv)));
   if (!m->qk_layernorm)
     return;
-  uint32_t q = weft_params_layer (s, WEFT_Q_NORM_WEIGHT),
-           k = weft_params_layer (s, WEFT_K_NORM_WEIGHT);
-  struct weft_use dq = weft_grad_begin (s, q), dk = weft_grad_begin (s, k);
-  weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm",
-             WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
-             WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weft_params_weight (s, q)),
-                        WEFT_R (weft_params_weight (s, k)), dq, dk));
-  weft_grad_end (s, q, dq);
-  weft_grad_end (s, k, dk);
+  head_norm_backward (s, saved, dqkv);
 }
 
 uint32_t
@@ -87,9 +116,12 @@ weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *sav
 {
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 
-  weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
-             WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
-                        WEFT_W (dqkv)));
+  if (s->mesh->cp > 1)
+    weft_context_attention_backward (s, saved, d_o, dqkv);
+  else
+    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
+               WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
+                          WEFT_W (dqkv)));
   turn_heads_backward (s, saved, dqkv);
   return dqkv;
 }

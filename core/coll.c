@@ -22,6 +22,14 @@ is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n,
   return TRUE;
 }
 
+struct weft_flow
+weft_coll_shift (const struct weft_group *g, uint32_t member, gboolean back)
+{
+  uint32_t n = weft_group_size (g), to = (member + (back ? n - 1 : 1)) % n;
+
+  return (struct weft_flow){ weft_group_rank (g, member), weft_group_rank (g, to), FALSE };
+}
+
 uint32_t
 weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, uint32_t member,
                  struct weft_flow flows[2])
@@ -51,7 +59,8 @@ add_load (GArray *loads, const struct weft_load *load)
 {
   for (guint i = 0; i < loads->len; i++) {
     const struct weft_load *l = &g_array_index (loads, struct weft_load, i);
-    if (l->local == load->local && l->remote == load->remote && l->capacity == load->capacity)
+    if (l->local == load->local && l->remote == load->remote && l->next == load->next &&
+        l->capacity == load->capacity)
       return;
   }
   g_array_append_vals (loads, load, 1);
@@ -65,14 +74,14 @@ add_distinct (gpointer key, gpointer value, gpointer loads)
   return TRUE;
 }
 
+/* Adds a flow to a member of the loads of the links it crosses, and its latency to the others'. */
 static void
-count_flow (struct weft_coll_shape *shape, const struct weft_fabric *f,
-            const struct weft_flow *flow, GHashTable *by_link)
+count_flow (const struct weft_fabric *f, const struct weft_flow *flow, size_t member,
+            double *latency, GHashTable *by_link)
 {
   struct weft_route route;
 
   weft_fabric_route (f, flow->from, flow->to, &route);
-  double *latency = flow->remote ? &shape->remote_latency : &shape->local_latency;
   *latency = fmax (*latency, route.latency);
   for (uint32_t i = 0; i < route.n; i++) {
     gpointer key = GUINT_TO_POINTER (route.link[i] + 1);
@@ -82,7 +91,7 @@ count_flow (struct weft_coll_shape *shape, const struct weft_fabric *f,
       load->capacity = weft_fabric_capacity (f, route.link[i]);
       g_hash_table_insert (by_link, key, load);
     }
-    (*(flow->remote ? &load->remote : &load->local))++;
+    (*(uint32_t *) (void *) ((char *) load + member))++;
   }
 }
 
@@ -96,7 +105,14 @@ find_loads (struct weft_coll_shape *shape, const struct weft_fabric *f)
     struct weft_flow flows[2];
     uint32_t n = weft_coll_flows (shape, f, i, flows);
     for (uint32_t j = 0; j < n; j++)
-      count_flow (shape, f, &flows[j], by_link);
+      if (flows[j].remote)
+        count_flow (f, &flows[j], offsetof (struct weft_load, remote), &shape->remote_latency,
+                    by_link);
+      else
+        count_flow (f, &flows[j], offsetof (struct weft_load, local), &shape->local_latency,
+                    by_link);
+    flows[0] = weft_coll_shift (&shape->group, i, FALSE);
+    count_flow (f, &flows[0], offsetof (struct weft_load, next), &shape->next_latency, by_link);
   }
   g_hash_table_foreach_remove (by_link, add_distinct, loads);
   shape->n_load = loads->len;
@@ -206,13 +222,14 @@ static const struct algorithm ring = { "ring", ring_share, ring_steps },
 
 /* What may be chosen from, NULL-terminated. */
 static const struct algorithm *const *
-algorithms_for (enum weft_op_kind kind, gboolean canonical)
+algorithms_for (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
-  static const struct algorithm *const quick[] = { &ring, &tree, NULL }, *const at_once[] = {
-    &direct, NULL
-  };
+  static const struct algorithm *const quick[] = { &ring, &tree, NULL },
+                                       *const at_once[] = { &direct, NULL },
+                                       *const pinned[] = { &ring, NULL };
+  gboolean sums = choice == WEFT_COLL_CANONICAL && kind != WEFT_OP_BROADCAST;
 
-  return weft_op_swaps (kind) || (canonical && kind != WEFT_OP_BROADCAST) ? at_once : quick;
+  return weft_op_swaps (kind) || sums ? at_once : choice == WEFT_COLL_RING ? pinned : quick;
 }
 
 /* Of what a rank sends, the share that leaves its node; -1 where it has one flow, of one kind.
@@ -247,15 +264,31 @@ plan_with (const struct algorithm *a, const struct weft_coll_shape *s, enum weft
   return t;
 }
 
+static struct weft_traffic
+plan_shift (const struct weft_coll_shape *s, double bytes, double base)
+{
+  struct weft_traffic t = {
+    .algorithm = "shift", .bytes_local = bytes, .steps_local = 1, .latency = base + s->next_latency
+  };
+  double longest = 0;
+
+  for (uint32_t i = 0; i < s->n_load; i++)
+    longest = fmax (longest, s->load[i].next * bytes / s->load[i].capacity);
+  t.seconds = t.latency + longest;
+  return t;
+}
+
 struct weft_traffic
 weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes, double base,
-                gboolean canonical)
+                enum weft_coll_choice choice)
 {
   struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY };
 
   if (s->n == 1)
     return (struct weft_traffic){ .algorithm = "none" };
-  for (const struct algorithm *const *a = algorithms_for (kind, canonical); *a; a++)
+  if (kind == WEFT_OP_SHIFT)
+    return plan_shift (s, bytes, base);
+  for (const struct algorithm *const *a = algorithms_for (kind, choice); *a; a++)
     if ((*a)->share (kind, s) >= 0) {
       struct weft_traffic t = plan_with (*a, s, kind, bytes, base);
       if (t.seconds < best.seconds)
@@ -298,6 +331,18 @@ direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
         struct weft_move move = { round, from, to, reduce ? to : from, reduce };
         g_array_append_val (moves, move);
       }
+}
+
+GArray *
+weft_coll_shift_moves (uint32_t n)
+{
+  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
+
+  for (uint32_t i = 0; i < n; i++) {
+    struct weft_move move = { 0, i, (i + 1) % n, 0, FALSE };
+    g_array_append_val (moves, move);
+  }
+  return moves;
 }
 
 GArray *

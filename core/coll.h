@@ -12,6 +12,8 @@
  *              others, with the bytes of the ring in one step a phase; (n-g)/(n-1) of what a rank
  *              sends leave the node.
  *
+ *   shift      every rank sends S to the next: one step of a ring over GPU after GPU.
+ *
  * Over several nodes NCCL runs one ring for each GPU of a node, each entering and leaving the node
  * at another GPU.  Summed over these rings every GPU sends (g-1)/g of its bytes to the next GPU of
  * its node and 1/g over its own NIC to the GPU at the same place of the next node: two flows a
@@ -33,9 +35,10 @@ struct weft_flow {
   gboolean remote;
 };
 
-/* What one link carries: local and remote flows that cross it, and its capacity. */
+/* What one link carries: local and remote flows that cross it, and those to the next member; and its
+ * capacity. */
 struct weft_load {
-  uint32_t local, remote;
+  uint32_t local, remote, next;
   double capacity;
 };
 
@@ -43,7 +46,7 @@ struct weft_coll_shape {
   struct weft_group group;
   uint32_t n, n_local, n_nodes;
   gboolean uniform;
-  double local_latency, remote_latency; /* of one step */
+  double local_latency, remote_latency, next_latency; /* of one step */
   uint32_t n_load;
   struct weft_load *load;
 };
@@ -64,10 +67,20 @@ void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_f
                               const struct weft_group *group);
 void weft_coll_shape_release (struct weft_coll_shape *shape);
 
-/* The quickest algorithm for `bytes` (of the full tensor) by the closed formula; in canonical order
- * sums are taken where all terms are at hand: direct. */
+/* What may be chosen from.  In canonical order sums are taken where all terms are at hand: direct. */
+enum weft_coll_choice {
+  WEFT_COLL_QUICKEST,  /* by the closed formula */
+  WEFT_COLL_CANONICAL,
+  WEFT_COLL_RING       /* deterministic_mode, which wants one that is pinned (NCCL_ALGO) */
+};
+
+/* The algorithm for `bytes` (of the full tensor). */
 struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum weft_op_kind kind,
-                                    double bytes, double base_latency, gboolean canonical);
+                                    double bytes, double base_latency,
+                                    enum weft_coll_choice choice);
+
+/* What member i sends to the next one, or with `back` to the one before. */
+struct weft_flow weft_coll_shift (const struct weft_group *group, uint32_t member, gboolean back);
 
 /* Flows that member i sends; returns how many (0, 1 or 2). */
 uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,
@@ -81,6 +94,9 @@ struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
 };
+/* A shift: the whole tensor, as piece 0. */
+GArray *weft_coll_shift_moves (uint32_t n);
+
 /* All moves of a ring collective over n ranks, in round order; element type struct weft_move. */
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 

@@ -9,6 +9,7 @@ struct weft_control {
   uint64_t step; /* of the optimizer, from 1: Adam's bias correction */
   double lr, beta1, beta2, epsilon, weight_decay;
   double clip_grad; /* limit of the gradient norm */
+  double loss_scale; /* of jobs that scale the loss; 0 is 1 */
 
   /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
    * its last token and predicts row i without its first. */
@@ -19,10 +20,17 @@ struct weft_control {
   gboolean forward_only;
 };
 
+static inline float
+weft_control_loss_scale (const struct weft_control *control)
+{
+  return control->loss_scale > 0 ? (float) control->loss_scale : 1;
+}
+
 /* What copy_out brings to the host, by row of the executor. */
 struct weft_metrics {
   double loss;      /* mean over all tokens of the global batch; NaN where no head is */
   double grad_norm; /* before clipping; NaN without clip_grad */
-  gboolean skipped; /* the norm was not finite: nothing was updated; FALSE without clip_grad */
+  gboolean skipped; /* nothing was updated: the norm was not finite, or with a loss scale a gradient
+                       was not; FALSE without clip_grad and loss scale */
   uint32_t large;    /* check_for_large_grads: buckets of this rank that are far above the first ones */
 };

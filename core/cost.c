@@ -63,6 +63,29 @@ is_matmul (enum weft_op_kind kind)
          kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 || many (kind) >= 0;
 }
 
+static gboolean
+is_attention (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_PART;
+}
+
+static gboolean
+is_attention_backward (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
+}
+
+/* Kernels that have an atomic and a deterministic form, of which the second is slower. */
+static double
+slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
+{
+  if (!cost->deterministic || weft_cluster_is_cpu (cost->cluster))
+    return 1;
+  return is_attention_backward (kind) ? cost->stack->deterministic_attention
+         : kind == WEFT_OP_EMBED_BWD   ? cost->stack->deterministic_embedding
+                                       : 1;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -77,13 +100,16 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
 
   if (is_matmul (kind))
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
-  if (kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_BWD) {
-    parts.share = kind == WEFT_OP_ATTENTION ? stack->attention_forward_share
-                                            : stack->attention_backward_share;
+  if (is_attention (kind) || is_attention_backward (kind)) {
+    parts.share =
+        is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
+    parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
   /* Half of the SMs already saturate memory; below that bandwidth falls with them. */
   parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
+  if (kind == WEFT_OP_EMBED_BWD)
+    parts.bandwidth /= slowdown (cost, kind);
   parts.memory = parts.bytes / parts.bandwidth;
   return parts;
 }
@@ -219,6 +245,8 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
 uint32_t
 weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
 {
+  if (kind == WEFT_OP_SHIFT) /* to a neighbour, and from one */
+    return stack->p2p_sms;
   switch (weft_op_info[kind].class) {
   case WEFT_CLASS_COLLECTIVE:
     return stack->collective_sms;

@@ -22,6 +22,7 @@ struct weft_cost {
   const struct weft_cluster *cluster;
   const union weft_stack *stack;
   const weft_cost_table *table; /* NULL: formulas alone */
+  gboolean deterministic;       /* deterministic_mode: some kernels are slower, as the stack says */
 };
 
 /* Seconds of one kernel when `sms_taken` SMs are busy with communication. */

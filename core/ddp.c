@@ -177,10 +177,8 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
 
-  weft_build_dep (s->b, enqueued);
-  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
-    weft_build_dep (s->b, s->exchange[i]);
-  weft_build_dep (s->b, s->synced);
+  weft_step_wait_for_stream (s, enqueued);
+  weft_build_dep (s->b, s->joined);
   return op;
 }
 
@@ -191,7 +189,7 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
   g_autofree char *name = g_strdup_printf ("norm of bucket %u", k);
 
-  if (!s->strategy->check_for_nan_in_grad && !s->strategy->check_for_large_grads)
+  if (!weft_job_checks_nan (s->job) && !s->strategy->check_for_large_grads)
     return;
   uint32_t squares = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "bucket_squares");
   weft_emit (s, WEFT_OP_BUCKET_NORM, "bucket_norm", WEFT_SHAPE (s->grad_dtype, n),

@@ -3,18 +3,6 @@
 #include "core/step.h"
 
 static uint32_t
-activation (struct weft_step *s, uint64_t columns, const char *name)
-{
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
-}
-
-static uint32_t
-product (struct weft_step *s, uint64_t columns, const char *name)
-{
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->tokens * columns, name);
-}
-
-static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)
 {
   return weft_params_weight (s, s->end_param[which]);
@@ -71,15 +59,37 @@ leave_head (struct weft_step *s)
   weft_step_through (s, head_param (s));
 }
 
+/* Ranks that share the vocabulary out look up what they have; what they find is added, and after
+ * that positions, which all of them have. */
+static uint32_t
+join_words (struct weft_step *s, uint32_t x, uint32_t positions)
+{
+  uint64_t h = s->model->hidden_size;
+
+  if (positions == WEFT_NO_BUF)
+    return weft_tensor_reduce_rows (s, x, "embedding");
+  weft_tensor_all_reduce (s, x, WEFT_REDUCE_SUM, "embedding");
+  uint32_t y = weft_tensor_scatters (s) ? weft_activation (s, h, "embedding") : x;
+  weft_emit (s, WEFT_OP_ADD_POSITIONS, "positions",
+             WEFT_SHAPE (s->dtype, s->tokens, h, s->tokens / s->rows),
+             WEFT_USES (WEFT_R (x), WEFT_R (positions), WEFT_W (y)));
+  return y;
+}
+
 uint32_t
 weft_embed_forward (struct weft_step *s, uint32_t micro)
 {
-  uint32_t x = activation (s, s->model->hidden_size, "embedding");
+  uint64_t h = s->model->hidden_size;
+  uint32_t x = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * h, "embedding");
+  uint32_t table = end_weight (s, WEFT_EMBED_WEIGHT),
+           positions = end_weight (s, WEFT_POSITION_WEIGHT);
+  gboolean shared = s->mesh->tp > 1;
 
-  weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
-             WEFT_USES (WEFT_R (s->saved_end[micro].ids),
-                        WEFT_R (end_weight (s, WEFT_EMBED_WEIGHT)),
-                        WEFT_R (end_weight (s, WEFT_POSITION_WEIGHT)), WEFT_W (x)));
+  weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, h),
+             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (table),
+                        WEFT_R (shared ? WEFT_NO_BUF : positions), WEFT_W (x)));
+  if (shared)
+    x = join_words (s, x, positions);
   leave_embedding (s);
   return x;
 }
@@ -99,6 +109,7 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
   uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
   gather_unread (s, table);
   gather_unread (s, position);
+  dx = weft_tensor_gather_rows (s, dx, "embedding");
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
 
@@ -113,42 +124,46 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 void
 weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 {
-  uint64_t h = s->model->hidden_size, v = s->model->vocab_size;
+  uint64_t h = s->model->hidden_size, v = s->width.vocab;
   struct weft_saved_end *end = &s->saved_end[micro];
 
   end->x = x;
-  end->normed = activation (s, h, "final_norm");
-  weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
+  end->normed = weft_activation (s, h, "final_norm");
+  weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->rows, h),
              WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_FINAL_NORM_WEIGHT)),
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (end->normed)));
   end->normed = weft_cast (s, end->normed, s->product_dtype, "final_norm");
-  end->logits = product (s, v, "logits");
+  uint32_t all = weft_tensor_gather_rows (s, end->normed, "head");
+  end->logits = weft_product (s, v, "logits");
   weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
-             WEFT_USES (WEFT_R (end->normed), WEFT_R (weft_cast_weight (s, head_param (s))),
+             WEFT_USES (WEFT_R (all), WEFT_R (weft_cast_weight (s, head_param (s))),
                         WEFT_R (WEFT_NO_BUF), WEFT_W (end->logits)));
-  end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
-  weft_emit (s, WEFT_OP_XENT, "loss", WEFT_SHAPE (s->product_dtype, s->tokens, v),
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
-                        WEFT_RW (s->count), WEFT_RW (s->loss)));
+  weft_loss_forward (s, end);
   leave_head (s);
 }
 
-void
-weft_head_delayed (struct weft_step *s, uint32_t micro)
+static void
+head_wgrad (struct weft_step *s, uint32_t micro, uint32_t normed)
 {
   const struct weft_saved_end *end = &s->saved_end[micro];
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
   struct weft_shape shape =
-      WEFT_SHAPE (s->product_dtype, s->tokens, s->model->vocab_size, s->model->hidden_size);
+      WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab, s->model->hidden_size);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (end->normed), dw, WEFT_RW (WEFT_NO_BUF)));
+             WEFT_USES (WEFT_R (end->logits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
   if (own == WEFT_NO_PARAM)
     weft_head_grad_end (s, dw);
   else
     weft_grad_end (s, own, dw);
+}
+
+void
+weft_head_delayed (struct weft_step *s, uint32_t micro)
+{
+  head_wgrad (s, micro, weft_tensor_gather_rows (s, s->saved_end[micro].normed, "head"));
 }
 
 /* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
@@ -163,30 +178,49 @@ mean_over (const struct weft_step *s)
   return s->tokens * s->n_micro * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
 }
 
+/* Megatron-Core multiplies the loss by grad_scale_func before it asks for gradients
+ * (pipeline_parallel/schedules.py, backward_step): they begin with the scale. */
+static uint32_t
+loss_gradient (struct weft_step *s)
+{
+  if (!s->scales_loss)
+    return WEFT_NO_BUF;
+  uint32_t gradient = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "loss_gradient");
+  weft_emit (s, WEFT_OP_SCALE_LOSS, "grad_scale_func", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (gradient)));
+  return gradient;
+}
+
 uint32_t
 weft_head_backward (struct weft_step *s, uint32_t micro)
 {
   const struct weft_saved_end *end = &s->saved_end[micro];
-  uint64_t h = s->model->hidden_size, v = s->model->vocab_size;
+  uint64_t h = s->model->hidden_size, v = s->width.vocab;
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, v, h, s->vocab_leaves);
+  uint32_t gradient = loss_gradient (s);
 
   weft_emit (s, WEFT_OP_XENT_BWD, "loss",
-             WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s)),
-             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse)));
-  uint32_t dn = product (s, h, "head");
-  weft_emit (
-      s, WEFT_OP_MATMUL_DGRAD, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
-      WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
+             WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size),
+             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
+                        WEFT_R (gradient)));
+  uint32_t normed = end->normed;
   if (!weft_step_is_split (s))
-    weft_head_delayed (s, micro);
-  uint32_t w = s->end_param[WEFT_FINAL_NORM_WEIGHT], bias = s->end_param[WEFT_FINAL_NORM_BIAS];
-  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
-  uint32_t dx = activation (s, h, "dresidual");
-  dn = weft_cast (s, dn, s->dtype, "final_norm");
-  weft_emit (s, WEFT_OP_NORM_BWD, "final_norm", WEFT_SHAPE (s->dtype, s->tokens, h),
-             WEFT_USES (WEFT_R (dn), WEFT_R (end->x), WEFT_R (weft_params_weight (s, w)),
-                        WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));
-  weft_grad_end (s, w, dw);
-  weft_grad_end (s, bias, db);
+    normed = weft_tensor_gather_rows (s, normed, "head");
+  shape.out_dtype = weft_tensor_partial (s);
+  uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
+  weft_emit (
+      s, WEFT_OP_MATMUL_DGRAD, "head", shape,
+      WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
+  dn = weft_tensor_reduce_rows (s, dn, "head");
+  if (!weft_step_is_split (s))
+    head_wgrad (s, micro, normed);
+  struct weft_norm_operands o = { .x = end->x, .dresidual = WEFT_NO_BUF };
+  const uint32_t norm[] = { s->end_param[WEFT_FINAL_NORM_WEIGHT],
+                            s->end_param[WEFT_FINAL_NORM_BIAS] };
+  dn = weft_inward (s, dn, "final_norm");
+  o.dy = weft_cast (s, dn, s->dtype, "final_norm");
+  o.dx = weft_activation (s, h, "dresidual");
+  weft_norm_gradients (s, "final_norm", norm, &o);
   leave_head (s);
-  return dx;
+  return o.dx;
 }

@@ -14,7 +14,7 @@
 static uint64_t
 payload (const struct weft_step *s)
 {
-  return s->tokens * s->model->hidden_size;
+  return s->rows * s->model->hidden_size;
 }
 
 static gboolean

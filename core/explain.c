@@ -282,7 +282,9 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
 
   for (uint32_t i = 0; i < shape->n_load; i++) {
     const struct weft_load *load = &shape->load[i];
-    double crossing = load->local * t->bytes_local + load->remote * t->bytes_remote;
+    double crossing = g_str_equal (t->algorithm, "shift")
+                          ? load->next * t->bytes_local
+                          : load->local * t->bytes_local + load->remote * t->bytes_remote;
     if (crossing / load->capacity > seconds) {
       seconds = crossing / load->capacity;
       bytes = crossing;

@@ -175,6 +175,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
   uint32_t op = weft_head_has_own_sum (s) ? add_tied_head (s, grad) : add_stages (s, grad);
 
   weft_build_dep (s->b, kernel);
+  weft_build_dep (s->b, s->joined);
   for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
     weft_build_dep (s->b, bucket[i]);
   return op;
@@ -202,6 +203,7 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
                WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
     weft_build_dep (s->b, reduced);
     weft_build_dep (s->b, tied_reduced);
+    weft_build_dep (s->b, s->joined);
   }
 }
 
@@ -244,6 +246,38 @@ end_norm (struct weft_step *s, uint32_t squares)
 
   if (squares != s->squares)
     weft_from_host (s, &copy);
+}
+
+/* The first op that works on a bucket after its reduction waits for what completes it: the sum of a
+ * tied embedding, and parts that tensor parallel ranks have. */
+static void
+wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
+{
+  weft_build_dep (s->b, s->joined);
+  if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+    weft_build_dep (s->b, tied_reduced);
+}
+
+/* The gradient that the optimizer works on, in fp32 where it is not. */
+static void
+copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    if (s->bucket[k].grad32 == WEFT_NO_BUF)
+      continue;
+    struct weft_shape shape = WEFT_SHAPE (s->main_dtype, device_slice (s, k));
+    shape.out_dtype = WEFT_FP32;
+    emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
+                   WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
+    wait_for_finalize (s, k, tied, tied_reduced);
+  }
+}
+
+/* All of this rank's slice of a bucket, as one buffer. */
+static uint32_t
+slice_grad (const struct weft_step *s, uint32_t k)
+{
+  return s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
 }
 
 /* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
@@ -294,26 +328,15 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   s->expert_squares = WEFT_NO_BUF;
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
-    gboolean waits = tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k;
-
-    if (s->bucket[k].grad32 != WEFT_NO_BUF) {
-      struct weft_shape shape = WEFT_SHAPE (s->main_dtype, device_slice (s, k));
-      shape.out_dtype = WEFT_FP32;
-      emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
-                     WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
-      if (waits)
-        weft_build_dep (s->b, tied_reduced);
-      waits = FALSE;
-    }
     if (only_duplicates (s, k) || s->job->train.clip_grad == 0)
       continue;
-    uint32_t grad = s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
+    uint32_t grad = slice_grad (s, k);
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
                    WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                    WEFT_USES (WEFT_R (grad), WEFT_RW (squares_of (s, k, squares))));
-    if (waits)
-      weft_build_dep (s->b, tied_reduced);
+    if (s->bucket[k].grad32 == WEFT_NO_BUF && !s->scales_loss)
+      wait_for_finalize (s, k, tied, tied_reduced);
   }
   end_norm (s, squares);
 }
@@ -327,23 +350,50 @@ norm_group (const struct weft_step *s)
   return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
 }
 
+/* Gradients of a scaled loss are divided by the scale, and when one of them is not finite nobody
+ * updates anything, which the host has to know before it goes on (Megatron-Core optimizer.py,
+ * _unscale_main_grads_and_check_for_nan). */
+static void
+unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  if (!s->scales_loss)
+    return;
+  weft_emit (s, WEFT_OP_ZERO, "zero_found", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (s->found)));
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    uint32_t grad = slice_grad (s, k);
+    enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
+    weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
+               WEFT_USES (WEFT_RW (grad), WEFT_RW (s->found)));
+    if (s->bucket[k].grad32 == WEFT_NO_BUF)
+      wait_for_finalize (s, k, tied, tied_reduced);
+  }
+  weft_reduce_all (s, norm_group (s), WEFT_REDUCE_MAX, s->found, "found_inf");
+  weft_step_host_reads (s, "found_inf", s->found);
+}
+
 static void
 clip (struct weft_step *s)
 {
-  if (s->job->train.clip_grad == 0)
+  gboolean clips = s->job->train.clip_grad > 0;
+
+  if (!weft_step_has_factor (s))
     return;
-  weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
-  add_experts (s);
-  weft_emit (s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
-             WEFT_USES (WEFT_R (s->squares), WEFT_W (s->factor)));
+  if (clips) {
+    weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
+    add_experts (s);
+  }
+  weft_emit (
+      s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
+      WEFT_USES (WEFT_R (clips ? s->squares : WEFT_NO_BUF), WEFT_R (s->found), WEFT_W (s->factor)));
 }
 
 static void
 update_bucket (struct weft_step *s, uint32_t k)
 {
-  uint32_t factor = s->on_host                     ? s->host_factor
-                    : s->job->train.clip_grad == 0 ? WEFT_NO_BUF
-                                                   : s->factor;
+  uint32_t factor = s->on_host                 ? s->host_factor
+                    : weft_step_has_factor (s) ? s->factor
+                                               : WEFT_NO_BUF;
   const struct weft_bucket_state *b = &s->bucket[k];
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
@@ -366,6 +416,7 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
+      weft_build_dep (s->b, s->joined);
       if (k == bucket)
         weft_build_dep (s->b, tied_reduced);
     }
@@ -376,14 +427,14 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 
 /* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on it
  * after the step (Megatron-LM training.py, train_step): the smallest clip factor, 0 where nothing was
- * updated, and the largest norm.  Without clip_grad nobody knows either. */
+ * updated, and the largest norm.  Without clip_grad nobody knows the norm, nor without a loss scale the other. */
 static void
 agree (struct weft_step *s)
 {
-  if (s->job->train.clip_grad == 0)
-    return;
-  weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MIN, s->factor, "update_successful");
-  weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
+  if (weft_step_has_factor (s))
+    weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MIN, s->factor, "update_successful");
+  if (s->job->train.clip_grad > 0)
+    weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
 }
 
 /* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
@@ -401,28 +452,71 @@ report (struct weft_step *s)
                 WEFT_USES (WEFT_R (s->loss), WEFT_R (s->squares)));
 }
 
+/* finalize_model_grads(): what completes gradients, in Megatron-Core's order.  Without it only a head
+ * that was added up by itself joins the embedding. */
+static uint32_t
+finalize (struct weft_step *s, uint32_t tied)
+{
+  uint32_t tied_reduced = WEFT_NO_OP;
+
+  if (s->strategy->finalize_model_grads_func == WEFT_FINALIZE_NONE)
+    return tied != WEFT_NO_PARAM && weft_head_has_own_sum (s) ? reduce_tied (s, tied) : WEFT_NO_OP;
+
+  s->at.phase = WEFT_PHASE_REDUCE;
+  weft_timer_start (s, 1, "all-grads-sync");
+  s->wrapper->finish (s);
+  weft_timer_stop (s, 1, "all-grads-sync");
+  s->at.phase = WEFT_PHASE_FINALIZE;
+  weft_timer_start (s, 1, "non-tensor-parallel-grads-all-reduce");
+  weft_tensor_join_gradients (s);
+  weft_timer_stop (s, 1, "non-tensor-parallel-grads-all-reduce");
+  weft_timer_start (s, 1, "embedding-grads-all-reduce");
+  if (tied != WEFT_NO_PARAM)
+    tied_reduced = reduce_tied (s, tied);
+  weft_timer_stop (s, 1, "embedding-grads-all-reduce");
+  if (s->count != WEFT_NO_BUF)
+    divide_by_tokens (s, tied_reduced);
+  return tied_reduced;
+}
+
+static void
+optimize (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  weft_timer_start (s, 1, "optimizer");
+  weft_timer_start (s, 1, "optimizer-copy-to-main-grad");
+  weft_states_build (s);
+  copy_to_main (s, tied, tied_reduced);
+  weft_timer_stop (s, 1, "optimizer-copy-to-main-grad");
+  weft_timer_start (s, 1, "optimizer-unscale-and-check-inf");
+  unscale (s, tied, tied_reduced);
+  weft_timer_stop (s, 1, "optimizer-unscale-and-check-inf");
+  weft_timer_start (s, 1, "optimizer-clip-main-grad");
+  measure_norm (s, tied, tied_reduced);
+  clip (s);
+  weft_timer_stop (s, 1, "optimizer-clip-main-grad");
+  weft_timer_start (s, 1, "optimizer-inner-step");
+  update (s, tied, tied_reduced);
+  weft_fp8_update (s);
+  weft_timer_stop (s, 1, "optimizer-inner-step");
+  weft_timer_start (s, 1, "params-all-gather");
+  if (s->wrapper->gather_all)
+    s->wrapper->gather_all (s);
+  weft_timer_stop (s, 1, "params-all-gather");
+  weft_timer_stop (s, 1, "optimizer");
+}
+
 void
 weft_finish (struct weft_step *s)
 {
-  uint32_t tied = tied_param (s), tied_reduced = WEFT_NO_OP;
+  uint32_t tied = tied_param (s);
 
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER,
                             .micro = WEFT_NO_MICRO,
-                            .phase = WEFT_PHASE_REDUCE };
-  s->wrapper->finish (s);
-  s->at.phase = WEFT_PHASE_FINALIZE;
-  if (tied != WEFT_NO_PARAM)
-    tied_reduced = reduce_tied (s, tied);
-  if (s->count != WEFT_NO_BUF)
-    divide_by_tokens (s, tied_reduced);
+                            .phase = WEFT_PHASE_FINALIZE };
+  uint32_t tied_reduced = finalize (s, tied);
+  weft_timer_stop (s, 1, "forward-backward");
   s->at.phase = WEFT_PHASE_OPTIMIZER;
-  weft_states_build (s);
-  measure_norm (s, tied, tied_reduced);
-  clip (s);
-  update (s, tied, tied_reduced);
-  weft_fp8_update (s);
-  if (s->wrapper->gather_all)
-    s->wrapper->gather_all (s);
+  optimize (s, tied, tied_reduced);
   agree (s);
   report (s);
 }

@@ -184,7 +184,7 @@ wait_for_stream (struct weft_step *s)
 uint32_t
 weft_host_optimizer_factor (struct weft_step *s)
 {
-  if (s->job->train.clip_grad == 0)
+  if (!weft_step_has_factor (s))
     return WEFT_NO_BUF;
   uint32_t host = weft_host_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "host_clip_factor");
   weft_to_host (s, &(struct weft_host_copy){ "clip_factor", s->factor, host, 0, 1 });
@@ -200,6 +200,7 @@ send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32
 
   weft_to_host (s, &copy);
   wait_for_stream (s);
+  weft_build_dep (s->b, s->joined);
   if (part->bucket == tied_bucket && tied_reduced != WEFT_NO_OP)
     weft_build_dep (s->b, tied_reduced);
 }

@@ -561,6 +561,31 @@ weft_job_linear_dtype (const struct weft_job *job)
   return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
 }
 
+static gboolean
+has_loss_scale (const struct weft_job *job)
+{
+  return job->train.at[WEFT_TRAIN_loss_scale].i != WEFT_NONE;
+}
+
+gboolean
+weft_job_scales_loss (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP16 || has_loss_scale (job) ||
+         job->strategy.grad_scale_func == WEFT_GRAD_SCALE_LOSS;
+}
+
+gboolean
+weft_job_scales_dynamically (const struct weft_job *job)
+{
+  return weft_job_scales_loss (job) && !has_loss_scale (job);
+}
+
+gboolean
+weft_job_checks_nan (const struct weft_job *job)
+{
+  return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
+}
+
 static int
 module_of (const char *word)
 {
@@ -626,6 +651,64 @@ weft_job_expert_tp (const struct weft_job *job)
 {
   int64_t etp = job->strategy.expert_tensor_parallel_size;
   return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
+}
+
+uint32_t
+weft_job_leaves (const struct weft_job *job, uint64_t units)
+{
+  uint32_t n = WEFT_MOST_LEAVES;
+
+  while (units % n)
+    n /= 2;
+  return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
+}
+
+/* Megatron-LM arguments.py, make_vocab_size_divisible_by. */
+enum { VOCAB_UNIT = 128 };
+
+uint64_t
+weft_job_padded_vocab (const struct weft_job *job)
+{
+  uint64_t vocab = job->model.vocab_size, tp = job->strategy.tensor_model_parallel_size;
+  uint64_t unit = job->strategy.make_vocab_size_divisible_by;
+
+  if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
+    if (tp == 1)
+      return vocab;
+    unit = VOCAB_UNIT;
+  }
+  unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
+  return (vocab + unit - 1) / unit * unit;
+}
+
+/* Two numbers, as "2,4". */
+static gboolean
+read_sizes (const char *text, int64_t size[2])
+{
+  g_auto (GStrv) word = g_strsplit (text ? text : "", ",", -1);
+
+  if (g_strv_length (word) != 2)
+    return FALSE;
+  for (unsigned i = 0; i < 2; i++)
+    if (!g_ascii_string_to_signed (g_strstrip (word[i]), 10, 1, 1024, &size[i], NULL))
+      return FALSE;
+  return TRUE;
+}
+
+int64_t
+weft_job_cp_heads (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  int64_t size[2];
+
+  if (k->cp_comm_type == WEFT_CP_A2A)
+    return k->context_parallel_size;
+  if (k->cp_comm_type != WEFT_CP_A2A_P2P)
+    return 1;
+  if (!read_sizes (g_quark_to_string ((GQuark) k->hierarchical_context_parallel_sizes), size) ||
+      size[0] * size[1] != k->context_parallel_size)
+    return 0;
+  return size[0];
 }
 
 int64_t

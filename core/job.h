@@ -103,6 +103,14 @@ int64_t weft_job_instances (const struct weft_job *job);
 /* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 
+/* Sums over what tensor parallel ranks share out, in `units` equal parts, are taken in leaves
+ * (kernels/leaves.h): how many on all ranks together; 0 where there is no order to keep. */
+#define WEFT_MOST_LEAVES 8
+uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
+
+/* Rows of the embedding, over all tensor parallel ranks: the vocabulary, in equal shares. */
+uint64_t weft_job_padded_vocab (const struct weft_job *job);
+
 /* What weights and the residual stream are kept in: the precision of training, and bf16 where that is
  * fp8, which is for the operands of linear maps alone. */
 enum weft_dtype weft_job_dtype (const struct weft_job *job);
@@ -112,6 +120,16 @@ enum weft_dtype weft_job_dtype (const struct weft_job *job);
  * training. */
 enum weft_dtype weft_job_product_dtype (const struct weft_job *job);
 enum weft_dtype weft_job_linear_dtype (const struct weft_job *job);
+
+/* Whether the loss is multiplied before backward, and gradients are divided again before they are
+ * used: in fp16, or where grad_scale_func or a loss_scale ask for it; and whether the scale follows
+ * what overflows (Megatron-Core's DynamicGradScaler). */
+gboolean weft_job_scales_loss (const struct weft_job *job);
+gboolean weft_job_scales_dynamically (const struct weft_job *job);
+
+/* check_for_nan_in_grad, but with a dynamic scale, where a gradient that is not finite is expected
+ * now and then (Megatron-LM arguments.py). */
+gboolean weft_job_checks_nan (const struct weft_job *job);
 
 /* What backward runs again, by recompute_granularity or by activation_checkpointing: each layer as a
  * whole, or with Megatron-FSDP its MLP. */
@@ -133,6 +151,10 @@ gboolean weft_job_reduces_each (const struct weft_job *job);
 /* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
  * a step a replica's sequences stand together; where every microbatch is reduced, those of a
  * microbatch and of one group that reduces it do: canonical sums are then taken over blocks (fold.h). */
+/* Neighbours among context parallel ranks that deal out heads: 1 for a ring or a gather, all for
+ * a2a, the first of hierarchical_context_parallel_sizes for a2a+p2p, or 0 where those are not two
+ * numbers. */
+int64_t weft_job_cp_heads (const struct weft_job *job);
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
 /* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of

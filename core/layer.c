@@ -26,7 +26,7 @@ add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
 {
   uint32_t y = weft_activation (s, s->model->hidden_size, name);
 
-  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size),
              WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));
   return y;
 }

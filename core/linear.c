@@ -1,13 +1,13 @@
 /* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
- * off until what others wait for is on its way (delay_wgrad_compute,
- * and schedules with cells of their own for weight gradients). */
+ * off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells of
+ * their own for weight gradients). */
 #include "core/moe.h"
 #include "core/step.h"
 
 uint32_t
 weft_activation (struct weft_step *s, uint64_t columns, const char *name)
 {
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->rows * columns, name);
 }
 
 uint32_t
@@ -34,23 +34,77 @@ weft_layer_weight (struct weft_step *s, enum weft_layer_param which)
   return weft_params_weight (s, weft_params_layer (s, which));
 }
 
+static enum weft_cut
+cut_of (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
+}
+
+/* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward, which
+ * come in several parts. */
+static void
+deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
+      gboolean backward)
+{
+  const struct weft_widths *w = &s->width;
+  const struct {
+    gboolean outputs;
+    uint32_t leaves;
+    uint64_t tail;
+  } maps[WEFT_N_LAYER_PARAM] = {
+    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves, w->groups * s->model->kv_channels },
+    [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
+    [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
+    [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+  };
+
+  if (maps[which].leaves == 0 || maps[which].outputs != backward)
+    return;
+  shape->dim[3] = maps[which].leaves;
+  shape->dim[4] = maps[which].tail;
+}
+
+/* A bias that is added where the sum is complete, which is then as products are. */
+static uint32_t
+add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint64_t n)
+{
+  uint32_t sum = y;
+
+  if (bias == WEFT_NO_BUF)
+    return weft_inward (s, y, name);
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, y)->dtype, s->rows, n);
+  shape.out_dtype = s->product_dtype;
+  if (shape.dtype != shape.out_dtype)
+    y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * n, name);
+  weft_emit (s, WEFT_OP_BIAS, name, shape, WEFT_USES (WEFT_R (sum), WEFT_R (bias), WEFT_W (y)));
+  return y;
+}
+
 uint32_t
 weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
              uint64_t n, uint64_t k)
 {
   uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param);
-  uint32_t y = weft_product (s, n, name), w = weft_cast_weight (s, param);
-  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k);
-  uint32_t bias = weft_layer_weight (s, which + 1);
-
+  gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
+  enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   x = weft_cast (s, x, s->linear_dtype, name);
+  if (cut_of (s, param) == WEFT_CUT_ROWS)
+    x = weft_tensor_gather_rows (s, x, name);
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * n, name);
+  uint32_t w = weft_cast_weight (s, param), bias = weft_layer_weight (s, which + 1);
+  uint32_t inside = partial ? WEFT_NO_BUF : bias;
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k);
+
+  shape.out_dtype = dtype;
+  deal (s, which, &shape, FALSE);
   if (scale == WEFT_NO_BUF)
     weft_emit (s, WEFT_OP_MATMUL, name, shape,
-               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (bias), WEFT_W (y)));
+               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (inside), WEFT_W (y)));
   else
     weft_emit (s, WEFT_OP_MATMUL_FP8, name, shape,
-               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (scale), WEFT_R (bias), WEFT_W (y)));
-  return y;
+               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (scale), WEFT_R (inside), WEFT_W (y)));
+  return partial ? add_bias (s, name, weft_tensor_reduce_rows (s, y, name), bias, n) : y;
 }
 
 static void
@@ -112,6 +166,8 @@ input_gradient (struct weft_step *s, const struct weft_delayed *d, uint32_t dx)
   struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
   uint32_t w = weft_cast_weight (s, d->weight);
 
+  shape.out_dtype = weft_build_buf_at (s->b, dx)->dtype;
+  deal (s, d->which, &shape, TRUE);
   if (weft_params_scale (s, d->weight) == WEFT_NO_BUF) {
     weft_emit (s, WEFT_OP_MATMUL_DGRAD, d->name, shape,
                WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_W (dx)));
@@ -123,17 +179,35 @@ input_gradient (struct weft_step *s, const struct weft_delayed *d, uint32_t dx)
                         WEFT_W (dx)));
 }
 
-/* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket. */
+/* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket.  What
+ * is gathered for the weight gradient, and ranks that sum the input gradient, go beside kernels. */
 uint32_t
 weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t dy, uint32_t x, uint64_t n, uint64_t k)
 {
   uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
-  uint32_t dx = weft_product (s, k, name);
+  gboolean partial = cut_of (s, w) == WEFT_CUT_ROWS;
+  enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  uint32_t dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * k, name);
 
   dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
-  struct weft_delayed d = { name, s->at.layer, w, bias, dy, x, n, k, WEFT_NO_BUF, 0, 0 };
+  if (cut_of (s, w) == WEFT_CUT_COLUMNS)
+    dy = weft_tensor_gather_rows (s, dy, name);
+  if (partial)
+    x = weft_tensor_gather_rows (s, weft_cast (s, x, s->linear_dtype, name), name);
+  struct weft_delayed d = { .name = name,
+                            .layer = s->at.layer,
+                            .which = which,
+                            .weight = w,
+                            .bias = bias,
+                            .dy = dy,
+                            .x = x,
+                            .n = n,
+                            .k = k,
+                            .counts = WEFT_NO_BUF };
   input_gradient (s, &d, dx);
+  if (partial)
+    dx = weft_tensor_reduce_rows (s, dx, name);
   weft_linear_gradient (s, &d);
-  return dx;
+  return weft_inward (s, dx, name);
 }

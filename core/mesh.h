@@ -7,6 +7,7 @@
  * (Megatron-Core parallel_state.py, RankGenerator).  A group is never an array of ranks: it is
  * at most two nested strides. */
 #pragma once
+#include "core/zigzag.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,8 @@
   X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "nobody: a local op")                                    \
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
   X (WEFT_GROUP_CP, "cp", WEFT_LANE_CP, "ranks that share a sequence")                             \
+  X (WEFT_GROUP_CP_HEADS, "cp_heads", WEFT_LANE_CP, "neighbours in cp that deal out heads")          \
+  X (WEFT_GROUP_CP_RING, "cp_ring", WEFT_LANE_CP, "one of each of those: they pass keys on")         \
   X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
   X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "ranks that share every product of an expert")            \
   X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all of a layer's experts") \
@@ -41,6 +44,7 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
   uint32_t n_ranks;
+  uint32_t cp_heads; /* of cp, ranks that deal out heads; the ring has one of each such group */
   uint32_t ep, etp;        /* of the grid of experts, 1 where a model has none */
   uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
   uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
@@ -125,6 +129,14 @@ weft_group_rank (const struct weft_group *g, uint32_t i)
 
 /* Inverts weft_group_rank(). */
 uint32_t weft_group_index (const struct weft_group *g, uint32_t rank);
+
+/* Where a rank stands in its group. */
+static inline struct weft_place
+weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind)
+{
+  struct weft_group g = weft_mesh_group (m, rank, kind);
+  return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
+}
 
 /* Whether stage `role` takes part in groups of this kind, and the size of such a group. */
 int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);

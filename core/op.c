@@ -140,6 +140,80 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
+#define stats_flops none_flops
+
+/* Three floats of each row from every part of the vocabulary. */
+static double
+stats_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
+}
+
+/* Work is balanced: to all keys of a sequence queries of a rank see half of them on average, and so
+ * they do to the keys of any rank (core/zigzag.h). */
+static double
+attention_part_flops (const struct weft_shape *s)
+{
+  double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], width = s->dim[4];
+  return 2.0 * tokens * keys * heads * width;
+}
+
+/* Keys are those of as many sequences as there are tokens for, one at least. */
+static double
+attention_part_bytes (const struct weft_shape *s)
+{
+  double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], groups = s->dim[3];
+  double all_keys = tokens > keys ? tokens : keys;
+  return (tokens * 2 * heads + all_keys * 2 * groups) * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+static double
+attention_part_bwd_flops (const struct weft_shape *s)
+{
+  return 2 * attention_part_flops (s);
+}
+
+static double
+attention_part_bwd_bytes (const struct weft_shape *s)
+{
+  return 2 * attention_part_bytes (s);
+}
+
+#define merge_flops none_flops
+
+/* Two outputs read, one written; three logs of sums. */
+static double
+merge_bytes (const struct weft_shape *s)
+{
+  return 3 * elements (s) * ((double) s->dim[2] * weft_dtype_bytes (s->dtype) + 4);
+}
+
+#define kv_flops none_flops
+
+static double
+kv_bytes (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * s->dim[2] * s->dim[3] *
+         (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
+#define zigzag_flops none_flops
+
+static double
+zigzag_bytes (const struct weft_shape *s)
+{
+  return 2 * elements (s) * s->dim[2] * s->dim[3] * weft_dtype_bytes (s->dtype);
+}
+
+#define deal_flops none_flops
+
+static double
+deal_bytes (const struct weft_shape *s)
+{
+  double heads = (double) s->dim[2] + 2.0 * s->dim[3];
+  return 2 * (double) s->dim[0] * heads * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
 /* Logits and scores, which are fp32. */
 #define route_flops none_flops
 

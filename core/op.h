@@ -72,6 +72,30 @@ enum weft_op_class {
      "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
      "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
+  X (WEFT_OP_ATTENTION_PART, "attention_part", COMPUTE, attention_part,                            \
+     "tokens keys heads groups width", "qkv:r kv:r o:w lse:w",                                     \
+     "attention of this rank's queries to keys of one sequence, or to those of the rank -peer places "\
+     "before; a query that sees none gets 0, and minus infinity for lse")                          \
+  X (WEFT_OP_ATTENTION_PART_BWD, "attention_part_bwd", COMPUTE, attention_part_bwd,                \
+     "tokens keys heads groups width", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",                   \
+     "its gradient, with o and lse of all parts; dq is the queries' part of dqkv")                 \
+  X (WEFT_OP_ATTENTION_MERGE, "attention_merge", COMPUTE, merge, "tokens heads width",             \
+     "o:rw lse:rw part_o:r part_lse:r", "one softmax out of two parts of it")                      \
+  X (WEFT_OP_TAKE_KV, "take_kv", COMPUTE, kv, "tokens heads groups width", "qkv:r kv:w",           \
+     "keys and values out of rows that begin with queries")                                        \
+  X (WEFT_OP_PUT_KV, "put_kv", COMPUTE, kv, "tokens heads groups width", "kv:r qkv:rw",            \
+     "the inverse: into their columns")                                                            \
+  X (WEFT_OP_SPLIT_SEQUENCE, "split_sequence", COMPUTE, zigzag, "members batch rows columns",      \
+     "x:r y:w", "slice m of y has pieces m and 2 members - 1 - m of each sequence of x")           \
+  X (WEFT_OP_JOIN_SEQUENCE, "join_sequence", COMPUTE, zigzag, "members batch rows columns",        \
+     "x:r y:w", "the inverse: whole sequences out of the members' slices; with peer -1 slice j is that "\
+     "of the member j places before")                                                              \
+  X (WEFT_OP_SPLIT_HEADS, "split_heads", COMPUTE, deal, "tokens members heads groups width",       \
+     "x:r y:w", "slice m of y has part m of the heads of queries, of keys and of values")          \
+  X (WEFT_OP_JOIN_HEADS, "join_heads", COMPUTE, deal, "tokens members heads groups width",         \
+     "x:r y:w", "the inverse: rows of all heads")                                                  \
+  X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, pass1, "elements", "x:rw",                         \
+     "clear all but this rank's piece, among those that share a sequence")                         \
   X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w",                              \
      "Gaussian error linear unit")                                                                 \
   X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
@@ -120,15 +144,21 @@ enum weft_op_class {
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
      "squares += more: what ranks that hold other experts have measured")                          \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
-  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns",                                         \
+  X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
-     "loss += sum of cross entropies; count += rows; lse is fp32 per row")                         \
-  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens",                          \
-     "logits:rw targets:r lse:r",                                                                  \
-     "logits become their gradient, divided by tokens: what the loss is a mean over")              \
+     "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\
+     "those past it are padding; own: kernels/soft.h")                                             \
+  X (WEFT_OP_SCALE_LOSS, "scale_loss", COMPUTE, pass1, "elements", "gradient:w",                   \
+     "gradient = the loss scale: what backward of a microbatch begins with")                       \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole",                    \
+     "logits:rw targets:r lse:r gradient:r?",                                                      \
+     "logits become their gradient, divided by tokens: what the loss is a mean over; times that of "\
+     "the loss")                                                                                   \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
      "main += grad: accumulation that is not fused into the matmul")                               \
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
+  X (WEFT_OP_FILL, "fill", COMPUTE, pass1, "elements", "x:w",                                      \
+     "first weights, at random or constant; where numbers are real state.h sets them")             \
   X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw count:r?",              \
      "x /= divisor, or by the larger of 1 and count where that is given")                          \
   X (WEFT_OP_SUM_SLICES, "sum_slices", COMPUTE, slices, "elements slices", "x:r y:w",              \
@@ -140,6 +170,8 @@ enum weft_op_class {
      "the inverse: slice r of x has piece r of each tensor")                                       \
   X (WEFT_OP_RELEASE, "release", COMPUTE, nothing, "", "x:r",                                      \
      "the framework held x until here; nothing is computed")                                       \
+  X (WEFT_OP_TIMER, "timer", COMPUTE, nothing, "starts", "",                                       \
+     "the host waits for the device and reads a clock: a phase that is measured starts or ends")   \
   X (WEFT_OP_CAST, "cast", COMPUTE, cast, "elements one divisor", "x:r y:w",                       \
      "convert to the type of y, divided by divisor where there is one")                            \
   X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
@@ -155,12 +187,38 @@ enum weft_op_class {
      "squares += sum of squares of what this rank answers for")                                    \
   X (WEFT_OP_BUCKET_NORM, "bucket_norm", COMPUTE, pass1, "elements", "grad:r squares:w",           \
      "squares = sum of squares of a whole bucket")                                                 \
-  X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r factor:w",                                \
-     "factor = min(1, limit / norm); 0 when the norm is not finite")                               \
+  X (WEFT_OP_UNSCALE, "unscale", COMPUTE, pass2, "elements", "grad:rw found:rw",                   \
+     "grad /= the loss scale; found = 1 when an element is not finite")                            \
+  X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r? found:r? factor:w",                      \
+     "factor = min(1, limit / norm), or 1 without squares; 0 when the norm is not finite, or found "\
+     "is not 0")                                                                                   \
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                       \
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
      "written only, or absent")                                                                    \
+  X (WEFT_OP_BIAS, "bias", COMPUTE, pass2, "rows columns", "x:r b:r y:w",                          \
+     "y(m,n) = x(m,n) + b(n), where a sum over several ranks is complete")                         \
+  X (WEFT_OP_ADD_POSITIONS, "add_positions", COMPUTE, pass3, "tokens hidden parts",                \
+     "x:r positions:r y:w", "y = token plus position vectors; of several parts this rank's rows")  \
+  X (WEFT_OP_NORM_DGRAD, "norm_dgrad", COMPUTE, pass4, "rows columns",                             \
+     "dy:r x:r weight:r dresidual:r? dx:w", "norm_bwd without the weights")                        \
+  X (WEFT_OP_NORM_WGRAD, "norm_wgrad", COMPUTE, pass2, "rows columns",                             \
+     "dy:r x:r dweight:rw dbias:rw?", "the weights' gradients of norm_bwd")                        \
+  X (WEFT_OP_HEAD_NORM_DGRAD, "head_norm_dgrad", COMPUTE, pass3, "rows columns",                   \
+     "dqkv:rw raw:r q_weight:r k_weight:r", "head_norm_bwd without the weights")                   \
+  X (WEFT_OP_HEAD_NORM_WGRAD, "head_norm_wgrad", COMPUTE, pass2, "rows columns parts",             \
+     "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
+     "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
+     "after the other's")                                                                          \
+  X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
+     "largest logit of each row, in fp32")                                                         \
+  X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
+     "logits:r targets:r most:r? part:w",                                                          \
+     "of each row the logit of its target and the sum of exponentials, in fp32; where the largest is "\
+     "not given this rank's own comes first")                                                      \
+  X (WEFT_OP_XENT_END, "xent_end", COMPUTE, stats, "rows parts",                                   \
+     "stats:r lse:w count:rw? loss:rw",                                                            \
+     "xent from what the parts of the vocabulary have: largest, target, sum")                      \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw",               \
      "reduce, to all")                                                                             \
   X (WEFT_OP_REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, none, "elements divisor", "x:rw y:w",   \
@@ -169,6 +227,8 @@ enum weft_op_class {
      "slice of each member, to all, in place")                                                     \
   X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice i of member j to slice j of member i")                                                 \
+  X (WEFT_OP_SHIFT, "shift", COLLECTIVE, none, "elements", "x:r y:w",                              \
+     "x of each member to the next one, of the last to the first; with peer -1 the other way round") \
   X (WEFT_OP_ALL_TO_ALL_V, "all_to_all_v", COLLECTIVE, none, "elements columns",                   \
      "x:r send:r y:w",                                                                             \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\

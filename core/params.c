@@ -3,38 +3,42 @@
 #include "core/step.h"
 #include <string.h>
 
-/* The size of a named tensor of one layer; rows 0 where the model has none. */
+/* What a rank holds of a named tensor; rows 0 where the model has none.  Tensor parallel ranks share
+ * out what gives or takes the heads, the width of the MLP, or the vocabulary. */
 struct extent {
   uint64_t rows, columns;
+  enum weft_cut cut;
+  uint64_t tail;       /* program.h */
+  uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
 };
 
 static struct extent
 layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param which)
 {
   const union weft_model *m = s->model;
+  const struct weft_widths *w = &s->width;
   uint64_t ep = s->mesh->ep;
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
   uint64_t wide = weft_model_is_gated (m) ? 2 : 1, ffn = m->moe_ffn_hidden_size;
   uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
-  uint64_t h = m->hidden_size, q = (uint64_t) m->num_attention_heads * m->kv_channels;
-  uint64_t kv = 2 * (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = experts ? 0 : m->ffn_hidden_size * wide, down = experts ? 0 : h;
+  uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
+  uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
     [WEFT_NORM1_WEIGHT] = { h, 1 },
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
-    [WEFT_QKV_WEIGHT] = { q + kv, h },
-    [WEFT_QKV_BIAS] = { m->add_qkv_bias ? q + kv : 0, 1 },
+    [WEFT_QKV_WEIGHT] = { w->qkv, h, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_BIAS] = { m->add_qkv_bias ? w->qkv : 0, 1, WEFT_CUT_ROWS, kv },
     [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
-    [WEFT_PROJ_WEIGHT] = { h, q },
+    [WEFT_PROJ_WEIGHT] = { h, w->q, WEFT_CUT_COLUMNS },
     [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
     [WEFT_NORM2_WEIGHT] = { h, 1 },
     [WEFT_NORM2_BIAS] = { norm_bias, 1 },
-    [WEFT_FC1_WEIGHT] = { up, h },
-    [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1 },
-    [WEFT_FC2_WEIGHT] = { down, m->ffn_hidden_size },
+    [WEFT_FC1_WEIGHT] = { up, h, WEFT_CUT_ROWS, gate },
+    [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1, WEFT_CUT_ROWS, gate },
+    [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
     [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h },
@@ -49,20 +53,36 @@ static struct extent
 end_extent (const struct weft_step *s, enum weft_end_param which)
 {
   const union weft_model *m = s->model;
-  uint64_t h = m->hidden_size, v = m->vocab_size;
+  uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
   gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
   gboolean tied = m->share_embeddings_and_output_weights;
   const struct extent table[WEFT_N_END_PARAM] = {
-    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h },
+    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h, WEFT_CUT_ROWS, 0, all },
     [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
                                    ? (uint64_t) m->max_position_embeddings
                                    : 0,
                                h },
     [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
     [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
-    [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h },
+    [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h, WEFT_CUT_ROWS, 0, all },
   };
   return table[which];
+}
+
+static void
+set_cut (struct weft_param *param, const struct extent *size, uint32_t ways)
+{
+  gboolean shared = size->cut != WEFT_CUT_NONE && ways > 1;
+  uint64_t rows = size->rows * (size->cut == WEFT_CUT_ROWS ? ways : 1);
+
+  param->ways = shared ? ways : 1;
+  param->whole_rows = size->whole_rows ? size->whole_rows : rows;
+  param->whole_columns = size->columns * (size->cut == WEFT_CUT_COLUMNS ? ways : 1);
+  if (!shared && param->whole_rows == size->rows)
+    return;
+  param->cut = size->cut;
+  param->tail = size->tail;
+  param->group = WEFT_GROUP_TP;
 }
 
 static uint32_t
@@ -78,6 +98,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
+  set_cut (&row, &size, s->mesh->tp);
   g_array_append_val (s->params, row);
   return s->params->len - 1;
 }
@@ -354,6 +375,7 @@ weft_params_build (struct weft_step *s)
   add_flats (s);
   s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
   s->grad_left = g_new0 (gboolean, s->params->len);
+  s->grad_shared = g_new0 (gboolean, s->params->len);
   s->cast_view = g_new (uint32_t, s->params->len);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->cast_view[i] = WEFT_NO_BUF;

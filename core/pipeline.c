@@ -1,6 +1,7 @@
 #include "core/pipeline.h"
 #include "core/error.h"
 #include "core/pipeline_order.h"
+#include "core/stages.h"
 
 /* Colours hold dark text and stand out from white and from black. */
 const struct weft_cell_look weft_cell_looks[WEFT_N_PHASE] = {
@@ -189,12 +190,52 @@ weft_grid_new (const struct weft_grid_spec *spec, GError **error)
   return grid;
 }
 
+/* The job's counts against those of its file. */
+static gboolean
+agrees (const weft_grid *grid, const struct weft_job *job, const char *path, GError **error)
+{
+  const union weft_strategy *s = &job->strategy;
+  int64_t chunks = s->virtual_pipeline_model_parallel_size, micro = weft_job_microbatches (job);
+  uint32_t own = grid->n_stages / grid->n_ranks;
+
+  if (grid->n_ranks != s->pipeline_model_parallel_size)
+    return weft_bad_input (error,
+                           "%s: found a line for each of %u ranks, wanted %" G_GINT64_FORMAT
+                           " (pipeline_model_parallel_size)",
+                           path, grid->n_ranks, s->pipeline_model_parallel_size);
+  if (grid->n_micro != micro)
+    return weft_bad_input (error, "%s: found %u microbatches, wanted %" G_GINT64_FORMAT, path,
+                           grid->n_micro, micro);
+  return chunks == WEFT_NONE || chunks == own ||
+         weft_bad_input (error,
+                         "%s: found %u stages on a rank, wanted %" G_GINT64_FORMAT
+                         " (virtual_pipeline_model_parallel_size)",
+                         path, own, chunks);
+}
+
 weft_grid *
 weft_job_grid (const struct weft_job *job, GError **error)
 {
-  struct weft_grid_spec spec = weft_job_grid_spec (job);
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
+  const char *path = weft_job_schedule_file (job);
 
-  return weft_grid_new (&spec, error);
+  if (!path)
+    return weft_grid_new (&spec, error);
+  g_autoptr (weft_grid) grid = weft_grid_load (path, error);
+  return grid && agrees (grid, job, path, error) ? g_steal_pointer (&grid) : NULL;
+}
+
+uint32_t
+weft_job_chunks (const struct weft_job *job)
+{
+  const struct weft_grid_spec spec = {
+    .schedule = job->strategy.pipeline_schedule,
+    .n_chunks = MAX (job->strategy.virtual_pipeline_model_parallel_size, 0),
+  };
+  const char *path = weft_job_schedule_file (job);
+  g_autoptr (weft_grid) grid = path ? weft_grid_load (path, NULL) : NULL;
+
+  return grid ? grid->n_stages / grid->n_ranks : weft_spec_chunks (&spec);
 }
 
 /* ------------------------------------------------------------------ questions */

@@ -32,7 +32,7 @@ typedef struct weft_grid {
  * cannot be made of these counts. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
-/* What the knobs of a job ask for. */
+/* What the knobs of a job ask for: a schedule of these sizes, or pipeline_schedule_file. */
 weft_grid *weft_job_grid (const struct weft_job *job, GError **error);
 
 void weft_grid_free (weft_grid *grid);
@@ -62,6 +62,7 @@ char *weft_grid_csv (const weft_grid *grid);
 /* The same back: text in PyTorch's grammar, from `where`.  Blank cells and actions that gather weights
  * or send tensors are passed over.  Checked. */
 weft_grid *weft_grid_read (const char *text, const char *where, GError **error);
+weft_grid *weft_grid_load (const char *path, GError **error);
 
 /* Text of one cell, e.g. "3F12".  Caller frees. */
 char *weft_cell_print (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell);

@@ -6,6 +6,7 @@
  * microbatches, there are as many copies of the model; copies are numbered by the first microbatch
  * that goes through them. */
 #include "core/error.h"
+#include "core/file.h"
 #include "core/pipeline_order.h"
 #include <string.h>
 
@@ -394,4 +395,21 @@ weft_grid_read (const char *text, const char *where, GError **error)
     return NULL;
   }
   return g_steal_pointer (&grid);
+}
+
+enum { MOST_BYTES = 64 << 20 };
+
+weft_grid *
+weft_grid_load (const char *path, GError **error)
+{
+  gsize length;
+  g_autofree char *text = weft_file_read (path, MOST_BYTES, &length, error);
+
+  if (!text)
+    return NULL;
+  if (strlen (text) != length) {
+    weft_bad_input (error, "%s: found a NUL byte, wanted text", path);
+    return NULL;
+  }
+  return weft_grid_read (text, path, error);
 }

@@ -74,9 +74,13 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
 {
   const struct weft_job *job = &q->plan->job;
 
+  enum weft_coll_choice choice = job->train.reduction_order == WEFT_ORDER_CANONICAL
+                                     ? WEFT_COLL_CANONICAL
+                                 : job->strategy.deterministic_mode ? WEFT_COLL_RING
+                                                                    : WEFT_COLL_QUICKEST;
+
   return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
-                         job->stack.collective_base_latency,
-                         job->train.reduction_order == WEFT_ORDER_CANONICAL);
+                         job->stack.collective_base_latency, choice);
 }
 
 static double
@@ -242,12 +246,23 @@ weft_plan_new (const struct weft_job *job, GError **error)
 weft_plan *
 weft_plan_new_startup (const struct weft_job *job, GError **error)
 {
-  if (weft_init_broadcasts (job))
+  if (weft_init_does_something (job))
     return make_plan (job, weft_init_build, error);
   weft_bad_input (
-      error, "broadcast_params: found %s, wanted several replicas that hold weights whole",
+      error,
+      "nothing happens before the first step: found perform_initialization = false and for "
+      "broadcast_params %s, wanted several replicas that hold weights whole",
       weft_init_keeps_slices (job) ? "weights of which every rank keeps a slice" : "one replica");
   return NULL;
+}
+
+weft_plan *
+weft_plan_new_broadcast (const struct weft_job *job, GError **error)
+{
+  struct weft_job given = *job; /* its weights are there already */
+
+  given.strategy.perform_initialization = FALSE;
+  return weft_plan_new_startup (&given, error);
 }
 
 void

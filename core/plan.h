@@ -23,7 +23,8 @@ typedef struct weft_plan {
 static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
-  return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table };
+  return (struct weft_cost){ &plan->job.cluster, &plan->job.stack, plan->table,
+                             plan->job.strategy.deterministic_mode };
 }
 
 /* A collective of one group: the quickest algorithm, or, where the cost table has the op, a delay
@@ -43,10 +44,11 @@ uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint
 /* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
-/* The same of what happens once before the first step: broadcast_params().  Parameters and flat
- * buffers lie where the plan of the step has them.  Refused where nothing does (step.h,
- * weft_init_broadcasts()). */
+/* The same of what happens once before the first step: first weights, then broadcast_params(); or of
+ * broadcast_params() alone.  Parameters and flat buffers lie where the plan of the step has them.
+ * Refused where nothing happens (step.h, weft_init_does_something()). */
 weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
+weft_plan *weft_plan_new_broadcast (const struct weft_job *job, GError **error);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 

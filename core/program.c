@@ -132,6 +132,12 @@ weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint64_t bytes
   return weft_build_buf (b, &row);
 }
 
+const char *
+weft_build_name_at (const weft_builder *b, uint16_t name)
+{
+  return b->name->pdata[name];
+}
+
 uint32_t
 weft_build_param (weft_builder *b, const struct weft_param *row)
 {

@@ -51,10 +51,11 @@ enum {
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
  *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before;
- *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root
+ *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
  *  |              deps                 |   first index into deps[]; ends where the next op begins
  *  |              uses                 |   first index into uses[]; likewise
- *  +-----------------------------------+ */
+ *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
+ *                                          ranks: core/op.h */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;
@@ -82,7 +83,14 @@ struct weft_buf {
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
-/* A trained tensor as this role holds it. */
+#define WEFT_CUT_LIST(X)                                                                           \
+  X (WEFT_CUT_NONE, "-", "every rank holds the tensor whole")                                      \
+  X (WEFT_CUT_ROWS, "rows", "each holds some rows, of each part of a tensor of several parts")     \
+  X (WEFT_CUT_COLUMNS, "columns", "each holds some columns")
+enum weft_cut { WEFT_CUT_LIST (WEFT_WORD_ID) };
+extern const char *const weft_cut_words[];
+
+/* A trained tensor as this role holds it: whole, or one of `ways` parts (core/cut.h). */
 struct weft_param {
   uint16_t name, layer; /* names[]: "qkv.weight"; layer is global, WEFT_NO_LAYER outside layers */
   uint8_t chunk;
@@ -90,7 +98,11 @@ struct weft_param {
   uint8_t tied;         /* word embedding that another stage or the head shares */
   uint8_t duplicate;    /* counted by another stage in global sums (norm): a tied copy */
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
-  uint64_t rows, columns; /* columns 1 for vectors */
+  uint64_t rows, columns; /* of what a rank holds; columns 1 for vectors */
+  uint64_t whole_rows, whole_columns; /* of the tensor */
+  uint64_t tail;        /* rows come in three parts, each cut by itself: rows - 2 tail, tail, tail */
+  uint32_t ways;        /* ranks of `group` that share it out */
+  uint8_t cut, group;   /* enum weft_cut, enum weft_group_kind */
   uint64_t start;       /* element, counted through all flat buffers, layout.h */
   uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */
   uint32_t bucket;
@@ -164,6 +176,7 @@ void weft_builder_free (weft_builder *b);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_builder, weft_builder_free)
 
 uint16_t weft_build_name (weft_builder *b, const char *name);
+const char *weft_build_name_at (const weft_builder *b, uint16_t name);
 uint32_t weft_build_buf (weft_builder *b, const struct weft_buf *row);
 uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint64_t bytes,
                           const char *name);

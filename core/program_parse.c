@@ -419,6 +419,44 @@ read_matrix (struct reader *r, struct weft_param *param, GError **error)
 }
 
 static gboolean
+check_cut (struct reader *r, const struct weft_param *param, GError **error)
+{
+  gboolean by_rows = param->cut == WEFT_CUT_ROWS;
+  uint64_t mine = by_rows ? param->rows : param->columns,
+           all = by_rows ? param->whole_rows : param->whole_columns;
+
+  if (2 * param->tail > param->rows || 2 * param->tail * param->ways > param->whole_rows)
+    return complain (r, error, "found two tails of %" G_GUINT64_FORMAT " rows, wanted fewer",
+                     param->tail);
+  return (param->ways && param->ways <= UINT16_MAX && all <= mine * param->ways &&
+          (by_rows ? param->columns == param->whole_columns : param->rows == param->whole_rows)) ||
+         complain (r, error,
+                   "found %u parts of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+                   ", wanted parts of the whole",
+                   param->ways, param->rows, param->columns);
+}
+
+static gboolean
+read_cut (struct reader *r, struct weft_param *param, GError **error)
+{
+  uint64_t n;
+
+  param->whole_rows = param->rows;
+  param->whole_columns = param->columns;
+  param->ways = 1;
+  if (!accept (r, "cut"))
+    return TRUE;
+  if (!read_word (r, "a way of cutting", weft_cut_words, &param->cut, error) ||
+      !read_huge (r, "of", &param->whole_rows, error) ||
+      !read_huge (r, "x", &param->whole_columns, error) ||
+      !read_huge (r, "tail", &param->tail, error) || !read_huge (r, "ways", &n, error) ||
+      !read_word (r, "a group", weft_group_words, &param->group, error))
+    return FALSE;
+  param->ways = MIN (n, UINT32_MAX);
+  return check_cut (r, param, error);
+}
+
+static gboolean
 read_param_row (struct reader *r, GError **error)
 {
   struct weft_param param = { .scale = WEFT_NO_BUF };
@@ -434,8 +472,10 @@ read_param_row (struct reader *r, GError **error)
       (accept (r, "scale") && !read_buf_number (r, &param.scale, error)))
     return FALSE;
   param.bucket = bucket;
-  if (accept (r, "pieces") && (!read_huge (r, "of", &param.piece, error) ||
-                               !read_huge (r, "every", &param.stride, error)))
+  if (accept (r, "pieces") &&
+      (!read_huge (r, "of", &param.piece, error) || !read_huge (r, "every", &param.stride, error)))
+    return FALSE;
+  if (!read_cut (r, &param, error))
     return FALSE;
   param.decay = accept (r, "decay");
   param.tied = accept (r, "tied");

@@ -111,6 +111,18 @@ put_buf_number (GString *text, const char *before, uint32_t buf)
 }
 
 static void
+put_cut (GString *text, const struct weft_param *param)
+{
+  put_word (text, "cut");
+  put_word (text, weft_cut_words[param->cut]);
+  put_number (text, " of ", param->whole_rows);
+  put_number (text, " x ", param->whole_columns);
+  put_number (text, " tail ", param->tail);
+  put_number (text, " ways ", param->ways);
+  put_word (text, weft_group_words[param->group]);
+}
+
+static void
 put_param (GString *text, const weft_program *p, const struct weft_param *param)
 {
   put_place (text, param->layer, WEFT_NO_MICRO);
@@ -128,6 +140,8 @@ put_param (GString *text, const weft_program *p, const struct weft_param *param)
   }
   if (param->scale != WEFT_NO_BUF)
     put_number (text, " scale ", param->scale);
+  if (param->cut)
+    put_cut (text, param);
   if (param->decay)
     put_word (text, "decay");
   if (param->tied)

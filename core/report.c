@@ -267,18 +267,41 @@ weft_report_new (const weft_plan *plan, const weft_timeline *timeline)
   return r;
 }
 
+static double
+bytes_of_kind (const weft_program *p, enum weft_op_kind kind, uint64_t *n)
+{
+  double bytes = 0;
+
+  *n = 0;
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == kind) {
+      bytes += weft_op_bytes (p, op);
+      ++*n;
+    }
+  return bytes;
+}
+
 void
 weft_report_add_startup (weft_report *r, const weft_plan *startup, const weft_timeline *timeline)
 {
-  r->startup.broadcast_params_s = timeline->seconds;
+  struct weft_report_startup *s = &r->startup;
+
   for (uint32_t role = 0; role < startup->n_roles; role++) {
-    const weft_program *p = startup->role[role];
-    double bytes = 0;
-    for (uint32_t op = 0; op < p->n_op; op++)
-      bytes += weft_op_bytes (p, op);
-    r->startup.broadcasts = MAX (r->startup.broadcasts, p->n_op);
-    r->startup.bytes = MAX (r->startup.bytes, (uint64_t) bytes);
+    uint64_t n;
+    double bytes = bytes_of_kind (startup->role[role], WEFT_OP_BROADCAST, &n);
+    s->broadcasts = MAX (s->broadcasts, n);
+    s->bytes = MAX (s->bytes, (uint64_t) bytes);
+    bytes = bytes_of_kind (startup->role[role], WEFT_OP_FILL, &n);
+    s->fills = MAX (s->fills, n);
+    s->fill_bytes = MAX (s->fill_bytes, (uint64_t) bytes);
   }
+  for (uint32_t row = 0; row < timeline->n; row++) {
+    const weft_program *p = startup->role[timeline->role[row]];
+    for (uint32_t op = 0; op < p->n_op; op++)
+      if (p->op[op].kind != WEFT_OP_BROADCAST)
+        s->initialisation_s = fmax (s->initialisation_s, timeline->end[row][op]);
+  }
+  s->broadcast_params_s = s->broadcasts ? timeline->seconds - s->initialisation_s : 0;
 }
 
 void

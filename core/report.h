@@ -70,8 +70,9 @@ struct weft_report_role {
 
 /* What happens once, before the first step (weft_plan_new_startup); all zero where nothing does. */
 struct weft_report_startup {
-  double broadcast_params_s;
-  uint64_t broadcasts, bytes; /* of the rank with most of them: tensors, and their payload */
+  double initialisation_s, broadcast_params_s; /* one after the other */
+  uint64_t fills, fill_bytes;                  /* of the rank with most of them: kernels, weights */
+  uint64_t broadcasts, bytes;                  /* likewise: tensors, and their payload */
 };
 
 typedef struct weft_report {

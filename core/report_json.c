@@ -172,6 +172,9 @@ static void
 add_startup (JsonBuilder *b, const struct weft_report_startup *startup)
 {
   json_builder_begin_object (b);
+  weft_json_real (b, "initialisation_s", startup->initialisation_s);
+  weft_json_int (b, "fills", startup->fills);
+  weft_json_int (b, "fill_bytes", startup->fill_bytes);
   weft_json_real (b, "broadcast_params_s", startup->broadcast_params_s);
   weft_json_int (b, "broadcasts", startup->broadcasts);
   weft_json_int (b, "bytes", startup->bytes);

@@ -111,15 +111,21 @@ static void
 print_startup (const weft_report *r, GString *out)
 {
   const struct weft_report_startup *s = &r->startup;
-  g_autofree char *bytes = weft_units_human ((double) s->bytes, "B");
-  g_autofree char *what =
+  gboolean on_host = r->plan->job.strategy.use_cpu_initialization;
+  g_autofree char *filled = weft_units_human ((double) s->fill_bytes, "B");
+  g_autofree char *sent = weft_units_human ((double) s->bytes, "B");
+  g_autofree char *first =
+      g_strdup_printf ("%s of weights%s", filled, on_host ? ", made on the host and copied" : "");
+  g_autofree char *then =
       g_strdup_printf ("%" G_GUINT64_FORMAT " tensors, %s, if replicas drew weights of their own",
-                       s->broadcasts, bytes);
+                       s->broadcasts, sent);
 
-  if (s->broadcasts == 0)
-    return;
-  g_string_append (out, "\nbefore the first step\n");
-  line (out, "  broadcast_params", s->broadcast_params_s, "s", what);
+  if (s->fills || s->broadcasts)
+    g_string_append (out, "\nbefore the first step\n");
+  if (s->fills)
+    line (out, "  initialisation", s->initialisation_s, "s", first);
+  if (s->broadcasts)
+    line (out, "  broadcast_params", s->broadcast_params_s, "s", then);
 }
 
 static void
@@ -266,11 +272,9 @@ print_init (const weft_report *r, uint32_t role, GString *out)
   g_autofree char *text = weft_units_human (bytes, "B");
 
   if (bytes)
-    g_string_append_printf (out, "  stage %-*u%9s  while weights are made, %s\n", INDENT - 8, role,
-                            text,
-                            r->plan->job.strategy.init_fsdp_with_meta_device
-                                ? "unit by unit"
-                                : "from a whole module");
+    g_string_append_printf (
+        out, "  stage %-*u%9s  while weights are made, %s\n", INDENT - 8, role, text,
+        r->plan->job.strategy.init_fsdp_with_meta_device ? "unit by unit" : "from a whole module");
 }
 
 /* Memory of the host, where there is any: of a node, of a rank and what that is made of. */

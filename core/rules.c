@@ -1,7 +1,9 @@
 #include "core/error.h"
 #include "core/job.h"
+#include "core/pipeline.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
+#include "core/zigzag.h"
 #include <math.h>
 #include <string.h>
 
@@ -36,6 +38,26 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
+/* Of a knob of text. */
+static gboolean
+has_text (int64_t value)
+{
+  const char *text = g_quark_to_string ((GQuark) value);
+  return text && *text && !g_str_equal (text, "none");
+}
+
+static int64_t
+cp_heads (const struct weft_job *j)
+{
+  return MAX (1, weft_job_cp_heads (j));
+}
+
+static gboolean
+slides (const struct weft_job *j)
+{
+  return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
+}
+
 /* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
 static const char *
 unknown_unit (const struct weft_job *j)
@@ -63,8 +85,7 @@ odd_layer (const struct weft_job *j)
 static gboolean
 has_plan (const struct weft_job *j)
 {
-  const char *text = g_quark_to_string ((GQuark) S (tp_plan));
-  return text && *text && !g_str_equal (text, "none");
+  return has_text (S (tp_plan));
 }
 
 static gboolean
@@ -93,6 +114,16 @@ reduces_blocks (const struct weft_job *j)
   if (hybrid (j))
     return power_of_two (T (global_batch_size) / weft_job_instances (j));
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
+}
+
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  int64_t tp = S (tensor_model_parallel_size);
+
+  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
+         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
+          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
 }
 
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
@@ -169,7 +200,24 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* Of the largest. */
+/* What the schedule cannot be made of; one that comes as a file is made already. */
+static enum weft_spec_rule
+broken_spec (const struct weft_job *j)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (j);
+  return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
+}
+
+/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+static const char *
+schedule_file_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
+  return error ? g_intern_string (error->message) : NULL;
+}
+
+/* Of the largest stage. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
@@ -267,7 +315,15 @@ runs_nothing_again (const struct weft_job *j)
 static gboolean
 is_built (int64_t precision)
 {
-  return precision == WEFT_BF16 || precision == WEFT_FP32;
+  return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
+}
+
+/* Fields of a dynamic loss scale that were given. */
+static gboolean
+has_dynamic_scale (const struct weft_job *j)
+{
+  return j->train_set[WEFT_TRAIN_initial_loss_scale] || j->train_set[WEFT_TRAIN_min_loss_scale] ||
+         j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
 /* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the

@@ -27,6 +27,14 @@ weft_job_grid_spec (const struct weft_job *job)
   };
 }
 
+const char *
+weft_job_schedule_file (const struct weft_job *job)
+{
+  const char *path = g_quark_to_string ((GQuark) job->strategy.pipeline_schedule_file);
+
+  return path && *path && !g_str_equal (path, "none") ? path : NULL;
+}
+
 uint32_t
 weft_spec_chunks (const struct weft_grid_spec *spec)
 {

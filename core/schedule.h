@@ -32,26 +32,28 @@ struct weft_grid_spec {
 /* What the knobs of a job ask for. */
 struct weft_grid_spec weft_job_grid_spec (const struct weft_job *job);
 
+/* The file of pipeline_schedule_file, or NULL. */
+const char *weft_job_schedule_file (const struct weft_job *job);
+
 /* Chunks of one copy of the model on a rank; microbatches of a group. */
 uint32_t weft_spec_chunks (const struct weft_grid_spec *spec);
 uint32_t weft_spec_group (const struct weft_grid_spec *spec);
 
 /*    broken rule            name, of rules.def     what must be */
 #define WEFT_SPEC_RULE_LIST(X)                                                                     \
-  X (WEFT_SPEC_CHUNKS, schedule_chunks,                                                            \
-     "virtual_pipeline_model_parallel_size is for schedule 1f1b; the V-shaped ones have 2 by "     \
-     "themselves, the others 1")                                                                   \
-  X (WEFT_SPEC_GROUP, interleaved_group,                                                           \
-     "microbatch_group_size_per_vp_stage must be at least pipeline_model_parallel_size and at most " \
-     "the microbatches")                                                                           \
-  X (WEFT_SPEC_REST, interleaved_rest,                                                             \
-     "what groups of microbatch_group_size_per_vp_stage leave of the microbatches must be none, or " \
-     "at least pipeline_model_parallel_size")                                                      \
+  X (WEFT_SPEC_CHUNKS, chunks_schedule,                                                            \
+     "virtual_pipeline_model_parallel_size is for 1f1b; the V-shaped schedules have two chunks by "  \
+     "themselves, the others one")                                                                 \
+  X (WEFT_SPEC_GROUP, chunks_group,                                                                \
+     "microbatch_group_size_per_vp_stage must be at least the ranks of the pipeline and at most the " \
+     "microbatches (none stands for the ranks)")                                                   \
+  X (WEFT_SPEC_REST, chunks_rest,                                                                  \
+     "the last group of microbatches must be whole, or have at least as many as the pipeline has "  \
+     "ranks")                                                                                      \
   X (WEFT_SPEC_EVEN, dualpipe_even,                                                                \
-     "dualpipe goes both ways through the ranks: pipeline_model_parallel_size and the microbatches " \
-     "must be even")                                                                               \
+     "dualpipe goes through the ranks both ways: these and the microbatches must be even")         \
   X (WEFT_SPEC_ENOUGH, dualpipe_microbatches,                                                      \
-     "dualpipe and dualpipev need two microbatches for each pipeline rank")
+     "dualpipe and dualpipev need two microbatches for each rank of the pipeline")
 
 enum weft_spec_rule {
 #define WEFT_SPEC_RULE_ID(id, name, doc) id,

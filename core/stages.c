@@ -1,14 +1,6 @@
 #include "core/stages.h"
 #include <string.h>
 
-uint32_t
-weft_job_chunks (const struct weft_job *job)
-{
-  int64_t chunks = job->strategy.virtual_pipeline_model_parallel_size;
-
-  return chunks == WEFT_NONE ? 1 : (uint32_t) chunks;
-}
-
 /* -------------------------------------------------------------------------- by a text */
 
 /* As long as any model needs: 4096 layers, 1024 ranks of 255 chunks. */

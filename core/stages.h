@@ -17,7 +17,8 @@
 uint32_t *weft_job_stage_layers (const struct weft_job *job, const uint32_t *rank,
                                  uint32_t n_stages);
 
-/* Chunks that virtual_pipeline_model_parallel_size asks for: at least one. */
+/* Chunks of one copy of the model on a rank: what the schedule or virtual_pipeline_model_parallel_size
+ * asks for, at least one. */
 uint32_t weft_job_chunks (const struct weft_job *job);
 
 /* Stages that pipeline_model_parallel_layout has; 0: there is none, or it cannot be read. */

@@ -41,8 +41,11 @@ static uint32_t
 append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
         const struct weft_use *uses, uint32_t n_uses)
 {
+  gboolean held = weft_timer_holds (s, row->lane);
   uint32_t op = weft_build_op (s->b, row, &shape);
 
+  if (held)
+    weft_build_dep (s->b, s->timed);
   for (uint32_t u = 0; u < n_uses; u++)
     weft_build_use (s->b, uses[u].buf, uses[u].read, uses[u].write);
   return op;
@@ -62,6 +65,15 @@ wait_for_exchange (struct weft_step *s)
   for (int lane = 0; lane < WEFT_N_LANE && any && all; lane++)
     if (lane != WEFT_LANE_GPU && weft_build_last (s->b, lane) != WEFT_NO_OP)
       weft_build_dep (s->b, weft_build_last (s->b, lane));
+}
+
+void
+weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel)
+{
+  weft_build_dep (s->b, kernel);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    weft_build_dep (s->b, s->exchange[i]);
+  weft_build_dep (s->b, s->synced);
 }
 
 static void
@@ -126,6 +138,7 @@ weft_step_mesh (const struct weft_job *job)
   struct weft_mesh mesh = weft_mesh_make (k->tensor_model_parallel_size, k->context_parallel_size,
                                           weft_job_dp (job), k->pipeline_model_parallel_size);
 
+  mesh.cp_heads = weft_job_cp_heads (job);
   if (job->model.num_moe_experts > 0) {
     mesh.ep = k->expert_model_parallel_size;
     mesh.etp = weft_job_expert_tp (job);
@@ -189,7 +202,9 @@ start_buffers (struct weft_step *s)
   s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
   s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
-  s->count = WEFT_NO_BUF;
+  s->count = s->found = WEFT_NO_BUF;
+  if (s->scales_loss)
+    s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
   if (s->strategy->calculate_per_token_loss)
     s->count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
@@ -288,6 +303,8 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
     [WEFT_PHASE_WEIGHT_GRAD] = weight_grad_cell,
   };
   gboolean whole = cell->phase == WEFT_PHASE_BACKWARD;
+  const char *timer =
+      cell->phase == WEFT_PHASE_FORWARD ? "forward-compute" : "backward-compute";
 
   s->at = (struct weft_op){
     .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
@@ -298,7 +315,9 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
   s->last_micro = whole && ++chunk->n_backward == chunk->n_micro;
   if (s->wrapper->enter_pass)
     s->wrapper->enter_pass (s);
+  weft_timer_start (s, 2, timer);
   plays[cell->phase](s, cell);
+  weft_timer_stop (s, 2, timer);
   if (s->wrapper->leave_pass)
     s->wrapper->leave_pass (s);
 }
@@ -321,6 +340,7 @@ play (struct weft_step *s)
   uint32_t n = s->grid->n_cell[s->role];
   exchange_before *exchange = exchange_of (s);
 
+  weft_timer_start (s, 1, "forward-backward");
   weft_ends_load (s, &cell[0]);
   for (uint32_t i = 0; i < n; i++) {
     exchange (s, i);
@@ -378,21 +398,6 @@ list_chunks (struct weft_step *s)
   }
 }
 
-static struct weft_widths
-widths (const union weft_model *m)
-{
-  uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
-
-  return (struct weft_widths){ .h = m->hidden_size,
-                               .heads = m->num_attention_heads,
-                               .groups = m->num_query_groups,
-                               .q = q,
-                               .qkv = q + 2 * (uint64_t) m->num_query_groups * m->kv_channels,
-                               .f = m->ffn_hidden_size,
-                               .up = m->ffn_hidden_size * (weft_model_is_gated (m) ? 2 : 1),
-                               .vocab = m->vocab_size };
-}
-
 void
 weft_step_begin (struct weft_step *s)
 {
@@ -402,11 +407,12 @@ weft_step_begin (struct weft_step *s)
   s->strategy = &job->strategy;
   s->n_micro = weft_job_microbatches (job);
   s->tokens = (uint64_t) job->train.micro_batch_size * job->model.seq_length / s->mesh->cp;
-  s->width = widths (s->model);
   s->canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
   s->dtype = weft_job_dtype (job);
   s->product_dtype = weft_job_product_dtype (job);
   s->linear_dtype = weft_job_linear_dtype (job);
+  weft_tensor_start (s);
+  s->scales_loss = weft_job_scales_loss (job);
   s->cast_cache = WEFT_NO_BUF;
   s->grad_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
   s->main_dtype = s->grad_dtype;
@@ -422,7 +428,8 @@ weft_step_begin (struct weft_step *s)
   s->input_grad = g_new0 (uint32_t, s->n_micro * s->n_chunks);
   for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
     s->exchange[i] = WEFT_NO_OP;
-  s->synced = WEFT_NO_OP;
+  s->synced = s->timed = WEFT_NO_OP;
+  s->barrier = WEFT_NO_BUF;
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
@@ -444,6 +451,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);
+  g_free (s->grad_shared);
   g_free (s->turned);
   g_free (s->turned_scale);
   g_free (s->cast_view);

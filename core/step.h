@@ -3,9 +3,11 @@
  *   params     which tensors this stage holds, their flat layout and buckets
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
+ *   context    attention of ranks that share sequences
  *   recompute  what of a stage's layers is kept between the two, and what is run again
+ *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
- *   ends       embedding on the first stage, head and loss on the last
+ *   ends       embedding on the first stage, head and loss (loss.c) on the last
  *   exchange   sends and receives between the cells of the pipeline grid; exchange_interleaved.c where
  *              ranks hold several chunks
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
@@ -15,6 +17,7 @@
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
  *   fuse       enable_compile: which pointwise ops make one kernel
+ *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
  * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
@@ -79,6 +82,7 @@ enum weft_end_param {
  * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
   uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
 };
@@ -158,6 +162,7 @@ struct weft_delayed {
   uint64_t n, k;
   uint32_t counts; /* rows of each expert; of other maps WEFT_NO_BUF */
   uint32_t micro, chunk;
+  enum weft_layer_param which;
 };
 
 /* Columns of what a layer works with, as this rank has them. */
@@ -241,7 +246,9 @@ struct weft_step {
   struct weft_chain *chain;       /* [2 n_chunks] */
   uint32_t n_chunks, n_layers;    /* of this role */
   uint64_t tokens;                /* of one microbatch on this rank */
+  uint64_t rows;                  /* of the residual stream: tokens, or this rank's share of them */
   struct weft_widths width;
+  uint32_t attention_leaves, mlp_leaves, vocab_leaves; /* of this rank: tensor.c; 0: one sum */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -266,6 +273,7 @@ struct weft_step {
                                       WEFT_NO_BUF while there is none, and its scale */
   gboolean has_states;            /* masters and moments are there */
   uint32_t scales;                /* a float of each parameter in E4M3, or WEFT_NO_BUF */
+  gboolean *grad_shared;          /* of each parameter: tensor parallel ranks have parts of its gradient */
   gboolean *grad_left;            /* of each parameter: a kernel left a gradient in this microbatch */
   const struct weft_wrapper *wrapper;
   void *own;                      /* the wrapper's; g_free() */
@@ -292,11 +300,16 @@ struct weft_step {
   struct weft_op at;              /* layer, micro, chunk, phase, flags of the next op */
   uint32_t backward_layer;        /* whose backward runs, or is prepared by forward that runs again */
   gboolean last_micro;            /* gradients of this backward are final: buckets may go */
+  uint32_t timed;                 /* the newest end of a phase that is measured, or WEFT_NO_OP */
+  uint32_t barrier;               /* what ranks add up to meet, or WEFT_NO_BUF */
   uint32_t exchange[WEFT_N_EXCHANGE]; /* p2p ops the next kernel waits for, or WEFT_NO_OP */
   struct weft_posting posting;
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
+  uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
+  gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
+  uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
   uint32_t expert_squares;        /* of experts that ranks share out, or WEFT_NO_BUF */
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
@@ -339,6 +352,13 @@ weft_step_delays (const struct weft_step *s)
   return s->strategy->delay_wgrad_compute || weft_step_is_split (s);
 }
 
+/* Whether the update is told by a factor how much of the gradient to take, or nothing. */
+static inline gboolean
+weft_step_has_factor (const struct weft_step *s)
+{
+  return s->job->train.clip_grad > 0 || s->scales_loss;
+}
+
 static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
@@ -371,10 +391,11 @@ weft_step_through (struct weft_step *s, uint32_t param)
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
-/* init.c: the program of what happens once before the first step; and whether anything does: there
- * are several replicas, and each holds its weights whole. */
+/* init.c: the program of what happens once before the first step; whether anything does; and whether
+ * replicas are sent weights: there are several of them, and each holds its weights whole. */
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
+gboolean weft_init_does_something (const struct weft_job *job);
 gboolean weft_init_broadcasts (const struct weft_job *job);
 gboolean weft_init_keeps_slices (const struct weft_job *job);
 
@@ -411,6 +432,10 @@ uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *nam
 /* A communication or copy op on a lane; waits only for its hazards and what the caller adds. */
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
+
+/* The op that was added last, a collective, waits for all that is enqueued where kernels are: `kernel`,
+ * the newest of them, exchanges whose end they wait for, and what the host has waited for. */
+void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);
 
 /* What is emitted from here on is forward work that is done again, until the place that is returned
  * is put back. */
@@ -509,8 +534,30 @@ weft_head_sum (const struct weft_step *s)
   return &s->sum[s->params->len];
 }
 
-/* linear.c: a buffer of `columns` for each token, in the type of the residual stream or in that of
- * products; and a buffer of the one in the type of the other. */
+/* tensor.c: columns of a rank, and its share of the leaves of a sum over `units` equal parts. */
+void weft_tensor_start (struct weft_step *s);
+struct weft_widths weft_tensor_widths (const struct weft_job *job);
+/* Leaves of such a sum on all ranks together: ranks that share it out are one of them each, or a
+ * power of two; 0 where there is no order to keep. */
+uint32_t weft_tensor_leaves (const struct weft_job *job, uint64_t units);
+gboolean weft_tensor_scatters (const struct weft_step *s); /* rows are this rank's share of tokens */
+enum weft_dtype weft_tensor_partial (const struct weft_step *s); /* of a sum that ranks share out */
+/* Ranks that share a product: joins a buffer in place, or brings together what each has. */
+void weft_tensor_all_reduce (struct weft_step *s, uint32_t buf, enum weft_reduce reduce,
+                             const char *name);
+uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *name);
+/* From this rank's rows to all tokens; the sum of all tokens' partial sums, of this rank's rows.
+ * Without sequence_parallel rows are tokens: nothing, and an all-reduce. */
+uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
+uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
+
+/* `grad` has this rank's part of the gradient of a tensor that all ranks hold: it is joined now where
+ * gradients leave in every microbatch, else noted for finish.c, which joins what was noted. */
+void weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad);
+void weft_tensor_join_gradients (struct weft_step *s);
+
+/* linear.c: a buffer of `columns` for each row of the residual stream in its type, or for each token
+ * in that of products; and a buffer of the one in the type of the other. */
 uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
 uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
 uint32_t weft_inward (struct weft_step *s, uint32_t buf, const char *name);
@@ -535,10 +582,24 @@ uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer
                           uint32_t x);
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                              uint32_t dy, uint32_t x, uint32_t dresidual);
+/* The same of any norm, by its weight and bias. */
+struct weft_norm_operands {
+  uint32_t dy, x, dresidual, dx;
+};
+void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
+                          const struct weft_norm_operands *operands);
 
 /* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+
+/* context.c: the same between qkv and o of ranks that share sequences. */
+void weft_context_attention (struct weft_step *s, struct weft_saved *saved);
+void weft_context_attention_backward (struct weft_step *s, const struct weft_saved *saved,
+                                      uint32_t d_o, uint32_t dqkv);
+/* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
+ * order: a sequence is whole before sequences are added. */
+void weft_context_sum (struct weft_step *s, uint32_t grad);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
@@ -566,6 +627,9 @@ void weft_cast_end_pass (struct weft_step *s);
 /* recompute.c: which layers of a stage keep only their block's input. */
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
+
+/* loss.c: fills lse. */
+void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 
 /* ends.c */
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
@@ -691,6 +755,12 @@ uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 void weft_torch_ddp_finish (struct weft_step *s);
+
+/* timers.c: a phase of timing_log_level 1 or 2 begins, and ends; and whether the next op of a lane has
+ * to wait for the newest of them. */
+void weft_timer_start (struct weft_step *s, int64_t level, const char *name);
+void weft_timer_stop (struct weft_step *s, int64_t level, const char *name);
+gboolean weft_timer_holds (const struct weft_step *s, enum weft_lane lane);
 
 /* finish.c */
 void weft_states_build (struct weft_step *s); /* masters and moments, once */

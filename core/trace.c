@@ -67,6 +67,9 @@ place_in_group (const weft_program *p, uint32_t op)
   return place;
 }
 
+/* Phases that timers measure have a row of their own, below all lanes. */
+enum { TIMERS = WEFT_N_LANE * MOST_ROWS };
+
 static uint32_t
 thread_of (const weft_program *p, uint32_t op)
 {
@@ -98,14 +101,16 @@ static void
 name_threads (struct trace *tr, uint32_t row)
 {
   const weft_program *p = program_of (tr, row);
-  gboolean used[WEFT_N_LANE * MOST_ROWS] = { FALSE };
+  gboolean used[TIMERS + 1] = { FALSE };
 
-  for (uint32_t op = 0; op < p->n_op; op++)
+  for (uint32_t op = 0; op < p->n_op; op++) {
     used[thread_of (p, op)] = TRUE;
+    used[TIMERS] |= p->op[op].kind == WEFT_OP_TIMER;
+  }
   for (uint32_t thread = 0; thread < G_N_ELEMENTS (used); thread++) {
     if (!used[thread])
       continue;
-    const char *lane = weft_lane_words[thread / MOST_ROWS];
+    const char *lane = thread == TIMERS ? "timers" : weft_lane_words[thread / MOST_ROWS];
     uint32_t place = thread % MOST_ROWS;
     g_autofree char *name = place ? g_strdup_printf ("%s %u", lane, place + 1) : g_strdup (lane);
     name_event (tr, tr->t->rank[row], thread, "thread_name", name);
@@ -181,6 +186,41 @@ write_slice (struct trace *tr, uint32_t row, uint32_t op)
   append_time (out, "dur", end - begin);
   append_args (out, p, op);
   g_string_append_c (out, '}');
+}
+
+/* From the moment at which a clock says that a phase starts to the one at which it ends. */
+static void
+write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
+{
+  int64_t begin = nanoseconds (tr->t->end[row][start]), end = nanoseconds (tr->t->end[row][stop]);
+  const weft_program *p = program_of (tr, row);
+  GString *out = event (tr);
+
+  g_string_append_printf (out, "{\"ph\":\"X\",\"cat\":\"timer\",\"pid\":%u,\"tid\":%u,\"name\":",
+                          tr->t->rank[row], TIMERS);
+  weft_sink_quote (out, p->name[p->op[start].name]);
+  append_time (out, "ts", begin);
+  append_time (out, "dur", end - begin);
+  g_string_append_c (out, '}');
+}
+
+/* Phases lie inside each other. */
+static void
+write_phases (struct trace *tr, uint32_t row)
+{
+  const weft_program *p = program_of (tr, row);
+  g_autoptr (GArray) open = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_TIMER || !is_timed (tr, row, op))
+      continue;
+    if (weft_op_shape (p, op)->dim[0]) {
+      g_array_append_val (open, op);
+    } else if (open->len) {
+      write_phase (tr, row, g_array_index (open, uint32_t, open->len - 1), op);
+      g_array_set_size (open, open->len - 1);
+    }
+  }
 }
 
 /* ----------------------------------------------------------------------- arrows */
@@ -399,6 +439,7 @@ write_row (struct trace *tr, uint32_t row)
       write_slice (tr, row, op);
       write_waits (tr, row, op);
     }
+  write_phases (tr, row);
   write_stage_arrows (tr, row);
   write_counter (tr, row);
 }

@@ -5,7 +5,7 @@
  * group of transfers end together, so each but the first is on a row of its own: "pp 2", then
  * "pp 3".  Slices carry what the op is (number, phase, layer, microbatch, shape, FLOPs, bytes).
  * Arrows lead from an op to those on other lanes that waited for it, and from a send to its
- * receive.  The counter "memory" stacks the kinds of buffers that are alive on the GPU, permanent
+ * receive.  Phases that timers measure are slices of a row "timers".  The counter "memory" stacks the kinds of buffers that are alive on the GPU, permanent
  * ones included, as ops begin and end.
  *
  * The file is written as it is made.  A path that ends in .gz is compressed; viewers read both. */

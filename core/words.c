@@ -24,15 +24,18 @@ WORDS (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST);
 WORDS (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST);
 WORDS (weft_backend_words, WEFT_BACKEND_LIST);
 WORDS (weft_loss_fusion_words, WEFT_LOSS_FUSION_LIST);
+WORDS (weft_cp_comm_words, WEFT_CP_COMM_LIST);
+WORDS (weft_grad_scale_words, WEFT_GRAD_SCALE_LIST);
+WORDS (weft_finalize_words, WEFT_FINALIZE_LIST);
+WORDS (weft_timers_words, WEFT_TIMERS_LIST);
 WORDS (weft_offload_words, WEFT_OFFLOAD_LIST);
 
 uint32_t
 weft_dtype_bytes (enum weft_dtype dtype)
 {
   static const uint32_t bytes[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = 4, [WEFT_BF16] = 2,  [WEFT_FP16] = 2,
-    [WEFT_FP8] = 1,  [WEFT_INT32] = 4, [WEFT_INT64] = 8,
-    [WEFT_E8M0] = 1,
+    [WEFT_FP32] = 4,  [WEFT_BF16] = 2,  [WEFT_FP16] = 2, [WEFT_FP8] = 1,
+    [WEFT_INT32] = 4, [WEFT_INT64] = 8, [WEFT_E8M0] = 1,
   };
   return bytes[dtype];
 }

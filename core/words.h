@@ -164,6 +164,32 @@ extern const char *const weft_backend_words[];
 enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_loss_fusion_words[];
 
+#define WEFT_CP_COMM_LIST(X)                                                                       \
+  X (WEFT_CP_P2P, "p2p", "keys and values go round a ring, each block computed on its way")        \
+  X (WEFT_CP_ALL_GATHER, "all_gather", "all keys and values before attention")                     \
+  X (WEFT_CP_A2A, "a2a", "whole sequences of some heads instead of parts with all (Ulysses)")      \
+  X (WEFT_CP_A2A_P2P, "a2a+p2p", "heads among neighbours, a ring of such groups")
+enum weft_cp_comm { WEFT_CP_COMM_LIST (WEFT_WORD_ID) };
+extern const char *const weft_cp_comm_words[];
+
+#define WEFT_GRAD_SCALE_LIST(X)                                                                    \
+  X (WEFT_GRAD_SCALE_NONE, "none", "as the precision wants: the loss is scaled in fp16 only")      \
+  X (WEFT_GRAD_SCALE_LOSS, "loss_scale", "the loss is scaled, whatever the precision")
+enum weft_grad_scale { WEFT_GRAD_SCALE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_grad_scale_words[];
+
+#define WEFT_FINALIZE_LIST(X)                                                                      \
+  X (WEFT_FINALIZE_STANDARD, "standard", "finalize_model_grads: all that completes gradients")     \
+  X (WEFT_FINALIZE_NONE, "none", "nothing: gradients stay as the backward passes left them")
+enum weft_finalize { WEFT_FINALIZE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_finalize_words[];
+
+#define WEFT_TIMERS_LIST(X)                                                                        \
+  X (WEFT_TIMERS_NONE, "none", "nobody measures, nobody waits")                                    \
+  X (WEFT_TIMERS_STANDARD, "standard", "phases of Megatron-Core, under its names")
+enum weft_timers { WEFT_TIMERS_LIST (WEFT_WORD_ID) };
+extern const char *const weft_timers_words[];
+
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer live in host memory")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_offload_words[];

@@ -30,8 +30,9 @@ make_moves (const struct weft_op *row, uint32_t n, gboolean canonical)
   struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
 
   moves->n = n;
-  moves->list =
-      canonical ? weft_coll_direct_moves (row->kind, n) : weft_coll_ring_moves (row->kind, n);
+  moves->list = row->kind == WEFT_OP_SHIFT ? weft_coll_shift_moves (n)
+                : canonical                ? weft_coll_direct_moves (row->kind, n)
+                                           : weft_coll_ring_moves (row->kind, n);
   for (uint32_t i = 0; i < moves->list->len; i++) {
     struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
     if (row->peer < 0) {
@@ -182,6 +183,8 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->rank = rank;
   r->place = weft_group_index (&replicas, rank);
   r->size = weft_group_size (&replicas);
+  r->context = weft_mesh_place (&plan->mesh, rank, WEFT_GROUP_CP);
+  r->ring = weft_mesh_place (&plan->mesh, rank, WEFT_GROUP_CP_RING);
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->slice = weft_slices (r->p, &plan->mesh, r->place, &r->n_slice);

@@ -19,6 +19,7 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
   switch (row->kind) {
   case WEFT_OP_ZERO:
     return r->p->buf[cpu_use (r, op, 0)->buf].kind == WEFT_BUF_GRADIENTS;
+  case WEFT_OP_UNSCALE:
   case WEFT_OP_GRAD_NORM:
   case WEFT_OP_CLIP:
   case WEFT_OP_ADAM:

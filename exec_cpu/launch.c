@@ -25,9 +25,8 @@ cpu_launch_can (const weft_program *p, GError **error)
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_op_kind kind = p->op[op].kind;
     const struct weft_shape *shape = weft_op_shape (p, op);
-    if (shape->dtype == WEFT_FP16)
-      return weft_bad_input (error, "the cpu executor computes in fp32 or bf16, found %s",
-                             weft_dtype_words[shape->dtype]);
+    if (kind == WEFT_OP_FILL)
+      return weft_bad_input (error, "the cpu executor draws no weights: they are written");
     if (!can_reduce (&p->op[op], shape->dtype))
       return weft_bad_input (error, "the cpu executor has no %s of %s over %s", weft_op_words[kind],
                              weft_reduce_words[p->op[op].reduce], weft_dtype_words[shape->dtype]);
@@ -50,11 +49,14 @@ cpu_operand (const struct cpu_rank *r, const struct weft_use *use)
   };
 }
 
+/* Attention is shared out over a ring, all else over every rank that has a part of the sequence. */
 static struct weft_place
-place_in (const struct cpu_rank *r, enum weft_group_kind kind)
+place_of (const struct cpu_rank *r, enum weft_op_kind kind)
 {
-  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
-  return (struct weft_place){ weft_group_index (&group, r->rank), weft_group_size (&group) };
+  gboolean ring = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD ||
+                  kind == WEFT_OP_ATTENTION_MERGE || kind == WEFT_OP_JOIN_SEQUENCE;
+
+  return ring ? r->ring : r->context;
 }
 
 static struct weft_kernel
@@ -63,10 +65,11 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   const weft_plan *plan = r->m->base.plan;
   struct weft_kernel k = { .kind = r->p->op[op].kind,
                            .shape = *weft_op_shape (r->p, op),
-                           .tp = place_in (r, WEFT_GROUP_TP),
-                           .cp = place_in (r, WEFT_GROUP_CP),
+                           .tp = weft_mesh_place (&plan->mesh, r->rank, WEFT_GROUP_TP),
+                           .cp = place_of (r, r->p->op[op].kind),
                            .model = &plan->job.model,
                            .control = r->m->options.control,
+                           .before = (uint32_t) -r->p->op[op].peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
   uint32_t n = r->p->op[op + 1].uses - r->p->op[op].uses;
 
@@ -118,7 +121,8 @@ static uint64_t
 first_element (const struct cpu_rank *r, uint32_t op)
 {
   uint32_t grad = cpu_use (r, op, 0)->buf;
-  gboolean whole = r->p->op[op].kind == WEFT_OP_GRAD_NORM;
+  enum weft_op_kind kind = r->p->op[op].kind;
+  gboolean whole = kind == WEFT_OP_GRAD_NORM || kind == WEFT_OP_UNSCALE;
 
   for (uint32_t i = 0; i < r->n_slice; i++) {
     const struct weft_slice *slice = &r->slice[i];
@@ -173,6 +177,14 @@ scale_of (const struct cpu_rank *r, const struct weft_param *param, struct weft_
   return all;
 }
 
+/* Whether the norm counts a tensor on another rank: a tied copy, or one that ranks which share others
+ * out hold all alike. */
+static gboolean
+is_counted_elsewhere (const struct cpu_rank *r, const struct weft_param *param)
+{
+  return param->duplicate || (param->ways == 1 && place_in (r, WEFT_GROUP_TP).at > 0);
+}
+
 /* One launch for each parameter of the part; `bulk` marks operands that have an element for each of
  * the part's. */
 static void
@@ -185,7 +197,7 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
   for (uint32_t s = 0; s < n; s++) {
     const struct weft_param *param = &r->p->param[r->segment[s].param];
     struct weft_kernel k = whole;
-    if (once && param->duplicate)
+    if (once && is_counted_elsewhere (r, param))
       continue;
     for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
       if (bulk >> i & 1)
@@ -231,14 +243,17 @@ static void
 copy_in (struct cpu_rank *r, uint32_t op)
 {
   const union weft_train *train = &r->m->base.plan->job.train;
-  uint64_t length = r->m->base.plan->job.model.seq_length;
+  uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.of;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first = weft_job_sequence (&r->m->base.plan->job, r->place, r->p->op[op].micro);
+  uint64_t first =
+      weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of, r->p->op[op].micro);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
-  for (int64_t i = 0; i < train->micro_batch_size; i++)
-    memcpy (to + i * length, r->m->options.control->tokens + (first + i) * (length + 1) + ahead,
-            length * sizeof *to);
+  for (int64_t i = 0; i < train->micro_batch_size; i++) {
+    const int32_t *from = r->m->options.control->tokens + (first + i) * (length + 1) + ahead;
+    for (uint64_t t = 0; t < n; t++)
+      *to++ = from[weft_position (r->context, n, t)];
+  }
 }
 
 static double
@@ -260,7 +275,7 @@ check_bucket (struct cpu_rank *r, uint32_t op)
   const union weft_strategy *strategy = &r->m->base.plan->job.strategy;
   double norm = sqrt (scalar (r, cpu_use (r, op, 0)->buf));
 
-  if (strategy->check_for_nan_in_grad && !isfinite (norm))
+  if (weft_job_checks_nan (&r->m->base.plan->job) && !isfinite (norm))
     atomic_store (&r->m->bad, (uint64_t) (r->rank + 1) << 32 | op);
   if (!strategy->check_for_large_grads || !isfinite (norm))
     return;
@@ -286,13 +301,14 @@ copy_out (struct cpu_rank *r, uint32_t op)
   r->m->base.metrics[r->row] =
       (struct weft_metrics){ .loss = last ? scalar (r, use[0].buf) * replicas / tokens : NAN,
                              .grad_norm = clips ? norm : NAN,
-                             .skipped = clips && !isfinite (norm),
+                             .skipped = r->overflow || (clips && !isfinite (norm)),
                              .large = r->n_large };
   r->n_large = 0;
+  r->overflow = FALSE;
 }
 
-/* The metrics, or one number that the host waits for: of a bucket, or whether sequences are packed,
- * which they never are here. */
+/* The metrics, or one number that the host waits for: of a bucket, or of all gradients of a scaled
+ * loss, or whether sequences are packed, which they never are here. */
 static void
 read_out (struct cpu_rank *r, uint32_t op)
 {
@@ -300,6 +316,8 @@ read_out (struct cpu_rank *r, uint32_t op)
     copy_out (r, op);
   else if (r->p->op[op].phase == WEFT_PHASE_REDUCE)
     check_bucket (r, op);
+  else if (r->p->op[op].phase == WEFT_PHASE_OPTIMIZER)
+    r->overflow = scalar (r, cpu_use (r, op, 0)->buf) > 0;
 }
 
 /* Both sides of the host link are memory of this process. */
@@ -340,6 +358,7 @@ cpu_launch (struct cpu_rank *r, uint32_t op)
   case WEFT_OP_GRAD_NORM:
     run_segments (r, op, 1u << 0, TRUE);
     return;
+  case WEFT_OP_UNSCALE:
   case WEFT_OP_AMAX:
     run_segments (r, op, 1u << 0, FALSE);
     return;

@@ -70,6 +70,7 @@ struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, place, size; /* place and size of its data parallel group */
+  struct weft_place context, ring;  /* among those that share its sequences */
   uint8_t *arena[WEFT_N_POOL];
   struct cpu_lane lane[WEFT_N_LANE];
 
@@ -82,6 +83,7 @@ struct cpu_rank {
   struct weft_segment *segment; /* room for one walk */
   double largest_norm;          /* of the buckets seen first */
   uint32_t n_norm, n_large;     /* how many those are; buckets of this step far above them */
+  gboolean overflow;            /* a gradient of a scaled loss is not finite in this step */
 
   struct cpu_comm *comm[WEFT_N_GROUP];
   uint64_t unit[WEFT_N_GROUP];     /* of the communicator: the one it counts next */

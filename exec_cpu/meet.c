@@ -38,6 +38,7 @@ struct round {
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
   gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
+  gboolean shifts;   /* likewise, of one neighbour */
   uint64_t row;      /* bytes of one, where counts say how many there are; or 0 */
 };
 
@@ -195,6 +196,14 @@ take_piece (const struct round *d, uint32_t from)
           d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
+/* The whole tensor of a neighbour. */
+static void
+take_whole (const struct round *d, uint32_t from)
+{
+  memcpy (d->c->post[d->me].slice, d->c->post[from].data,
+          d->elements * weft_dtype_bytes (d->dtype));
+}
+
 /* Rows that one member has for others: for `to`, or for all before it. */
 static uint64_t
 rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
@@ -250,6 +259,8 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
       while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
         n++;
       reduce_piece (d, &list[at], n);
+    } else if (d->shifts) {
+      take_whole (d, list[at].from);
     } else if (d->swaps) {
       take (d, list[at].from);
     } else {
@@ -286,6 +297,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,
                          .swaps = weft_op_swaps (row->kind),
+                         .shifts = row->kind == WEFT_OP_SHIFT,
                          .row = row->kind == WEFT_OP_ALL_TO_ALL_V
                                     ? shape->dim[1] * weft_dtype_bytes (shape->dtype)
                                     : 0 };

@@ -120,12 +120,28 @@ round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t
   return step + (round == 0 ? base : 0);
 }
 
+/* A shift is the one collective whose ranks send to one neighbour only. */
+static void
+start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double latency)
+{
+  gboolean back = sim_program (x, actor)->op[op].peer < 0;
+
+  x->meeting[c].pending++;
+  start_flow (x, actor, back ? WEFT_PATTERN_CP_RING_BACK : WEFT_PATTERN_CP_RING_NEXT,
+              x->meeting[c].traffic.bytes_local, latency, sim_tag (SIM_COLLECTIVE, 0, c));
+}
+
 static void
 start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
 {
   struct sim_meeting *m = &x->meeting[c];
   enum weft_group_kind kind = x->base.actors->comm[c].kind;
+  uint32_t op = op_of (x, actor, weft_group_lane (kind));
 
+  if (sim_program (x, actor)->op[op].kind == WEFT_OP_SHIFT) {
+    start_shift (x, c, actor, op, latency);
+    return;
+  }
   for (int remote = 0; remote < 2; remote++) {
     enum weft_pattern pattern = weft_group_pattern (kind, remote);
     double bytes = remote ? m->traffic.bytes_remote : m->traffic.bytes_local;

@@ -1,5 +1,9 @@
 /* Attention, forward and backward, out of two products of blocks.
  *
+ * Queries and keys are runs of tokens that stand together in their sequence: one run where a rank has
+ * the whole of it, two where it has two pieces of it (core/zigzag.h).  Positions alone say what sees
+ * what.
+ *
  * One side of a block, the outer one, stays while blocks of the other side pass by:
  *
  *   tile(in, out) = sum over w of inner(in, w) outer(out, w)
@@ -10,8 +14,10 @@
  *              outer: queries, do     inner: keys, values    value: keys           gives dq
  *
  * Backward makes its probabilities twice: in one pass dq or dk would have to wait in memory that
- * grows with the sequence. */
+ * grows with the sequence.  In canonical order sums over queries are taken chunk by chunk and folded,
+ * in fp32. */
 #include "kernels/attention.h"
+#include "core/fold.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
@@ -21,40 +27,68 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head at a time; a wider one makes its scores once for each piece. */
 #define WIDTH 256
+/* Likewise of gradients of keys and values: leaves of a fold take more room. */
+#define LEAF_WIDTH 128
+#define DEPTH 4 /* of a fold over WEFT_MOST_CHUNKS */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH };
+enum { TOKENS, KEYS }; /* of a part, in place of the first two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
+enum { PART_Q, PART_KV, PART_O, PART_LSE };
+enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, PART_DKV };
 
 struct room {
-  float outer[2][OUTER * WIDTH]; /* panels of the outer side */
-  float inner[INNER * WIDTH];    /* and of the inner one, terms along a head */
-  float value[INNER * WIDTH];    /* panels, terms along the sequence */
-  float sum[2][OUTER * WIDTH];
-  float tile[2][INNER * OUTER]; /* scores, then probabilities; gradients of these */
+  float outer[2][OUTER * WIDTH];            /* panels of the outer side */
+  float inner[INNER * WIDTH];               /* and of the inner one, terms along a head */
+  float value[INNER * WIDTH];               /* panels, terms along the sequence */
+  float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* one may be as wide as two */
+  float tile[2][INNER * OUTER];             /* scores, then probabilities; gradients of these */
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
 };
 _Static_assert(sizeof (struct room) <= WEFT_SCRATCH_FLOATS * sizeof (float), "scratch");
 
-struct attention {
-  const struct weft_tile *tile;
-  const struct weft_operand *operand;
-  uint64_t sequence, heads, groups, width;
-  uint64_t window; /* keys a query sees, itself included */
-  uint64_t sum_row;
-  float scale;
-  struct room *room;
-};
-
 struct span {
   uint64_t first, n;
 };
 
-/* One head of an array of tokens. */
+/* Tokens that stand together: where a sequence's rows have them, and where the first one stands. */
+struct run {
+  struct span rows;
+  uint64_t position;
+};
+
+/* What one side has of a sequence. */
+struct side {
+  uint64_t tokens;
+  uint32_t n;
+  struct run run[2];
+};
+
+/* Heads of all tokens, side by side in rows. */
+struct heads {
+  const struct weft_operand *of;
+  uint64_t row, column; /* elements of a row; where the first head begins */
+};
+
+struct attention {
+  const struct weft_tile *tile;
+  struct heads q, k, v, o, d_o, dq, dk, dv;
+  const struct weft_operand *lse;
+  struct side queries, keys;
+  uint64_t batch, n_heads, groups, width;
+  uint64_t window; /* keys a query sees, itself included */
+  uint64_t sum_row;
+  uint32_t leaves; /* of a sequence's queries */
+  float scale;
+  struct room *room;
+};
+
+/* One head of one sequence. */
 struct strip {
   const struct weft_operand *of;
   uint64_t row;    /* elements of a token */
@@ -70,8 +104,51 @@ struct pair {
   uint64_t low, high;
 };
 
+static struct span
+piece (uint64_t first, uint64_t most, uint64_t end)
+{
+  return (struct span){ first, MIN (most, end - first) };
+}
+
+/* Rows [from, from + most) of a run, as far as there are so many. */
+static struct run
+part_of (const struct run *run, uint64_t from, uint64_t most)
+{
+  return (struct run){ { run->rows.first + from, MIN (most, run->rows.n - from) },
+                       run->position + from };
+}
+
+static struct side
+side_of (struct weft_place place, uint64_t tokens)
+{
+  uint64_t half = tokens / 2;
+
+  if (place.of <= 1)
+    return (struct side){ tokens, 1, { { { 0, tokens }, 0 } } };
+  return (struct side){ tokens,
+                        2,
+                        { { { 0, half }, weft_position (place, tokens, 0) },
+                          { { half, half }, weft_position (place, tokens, half) } } };
+}
+
+/* Blocks of at most OUTER tokens, none of which lies in two runs. */
+static uint64_t
+blocks_of (const struct side *side)
+{
+  return side->n * ((side->run[0].rows.n + OUTER - 1) / OUTER);
+}
+
+static struct run
+block_at (const struct side *side, uint64_t block)
+{
+  uint64_t each = blocks_of (side) / side->n;
+
+  return part_of (&side->run[block / each], block % each * OUTER, OUTER);
+}
+
+/* What all ops share: the shape, but for its tokens and keys. */
 static struct attention
-describe (const struct weft_attention *call)
+describe (const struct weft_attention *call, uint64_t sequence)
 {
   const struct weft_kernel *k = call->kernel;
   const uint64_t *dim = k->shape.dim;
@@ -79,52 +156,104 @@ describe (const struct weft_attention *call)
 
   return (struct attention){
     .tile = call->tile,
-    .operand = k->operand,
-    .sequence = dim[SEQUENCE],
-    .heads = dim[HEADS],
+    .n_heads = dim[HEADS],
     .groups = dim[GROUPS],
     .width = dim[HEAD_WIDTH],
-    .window = window > 0 && window < dim[SEQUENCE] ? window : dim[SEQUENCE],
+    .window = window > 0 && window < sequence ? window : sequence,
     .sum_row = (MIN (dim[HEAD_WIDTH], WIDTH) + UNIT - 1) / UNIT * UNIT,
+    .leaves = k->canonical ? weft_chunks (sequence) : 1,
     .scale = 1 / sqrtf ((float) dim[HEAD_WIDTH]),
     .room = (struct room *) weft_scratch (),
   };
 }
 
-static struct span
-piece (uint64_t first, uint64_t most, uint64_t end)
+/* Heads from head `first` on of rows of `all` heads. */
+static struct heads
+heads_in (const struct attention *a, const struct weft_operand *of, uint64_t first, uint64_t all)
 {
-  return (struct span){ first, MIN (most, end - first) };
+  return (struct heads){ of, all * a->width, first * a->width };
 }
 
-/* Head `head` of the row [query heads | keys | values] of qkv or dqkv. */
-static struct strip
-qkv_strip (const struct attention *a, uint32_t operand, uint64_t batch, uint64_t head)
+/* Queries, keys and values in one array. */
+static struct attention
+describe_whole (const struct weft_attention *call)
 {
-  return (struct strip){ &a->operand[operand], (a->heads + 2 * a->groups) * a->width,
-                         head * a->width, batch * a->sequence };
+  const uint64_t *dim = call->kernel->shape.dim;
+  struct attention a = describe (call, dim[SEQUENCE]);
+  const struct weft_operand *o = call->kernel->operand;
+  gboolean backward = call->kernel->kind == WEFT_OP_ATTENTION_BWD;
+  uint64_t all = a.n_heads + 2 * a.groups;
+
+  a.batch = dim[BATCH];
+  a.queries = a.keys = side_of ((struct weft_place){ 0, 1 }, dim[SEQUENCE]);
+  a.q = heads_in (&a, &o[QKV], 0, all);
+  a.k = heads_in (&a, &o[QKV], a.n_heads, all);
+  a.v = heads_in (&a, &o[QKV], a.n_heads + a.groups, all);
+  a.o = heads_in (&a, &o[backward ? BWD_O : O], 0, a.n_heads);
+  a.lse = &o[backward ? BWD_LSE : LSE];
+  a.d_o = heads_in (&a, &o[BWD_DO], 0, a.n_heads);
+  a.dq = heads_in (&a, &o[BWD_DQKV], 0, all);
+  a.dk = heads_in (&a, &o[BWD_DQKV], a.n_heads, all);
+  a.dv = heads_in (&a, &o[BWD_DQKV], a.n_heads + a.groups, all);
+  return a;
 }
 
-/* A query head, and the heads of keys and values of its group. */
-struct heads {
-  struct strip q, k, v;
+/* Queries of this rank; keys and values of the whole sequence, or of a rank so many places before. */
+static struct attention
+describe_part (const struct weft_attention *call)
+{
+  const struct weft_kernel *k = call->kernel;
+  const struct weft_operand *o = k->operand;
+  struct weft_place place = { k->cp.at, MAX (1, k->cp.of) }, from = place;
+  uint64_t tokens = weft_kernel_sequence (k);
+  struct attention a = describe (call, tokens * place.of);
+  gboolean backward = k->kind == WEFT_OP_ATTENTION_PART_BWD;
+  uint64_t all = a.n_heads + 2 * a.groups;
+
+  from.at = (place.at + place.of - k->before) % place.of;
+  if (k->shape.dim[KEYS] == tokens * place.of)
+    from = (struct weft_place){ 0, 1 };
+  a.batch = k->shape.dim[TOKENS] / tokens;
+  a.leaves = MAX (1, a.leaves / place.of);
+  a.queries = side_of (place, tokens);
+  a.keys = side_of (from, k->shape.dim[KEYS]);
+  a.q = heads_in (&a, &o[PART_Q], 0, all);
+  a.k = heads_in (&a, &o[PART_KV], 0, 2 * a.groups);
+  a.v = heads_in (&a, &o[PART_KV], a.groups, 2 * a.groups);
+  a.o = heads_in (&a, &o[backward ? PART_BWD_O : PART_O], 0, a.n_heads);
+  a.lse = &o[backward ? PART_BWD_LSE : PART_LSE];
+  a.d_o = heads_in (&a, &o[PART_BWD_DO], 0, a.n_heads);
+  a.dq = heads_in (&a, &o[PART_DQ], 0, all);
+  a.dk = heads_in (&a, &o[PART_DKV], 0, 2 * a.groups);
+  a.dv = heads_in (&a, &o[PART_DKV], a.groups, 2 * a.groups);
+  return a;
+}
+
+/* What stays while blocks pass by, and columns of what is summed meanwhile. */
+struct task {
+  const struct attention *a;
+  uint64_t batch, head; /* of queries */
+  struct run outer;
+  struct span columns;
 };
 
-static struct heads
-heads_of (const struct attention *a, uint32_t operand, uint64_t batch, uint64_t head)
+static struct strip
+strip_of (const struct task *t, struct heads of, uint64_t head, const struct side *side)
 {
-  uint64_t group = head / (a->heads / a->groups);
-
-  return (struct heads){ qkv_strip (a, operand, batch, head),
-                         qkv_strip (a, operand, batch, a->heads + group),
-                         qkv_strip (a, operand, batch, a->heads + a->groups + group) };
+  return (struct strip){ of.of, of.row, of.column + head * t->a->width, t->batch * side->tokens };
 }
 
 static struct strip
-o_strip (const struct attention *a, uint32_t operand, uint64_t batch, uint64_t head)
+query_strip (const struct task *t, struct heads of)
 {
-  return (struct strip){ &a->operand[operand], a->heads * a->width, head * a->width,
-                         batch * a->sequence };
+  return strip_of (t, of, t->head, &t->a->queries);
+}
+
+/* The head of the query head's group. */
+static struct strip
+key_strip (const struct task *t, struct heads of)
+{
+  return strip_of (t, of, t->head / (t->a->n_heads / t->a->groups), &t->a->keys);
 }
 
 /* ------------------------------------------------------------------------------- pairs */
@@ -140,27 +269,52 @@ meet (struct span outer, struct span inner, int64_t from, uint64_t window)
   return p;
 }
 
+static int64_t
+ahead (const struct run *run, const struct run *of)
+{
+  return (int64_t) run->position - (int64_t) of->position;
+}
+
 /* Key j is seen by queries [j, j + window). */
 static struct pair
-keys_pass (const struct attention *a, struct span queries, uint64_t key)
+keys_pass (const struct attention *a, const struct run *queries, const struct run *keys)
 {
-  return meet (queries, piece (key, INNER, a->sequence), (int64_t) key - (int64_t) queries.first,
-               a->window);
+  return meet (queries->rows, keys->rows, ahead (keys, queries), a->window);
 }
 
 /* Query i sees keys (i - window, i]. */
 static struct pair
-queries_pass (const struct attention *a, struct span keys, uint64_t query)
+queries_pass (const struct attention *a, const struct run *keys, const struct run *queries)
 {
-  return meet (keys, piece (query, INNER, a->sequence),
-               (int64_t) query - (int64_t) a->window + 1 - (int64_t) keys.first, a->window);
+  return meet (keys->rows, queries->rows, ahead (queries, keys) - (int64_t) a->window + 1,
+               a->window);
 }
 
-/* The first block of keys that a block of queries sees. */
-static uint64_t
-first_key (const struct attention *a, uint64_t query)
+/* Rows of a run between two positions from its first, in whole blocks from the first on. */
+static struct span
+between (const struct run *run, int64_t first, int64_t end)
 {
-  return query < a->window ? 0 : (query - a->window + 1) / INNER * INNER;
+  uint64_t from = (uint64_t) MAX (first, 0) / INNER * INNER;
+
+  end = MIN (end, (int64_t) run->rows.n);
+  return (struct span){ from, end > (int64_t) from ? (uint64_t) end - from : 0 };
+}
+
+/* Keys that some query of a block sees; queries that see some key of a block. */
+static struct span
+seen_keys (const struct attention *a, const struct run *queries, const struct run *keys)
+{
+  int64_t first = ahead (queries, keys);
+
+  return between (keys, first - (int64_t) a->window + 1, first + (int64_t) queries->rows.n);
+}
+
+static struct span
+seeing_queries (const struct attention *a, const struct run *keys, const struct run *queries)
+{
+  int64_t first = ahead (keys, queries);
+
+  return between (queries, first, first + (int64_t) (keys->rows.n - 1 + a->window));
 }
 
 static void
@@ -223,16 +377,22 @@ multiply_tile (const struct attention *a, const struct pair *p, const struct str
   }
 }
 
-/* sum[which] += tile[which] transposed times columns of `value`. */
+/* Columns of values, and the tile they are multiplied with. */
+struct factor {
+  const struct strip *value;
+  struct span columns;
+  unsigned tile;
+};
+
+/* sum += a tile, transposed, times columns of values. */
 static void
-add_product (const struct attention *a, const struct pair *p, const struct strip *value,
-             struct span columns, unsigned which)
+add_product (const struct attention *a, const struct pair *p, const struct factor *f, float *sum)
 {
   struct room *room = a->room;
   uint32_t width = a->tile->columns;
   const struct weft_block block = {
     .rows = p->high - p->low,
-    .columns = (columns.n + width - 1) / width * width,
+    .columns = (f->columns.n + width - 1) / width * width,
     .terms = p->inner.n,
     .a_step = OUTER,
     .b_step = width,
@@ -241,9 +401,9 @@ add_product (const struct attention *a, const struct pair *p, const struct strip
     .c_row = a->sum_row,
   };
 
-  pack_columns (value, p->inner, columns, width, room->value);
-  weft_block_multiply (a->tile, &block, room->tile[which] + p->low, room->value,
-                       room->sum[which] + p->low * a->sum_row);
+  pack_columns (f->value, p->inner, f->columns, width, room->value);
+  weft_block_multiply (a->tile, &block, room->tile[f->tile] + p->low, room->value,
+                       sum + p->low * a->sum_row);
 }
 
 /* What may not be seen gets the score of nothing. */
@@ -263,10 +423,17 @@ static void
 store_sums (const struct attention *a, const struct strip *to, struct span tokens,
             struct span columns, float *sum)
 {
-  for (uint64_t i = 0; i < tokens.n; i++, sum += a->sum_row)
-    weft_store (to->of->data, to->of->dtype,
-                (to->token + tokens.first + i) * to->row + to->column + columns.first, columns.n,
-                sum);
+  const struct weft_operand *of = to->of;
+  float room[WIDTH];
+
+  for (uint64_t i = 0; i < tokens.n; i++, sum += a->sum_row) {
+    uint64_t at = (to->token + tokens.first + i) * to->row + to->column + columns.first;
+    const float *old =
+        of->accumulate ? weft_floats (of->data, of->dtype, at, columns.n, room) : sum;
+    for (uint64_t w = 0; w < columns.n && of->accumulate; w++)
+      sum[w] += old[w];
+    weft_store (of->data, of->dtype, at, columns.n, sum);
+  }
 }
 
 static void
@@ -320,62 +487,95 @@ shrink_sums (struct room *room, const struct pair *p, uint64_t sum_row)
   }
 }
 
+/* A query that sees no key of a part: 0, with the log of nothing. */
 static void
-finish_forward (const struct attention *a, const struct strip *o, struct span queries,
-                struct span columns, float *lse)
+finish_forward (const struct task *t)
 {
+  const struct attention *a = t->a;
+  const struct strip o = query_strip (t, a->o);
   struct room *room = a->room;
+  float *lse = (float *) a->lse->data + (t->batch * a->n_heads + t->head) * a->queries.tokens;
 
-  for (uint64_t i = 0; i < queries.n; i++) {
+  lse += t->outer.rows.first;
+  for (uint64_t i = 0; i < t->outer.rows.n; i++) {
     float *sum = room->sum[0] + i * a->sum_row;
-    for (uint64_t w = 0; w < columns.n; w++)
+    gboolean blind = room->peak[i] == -INFINITY;
+    for (uint64_t w = 0; w < t->columns.n && !blind; w++)
       sum[w] /= room->total[i];
-    lse[i] = room->peak[i] + weft_logf (room->total[i]);
+    lse[i] = blind ? -INFINITY : room->peak[i] + weft_logf (room->total[i]);
   }
-  store_sums (a, o, queries, columns, room->sum[0]);
+  store_sums (a, &o, t->outer.rows, t->columns, room->sum[0]);
 }
 
 static void
-forward_block (const struct attention *a, uint64_t batch, uint64_t head, struct span queries)
+pass_keys (const struct task *t, const struct run *keys)
 {
-  uint64_t end = queries.first + queries.n;
-  const struct heads in = heads_of (a, QKV, batch, head);
-  const struct strip o = o_strip (a, O, batch, head);
-  float *lse = (float *) a->operand[LSE].data + (batch * a->heads + head) * a->sequence;
+  const struct attention *a = t->a;
+  const struct strip q = query_strip (t, a->q), k = key_strip (t, a->k), v = key_strip (t, a->v);
+  struct span seen = seen_keys (a, &t->outer, keys);
   struct room *room = a->room;
 
-  pack_outer (a, queries, &in.q, 0);
+  for (uint64_t at = 0; at < seen.n; at += INNER) {
+    struct run block = part_of (keys, seen.first + at, MIN (INNER, seen.n - at));
+    struct pair p = keys_pass (a, &t->outer, &block);
+    multiply_tile (a, &p, &q, &k, 0);
+    hide (&p, room->tile[0]);
+    soften (room, &p, a->scale);
+    shrink_sums (room, &p, a->sum_row);
+    add_product (a, &p, &(struct factor){ &v, t->columns, 0 }, room->sum[0]);
+  }
+}
+
+static void
+forward_block (struct task *t)
+{
+  const struct attention *a = t->a;
+  const struct strip q = query_strip (t, a->q);
+  struct room *room = a->room;
+
+  pack_outer (a, t->outer.rows, &q, 0);
   for (uint64_t w = 0; w < a->width; w += WIDTH) {
-    struct span columns = piece (w, WIDTH, a->width);
+    t->columns = piece (w, WIDTH, a->width);
     for (uint64_t i = 0; i < OUTER; i++) {
       room->peak[i] = -INFINITY;
       room->total[i] = 0;
     }
     clear_sums (a, room->sum[0]);
-    for (uint64_t key = first_key (a, queries.first); key < end; key += INNER) {
-      struct pair p = keys_pass (a, queries, key);
-      multiply_tile (a, &p, &in.q, &in.k, 0);
-      hide (&p, room->tile[0]);
-      soften (room, &p, a->scale);
-      shrink_sums (room, &p, a->sum_row);
-      add_product (a, &p, &in.v, columns, 0);
-    }
-    finish_forward (a, &o, queries, columns, lse + queries.first);
+    for (uint32_t i = 0; i < a->keys.n; i++)
+      pass_keys (t, &a->keys.run[i]);
+    finish_forward (t);
+  }
+}
+
+static void
+forward (const struct weft_attention *call, const struct attention *a)
+{
+  uint64_t blocks = blocks_of (&a->queries);
+  struct weft_range share = weft_part (a->batch * a->n_heads * blocks, 1, call->part, call->parts);
+
+  for (uint64_t i = share.begin; i < share.end; i++) {
+    struct task t = { .a = a,
+                      .batch = i / blocks / a->n_heads,
+                      .head = i / blocks % a->n_heads,
+                      .outer = block_at (&a->queries, i % blocks) };
+    forward_block (&t);
   }
 }
 
 void
 weft_attention_forward (const struct weft_attention *call)
 {
-  struct attention a = describe (call);
-  uint64_t blocks = (a.sequence + OUTER - 1) / OUTER;
-  uint64_t tasks = call->kernel->shape.dim[BATCH] * a.heads * blocks;
-  struct weft_range share = weft_part (tasks, 1, call->part, call->parts);
+  struct attention a = describe_whole (call);
 
-  for (uint64_t t = share.begin; t < share.end; t++) {
-    uint64_t row = t / blocks;
-    forward_block (&a, row / a.heads, row % a.heads, piece (t % blocks * OUTER, OUTER, a.sequence));
-  }
+  forward (call, &a);
+}
+
+void
+weft_attention_part_forward (const struct weft_attention *call)
+{
+  struct attention a = describe_part (call);
+
+  forward (call, &a);
 }
 
 /* ---------------------------------------------------------------------------- backward */
@@ -405,13 +605,13 @@ dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t widt
 /* Of a block of queries: the log of the sum of exponentials, and the sum over keys of probability
  * times its gradient, which is the dot product of o and do. */
 static void
-load_queries (const struct attention *a, uint64_t batch, uint64_t head, struct span queries,
-              float *lse, float *delta)
+load_queries (const struct task *t, struct span queries, float *lse, float *delta)
 {
-  const struct strip o = o_strip (a, BWD_O, batch, head), d = o_strip (a, BWD_DO, batch, head);
-  const float *from = a->operand[BWD_LSE].data;
+  const struct attention *a = t->a;
+  const struct strip o = query_strip (t, a->o), d = query_strip (t, a->d_o);
+  const float *from = a->lse->data;
 
-  from += (batch * a->heads + head) * a->sequence + queries.first;
+  from += (t->batch * a->n_heads + t->head) * a->queries.tokens + queries.first;
   for (uint64_t i = 0; i < queries.n; i++) {
     lse[i] = from[i];
     delta[i] = dot (&o, &d, queries.first + i, a->width);
@@ -440,99 +640,177 @@ scale_sums (const struct attention *a, float *sum)
     sum[i] *= a->scale;
 }
 
-/* The inner side of queries that the gradients of keys and values are made of. */
-static void
-meet_queries (const struct attention *a, struct span keys, struct span columns, uint64_t batch,
-              uint64_t head)
+/* Entry i of a stack of sums over leaves: the gradients of values, then those of keys. */
+static float *
+entry (const struct attention *a, uint32_t i, unsigned which)
 {
-  const struct heads in = heads_of (a, BWD_QKV, batch, head);
-  const struct strip d = o_strip (a, BWD_DO, batch, head);
-  uint64_t end = MIN (a->sequence, keys.first + keys.n - 1 + a->window);
+  return a->room->sum[2 * i + which];
+}
 
-  for (uint64_t query = keys.first / INNER * INNER; query < end; query += INNER) {
-    struct pair p = queries_pass (a, keys, query);
-    load_queries (a, batch, head, p.inner, a->room->inner_lse, a->room->inner_delta);
-    multiply_tile (a, &p, &in.k, &in.q, 0);
-    multiply_tile (a, &p, &in.v, &d, 1);
+/* What queries of a run add to the gradients of the outer keys. */
+static void
+pass_queries (const struct task *t, const struct run *queries, uint32_t top)
+{
+  const struct attention *a = t->a;
+  const struct strip q = query_strip (t, a->q), k = key_strip (t, a->k);
+  const struct strip d = query_strip (t, a->d_o), v = key_strip (t, a->v);
+  struct span seeing = seeing_queries (a, &t->outer, queries);
+
+  for (uint64_t at = 0; at < seeing.n; at += INNER) {
+    struct run block = part_of (queries, seeing.first + at, MIN (INNER, seeing.n - at));
+    struct pair p = queries_pass (a, &t->outer, &block);
+    load_queries (t, p.inner, a->room->inner_lse, a->room->inner_delta);
+    multiply_tile (a, &p, &k, &q, 0);
+    multiply_tile (a, &p, &v, &d, 1);
     hide (&p, a->room->tile[0]);
     differentiate (a->room, &p, a->scale);
-    add_product (a, &p, &d, columns, 0);
-    add_product (a, &p, &in.q, columns, 1);
+    add_product (a, &p, &(struct factor){ &d, t->columns, 0 }, entry (a, top, 0));
+    add_product (a, &p, &(struct factor){ &q, t->columns, 1 }, entry (a, top, 1));
   }
 }
 
-/* dk and dv: sums over the query heads of the group, in order. */
+/* Of the queries of a leaf: sums over the query heads of a group, in order. */
 static void
-key_gradients (const struct attention *a, uint64_t batch, uint64_t group, struct span keys)
+sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
 {
-  uint64_t ratio = a->heads / a->groups;
-  const struct heads in = heads_of (a, BWD_QKV, batch, group * ratio);
-  const struct heads out = heads_of (a, BWD_DQKV, batch, group * ratio);
-  struct room *room = a->room;
+  const struct attention *a = t->a;
+  uint64_t ratio = a->n_heads / a->groups, first_head = t->head, n = a->queries.tokens / a->leaves;
+  uint64_t first = weft_zigzag (leaf, a->leaves) * n;
 
+  clear_sums (a, entry (a, top, 0));
+  clear_sums (a, entry (a, top, 1));
+  for (; t->head < first_head + ratio; t->head++)
+    for (uint32_t i = 0; i < a->queries.n; i++) {
+      const struct run *run = &a->queries.run[i];
+      uint64_t from = MAX (first, run->rows.first), end = run->rows.first + run->rows.n;
+      if (from >= MIN (end, first + n))
+        continue;
+      struct run queries = part_of (run, from - run->rows.first, first + n - from);
+      pass_queries (t, &queries, top);
+    }
+  t->head = first_head;
+  scale_sums (a, entry (a, top, 1));
+}
+
+static void
+fold_entries (const struct attention *a, uint32_t below)
+{
+  for (unsigned which = 0; which < 2; which++) {
+    float *sum = entry (a, below, which);
+    const float *term = entry (a, below + 1, which);
+    for (uint64_t i = 0; i < OUTER * a->sum_row; i++)
+      sum[i] += term[i];
+  }
+}
+
+/* dk and dv: leaves of queries, folded.  The task's head is the first of the group. */
+static void
+key_gradients (struct task *t)
+{
+  struct attention a = *t->a;
+  struct room *room = a.room;
+
+  t->a = &a;
+  a.sum_row = MIN (a.sum_row, LEAF_WIDTH);
+  const struct strip k = key_strip (t, a.k), v = key_strip (t, a.v);
+  const struct strip dk = key_strip (t, a.dk), dv = key_strip (t, a.dv);
   memset (room->outer_lse, 0, sizeof room->outer_lse);
   memset (room->outer_delta, 0, sizeof room->outer_delta);
-  pack_outer (a, keys, &in.k, 0);
-  pack_outer (a, keys, &in.v, 1);
-  for (uint64_t w = 0; w < a->width; w += WIDTH) {
-    struct span columns = piece (w, WIDTH, a->width);
-    clear_sums (a, room->sum[0]);
-    clear_sums (a, room->sum[1]);
-    for (uint64_t head = group * ratio; head < (group + 1) * ratio; head++)
-      meet_queries (a, keys, columns, batch, head);
-    scale_sums (a, room->sum[1]);
-    store_sums (a, &out.v, keys, columns, room->sum[0]);
-    store_sums (a, &out.k, keys, columns, room->sum[1]);
+  pack_outer (&a, t->outer.rows, &k, 0);
+  pack_outer (&a, t->outer.rows, &v, 1);
+  for (uint64_t w = 0; w < a.width; w += LEAF_WIDTH) {
+    uint32_t top = 0;
+    t->columns = piece (w, LEAF_WIDTH, a.width);
+    for (uint32_t leaf = 0; leaf < a.leaves; leaf++, top++) {
+      sum_leaf (t, leaf, top);
+      for (uint32_t merges = weft_fold_merges (leaf, a.leaves); merges; merges--)
+        fold_entries (&a, --top);
+    }
+    store_sums (&a, &dv, t->outer.rows, t->columns, entry (&a, 0, 0));
+    store_sums (&a, &dk, t->outer.rows, t->columns, entry (&a, 0, 1));
   }
 }
 
 static void
-query_gradients (const struct attention *a, uint64_t batch, uint64_t head, struct span queries)
+pass_keys_backward (const struct task *t, const struct run *keys)
 {
-  uint64_t end = queries.first + queries.n;
-  const struct heads in = heads_of (a, BWD_QKV, batch, head);
-  const struct strip d = o_strip (a, BWD_DO, batch, head);
-  const struct strip dq = qkv_strip (a, BWD_DQKV, batch, head);
+  const struct attention *a = t->a;
+  const struct strip q = query_strip (t, a->q), k = key_strip (t, a->k);
+  const struct strip d = query_strip (t, a->d_o), v = key_strip (t, a->v);
+  struct span seen = seen_keys (a, &t->outer, keys);
+  struct room *room = a->room;
+
+  for (uint64_t at = 0; at < seen.n; at += INNER) {
+    struct run block = part_of (keys, seen.first + at, MIN (INNER, seen.n - at));
+    struct pair p = keys_pass (a, &t->outer, &block);
+    multiply_tile (a, &p, &q, &k, 0);
+    multiply_tile (a, &p, &d, &v, 1);
+    hide (&p, room->tile[0]);
+    differentiate (room, &p, a->scale);
+    add_product (a, &p, &(struct factor){ &k, t->columns, 1 }, room->sum[0]);
+  }
+}
+
+static void
+query_gradients (struct task *t)
+{
+  const struct attention *a = t->a;
+  const struct strip q = query_strip (t, a->q), d = query_strip (t, a->d_o);
+  const struct strip dq = query_strip (t, a->dq);
   struct room *room = a->room;
 
   memset (room->inner_lse, 0, sizeof room->inner_lse);
   memset (room->inner_delta, 0, sizeof room->inner_delta);
-  load_queries (a, batch, head, queries, room->outer_lse, room->outer_delta);
-  pack_outer (a, queries, &in.q, 0);
-  pack_outer (a, queries, &d, 1);
+  load_queries (t, t->outer.rows, room->outer_lse, room->outer_delta);
+  pack_outer (a, t->outer.rows, &q, 0);
+  pack_outer (a, t->outer.rows, &d, 1);
   for (uint64_t w = 0; w < a->width; w += WIDTH) {
-    struct span columns = piece (w, WIDTH, a->width);
-    clear_sums (a, room->sum[1]);
-    for (uint64_t key = first_key (a, queries.first); key < end; key += INNER) {
-      struct pair p = keys_pass (a, queries, key);
-      multiply_tile (a, &p, &in.q, &in.k, 0);
-      multiply_tile (a, &p, &d, &in.v, 1);
-      hide (&p, room->tile[0]);
-      differentiate (room, &p, a->scale);
-      add_product (a, &p, &in.k, columns, 1);
-    }
-    scale_sums (a, room->sum[1]);
-    store_sums (a, &dq, queries, columns, room->sum[1]);
+    t->columns = piece (w, WIDTH, a->width);
+    clear_sums (a, room->sum[0]);
+    for (uint32_t i = 0; i < a->keys.n; i++)
+      pass_keys_backward (t, &a->keys.run[i]);
+    scale_sums (a, room->sum[0]);
+    store_sums (a, &dq, t->outer.rows, t->columns, room->sum[0]);
   }
 }
 
-/* A task is a block of one of heads + groups strips of gradients: a query head's or a group's. */
+/* A task is a block of a query head's gradients, or of a group's. */
+static void
+backward (const struct weft_attention *call, const struct attention *a)
+{
+  uint64_t query_blocks = blocks_of (&a->queries), key_blocks = blocks_of (&a->keys);
+  uint64_t of_queries = a->n_heads * query_blocks, each = of_queries + a->groups * key_blocks;
+  struct weft_range share = weft_part (a->batch * each, 1, call->part, call->parts);
+
+  for (uint64_t i = share.begin; i < share.end; i++) {
+    uint64_t n = i % each, block = n - of_queries;
+    struct task t = { .a = a, .batch = i / each };
+    if (n < of_queries) {
+      t.head = n / query_blocks;
+      t.outer = block_at (&a->queries, n % query_blocks);
+      query_gradients (&t);
+    } else {
+      t.head = block / key_blocks * (a->n_heads / a->groups);
+      t.outer = block_at (&a->keys, block % key_blocks);
+      key_gradients (&t);
+    }
+  }
+}
+
 void
 weft_attention_backward (const struct weft_attention *call)
 {
-  struct attention a = describe (call);
-  uint64_t blocks = (a.sequence + OUTER - 1) / OUTER, strips = a.heads + a.groups;
-  uint64_t tasks = call->kernel->shape.dim[BATCH] * strips * blocks;
-  struct weft_range share = weft_part (tasks, 1, call->part, call->parts);
+  struct attention a = describe_whole (call);
 
-  for (uint64_t t = share.begin; t < share.end; t++) {
-    struct span outer = piece (t % blocks * OUTER, OUTER, a.sequence);
-    uint64_t batch = t / blocks / strips, strip = t / blocks % strips;
-    if (strip < a.heads)
-      query_gradients (&a, batch, strip, outer);
-    else
-      key_gradients (&a, batch, strip - a.heads, outer);
-  }
+  backward (call, &a);
+}
+
+void
+weft_attention_part_backward (const struct weft_attention *call)
+{
+  struct attention a = describe_part (call);
+
+  backward (call, &a);
 }
 
 /* ------------------------------------------------------------------------------- table */
@@ -547,4 +825,16 @@ void
 weft_cpu_attention_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   weft_attention_backward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
+}
+
+void
+weft_cpu_attention_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_attention_part_forward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
+}
+
+void
+weft_cpu_attention_part_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_attention_part_backward (&(struct weft_attention){ k, weft_tile_best (), part, parts });
 }

@@ -14,3 +14,8 @@ struct weft_attention {
 
 void weft_attention_forward (const struct weft_attention *call);
 void weft_attention_backward (const struct weft_attention *call);
+
+/* Queries of one rank of several that share sequences, keys and values in an array of their own: of
+ * the whole sequence, or of one of the ranks. */
+void weft_attention_part_forward (const struct weft_attention *call);
+void weft_attention_part_backward (const struct weft_attention *call);

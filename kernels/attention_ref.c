@@ -1,6 +1,7 @@
 /* Attention in double, as its formulas are written. */
 #include "kernels/kernel.h"
 #include <math.h>
+#include <string.h>
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH };
 enum { QKV, O, LSE };
@@ -213,4 +214,182 @@ weft_extent_attention_bwd (const struct weft_kernel *k, uint32_t operand)
   };
 
   return weft_extent_attention (k, like[operand]);
+}
+
+/* ---------------------------------------------------- queries of one rank of several */
+
+enum { TOKENS, KEYS };
+enum { PART_Q, PART_KV, PART_O, PART_LSE };
+enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, PART_DKV };
+
+/* A query of one head. */
+struct query {
+  const struct weft_kernel *k;
+  uint64_t batch, head, row;
+};
+
+static uint64_t
+part_tokens (const struct weft_kernel *k)
+{
+  return weft_kernel_sequence (k);
+}
+
+/* Whose keys these are: of one rank, or of all as if they were one. */
+static struct weft_place
+key_place (const struct weft_kernel *k)
+{
+  uint32_t size = MAX (1, k->cp.of);
+
+  if (k->shape.dim[KEYS] == part_tokens (k) * size)
+    return (struct weft_place){ 0, 1 };
+  return (struct weft_place){ (k->cp.at + size - k->before) % size, size };
+}
+
+static gboolean
+sees (const struct query *q, uint64_t key)
+{
+  uint64_t i = weft_position (q->k->cp, part_tokens (q->k), q->row);
+  uint64_t j = weft_position (key_place (q->k), q->k->shape.dim[KEYS], key);
+
+  return j <= i && j >= first_key (q->k, i);
+}
+
+static uint64_t
+query_at (const struct query *q, gboolean in_qkv_rows)
+{
+  const uint64_t *dim = q->k->shape.dim;
+  uint64_t heads = dim[HEADS] + (in_qkv_rows ? 2 * dim[GROUPS] : 0);
+
+  return ((q->batch * part_tokens (q->k) + q->row) * heads + q->head) * dim[WIDTH];
+}
+
+static uint64_t
+part_lse_at (const struct query *q)
+{
+  return (q->batch * q->k->shape.dim[HEADS] + q->head) * part_tokens (q->k) + q->row;
+}
+
+static uint64_t
+key_at (const struct query *q, uint64_t key, gboolean value)
+{
+  const uint64_t *dim = q->k->shape.dim;
+  uint64_t group = q->head / (dim[HEADS] / dim[GROUPS]) + (value ? dim[GROUPS] : 0);
+
+  return ((q->batch * dim[KEYS] + key) * 2 * dim[GROUPS] + group) * dim[WIDTH];
+}
+
+static double
+part_score (const struct query *q, uint64_t key)
+{
+  const double *queries = q->k->operand[PART_Q].data, *kv = q->k->operand[PART_KV].data;
+  uint64_t width = q->k->shape.dim[WIDTH];
+
+  return dot (queries + query_at (q, TRUE), kv + key_at (q, key, FALSE), width) /
+         sqrt ((double) width);
+}
+
+static void
+attend_part (const struct query *q)
+{
+  const double *kv = q->k->operand[PART_KV].data;
+  double *o = (double *) q->k->operand[PART_O].data + query_at (q, FALSE), most = -INFINITY;
+  double *lse = (double *) q->k->operand[PART_LSE].data + part_lse_at (q), sum = 0;
+  uint64_t width = q->k->shape.dim[WIDTH], keys = q->k->shape.dim[KEYS];
+
+  for (uint64_t j = 0; j < keys; j++)
+    most = sees (q, j) ? fmax (most, part_score (q, j)) : most;
+  for (uint64_t j = 0; j < keys; j++)
+    sum += sees (q, j) ? exp (part_score (q, j) - most) : 0;
+  *lse = sum > 0 ? most + log (sum) : -INFINITY;
+  for (uint64_t w = 0; w < width; w++)
+    o[w] = 0;
+  for (uint64_t j = 0; j < keys; j++)
+    if (sees (q, j))
+      add (o, exp (part_score (q, j) - *lse), kv + key_at (q, j, TRUE), width);
+}
+
+static void
+attend_part_backward (const struct query *q)
+{
+  const struct weft_operand *of = q->k->operand;
+  const double *queries = of[PART_BWD_Q].data, *kv = of[PART_BWD_KV].data;
+  const double *o = (const double *) of[PART_BWD_O].data + query_at (q, FALSE);
+  const double *d = (const double *) of[PART_BWD_DO].data + query_at (q, FALSE);
+  const double *lse = (const double *) of[PART_BWD_LSE].data + part_lse_at (q);
+  double *dq = of[PART_DQ].data, *dkv = of[PART_DKV].data;
+  uint64_t width = q->k->shape.dim[WIDTH];
+  double delta = dot (o, d, width), scale = 1 / sqrt ((double) width);
+
+  for (uint64_t j = 0; j < q->k->shape.dim[KEYS]; j++) {
+    if (!sees (q, j))
+      continue;
+    double p = exp (part_score (q, j) - *lse);
+    double ds = p * (dot (d, kv + key_at (q, j, TRUE), width) - delta) * scale;
+    add (dkv + key_at (q, j, TRUE), p, d, width);
+    add (dq + query_at (q, TRUE), ds, kv + key_at (q, j, FALSE), width);
+    add (dkv + key_at (q, j, FALSE), ds, queries + query_at (q, TRUE), width);
+  }
+}
+
+static void
+each_query (const struct weft_kernel *k, void (*row) (const struct query *q))
+{
+  for (uint64_t b = 0; b < k->shape.dim[TOKENS] / part_tokens (k); b++)
+    for (uint64_t head = 0; head < k->shape.dim[HEADS]; head++)
+      for (uint64_t i = 0; i < part_tokens (k); i++)
+        row (&(struct query){ k, b, head, i });
+}
+
+void
+weft_ref_attention_part (const struct weft_kernel *k)
+{
+  each_query (k, attend_part);
+}
+
+/* Of rows of dqkv the queries' part alone is written. */
+static void
+clear_part (const struct weft_kernel *k)
+{
+  double *dq = k->operand[PART_DQ].data;
+  uint64_t q = k->shape.dim[HEADS] * k->shape.dim[WIDTH];
+  uint64_t row = q + 2 * k->shape.dim[GROUPS] * k->shape.dim[WIDTH];
+
+  for (uint64_t i = 0; i < k->shape.dim[TOKENS] && !k->operand[PART_DQ].accumulate; i++)
+    memset (dq + i * row, 0, q * sizeof *dq);
+  if (!k->operand[PART_DKV].accumulate)
+    memset (k->operand[PART_DKV].data, 0,
+            weft_extent_attention_part_bwd (k, PART_DKV) * sizeof (double));
+}
+
+void
+weft_ref_attention_part_bwd (const struct weft_kernel *k)
+{
+  clear_part (k);
+  each_query (k, attend_part_backward);
+}
+
+uint64_t
+weft_extent_attention_part (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t extent[] = {
+    [PART_Q] = dim[TOKENS] * (dim[HEADS] + 2 * dim[GROUPS]) * dim[WIDTH],
+    [PART_KV] = dim[TOKENS] / part_tokens (k) * dim[KEYS] * 2 * dim[GROUPS] * dim[WIDTH],
+    [PART_O] = dim[TOKENS] * dim[HEADS] * dim[WIDTH],
+    [PART_LSE] = dim[TOKENS] * dim[HEADS],
+  };
+
+  return extent[operand];
+}
+
+uint64_t
+weft_extent_attention_part_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  static const uint32_t like[] = {
+    [PART_BWD_Q] = PART_Q,     [PART_BWD_KV] = PART_KV, [PART_BWD_O] = PART_O,
+    [PART_BWD_LSE] = PART_LSE, [PART_BWD_DO] = PART_O,  [PART_DQ] = PART_Q,
+    [PART_DKV] = PART_KV
+  };
+
+  return weft_extent_attention_part (k, like[operand]);
 }

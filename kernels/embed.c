@@ -15,11 +15,26 @@
 enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 
+/* Of a table that ranks share out, this one has as much as is given. */
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
   int64_t rows = positions ? k->model->max_position_embeddings : k->model->vocab_size;
-  return (uint64_t) rows * k->shape.dim[1];
+  return k->tp.of > 1 && !positions ? 0 : (uint64_t) rows * k->shape.dim[1];
+}
+
+/* The rows of the vocabulary in this rank's table. */
+static struct weft_range
+rows_of (const struct weft_kernel *k, const struct weft_operand *table)
+{
+  uint64_t rows = table->n / k->shape.dim[1];
+  return (struct weft_range){ k->tp.at * rows, (k->tp.at + 1) * rows };
+}
+
+static gboolean
+lies_in (struct weft_range rows, int32_t id)
+{
+  return (uint64_t) id >= rows.begin && (uint64_t) id < rows.end;
 }
 
 uint64_t
@@ -38,21 +53,33 @@ weft_extent_embed_bwd (const struct weft_kernel *k, uint32_t operand)
                             : table_size (k, operand == DPOSITIONS);
 }
 
+/* Of a token in its sequence: the row of its vector. */
+static uint64_t
+position (const struct weft_kernel *k, uint64_t token)
+{
+  uint64_t sequence = weft_kernel_sequence (k);
+  return weft_position (k->cp, sequence, token % sequence);
+}
+
 void
 weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
   const int32_t *ids = o[IDS].data;
-  uint64_t hidden = k->shape.dim[1], sequence = (uint64_t) k->model->seq_length;
+  uint64_t hidden = k->shape.dim[1];
   struct weft_range tokens = weft_part (k->shape.dim[0], 1, part, parts);
+  struct weft_range rows = rows_of (k, &o[TABLE]);
   float room[WEFT_STRETCH], y[WEFT_STRETCH];
 
   for (uint64_t t = tokens.begin; t < tokens.end; t++)
     for (uint64_t c = 0; c < hidden; c += WEFT_STRETCH) {
-      uint64_t n = weft_least (hidden - c, WEFT_STRETCH), row = (uint64_t) ids[t] * hidden;
-      const float *from = weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y);
+      uint64_t n = weft_least (hidden - c, WEFT_STRETCH);
+      uint64_t row = ((uint64_t) ids[t] - rows.begin) * hidden;
+      const float *from = lies_in (rows, ids[t])
+                              ? weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y)
+                              : memset (y, 0, n * sizeof *y);
       if (o[POSITIONS].data) {
-        uint64_t at = t % sequence * hidden + c;
+        uint64_t at = position (k, t) * hidden + c;
         memmove (y, from, n * sizeof *y);
         weft_sums_add (y, weft_floats (o[POSITIONS].data, o[POSITIONS].dtype, at, n, room), n);
         from = y;
@@ -108,30 +135,63 @@ struct gather {
   struct chain chain;
 };
 
+/* Adds the tokens from `token` on that lie in the leaf. */
+static void
+sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
+          struct weft_sums *sums)
+{
+  const struct weft_operand *dy = &g->k->operand[DY];
+  uint64_t hidden = g->k->shape.dim[1];
+  float room[WEFT_STRETCH];
+
+  if (token >= leaf.end) {
+    weft_sums_skip (sums);
+    return;
+  }
+  float *sum = weft_sums_leaf (sums);
+  for (; token < leaf.end; token = following (&g->chain, token))
+    weft_sums_add (sum,
+                   weft_floats (dy->data, dy->dtype, token * hidden + columns.begin, sums->n, room),
+                   sums->n);
+  weft_sums_close (sums);
+}
+
+/* The chain goes through a sequence from its beginning, its leaves come in zigzag order: first of
+ * all, where the chain enters each of a sequence's chunks, the first of which is `first`.  Returns
+ * where it leaves the last. */
+static uint64_t
+enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t first,
+              uint64_t token, uint64_t *entry)
+{
+  uint64_t all = g->chain.n, share = leaves->segment[0].share;
+
+  for (uint32_t chunk = 0; chunk < MAX (1, leaves->zigzag); chunk++) {
+    uint64_t end = weft_least ((first + chunk + 1) * share, all);
+    entry[chunk] = token;
+    while (token < end && end < all)
+      token = following (&g->chain, token);
+  }
+  return token;
+}
+
 static void
 sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_range columns)
 {
-  const struct weft_operand *dy = &g->k->operand[DY];
-  uint64_t tokens = g->chain.n, hidden = g->k->shape.dim[1], token = first;
-  uint64_t leaf = weft_sums_leaf_tokens (g->k, tokens), n = columns.end - columns.begin;
-  float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH], room[WEFT_STRETCH];
+  struct weft_leaves leaves = weft_sums_leaves (g->k, g->chain.n);
+  float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH];
+  uint64_t entry[WEFT_MOST_CHUNKS], token = first;
+  uint32_t each = MAX (1, leaves.zigzag);
   struct weft_sums sums = { .output = g->output,
                             .room = stack,
-                            .n = n,
-                            .n_leaf = weft_sums_n_leaf (g->k, tokens),
+                            .n = columns.end - columns.begin,
+                            .n_leaf = leaves.n,
                             .rounds = g->k->canonical };
 
-  for (uint64_t begin = 0; begin < tokens; begin += leaf) {
-    uint64_t end = weft_least (begin + leaf, tokens);
-    if (token >= end) {
-      weft_sums_skip (&sums);
-      continue;
-    }
-    float *sum = weft_sums_leaf (&sums);
-    for (; token < end; token = following (&g->chain, token))
-      weft_sums_add (sum,
-                     weft_floats (dy->data, dy->dtype, token * hidden + columns.begin, n, room), n);
-    weft_sums_close (&sums);
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    if (i % each == 0)
+      token = enter_chunks (g, &leaves, i, token, entry);
+    sum_leaf (g, entry[weft_leaves_turn (&leaves, i) % each], weft_sums_tokens (&leaves, i),
+              columns, &sums);
   }
   weft_sums_store (&sums, at + columns.begin);
 }
@@ -143,6 +203,16 @@ sum_row (const struct gather *g, uint64_t first, uint64_t row)
   for (uint64_t c = g->columns.begin; c < g->columns.end; c += WEFT_STRETCH)
     sum_stretch (g, first, row * g->k->shape.dim[1],
                  (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
+}
+
+/* The same of a word whose row may be another rank's. */
+static void
+sum_word (const struct gather *g, uint64_t first, int32_t id)
+{
+  struct weft_range rows = rows_of (g->k, g->output);
+
+  if (lies_in (rows, id))
+    sum_row (g, first, (uint64_t) id - rows.begin);
 }
 
 static void
@@ -159,7 +229,7 @@ sum_linked_rows (const struct gather *unlinked)
   g.chain.next = next;
   for (uint32_t i = 0; i < n_slot; i++)
     if (slot[i] != NONE)
-      sum_row (&g, (uint64_t) slot[i], (uint64_t) ids[slot[i]]);
+      sum_word (&g, (uint64_t) slot[i], ids[slot[i]]);
 }
 
 static void
@@ -172,7 +242,7 @@ sum_sought_rows (const struct gather *g)
     while (before > 0 && ids[before - 1] != ids[t])
       before--;
     if (before == 0)
-      sum_row (g, t, (uint64_t) ids[t]);
+      sum_word (g, t, ids[t]);
   }
 }
 
@@ -191,7 +261,7 @@ clear (const struct gather *g)
 static void
 sum_positions (const struct weft_kernel *k, struct weft_range columns)
 {
-  uint64_t tokens = k->shape.dim[0], sequence = (uint64_t) k->model->seq_length;
+  uint64_t tokens = k->shape.dim[0], sequence = weft_kernel_sequence (k);
   struct gather g = { .k = k,
                       .output = &k->operand[DPOSITIONS],
                       .columns = columns,
@@ -199,7 +269,7 @@ sum_positions (const struct weft_kernel *k, struct weft_range columns)
 
   clear (&g);
   for (uint64_t p = 0; p < weft_least (sequence, tokens); p++)
-    sum_row (&g, p, p);
+    sum_row (&g, p, position (k, p));
 }
 
 void
@@ -231,9 +301,8 @@ weft_ref_embed (const struct weft_kernel *k)
 
   for (uint64_t t = 0; t < k->shape.dim[0]; t++)
     for (uint64_t i = 0; i < hidden; i++) {
-      uint64_t position = t % (uint64_t) k->model->seq_length;
       y[t * hidden + i] = table[(uint64_t) ids[t] * hidden + i] +
-                          (positions ? positions[position * hidden + i] : 0);
+                          (positions ? positions[position (k, t) * hidden + i] : 0);
     }
 }
 
@@ -252,6 +321,6 @@ weft_ref_embed_bwd (const struct weft_kernel *k)
     for (uint64_t i = 0; i < hidden; i++) {
       table[(uint64_t) ids[t] * hidden + i] += dy[t * hidden + i];
       if (positions)
-        positions[t % (uint64_t) k->model->seq_length * hidden + i] += dy[t * hidden + i];
+        positions[position (k, t) * hidden + i] += dy[t * hidden + i];
     }
 }

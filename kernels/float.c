@@ -23,6 +23,27 @@ narrow_in_place (float *value, uint64_t n)
 }
 
 WEFT_WIDE static void
+widen_fp16 (float *to, const uint16_t *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = weft_fp16_float (from[i]);
+}
+
+WEFT_WIDE static void
+narrow_fp16 (uint16_t *to, const float *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = weft_fp16_round (from[i]);
+}
+
+WEFT_WIDE static void
+narrow_fp16_in_place (float *value, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    value[i] = weft_fp16_float (weft_fp16_round (value[i]));
+}
+
+WEFT_WIDE static void
 widen_bytes (float *to, const uint8_t *from, uint64_t n)
 {
   for (uint64_t i = 0; i < n; i++)
@@ -43,6 +64,8 @@ weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n
     return (const float *) data + first;
   if (dtype == WEFT_FP8)
     widen_bytes (room, (const uint8_t *) data + first, n);
+  else if (dtype == WEFT_FP16)
+    widen_fp16 (room, (const uint16_t *) data + first, n);
   else
     widen (room, (const uint16_t *) data + first, n);
   return room;
@@ -53,6 +76,8 @@ weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const
 {
   if (dtype == WEFT_FP8)
     narrow_to_bytes ((uint8_t *) data + first, value, n);
+  else if (dtype == WEFT_FP16)
+    narrow_fp16 ((uint16_t *) data + first, value, n);
   else if (dtype != WEFT_FP32)
     narrow ((uint16_t *) data + first, value, n);
   else if ((float *) data + first != value)
@@ -62,6 +87,8 @@ weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const
 void
 weft_round (enum weft_dtype dtype, uint64_t n, float *value)
 {
-  if (dtype != WEFT_FP32)
+  if (dtype == WEFT_FP16)
+    narrow_fp16_in_place (value, n);
+  else if (dtype != WEFT_FP32)
     narrow_in_place (value, n);
 }

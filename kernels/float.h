@@ -46,6 +46,41 @@ weft_bf16_round (float f)
   return (bits & 0x7fffffffu) > 0x7f800000u ? (uint16_t) (bits >> 16 | 0x40) : (uint16_t) rounded;
 }
 
+/* IEEE half: exponent and mantissa are those of a float whose exponent has another bias, which one
+ * multiplication puts right, subnormal numbers too. */
+static inline float
+weft_fp16_float (uint16_t h)
+{
+  uint32_t bits = (uint32_t) (h & 0x7fff) << 13, sign = (uint32_t) (h & 0x8000) << 16;
+  float f;
+  memcpy (&f, &bits, sizeof f);
+  f *= 0x1p112f;
+  memcpy (&bits, &f, sizeof bits);
+  bits |= sign | ((h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0);
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* To nearest, ties to even; 65520 and more become infinity, a NaN stays one.  Below the normal numbers
+ * codes count steps of 2^-24, which the addition of 2^23 rounds to. */
+static inline uint16_t
+weft_fp16_round (float f)
+{
+  uint32_t bits, small;
+  memcpy (&bits, &f, sizeof bits);
+  uint32_t sign = bits >> 16 & 0x8000;
+  bits &= 0x7fffffffu;
+  float a;
+  memcpy (&a, &bits, sizeof a);
+  float steps = a * 0x1p24f + 0x1p23f;
+  memcpy (&small, &steps, sizeof small);
+  uint32_t normal = ((bits + 0xfffu + (bits >> 13 & 1)) >> 13) - (112u << 10);
+  uint32_t code = bits < 0x38800000u    ? small & 0x7ff
+                  : bits >= 0x477ff000u ? 0x7c00
+                                        : normal;
+  return (uint16_t) (sign | (bits > 0x7f800000u ? 0x7e00 : code));
+}
+
 /* Elements [first, first + n) of an array as floats: the array itself when it holds floats, else
  * `room`, which has space for n. */
 const float *weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n,

@@ -16,7 +16,7 @@
 struct weft_factor {
   const void *data;
   uint64_t along, sum;
-  enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16 or WEFT_FP8 */
+  enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16, WEFT_FP16 or WEFT_FP8 */
 
   /* Of fp8: the largest magnitude of the tensor as a float, or as bytes a power of two for each block
    * of a row in memory (fp8.h); an element is its code times the scale, as a float. */

@@ -7,34 +7,54 @@ typedef float float4 __attribute__ ((vector_size (16)));
 typedef uint32_t word4 __attribute__ ((vector_size (16)));
 typedef uint16_t half4 __attribute__ ((vector_size (8)));
 
+/* weft_fp16_float() of four. */
 static inline float4
-load_four (const void *data, uint64_t at, gboolean halves)
+widen_fp16 (word4 half)
+{
+  word4 bits = (half & 0x7fff) << 13, infinite = (word4) ((half & 0x7c00) == 0x7c00);
+  float4 four;
+
+  memcpy (&four, &bits, sizeof four);
+  four *= 0x1p112f;
+  memcpy (&bits, &four, sizeof bits);
+  bits |= (half & 0x8000) << 16 | (infinite & 0x7f800000);
+  memcpy (&four, &bits, sizeof four);
+  return four;
+}
+
+static inline float4
+load_four (const void *data, uint64_t at, enum weft_dtype dtype)
 {
   float4 four;
   half4 half;
 
-  if (!halves) {
+  if (dtype == WEFT_FP32) {
     memcpy (&four, (const float *) data + at, sizeof four);
     return four;
   }
   memcpy (&half, (const uint16_t *) data + at, sizeof half);
-  word4 words = __builtin_convertvector(half, word4) << 16;
+  word4 words = __builtin_convertvector(half, word4);
+  if (dtype == WEFT_FP16)
+    return widen_fp16 (words);
+  words <<= 16;
   memcpy (&four, &words, sizeof four);
   return four;
 }
 
 static inline float
-load_one (const void *data, uint64_t at, gboolean halves)
+load_one (const void *data, uint64_t at, enum weft_dtype dtype)
 {
-  return halves ? weft_bf16_float (((const uint16_t *) data)[at]) : ((const float *) data)[at];
+  return dtype == WEFT_FP32   ? ((const float *) data)[at]
+         : dtype == WEFT_FP16 ? weft_fp16_float (((const uint16_t *) data)[at])
+                              : weft_bf16_float (((const uint16_t *) data)[at]);
 }
 
 /* Four rows of four terms become four terms of four rows. */
 static inline void
-turn_four (const void *data, const uint64_t at[4], gboolean halves, uint32_t width, float *to)
+turn_four (const void *data, const uint64_t at[4], enum weft_dtype dtype, uint32_t width, float *to)
 {
-  float4 a = load_four (data, at[0], halves), b = load_four (data, at[1], halves);
-  float4 c = load_four (data, at[2], halves), d = load_four (data, at[3], halves);
+  float4 a = load_four (data, at[0], dtype), b = load_four (data, at[1], dtype);
+  float4 c = load_four (data, at[2], dtype), d = load_four (data, at[3], dtype);
   float4 ab_low = __builtin_shufflevector (a, b, 0, 4, 1, 5);
   float4 ab_high = __builtin_shufflevector (a, b, 2, 6, 3, 7);
   float4 cd_low = __builtin_shufflevector (c, d, 0, 4, 1, 5);
@@ -60,7 +80,7 @@ struct panel {
 
 /* Terms are side by side in memory: squares are turned, the rest goes one by one. */
 static inline void
-pack_turned (const struct panel *p, gboolean halves)
+pack_turned (const struct panel *p, enum weft_dtype dtype)
 {
   uint64_t along = p->from->along, rows = p->rows & ~3ull, terms = p->terms & ~3ull;
 
@@ -68,16 +88,16 @@ pack_turned (const struct panel *p, gboolean halves)
     for (uint64_t t = 0; t < terms; t += 4) {
       uint64_t first = p->at + i * along + t;
       const uint64_t four[4] = { first, first + along, first + 2 * along, first + 3 * along };
-      turn_four (p->from->data, four, halves, p->width, p->to + t * p->width + i);
+      turn_four (p->from->data, four, dtype, p->width, p->to + t * p->width + i);
     }
   for (uint64_t t = 0; t < p->terms; t++)
     for (uint64_t i = t < terms ? rows : 0; i < p->rows; i++)
-      p->to[t * p->width + i] = load_one (p->from->data, p->at + i * along + t, halves);
+      p->to[t * p->width + i] = load_one (p->from->data, p->at + i * along + t, dtype);
 }
 
 /* Rows are side by side in memory. */
 static inline void
-pack_copied (const struct panel *p, gboolean halves)
+pack_copied (const struct panel *p, enum weft_dtype dtype)
 {
   const void *data = p->from->data;
   uint64_t at = p->at;
@@ -86,23 +106,23 @@ pack_copied (const struct panel *p, gboolean halves)
   for (uint64_t t = 0; t < p->terms; t++, at += p->from->sum, to += p->width) {
     uint64_t i = 0;
     for (; i + 4 <= p->rows; i += 4) {
-      float4 four = load_four (data, at + i, halves);
+      float4 four = load_four (data, at + i, dtype);
       memcpy (to + i, &four, sizeof four);
     }
     for (; i < p->rows; i++)
-      to[i] = load_one (data, at + i, halves);
+      to[i] = load_one (data, at + i, dtype);
   }
 }
 
 static inline void
-pack_panel (const struct panel *p, gboolean halves)
+pack_panel (const struct panel *p, enum weft_dtype dtype)
 {
   if (p->rows < p->width)
     memset (p->to, 0, p->terms * p->width * sizeof *p->to);
   if (p->from->along == 1)
-    pack_copied (p, halves);
+    pack_copied (p, dtype);
   else
-    pack_turned (p, halves);
+    pack_turned (p, dtype);
 }
 
 /* Rows in memory are as long as the stride that is not 1. */
@@ -147,8 +167,10 @@ weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, 
     if (from->dtype == WEFT_FP8)
       pack_bytes (&panel);
     else if (from->dtype == WEFT_BF16)
-      pack_panel (&panel, TRUE);
+      pack_panel (&panel, WEFT_BF16);
+    else if (from->dtype == WEFT_FP16)
+      pack_panel (&panel, WEFT_FP16);
     else
-      pack_panel (&panel, FALSE);
+      pack_panel (&panel, WEFT_FP32);
   }
 }

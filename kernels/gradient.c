@@ -61,6 +61,18 @@ weft_extent_clip (const struct weft_kernel *k, uint32_t operand)
   return operand == 0 ? weft_scalar_extent (&k->operand[0]) : 1;
 }
 
+uint64_t
+weft_extent_scale_loss (const struct weft_kernel *k, uint32_t operand)
+{
+  return all (k, operand);
+}
+
+uint64_t
+weft_extent_unscale (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == 0 ? all (k, operand) : 1;
+}
+
 /* ------------------------------------------------------------------ elementwise */
 
 WEFT_WIDE static void
@@ -196,6 +208,49 @@ weft_cpu_bucket_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts
   weft_cpu_grad_norm (k, part, parts);
 }
 
+/* ------------------------------------------------------------------- loss scale */
+
+void
+weft_cpu_scale_loss (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  float *gradient = k->operand[0].data;
+
+  (void) part;
+  (void) parts;
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    gradient[i] = weft_control_loss_scale (k->control);
+}
+
+struct unscale {
+  float inverse;
+  float *found;
+};
+
+/* As torch._amp_foreach_non_finite_check_and_unscale_ does it: by the inverse, exact for a power of
+ * two.  What is not finite is the difference of a number and itself that is not 0. */
+WEFT_WIDE static void
+unscale (const void *with, float *const *at, uint64_t n)
+{
+  const struct unscale *u = with;
+  float *x = at[0], inverse = u->inverse;
+  uint32_t bad = 0;
+
+  for (uint64_t i = 0; i < n; i++) {
+    bad |= !(x[i] - x[i] == 0);
+    x[i] *= inverse;
+  }
+  if (bad)
+    *u->found = 1;
+}
+
+void
+weft_cpu_unscale (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct unscale u = { 1 / weft_control_loss_scale (k->control), k->operand[1].data };
+
+  weft_flat_run (k, &(struct weft_flat){ "u-", k->shape.dim[0], unscale, &u }, part, parts);
+}
+
 static double
 clip_factor (double squares, double limit)
 {
@@ -207,12 +262,15 @@ void
 weft_cpu_clip (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = &k->operand[0];
-  double squares =
-      weft_scalar_is_exact (o) ? weft_exact_value (o->data) : (double) *(const float *) o->data;
+  const float *found = k->operand[1].data;
+  double squares = !o->data                   ? 0
+                   : weft_scalar_is_exact (o) ? weft_exact_value (o->data)
+                                              : (double) *(const float *) o->data;
+  double factor = o->data ? clip_factor (squares, k->control->clip_grad) : 1;
 
   (void) part;
   (void) parts;
-  *(float *) k->operand[1].data = (float) clip_factor (squares, k->control->clip_grad);
+  *(float *) k->operand[2].data = found && *found != 0 ? 0 : (float) factor;
 }
 
 /* -------------------------------------------------------------------- reference */
@@ -271,6 +329,27 @@ weft_ref_bucket_norm (const struct weft_kernel *k)
 void
 weft_ref_clip (const struct weft_kernel *k)
 {
-  *(double *) k->operand[1].data =
-      clip_factor (*(const double *) k->operand[0].data, k->control->clip_grad);
+  const double *squares = k->operand[0].data, *found = k->operand[1].data;
+  double factor = squares ? clip_factor (*squares, k->control->clip_grad) : 1;
+
+  *(double *) k->operand[2].data = found && *found != 0 ? 0 : factor;
+}
+
+void
+weft_ref_scale_loss (const struct weft_kernel *k)
+{
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    ((double *) k->operand[0].data)[i] = (double) weft_control_loss_scale (k->control);
+}
+
+void
+weft_ref_unscale (const struct weft_kernel *k)
+{
+  double *grad = k->operand[0].data;
+
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++) {
+    if (!isfinite (grad[i]))
+      *(double *) k->operand[1].data = 1;
+    grad[i] /= (double) weft_control_loss_scale (k->control);
+  }
 }

@@ -6,23 +6,24 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: the widest head (model.def) fits for 2^8 sequences. */
+/* Floats of scratch for both sums: the widest head (model.def) fits for 2^5 sequences. */
 #define ROOM 65536
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
 enum { DQKV, BWD_RAW, BWD_Q_WEIGHT, BWD_K_WEIGHT, DQ_WEIGHT, DK_WEIGHT };
+enum { WGRAD_DQKV, WGRAD_RAW, WGRAD_DQ, WGRAD_DK };
 
 /* Heads that are normalised, of one token. */
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
-  return (uint64_t) (k->model->num_attention_heads + k->model->num_query_groups);
+  return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
 static gboolean
 is_key (const struct weft_kernel *k, uint64_t row)
 {
-  return row % token_heads (k) >= (uint64_t) k->model->num_attention_heads;
+  return row % token_heads (k) >= weft_kernel_heads (k);
 }
 
 /* Where a row, a head of a token, begins in qkv. */
@@ -30,7 +31,7 @@ static uint64_t
 place (const struct weft_kernel *k, uint64_t row)
 {
   uint64_t token = row / token_heads (k);
-  return (row + token * (uint64_t) k->model->num_query_groups) * k->shape.dim[1];
+  return (row + token * weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
 uint64_t
@@ -47,6 +48,19 @@ weft_extent_head_norm_bwd (const struct weft_kernel *k, uint32_t operand)
   uint64_t all = k->shape.dim[0] * k->shape.dim[1];
 
   return operand == DQKV ? place (k, k->shape.dim[0]) : operand == BWD_RAW ? all : k->shape.dim[1];
+}
+
+uint64_t
+weft_extent_head_norm_dgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_head_norm_bwd (k, operand);
+}
+
+uint64_t
+weft_extent_head_norm_wgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand <= WGRAD_RAW ? k->shape.dim[2] * weft_extent_head_norm_bwd (k, operand)
+                              : k->shape.dim[1];
 }
 
 static struct weft_row_norm
@@ -81,36 +95,65 @@ weft_cpu_head_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* The gradients of one head, and some columns of what it adds to its weight's. */
-static void
-head_backward (const struct weft_kernel *k, uint64_t row, struct weft_range columns,
-               float *const dweight[2])
+/* One head of one token: of its gradient and input where they are, of the rank whose head it is. */
+static struct weft_row_gradient
+head_gradient (const struct weft_kernel *k, uint64_t row)
 {
   struct weft_row_norm norm = head_norm (k);
   const struct weft_operand *o = k->operand;
-  gboolean key = is_key (k, row);
   struct weft_row head = { &o[DQKV], place (k, row) };
   struct weft_row_gradient g = { .dy = head,
                                  .x = { &o[BWD_RAW], row * norm.n },
                                  .dx = head,
-                                 .weight = &o[key ? BWD_K_WEIGHT : BWD_Q_WEIGHT] };
+                                 .weight = &o[is_key (k, row) ? BWD_K_WEIGHT : BWD_Q_WEIGHT] };
 
   g.moments = weft_row_moments (&norm, g.x);
-  weft_row_weights (&g, columns, dweight[key], NULL);
-  if (columns.end == norm.n)
-    weft_row_backward (&norm, &g);
+  return g;
+}
+
+/* How the sums are taken: over tokens, and over the heads of a token; of several ranks' arrays, which
+ * lie one after the other, rank by rank. */
+struct heads {
+  const struct weft_kernel *k; /* head_norm_bwd */
+  uint64_t ranks;
+  gboolean inputs; /* gradients of heads too, of one rank */
+};
+
+/* Where a token's head of `ranks` ranks is found: a row of all their arrays. */
+static uint64_t
+row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t head)
+{
+  uint64_t tokens = h->k->shape.dim[0] / token_heads (h->k);
+  return (rank * tokens + token) * token_heads (h->k) + head;
+}
+
+/* Queries or keys of one token, whose weight's gradient is one sum. */
+static void
+sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
+           float *const dweight[2])
+{
+  struct weft_row_norm norm = head_norm (h->k);
+
+  for (uint64_t rank = 0; rank < h->ranks; rank++)
+    for (uint64_t head = 0; head < token_heads (h->k); head++) {
+      uint64_t row = row_of (h, token, rank, head);
+      struct weft_row_gradient g = head_gradient (h->k, row);
+      weft_row_weights (&g, columns, dweight[is_key (h->k, row)], NULL);
+      if (h->inputs && columns.end == norm.n)
+        weft_row_backward (&norm, &g);
+    }
 }
 
 static void
-sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums sums[2])
+sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums sums[2])
 {
-  uint64_t rows = k->shape.dim[0], heads = token_heads (k);
-  uint64_t leaf = weft_sums_leaf_tokens (k, rows / heads) * heads;
+  struct weft_leaves leaves = weft_sums_leaves (h->k, h->k->shape.dim[0] / token_heads (h->k));
 
-  for (uint64_t first = 0; first < rows; first += leaf) {
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    struct weft_range leaf = weft_sums_tokens (&leaves, i);
     float *const dweight[2] = { weft_sums_leaf (&sums[0]), weft_sums_leaf (&sums[1]) };
-    for (uint64_t r = first; r < weft_least (first + leaf, rows); r++)
-      head_backward (k, r, columns, dweight);
+    for (uint64_t t = leaf.begin; t < leaf.end; t++)
+      sum_token (h, t, columns, dweight);
     weft_sums_close (&sums[0]);
     weft_sums_close (&sums[1]);
   }
@@ -118,15 +161,14 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
   weft_sums_store (&sums[1], columns.begin);
 }
 
-void
-weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+static void
+backward (const struct heads *h)
 {
-  uint32_t n_leaf = weft_sums_n_leaf (k, k->shape.dim[0] / token_heads (k));
+  const struct weft_kernel *k = h->k;
+  uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0] / token_heads (k)).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 
-  (void) part;
-  (void) parts;
   for (uint64_t c = 0; c < all; c += width) {
     struct weft_range columns = { c, weft_least (c + width, all) };
     struct weft_sums sums[2] = { { .output = &k->operand[DQ_WEIGHT],
@@ -137,8 +179,49 @@ weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t par
     sums[1] = sums[0];
     sums[1].output = &k->operand[DK_WEIGHT];
     sums[1].room += ROOM / 2;
-    sum_columns (k, columns, sums);
+    sum_columns (h, columns, sums);
   }
+}
+
+void
+weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  (void) part;
+  (void) parts;
+  backward (&(struct heads){ k, 1, TRUE });
+}
+
+void
+weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_row_norm norm = head_norm (k);
+  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    struct weft_row_gradient g = head_gradient (k, r);
+    weft_row_backward (&norm, &g);
+  }
+}
+
+/* The same op with gradients of weights alone. */
+static struct weft_kernel
+weights_alone (const struct weft_kernel *k)
+{
+  struct weft_kernel all = *k;
+
+  all.operand[DQ_WEIGHT] = k->operand[WGRAD_DQ];
+  all.operand[DK_WEIGHT] = k->operand[WGRAD_DK];
+  return all;
+}
+
+void
+weft_cpu_head_norm_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_kernel all = weights_alone (k);
+
+  (void) part;
+  (void) parts;
+  backward (&(struct heads){ &all, k->shape.dim[2], FALSE });
 }
 
 /* -------------------------------------------------------------------- reference */
@@ -170,25 +253,52 @@ weft_ref_head_norm (const struct weft_kernel *k)
   }
 }
 
+/* One head; what is not wanted is NULL. */
+static void
+ref_head (const struct weft_kernel *k, uint64_t r, const double *weight, double *dweight)
+{
+  uint64_t n = k->shape.dim[1];
+  double *d = (double *) k->operand[DQKV].data + place (k, r), of_gx = 0;
+  const double *x = (double *) k->operand[BWD_RAW].data + r * n;
+  double scale = scale_of (k, x);
+
+  for (uint64_t i = 0; i < n; i++) {
+    of_gx += weight ? d[i] * weight[i] * x[i] * scale / (double) n : 0;
+    if (dweight)
+      dweight[i] += d[i] * x[i] * scale;
+  }
+  for (uint64_t i = 0; i < n && weight; i++)
+    d[i] = (d[i] * weight[i] - x[i] * scale * of_gx) * scale;
+}
+
+static void
+ref_backward (const struct weft_kernel *k, uint64_t rows, gboolean inputs, gboolean weights)
+{
+  for (uint32_t o = DQ_WEIGHT; o <= DK_WEIGHT && weights; o++)
+    if (!k->operand[o].accumulate)
+      memset (k->operand[o].data, 0, k->shape.dim[1] * sizeof (double));
+  for (uint64_t r = 0; r < rows; r++) {
+    gboolean key = is_key (k, r);
+    ref_head (k, r, inputs ? k->operand[key ? BWD_K_WEIGHT : BWD_Q_WEIGHT].data : NULL,
+              weights ? k->operand[key ? DK_WEIGHT : DQ_WEIGHT].data : NULL);
+  }
+}
+
 void
 weft_ref_head_norm_bwd (const struct weft_kernel *k)
 {
-  uint64_t n = k->shape.dim[1];
+  ref_backward (k, k->shape.dim[0], TRUE, TRUE);
+}
 
-  for (uint32_t o = DQ_WEIGHT; o <= DK_WEIGHT; o++)
-    if (!k->operand[o].accumulate)
-      memset (k->operand[o].data, 0, n * sizeof (double));
-  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
-    gboolean key = is_key (k, r);
-    double *d = (double *) k->operand[DQKV].data + place (k, r), of_gx = 0;
-    const double *x = (double *) k->operand[BWD_RAW].data + r * n;
-    const double *weight = k->operand[key ? BWD_K_WEIGHT : BWD_Q_WEIGHT].data;
-    double *dweight = k->operand[key ? DK_WEIGHT : DQ_WEIGHT].data, scale = scale_of (k, x);
-    for (uint64_t i = 0; i < n; i++) {
-      of_gx += d[i] * weight[i] * x[i] * scale / (double) n;
-      dweight[i] += d[i] * x[i] * scale;
-    }
-    for (uint64_t i = 0; i < n; i++)
-      d[i] = (d[i] * weight[i] - x[i] * scale * of_gx) * scale;
-  }
+void
+weft_ref_head_norm_dgrad (const struct weft_kernel *k)
+{
+  ref_backward (k, k->shape.dim[0], TRUE, FALSE);
+}
+
+void
+weft_ref_head_norm_wgrad (const struct weft_kernel *k)
+{
+  struct weft_kernel all = weights_alone (k);
+  ref_backward (&all, k->shape.dim[0] * k->shape.dim[2], FALSE, TRUE);
 }

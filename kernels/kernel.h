@@ -10,14 +10,16 @@
  *  - the bits of an output depend only on the inputs: not on `part` and `parts`, on alignment, on
  *    the machine's vector width, or on how many other rows are computed with it;
  *  - `part` of `parts` computes its share of the outputs; shares never write the same element;
- *  - in canonical order a sum over tokens is one sum for each sequence (rows in order), and those
- *    are added as core/fold.h says, every node rounded to the type of the output.
+ *  - in canonical order a sum over tokens is one sum for each chunk of a sequence (rows in order),
+ *    and those are added as core/zigzag.h and core/fold.h say, every node rounded to the type of the
+ *    output.
  *
  * A gradient operand that accumulates is added to once, after everything else: old + new. */
 #pragma once
 #include "core/control.h"
 #include "core/model.h"
 #include "core/op.h"
+#include "core/zigzag.h"
 #include <glib.h>
 
 #define WEFT_MOST_OPERANDS 8
@@ -29,21 +31,39 @@ struct weft_operand {
   uint8_t accumulate; /* read and written: keeps what is there; otherwise it is overwritten */
 };
 
-/* Which of `of` ranks a rank is. */
-struct weft_place {
-  uint32_t at, of;
-};
-
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
-  struct weft_place tp, cp; /* of 0 where nothing asks: one rank */
+  struct weft_place tp, cp; /* of 0 where nothing asks: one rank.  Rows are of this rank's part of
+                               sequences; of attention cp is its ring alone */
   const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
-  const struct weft_control *control; /* adam, clip */
+  const struct weft_control *control; /* adam, clip, loss scale */
+  uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
+                      sequences, 1: slice j came from the rank j places before */
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
 };
+
+/* Heads of this rank. */
+static inline uint64_t
+weft_kernel_heads (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_attention_heads / (k->tp.of ? k->tp.of : 1);
+}
+
+static inline uint64_t
+weft_kernel_groups (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1);
+}
+
+/* Tokens that a rank has of each sequence. */
+static inline uint64_t
+weft_kernel_sequence (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->seq_length / MAX (1, k->cp.of);
+}
 
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
@@ -89,6 +109,16 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_ROPE_BWD, rope_bwd, TRUE)                                                             \
   X (WEFT_OP_ATTENTION, attention, TRUE)                                                           \
   X (WEFT_OP_ATTENTION_BWD, attention_bwd, TRUE)                                                   \
+  X (WEFT_OP_ATTENTION_PART, attention_part, TRUE)                                                 \
+  X (WEFT_OP_ATTENTION_PART_BWD, attention_part_bwd, TRUE)                                         \
+  X (WEFT_OP_ATTENTION_MERGE, attention_merge, TRUE)                                               \
+  X (WEFT_OP_TAKE_KV, take_kv, TRUE)                                                               \
+  X (WEFT_OP_PUT_KV, put_kv, TRUE)                                                                 \
+  X (WEFT_OP_SPLIT_SEQUENCE, split_sequence, TRUE)                                                 \
+  X (WEFT_OP_JOIN_SEQUENCE, join_sequence, TRUE)                                                   \
+  X (WEFT_OP_SPLIT_HEADS, split_heads, TRUE)                                                       \
+  X (WEFT_OP_JOIN_HEADS, join_heads, TRUE)                                                         \
+  X (WEFT_OP_KEEP_PIECE, keep_piece, FALSE)                                                        \
   X (WEFT_OP_GELU, gelu, TRUE)                                                                     \
   X (WEFT_OP_GELU_BWD, gelu_bwd, TRUE)                                                             \
   X (WEFT_OP_SWIGLU, swiglu, TRUE)                                                                 \
@@ -112,6 +142,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_SQUARES, moe_squares, FALSE)                                                      \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
+  X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
@@ -126,8 +157,18 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \
+  X (WEFT_OP_UNSCALE, unscale, FALSE)                                                              \
   X (WEFT_OP_CLIP, clip, FALSE)                                                                    \
-  X (WEFT_OP_ADAM, adam, TRUE)
+  X (WEFT_OP_ADAM, adam, TRUE)                                                                     \
+  X (WEFT_OP_BIAS, bias, TRUE)                                                                     \
+  X (WEFT_OP_ADD_POSITIONS, add_positions, TRUE)                                                   \
+  X (WEFT_OP_NORM_DGRAD, norm_dgrad, TRUE)                                                         \
+  X (WEFT_OP_NORM_WGRAD, norm_wgrad, FALSE)                                                        \
+  X (WEFT_OP_HEAD_NORM_DGRAD, head_norm_dgrad, TRUE)                                               \
+  X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
+  X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
+  X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
+  X (WEFT_OP_XENT_END, xent_end, FALSE)
 
 #define WEFT_KERNEL_DECLARE(id, name, splits)                                                      \
   void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts);               \

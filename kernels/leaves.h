@@ -4,12 +4,13 @@
  * core/fold.h says.  So ranks that share a sum out, each with a power of two of its leaves, and one
  * rank that takes all of them come to the same bits:
  *
- *   tokens        a sequence is a leaf; of sequences that ranks share out in a zigzag, a chunk is
+ *   tokens        a chunk of a sequence is a leaf, and those of one sequence come in zigzag order
  *   columns       units of a map (heads of one group, columns of an MLP) are dealt to leaves, and
  *                 with a map of several parts ([q | k | v], [gate | up]) a share of each part
  *
  * Of one leaf the sum is a plain chain over all terms. */
 #pragma once
+#include "core/zigzag.h"
 #include "kernels/part.h"
 
 #define WEFT_LEAF_SEGMENTS 3
@@ -19,7 +20,7 @@ struct weft_leaves {
   struct {
     uint64_t begin, end, share; /* leaf i has [begin + i share, begin + (i + 1) share), up to end */
   } segment[WEFT_LEAF_SEGMENTS];
-  uint32_t zigzag; /* so many leaves in a row are taken as first, last, second, last but one ...; or 0 */
+  uint32_t zigzag; /* so many leaves in a row are taken in the order of zigzag.h; or 0 */
 };
 
 /* All terms as one leaf; in leaves of `share`, of which the last may have fewer. */
@@ -60,7 +61,7 @@ weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
 
   if (!l->zigzag)
     return i;
-  return i - j + (j % 2 ? l->zigzag - 1 - j / 2 : j / 2);
+  return i - j + weft_zigzag (j, l->zigzag);
 }
 
 /* The terms of a segment of the i-th leaf; perhaps none. */

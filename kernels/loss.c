@@ -1,16 +1,27 @@
 #include "core/exact.h"
+#include "core/fold.h"
 #include "kernels/float.h"
-#include "kernels/kernel.h"
-#include "kernels/lanes.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
 #include "kernels/scalar.h"
+#include "kernels/soft.h"
 #include <math.h>
 
 /* Losses that are added at a time. */
 #define MOST_ROWS 256
+#define MOST_DEPTH 33 /* of a fold over 2^32 ranks */
 
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
+enum { MOST = 1 };            /* of xent_max */
+enum { PART_MOST = 2, PART }; /* of xent_part */
+enum { STATS, END_LSE, END_COUNT, END_LOSS };
+enum { OWN = 4 }; /* dimension */
+
+/* What ranks tell each other of each row: arrays of a float for each, one after the other. */
+enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
+
+/* The last operand of the backward. */
+enum { GRADIENT = 3 };
 
 static uint64_t
 extent (const struct weft_kernel *k, uint32_t operand)
@@ -30,87 +41,57 @@ weft_extent_xent (const struct weft_kernel *k, uint32_t operand)
 uint64_t
 weft_extent_xent_bwd (const struct weft_kernel *k, uint32_t operand)
 {
-  return extent (k, operand);
+  return operand == GRADIENT ? 1 : extent (k, operand);
 }
 
-/* The larger of each lane; a NaN is left to the sum. */
-static inline __attribute__ ((always_inline)) void
-keep_larger (weft_lanes *most, const weft_lanes *x)
+uint64_t
+weft_extent_xent_max (const struct weft_kernel *k, uint32_t operand)
 {
-  typedef int32_t mask __attribute__ ((vector_size (sizeof (weft_lanes))));
-  mask above = *x > *most;
-  *most = (weft_lanes) (((mask) *x & above) | ((mask) *most & ~above));
+  return k->shape.dim[0] * (operand == LOGITS ? k->shape.dim[1] : 1);
 }
 
-/* The largest element, at least `least`; a stretch at most. */
-WEFT_WIDE static float
-largest (const float *x, uint64_t n, float least)
+uint64_t
+weft_extent_xent_part (const struct weft_kernel *k, uint32_t operand)
 {
-  weft_lanes most = least - (weft_lanes){ 0 }, some;
-  float lane[WEFT_N_LANES];
-  uint64_t i = 0;
+  uint32_t stats = k->operand[PART_MOST].data ? N_STATS - 1 : N_STATS;
 
-  for (; i + WEFT_N_LANES <= n; i += WEFT_N_LANES) {
-    memcpy (&some, x + i, sizeof some);
-    keep_larger (&most, &some);
-  }
-  for (; i < n; i++)
-    least = x[i] > least ? x[i] : least;
-  memcpy (lane, &most, sizeof lane);
-  for (i = 0; i < WEFT_N_LANES; i++)
-    least = lane[i] > least ? lane[i] : least;
-  return least;
+  return operand == PART ? k->shape.dim[0] * stats
+                         : k->shape.dim[0] * (operand == LOGITS ? k->shape.dim[1] : 1);
 }
 
-/* sum of exp (x - shift); a stretch at most. */
-WEFT_WIDE static float
-sum_of_exponentials (const float *x, uint64_t n, float shift)
+uint64_t
+weft_extent_xent_end (const struct weft_kernel *k, uint32_t operand)
 {
-  float e[WEFT_STRETCH + WEFT_N_LANES];
-  weft_lanes lanes = { 0 }, some;
-
-  for (uint64_t i = 0; i < n; i++)
-    e[i] = weft_expf (x[i] - shift);
-  memset (e + n, 0, WEFT_N_LANES * sizeof *e); /* up to a whole number of lanes */
-  for (uint64_t i = 0; i < n; i += WEFT_N_LANES) {
-    memcpy (&some, e + i, sizeof some);
-    lanes += some;
-  }
-  return weft_lanes_sum (&lanes);
+  return operand == STATS      ? k->shape.dim[0] * k->shape.dim[1] * N_STATS
+         : operand == END_LSE  ? k->shape.dim[0]
+         : operand == END_LOSS ? weft_scalar_extent (&k->operand[END_LOSS])
+                               : 1;
 }
 
-/* log of the sum of exponentials of a row. */
-static double
-log_sum (const struct weft_operand *logits, uint64_t at, uint64_t columns)
+/* The logit of a row's target where this rank has it, otherwise 0. */
+static float
+target_logit (const struct weft_kernel *k, uint64_t row)
 {
-  float room[WEFT_STRETCH], most = -INFINITY;
-  double sum = 0;
+  const struct weft_operand *logits = &k->operand[LOGITS];
+  uint64_t at = weft_soft_target (k, ((const int32_t *) k->operand[TARGETS].data)[row]);
+  float room;
 
-  for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
-    uint64_t n = weft_least (columns - c, WEFT_STRETCH);
-    most = largest (weft_floats (logits->data, logits->dtype, at + c, n, room), n, most);
-  }
-  for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
-    uint64_t n = weft_least (columns - c, WEFT_STRETCH);
-    const float *x = weft_floats (logits->data, logits->dtype, at + c, n, room);
-    sum += (double) sum_of_exponentials (x, n, most);
-  }
-  return (double) most + log (sum);
+  if (at >= k->shape.dim[1])
+    return 0;
+  return *weft_floats (logits->data, logits->dtype, row * k->shape.dim[1] + at, 1, &room);
 }
 
 /* The cross entropy of a row. */
 static float
 row_loss (const struct weft_kernel *k, uint64_t row)
 {
-  const struct weft_operand *logits = &k->operand[LOGITS];
-  uint64_t columns = k->shape.dim[1], at = row * columns;
-  uint64_t target = (uint64_t) ((const int32_t *) k->operand[TARGETS].data)[row];
-  double total = log_sum (logits, at, columns);
-  float room;
+  struct weft_soft_row r = weft_soft_row (k, row);
+  struct weft_soft soft =
+      k->shape.dim[OWN] ? weft_soft_own (&r) : weft_soft_against (&r, weft_soft_most (&r));
+  double total = weft_soft_log (soft);
 
   ((float *) k->operand[LSE].data)[row] = (float) total;
-  return (float) (total -
-                  (double) *weft_floats (logits->data, logits->dtype, at + target, 1, &room));
+  return (float) (total - (double) target_logit (k, row));
 }
 
 static void
@@ -120,21 +101,19 @@ count_rows (const struct weft_operand *count, uint64_t rows)
     *(float *) count->data = (count->accumulate ? *(float *) count->data : 0) + (float) rows;
 }
 
-void
-weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+static void
+add_losses (const struct weft_kernel *k, const struct weft_operand *loss,
+            float (*loss_of) (const struct weft_kernel *k, uint64_t row))
 {
-  const struct weft_operand *loss = &k->operand[LOSS];
   uint64_t rows = k->shape.dim[0];
   double term[MOST_ROWS];
   float sum = 0;
 
-  (void) part;
-  (void) parts;
   weft_scalar_begin (loss);
   for (uint64_t first = 0; first < rows; first += MOST_ROWS) {
     uint64_t n = weft_least (rows - first, MOST_ROWS);
     for (uint64_t i = 0; i < n; i++) {
-      float one = row_loss (k, first + i);
+      float one = loss_of (k, first + i);
       sum += one;
       term[i] = (double) one;
     }
@@ -143,8 +122,89 @@ weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
   if (!weft_scalar_is_exact (loss))
     *(float *) loss->data += sum;
-  count_rows (&k->operand[COUNT], rows);
 }
+
+void
+weft_cpu_xent (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  (void) part;
+  (void) parts;
+  add_losses (k, &k->operand[LOSS], row_loss);
+  count_rows (&k->operand[COUNT], k->shape.dim[0]);
+}
+
+/* ------------------------------------------------- ranks that have part of the vocabulary */
+
+void
+weft_cpu_xent_max (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    struct weft_soft_row row = weft_soft_row (k, r);
+    ((float *) k->operand[MOST].data)[r] = weft_soft_most (&row);
+  }
+}
+
+/* Without the largest of all, each rank says what its sum is taken against. */
+void
+weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  uint64_t n = k->shape.dim[0];
+  struct weft_range rows = weft_part (n, 1, part, parts);
+  const float *given = k->operand[PART_MOST].data;
+  float *stats = k->operand[PART].data;
+  float *target = given ? stats : stats + n, *sum = target + n;
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    struct weft_soft_row row = weft_soft_row (k, r);
+    struct weft_soft soft = given ? weft_soft_against (&row, given[r]) : weft_soft_own (&row);
+    target[r] = target_logit (k, r);
+    sum[r] = (float) soft.sum;
+    if (!given)
+      stats[r] = soft.most;
+  }
+}
+
+/* What all ranks' parts are together: each has said its own, or they have been joined. */
+static struct weft_soft
+join_parts (const struct weft_kernel *k, uint64_t row, float *target)
+{
+  uint64_t rows = k->shape.dim[0], parts = k->shape.dim[1];
+  struct weft_soft stack[MOST_DEPTH];
+  uint32_t top = 0;
+
+  *target = 0;
+  for (uint32_t i = 0; i < parts; i++) {
+    const float *stats = (const float *) k->operand[STATS].data + i * N_STATS * rows + row;
+    stack[top++] = (struct weft_soft){ stats[ALL_MOST * rows], (double) stats[ALL_SUM * rows] };
+    *target += stats[ALL_TARGET * rows];
+    for (uint32_t merges = weft_fold_merges (i, (uint32_t) parts); merges; merges--, top--)
+      stack[top - 2] = weft_soft_join (stack[top - 2], stack[top - 1]);
+  }
+  return stack[0];
+}
+
+static float
+joined_loss (const struct weft_kernel *k, uint64_t row)
+{
+  float target;
+  double total = weft_soft_log (join_parts (k, row, &target));
+
+  ((float *) k->operand[END_LSE].data)[row] = (float) total;
+  return (float) (total - (double) target);
+}
+
+void
+weft_cpu_xent_end (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  (void) part;
+  (void) parts;
+  add_losses (k, &k->operand[END_LOSS], joined_loss);
+  count_rows (&k->operand[END_COUNT], k->shape.dim[0]);
+}
+
+/* ------------------------------------------------------------------------ backward */
 
 WEFT_WIDE static void
 probabilities (float *p, const float *logit, float lse, float share, uint64_t n)
@@ -160,19 +220,22 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   const struct weft_operand *logits = &k->operand[LOGITS];
   const int32_t *target = k->operand[TARGETS].data;
   const float *lse = k->operand[LSE].data;
-  uint64_t columns = k->shape.dim[1];
+  uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
   struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
-  float share = 1 / (float) k->shape.dim[2], room[WEFT_STRETCH];
+  const float *gradient = k->operand[GRADIENT].data;
+  float share = 1 / (float) k->shape.dim[2] * (gradient ? *gradient : 1), room[WEFT_STRETCH];
 
   for (uint64_t r = rows.begin; r < rows.end; r++)
     for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
       uint64_t n = weft_least (columns - c, WEFT_STRETCH), at = r * columns + c;
-      uint64_t hit = (uint64_t) target[r] - c;
+      uint64_t hit = weft_soft_target (k, target[r]) - c;
       float *x = (float *) weft_floats (logits->data, logits->dtype, at, n, room);
       float logit = hit < n ? x[hit] : 0;
       probabilities (x, x, lse[r], share, n);
       if (hit < n)
         x[hit] = (weft_expf (logit - lse[r]) - 1) * share;
+      for (uint64_t i = counted > c ? counted - c : 0; i < n; i++)
+        x[i] = 0;
       weft_store (logits->data, logits->dtype, at, n, x);
     }
 }
@@ -190,10 +253,11 @@ weft_ref_xent (const struct weft_kernel *k)
     *loss = 0;
   for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
     const double *x = (double *) k->operand[LOGITS].data + r * columns;
+    uint64_t counted = weft_soft_columns (k);
     double most = x[0], sum = 0;
-    for (uint64_t i = 0; i < columns; i++)
+    for (uint64_t i = 0; i < counted; i++)
       most = fmax (most, x[i]);
-    for (uint64_t i = 0; i < columns; i++)
+    for (uint64_t i = 0; i < counted; i++)
       sum += exp (x[i] - most);
     lse[r] = most + log (sum);
     *loss += lse[r] - x[target[r]];
@@ -208,13 +272,78 @@ void
 weft_ref_xent_bwd (const struct weft_kernel *k)
 {
   const int32_t *target = k->operand[TARGETS].data;
-  const double *lse = k->operand[LSE].data;
-  uint64_t columns = k->shape.dim[1];
+  const double *lse = k->operand[LSE].data, *gradient = k->operand[GRADIENT].data;
+  double share = (gradient ? *gradient : 1) / (double) k->shape.dim[2];
+  uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)
     for (uint64_t i = 0; i < columns; i++) {
       double *x = (double *) k->operand[LOGITS].data + r * columns + i;
-      double one = i == (uint64_t) target[r];
-      *x = (exp (*x - lse[r]) - one) / (double) k->shape.dim[2];
+      double one = i == weft_soft_target (k, target[r]);
+      *x = i < counted ? (exp (*x - lse[r]) - one) * share : 0;
     }
+}
+
+void
+weft_ref_xent_max (const struct weft_kernel *k)
+{
+  uint64_t columns = k->shape.dim[1];
+
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
+    const double *x = (double *) k->operand[LOGITS].data + r * columns;
+    double most = -INFINITY;
+    for (uint64_t i = 0; i < weft_soft_columns (k); i++)
+      most = fmax (most, x[i]);
+    ((double *) k->operand[MOST].data)[r] = most;
+  }
+}
+
+void
+weft_ref_xent_part (const struct weft_kernel *k)
+{
+  uint64_t n = k->shape.dim[0], columns = k->shape.dim[1];
+  const int32_t *targets = k->operand[TARGETS].data;
+  const double *given = k->operand[PART_MOST].data;
+  double *stats = k->operand[PART].data, *target = given ? stats : stats + n;
+
+  for (uint64_t r = 0; r < n; r++) {
+    const double *x = (double *) k->operand[LOGITS].data + r * columns;
+    uint64_t counted = weft_soft_columns (k), at = weft_soft_target (k, targets[r]);
+    double most = -INFINITY, sum = 0;
+    for (uint64_t i = 0; i < counted; i++)
+      most = fmax (most, x[i]);
+    most = given ? given[r] : most;
+    for (uint64_t i = 0; i < counted; i++)
+      sum += exp (x[i] - most);
+    target[r] = at < columns ? x[at] : 0;
+    target[n + r] = sum;
+    if (!given)
+      stats[r] = most;
+  }
+}
+
+void
+weft_ref_xent_end (const struct weft_kernel *k)
+{
+  uint64_t n = k->shape.dim[0], parts = k->shape.dim[1];
+  double *lse = k->operand[END_LSE].data, *loss = k->operand[END_LOSS].data;
+
+  if (!k->operand[END_LOSS].accumulate)
+    *loss = 0;
+  for (uint64_t r = 0; r < n; r++) {
+    double most = -INFINITY, sum = 0, target = 0;
+    for (uint64_t i = 0; i < parts; i++)
+      most = fmax (most, ((double *) k->operand[STATS].data)[i * N_STATS * n + r]);
+    for (uint64_t i = 0; i < parts; i++) {
+      const double *stats = (double *) k->operand[STATS].data + i * N_STATS * n + r;
+      sum += stats[ALL_SUM * n] * exp (stats[ALL_MOST * n] - most);
+      target += stats[ALL_TARGET * n];
+    }
+    lse[r] = most + log (sum);
+    *loss += lse[r] - target;
+  }
+  if (k->operand[END_COUNT].data) {
+    double *count = k->operand[END_COUNT].data;
+    *count = (k->operand[END_COUNT].accumulate ? *count : 0) + (double) n;
+  }
 }

@@ -3,6 +3,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
+#include "kernels/sums.h"
 
 /* Operands, in the order of core/op.h. */
 enum { X, W, B, Y };
@@ -145,7 +146,6 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
 {
   const uint64_t *dim = k->shape.dim;
   struct weft_range rows = weft_part (dim[N], GRAIN, part, parts);
-  uint64_t leaf = k->canonical ? (uint64_t) k->model->seq_length : 0;
   struct weft_gemm g = {
     .a = by_columns (&k->operand[WGRAD_DY], dim[N]),
     .b = by_columns (&k->operand[WGRAD_X], dim[K]),
@@ -153,7 +153,7 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[K],
-    .terms = weft_leaves_of (dim[M], leaf),
+    .terms = weft_sums_leaves (k, dim[M]),
   };
 
   g.c.rounds = k->canonical;

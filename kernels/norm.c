@@ -3,11 +3,12 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for both sums: 4,096 columns of 128 sequences fit. */
+/* Floats of scratch for both sums: 4,096 columns of 16 sequences fit. */
 #define ROOM 65536
 
 enum { X, WEIGHT, BIAS, Y };
 enum { DY, BWD_X, BWD_WEIGHT, DRESIDUAL, DX, DWEIGHT, DBIAS };
+enum { WGRAD_DY, WGRAD_X, WGRAD_DWEIGHT, WGRAD_DBIAS };
 
 uint64_t
 weft_extent_norm (const struct weft_kernel *k, uint32_t operand)
@@ -21,6 +22,18 @@ weft_extent_norm_bwd (const struct weft_kernel *k, uint32_t operand)
   return operand == BWD_WEIGHT || operand == DWEIGHT || operand == DBIAS
              ? k->shape.dim[1]
              : k->shape.dim[0] * k->shape.dim[1];
+}
+
+uint64_t
+weft_extent_norm_dgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_norm_bwd (k, operand);
+}
+
+uint64_t
+weft_extent_norm_wgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand <= WGRAD_X ? k->shape.dim[0] * k->shape.dim[1] : k->shape.dim[1];
 }
 
 static struct weft_row_norm
@@ -69,14 +82,15 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
              struct weft_sums *dbias)
 {
   struct weft_row_norm norm = row_norm (k);
-  uint64_t rows = k->shape.dim[0], leaf = weft_sums_leaf_tokens (k, rows);
+  struct weft_leaves leaves = weft_sums_leaves (k, k->shape.dim[0]);
 
-  for (uint64_t first = 0; first < rows; first += leaf) {
+  for (uint32_t i = 0; i < leaves.n; i++) {
+    struct weft_range leaf = weft_sums_tokens (&leaves, i);
     float *dw = weft_sums_leaf (dweight), *db = dbias ? weft_sums_leaf (dbias) : NULL;
-    for (uint64_t r = first; r < weft_least (first + leaf, rows); r++) {
+    for (uint64_t r = leaf.begin; r < leaf.end; r++) {
       struct weft_row_gradient g = row_gradient (k, &norm, r);
       weft_row_weights (&g, columns, dw, db);
-      if (columns.end == norm.n)
+      if (columns.end == norm.n && g.dx.operand->data)
         weft_row_backward (&norm, &g);
     }
     weft_sums_close (dweight);
@@ -88,16 +102,14 @@ sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft
     weft_sums_store (dbias, columns.begin);
 }
 
-void
-weft_cpu_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+static void
+backward (const struct weft_kernel *k)
 {
   const struct weft_operand *o = k->operand;
-  uint32_t n_leaf = weft_sums_n_leaf (k, k->shape.dim[0]);
+  uint32_t n_leaf = weft_sums_leaves (k, k->shape.dim[0]).n;
   uint64_t all = k->shape.dim[1], width = ROOM / 2 / weft_sums_depth (n_leaf);
   float room[ROOM];
 
-  (void) part;
-  (void) parts;
   for (uint64_t c = 0; c < all; c += width) {
     struct weft_range columns = { c, weft_least (c + width, all) };
     struct weft_sums dweight = { .output = &o[DWEIGHT],
@@ -110,6 +122,50 @@ weft_cpu_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     dbias.room += ROOM / 2;
     sum_columns (k, columns, &dweight, o[DBIAS].data ? &dbias : NULL);
   }
+}
+
+void
+weft_cpu_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  (void) part;
+  (void) parts;
+  backward (k);
+}
+
+void
+weft_cpu_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_row_norm norm = row_norm (k);
+  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    struct weft_row_gradient g = row_gradient (k, &norm, r);
+    weft_row_backward (&norm, &g);
+  }
+}
+
+/* The same op without a dx. */
+static struct weft_kernel
+weights_alone (const struct weft_kernel *k)
+{
+  struct weft_kernel all = *k;
+
+  memset (all.operand, 0, sizeof all.operand);
+  all.operand[DY] = k->operand[WGRAD_DY];
+  all.operand[BWD_X] = k->operand[WGRAD_X];
+  all.operand[DWEIGHT] = k->operand[WGRAD_DWEIGHT];
+  all.operand[DBIAS] = k->operand[WGRAD_DBIAS];
+  return all;
+}
+
+void
+weft_cpu_norm_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_kernel all = weights_alone (k);
+
+  (void) part;
+  (void) parts;
+  backward (&all);
 }
 
 /* -------------------------------------------------------------------- reference */
@@ -150,24 +206,25 @@ ref_row (const struct weft_kernel *k, uint64_t r)
   const double *dy = (double *) k->operand[DY].data + at;
   const double *x = (double *) k->operand[BWD_X].data + at;
   const double *weight = k->operand[BWD_WEIGHT].data, *residual = k->operand[DRESIDUAL].data;
-  double *dx = (double *) k->operand[DX].data + at;
+  double *dx = k->operand[DX].data;
   double *dweight = k->operand[DWEIGHT].data, *dbias = k->operand[DBIAS].data;
   double mean, scale, of_g = 0, of_gx = 0;
 
   moments (k, x, &mean, &scale);
   for (uint64_t i = 0; i < n; i++) {
     double xhat = (x[i] - mean) * scale;
-    of_g += dy[i] * weight[i] / (double) n;
-    of_gx += dy[i] * weight[i] * xhat / (double) n;
-    dweight[i] += dy[i] * xhat;
+    of_g += dx ? dy[i] * weight[i] / (double) n : 0;
+    of_gx += dx ? dy[i] * weight[i] * xhat / (double) n : 0;
+    if (dweight)
+      dweight[i] += dy[i] * xhat;
     if (dbias)
       dbias[i] += dy[i];
   }
   if (k->model->normalization != WEFT_LAYERNORM)
     of_g = 0;
-  for (uint64_t i = 0; i < n; i++) {
+  for (uint64_t i = 0; i < n && dx; i++) {
     double gradient = (dy[i] * weight[i] - of_g - (x[i] - mean) * scale * of_gx) * scale;
-    dx[i] = gradient + (residual ? residual[at + i] : 0);
+    dx[at + i] = gradient + (residual ? residual[at + i] : 0);
   }
 }
 
@@ -179,4 +236,18 @@ weft_ref_norm_bwd (const struct weft_kernel *k)
       memset (k->operand[o].data, 0, k->shape.dim[1] * sizeof (double));
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)
     ref_row (k, r);
+}
+
+void
+weft_ref_norm_dgrad (const struct weft_kernel *k)
+{
+  for (uint64_t r = 0; r < k->shape.dim[0]; r++)
+    ref_row (k, r);
+}
+
+void
+weft_ref_norm_wgrad (const struct weft_kernel *k)
+{
+  struct weft_kernel all = weights_alone (k);
+  weft_ref_norm_bwd (&all);
 }

@@ -13,13 +13,13 @@
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
-  return (uint64_t) (k->model->num_attention_heads + k->model->num_query_groups);
+  return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
 static uint64_t
 token_elements (const struct weft_kernel *k)
 {
-  return (token_heads (k) + (uint64_t) k->model->num_query_groups) * k->shape.dim[1];
+  return (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
 /* Pairs of a head.  A share like 0.4 of 80 is a little off in binary. */
@@ -97,14 +97,14 @@ static void
 turn_all (const struct weft_kernel *k, struct weft_range share, double direction)
 {
   uint64_t tokens = k->shape.dim[0] / token_heads (k);
-  uint64_t sequence = (uint64_t) k->model->seq_length;
+  uint64_t sequence = weft_kernel_sequence (k);
   double frequency[MOST_PAIRS];
   struct turn turn = { .n = pairs (k) };
 
   for (uint64_t i = 0; i < turn.n; i++)
     frequency[i] = weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) turn.n);
   for (uint64_t p = share.begin; p < share.end; p++) {
-    set_turn (&turn, frequency, p, direction);
+    set_turn (&turn, frequency, weft_position (k->cp, sequence, p), direction);
     for (uint64_t t = p; t < tokens; t += sequence)
       turn_token (k, &turn, t);
   }
@@ -114,7 +114,7 @@ static struct weft_range
 share (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   uint64_t tokens = k->shape.dim[0] / token_heads (k);
-  return weft_part (weft_least (tokens, (uint64_t) k->model->seq_length), 1, part, parts);
+  return weft_part (weft_least (tokens, weft_kernel_sequence (k)), 1, part, parts);
 }
 
 void
@@ -134,13 +134,13 @@ weft_cpu_rope_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 static void
 ref_turn (const struct weft_kernel *k, double direction)
 {
-  uint64_t half = pairs (k);
+  uint64_t half = pairs (k), sequence = weft_kernel_sequence (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
     uint64_t token = r / token_heads (k), head = r % token_heads (k);
     double *x = (double *) k->operand[0].data + token * token_elements (k) + head * k->shape.dim[1];
     for (uint64_t i = 0; i < half; i++) {
-      double position = (double) (token % (uint64_t) k->model->seq_length);
+      double position = (double) weft_position (k->cp, sequence, token % sequence);
       double angle = direction * position *
                      weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) half);
       double a = x[i], b = x[i + half];

@@ -1,12 +1,24 @@
 #include "kernels/sums.h"
 #include "core/fold.h"
 #include "kernels/float.h"
-#include "kernels/part.h"
+
+struct weft_leaves
+weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens)
+{
+  uint64_t sequence = weft_kernel_sequence (k);
+
+  if (!k->canonical || tokens == 0)
+    return weft_leaves_one (tokens);
+  uint32_t each = weft_chunks ((uint64_t) k->model->seq_length) / MAX (1, k->cp.of);
+  return (struct weft_leaves){ .n = (uint32_t) ((tokens + sequence - 1) / sequence) * each,
+                               .segment[0] = { 0, tokens, sequence / each },
+                               .zigzag = each };
+}
 
 uint64_t
 weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens)
 {
-  return k->canonical ? weft_least (tokens, (uint64_t) k->model->seq_length) : tokens;
+  return k->canonical ? weft_least (tokens, weft_kernel_sequence (k)) : tokens;
 }
 
 uint32_t

@@ -1,13 +1,14 @@
 /* sums.h - sums over tokens, column by column, in the order that the contract of kernels asks for.
  *
- * In canonical order the terms of one sequence are a leaf, and leaves are folded (core/fold.h) with
- * every node rounded to the type of the output; else everything is one leaf and nothing is rounded
- * before it is stored.  Terms of a leaf are added in fp32, from 0.
+ * In canonical order the terms of one chunk of a sequence are a leaf, and leaves are folded
+ * (core/zigzag.h, core/fold.h) with every node rounded to the type of the output; else everything is
+ * one leaf and nothing is rounded before it is stored.  Terms of a leaf are added in fp32, from 0.
  *
- * For each leaf: rows are added to weft_sums_leaf() and the leaf is closed, or it is skipped; then
- * the sum is stored. */
+ * For each leaf, in order: rows are added to weft_sums_leaf() and the leaf is closed,
+ * or it is skipped; then the sum is stored. */
 #pragma once
 #include "kernels/kernel.h"
+#include "kernels/leaves.h"
 
 #define WEFT_SUMS_MOST_DEPTH 32
 
@@ -22,7 +23,18 @@ struct weft_sums {
   gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* nothing was added to this entry: its floats are not set */
 };
 
-/* Tokens of a leaf (the last may have fewer), and leaves in a number of tokens. */
+/* How a number of tokens is cut into leaves, of one segment each. */
+struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
+
+/* The tokens of the i-th leaf. */
+static inline struct weft_range
+weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
+{
+  return weft_leaves_segment (leaves, i, 0);
+}
+
+/* Rows of experts know only whose sequence they belong to: there sequences are leaves.  Tokens of
+ * one, and how many there are. */
 uint64_t weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens);
 uint32_t weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens);
 

@@ -182,6 +182,20 @@ random_chunks (GString *words, GRand *rand, uint32_t stages)
 }
 
 static void
+random_precision (GString *words, GRand *rand)
+{
+  static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
+  static const char *const scales[] = { "64", "1024", "none" };
+  const char *type = types[up_to (rand, 3)];
+
+  add_word (words, "precision", type);
+  if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
+    add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
+  if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
+    add_word (words, "loss_scale", scales[up_to (rand, 2)]);
+}
+
+static void
 random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
 {
   uint32_t micro = 1 + up_to (rand, 2), most = one_in (rand, 4) ? 3 * stages : stages + 1;
@@ -196,10 +210,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
   add (words, "global_batch_size", micro * replicas * micros);
   if (one_in (rand, 3))
     add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
-  gboolean single = one_in (rand, 3);
-  add_word (words, "precision", single ? "fp32" : "bf16");
-  if (single && flip (words, rand, 3, "enable_autocast"))
-    add_word (words, "autocast_dtype", "bf16");
+  random_precision (words, rand);
   if (one_in (rand, 4))
     add (words, "clip_grad", 0);
 }
@@ -229,7 +240,7 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
     add_word (words, "gradient_reduce_div_fusion", "false");
   if (level > 0 && flip (words, rand, 3, "fp8_param_gather"))
     flip (words, rand, 2, "keep_fp8_transpose_cache");
-  else if (one_in (rand, 4))
+  else if (one_in (rand, 4) && !strstr (words->str, "precision=fp16"))
     add_word (words, "preserve_fp32_weights", "false");
   if (level > 0)
     flip (words, rand, 4, "init_fsdp_with_meta_device");
@@ -280,13 +291,19 @@ random_fsdp2 (GString *words, GRand *rand, uint32_t replicas)
     add_word (words, "mp_policy_output_dtype", types[up_to (rand, 1)]);
 }
 
+static gboolean
+scales_loss (const GString *words)
+{
+  return strstr (words->str, "precision=fp16") || strstr (words->str, "loss_scale=");
+}
+
 /* PyTorch's strategies have none of Megatron-Core's knobs. */
 static gboolean
 random_torch (GString *words, GRand *rand, uint32_t replicas)
 {
   if (!one_in (rand, 4))
     return FALSE;
-  if (one_in (rand, 4))
+  if (one_in (rand, 4) || scales_loss (words))
     add_word (words, "distributed_config", "ddp");
   else
     random_fsdp2 (words, rand, replicas);
@@ -343,6 +360,14 @@ keeps_off_host (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
+/* Gradients of 16 bits and a scaled loss. */
+static gboolean
+divides_on_gpu (const GString *words)
+{
+  return scales_loss (words) && !strstr (words->str, "grad_reduce_in_fp32") &&
+         !strstr (words->str, "precision=fp32");
+}
+
 static void
 random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
 {
@@ -351,7 +376,8 @@ random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
                                           "fp8_param_gather", NULL };
   static const char *const no_activations[] = { "recompute_", "activation_checkpointing", NULL };
 
-  if (!keeps_off_host (words, no_state) && flip (words, rand, 4, "optimizer_cpu_offload")) {
+  if (!keeps_off_host (words, no_state) && !divides_on_gpu (words) &&
+      flip (words, rand, 4, "optimizer_cpu_offload")) {
     add_word (words, "optimizer_offload_fraction", fractions[up_to (rand, 3)]);
     flip (words, rand, 2, "overlap_cpu_optimizer_d2h_h2d");
     if (one_in (rand, 3))
@@ -374,17 +400,37 @@ spread_out (GString *words)
   add_word (words, "node_host_bandwidth", "1PB/s");
 }
 
+/* Returns how many replicas are left. */
+static uint32_t
+random_context (GString *words, GRand *rand, uint32_t ranks)
+{
+  static const char *const kinds[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
+  static const char *const sizes[] = { "1,2", "2,1", "2,2" };
+  uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4), kind = up_to (rand, 3);
+
+  if (ranks % 2 || !one_in (rand, 4))
+    return ranks;
+  add (words, "context_parallel_size", size);
+  add_word (words, "cp_comm_type", kinds[kind]);
+  if (kind == 3)
+    add_word (words, "hierarchical_context_parallel_sizes",
+              sizes[size == 4 ? 2 : up_to (rand, 1)]);
+  return ranks / size;
+}
+
 char *
 weft_random_job (GRand *rand)
 {
+  static const char *const dtypes[] = { "fp32", "bf16", "fp16" };
   g_autoptr (GString) words = g_string_new ("stack=weft");
   uint32_t gpus = random_cluster (words, rand), stages = divisor (rand, gpus, MIN (gpus, 8));
 
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t chunks = random_chunks (words, rand, stages);
   uint32_t stage_layers = random_model (words, rand, stages * chunks);
-  random_batch (words, rand, gpus / stages, stages);
-  random_data_parallel (words, rand, gpus / stages);
+  uint32_t replicas = random_context (words, rand, gpus / stages);
+  random_batch (words, rand, replicas, stages);
+  random_data_parallel (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
@@ -395,7 +441,7 @@ weft_random_job (GRand *rand)
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");
     if (one_in (rand, 6))
-      add_word (words, "pipeline_dtype", one_in (rand, 2) ? "fp32" : "bf16");
+      add_word (words, "pipeline_dtype", dtypes[up_to (rand, 2)]);
   }
   if (one_in (rand, 3))
     spread_out (words);

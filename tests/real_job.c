@@ -9,6 +9,15 @@
 
 #include <cmocka.h>
 
+/* A dynamic scale would find its size by skipping steps. */
+static double
+loss_scale (const struct weft_job *job)
+{
+  return !weft_job_scales_loss (job)         ? 0
+         : weft_job_scales_dynamically (job) ? 1024
+                                             : job->train.loss_scale;
+}
+
 struct weft_control
 real_control (const weft_plan *plan)
 {
@@ -17,6 +26,7 @@ real_control (const weft_plan *plan)
                                 .beta2 = 0.95,
                                 .epsilon = 1e-8,
                                 .weight_decay = 0.1,
+                                .loss_scale = loss_scale (&plan->job),
                                 .clip_grad = plan->job.train.clip_grad };
 }
 

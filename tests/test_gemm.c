@@ -606,8 +606,8 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 
 /* -------------------------------------------------------------------- canonical order */
 
-/* Sequences [first, first + n) as one node, by kernels that compute one sequence each and by the
- * additions of core/fold.h.  Sums are fp32 in `node`, rounded to the operand's type. */
+/* Sequences [first, first + n) as one node, by kernels that compute one sequence each (whose chunks
+ * tests/test_context.c looks at) and by the additions of core/fold.h.  Sums are fp32 in `node`, rounded to the operand's type. */
 static void
 fold_sequences (struct trial *one, char *const at[2], uint32_t n, uint32_t output, float *node)
 {
@@ -642,7 +642,6 @@ expect_fold (struct trial *all, uint32_t sequences, uint32_t output, const void 
   char *const at[2] = { all->k.operand[0].data, all->k.operand[1].data };
   struct trial one = *all;
 
-  one.k.canonical = FALSE;
   one.k.shape.dim[0] /= sequences;
   one.k.operand[2].accumulate = one.k.operand[3].accumulate = FALSE;
   fold_sequences (&one, at, sequences, output, node);

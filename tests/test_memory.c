@@ -536,6 +536,7 @@ static const struct states {
 } states[] = {
   { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 }, /* master, moments */
   { "precision=bf16", 2 + 2, 4 + 4 + 8 },                      /* fp32 gradients too */
+  { "precision=fp16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp32", 4 + 4, 8 },
 };
 
@@ -591,7 +592,7 @@ the_distributed_optimizer_splits_all_but_weights_and_gradients (void **state)
   (void) state;
   for (size_t i = 0; i < 2 * G_N_ELEMENTS (states) * G_N_ELEMENTS (shapes); i++) {
     const struct states *s = &states[i % G_N_ELEMENTS (states)];
-    gboolean wide = i & 1;
+    gboolean wide = i / G_N_ELEMENTS (states) & 1;
     g_autoptr (weft_plan) all = weft_test_plan (
         "%s %s use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=20000%s",
         shapes[i / 2 / G_N_ELEMENTS (states)], s->words,

@@ -23,6 +23,7 @@ static const char *const precisions[] = {
   "precision=fp32",
   "precision=bf16",
   "precision=bf16 grad_reduce_in_fp32=true",
+  "precision=fp16 grad_reduce_in_fp32=true",
 };
 
 #define SHARDED "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=3000 "
@@ -47,6 +48,8 @@ static const char *const strategies[] = {
   LAZY "gpus=4 optimizer_cpu_offload=true overlap_cpu_optimizer_d2h_h2d=true",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 optimizer_cpu_offload=true "
   "optimizer_offload_fraction=0.6 cpu_offloading=true cpu_offloading_num_layers=2",
+  "gpus=4 context_parallel_size=2 cp_comm_type=a2a",
+  LAZY "gpus=4 context_parallel_size=4",
   "gpus=4 distributed_config=fsdp2",
   "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
   "gpus=4 distributed_config=fsdp2 offload_policy=cpu defer_fsdp_grad_sync=false",
@@ -142,19 +145,26 @@ assert_same_run (const struct left *a, const struct left *b, const char *what)
       fail_msg ("%s: %s is another", what, weft_state_kind_words[kind]);
 }
 
+/* FSDP2, which stands last, scales no loss. */
+static gboolean
+goes_with (const char *precision, const char *strategy)
+{
+  return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
+}
+
 /* A and B from the lists above; `from` names the folder of A's checkpoint. */
 static void
 resume_everywhere (const char *folder, const char *model, const char *precision)
 {
   struct left whole[N], resumed;
 
-  for (unsigned a = 0; a < N; a++) {
+  for (unsigned a = 0; a < N && goes_with (precision, strategies[a]); a++) {
     g_autofree char *name = g_strdup_printf ("%s-%s-%u", model, precision, a);
     g_autofree char *dir = g_build_filename (folder, g_strdelimit (name, " /", '-'), NULL);
     g_autoptr (real_job) job = open_job (model, precision, strategies[a]);
     run_whole (job, dir, &whole[a]);
     assert_same_run (&whole[a], &whole[0], strategies[a]);
-    for (unsigned b = 0; b < N; b++) {
+    for (unsigned b = 0; b < N && goes_with (precision, strategies[b]); b++) {
       g_autofree char *what =
           g_strdup_printf ("%s %s: from %s to %s", model, precision, strategies[a], strategies[b]);
       g_autoptr (real_job) other = open_job (model, precision, strategies[b]);

@@ -1,5 +1,6 @@
 /* How fast rotary positions turn, against values worked out from the published wavelengths. */
 #include "core/rotary.h"
+#include "kernels/kernel.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,6 +82,29 @@ the_blend_is_continuous_and_never_rises (void **state)
   }
 }
 
+static void
+a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
+{
+  union weft_model model;
+  /* two positions of one query, key and value head of four elements */
+  float qkv[24] = { [12] = 1, [13] = 1, [16] = 1, [20] = 1 };
+  struct weft_kernel k = { .kind = WEFT_OP_ROPE,
+                           .shape = { .dim = { 4, 4 } },
+                           .model = &model,
+                           .operand = { { qkv, 24, WEFT_FP32, TRUE } } };
+
+  (void) state;
+  weft_table_defaults (&weft_model_table, model.at);
+  model.num_attention_heads = model.num_query_groups = 1;
+  model.seq_length = 2;
+  weft_cpu_rope (&k, 0, 1);
+  const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01), /* query */
+                              [16] = cos (1), 0,          sin (1), 0,          /* key */
+                              [20] = 1 };
+  for (int i = 0; i < 24; i++)
+    assert_true (fabs ((double) qkv[i] - wanted[i]) < 1e-7);
+}
+
 int
 main (void)
 {
@@ -89,6 +113,7 @@ main (void)
     cmocka_unit_test (linear_scaling_slows_every_pair_alike),
     cmocka_unit_test (llama3_scaling_blends_between_the_two_wavelengths),
     cmocka_unit_test (the_blend_is_continuous_and_never_rises),
+    cmocka_unit_test (a_pair_lies_half_a_head_apart_and_values_are_not_turned),
   };
   return cmocka_run_group_tests_name ("rotary", tests, NULL, NULL);
 }

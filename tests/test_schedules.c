@@ -637,14 +637,14 @@ counts_that_do_not_fit_are_refused_by_name (void **state)
     struct weft_grid_spec spec;
     const char *rule;
   } wrong[] = {
-    { { WEFT_SCHEDULE_ZB_H1, 4, 2, 8 }, "schedule_chunks" },
-    { { WEFT_SCHEDULE_GPIPE, 4, 3, 8 }, "schedule_chunks" },
-    { { WEFT_SCHEDULE_DUALPIPE, 4, 2, 8 }, "schedule_chunks" },
-    { { WEFT_SCHEDULE_ZB_V, 4, 1, 8 }, "schedule_chunks" },
-    { { WEFT_SCHEDULE_1F1B, 4, 2, 8, 3 }, "interleaved_group" },
-    { { WEFT_SCHEDULE_1F1B, 4, 2, 8, 9 }, "interleaved_group" },
-    { { WEFT_SCHEDULE_1F1B, 4, 2, 3 }, "interleaved_group" },
-    { { WEFT_SCHEDULE_1F1B, 4, 2, 9, 4 }, "interleaved_rest" },
+    { { WEFT_SCHEDULE_ZB_H1, 4, 2, 8 }, "chunks_schedule" },
+    { { WEFT_SCHEDULE_GPIPE, 4, 3, 8 }, "chunks_schedule" },
+    { { WEFT_SCHEDULE_DUALPIPE, 4, 2, 8 }, "chunks_schedule" },
+    { { WEFT_SCHEDULE_ZB_V, 4, 1, 8 }, "chunks_schedule" },
+    { { WEFT_SCHEDULE_1F1B, 4, 2, 8, 3 }, "chunks_group" },
+    { { WEFT_SCHEDULE_1F1B, 4, 2, 8, 9 }, "chunks_group" },
+    { { WEFT_SCHEDULE_1F1B, 4, 2, 3 }, "chunks_group" },
+    { { WEFT_SCHEDULE_1F1B, 4, 2, 9, 4 }, "chunks_rest" },
     { { WEFT_SCHEDULE_DUALPIPE, 3, 0, 8 }, "dualpipe_even" },
     { { WEFT_SCHEDULE_DUALPIPE, 4, 0, 9 }, "dualpipe_even" },
     { { WEFT_SCHEDULE_DUALPIPE, 4, 0, 6 }, "dualpipe_microbatches" },

@@ -8,21 +8,106 @@
 #define NANO "model=gpt2-nano topology=dgx-h100 gpus=8 "
 
 static weft_plan *
-startup_of (const char *words)
+startup_plan (const char *words,
+              weft_plan *(*new_plan) (const struct weft_job *job, GError **error))
 {
   struct weft_job job;
   g_autoptr (GError) error = NULL;
 
   assert_true (weft_test_job (words, &job, &error));
-  weft_plan *plan = weft_plan_new_startup (&job, &error);
+  weft_plan *plan = new_plan (&job, &error);
   assert_non_null (plan);
   return plan;
 }
 
+/* Weights are there already: broadcast_params() alone. */
+static weft_plan *
+broadcast_of (const char *words)
+{
+  return startup_plan (words, weft_plan_new_broadcast);
+}
+
+static weft_plan *
+startup_of (const char *words)
+{
+  return startup_plan (words, weft_plan_new_startup);
+}
+
+/* ------------------------------------------------------------------- first weights */
+
+static void
+perform_initialization_fills_every_tensor_before_it_is_sent (void **state)
+{
+  g_autoptr (weft_plan) plan = startup_of (NANO);
+  g_autoptr (weft_plan) none = startup_of (NANO "perform_initialization=false");
+  g_autoptr (weft_plan) alone = startup_of ("model=gpt2-nano topology=dgx-h100 gpus=1");
+  const weft_program *p = plan->role[0];
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_FILL), p->n_param);
+  assert_int_equal (count_kind (p, WEFT_OP_BROADCAST), p->n_param);
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    assert_int_equal (p->op[i].kind, WEFT_OP_FILL);
+    assert_int_equal (p->op[i].lane, WEFT_LANE_GPU);
+    assert_int_equal (p->uses[p->op[i].uses].buf, p->param[i].weight);
+    assert_int_equal (elements (p, i), p->param[i].rows * p->param[i].columns);
+    for (uint32_t j = 0; j < p->n_param; j++)
+      assert_true (comes_after (p, i, p->n_param + j));
+  }
+  assert_int_equal (count_kind (none->role[0], WEFT_OP_FILL), 0);
+  assert_int_equal (none->role[0]->n_op, p->n_param);
+  assert_int_equal (alone->role[0]->n_op, p->n_param);
+}
+
+/* One whole tensor in fp32 at a time, and what is copied of it. */
+static void
+use_cpu_initialization_makes_a_tensor_on_the_host_and_copies_it (void **state)
+{
+  g_autoptr (weft_plan) plan = startup_of (NANO "use_cpu_initialization=true");
+  g_autoptr (weft_plan) single = startup_of (NANO "use_cpu_initialization=true precision=fp32");
+  const weft_program *p = plan->role[0];
+  uint64_t largest = 0, sent = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < p->n_param; i++)
+    largest = MAX (largest, p->param[i].rows * p->param[i].columns);
+  assert_int_equal (count_kind (p, WEFT_OP_FROM_HOST), p->n_param);
+  assert_int_equal (count_kind (single->role[0], WEFT_OP_CAST), 0);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind == WEFT_OP_FILL || p->op[op].kind == WEFT_OP_CAST)
+      assert_int_equal (p->op[op].lane, WEFT_LANE_HOST);
+    sent += p->op[op].kind == WEFT_OP_FROM_HOST ? (uint64_t) weft_op_bytes (p, op) : 0;
+  }
+  assert_int_equal (sent, 2 * weft_model_parameters (&plan->job.model));
+  assert_in_range (plan->memory[0].planned[WEFT_POOL_HOST], 6 * largest, 6 * largest + 4096);
+  assert_in_range (single->memory[0].planned[WEFT_POOL_HOST], 4 * largest, 4 * largest + 4096);
+}
+
+static void
+ranks_fill_the_slices_they_keep (void **state)
+{
+  g_autoptr (weft_plan) plan = startup_of (NANO "use_megatron_fsdp=true zero_dp_strategy=3");
+  g_autoptr (weft_plan) host =
+      startup_of (NANO "distributed_config=fsdp2 offload_policy=cpu use_cpu_initialization=true");
+  const weft_program *p = plan->role[0];
+  uint64_t filled = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++)
+    filled += p->op[op].kind == WEFT_OP_FILL ? elements (p, op) : 0;
+  assert_in_range (filled * 8, weft_model_parameters (&plan->job.model),
+                   weft_model_parameters (&plan->job.model) * 105 / 100);
+  assert_int_equal (count_kind (p, WEFT_OP_BROADCAST), 0);
+  assert_int_equal (count_kind (host->role[0], WEFT_OP_FROM_HOST), 0);
+  assert_int_equal (host->role[0]->op[0].lane, WEFT_LANE_HOST);
+}
+
+/* ---------------------------------------------------------------- broadcast_params */
+
 static void
 broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
 {
-  g_autoptr (weft_plan) plan = startup_of (NANO "pipeline_model_parallel_size=2");
+  g_autoptr (weft_plan) plan = broadcast_of (NANO "pipeline_model_parallel_size=2");
   g_autoptr (weft_plan) step = weft_test_plan (NANO "pipeline_model_parallel_size=2");
 
   (void) state;
@@ -86,7 +171,7 @@ one_replica_and_sliced_weights_have_nothing_to_broadcast (void **state)
     g_autoptr (GError) error = NULL;
     assert_true (weft_test_job (jobs[j].words, &job, NULL));
     assert_false (weft_init_broadcasts (&job));
-    assert_null (weft_plan_new_startup (&job, &error));
+    assert_null (weft_plan_new_broadcast (&job, &error));
     assert_non_null (strstr (error->message, jobs[j].says));
   }
 }
@@ -95,7 +180,7 @@ static void
 a_collective_for_each_parameter_costs_its_latency (void **state)
 {
   const struct weft_exec_options options = { 0 };
-  g_autoptr (weft_plan) plan = startup_of (NANO);
+  g_autoptr (weft_plan) plan = broadcast_of (NANO);
   g_autoptr (weft_timeline) clock = weft_exec_run (&weft_exec_clock, plan, &options, NULL);
   g_autoptr (weft_timeline) sim = weft_exec_run (&weft_exec_sim, plan, &options, NULL);
   double sum = 0;
@@ -118,12 +203,14 @@ weft_sim_and_weft_program_tell_of_broadcast_params (void **state)
       weft_test_answer ("program --init --model gpt2-nano --topology dgx-h100 --gpus 2");
 
   (void) state;
-  assert_non_null (strstr (text.out, "before the first step\n  broadcast_params "));
+  assert_non_null (strstr (text.out, "before the first step\n  initialisation "));
+  assert_non_null (strstr (text.out, "\n  broadcast_params "));
   assert_non_null (strstr (text.out, "100 tensors, "));
-  assert_null (strstr (alone.out, "before the first step"));
+  assert_non_null (strstr (alone.out, "\n  initialisation "));
+  assert_null (strstr (alone.out, "\n  broadcast_params "));
   assert_non_null (strstr (json.out, "\"startup\" : {"));
   assert_non_null (strstr (json.out, "\"broadcasts\" : 100"));
-  assert_non_null (strstr (program.out, "op 0 dp broadcast O c0 \"embedding.weight\" "));
+  assert_non_null (strstr (program.out, " dp broadcast O c0 \"embedding.weight\" "));
   weft_test_answer_free (&text);
   weft_test_answer_free (&alone);
   weft_test_answer_free (&json);
@@ -163,6 +250,9 @@ int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (perform_initialization_fills_every_tensor_before_it_is_sent),
+    cmocka_unit_test (use_cpu_initialization_makes_a_tensor_on_the_host_and_copies_it),
+    cmocka_unit_test (ranks_fill_the_slices_they_keep),
     cmocka_unit_test (broadcast_params_sends_every_parameter_once_from_member_0),
     cmocka_unit_test (weights_lie_where_the_step_has_them),
     cmocka_unit_test (one_replica_and_sliced_weights_have_nothing_to_broadcast),

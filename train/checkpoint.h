@@ -11,6 +11,7 @@
  * files is refused with the reason, and the newest complete one beside it is named.  Newest is of
  * the highest step: who goes back to an older one to train on otherwise names another directory. */
 #pragma once
+#include "train/loss_scale.h"
 #include "train/state.h"
 
 /* What a resumed run must know beside tensors. */
@@ -20,6 +21,7 @@ struct weft_progress {
   uint64_t seed;
   uint64_t data;     /* fingerprint of the token file; 0 unknown */
   uint64_t skipped;  /* steps without an update so far */
+  struct weft_loss_scale loss_scale; /* of the next step */
 };
 
 /* Publishes DIR/step-N, in place of one that is there; deletes all but the newest `keep` complete
@@ -35,8 +37,9 @@ gboolean weft_checkpoint_save (weft_state *state, const struct weft_job *job,
  * is the newest beside it.  Refuses another model: names and shapes must be the same, and what
  * shapes do not show (weft_manifest_model).  What is refused has changed nothing.
  *
- * Precision may differ: a model in bf16 takes its masters from the weights of one in fp32, and
- * rounds them to weights; one in fp32 takes the masters as weights. */
+ * Precision may differ: a model in bf16 or fp16 takes its masters from the weights of one in fp32, and
+ * rounds them to weights; one in fp32 takes the masters as weights.  A loss scale goes on where both
+ * runs have a dynamic one. */
 gboolean weft_checkpoint_load (weft_state *state, const struct weft_job *job, const char *path,
                                struct weft_progress *progress, char **passed_over,
                                GError **error);

@@ -209,15 +209,31 @@ write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **
   return TRUE;
 }
 
-/* By tensor of the checkpoint, whether it has weights beside its masters.  Caller frees. */
+/* Weights that were rounded to a type of 16 bits, and to which: of another type they are made of the
+ * masters. */
+static gboolean
+is_rounded (enum weft_dtype dtype)
+{
+  return dtype == WEFT_BF16 || dtype == WEFT_FP16;
+}
+
+static gboolean
+has_type (const struct weft_chunk *c, const struct weft_state_tensor *ours)
+{
+  return c->type == (ours->dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16);
+}
+
+/* By tensor of the checkpoint, whether it has weights in our type beside its masters.  Caller frees. */
 static gboolean *
-find_weights (const stored *s)
+find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
 {
   gboolean *has = g_new0 (gboolean, s->m->tensors->len);
 
-  for (uint32_t i = 0; i < s->m->chunks->len; i++)
-    if (weft_manifest_chunk (s->m, i)->kind == WEFT_STATE_WEIGHT)
-      has[weft_manifest_chunk (s->m, i)->tensor] = TRUE;
+  for (uint32_t i = 0; i < s->m->chunks->len; i++) {
+    const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    if (c->kind == WEFT_STATE_WEIGHT && has_type (c, weft_state_at (state, ours[c->tensor])))
+      has[c->tensor] = TRUE;
+  }
   return has;
 }
 
@@ -226,13 +242,14 @@ find_weights (const stored *s)
 static gboolean
 write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **error)
 {
-  g_autofree gboolean *has_weights = find_weights (s);
+  g_autofree gboolean *has_weights = find_weights (s, state, ours);
   g_autofree float *block = g_new (float, BLOCK);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
-    gboolean rounded = weft_state_at (state, ours[c->tensor])->dtype == WEFT_BF16;
+    gboolean rounded = is_rounded (weft_state_at (state, ours[c->tensor])->dtype);
+    gboolean wanted = c->kind != WEFT_STATE_WEIGHT || has_weights[c->tensor];
     struct target to = { state, ours[c->tensor], rounded && !has_weights[c->tensor], block };
-    if ((rounded || c->kind != WEFT_STATE_WEIGHT) && !write_chunk (s, i, &to, error))
+    if (wanted && !write_chunk (s, i, &to, error))
       return FALSE;
   }
   weft_state_settle (state);

@@ -32,12 +32,20 @@ struct save {
 
 /* --------------------------------------------------------------------------- plan */
 
-/* Elements [first, first + n) of a tensor as rectangles: the rest of a row, whole rows, and the
- * beginning of one. */
 static void
-add_chunks (weft_manifest *m, struct weft_chunk c, uint64_t first, uint64_t n)
+add_chunk (weft_manifest *m, struct weft_chunk c)
 {
-  uint64_t width = weft_manifest_tensor (m, c.tensor)->columns;
+  c.offset = weft_manifest_file (m, c.file)->bytes;
+  weft_manifest_file (m, c.file)->bytes += weft_chunk_bytes (&c);
+  g_array_append_val (m->chunks, c);
+}
+
+/* A run of elements as rectangles: the rest of a row, whole rows, and the beginning of one; several
+ * lines of it are one. */
+static void
+add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *run)
+{
+  uint64_t width = weft_manifest_tensor (m, c.tensor)->columns, first = run->first, n = run->n;
 
   while (n > 0) {
     gboolean whole = first % width == 0 && n >= width;
@@ -45,11 +53,10 @@ add_chunks (weft_manifest *m, struct weft_chunk c, uint64_t first, uint64_t n)
     c.column = first % width;
     c.rows = whole ? n / width : 1;
     c.columns = whole ? width : MIN (n, width - c.column);
-    c.offset = weft_manifest_file (m, c.file)->bytes;
-    weft_manifest_file (m, c.file)->bytes += weft_chunk_bytes (&c);
-    g_array_append_val (m->chunks, c);
     first += c.rows * c.columns;
     n -= c.rows * c.columns;
+    c.rows *= run->lines;
+    add_chunk (m, c);
   }
 }
 
@@ -72,16 +79,17 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GHashTa
 {
   uint32_t n_runs;
   const struct weft_state_run *run = weft_state_runs (state, tensor, &n_runs);
-  gboolean rounded = weft_state_at (state, tensor)->dtype == WEFT_BF16;
+  enum weft_dtype dtype = weft_state_at (state, tensor)->dtype;
+  gboolean rounded = dtype == WEFT_BF16 || dtype == WEFT_FP16;
+  enum weft_tensor_type type = dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16;
 
   for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
     for (uint32_t i = 0; i < n_runs; i++) {
       struct weft_chunk c = { .tensor = tensor,
                               .kind = kind,
-                              .type =
-                                  kind == WEFT_STATE_WEIGHT ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32,
+                              .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
                               .file = file_of (m, files, run[i].row) };
-      add_chunks (m, c, run[i].first, run[i].n);
+      add_chunks (m, c, &run[i]);
     }
 }
 
@@ -112,23 +120,38 @@ declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_c
   weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
 }
 
-/* A chunk is one run of elements in memory order: a part of one row, or whole rows. */
+/* Some elements of a chunk, a run of the tensor's in memory order. */
 static gboolean
-put (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
+         const struct weft_state_run *run, GError **error)
 {
-  uint64_t first = c->row * weft_manifest_tensor (s->m, c->tensor)->columns + c->column;
   uint32_t size = weft_tensor_type_bytes[c->type];
 
-  for (uint64_t left = c->rows * c->columns, n; left > 0; left -= n, first += n) {
+  for (uint64_t left = run->n, first = run->first, n; left > 0; left -= n, first += n) {
     const void *data = s->block;
     n = MIN (left, BLOCK);
     weft_state_read (s->state, c->tensor, c->kind, first, n, s->block);
-    if (c->type == WEFT_TENSOR_BF16) {
-      weft_store (s->raw, WEFT_BF16, 0, n, s->block);
+    if (c->type != WEFT_TENSOR_F32) {
+      weft_store (s->raw, c->type == WEFT_TENSOR_F16 ? WEFT_FP16 : WEFT_BF16, 0, n, s->block);
       data = s->raw;
     }
     c->crc = weft_crc32c (&s->crc, c->crc, data, n * size);
     if (!weft_safetensors_put (w, data, n * size, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* Whole rows are one run of elements, parts of rows one each. */
+static gboolean
+put (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+{
+  uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
+  uint64_t lines = c->columns == width ? 1 : c->rows, n = c->rows * c->columns / lines;
+
+  for (uint64_t line = 0; line < lines; line++) {
+    struct weft_state_run run = { .first = (c->row + line) * width + c->column, .n = n };
+    if (!put_run (s, w, c, &run, error))
       return FALSE;
   }
   return TRUE;

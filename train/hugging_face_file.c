@@ -279,7 +279,7 @@ declare_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, G
   return TRUE;
 }
 
-/* bf16 takes the front half of its own floats' place. */
+/* What has 16 bits takes the front half of its own floats' place. */
 static gboolean
 take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 {
@@ -288,8 +288,9 @@ take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 
   (void) first;
   add (block, n, e->shift);
-  for (uint64_t i = 0; i < n && e->type == WEFT_TENSOR_BF16; i++) {
-    uint16_t rounded = weft_bf16_round (block[i]);
+  for (uint64_t i = 0; i < n && e->type != WEFT_TENSOR_F32; i++) {
+    uint16_t rounded =
+        e->type == WEFT_TENSOR_F16 ? weft_fp16_round (block[i]) : weft_bf16_round (block[i]);
     memcpy (bytes + i * sizeof rounded, &rounded, sizeof rounded);
   }
   return weft_safetensors_put (e->writer, bytes, n * weft_tensor_type_bytes[e->type], error);
@@ -320,14 +321,16 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
                 const char *path, GError **error)
 {
   g_autoptr (GPtrArray) all = all_pieces (state, model, error);
-  gboolean bf16 = kind == WEFT_STATE_WEIGHT && weft_state_dtype (state) == WEFT_BF16;
+  static const enum weft_tensor_type types[] = {
+    [WEFT_FP32] = WEFT_TENSOR_F32, [WEFT_BF16] = WEFT_TENSOR_BF16, [WEFT_FP16] = WEFT_TENSOR_F16
+  };
+  enum weft_dtype dtype = kind == WEFT_STATE_WEIGHT ? weft_state_dtype (state) : WEFT_FP32;
 
   if (!all)
     return FALSE;
-  struct exporter e = { .state = state,
-                        .writer = weft_safetensors_writer_new (path),
-                        .kind = kind,
-                        .type = bf16 ? WEFT_TENSOR_BF16 : WEFT_TENSOR_F32 };
+  struct exporter e = {
+    .state = state, .writer = weft_safetensors_writer_new (path), .kind = kind, .type = types[dtype]
+  };
   weft_safetensors_declare_metadata (e.writer, "format", "pt");
   for_pieces (all, declare_piece, &e, NULL);
   if (for_pieces (all, export_piece, &e, error))

@@ -10,6 +10,11 @@ const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {
   { "skipped", offsetof (struct weft_progress, skipped) },
 };
 
+const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER] = {
+  { "good", offsetof (struct weft_loss_scale, good) },
+  { "hysteresis", offsetof (struct weft_loss_scale, hysteresis) },
+};
+
 const struct weft_manifest_number weft_chunk_numbers[WEFT_N_CHUNK_NUMBER] = {
   { "file", offsetof (struct weft_chunk, file) },
   { "offset", offsetof (struct weft_chunk, offset) },
@@ -86,14 +91,35 @@ weft_manifest_model (const union weft_model *model)
 
 /* Any 64 bits: as text, since JSON's readers keep 53 of them. */
 static void
+print_numbers (JsonBuilder *b, const void *row, const struct weft_manifest_number *number, int n)
+{
+  for (int i = 0; i < n; i++) {
+    g_autofree char *text =
+        g_strdup_printf ("%" G_GUINT64_FORMAT, *weft_manifest_number (row, &number[i]));
+    weft_json_text (b, number[i].name, text);
+  }
+}
+
+/* Text that gives the same bits again. */
+static void
+print_loss_scale (JsonBuilder *b, const struct weft_loss_scale *scale)
+{
+  char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+  if (scale->scale == 0)
+    return;
+  json_builder_set_member_name (b, "loss_scale");
+  json_builder_begin_object (b);
+  weft_json_text (b, "scale", g_ascii_dtostr (text, sizeof text, scale->scale));
+  print_numbers (b, scale, weft_scale_numbers, WEFT_N_SCALE_NUMBER);
+  json_builder_end_object (b);
+}
+
+static void
 print_progress (JsonBuilder *b, const struct weft_progress *progress)
 {
-  for (int i = 0; i < WEFT_N_PROGRESS; i++) {
-    const struct weft_manifest_number *number = &weft_progress_numbers[i];
-    g_autofree char *text =
-        g_strdup_printf ("%" G_GUINT64_FORMAT, *weft_manifest_number (progress, number));
-    weft_json_text (b, number->name, text);
-  }
+  print_numbers (b, progress, weft_progress_numbers, WEFT_N_PROGRESS);
+  print_loss_scale (b, &progress->loss_scale);
 }
 
 static void

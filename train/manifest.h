@@ -1,6 +1,7 @@
 /* manifest.h - manifest.json: what a checkpoint holds, and how one knows that it is whole.
  *
  *   schema, step, position, seed, data, skipped    struct weft_progress, as decimal text
+ *   loss_scale { scale, good, hysteresis }         of runs that scale the loss, likewise
  *   model                                          what shapes do not say of it
  *   job                                            an INI text for people
  *   files    [ { name, bytes } ]
@@ -23,7 +24,7 @@
 struct weft_chunk {
   uint32_t tensor;            /* of the manifest */
   enum weft_state_kind kind;  /* not a gradient */
-  enum weft_tensor_type type; /* F32, or BF16 for a weight */
+  enum weft_tensor_type type; /* F32, or BF16 or F16 for a weight */
   uint64_t file;              /* of the manifest */
   uint64_t offset;            /* bytes, in the data of the file */
   uint64_t row, column, rows, columns;

@@ -27,7 +27,8 @@ read_number (JsonObject *object, const char *member, uint64_t *value, GError **e
   JsonNode *node = json_object_get_member (object, member);
 
   if (!node || json_node_get_value_type (node) != G_TYPE_INT64)
-    return weft_bad_input (error, "%s: found %s, wanted a whole number", member, weft_json_kind (node));
+    return weft_bad_input (error, "%s: found %s, wanted a whole number", member,
+                           weft_json_kind (node));
   int64_t found = json_node_get_int (node);
   if (found < 0 || (uint64_t) found > MOST_NUMBER)
     return weft_bad_input (error, "%s: found %" G_GINT64_FORMAT ", wanted 0 to 2^53", member,
@@ -92,9 +93,10 @@ read_array (weft_manifest *m, JsonObject *object, const char *member, read_eleme
   JsonArray *array = json_node_get_array (node);
   for (uint32_t i = 0; i < json_array_get_length (array); i++) {
     JsonNode *element = json_array_get_element (array, i);
-    gboolean ok = JSON_NODE_HOLDS_OBJECT (element)
-                      ? read (m, json_node_get_object (element), error)
-                      : weft_bad_input (error, "found %s, wanted an object", weft_json_kind (element));
+    gboolean ok =
+        JSON_NODE_HOLDS_OBJECT (element)
+            ? read (m, json_node_get_object (element), error)
+            : weft_bad_input (error, "found %s, wanted an object", weft_json_kind (element));
     if (!ok) {
       g_prefix_error (error, "%s[%u]: ", member, i);
       return FALSE;
@@ -158,10 +160,11 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
   c->type = type;
   if (kind == WEFT_STATE_GRAD)
     return weft_bad_input (error, "kind: found \"grad\", wanted what a checkpoint keeps");
-  if (type == WEFT_TENSOR_F32 || (type == WEFT_TENSOR_BF16 && kind == WEFT_STATE_WEIGHT))
+  if (type == WEFT_TENSOR_F32 ||
+      ((type == WEFT_TENSOR_BF16 || type == WEFT_TENSOR_F16) && kind == WEFT_STATE_WEIGHT))
     return TRUE;
   return weft_bad_input (error, "type: found %s, wanted F32%s", weft_tensor_type_words[type],
-                         kind == WEFT_STATE_WEIGHT ? " or BF16" : "");
+                         kind == WEFT_STATE_WEIGHT ? ", BF16 or F16" : "");
 }
 
 /* Of the newest tensor. */
@@ -306,6 +309,31 @@ check_schema (JsonObject *root, GError **error)
                          schema);
 }
 
+/* Checkpoints of runs that scale no loss have none. */
+static gboolean
+read_loss_scale (JsonObject *root, struct weft_loss_scale *scale, GError **error)
+{
+  JsonNode *node = json_object_get_member (root, "loss_scale");
+  char *end;
+
+  if (!node)
+    return TRUE;
+  if (!JSON_NODE_HOLDS_OBJECT (node))
+    return weft_bad_input (error, "loss_scale: found %s, wanted an object", weft_json_kind (node));
+  JsonObject *object = json_node_get_object (node);
+  const char *text = read_text (object, "scale", error);
+  if (!text)
+    return FALSE;
+  scale->scale = g_ascii_strtod (text, &end);
+  if (*end || end == text || !(scale->scale >= 1e-30 && scale->scale <= 1e30))
+    return weft_bad_input (error, "scale: found \"%s\", wanted a number from 1e-30 to 1e30", text);
+  for (int i = 0; i < WEFT_N_SCALE_NUMBER; i++)
+    if (!read_decimal (object, weft_scale_numbers[i].name,
+                       weft_manifest_number (scale, &weft_scale_numbers[i]), error))
+      return FALSE;
+  return TRUE;
+}
+
 static gboolean
 read_root (weft_manifest *m, JsonObject *root, GError **error)
 {
@@ -315,6 +343,8 @@ read_root (weft_manifest *m, JsonObject *root, GError **error)
     if (!read_decimal (root, weft_progress_numbers[i].name,
                        weft_manifest_number (&m->progress, &weft_progress_numbers[i]), error))
       return FALSE;
+  if (!read_loss_scale (root, &m->progress.loss_scale, error))
+    return FALSE;
   const char *model = read_text (root, "model", error);
   const char *job = model ? read_text (root, "job", error) : NULL;
   if (!job)

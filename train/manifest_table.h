@@ -9,8 +9,10 @@ struct weft_manifest_number {
 };
 
 #define WEFT_N_PROGRESS 5
+#define WEFT_N_SCALE_NUMBER 2
 #define WEFT_N_CHUNK_NUMBER 6
 extern const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS];
+extern const struct weft_manifest_number weft_scale_numbers[WEFT_N_SCALE_NUMBER];
 extern const struct weft_manifest_number weft_chunk_numbers[WEFT_N_CHUNK_NUMBER];
 
 static inline uint64_t *

@@ -293,6 +293,7 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, doub
                                       .beta2 = 0.95,
                                       .epsilon = 1e-8,
                                       .weight_decay = 0.1,
+                                      .loss_scale = 1,
                                       .clip_grad = plan->job.train.clip_grad,
                                       .tokens = tokens },
                          .fill = fill_weights,

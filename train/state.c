@@ -1,4 +1,5 @@
 #include "train/state.h"
+#include "core/cut.h"
 #include "core/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
@@ -6,15 +7,18 @@
 /* Elements that are converted at once: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
 
-/* Ranks that run one program, by their place in the data parallel group. */
+/* Ranks that run one program and hold the same part of what tensor parallel ranks share out, by their
+ * place in the data parallel group. */
 struct stage {
   const weft_program *p;
+  uint32_t part;
   uint32_t n_place, n_slice;
   uint32_t *row;             /* by place */
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* The optimizer state of elements [first, first + n) of a tensor, as one row keeps it. */
+/* The optimizer state of elements [first, first + n) of what a stage holds of a tensor, as one row keeps
+ * it. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
@@ -31,18 +35,23 @@ struct copy {
 
 struct tensor {
   struct weft_state_tensor face;
-  struct copy copy[2]; /* the second is the head's of a tied embedding */
-  uint32_t n_copy;
+  GArray *copies; /* struct copy: of every part, and then those of the head of a tied embedding */
   gboolean stale; /* in fp8: codes are not those of the master */
   GArray *runs;   /* struct weft_state_run */
-  GArray *owners; /* by run: its piece of the first copy */
+  GArray *owners; /* struct owner */
+};
+
+/* Who is asked for a piece of one of the copies. */
+struct owner {
+  uint32_t copy;
+  struct piece piece;
 };
 
 struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
   gboolean has_master;
-  uint32_t n_stage;
+  uint32_t n_stage; /* roles times parts */
   struct stage *stage;
   GArray *tensors; /* struct tensor */
   void *raw;       /* MOST_AT_ONCE elements as a buffer has them */
@@ -50,13 +59,21 @@ struct weft_state {
 
 /* ------------------------------------------------------------------------ making */
 
+static struct copy *
+copy_at (const struct tensor *t, uint32_t copy)
+{
+  return &g_array_index (t->copies, struct copy, copy);
+}
+
 static void
-find_stage (const weft_exec *x, uint32_t role, struct stage *stage)
+find_stage (const weft_exec *x, uint32_t role, uint32_t part, struct stage *stage)
 {
   const struct weft_mesh *mesh = &x->plan->mesh;
-  struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh), WEFT_GROUP_DP);
+  struct weft_group g =
+      weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh) + part, WEFT_GROUP_DP);
 
   stage->p = x->plan->role[role];
+  stage->part = part;
   stage->n_place = weft_group_size (&g);
   stage->row = g_new (uint32_t, stage->n_place);
   stage->slice = g_new (struct weft_slice *, stage->n_place);
@@ -101,12 +118,12 @@ compare_pieces (gconstpointer a, gconstpointer b)
 static void
 add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *param)
 {
-  struct copy *copy = &t->copy[t->n_copy++];
+  struct copy copy = { stage, param, g_array_new (FALSE, FALSE, sizeof (struct piece)) };
 
-  *copy = (struct copy){ stage, param, g_array_new (FALSE, FALSE, sizeof (struct piece)) };
   for (uint32_t place = 0; place < stage->n_place; place++)
-    add_pieces (copy, place);
-  g_array_sort (copy->pieces, compare_pieces);
+    add_pieces (&copy, place);
+  g_array_sort (copy.pieces, compare_pieces);
+  g_array_append_val (t->copies, copy);
 }
 
 static void
@@ -118,12 +135,14 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
                                             : g_strdup_printf ("layers.%u.%s", param->layer, name),
                                 .param = name,
                                 .layer = param->layer,
-                                .rows = param->rows,
-                                .columns = param->columns,
+                                .rows = param->whole_rows,
+                                .columns = param->whole_columns,
                                 .decay = param->decay,
                                 .dtype = param->scale == WEFT_NO_BUF ? state->dtype : WEFT_FP8 } };
 
-  add_copy (&t, stage, param);
+  t.copies = g_array_new (FALSE, FALSE, sizeof (struct copy));
+  for (uint32_t part = 0; part < state->x->plan->mesh.tp; part++)
+    add_copy (&t, stage + part, param);
   g_array_append_val (state->tensors, t);
 }
 
@@ -133,38 +152,70 @@ add_duplicate (weft_state *state, const struct stage *stage, const struct weft_p
 {
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    if (t->copy[0].param->tied)
-      add_copy (t, stage, param);
+    for (uint32_t part = 0; part < state->x->plan->mesh.tp && copy_at (t, 0)->param->tied; part++)
+      add_copy (t, stage + part, param);
   }
 }
 
+/* A part of some columns is one run. */
 static void
-add_run (struct tensor *t, const struct piece *piece)
+add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run *found)
 {
-  struct weft_state_run run = { piece->row, piece->first, piece->n };
+  struct weft_state_run run = { piece->row, found->first, found->n, 1 };
 
+  if (t->runs->len > 0 && run.n < t->face.columns) {
+    struct weft_state_run *last = &g_array_index (t->runs, struct weft_state_run, t->runs->len - 1);
+    if (last->row == run.row && last->n == run.n &&
+        last->first + last->lines * t->face.columns == run.first) {
+      last->lines++;
+      return;
+    }
+  }
   g_array_append_val (t->runs, run);
-  g_array_append_val (t->owners, *piece);
+}
+
+static void
+add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
+{
+  const struct copy *c = copy_at (t, copy);
+  struct owner owner = { copy, *piece };
+  uint64_t end = piece->first + piece->n;
+  struct weft_cut_run run;
+
+  for (uint64_t at = piece->first; weft_cut_run (c->param, c->stage->part, at, end, &run);
+       at = run.at + run.n)
+    add_run (t, piece, &run);
+  g_array_append_val (t->owners, owner);
 }
 
 /* Replicas hold the same elements: tensors take turns among them, so that writing is spread. */
 static void
-find_runs (struct tensor *t, uint32_t turn)
+find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
-  const GArray *pieces = t->copy[0].pieces;
+  const GArray *pieces = copy_at (t, copy)->pieces;
   uint64_t reached = 0;
 
-  t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
-  t->owners = g_array_new (FALSE, FALSE, sizeof (struct piece));
   for (uint32_t i = 0, n; i < pieces->len; i += n) {
     const struct piece *first = &g_array_index (pieces, struct piece, i);
     for (n = 1; i + n < pieces->len && first[n].first == first->first; n++)
       g_assert (first[n].n == first->n);
     g_assert (first->first == reached);
-    add_run (t, &first[turn % n]);
+    add_owner (t, copy, &first[turn % n]);
     reached += first->n;
   }
-  g_assert (reached == t->face.rows * t->face.columns);
+  g_assert (reached == elements (copy_at (t, copy)->param));
+}
+
+/* Of a tensor in parts all of these; ranks that share others out hold this one alike. */
+static void
+find_runs (struct tensor *t, uint32_t turn)
+{
+  uint32_t parts = copy_at (t, 0)->param->ways;
+
+  t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
+  t->owners = g_array_new (FALSE, FALSE, sizeof (struct owner));
+  for (uint32_t part = 0; part < parts; part++)
+    find_owners (t, part, turn);
 }
 
 /* Of weights that are not in fp8. */
@@ -177,6 +228,16 @@ has_master (const struct stage *stage)
       return TRUE;
   }
   return FALSE;
+}
+
+/* All that a role holds; `stage` has its first part. */
+static void
+add_tensors (weft_state *state, const struct stage *stage)
+{
+  for (uint32_t i = 0; i < stage->p->n_param; i++) {
+    const struct weft_param *param = &stage->p->param[i];
+    (param->duplicate ? add_duplicate : add_tensor) (state, stage, param);
+  }
 }
 
 /* Before the layers, in one of them, or after them. */
@@ -201,22 +262,21 @@ weft_state_new (weft_exec *x)
 {
   weft_state *state = g_new0 (weft_state, 1);
 
-  g_assert (x->plan->mesh.tp == 1 && !x->actors->folded);
+  uint32_t parts = x->plan->mesh.tp;
+
+  g_assert (!x->actors->folded);
   for (uint32_t row = 0; row < x->actors->n; row++)
     g_assert (x->actors->rank[row] == row);
   state->x = x;
   state->dtype = x->plan->job.train.precision;
-  state->n_stage = x->plan->n_roles;
+  state->n_stage = x->plan->n_roles * parts;
   state->stage = g_new0 (struct stage, state->n_stage);
   state->tensors = g_array_new (FALSE, FALSE, sizeof (struct tensor));
   state->raw = g_malloc (MOST_AT_ONCE * sizeof (float));
-  for (uint32_t role = 0; role < state->n_stage; role++) {
-    struct stage *stage = &state->stage[role];
-    find_stage (x, role, stage);
-    for (uint32_t i = 0; i < stage->p->n_param; i++)
-      (stage->p->param[i].duplicate ? add_duplicate : add_tensor) (state, stage,
-                                                                   &stage->p->param[i]);
-  }
+  for (uint32_t i = 0; i < state->n_stage; i++)
+    find_stage (x, i / parts, i % parts, &state->stage[i]);
+  for (uint32_t i = 0; i < state->n_stage; i += parts)
+    add_tensors (state, &state->stage[i]);
   g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
@@ -227,8 +287,9 @@ weft_state_new (weft_exec *x)
 static void
 release_tensor (struct tensor *t)
 {
-  for (uint32_t c = 0; c < t->n_copy; c++)
-    g_array_free (t->copy[c].pieces, TRUE);
+  for (uint32_t c = 0; c < t->copies->len; c++)
+    g_array_free (copy_at (t, c)->pieces, TRUE);
+  g_array_free (t->copies, TRUE);
   g_array_free (t->runs, TRUE);
   g_array_free (t->owners, TRUE);
   g_free (t->face.name);
@@ -377,8 +438,8 @@ weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
-  for (uint32_t c = 0; c < t->n_copy; c++) {
-    const struct copy *copy = &t->copy[c];
+  for (uint32_t c = 0; c < t->copies->len && copy_at (t, c)->param->cut == WEFT_CUT_NONE; c++) {
+    const struct copy *copy = copy_at (t, c);
     if (!is_fp8 (copy) && copy->stage->p == state->x->plan->role[state->x->actors->role[row]] &&
         holds_whole (state, copy, WEFT_STATE_WEIGHT) && state->x->ops->at)
       return state->x->ops->at (state->x, row, copy->param->weight);
@@ -414,23 +475,48 @@ store (weft_state *state, struct place place, const float *in)
   }
 }
 
-/* Of elements [first, first + n), those of a piece; FALSE when there are none. */
-static gboolean
-clip_to_piece (const struct piece *piece, uint64_t first, uint64_t n, uint64_t *begin,
-               uint64_t *count)
-{
-  uint64_t end = MIN (first + n, piece->first + piece->n);
+/* Elements of a tensor that are read or written. */
+struct window {
+  uint64_t first, n;
+};
 
-  *begin = MAX (first, piece->first);
-  *count = end > *begin ? end - *begin : 0;
-  return *count > 0;
+/* Some of what a copy holds, and how far it has been walked through. */
+struct walk {
+  const struct copy *copy;
+  uint64_t at, end;
+};
+
+static struct walk
+walk_new (const struct copy *copy, const struct window *w, uint64_t at, uint64_t n)
+{
+  struct walk walk = { copy, at, at + n };
+
+  weft_cut_narrow (copy->param, w->first, w->n, &walk.at, &walk.end);
+  return walk;
+}
+
+/* The next run that lies in the window; FALSE when there are no more. */
+static gboolean
+next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
+{
+  const struct copy *copy = walk->copy;
+
+  while (weft_cut_run (copy->param, copy->stage->part, walk->at, walk->end, run)) {
+    uint64_t begin = MAX (run->first, w->first), end = MIN (run->first + run->n, w->first + w->n);
+    walk->at = run->at + run->n;
+    if (begin < end) {
+      *run = (struct weft_cut_run){ run->at + begin - run->first, begin, end - begin };
+      return TRUE;
+    }
+  }
+  return FALSE;
 }
 
 /* Weights in fp8 are what their masters are rounded to: `out` has those, and gets the values. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
-  const struct copy *copy = &tensor_at (state, tensor)->copy[0];
+  const struct copy *copy = copy_at (tensor_at (state, tensor), 0);
   uint64_t columns = copy->param->columns;
   float largest;
 
@@ -454,19 +540,23 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
                  uint64_t n, float *out)
 {
   const struct tensor *t = tensor_at (state, tensor);
-  const struct copy *copy = &t->copy[0];
-  gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy);
-  uint64_t begin, count;
+  gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy_at (t, 0));
+  const struct window w = { first, n };
+  struct weft_cut_run run;
 
-  g_assert (first <= elements (copy->param) && n <= elements (copy->param) - first);
+  g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
+            n <= weft_cut_whole (copy_at (t, 0)->param) - first);
   kind = rounds ? WEFT_STATE_MASTER : kind;
   for (uint32_t i = 0; i < t->owners->len; i++) {
-    const struct piece *piece = &g_array_index (t->owners, struct piece, i);
-    if (!clip_to_piece (piece, first, n, &begin, &count))
-      continue;
-    fetch (state, slice_place (state, copy, piece, kind, begin, count), out + (begin - first));
-    if (kind == WEFT_STATE_WEIGHT)
-      weft_round (state->dtype, count, out + (begin - first));
+    const struct owner *owner = &g_array_index (t->owners, struct owner, i);
+    const struct copy *copy = copy_at (t, owner->copy);
+    struct walk walk = walk_new (copy, &w, owner->piece.first, owner->piece.n);
+    while (next_run (&walk, &w, &run)) {
+      float *to = out + (run.first - first);
+      fetch (state, slice_place (state, copy, &owner->piece, kind, run.at, run.n), to);
+      if (kind == WEFT_STATE_WEIGHT)
+        weft_round (state->dtype, run.n, to);
+    }
   }
   if (rounds)
     round_to_values (state, tensor, first, n, out);
@@ -481,32 +571,46 @@ is_derived (const weft_state *state, const struct place *place, enum weft_state_
 }
 
 static void
-write_slices (weft_state *state, const struct copy *copy, enum weft_state_kind kind, uint64_t first,
-              uint64_t n, const float *in)
+write_slices (weft_state *state, const struct copy *copy, enum weft_state_kind kind,
+              const struct window *w, const float *in)
 {
-  uint64_t begin, count;
+  struct weft_cut_run run;
 
   for (uint32_t i = 0; i < copy->pieces->len; i++) {
     const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
-    if (!clip_to_piece (piece, first, n, &begin, &count))
-      continue;
-    struct place place = slice_place (state, copy, piece, kind, begin, count);
-    if (!is_derived (state, &place, kind))
-      store (state, place, in + (begin - first));
+    struct walk walk = walk_new (copy, w, piece->first, piece->n);
+    while (next_run (&walk, w, &run)) {
+      struct place place = slice_place (state, copy, piece, kind, run.at, run.n);
+      if (!is_derived (state, &place, kind))
+        store (state, place, in + (run.first - w->first));
+    }
   }
 }
 
 static void
-write_host_copies (weft_state *state, const struct copy *copy, uint64_t first, uint64_t n,
+write_host_copies (weft_state *state, const struct copy *copy, const struct window *w,
                    const float *in)
 {
-  uint64_t begin, count;
+  struct weft_cut_run run;
 
   for (uint32_t i = 0; i < copy->pieces->len; i++) {
     const struct piece *piece = &g_array_index (copy->pieces, struct piece, i);
-    if (piece->slice->copy != WEFT_NO_BUF && clip_to_piece (piece, first, n, &begin, &count))
-      store (state, host_place (copy, piece, begin, count), in + (begin - first));
+    struct walk walk = walk_new (copy, w, piece->first, piece->n);
+    while (piece->slice->copy != WEFT_NO_BUF && next_run (&walk, w, &run))
+      store (state, host_place (copy, piece, run.at, run.n), in + (run.first - w->first));
   }
+}
+
+static void
+write_weights (weft_state *state, const struct copy *copy, const struct window *w, const float *in)
+{
+  struct walk walk = walk_new (copy, w, 0, elements (copy->param));
+  struct weft_cut_run run;
+
+  while (next_run (&walk, w, &run))
+    for (uint32_t place = 0; place < copy->stage->n_place; place++)
+      store (state, weight_place (copy, copy->stage->row[place], run.at, run.n),
+             in + (run.first - w->first));
 }
 
 void
@@ -514,21 +618,22 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                   uint64_t n, const float *in)
 {
   struct tensor *t = tensor_at (state, tensor);
+  gboolean codes = is_fp8 (copy_at (t, 0));
+  const struct window w = { first, n };
 
-  g_assert (first <= elements (t->copy[0].param) && n <= elements (t->copy[0].param) - first);
-  if (kind == WEFT_STATE_WEIGHT && is_fp8 (&t->copy[0]))
+  g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
+            n <= weft_cut_whole (copy_at (t, 0)->param) - first);
+  if (kind == WEFT_STATE_WEIGHT && codes)
     return;
-  t->stale |= kind == WEFT_STATE_MASTER && is_fp8 (&t->copy[0]);
-  for (uint32_t c = 0; c < t->n_copy; c++) {
-    const struct copy *copy = &t->copy[c];
+  t->stale |= kind == WEFT_STATE_MASTER && codes;
+  for (uint32_t c = 0; c < t->copies->len; c++) {
+    const struct copy *copy = copy_at (t, c);
     if (is_weight (state, copy, kind))
-      write_host_copies (state, copy, first, n, in);
-    if (!holds_whole (state, copy, kind)) {
-      write_slices (state, copy, kind, first, n, in);
-      continue;
-    }
-    for (uint32_t place = 0; place < copy->stage->n_place; place++)
-      store (state, weight_place (copy, copy->stage->row[place], first, n), in);
+      write_host_copies (state, copy, &w, in);
+    if (holds_whole (state, copy, kind))
+      write_weights (state, copy, &w, in);
+    else
+      write_slices (state, copy, kind, &w, in);
   }
 }
 
@@ -548,7 +653,7 @@ write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 static void
 settle (weft_state *state, uint32_t tensor)
 {
-  const struct copy *copy = &tensor_at (state, tensor)->copy[0];
+  const struct copy *copy = copy_at (tensor_at (state, tensor), 0);
   const struct stage *stage = copy->stage;
   uint64_t n = elements (copy->param);
   g_autofree float *master = g_new (float, n);

@@ -1,8 +1,9 @@
 /* state.h - the global tensors of a training job and where ranks keep them.
  *
  * A tensor is a parameter of the model: "layers.3.qkv.weight", rows x columns, row-major, whatever
- * the strategy.  Ranks hold weights whole and optimizer state in slices (core/segment.h); a tied
- * embedding is one tensor though two stages hold it.  Reading takes each element from one rank that
+ * the strategy.  Ranks hold weights whole or a part of them (core/cut.h), and optimizer state of what
+ * they hold whole or in slices (core/segment.h); a tied embedding is one tensor though two stages hold
+ * it.  Reading takes each element from one rank that
  * owns it, writing gives it to all that hold it.  Between steps only. */
 #pragma once
 #include "core/exec.h"
@@ -43,7 +44,7 @@ enum weft_dtype weft_state_dtype (const weft_state *state);
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
 /* Where a row keeps a tensor as kernels read it, as long as the executor is open; NULL where it has
- * none, slices only, or codes. */
+ * none, a part or slices only, or codes. */
 void *weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row);
 
 /* Weights are rounded to their type; a master that no rank keeps is its weight.  Weights in fp8 follow
@@ -54,11 +55,12 @@ void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind 
 /* Rounds weights in fp8 whose masters were written. */
 void weft_state_settle (weft_state *state);
 
-/* Who answers for what: runs of elements of a tensor that one row owns, in order, without gaps; the
- * same for all kinds. */
+/* Who answers for what: runs of elements of a tensor that one row owns, which together are all of it;
+ * the same for all kinds.  A run is `lines` times n elements, the first of each a row of the tensor
+ * after that of the one before. */
 struct weft_state_run {
   uint32_t row;
-  uint64_t first, n;
+  uint64_t first, n, lines;
 };
 const struct weft_state_run *weft_state_runs (const weft_state *state, uint32_t tensor,
                                               uint32_t *n_runs);

@@ -169,6 +169,7 @@ resume (struct trainer *t, GError **error)
   if (t->progress.data && data != t->progress.data)
     say (t, "warning: %s is not the data that %s was trained on", o->data, o->load);
   t->progress.data = data;
+  t->progress.loss_scale = weft_loss_scale_resume (&t->progress.loss_scale, &t->plan->job);
   t->sampler.seed = t->progress.seed;
   if (g_strcmp0 (o->load, o->save) == 0)
     t->saved = t->progress.step;
@@ -209,7 +210,11 @@ fill_weights (struct trainer *t, GError **error)
     return resume (t, error);
   t->progress.seed = t->options->seed;
   t->progress.data = weft_tokens_fingerprint (t->tokens);
+  t->progress.loss_scale = weft_loss_scale_start (&t->plan->job);
   look_at_save (t);
+  if (!t->plan->job.strategy.perform_initialization && !t->options->init_safetensors)
+    return weft_bad_input (error, "perform_initialization = false: found neither --load nor "
+                                  "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
   return !t->options->init_safetensors || import (t, error);
 }
@@ -285,6 +290,7 @@ tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds
     .tokens_per_s = tokens_per_s,
     .mfu = tokens_per_s * weft_model_flops_per_token (&job->model, TRUE) / peak,
     .peak_bytes = most_allocated (t),
+    .loss_scale = t->control.loss_scale,
     .skipped = m->skipped,
   };
 
@@ -308,10 +314,13 @@ tell_large (const struct trainer *t)
   t->sink->say (t->sink->user, message);
 }
 
+/* `answered`: the next step scales the loss less. */
 static gboolean
-check_progress (struct trainer *t, const struct weft_metrics *m, GError **error)
+check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answered, GError **error)
 {
-  t->bad_in_row = m->skipped || !isfinite (m->loss) ? t->bad_in_row + 1 : 0;
+  gboolean bad = (m->skipped && !answered) || !isfinite (m->loss);
+
+  t->bad_in_row = bad ? t->bad_in_row + 1 : m->skipped ? t->bad_in_row : 0;
   t->ruined = !m->skipped && !isfinite (m->loss);
   if (t->bad_in_row < WEFT_TRAINER_MOST_SKIPS)
     return TRUE;
@@ -329,6 +338,7 @@ run_step (struct trainer *t, GError **error)
     return keep_learned (t);
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
+  t->control.loss_scale = t->progress.loss_scale.scale;
   t->control.forward_only = FALSE;
   g_clear_pointer (&t->timeline, weft_timeline_free);
   gint64 start = g_get_monotonic_time ();
@@ -342,7 +352,9 @@ run_step (struct trainer *t, GError **error)
   t->final_loss = m->loss;
   tell_step (t, m, seconds);
   tell_large (t);
-  return check_progress (t, m, error);
+  gboolean answered = weft_loss_scale_can_fall (&t->progress.loss_scale, &t->plan->job);
+  weft_loss_scale_update (&t->progress.loss_scale, &t->plan->job, m->skipped);
+  return check_progress (t, m, answered, error);
 }
 
 static gboolean

@@ -37,7 +37,8 @@ uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_
 
 /* ---------------------------------------------------------------------- the loop */
 
-/* Steps in a row without an update or a finite loss after which the loop gives up.  A gradient that
+/* Steps in a row without an update or a finite loss after which the loop gives up; those that a
+ * dynamic loss scale answers by a smaller one are not counted.  A gradient that
  * is not finite shows in its norm, and nothing is updated.  With clip_grad 0 nobody measures a norm:
  * the update spoils weights and moments, every loss from then on is not finite, and no checkpoint is
  * written over good ones. */
@@ -46,6 +47,7 @@ uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_
 struct weft_trainer_line {
   uint64_t step, steps;
   double loss, grad_norm, lr, seconds, tokens_per_s, mfu;
+  double loss_scale;  /* 0: the loss is not scaled */
   uint64_t peak_bytes;
   gboolean skipped;   /* nothing was updated: the gradient norm was not finite */
   gboolean evaluated; /* loss is of the evaluation split; the rest of the step is not set */

@@ -1,0 +1,90 @@
+/* One row added to every row, and each position's to the rows of its tokens: what ranks that share a
+ * product or a table out add when their sums have met. */
+#include "kernels/float.h"
+#include "kernels/kernel.h"
+#include "kernels/part.h"
+#include "kernels/sums.h"
+
+enum { X, ADDED, Y };
+enum { ROWS, COLUMNS, PARTS };
+
+uint64_t
+weft_extent_bias (const struct weft_kernel *k, uint32_t operand)
+{
+  return (operand == ADDED ? 1 : k->shape.dim[ROWS]) * k->shape.dim[COLUMNS];
+}
+
+uint64_t
+weft_extent_add_positions (const struct weft_kernel *k, uint32_t operand)
+{
+  uint64_t rows = operand == ADDED ? (uint64_t) k->model->max_position_embeddings
+                  : operand == Y   ? k->shape.dim[ROWS] / k->shape.dim[PARTS]
+                                   : k->shape.dim[ROWS];
+  return rows * k->shape.dim[COLUMNS];
+}
+
+/* Row `to` of y = row `from` of x + row `added`. */
+static void
+add_row (const struct weft_kernel *k, uint64_t from, uint64_t added, uint64_t to)
+{
+  const struct weft_operand *o = k->operand;
+  uint64_t columns = k->shape.dim[COLUMNS];
+  float sum[WEFT_STRETCH], room[WEFT_STRETCH];
+
+  for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (columns - c, WEFT_STRETCH);
+    memmove (sum, weft_floats (o[X].data, o[X].dtype, from * columns + c, n, sum), n * sizeof *sum);
+    weft_sums_add (sum, weft_floats (o[ADDED].data, o[ADDED].dtype, added * columns + c, n, room),
+                   n);
+    weft_store (o[Y].data, o[Y].dtype, to * columns + c, n, sum);
+  }
+}
+
+void
+weft_cpu_bias (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_range rows = weft_part (k->shape.dim[ROWS], 1, part, parts);
+
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    add_row (k, r, 0, r);
+}
+
+/* The rows of x that become rows of y: all, or this rank's. */
+static uint64_t
+first_row (const struct weft_kernel *k)
+{
+  return k->shape.dim[PARTS] > 1 ? k->tp.at * (k->shape.dim[ROWS] / k->shape.dim[PARTS]) : 0;
+}
+
+void
+weft_cpu_add_positions (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  uint64_t sequence = (uint64_t) k->model->seq_length, first = first_row (k);
+  struct weft_range rows = weft_part (k->shape.dim[ROWS] / k->shape.dim[PARTS], 1, part, parts);
+
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    add_row (k, first + r, (first + r) % sequence, r);
+}
+
+void
+weft_ref_bias (const struct weft_kernel *k)
+{
+  const double *x = k->operand[X].data, *b = k->operand[ADDED].data;
+  double *y = k->operand[Y].data;
+  uint64_t columns = k->shape.dim[COLUMNS];
+
+  for (uint64_t i = 0; i < k->shape.dim[ROWS] * columns; i++)
+    y[i] = x[i] + b[i % columns];
+}
+
+void
+weft_ref_add_positions (const struct weft_kernel *k)
+{
+  const double *x = k->operand[X].data, *positions = k->operand[ADDED].data;
+  double *y = k->operand[Y].data;
+  uint64_t columns = k->shape.dim[COLUMNS], first = first_row (k) * columns;
+  uint64_t sequence = (uint64_t) k->model->seq_length * columns;
+
+  for (uint64_t i = 0; i < k->shape.dim[ROWS] / k->shape.dim[PARTS] * columns; i++)
+    y[i] = x[first + i] + positions[(first + i) % sequence];
+}

@@ -1,0 +1,169 @@
+#include "kernels/soft.h"
+#include "core/fold.h"
+#include "kernels/float.h"
+#include "kernels/lanes.h"
+#include "kernels/math.h"
+#include <math.h>
+
+#define MOST_LEAVES 8 /* core/tensor.c */
+#define MOST_DEPTH 4
+
+enum { ROWS, COLUMNS, LEAVES, WHOLE };
+
+uint64_t
+weft_soft_columns (const struct weft_kernel *k)
+{
+  uint64_t columns = k->shape.dim[COLUMNS], before = k->tp.at * columns;
+  uint64_t whole = k->shape.dim[WHOLE];
+
+  if (whole == 0)
+    return columns;
+  return before < whole ? weft_least (columns, whole - before) : 0;
+}
+
+struct weft_soft_row
+weft_soft_row (const struct weft_kernel *k, uint64_t row)
+{
+  uint32_t leaves = (uint32_t) k->shape.dim[LEAVES];
+  struct weft_soft_row r = { .logits = &k->operand[0],
+                             .first = row * k->shape.dim[COLUMNS],
+                             .columns = weft_soft_columns (k),
+                             .leaves = weft_leaves_dealt (k->shape.dim[COLUMNS], leaves, 0),
+                             .in_leaves = leaves > 0 };
+
+  r.leaves.segment[0].end = r.columns;
+  return r;
+}
+
+uint64_t
+weft_soft_target (const struct weft_kernel *k, int32_t target)
+{
+  return (uint64_t) target - k->tp.at * k->shape.dim[COLUMNS];
+}
+
+/* The larger of each lane; a NaN is left to the sum. */
+static inline __attribute__ ((always_inline)) void
+keep_larger (weft_lanes *most, const weft_lanes *x)
+{
+  typedef int32_t mask __attribute__ ((vector_size (sizeof (weft_lanes))));
+  mask above = *x > *most;
+  *most = (weft_lanes) (((mask) *x & above) | ((mask) *most & ~above));
+}
+
+/* The largest element, at least `least`; a stretch at most. */
+WEFT_WIDE static float
+largest (const float *x, uint64_t n, float least)
+{
+  weft_lanes most = least - (weft_lanes){ 0 }, some;
+  float lane[WEFT_N_LANES];
+  uint64_t i = 0;
+
+  for (; i + WEFT_N_LANES <= n; i += WEFT_N_LANES) {
+    memcpy (&some, x + i, sizeof some);
+    keep_larger (&most, &some);
+  }
+  for (; i < n; i++)
+    least = x[i] > least ? x[i] : least;
+  memcpy (lane, &most, sizeof lane);
+  for (i = 0; i < WEFT_N_LANES; i++)
+    least = lane[i] > least ? lane[i] : least;
+  return least;
+}
+
+/* sum of exp (x - shift); a stretch at most. */
+WEFT_WIDE static float
+sum_of_exponentials (const float *x, uint64_t n, float shift)
+{
+  float e[WEFT_STRETCH + WEFT_N_LANES];
+  weft_lanes lanes = { 0 }, some;
+
+  for (uint64_t i = 0; i < n; i++)
+    e[i] = weft_expf (x[i] - shift);
+  memset (e + n, 0, WEFT_N_LANES * sizeof *e); /* up to a whole number of lanes */
+  for (uint64_t i = 0; i < n; i += WEFT_N_LANES) {
+    memcpy (&some, e + i, sizeof some);
+    lanes += some;
+  }
+  return weft_lanes_sum (&lanes);
+}
+
+static float
+most_of (const struct weft_soft_row *row, struct weft_range columns)
+{
+  float room[WEFT_STRETCH], most = -INFINITY;
+
+  for (uint64_t c = columns.begin; c < columns.end; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (columns.end - c, WEFT_STRETCH);
+    const float *x = weft_floats (row->logits->data, row->logits->dtype, row->first + c, n, room);
+    most = largest (x, n, most);
+  }
+  return most;
+}
+
+static double
+sum_over (const struct weft_soft_row *row, struct weft_range columns, float most)
+{
+  float room[WEFT_STRETCH];
+  double sum = 0;
+
+  for (uint64_t c = columns.begin; c < columns.end; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (columns.end - c, WEFT_STRETCH);
+    const float *x = weft_floats (row->logits->data, row->logits->dtype, row->first + c, n, room);
+    sum += (double) sum_of_exponentials (x, n, most);
+  }
+  return row->in_leaves ? (double) (float) sum : sum;
+}
+
+float
+weft_soft_most (const struct weft_soft_row *row)
+{
+  return most_of (row, (struct weft_range){ 0, row->columns });
+}
+
+/* One that has no columns changes nothing. */
+struct weft_soft
+weft_soft_join (struct weft_soft a, struct weft_soft b)
+{
+  if (b.most > a.most)
+    return weft_soft_join (b, a);
+  if (b.sum != 0)
+    a.sum = (double) ((float) a.sum + (float) b.sum * weft_expf (b.most - a.most));
+  return a;
+}
+
+/* Leaf by leaf: against a logit that is given, or each against its own. */
+static struct weft_soft
+fold (const struct weft_soft_row *row, const float *given)
+{
+  struct weft_soft stack[MOST_DEPTH + 1];
+  uint32_t top = 0;
+
+  g_assert (row->leaves.n <= MOST_LEAVES);
+  for (uint32_t i = 0; i < row->leaves.n; i++) {
+    struct weft_range columns = weft_leaves_segment (&row->leaves, i, 0);
+    float most = given ? *given : most_of (row, columns);
+    stack[top] = (struct weft_soft){ most, sum_over (row, columns, most) };
+    for (uint32_t merges = weft_fold_merges (i, row->leaves.n); merges; merges--, top--)
+      stack[top - 1] = weft_soft_join (stack[top - 1], stack[top]);
+    top++;
+  }
+  return stack[0];
+}
+
+struct weft_soft
+weft_soft_against (const struct weft_soft_row *row, float most)
+{
+  return fold (row, &most);
+}
+
+struct weft_soft
+weft_soft_own (const struct weft_soft_row *row)
+{
+  return fold (row, NULL);
+}
+
+double
+weft_soft_log (struct weft_soft soft)
+{
+  return (double) soft.most + log (soft.sum);
+}

@@ -1,0 +1,295 @@
+/* Steps of ranks that share sequences: real numbers, what is sent, and what is refused. */
+#include "core/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
+#include "exec_sim/exec_sim.h"
+#include "tests/random_job.h"
+#include "tests/real_run.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define STEPS 2
+
+#define SMALL                                                                                      \
+  " seq_length=16 global_batch_size=4 hidden_size=32 num_attention_heads=8 num_query_groups=4 "    \
+  "kv_channels=8 ffn_hidden_size=96 num_layers=4 "
+static const char *const models[] = { "model=gpt2-nano" SMALL,
+                                      "model=llama-nano qk_layernorm=true" SMALL };
+
+static const char *const kinds[] = {
+  "context_parallel_size=2 cp_comm_type=p2p gpus=2",
+  "context_parallel_size=4 cp_comm_type=p2p gpus=4",
+  "context_parallel_size=2 cp_comm_type=all_gather gpus=2",
+  "context_parallel_size=4 cp_comm_type=all_gather gpus=4",
+  "context_parallel_size=2 cp_comm_type=a2a gpus=2",
+  "context_parallel_size=4 cp_comm_type=a2a gpus=4",
+  "context_parallel_size=4 cp_comm_type=a2a+p2p hierarchical_context_parallel_sizes=2,2 gpus=4",
+  "context_parallel_size=2 cp_comm_type=a2a+p2p hierarchical_context_parallel_sizes=1,2 gpus=2",
+};
+
+static struct real_result
+run_words (const char *model, const char *strategy, const char *more, struct real_run run)
+{
+  g_autofree char *words =
+      g_strdup_printf ("topology=cpu %s %s %s micro_batch_size=1", model, strategy, more);
+
+  run.words = words;
+  run.steps = STEPS;
+  return weft_test_run (&run);
+}
+
+static void
+expect_same (const struct real_result *one, const struct real_result *other, const char *words)
+{
+  if (!weft_test_same_bits (one, other, STEPS))
+    fail_msg ("%s: loss %.17g, of one rank %.17g; norm %.17g and %.17g; gradients %s; weights %s",
+              words, other->loss[0], one->loss[0], other->norm[0], one->norm[0],
+              other->gradients == one->gradients ? "same" : "other",
+              other->weights == one->weights ? "same" : "other");
+}
+
+static void
+every_kind_has_the_bits_of_one_rank (void **state)
+{
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++) {
+    struct real_result one = run_words (models[m], "gpus=1", "", (struct real_run){ 0 });
+    for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k++) {
+      struct real_result other =
+          run_words (models[m], kinds[k], "", (struct real_run){ .poison = TRUE });
+      expect_same (&one, &other, kinds[k]);
+    }
+  }
+}
+
+static gboolean
+is_near (double a, double b)
+{
+  return fabs (a - b) <= 1e-6 * fabs (b);
+}
+
+static void
+in_fast_order_every_kind_is_near_one_rank (void **state)
+{
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++) {
+    struct real_result one =
+        run_words (models[m], "gpus=1", "reduction_order=fast", (struct real_run){ 0 });
+    for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k++) {
+      struct real_result other = run_words (models[m], kinds[k], "reduction_order=fast",
+                                            (struct real_run){ .poison = TRUE });
+      for (unsigned i = 0; i < STEPS; i++)
+        if (!is_near (other.loss[i], one.loss[i]) || !is_near (other.norm[i], one.norm[i]))
+          fail_msg ("%s: loss %.9g, of one rank %.9g; norm %.9g and %.9g", kinds[k], other.loss[i],
+                    one.loss[i], other.norm[i], one.norm[i]);
+    }
+  }
+}
+
+/* ------------------------------------------------------------------- ops and bytes */
+
+/* Two sequences of 64 tokens a microbatch on 8 GPUs of a node: 12 heads, 4 groups, 16 wide, bf16. */
+#define SIZES                                                                                      \
+  "topology=dgx-h100 num_layers=2 hidden_size=192 num_attention_heads=12 num_query_groups=4 "      \
+  "kv_channels=16 ffn_hidden_size=64 vocab_size=100 seq_length=64 micro_batch_size=2 "             \
+  "precision=bf16 "
+enum { CP = 4, TOKENS = 2 * 64 / CP, Q = TOKENS * 12 * 16 * 2, KV = 2 * TOKENS * 4 * 16 * 2 };
+
+/* What a rank sends in the ops of layer 1 on the lane of context parallelism, in one direction. */
+static double
+sent (const char *kind, enum weft_phase phase)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      SIZES "gpus=4 global_batch_size=2 context_parallel_size=4 cp_comm_type=%s", kind);
+  const weft_program *p = plan->role[0];
+  double bytes = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_op *row = &p->op[op];
+    if (row->lane != WEFT_LANE_CP || row->layer != 1 || row->phase != phase)
+      continue;
+    struct weft_group group = weft_mesh_group (&plan->mesh, 0, row->group);
+    double whole = weft_op_bytes (p, op), n = weft_group_size (&group);
+    bytes += row->kind == WEFT_OP_SHIFT ? whole : whole * (n - 1) / n;
+  }
+  return bytes;
+}
+
+/* Transformer Engine's transfers of a layer: a ring passes on KV c - 1 times, and backward KV and its
+ * gradient; gathers bring the KV of all others, twice, and gradients go back; heads dealt out send
+ * (c - 1) / c of Q, KV and o, and of their gradients. */
+static void
+a_layer_sends_what_its_kind_has_to (void **state)
+{
+  static const struct {
+    const char *kind;
+    double forward, backward;
+  } table[] = {
+    { "p2p", (CP - 1) * KV, (CP - 1) * (KV + KV) },
+    { "all_gather", (CP - 1) * KV, (CP - 1) * (KV + KV) },
+    { "a2a", (Q + KV + Q) * (CP - 1) / CP, (Q + KV + Q) * (CP - 1) / CP },
+    { "a2a+p2p hierarchical_context_parallel_sizes=2,2", (Q + KV + Q) / 2 + KV,
+      (Q + KV + Q) / 2 + KV + KV },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++) {
+    assert_float_equal (sent (table[i].kind, WEFT_PHASE_FORWARD), table[i].forward, 0);
+    assert_float_equal (sent (table[i].kind, WEFT_PHASE_BACKWARD), table[i].backward, 0);
+  }
+}
+
+static double
+attention_flops (const char *words)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (SIZES "global_batch_size=2 %s", words);
+  const weft_program *p = plan->role[0];
+  double flops = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (g_str_has_prefix (weft_op_info[p->op[op].kind].word, "attention"))
+      flops += weft_op_flops (p, op);
+  return flops;
+}
+
+static void
+every_kind_shares_out_attention_evenly (void **state)
+{
+  double whole = attention_flops ("gpus=1");
+
+  (void) state;
+  for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k++) {
+    uint32_t ranks = strstr (kinds[k], "gpus=4") ? 4 : 2;
+    assert_float_equal (attention_flops (kinds[k]) * ranks, whole, whole * 1e-12);
+  }
+}
+
+static uint32_t
+find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t from)
+{
+  for (uint32_t op = from; op < p->n_op; op++)
+    if (p->op[op].kind == kind && strcmp (p->name[p->op[op].name], name) == 0)
+      return op;
+  return WEFT_NO_OP;
+}
+
+/* Keys of the next step travel while a step computes; merging waits for nothing but its part. */
+static void
+a_ring_computes_while_keys_travel (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      weft_test_plan (SIZES "gpus=4 global_batch_size=2 context_parallel_size=4");
+  const weft_program *p = plan->role[0];
+  g_autofree uint32_t *before = weft_program_order (p);
+  uint32_t shift = 0, part = 0;
+
+  (void) state;
+  for (int step = 0; step + 1 < CP; step++) {
+    shift = find (p, WEFT_OP_SHIFT, "kv", shift + 1);
+    part = find (p, WEFT_OP_ATTENTION_PART, "attention", part + 1);
+    assert_int_equal (p->op[part].peer, -step);
+    assert_false (weft_ordered (p, before, shift, part));
+    assert_false (weft_ordered (p, before, part, shift));
+    assert_true (
+        weft_ordered (p, before, shift, find (p, WEFT_OP_ATTENTION_PART, "attention", part + 1)));
+  }
+}
+
+/* Backward goes the other way; from its second step on the gradients of keys travel with the keys. */
+static void
+gradients_of_keys_travel_one_step_behind (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      weft_test_plan (SIZES "gpus=4 global_batch_size=2 context_parallel_size=4 num_layers=1");
+  const weft_program *p = plan->role[0];
+  uint32_t n[2] = { 0 };
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_op *row = &p->op[op];
+    gboolean gradient = row->kind == WEFT_OP_SHIFT && strcmp (p->name[row->name], "dkv") == 0;
+    if (row->kind != WEFT_OP_SHIFT || row->phase != WEFT_PHASE_BACKWARD)
+      continue;
+    assert_int_equal (row->peer, -1);
+    assert_int_equal (row->flags & WEFT_OP_GROUPED,
+                      gradient && n[1] + 2 < CP ? WEFT_OP_GROUPED : 0);
+    n[gradient]++;
+  }
+  assert_int_equal (n[0], CP - 1);
+  assert_int_equal (n[1], CP - 1);
+}
+
+/* Neighbours in a node deal out heads; the ring has one of each node. */
+static void
+two_levels_are_neighbours_and_a_ring_of_them (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      SIZES "gpus=16 global_batch_size=4 context_parallel_size=8 cp_comm_type=a2a+p2p "
+            "hierarchical_context_parallel_sizes=4,2 reduction_order=fast");
+  struct weft_group heads = weft_mesh_group (&plan->mesh, 6, WEFT_GROUP_CP_HEADS),
+                    ring = weft_mesh_group (&plan->mesh, 6, WEFT_GROUP_CP_RING);
+
+  (void) state;
+  assert_int_equal (weft_group_size (&heads), 4);
+  assert_int_equal (weft_group_rank (&heads, 0), 4);
+  assert_int_equal (weft_group_rank (&heads, 3), 7);
+  assert_int_equal (weft_group_size (&ring), 2);
+  assert_int_equal (weft_group_rank (&ring, 0), 2);
+  assert_int_equal (weft_group_rank (&ring, 1), 6);
+}
+
+/* Activations are those of a part of each sequence, with each kind; a ring keeps no keys beside. */
+static void
+activations_shrink_with_the_part_of_a_sequence (void **state)
+{
+  (void) state;
+  for (unsigned k = 0; k < 4; k += 2) {
+    uint64_t kept[2];
+    for (int many = 0; many < 2; many++) {
+      g_autoptr (weft_plan) plan =
+          weft_test_plan (SIZES "num_layers=8 global_batch_size=2 %s", many ? kinds[k] : "gpus=1");
+      kept[many] = plan->memory[0].planned[WEFT_POOL_DEVICE];
+      for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+        kept[many] -= plan->memory[0].permanent[WEFT_POOL_DEVICE][kind];
+    }
+    assert_true (kept[1] < kept[0] * 0.6);
+  }
+}
+
+static void
+a_simulation_of_ranks_that_stand_for_others_is_that_of_all (void **state)
+{
+  (void) state;
+  for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k++) {
+    g_autoptr (weft_plan) plan =
+        weft_test_plan (SIZES "global_batch_size=16 %s gpus=16 seq_length=1024", kinds[k]);
+    g_autoptr (GError) error = NULL;
+    struct weft_exec_options all = { .unfolded = TRUE }, few = { 0 };
+    g_autoptr (weft_timeline) a = weft_exec_run (&weft_exec_sim, plan, &all, &error);
+    g_autoptr (weft_timeline) b = weft_exec_run (&weft_exec_sim, plan, &few, &error);
+    assert_non_null (a);
+    assert_non_null (b);
+    assert_true (b->n < a->n);
+    assert_float_equal (a->seconds, b->seconds, 1e-9 * a->seconds);
+  }
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (every_kind_has_the_bits_of_one_rank),
+    cmocka_unit_test (in_fast_order_every_kind_is_near_one_rank),
+    cmocka_unit_test (a_layer_sends_what_its_kind_has_to),
+    cmocka_unit_test (every_kind_shares_out_attention_evenly),
+    cmocka_unit_test (a_ring_computes_while_keys_travel),
+    cmocka_unit_test (gradients_of_keys_travel_one_step_behind),
+    cmocka_unit_test (two_levels_are_neighbours_and_a_ring_of_them),
+    cmocka_unit_test (activations_shrink_with_the_part_of_a_sequence),
+    cmocka_unit_test (a_simulation_of_ranks_that_stand_for_others_is_that_of_all),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
