@@ -182,7 +182,9 @@ scale_of (const struct cpu_rank *r, const struct weft_param *param, struct weft_
 static gboolean
 is_counted_elsewhere (const struct cpu_rank *r, const struct weft_param *param)
 {
-  return param->duplicate || (param->ways == 1 && place_in (r, WEFT_GROUP_TP).at > 0);
+  return param->duplicate ||
+         (param->ways == 1 &&
+          weft_mesh_place (&r->m->base.plan->mesh, r->rank, WEFT_GROUP_TP).at > 0);
 }
 
 /* One launch for each parameter of the part; `bulk` marks operands that have an element for each of
