@@ -130,8 +130,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one parts", 1 },
-    { "leaves tail whole own", 0 }, /* shares of several ranks: test_tensor.c */
-    { "piece", 0 },                 /* one tensor fills a slice: an output is written whole */
+    { "leaves tail whole own piece", 0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
@@ -338,7 +337,6 @@ longest_sum (const struct made *made)
   return (double) most;
 }
 
-/* Of 1, where numbers have 16 bits. */
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
 
 /* What an element may be off by, and as a share of its value. */
@@ -353,10 +351,10 @@ steepest (const struct made *made)
 {
   const struct weft_operand *x = &made->k.operand[1];
   uint64_t columns = made->k.shape.dim[1];
+  const double *at = x->data;
   double least = INFINITY;
 
-  for (uint64_t row = 0; row < x->n / columns; row++) {
-    const double *at = (const double *) x->data + row * columns;
+  for (uint64_t row = 0; row < x->n / columns; row++, at += columns) {
     double sum = 0, squares = 0;
     for (uint64_t i = 0; i < columns; i++)
       sum += at[i], squares += at[i] * at[i];
@@ -366,15 +364,15 @@ steepest (const struct made *made)
 }
 
 /* Nodes of a tree over sequences are rounded to `half` of their last bit, each by itself: those of one
- * level, sums of about sqrt (rows) together, miss by half / sqrt (3) times that root, and the levels by
- * the root of their number.  Terms are products of two numbers between -2 and 2, 4 / 3 in the mean;
- * five such deviations. */
+ * level, about the root of their rows large or as large as the sum, miss by half / sqrt (3) times that
+ * together, and the levels by the root of their number.  Terms are 4 / 3 in the mean; five deviations. */
 static double
-missed_by_nodes (const struct made *made, double half)
+missed_by_nodes (const struct made *made, double half, double sum)
 {
   double levels = 1 + ceil (log2 ((double) made->sequences + 1));
+  double size = fmax (4.0 / 3 * sqrt ((double) made->k.shape.dim[0]), sum);
 
-  return 5 * half / sqrt (3) * 4 / 3 * sqrt ((double) made->k.shape.dim[0] * levels);
+  return 5 * half / sqrt (3) * size * sqrt (levels);
 }
 
 /* fp32 sums are off by their length's root, relative to what they add: numbers near 1, but for the
@@ -382,7 +380,7 @@ missed_by_nodes (const struct made *made, double half)
 static struct tolerance
 tolerance (const struct made *made, uint32_t o, const double *wanted)
 {
-  double scale = made->k.kind == WEFT_OP_XENT_BWD ? 0 : 1;
+  double scale = made->k.kind == WEFT_OP_XENT_BWD ? 1.0 / (double) made->k.shape.dim[2] : 1;
   double half = half_ulp[made->k.operand[o].dtype];
   gboolean folds = made->k.canonical && is_gradient (made->argument[o].name);
 
@@ -392,7 +390,7 @@ tolerance (const struct made *made, uint32_t o, const double *wanted)
                  "norm_bwd norm_dgrad head_norm_bwd head_norm_dgrad"))
     scale = fmax (scale, 4 * steepest (made));
   struct tolerance t = { 8 * EPSILON32 * sqrt (longest_sum (made)) * scale, half };
-  t.error += half * t.error + (folds ? missed_by_nodes (made, half) : 0);
+  t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
   t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0; /* subnormal numbers */
   return t;
 }
