@@ -30,8 +30,8 @@ weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t
                      s->model->kv_channels, weft_layer_window (s));
 }
 
-static struct weft_shape
-attention_shape (const struct weft_step *s)
+struct weft_shape
+weft_attention_shape (const struct weft_step *s)
 {
   return weft_layer_attention_shape (s, s->tokens, s->width.heads, s->width.groups);
 }
@@ -73,15 +73,19 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
 {
   turn_heads (s, saved);
   ask_for_packing (s);
+  saved->dealt_o = WEFT_NO_BUF;
+  if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED) {
+    weft_scores_forward (s, saved);
+    return;
+  }
   saved->o = weft_product (s, s->width.q, "attention");
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
-  saved->dealt_o = WEFT_NO_BUF;
   if (s->mesh->cp > 1) {
     weft_context_attention (s, saved);
     return;
   }
-  weft_emit (s, WEFT_OP_ATTENTION, "attention", attention_shape (s),
+  weft_emit (s, WEFT_OP_ATTENTION, "attention", weft_attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
 }
 
@@ -132,14 +136,16 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 }
 
 uint32_t
-weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o)
+weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o)
 {
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 
-  if (s->mesh->cp > 1)
+  if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED)
+    weft_scores_backward (s, saved, d_o, dqkv);
+  else if (s->mesh->cp > 1)
     weft_context_attention_backward (s, saved, d_o, dqkv);
   else
-    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
+    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
                WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
                           WEFT_W (dqkv)));
   turn_heads_backward (s, saved, dqkv);
