@@ -146,7 +146,7 @@ choose_shape (GRand *rand, struct made *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!is_one_of (words[d], "leaves tail")) /* those of test_gemm.c */
+    if (!is_one_of (words[d], "leaves tail whole own")) /* test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
