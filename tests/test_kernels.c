@@ -130,7 +130,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one parts", 1 },
-    { "leaves tail whole own piece", 0 }, /* one rank has all; one tensor fills a slice */
+    { "leaves tail whole own piece window", 0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
@@ -148,7 +148,7 @@ choose_shape (GRand *rand, struct made *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!is_one_of (words[d], "leaves tail")) /* those of test_gemm.c */
+    if (!is_one_of (words[d], "leaves tail whole own")) /* test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
