@@ -45,7 +45,7 @@ weft_group_pattern (enum weft_group_kind kind, gboolean remote)
   for (int p = 0; p < WEFT_N_PATTERN; p++)
     if (patterns[p].group == kind && patterns[p].remote == remote)
       return p;
-  g_assert_not_reached ();
+  g_error ("kind %s", weft_group_words[kind]);
 }
 
 static uint64_t

@@ -365,18 +365,25 @@ weft_step_flat (const struct weft_step *s, uint32_t bucket)
   return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
 }
 
+/* A tied head that keeps its own sum comes after all buckets. */
+static inline gboolean
+weft_bucket_is_expert (const struct weft_step *s, uint32_t bucket)
+{
+  return bucket < s->layout.n_bucket && weft_step_flat (s, bucket)->expert;
+}
+
 /* Ranks that hold a bucket's tensors and average its gradients; those that cut its optimizer state into
  * slices. */
 static inline enum weft_group_kind
 weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 {
-  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
+  return weft_bucket_is_expert (s, bucket) ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
 }
 
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {
-  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
+  return weft_bucket_is_expert (s, bucket) ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
 }
 
 /* The pass is through with the module that holds a parameter: half a layer, embedding or head. */

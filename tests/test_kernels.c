@@ -16,7 +16,8 @@
 #define MOST_SEQUENCES 9
 #define OTHERS "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "        \
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
-  "join_heads keep_piece" /* the first five test_fp8.c, the others test_context.c */
+  "join_heads keep_piece bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "             \
+  "head_norm_wgrad xent_max xent_part xent_end" /* test_fp8.c, test_context.c, test_tensor_kernels.c */
 #define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OTHERS))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
@@ -144,7 +145,7 @@ choose_shape (GRand *rand, struct made *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!is_one_of (words[d], "leaves tail")) /* those of test_gemm.c */
+    if (!is_one_of (words[d], "leaves tail whole own")) /* test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
