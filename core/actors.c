@@ -37,6 +37,8 @@ static const struct {
   [WEFT_PATTERN_INTER_REMOTE] = { WEFT_GROUP_INTER, TRUE },
   [WEFT_PATTERN_OUTER_LOCAL] = { WEFT_GROUP_OUTER, FALSE },
   [WEFT_PATTERN_OUTER_REMOTE] = { WEFT_GROUP_OUTER, TRUE },
+  [WEFT_PATTERN_MIRROR_LOCAL] = { WEFT_GROUP_MIRROR, FALSE },
+  [WEFT_PATTERN_MIRROR_REMOTE] = { WEFT_GROUP_MIRROR, TRUE },
 };
 
 enum weft_pattern
@@ -45,7 +47,7 @@ weft_group_pattern (enum weft_group_kind kind, gboolean remote)
   for (int p = 0; p < WEFT_N_PATTERN; p++)
     if (patterns[p].group == kind && patterns[p].remote == remote)
       return p;
-  g_error ("kind %s", weft_group_words[kind]);
+  g_assert_not_reached ();
 }
 
 static uint64_t
