@@ -424,6 +424,28 @@ spread_out (GString *words)
   add_word (words, "node_host_bandwidth", "1PB/s");
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* Returns how many ranks are left. */
+static uint32_t
+random_tensor (GString *words, GRand *rand, uint32_t ranks)
+{
+  uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4, 4);
+
+  if (ranks % size || drawn (words, "num_query_groups=", 2) % size || !one_in (rand, 2))
+    return ranks;
+  add (words, "tensor_model_parallel_size", size);
+  flip (words, rand, 2, "sequence_parallel");
+  if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
+    add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
+  return ranks / size;
+}
+
 /* Returns how many replicas are left. */
 static uint32_t
 random_context (GString *words, GRand *rand, uint32_t ranks)
@@ -452,7 +474,8 @@ weft_random_job (GRand *rand)
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t chunks = random_chunks (words, rand, stages);
   uint32_t stage_layers = random_model (words, rand, stages * chunks);
-  uint32_t replicas = random_context (words, rand, gpus / stages);
+  uint32_t ranks = random_tensor (words, rand, gpus / stages);
+  uint32_t replicas = random_context (words, rand, ranks);
   random_batch (words, rand, replicas, stages);
   random_data_parallel (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
