@@ -110,6 +110,7 @@ struct weft_sum {
   uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
                        slice of main, until all microbatches are there; else 0 */
   uint32_t total;   /* and then added to this */
+  const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -190,10 +191,11 @@ struct weft_posting {
 
 /* A piece of the model that a role holds: a stage. */
 struct weft_chunk {
+  uint32_t stage, copy;     /* of which copy of the model */
   uint32_t first_layer, n_layers;
   uint32_t slot;            /* its first layer among those of the role */
   gboolean embedding, head;
-  uint32_t n_micro;         /* microbatches that go through it */
+  uint32_t first_micro, n_micro; /* microbatches that go through it */
   uint32_t n_backward;      /* of which the backward has begun so far */
 };
 
@@ -331,6 +333,7 @@ weft_step_chunk (const struct weft_step *s)
 /* Whether the role has the embedding, or the output head, in any of its chunks. */
 gboolean weft_step_has_embedding (const struct weft_step *s);
 gboolean weft_step_has_head (const struct weft_step *s);
+const struct weft_chunk *weft_step_head (const struct weft_step *s); /* that chunk, or NULL */
 
 /* The place of a layer among those that the role holds. */
 uint32_t weft_step_slot (const struct weft_step *s, uint32_t layer);

@@ -299,7 +299,7 @@ copy_out (struct cpu_rank *r, uint32_t op)
   const weft_plan *plan = r->m->base.plan;
   const struct weft_use *use = cpu_use (r, op, 0);
   double tokens = (double) plan->job.train.global_batch_size * plan->job.model.seq_length;
-  gboolean last = r->p->role + 1 == plan->n_roles, clips = plan->job.train.clip_grad > 0;
+  gboolean last = weft_program_has_loss (r->p), clips = plan->job.train.clip_grad > 0;
   double replicas = r->p->buf[use[0].buf].dtype == WEFT_INT64 ? 1 : r->size;
   double norm = sqrt (scalar (r, use[1].buf));
 

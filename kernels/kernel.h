@@ -72,6 +72,14 @@ weft_kernel_sequence (const struct weft_kernel *k)
   return (uint64_t) k->model->seq_length / MAX (1, k->cp.of);
 }
 
+/* Where a token, of all sequences one after the other, stands in its own. */
+static inline uint64_t
+weft_kernel_position (const struct weft_kernel *k, uint64_t token)
+{
+  uint64_t sequence = weft_kernel_sequence (k);
+  return weft_position (k->cp, sequence, token % sequence);
+}
+
 struct weft_kernel_row {
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
 

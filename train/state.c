@@ -3,6 +3,7 @@
 #include "core/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
+#include <string.h>
 
 /* Elements that are converted at once: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
@@ -146,15 +147,31 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* The head's copy of a tied embedding joins the embedding, which an earlier stage holds. */
+/* Another stage may hold a tensor too: as the head's copy of a tied embedding, or as the second of two
+ * copies of the model. */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
+  const char *name = stage->p->name[param->name];
+  struct tensor *found = NULL;
+
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    for (uint32_t part = 0; part < state->x->plan->mesh.tp && copy_at (t, 0)->param->tied; part++)
-      add_copy (t, stage + part, param);
+    gboolean same = t->face.layer == param->layer && strcmp (t->face.param, name) == 0;
+    if (same || (!found && param->tied && copy_at (t, 0)->param->tied))
+      found = t;
   }
+  for (uint32_t part = 0; part < state->x->plan->mesh.tp; part++)
+    add_copy (found, stage + part, param);
+}
+
+/* All that a role holds; `stage` has its first part. */
+static void
+add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
+{
+  for (uint32_t i = 0; i < stage->p->n_param; i++)
+    if (stage->p->param[i].duplicate == duplicates)
+      (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
 /* A part of some columns is one run. */
@@ -230,16 +247,6 @@ has_master (const struct stage *stage)
   return FALSE;
 }
 
-/* All that a role holds; `stage` has its first part. */
-static void
-add_tensors (weft_state *state, const struct stage *stage)
-{
-  for (uint32_t i = 0; i < stage->p->n_param; i++) {
-    const struct weft_param *param = &stage->p->param[i];
-    (param->duplicate ? add_duplicate : add_tensor) (state, stage, param);
-  }
-}
-
 /* Before the layers, in one of them, or after them. */
 static uint64_t
 order_of (const struct tensor *t)
@@ -275,8 +282,9 @@ weft_state_new (weft_exec *x)
   state->raw = g_malloc (MOST_AT_ONCE * sizeof (float));
   for (uint32_t i = 0; i < state->n_stage; i++)
     find_stage (x, i / parts, i % parts, &state->stage[i]);
-  for (uint32_t i = 0; i < state->n_stage; i += parts)
-    add_tensors (state, &state->stage[i]);
+  for (int duplicates = 0; duplicates < 2; duplicates++)
+    for (uint32_t i = 0; i < state->n_stage; i += parts)
+      add_stage (state, &state->stage[i], duplicates);
   g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
