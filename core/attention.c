@@ -8,8 +8,8 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
-static struct weft_shape
-attention_shape (const struct weft_step *s)
+struct weft_shape
+weft_attention_shape (const struct weft_step *s)
 {
   const union weft_model *m = s->model;
   return WEFT_SHAPE (s->product_dtype, s->tokens / m->seq_length, m->seq_length, s->width.heads,
@@ -53,6 +53,10 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
 {
   turn_heads (s, saved);
   ask_for_packing (s);
+  if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED) {
+    weft_scores_forward (s, saved);
+    return;
+  }
   saved->o = weft_product (s, s->width.q, "attention");
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
@@ -61,7 +65,7 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
     weft_context_attention (s, saved);
     return;
   }
-  weft_emit (s, WEFT_OP_ATTENTION, "attention", attention_shape (s),
+  weft_emit (s, WEFT_OP_ATTENTION, "attention", weft_attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
 }
 
@@ -112,14 +116,16 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 }
 
 uint32_t
-weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o)
+weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o)
 {
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 
-  if (s->mesh->cp > 1)
+  if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED)
+    weft_scores_backward (s, saved, d_o, dqkv);
+  else if (s->mesh->cp > 1)
     weft_context_attention_backward (s, saved, d_o, dqkv);
   else
-    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", attention_shape (s),
+    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
                WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
                           WEFT_W (dqkv)));
   turn_heads_backward (s, saved, dqkv);

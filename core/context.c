@@ -66,6 +66,8 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
+/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are never
+ * more than one step of a ring ahead, and take two buffers. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -73,11 +75,14 @@ communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t
   struct weft_shape shape =
       WEFT_SHAPE (weft_build_buf_at (s->b, whole)->dtype, weft_step_elements (s, whole));
   gboolean reduces = row.kind == WEFT_OP_REDUCE_SCATTER;
+  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
 
   row.name = weft_build_name (s->b, name);
   row.flags |= s->at.flags;
-  return weft_emit_on (s, WEFT_LANE_CP, row, shape,
-                       WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
+  uint32_t op = weft_emit_on (s, WEFT_LANE_CP, row, shape,
+                              WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
+  weft_build_dep (s->b, enqueued);
+  return op;
 }
 
 static uint32_t

@@ -149,7 +149,8 @@ weft_layer_moe (struct weft_step *s, struct weft_saved *saved)
 uint32_t
 weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dres)
 {
-  uint32_t dy = weft_inward (s, dres, "dmoe"), dpp;
+  uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
+  uint32_t dy = weft_inward (s, dropped, "dmoe"), dpp;
   uint32_t drows = weft_moe_combine_backward (s, saved, dy);
   uint32_t dxp = weft_experts_backward (s, saved, drows, &dpp);
   uint32_t dn2 = weft_moe_dispatch_backward (s, saved, dxp);

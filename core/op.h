@@ -72,6 +72,24 @@ enum weft_op_class {
      "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
      "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
+  X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width",               \
+     "qkv:r scores:w", "products of queries and the keys they see, over root width; others 0")     \
+  X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads", "scores:r p:w",         \
+     "over the keys a query sees; others 0")                                                       \
+  X (WEFT_OP_CONTEXT, "context", COMPUTE, scores, "batch sequence heads groups width",             \
+     "p:r qkv:r o:w", "sum of values by probability")                                              \
+  X (WEFT_OP_CONTEXT_BWD, "context_bwd", COMPUTE, scores, "batch sequence heads groups width",     \
+     "do:r qkv:r dp:w", "gradients of probabilities")                                              \
+  X (WEFT_OP_SOFTMAX_BWD, "softmax_bwd", COMPUTE, square3, "batch sequence heads", "dp:rw p:r",    \
+     "gradients of scores, in place")                                                              \
+  X (WEFT_OP_SCORES_BWD, "scores_bwd", COMPUTE, scores_bwd, "batch sequence heads groups width",   \
+     "ds:r p:r do:r qkv:r dqkv:w", "gradients of queries, keys and values")                        \
+  X (WEFT_OP_DROPOUT, "dropout", COMPUTE, drop2, "rows tokens columns site drop",               \
+     "x:r y:w mask:w", "drop of 2^32 elements become 0, the others grow; mask: kernels/drop.h")    \
+  X (WEFT_OP_DROPOUT_ADD, "dropout_add", COMPUTE, drop3, "rows tokens columns site drop",       \
+     "a:r b:r y:w mask:w", "a + dropout of b")                                                     \
+  X (WEFT_OP_DROPOUT_BWD, "dropout_bwd", COMPUTE, drop2, "rows tokens columns site drop",       \
+     "dy:r mask:r dx:w", "gradients of what was kept")                                             \
   X (WEFT_OP_ATTENTION_PART, "attention_part", COMPUTE, attention_part,                            \
      "tokens keys heads groups width", "qkv:r kv:r o:w lse:w",                                     \
      "attention of this rank's queries to keys of one sequence, or to those of the rank -peer places "\
@@ -250,6 +268,14 @@ enum weft_op_kind {
   WEFT_OP_LIST (WEFT_OP_ROW)
 #undef WEFT_OP_ROW
       WEFT_N_OP
+};
+
+/* Where dropout takes elements: the `site` of its ops, whose draws are independent. */
+enum weft_drop_site {
+  WEFT_DROP_EMBEDDING,
+  WEFT_DROP_PROBABILITIES,
+  WEFT_DROP_ATTENTION,
+  WEFT_DROP_MLP,
 };
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */

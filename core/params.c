@@ -94,6 +94,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
   struct weft_param row = { .name = weft_build_name (s->b, name),
                             .layer = layer,
                             .chunk = s->at.chunk,
+                            .duplicate = weft_step_chunk (s)->copy > 0,
                             .decay = size.columns > 1,
                             .rows = size.rows,
                             .columns = size.columns,
@@ -162,14 +163,15 @@ mark_tied (struct weft_step *s)
     if (tied[i] != WEFT_NO_PARAM) {
       struct weft_param *param = &g_array_index (s->params, struct weft_param, tied[i]);
       param->tied = 1;
-      param->duplicate = i == 1;
+      param->duplicate |= i == 1;
     }
 }
 
 static uint64_t
 threshold (const struct weft_step *s, uint32_t replicas)
 {
-  if (!s->strategy->overlap_grad_reduce || s->role > 0 || s->strategy->disable_bucketing)
+  if (!s->strategy->overlap_grad_reduce || s->role > 0 || s->strategy->disable_bucketing ||
+      s->mesh->mirror)
     return WEFT_BUCKET_INFINITE;
   if (s->strategy->bucket_size != WEFT_NONE)
     return s->strategy->bucket_size;
@@ -237,7 +239,8 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
 }
 
 /* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).  Sums
- * in fp32 at the owner end bucket by bucket. */
+ * in fp32 at the owner end bucket by bucket.  Two copies of a stage must go alike, whichever chunk they
+ * are. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -245,7 +248,7 @@ launch_of (const struct weft_step *s, uint32_t chunk)
     return WEFT_LAUNCH_UNITS;
   if (s->strategy->reduce_scatter_with_fp32_accumulation)
     return WEFT_LAUNCH_EACH;
-  if (s->strategy->disable_bucketing || chunk > 0)
+  if (s->strategy->disable_bucketing || chunk > 0 || s->mesh->mirror)
     return WEFT_LAUNCH_ALL;
   return bytes_of (s, chunk) != UINT32_MAX ? WEFT_LAUNCH_BYTES : WEFT_LAUNCH_EACH;
 }

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/job.h"
 #include "core/pipeline.h"
+#include "core/schedule.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/zigzag.h"
@@ -191,6 +192,30 @@ chunks (const struct weft_job *j)
   return weft_job_chunks (j);
 }
 
+static gboolean
+interleaves (const struct weft_job *j)
+{
+  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (j) &&
+         chunks (j) > 1;
+}
+
+static uint32_t
+copies (const struct weft_job *j)
+{
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? grid->n_copies : weft_schedule_infos[S (pipeline_schedule)].n_copies;
+}
+
+/* Whether a schedule has cells of their own for weight gradients: all but Megatron-Core's have. */
+static gboolean
+splits_backward (const struct weft_job *j)
+{
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? weft_grid_splits (grid) : S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
+}
+
 /* Microbatches that a chunk runs before the next one's turn. */
 static int64_t
 group (const struct weft_job *j)
@@ -214,7 +239,9 @@ schedule_file_problem (const struct weft_job *j)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
-  return error ? g_intern_string (error->message) : NULL;
+  g_autofree char *place = grid ? weft_grid_place_problem (grid) : NULL;
+
+  return g_intern_string (error ? error->message : place);
 }
 
 /* Of the largest stage. */
@@ -309,6 +336,7 @@ static gboolean
 runs_nothing_again (const struct weft_job *j)
 {
   return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
+         S (attention_backend) == WEFT_ATTENTION_FLASH &&
          weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
 }
 

@@ -203,12 +203,36 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
     add_word (words, "moe_load_imbalance", "1.3");
 }
 
+/* A schedule with weight gradients apart.  Returns how many chunks each stage has. */
+static uint32_t
+random_split (GString *words, GRand *rand)
+{
+  static const char *const names[] = { "zb-h1", "zb-h2",    "zb-v",     "v-half",
+                                       "v-min", "dualpipe", "dualpipev" };
+  uint32_t which = up_to (rand, G_N_ELEMENTS (names) - 1);
+
+  add_word (words, "pipeline_schedule", names[which]);
+  return g_str_has_prefix (names[which], "zb-h") || g_str_equal (names[which], "dualpipe") ? 1 : 2;
+}
+
+/* Layers that are not dealt out evenly, of as many as `layers` for each stage. */
+static void
+random_stages (GString *words, GRand *rand, uint32_t layers)
+{
+  if (layers < 2 || !one_in (rand, 5))
+    return;
+  add (words, "decoder_first_pipeline_num_layers", layers - 1);
+  add (words, "decoder_last_pipeline_num_layers", layers + 1);
+}
+
 /* Returns how many chunks each stage has. */
 static uint32_t
 random_chunks (GString *words, GRand *rand, uint32_t stages)
 {
   uint32_t chunks = PICK (rand, 2, 2, 3, 4);
 
+  if (stages > 1 && one_in (rand, 3))
+    return random_split (words, rand);
   if (stages < 2 || stages * chunks > 12 || !one_in (rand, 2))
     return 1;
   add (words, "virtual_pipeline_model_parallel_size", chunks);
@@ -464,9 +488,13 @@ weft_random_job (GRand *rand)
   random_recompute (words, rand, stage_layers);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
-    add_word (words, "pipeline_schedule", chunks == 1 && one_in (rand, 3) ? "gpipe" : "1f1b");
-    if (chunks == 1 && one_in (rand, 4))
+    gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
+    if (plain && one_in (rand, 3))
+      add_word (words, "pipeline_schedule", "gpipe");
+    if (plain && one_in (rand, 4))
       add_word (words, "batch_p2p_comm", "false");
+    if (chunks == 1)
+      random_stages (words, rand, stage_layers);
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");

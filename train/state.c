@@ -3,6 +3,7 @@
 #include "core/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
+#include <string.h>
 
 /* Elements that are converted at once: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
@@ -143,6 +144,19 @@ n_experts (const weft_state *state)
   return mesh->ep > 1 ? mesh->ep * mesh->etp : 0;
 }
 
+/* All parts that ranks of a role have of a tensor; `stage` has the first. */
+static void
+add_copies (const weft_state *state, struct tensor *t, const struct stage *stage,
+            const struct weft_param *param)
+{
+  gboolean expert = param->group == WEFT_GROUP_EP;
+  const struct stage *parts = expert ? stage + n_dense (state) : stage;
+  uint32_t n = expert ? n_experts (state) : n_dense (state);
+
+  for (uint32_t part = 0; part < n; part++)
+    add_copy (t, parts + part, param);
+}
+
 static void
 add_tensor (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -158,22 +172,34 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
                                 .dtype = param->scale == WEFT_NO_BUF ? state->dtype : WEFT_FP8 } };
 
   t.copies = g_array_new (FALSE, FALSE, sizeof (struct copy));
-  const struct stage *parts = param->group == WEFT_GROUP_EP ? stage + n_dense (state) : stage;
-  uint32_t n = param->group == WEFT_GROUP_EP ? n_experts (state) : n_dense (state);
-  for (uint32_t part = 0; part < n; part++)
-    add_copy (&t, parts + part, param);
+  add_copies (state, &t, stage, param);
   g_array_append_val (state->tensors, t);
 }
 
-/* The head's copy of a tied embedding joins the embedding, which an earlier stage holds. */
+/* Another stage may hold a tensor too: as the head's copy of a tied embedding, or as the second of two
+ * copies of the model. */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
+  const char *name = stage->p->name[param->name];
+  struct tensor *found = NULL;
+
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    for (uint32_t part = 0; part < n_dense (state) && copy_at (t, 0)->param->tied; part++)
-      add_copy (t, stage + part, param);
+    gboolean same = t->face.layer == param->layer && strcmp (t->face.param, name) == 0;
+    if (same || (!found && param->tied && copy_at (t, 0)->param->tied))
+      found = t;
   }
+  add_copies (state, found, stage, param);
+}
+
+/* All that a role holds; `stage` has its first part. */
+static void
+add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
+{
+  for (uint32_t i = 0; i < stage->p->n_param; i++)
+    if (stage->p->param[i].duplicate == duplicates)
+      (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
 /* A part of some columns is one run. */
@@ -258,16 +284,6 @@ find_stages (weft_state *state, uint32_t role, struct stage *stage)
     find_stage (state->x, role, WEFT_GROUP_EDP, part, stage++);
 }
 
-/* All that a role holds; `stage` has its first part. */
-static void
-add_tensors (weft_state *state, const struct stage *stage)
-{
-  for (uint32_t i = 0; i < stage->p->n_param; i++) {
-    const struct weft_param *param = &stage->p->param[i];
-    (param->duplicate ? add_duplicate : add_tensor) (state, stage, param);
-  }
-}
-
 /* Before the layers, in one of them, or after them. */
 static uint64_t
 order_of (const struct tensor *t)
@@ -300,10 +316,11 @@ weft_state_new (weft_exec *x)
   state->stage = g_new0 (struct stage, state->n_stage);
   state->tensors = g_array_new (FALSE, FALSE, sizeof (struct tensor));
   state->raw = g_malloc (MOST_AT_ONCE * sizeof (float));
-  for (uint32_t role = 0; role < x->plan->n_roles; role++) {
+  for (uint32_t role = 0; role < x->plan->n_roles; role++)
     find_stages (state, role, &state->stage[role * parts]);
-    add_tensors (state, &state->stage[role * parts]);
-  }
+  for (int duplicates = 0; duplicates < 2; duplicates++)
+    for (uint32_t i = 0; i < state->n_stage; i += parts)
+      add_stage (state, &state->stage[i], duplicates);
   g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
