@@ -29,7 +29,7 @@
   X (program, "print the program of a role, or the pipeline schedule",                             \
      "weft program --model gpt2-nano --topology dgx-h100 --gpus 2 --role 0")                       \
   X (validate, "predict published measurements and print the errors",                              \
-     "weft validate validation/published.csv")                                                     \
+     "weft validate --source mosaic --tier A")                                                     \
   X (knobs, "every knob: type, default, range, source, what it affects", "weft knobs bucket_size") \
   X (rules, "what must hold between the settings of a job", "weft rules world")                    \
   X (models, "bundled models, or every field of one", "weft models llama3-8b")                     \

@@ -395,13 +395,13 @@ run (const weft_cli_input *input, const struct ask *ask)
 {
   g_autoptr (GError) error = NULL;
   struct weft_validate_options options;
+  g_autofree char *bundled =
+      g_build_filename (weft_data_dir (), "validation", "published.csv", NULL);
   double most;
 
-  if (!input->operand)
-    weft_bad_input (&error, "found no table, wanted weft validate CSV; see weft validate --help");
-  if (error || !read_options (ask, &options, &error) || !read_most (ask->most, &most, &error))
+  if (!read_options (ask, &options, &error) || !read_most (ask->most, &most, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_published) table = weft_published_load (input->operand, &error);
+  g_autoptr (weft_published) table = weft_published_load (input->operand ? input->operand : bundled, &error);
   g_autoptr (weft_assumptions) assumptions =
       table ? weft_assumptions_load (ask->assumptions, &error) : NULL;
   if (!assumptions)
@@ -440,15 +440,15 @@ weft_cli_validate (int argc, char **argv)
       &ask.assumptions },
   };
   const struct weft_cli_page page = {
-    .usage = "weft validate CSV [flags] [--json]",
+    .usage = "weft validate [CSV] [flags] [--json]",
     .doc = "Predicts every row of a table of published measurements and prints how far off it is: "
            "errors\n"
-           "are predicted / measured - 1, by group and overall.  docs/validation.md says how to "
-           "read them.\n"
+           "are predicted / measured - 1, by group and overall.  Without CSV it is the bundled table,\n"
+           "validation/published.csv; docs/validation.md says how to read the answer.\n"
            "Ends with status 3 when the mean error of the step time is above --max-mape.",
-    .examples = "  weft validate validation/published.csv\n"
-                "  weft validate validation/published.csv --source mosaic --tier A --verbose\n"
-                "  weft validate validation/published.csv --explain mosaic-001\n"
+    .examples = "  weft validate\n"
+                "  weft validate --source mosaic --tier A --verbose\n"
+                "  weft validate --explain mosaic-004\n"
                 "  weft validate mine.csv --max-mape 0.1 --csv errors.csv --json\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

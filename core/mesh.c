@@ -64,8 +64,8 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_INTER] = { 0, { m->hybrid ? 1 : m->instances, 1 }, { m->tp * share, 0 } },
     [WEFT_GROUP_OUTER] = { 0, { m->hybrid ? m->instances : 1, 1 }, { m->tp * share, 0 } },
     [WEFT_GROUP_INSTANCE] = { 0, { many ? m->tp * share : 1, many ? m->pp : 1 }, { 1, stage } },
-    [WEFT_GROUP_MIRROR] = { 0, { m->mirror ? 2 : 1, 1 }, { stage, 0 } },
     [WEFT_GROUP_EMP] = { 0, { m->etp * m->ep, m->pp }, { 1, stage } },
+    [WEFT_GROUP_MIRROR] = { 0, { m->mirror ? 2 : 1, 1 }, { stage, 0 } },
     [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
     [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },
   };

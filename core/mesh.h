@@ -29,8 +29,8 @@
   X (WEFT_GROUP_INTER, "inter", WEFT_LANE_DP, "one rank of each instance: they hold one slice")    \
   X (WEFT_GROUP_OUTER, "outer", WEFT_LANE_DP_OUTER, "the same ranks, of hybrid sharding")          \
   X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: one optimizer's ranks")   \
-  X (WEFT_GROUP_MIRROR, "mirror", WEFT_LANE_DP, "ranks r and p-1-r: two copies of one stage")      \
   X (WEFT_GROUP_EMP, "emp", WEFT_LANE_WORLD, "etp x ep x pp: the ranks that hold all experts once") \
+  X (WEFT_GROUP_MIRROR, "mirror", WEFT_LANE_DP, "ranks r and p-1-r: two copies of one stage")      \
   X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
   X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
 enum weft_group_kind {

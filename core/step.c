@@ -470,7 +470,7 @@ weft_step_begin (struct weft_step *s)
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   s->deferred = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
-  s->recompute = weft_job_recompute (job);
+  weft_recompute_start (s);
   weft_wrapper_choose (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
@@ -487,6 +487,7 @@ weft_step_end (struct weft_step *s)
   g_array_unref (s->reducing);
   g_array_unref (s->deferred);
   g_array_unref (s->delayed);
+  g_free (s->partial);
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);

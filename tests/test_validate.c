@@ -294,6 +294,38 @@ degrees_of_published_rows_make_their_gpus (void **state)
   }
 }
 
+/* Cells of other rows in place of a third of a row's own: whatever comes is a job or a message. */
+static void
+rows_mixed_at_random_are_jobs_or_refused (void **state)
+{
+  g_autoptr (weft_published) table = load (PUBLISHED);
+  g_autoptr (weft_assumptions) assumptions = assume (NULL);
+  g_autoptr (GRand) random = g_rand_new_with_seed (5);
+  const char *cell[WEFT_N_COLUMN];
+  uint32_t built = 0;
+
+  (void) state;
+  for (unsigned n = 0; n < 2000; n++) {
+    unsigned row = g_rand_int_range (random, 0, table->csv->n_row);
+    for (unsigned c = 0; c < WEFT_N_COLUMN; c++) {
+      gboolean mixed = c > WEFT_COLUMN_group && g_rand_int_range (random, 0, 3) == 0;
+      unsigned from = mixed ? (unsigned) g_rand_int_range (random, 0, table->csv->n_row) : row;
+      cell[c] = weft_published_cell (table, from, c);
+    }
+    weft_csv one = {
+      .name = (char *) "mixed", .n_column = WEFT_N_COLUMN, .n_row = 1, .cell = cell
+    };
+    weft_published mixed = { .csv = &one };
+    for (unsigned c = 0; c < WEFT_N_COLUMN; c++)
+      mixed.at[c] = c;
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_row_job) job = weft_row_job_new (assumptions, &mixed, 0, &error);
+    built += error == NULL;
+    assert_true (error == NULL || g_utf8_validate (error->message, -1, NULL));
+  }
+  assert_true (built > 0);
+}
+
 static void
 groups_add_up_to_the_whole (void **state)
 {
@@ -538,10 +570,20 @@ a_line_for_each_row_is_a_table_itself (void **state)
 }
 
 static void
+without_a_table_it_is_the_bundled_one (void **state)
+{
+  struct answer answer = weft_test_answer ("validate --source megreadme");
+
+  (void) state;
+  assert_int_equal (answer.status, 0);
+  assert_true (g_str_has_prefix (answer.out, "1 rows: "));
+  weft_test_answer_free (&answer);
+}
+
+static void
 bad_words_are_usage (void **state)
 {
   (void) state;
-  weft_test_refused ("validate", 2, "found no table");
   weft_test_refused ("validate nowhere.csv", 2, "nowhere.csv");
   weft_test_refused ("validate " SMALL " --tier D", 2, "--tier: found \"D\"");
   weft_test_refused ("validate " SMALL " --max-mape much", 2, "--max-mape: found \"much\"");
@@ -568,6 +610,7 @@ main (void)
     cmocka_unit_test (every_published_row_is_a_job_or_refused_by_name),
     cmocka_unit_test (published_rows_keep_their_source),
     cmocka_unit_test (degrees_of_published_rows_make_their_gpus),
+    cmocka_unit_test (rows_mixed_at_random_are_jobs_or_refused),
     cmocka_unit_test (groups_add_up_to_the_whole),
     cmocka_unit_test (a_table_that_is_none_is_refused_with_its_place),
     cmocka_unit_test (a_word_that_nobody_knows_is_no_default),
@@ -577,6 +620,7 @@ main (void)
     cmocka_unit_test (a_mean_error_above_the_limit_is_status_3),
     cmocka_unit_test (an_explained_row_ends_in_a_job_file),
     IN_A_FOLDER (a_line_for_each_row_is_a_table_itself),
+    cmocka_unit_test (without_a_table_it_is_the_bundled_one),
     cmocka_unit_test (bad_words_are_usage),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

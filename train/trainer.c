@@ -324,6 +324,7 @@ run_step (struct trainer *t, GError **error)
 {
   if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
     return keep_learned (t);
+  t->control.seed = t->progress.seed;
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
   t->control.loss_scale = t->progress.loss_scale.scale;
