@@ -384,17 +384,10 @@ weft_module_scale_gradients (weft_module *m, double factor, weft_error *error)
 
 /* -------------------------------------------------------------------------- update */
 
-/* The head is on the last stage, whose ranks all know the loss and the norm. */
-static const struct weft_metrics *
-newest_metrics (const weft_module *m)
-{
-  return &m->x->metrics[m->x->actors->n - 1];
-}
-
 static void
 fill_result (const weft_module *m, weft_step_result *out)
 {
-  const struct weft_metrics *newest = newest_metrics (m);
+  const struct weft_metrics *newest = weft_exec_metrics (m->x);
 
   *out = (weft_step_result){ .loss = newest->loss,
                              .grad_norm = newest->grad_norm,
@@ -450,7 +443,7 @@ weft_module_evaluate (weft_module *m, const int32_t *tokens, double *loss, weft_
   m->broken = !t;
   if (!t)
     return weft_api_fail (error, reason);
-  *loss = newest_metrics (m)->loss;
+  *loss = weft_exec_metrics (m->x)->loss;
   return weft_api_done (error);
 }
 

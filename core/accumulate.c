@@ -45,6 +45,7 @@ weft_sums_build (struct weft_step *s)
   for (uint32_t i = 0; i < s->params->len; i++) {
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
+    s->sum[i].chunk = &s->chunk[param->chunk];
     if (s->canonical && s->mesh->ep > 1 && weft_params_is_expert (s, i))
       keep_sources (s, &s->sum[i]);
   }
@@ -55,6 +56,7 @@ weft_sums_build (struct weft_step *s)
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
+  weft_head_sum (s)->chunk = weft_step_head (s);
 }
 
 /* The flat buffer while it is free; a node that lies there stays there. */
@@ -95,11 +97,19 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
     weft_host_wait_for_copies (s);
 }
 
+/* What a sum is at the end. */
+static struct node
+root_of (const struct weft_step *s, const struct weft_sum *sum)
+{
+  return sum->chunk ? (struct node){ sum->chunk->first_micro, sum->chunk->n_micro, WEFT_NO_BUF }
+                    : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
+}
+
 /* The other child of a node's parent; `parent` is what both are. */
 static struct node
-sibling_of (struct node node, uint32_t n_leaf, struct node *parent)
+sibling_of (struct node node, struct node root, struct node *parent)
 {
-  struct node at = { 0, n_leaf, WEFT_NO_BUF };
+  struct node at = root;
 
   for (;;) {
     uint32_t left = weft_fold_split (at.n);
@@ -140,8 +150,10 @@ fold_sources (struct weft_step *s, const struct weft_sum *sum)
 static void
 add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
 {
-  while (node.n < s->n_micro) {
-    struct node parent, other = sibling_of (node, s->n_micro, &parent);
+  const struct node root = root_of (s, sum);
+
+  while (node.n < root.n) {
+    struct node parent, other = sibling_of (node, root, &parent);
     if (!take_held (sum, &other)) {
       g_array_append_val (sum->held, node);
       return;

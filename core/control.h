@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 struct weft_control {
-  uint64_t step; /* of the optimizer, from 1: Adam's bias correction */
+  uint64_t step; /* of the optimizer, from 1: Adam's bias correction, and draws of dropout */
+  uint64_t seed; /* of dropout */
   double lr, beta1, beta2, epsilon, weight_decay;
   double clip_grad; /* limit of the gradient norm */
   double loss_scale; /* of jobs that scale the loss; 0 is 1 */
@@ -15,8 +16,9 @@ struct weft_control {
    * its last token and predicts row i without its first. */
   const int32_t *tokens;
 
-  /* Only forward: ops of backward, reduction and update end at once and touch nothing.  They still
-   * take their place in the order, so memory is as safe as in a whole step. */
+  /* Only forward, where nothing is dropped: ops of backward, reduction and update end at once and
+   * touch nothing.  They still take their place in the order, so memory is as safe as in a whole
+   * step. */
   gboolean forward_only;
 };
 

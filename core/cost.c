@@ -20,6 +20,29 @@ many (enum weft_op_kind kind)
   return experts ? 3 : -1;
 }
 
+/* Products of one head each, as many as there are heads and sequences, three of them for the
+ * gradients of queries, keys and values; or 0. */
+static double
+heads_of (enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double heads = (double) s->dim[0] * s->dim[2];
+
+  if (kind == WEFT_OP_SCORES || kind == WEFT_OP_CONTEXT || kind == WEFT_OP_CONTEXT_BWD)
+    return heads;
+  return kind == WEFT_OP_SCORES_BWD ? 3 * heads : 0;
+}
+
+static void
+head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
+             double *depth)
+{
+  gboolean square = kind == WEFT_OP_SCORES || kind == WEFT_OP_CONTEXT_BWD;
+
+  *rows = s->dim[1];
+  *columns = square ? s->dim[1] : s->dim[4];
+  *depth = square ? s->dim[4] : s->dim[1];
+}
+
 /* The output of a matmul op: (rows, columns, depth) of what its tiles cover.  Experts share the rows
  * of the tokens evenly. */
 static void
@@ -44,8 +67,11 @@ matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const stru
 {
   const union weft_stack *stack = cost->stack;
   double rows, columns, depth, times = many (kind) < 0 ? 1 : s->dim[many (kind)];
+  gboolean heads = heads_of (kind, s) > 0;
 
-  tiled_extent (kind, s, &rows, &columns, &depth);
+  (heads ? head_extent : tiled_extent) (kind, s, &rows, &columns, &depth);
+  if (heads)
+    times = heads_of (kind, s);
   double tiles = times * ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
   double tile_flops =
       2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
@@ -98,7 +124,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .rate = matmul_rate (c, s->dtype),
                                    .gap = stack->kernel_gap };
 
-  if (is_matmul (kind))
+  if (is_matmul (kind) || heads_of (kind, s) > 0)
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   if (is_attention (kind) || is_attention_backward (kind)) {
     parts.share =

@@ -108,7 +108,8 @@ weft_ddp_start (struct weft_step *s)
     s->chain[q].n_gather += s->strategy->overlap_param_gather && group_slices (s, g) > 1;
   }
   if (shares_sum (s))
-    s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due += s->chunk[0].n_micro;
+    s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due +=
+        weft_step_head (s)->n_micro;
 }
 
 uint64_t
@@ -340,6 +341,24 @@ scale_bucket (struct weft_step *s, uint32_t k)
     weft_ddp_scale (s, s->bucket[k].grads, n);
 }
 
+/* Each of two copies of a stage has seen some of the microbatches.  Bucket `i` of its stage. */
+static void
+add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
+{
+  if (!s->mesh->mirror)
+    return;
+  g_autofree char *name =
+      g_strdup_printf ("mirror %u of stage %u", i, weft_step_chunk (s)->stage);
+  struct weft_op row = { .kind = WEFT_OP_ALL_REDUCE,
+                         .group = WEFT_GROUP_MIRROR,
+                         .name = weft_build_name (s->b, name) };
+
+  weft_ddp_collective (s, row,
+                       WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype,
+                                   weft_step_elements (s, grads)),
+                       WEFT_USES (WEFT_RW (grads)));
+}
+
 static void
 launch_reduce (struct weft_step *s, uint32_t g)
 {
@@ -349,10 +368,12 @@ launch_reduce (struct weft_step *s, uint32_t g)
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
+  s->at.chunk = s->layout.group[g].chunk;
   for (uint32_t i = 0; i < n; i++) {
     uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
     weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
     scale_bucket (s, bucket[i]);
+    add_mirror (s, s->bucket[bucket[i]].grads, i);
   }
   if (!alone (s, bucket[0]))
     launch_collectives (s, g);
@@ -427,6 +448,7 @@ weft_ddp_reduced_head (struct weft_step *s)
 {
   uint32_t head = weft_head_sum (s)->main;
 
+  weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, head, "mirror of the tied head");
   weft_reduce_all (s, WEFT_GROUP_DP, weft_over_replicas (s), head, "tied head");
   return head;
 }
@@ -440,11 +462,14 @@ weft_ddp_join_across (struct weft_step *s)
   g_array_append_val (s->wait_for, newest);
 }
 
+/* Chunks by stage: where there are two copies of one, both ranks come to it in the same order. */
 void
 weft_ddp_finish (struct weft_step *s)
 {
-  for (uint32_t g = 0; g < s->layout.n_group; g++)
-    finish_group (s, g);
+  for (uint32_t stage = 0; stage < s->grid->n_stages; stage++)
+    for (uint32_t g = 0; g < s->layout.n_group; g++)
+      if (s->chunk[s->layout.group[g].chunk].stage == stage)
+        finish_group (s, g);
   weft_ddp_join_across (s);
 }
 

@@ -91,7 +91,7 @@ weft_embed_forward (struct weft_step *s, uint32_t micro)
   if (shared)
     x = join_words (s, x, positions);
   leave_embedding (s);
-  return x;
+  return weft_drop (s, WEFT_DROP_EMBEDDING, x, &s->saved_end[micro].mask);
 }
 
 /* What comes before the backward of a unit gathers it (megatron_fsdp.py, _pre_backward), though this
@@ -109,6 +109,7 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
   uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
   gather_unread (s, table);
   gather_unread (s, position);
+  dx = weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, s->saved_end[micro].mask);
   dx = weft_tensor_gather_rows (s, dx, "embedding");
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);

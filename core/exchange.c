@@ -23,16 +23,6 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* Whether the last rank hands on to the first. */
-static gboolean
-is_ring (const weft_grid *grid)
-{
-  uint32_t rank = grid->n_ranks - 1, chunk = 0;
-
-  return grid->n_ranks > 1 && grid->n_copies == 1 && weft_grid_next (grid, &rank, &chunk) &&
-         rank == 0 && weft_grid_stage (grid, rank, chunk) == grid->n_ranks;
-}
-
 /* The side on which the neighbour lies that the stage after (or before) this one is on.  In a ring a
  * microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
 static int
@@ -42,7 +32,7 @@ side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after
 
   if (!(after ? weft_grid_next : weft_grid_prev) (s->grid, &rank, &chunk) || rank == s->role)
     return 0;
-  if (is_ring (s->grid))
+  if (weft_grid_is_ring (s->grid))
     return after ? 1 : -1;
   return rank > s->role ? 1 : -1;
 }

@@ -68,6 +68,16 @@ weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **e
   return x->ops->run (x, error);
 }
 
+const struct weft_metrics *
+weft_exec_metrics (const weft_exec *x)
+{
+  uint32_t row = x->actors->n - 1;
+
+  while (!weft_program_has_loss (x->plan->role[x->actors->role[row]]))
+    row--;
+  return &x->metrics[row];
+}
+
 weft_timeline *
 weft_exec_end_parts (weft_exec *x, GError **error)
 {

@@ -71,6 +71,9 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
 /* One step of an open executor: walks every row and drains it. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
+/* Of a rank that knows the loss, which all ranks with an output head do, and the norm. */
+const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
+
 /* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts
  * come in order, each once; weft_exec_end_parts() ends the step, early if need be, which leaves
  * undone what has not run.  Bits are those of the whole step.  The executor has run(). */

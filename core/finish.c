@@ -181,17 +181,20 @@ reduce_tied (struct weft_step *s, uint32_t param)
   return op;
 }
 
-/* calculate_per_token_loss: the last stage tells the others how many tokens it has seen, replicas add
+/* calculate_per_token_loss: the rank with the head tells the others how many tokens it has seen, replicas add
  * theirs, and the whole of every gradient is divided (finalize_model_grads.py).  All are enqueued
  * behind what still works on gradients. */
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
+  uint32_t place = s->grid->place[s->grid->n_stages - 1]; /* of the head */
   struct weft_op row = { .kind = WEFT_OP_BROADCAST,
                          .group = WEFT_GROUP_PP,
-                         .peer = -1,
+                         .peer = place / s->grid->n_chunks == 0 ? 0 : -1,
                          .name = weft_build_name (s->b, "tokens") };
 
+  if (weft_step_has_head (s))
+    weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->count, "mirror of tokens");
   if (s->mesh->pp > 1)
     weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_RW (s->count)));
   weft_reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
@@ -443,6 +446,8 @@ report (struct weft_step *s)
 {
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
 
+  if (weft_step_has_head (s))
+    weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->loss, "mirror of the loss");
   if (weft_step_has_head (s))
     weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
                      "loss");

@@ -615,6 +615,17 @@ weft_job_modules (const struct weft_job *job, char **unknown)
   return set;
 }
 
+/* With full recompute modules are those of the microbatches that it leaves out. */
+static gboolean
+takes_modules (const union weft_strategy *k)
+{
+  const char *text = g_quark_to_string ((GQuark) k->recompute_modules);
+
+  return k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE ||
+         (k->recompute_granularity == WEFT_RECOMPUTE_FULL && strcmp (text, "none") != 0 &&
+          k->num_microbatches_with_partial_activation_checkpoints != WEFT_NONE);
+}
+
 struct weft_job_recompute
 weft_job_recompute (const struct weft_job *job)
 {
@@ -629,10 +640,9 @@ weft_job_recompute (const struct weft_job *job)
   return (struct weft_job_recompute){ .granularity = k->recompute_granularity,
                                       .method = k->recompute_method,
                                       .layers = k->recompute_num_layers,
-                                      .modules =
-                                          k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE
-                                              ? weft_job_modules (job, &unknown)
-                                              : 0 };
+                                      .modules = takes_modules (k)
+                                                     ? weft_job_modules (job, &unknown)
+                                                     : 0 };
 }
 
 uint32_t

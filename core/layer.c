@@ -6,7 +6,9 @@
  * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
  * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here.
+ * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here.  Dropout
+ * adds a mask of sbh behind attention and one behind the MLP; unfused attention keeps 2 a s^2 b in
+ * place of lse, and with dropout 3 a s^2 b more: scores.c.
  *
  * Selective recompute (Megatron-Core recompute_modules):
  *   mlp         keeps x1 alone of the MLP; norm2, fc1 and the activation are run again when its
@@ -20,22 +22,6 @@
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
 #include "core/moe.h"
 #include "core/step.h"
-
-static uint32_t
-add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
-{
-  uint32_t y = weft_activation (s, s->model->hidden_size, name);
-
-  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size),
-             WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));
-  return y;
-}
-
-gboolean
-weft_runs_again (const struct weft_step *s, enum weft_recompute_module module)
-{
-  return s->recompute.modules >> module & 1;
-}
 
 static void
 forget (struct weft_saved *saved)
@@ -58,11 +44,13 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
   saved->qkv = weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->qkv, w->h);
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->q);
-  saved->x1 = add (s, "residual1", x, weft_outward (s, p, "proj"));
+  saved->x1 =
+      weft_residual (s, WEFT_DROP_ATTENTION, x, weft_outward (s, p, "proj"), &saved->mask_o);
   weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
   gboolean moe = weft_model_layer_is_moe (s->model, layer);
   uint32_t m = (moe ? weft_layer_moe : weft_layer_mlp) (s, saved);
-  uint32_t y = add (s, "residual2", saved->x1, weft_outward (s, m, "fc2"));
+  uint32_t y =
+      weft_residual (s, WEFT_DROP_MLP, saved->x1, weft_outward (s, m, "fc2"), &saved->mask_y);
   s->at.layer = WEFT_NO_LAYER;
   return y;
 }
@@ -79,7 +67,8 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   gboolean moe = weft_model_layer_is_moe (s->model, layer);
   dres = (moe ? weft_layer_moe_backward : weft_layer_mlp_backward) (s, saved, dres);
   weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
-  uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dres, saved->o, w->h, w->q);
+  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, dres, saved->mask_o);
+  uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->q);
   uint32_t dqkv = weft_layer_attention_backward (s, saved, d_o);
   if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);

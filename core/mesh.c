@@ -65,10 +65,22 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_OUTER] = { 0, { m->hybrid ? m->instances : 1, 1 }, { m->tp * share, 0 } },
     [WEFT_GROUP_INSTANCE] = { 0, { many ? m->tp * share : 1, many ? m->pp : 1 }, { 1, stage } },
     [WEFT_GROUP_EMP] = { 0, { m->etp * m->ep, m->pp }, { 1, stage } },
+    [WEFT_GROUP_MIRROR] = { 0, { m->mirror ? 2 : 1, 1 }, { stage, 0 } },
     [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
     [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },
   };
   return table[kind];
+}
+
+/* The lower of two stages that mirror each other, and how far they are apart. */
+static void
+find_mirror (const struct weft_mesh *m, uint32_t rank, struct weft_group *g)
+{
+  uint32_t size = weft_mesh_stage_size (m), stage = rank / size, other = m->pp - 1 - stage;
+  uint32_t lower = stage < other ? stage : other;
+
+  g->first = rank % size + lower * size;
+  g->stride[0] = (stage > other ? stage - other : other - stage) * size;
 }
 
 struct weft_group
@@ -77,6 +89,10 @@ weft_mesh_group (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   struct weft_group g = extent (m, kind);
 
   g.first = rank;
+  if (kind == WEFT_GROUP_MIRROR && m->mirror) {
+    find_mirror (m, rank, &g);
+    return g;
+  }
   for (int level = 0; level < 2; level++)
     if (g.n[level] > 1)
       g.first -= rank / g.stride[level] % g.n[level] * g.stride[level];

@@ -30,6 +30,7 @@
   X (WEFT_GROUP_OUTER, "outer", WEFT_LANE_DP_OUTER, "the same ranks, of hybrid sharding")          \
   X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: one optimizer's ranks")   \
   X (WEFT_GROUP_EMP, "emp", WEFT_LANE_WORLD, "etp x ep x pp: the ranks that hold all experts once") \
+  X (WEFT_GROUP_MIRROR, "mirror", WEFT_LANE_DP, "ranks r and p-1-r: two copies of one stage")      \
   X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
   X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
 enum weft_group_kind {
@@ -49,6 +50,7 @@ struct weft_mesh {
   uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
   uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
   uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
+  uint32_t mirror;    /* rank p-1-r of a pipeline has copies of what rank r has */
   uint32_t ring;      /* the last stage's next is the first: stages hold several chunks */
 };
 

@@ -64,10 +64,12 @@ inner_again (struct weft_step *s, struct weft_saved *saved)
 uint32_t
 weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dres)
 {
+  uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
+
   if (weft_runs_again (s, WEFT_MODULE_MLP))
     inner_again (s, saved);
   uint32_t da =
-      weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dres, saved->a, s->width.h, s->width.f);
+      weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dy, saved->a, s->width.h, s->width.f);
   uint32_t du = weft_activate_backward (s, s->width.f, saved->u, da);
 
   if (weft_runs_again (s, WEFT_MODULE_LAYERNORM) && !weft_runs_again (s, WEFT_MODULE_MLP))

@@ -113,12 +113,20 @@ wgrad_bytes (const struct weft_shape *s)
          2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
-/* Two products of (s, s, width) a head, half of them masked away. */
+/* On average, of a query: half of those there are, or where it sees a window of them, all but the
+ * triangle that the first queries lack. */
+static double
+seen_keys (double keys, double window)
+{
+  return window > 0 && window < keys ? window - window * window / (2 * keys) : keys / 2;
+}
+
+/* Two products of (s, s, width) a head, half of them or more masked away. */
 static double
 attention_flops (const struct weft_shape *s)
 {
   double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2], width = s->dim[4];
-  return 2.0 * batch * heads * sequence * sequence * width;
+  return 4.0 * batch * heads * sequence * seen_keys (sequence, s->dim[5]) * width;
 }
 
 static double
@@ -140,6 +148,76 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
+/* One product of (sequence, sequence, width) a head, the masked half too: a batch of plain products
+ * knows no mask.  A square of a head, and what comes from or goes to the rows of heads. */
+static double
+scores_flops (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * s->dim[2] * s->dim[1] * s->dim[1] * s->dim[4];
+}
+
+static double
+squares (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * s->dim[2] * s->dim[1] * s->dim[1] * weft_dtype_bytes (s->dtype);
+}
+
+static double
+scores_bytes (const struct weft_shape *s)
+{
+  double tokens = (double) s->dim[0] * s->dim[1], rows = s->dim[2] + s->dim[3];
+  return squares (s) + tokens * rows * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+static double
+scores_bwd_flops (const struct weft_shape *s)
+{
+  return 3 * scores_flops (s);
+}
+
+static double
+scores_bwd_bytes (const struct weft_shape *s)
+{
+  return 2 * squares (s) + 3 * (scores_bytes (s) - squares (s));
+}
+
+#define square2_flops none_flops
+#define square3_flops none_flops
+
+static double
+square2_bytes (const struct weft_shape *s)
+{
+  return 2 * squares (s);
+}
+
+static double
+square3_bytes (const struct weft_shape *s)
+{
+  return 3 * squares (s);
+}
+
+/* Passes over (rows, columns), and a byte for each element. */
+static double
+dropped (const struct weft_shape *s, double passes)
+{
+  return (double) s->dim[0] * s->dim[2] * (passes * weft_dtype_bytes (s->dtype) + 1);
+}
+
+#define drop2_flops none_flops
+#define drop3_flops none_flops
+
+static double
+drop2_bytes (const struct weft_shape *s)
+{
+  return dropped (s, 2);
+}
+
+static double
+drop3_bytes (const struct weft_shape *s)
+{
+  return dropped (s, 3);
+}
+
 #define stats_flops none_flops
 
 /* Three floats of each row from every part of the vocabulary. */
@@ -155,7 +233,7 @@ static double
 attention_part_flops (const struct weft_shape *s)
 {
   double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], width = s->dim[4];
-  return 2.0 * tokens * keys * heads * width;
+  return 4.0 * tokens * seen_keys (keys, s->dim[5]) * heads * width;
 }
 
 /* Keys are those of as many sequences as there are tokens for, one at least. */

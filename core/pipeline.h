@@ -49,6 +49,14 @@ uint32_t weft_grid_micro_copy (const weft_grid *grid, uint32_t micro);
 gboolean weft_grid_next (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 
+/* Whether each rank hands on to the next, and the last to the first; whether any backward is split. */
+gboolean weft_grid_is_ring (const weft_grid *grid);
+gboolean weft_grid_splits (const weft_grid *grid);
+
+/* Why programs cannot be made of a grid that lies like this, for a message; NULL: they can.  Caller
+ * frees. */
+char *weft_grid_place_problem (const weft_grid *grid);
+
 /* Replays the grid: every F, then its B, on every stage exactly once, and nobody waits for ever.
  * A forward needs that of the stage before; a backward (or I) needs its own forward and the
  * backward of the stage after; W needs its I.  A pair is a forward and a backward, neither of which

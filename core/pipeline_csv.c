@@ -266,7 +266,7 @@ sort_pieces (struct plan *plan, GCompareFunc compare)
 static gboolean
 count_pieces (struct plan *plan)
 {
-  uint32_t n_ranks = plan->r->row->len, n_chunks = plan->piece->len / MAX (n_ranks, 1);
+  uint32_t n_ranks = plan->r->row->len;
   g_autofree uint32_t *on_rank = g_new0 (uint32_t, n_ranks + 1);
   g_autofree uint32_t *of_stage = g_new0 (uint32_t, plan->n_stages + 1);
 
@@ -284,10 +284,13 @@ count_pieces (struct plan *plan)
           "0 on as often as the others",
           plan->r->where, stage, of_stage[stage], plan->n_copies);
   for (uint32_t rank = 0; rank < n_ranks; rank++)
-    if (on_rank[rank] != n_chunks || n_chunks > UINT8_MAX)
-      return weft_bad_input (
-          plan->r->error, "%s:%u: rank %u runs %u stages, wanted as many on every rank, up to %u",
-          plan->r->where, rank + 1, rank, on_rank[rank], UINT8_MAX);
+    if (on_rank[rank] != on_rank[0])
+      return weft_bad_input (plan->r->error,
+                             "%s:%u: rank %u runs %u stages, and rank 0 %u: wanted as many on each",
+                             plan->r->where, rank + 1, rank, on_rank[rank], on_rank[0]);
+  if (on_rank[0] > UINT8_MAX)
+    return weft_bad_input (plan->r->error, "%s: found %u stages on each rank, wanted at most %u",
+                           plan->r->where, on_rank[0], UINT8_MAX);
   return TRUE;
 }
 

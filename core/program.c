@@ -413,6 +413,15 @@ weft_program_launch_shape (const weft_program *p, uint32_t op)
   return shape;
 }
 
+gboolean
+weft_program_has_loss (const weft_program *p)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_XENT || p->op[op].kind == WEFT_OP_XENT_END)
+      return TRUE;
+  return FALSE;
+}
+
 double
 weft_op_flops (const weft_program *p, uint32_t op)
 {

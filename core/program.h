@@ -155,6 +155,9 @@ uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uin
  * there.  Of the last of a group, what it moves. */
 struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
 
+/* Whether a loss is computed here. */
+gboolean weft_program_has_loss (const weft_program *p);
+
 double weft_op_flops (const weft_program *p, uint32_t op);
 
 /* Memory traffic of a kernel, payload of communication. */

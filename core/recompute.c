@@ -5,9 +5,54 @@
  * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
  * and keeps the others whole.  Selective recompute is a matter of one layer: layer.c.
  *
+ * num_microbatches_with_partial_activation_checkpoints = K: of each window of forward passes the first
+ * K are not fully recomputed; recompute_modules says what of them is run again, without it nothing.
+ * A window is as long as what is in flight: the forward passes before the first backward (Megatron-Core
+ * schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks count.
+ *
  * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
  * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
 #include "core/step.h"
+
+static uint32_t
+window (const weft_grid *grid, uint32_t rank)
+{
+  uint32_t n = 0;
+
+  while (n < grid->n_cell[rank] && grid->cell[rank][n].phase == WEFT_PHASE_FORWARD)
+    n++;
+  return n;
+}
+
+void
+weft_recompute_start (struct weft_step *s)
+{
+  int64_t first = s->strategy->num_microbatches_with_partial_activation_checkpoints;
+  uint32_t width = window (s->grid, s->role), k = 0;
+
+  s->recompute = weft_job_recompute (s->job);
+  s->partial = g_new0 (gboolean, (size_t) s->n_chunks * s->n_micro);
+  if (first == WEFT_NONE)
+    return;
+  for (uint32_t i = 0; i < s->grid->n_cell[s->role]; i++) {
+    const struct weft_cell *cell = &s->grid->cell[s->role][i];
+    if (cell->phase == WEFT_PHASE_FORWARD)
+      s->partial[cell->chunk * s->n_micro + cell->micro] = k++ % width < (uint64_t) first;
+  }
+}
+
+static gboolean
+is_partial (const struct weft_step *s)
+{
+  return s->partial[s->at.chunk * s->n_micro + s->at.micro];
+}
+
+gboolean
+weft_runs_again (const struct weft_step *s, enum weft_recompute_module module)
+{
+  gboolean whole = s->recompute.granularity == WEFT_RECOMPUTE_FULL && !is_partial (s);
+  return !whole && (s->recompute.modules >> module & 1);
+}
 
 /* First layer of the block that `l` belongs to, and its length; 0 when the layer is kept whole. */
 static uint32_t
@@ -15,7 +60,7 @@ block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
   uint32_t n = s->recompute.layers == WEFT_NONE ? 1 : s->recompute.layers;
 
-  if (s->recompute.granularity != WEFT_RECOMPUTE_FULL)
+  if (s->recompute.granularity != WEFT_RECOMPUTE_FULL || is_partial (s))
     return 0;
   if (s->recompute.method == WEFT_RECOMPUTE_BLOCK) {
     *first = l;

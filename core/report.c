@@ -287,13 +287,14 @@ weft_report_add_startup (weft_report *r, const weft_plan *startup, const weft_ti
   struct weft_report_startup *s = &r->startup;
 
   for (uint32_t role = 0; role < startup->n_roles; role++) {
-    uint64_t n;
+    uint64_t n, copies;
     double bytes = bytes_of_kind (startup->role[role], WEFT_OP_BROADCAST, &n);
     s->broadcasts = MAX (s->broadcasts, n);
     s->bytes = MAX (s->bytes, (uint64_t) bytes);
     bytes = bytes_of_kind (startup->role[role], WEFT_OP_FILL, &n);
+    double copied = bytes_of_kind (startup->role[role], WEFT_OP_FROM_HOST, &copies);
     s->fills = MAX (s->fills, n);
-    s->fill_bytes = MAX (s->fill_bytes, (uint64_t) bytes);
+    s->fill_bytes = MAX (s->fill_bytes, (uint64_t) (copies ? copied : bytes));
   }
   for (uint32_t row = 0; row < timeline->n; row++) {
     const weft_program *p = startup->role[timeline->role[row]];

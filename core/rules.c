@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/job.h"
 #include "core/pipeline.h"
+#include "core/schedule.h"
 #include "core/stages.h"
 #include "core/unit_modules.h"
 #include "core/zigzag.h"
@@ -58,6 +59,12 @@ slides (const struct weft_job *j)
   return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
 }
 
+static gboolean
+sees_chunks (const struct weft_job *j)
+{
+  return M (attention_chunk_size) > 0 && M (attention_chunk_size) < M (seq_length);
+}
+
 /* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
 static const char *
 unknown_unit (const struct weft_job *j)
@@ -73,8 +80,6 @@ unknown_unit (const struct weft_job *j)
 static const char *
 odd_layer (const struct weft_job *j)
 {
-  if (M (no_rope_freq))
-    return "no_rope_freq: some layers without positions";
   if (M (qk_l2_norm))
     return "qk_l2_norm: queries and keys divided by their size";
   if (M (sandwich_norm))
@@ -191,6 +196,30 @@ chunks (const struct weft_job *j)
   return weft_job_chunks (j);
 }
 
+static gboolean
+interleaves (const struct weft_job *j)
+{
+  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (j) &&
+         chunks (j) > 1;
+}
+
+static uint32_t
+copies (const struct weft_job *j)
+{
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? grid->n_copies : weft_schedule_infos[S (pipeline_schedule)].n_copies;
+}
+
+/* Whether a schedule has cells of their own for weight gradients: all but Megatron-Core's have. */
+static gboolean
+splits_backward (const struct weft_job *j)
+{
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? weft_grid_splits (grid) : S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
+}
+
 /* Microbatches that a chunk runs before the next one's turn. */
 static int64_t
 group (const struct weft_job *j)
@@ -214,7 +243,9 @@ schedule_file_problem (const struct weft_job *j)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
-  return error ? g_intern_string (error->message) : NULL;
+  g_autofree char *place = grid ? weft_grid_place_problem (grid) : NULL;
+
+  return g_intern_string (error ? error->message : place);
 }
 
 /* Of the largest stage. */
@@ -309,6 +340,7 @@ static gboolean
 runs_nothing_again (const struct weft_job *j)
 {
   return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
+         S (attention_backend) == WEFT_ATTENTION_FLASH &&
          weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
 }
 

@@ -131,6 +131,18 @@ weft_step_again (struct weft_step *s)
   return at;
 }
 
+/* What lies beyond the ends of the pipeline. */
+static void
+find_ends (const struct weft_job *job, struct weft_mesh *mesh)
+{
+  const struct weft_schedule_info *info = &weft_schedule_infos[job->strategy.pipeline_schedule];
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (job) ? weft_job_grid (job, NULL) : NULL;
+
+  mesh->ring = grid ? weft_grid_is_ring (grid)
+                    : info->shape == WEFT_GRID_LOOP && weft_job_chunks (job) > 1;
+  mesh->mirror = grid ? grid->n_copies > 1 : info->n_copies > 1;
+}
+
 struct weft_mesh
 weft_step_mesh (const struct weft_job *job)
 {
@@ -147,7 +159,7 @@ weft_step_mesh (const struct weft_job *job)
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
-  mesh.ring = weft_job_chunks (job) > 1;
+  find_ends (job, &mesh);
   return mesh;
 }
 
@@ -160,13 +172,19 @@ weft_step_has_embedding (const struct weft_step *s)
   return FALSE;
 }
 
-gboolean
-weft_step_has_head (const struct weft_step *s)
+const struct weft_chunk *
+weft_step_head (const struct weft_step *s)
 {
   for (uint32_t q = 0; q < s->n_chunks; q++)
     if (s->chunk[q].head)
-      return TRUE;
-  return FALSE;
+      return &s->chunk[q];
+  return NULL;
+}
+
+gboolean
+weft_step_has_head (const struct weft_step *s)
+{
+  return weft_step_head (s) != NULL;
 }
 
 uint32_t
@@ -328,7 +346,7 @@ typedef void exchange_before (struct weft_step *s, uint32_t i);
 static exchange_before *
 exchange_of (const struct weft_step *s)
 {
-  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE)
+  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (s->job))
     return weft_exchange_free;
   return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
 }
@@ -368,14 +386,15 @@ weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
   return at;
 }
 
-static uint32_t
-count_micros (const weft_grid *grid, uint32_t copy)
+/* Those of a copy of the model follow each other. */
+static void
+count_micros (const weft_grid *grid, uint32_t copy, struct weft_chunk *chunk)
 {
-  uint32_t n = 0;
-
-  for (uint32_t micro = 0; micro < grid->n_micro; micro++)
-    n += weft_grid_micro_copy (grid, micro) == copy;
-  return n;
+  for (uint32_t micro = grid->n_micro; micro-- > 0;)
+    if (weft_grid_micro_copy (grid, micro) == copy) {
+      chunk->first_micro = micro;
+      chunk->n_micro++;
+    }
 }
 
 static void
@@ -387,13 +406,15 @@ list_chunks (struct weft_step *s)
   s->chain = g_new0 (struct weft_chain, 2 * s->n_chunks);
   for (uint32_t q = 0; q < s->n_chunks; q++) {
     struct weft_stage stage = weft_stage_at (s->job, s->grid, s->role, q);
-    s->chunk[q] = (struct weft_chunk){ .first_layer = stage.first_layer,
+    uint32_t copy = weft_grid_copy (s->grid, s->role, q);
+    s->chunk[q] = (struct weft_chunk){ .stage = weft_grid_stage (s->grid, s->role, q),
+                                       .copy = copy,
+                                       .first_layer = stage.first_layer,
                                        .n_layers = stage.n_layers,
                                        .slot = s->n_layers,
                                        .embedding = stage.embedding,
-                                       .head = stage.head,
-                                       .n_micro = count_micros (
-                                           s->grid, weft_grid_copy (s->grid, s->role, q)) };
+                                       .head = stage.head };
+    count_micros (s->grid, copy, &s->chunk[q]);
     s->n_layers += stage.n_layers;
   }
 }
@@ -433,7 +454,7 @@ weft_step_begin (struct weft_step *s)
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
-  s->recompute = weft_job_recompute (job);
+  weft_recompute_start (s);
   weft_wrapper_choose (s);
   s->at = (struct weft_op){ .layer = WEFT_NO_LAYER, .micro = WEFT_NO_MICRO };
 }
@@ -448,6 +469,7 @@ weft_step_end (struct weft_step *s)
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
   g_array_unref (s->delayed);
+  g_free (s->partial);
   g_free (s->weight_view);
   g_free (s->grad_view);
   g_free (s->grad_left);

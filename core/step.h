@@ -85,11 +85,14 @@ struct weft_saved {
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
   uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
+  uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
+  uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
 };
 
-/* What the two ends leave: token ids, the final norm's input and output, logits. */
+/* What the two ends leave: token ids, the mask of embeddings, the final norm's input and output,
+ * logits. */
 struct weft_saved_end {
-  uint32_t ids, targets, x, normed, logits, lse;
+  uint32_t ids, targets, mask, x, normed, logits, lse;
 };
 
 /* A layer's activations on the host, for one microbatch: offload.c. */
@@ -107,6 +110,7 @@ struct weft_sum {
   uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
                        slice of main, until all microbatches are there; else 0 */
   uint32_t total;   /* and then added to this */
+  const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -187,10 +191,11 @@ struct weft_posting {
 
 /* A piece of the model that a role holds: a stage. */
 struct weft_chunk {
+  uint32_t stage, copy;     /* of which copy of the model */
   uint32_t first_layer, n_layers;
   uint32_t slot;            /* its first layer among those of the role */
   gboolean embedding, head;
-  uint32_t n_micro;         /* microbatches that go through it */
+  uint32_t first_micro, n_micro; /* microbatches that go through it */
   uint32_t n_backward;      /* of which the backward has begun so far */
 };
 
@@ -292,6 +297,7 @@ struct weft_step {
   uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: what a stage takes, then passes on */
   uint32_t cast_cache, *cast_view; /* weights of this pass as products read them, and by parameter */
   struct weft_job_recompute recompute;
+  gboolean *partial;              /* by chunk and microbatch: not fully recomputed */
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
   /* where ops are being added */
@@ -327,6 +333,7 @@ weft_step_chunk (const struct weft_step *s)
 /* Whether the role has the embedding, or the output head, in any of its chunks. */
 gboolean weft_step_has_embedding (const struct weft_step *s);
 gboolean weft_step_has_head (const struct weft_step *s);
+const struct weft_chunk *weft_step_head (const struct weft_step *s); /* that chunk, or NULL */
 
 /* The place of a layer among those that the role holds. */
 uint32_t weft_step_slot (const struct weft_step *s, uint32_t layer);
@@ -365,18 +372,26 @@ weft_step_flat (const struct weft_step *s, uint32_t bucket)
   return &g_array_index (s->flat, struct weft_flat, s->layout.bucket[bucket].buffer);
 }
 
+/* Experts are reduced among other ranks.  Buckets beyond those of the layout, of a tied head and of
+ * PyTorch's DDP, have none. */
+static inline gboolean
+weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
+{
+  return bucket < s->layout.n_bucket && weft_step_flat (s, bucket)->expert;
+}
+
 /* Ranks that hold a bucket's tensors and average its gradients; those that cut its optimizer state into
  * slices. */
 static inline enum weft_group_kind
 weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 {
-  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
+  return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : WEFT_GROUP_DP;
 }
 
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {
-  return weft_step_flat (s, bucket)->expert ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
+  return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
 }
 
 /* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
@@ -589,9 +604,27 @@ struct weft_norm_operands {
 void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
                           const struct weft_norm_operands *operands);
 
-/* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+/* attention.c: the keys that a query of the layer sees, or 0 for all before it; the layer's attention
+ * over whole sequences; fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+uint64_t weft_layer_window (const struct weft_step *s);
+struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
+                                              uint64_t heads, uint64_t groups);
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o);
+uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o);
+struct weft_shape weft_attention_shape (const struct weft_step *s);
+
+/* scores.c: attention out of plain products, which keeps its probabilities. */
+void weft_scores_forward (struct weft_step *s, struct weft_saved *saved);
+void weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o, uint32_t dqkv);
+
+/* dropout.c: x with elements missing; a + b, of which elements are missing; and the gradient of what
+ * was kept.  `mask` is what backward needs of it: WEFT_NO_BUF without dropout, where x, a + b and dy
+ * are what they are.  Sites of the probabilities have the rate of attention_dropout. */
+uint32_t weft_drop (struct weft_step *s, enum weft_drop_site site, uint32_t x, uint32_t *mask);
+uint32_t weft_residual (struct weft_step *s, enum weft_drop_site site, uint32_t a, uint32_t b,
+                        uint32_t *mask);
+uint32_t weft_drop_backward (struct weft_step *s, enum weft_drop_site site, uint32_t dy,
+                             uint32_t mask);
 
 /* context.c: the same between qkv and o of ranks that share sequences. */
 void weft_context_attention (struct weft_step *s, struct weft_saved *saved);
@@ -611,7 +644,6 @@ uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
 /* layer.c: x is the layer's input, the result its output. */
-gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
@@ -624,7 +656,10 @@ uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, co
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 void weft_cast_end_pass (struct weft_step *s);
 
-/* recompute.c: which layers of a stage keep only their block's input. */
+/* recompute.c: which layers of a stage keep only their block's input, and whether selective
+ * recompute runs a module of the microbatch under way again. */
+gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
+void weft_recompute_start (struct weft_step *s);
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 

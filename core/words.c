@@ -7,6 +7,7 @@ WORDS (weft_dtype_words, WEFT_DTYPE_LIST);
 WORDS (weft_recompute_words, WEFT_RECOMPUTE_LIST);
 WORDS (weft_recompute_method_words, WEFT_RECOMPUTE_METHOD_LIST);
 WORDS (weft_module_words, WEFT_MODULE_LIST);
+WORDS (weft_attention_words, WEFT_ATTENTION_LIST);
 WORDS (weft_schedule_words, WEFT_SCHEDULE_LIST);
 WORDS (weft_norm_words, WEFT_NORM_LIST);
 WORDS (weft_activation_words, WEFT_ACTIVATION_LIST);
@@ -35,7 +36,7 @@ weft_dtype_bytes (enum weft_dtype dtype)
 {
   static const uint32_t bytes[WEFT_N_DTYPE] = {
     [WEFT_FP32] = 4,  [WEFT_BF16] = 2,  [WEFT_FP16] = 2, [WEFT_FP8] = 1,
-    [WEFT_INT32] = 4, [WEFT_INT64] = 8, [WEFT_E8M0] = 1,
+    [WEFT_INT32] = 4, [WEFT_INT64] = 8, [WEFT_E8M0] = 1, [WEFT_UINT8] = 1,
   };
   return bytes[dtype];
 }

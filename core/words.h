@@ -11,7 +11,8 @@
   WEFT_PRECISION_LIST (X)                                                                          \
   X (WEFT_INT32, "int32", "token ids and counters")                                                \
   X (WEFT_INT64, "int64", "words of exact sums")                                                   \
-  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements of a row")
+  X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements of a row")                   \
+  X (WEFT_UINT8, "uint8", "which elements dropout has kept")
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];
@@ -33,7 +34,7 @@ enum weft_recompute_method { WEFT_RECOMPUTE_METHOD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_recompute_method_words[];
 
 #define WEFT_MODULE_LIST(X)                                                                        \
-  X (WEFT_MODULE_CORE_ATTN, "core_attn", "scores and their softmax: never kept here, so a no-op")  \
+  X (WEFT_MODULE_CORE_ATTN, "core_attn", "scores, softmax and its dropout, which unfused keeps")   \
   X (WEFT_MODULE_MLP, "mlp", "the second norm, the first projection and the activation")           \
   X (WEFT_MODULE_LAYERNORM, "layernorm", "outputs of both norms of a layer")                       \
   X (WEFT_MODULE_MOE_ACT, "moe_act", "activations of experts")                                     \
@@ -42,6 +43,12 @@ extern const char *const weft_recompute_method_words[];
   X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that see every token")
 enum weft_recompute_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
 extern const char *const weft_module_words[];
+
+#define WEFT_ATTENTION_LIST(X)                                                                     \
+  X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
+  X (WEFT_ATTENTION_UNFUSED, "unfused", "two products and a softmax; probabilities are kept")
+enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
+extern const char *const weft_attention_words[];
 
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
   X (WEFT_SCHEDULE_1F1B, "1f1b", "one forward, one backward; at most p microbatches in flight")    \

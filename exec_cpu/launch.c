@@ -69,10 +69,13 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
                            .cp = place_of (r, r->p->op[op].kind),
                            .model = &plan->job.model,
                            .control = r->m->options.control,
+                           .draw = { .layer = r->p->op[op].layer },
                            .before = (uint32_t) -r->p->op[op].peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
   uint32_t n = r->p->op[op + 1].uses - r->p->op[op].uses;
 
+  if (r->p->op[op].micro != WEFT_NO_MICRO)
+    k.draw.sequence = weft_job_sequence (&plan->job, r->place, r->p->op[op].micro);
   g_assert (n <= WEFT_MOST_OPERANDS);
   for (uint32_t i = 0; i < n; i++)
     k.operand[i] = cpu_operand (r, cpu_use (r, op, i));
@@ -296,7 +299,7 @@ copy_out (struct cpu_rank *r, uint32_t op)
   const weft_plan *plan = r->m->base.plan;
   const struct weft_use *use = cpu_use (r, op, 0);
   double tokens = (double) plan->job.train.global_batch_size * plan->job.model.seq_length;
-  gboolean last = r->p->role + 1 == plan->n_roles, clips = plan->job.train.clip_grad > 0;
+  gboolean last = weft_program_has_loss (r->p), clips = plan->job.train.clip_grad > 0;
   double replicas = r->p->buf[use[0].buf].dtype == WEFT_INT64 ? 1 : r->size;
   double norm = sqrt (scalar (r, use[1].buf));
 

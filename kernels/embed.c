@@ -53,14 +53,6 @@ weft_extent_embed_bwd (const struct weft_kernel *k, uint32_t operand)
                             : table_size (k, operand == DPOSITIONS);
 }
 
-/* Of a token in its sequence: the row of its vector. */
-static uint64_t
-position (const struct weft_kernel *k, uint64_t token)
-{
-  uint64_t sequence = weft_kernel_sequence (k);
-  return weft_position (k->cp, sequence, token % sequence);
-}
-
 void
 weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -79,7 +71,7 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                               ? weft_floats (o[TABLE].data, o[TABLE].dtype, row + c, n, y)
                               : memset (y, 0, n * sizeof *y);
       if (o[POSITIONS].data) {
-        uint64_t at = position (k, t) * hidden + c;
+        uint64_t at = weft_kernel_position (k, t) * hidden + c;
         memmove (y, from, n * sizeof *y);
         weft_sums_add (y, weft_floats (o[POSITIONS].data, o[POSITIONS].dtype, at, n, room), n);
         from = y;
@@ -269,7 +261,7 @@ sum_positions (const struct weft_kernel *k, struct weft_range columns)
 
   clear (&g);
   for (uint64_t p = 0; p < weft_least (sequence, tokens); p++)
-    sum_row (&g, p, position (k, p));
+    sum_row (&g, p, weft_kernel_position (k, p));
 }
 
 void
@@ -302,7 +294,7 @@ weft_ref_embed (const struct weft_kernel *k)
   for (uint64_t t = 0; t < k->shape.dim[0]; t++)
     for (uint64_t i = 0; i < hidden; i++) {
       y[t * hidden + i] = table[(uint64_t) ids[t] * hidden + i] +
-                          (positions ? positions[position (k, t) * hidden + i] : 0);
+                          (positions ? positions[weft_kernel_position (k, t) * hidden + i] : 0);
     }
 }
 
@@ -321,6 +313,6 @@ weft_ref_embed_bwd (const struct weft_kernel *k)
     for (uint64_t i = 0; i < hidden; i++) {
       table[(uint64_t) ids[t] * hidden + i] += dy[t * hidden + i];
       if (positions)
-        positions[position (k, t) * hidden + i] += dy[t * hidden + i];
+        positions[weft_kernel_position (k, t) * hidden + i] += dy[t * hidden + i];
     }
 }

@@ -31,6 +31,12 @@ struct weft_operand {
   uint8_t accumulate; /* read and written: keeps what is there; otherwise it is overwritten */
 };
 
+/* Where in a run an op works, for dropout: draws depend on nothing else. */
+struct weft_draw {
+  uint32_t layer;
+  int64_t sequence; /* the first of the global batch that is here */
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
@@ -40,6 +46,7 @@ struct weft_kernel {
   const struct weft_control *control; /* adam, clip, loss scale */
   uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
                       sequences, 1: slice j came from the rank j places before */
+  struct weft_draw draw;
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
@@ -63,6 +70,14 @@ static inline uint64_t
 weft_kernel_sequence (const struct weft_kernel *k)
 {
   return (uint64_t) k->model->seq_length / MAX (1, k->cp.of);
+}
+
+/* Where a token, of all sequences one after the other, stands in its own. */
+static inline uint64_t
+weft_kernel_position (const struct weft_kernel *k, uint64_t token)
+{
+  uint64_t sequence = weft_kernel_sequence (k);
+  return weft_position (k->cp, sequence, token % sequence);
 }
 
 struct weft_kernel_row {
@@ -109,6 +124,15 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_ROPE_BWD, rope_bwd, TRUE)                                                             \
   X (WEFT_OP_ATTENTION, attention, TRUE)                                                           \
   X (WEFT_OP_ATTENTION_BWD, attention_bwd, TRUE)                                                   \
+  X (WEFT_OP_SCORES, scores, TRUE)                                                                 \
+  X (WEFT_OP_SOFTMAX, softmax, TRUE)                                                               \
+  X (WEFT_OP_CONTEXT, context, TRUE)                                                               \
+  X (WEFT_OP_CONTEXT_BWD, context_bwd, TRUE)                                                       \
+  X (WEFT_OP_SOFTMAX_BWD, softmax_bwd, TRUE)                                                       \
+  X (WEFT_OP_SCORES_BWD, scores_bwd, TRUE)                                                         \
+  X (WEFT_OP_DROPOUT, dropout, TRUE)                                                               \
+  X (WEFT_OP_DROPOUT_ADD, dropout_add, TRUE)                                                       \
+  X (WEFT_OP_DROPOUT_BWD, dropout_bwd, TRUE)                                                       \
   X (WEFT_OP_ATTENTION_PART, attention_part, TRUE)                                                 \
   X (WEFT_OP_ATTENTION_PART_BWD, attention_part_bwd, TRUE)                                         \
   X (WEFT_OP_ATTENTION_MERGE, attention_merge, TRUE)                                               \

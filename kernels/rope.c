@@ -134,13 +134,13 @@ weft_cpu_rope_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 static void
 ref_turn (const struct weft_kernel *k, double direction)
 {
-  uint64_t half = pairs (k), sequence = weft_kernel_sequence (k);
+  uint64_t half = pairs (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
     uint64_t token = r / token_heads (k), head = r % token_heads (k);
     double *x = (double *) k->operand[0].data + token * token_elements (k) + head * k->shape.dim[1];
     for (uint64_t i = 0; i < half; i++) {
-      double position = (double) weft_position (k->cp, sequence, token % sequence);
+      double position = (double) weft_kernel_position (k, token);
       double angle = direction * position *
                      weft_rotary_frequency (k->model, (uint32_t) i, 2 * (uint32_t) half);
       double a = x[i], b = x[i + half];

@@ -59,11 +59,11 @@ first_row (const struct weft_kernel *k)
 void
 weft_cpu_add_positions (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  uint64_t sequence = (uint64_t) k->model->seq_length, first = first_row (k);
+  uint64_t first = first_row (k);
   struct weft_range rows = weft_part (k->shape.dim[ROWS] / k->shape.dim[PARTS], 1, part, parts);
 
   for (uint64_t r = rows.begin; r < rows.end; r++)
-    add_row (k, first + r, (first + r) % sequence, r);
+    add_row (k, first + r, weft_kernel_position (k, first + r), r);
 }
 
 void
@@ -82,9 +82,9 @@ weft_ref_add_positions (const struct weft_kernel *k)
 {
   const double *x = k->operand[X].data, *positions = k->operand[ADDED].data;
   double *y = k->operand[Y].data;
-  uint64_t columns = k->shape.dim[COLUMNS], first = first_row (k) * columns;
-  uint64_t sequence = (uint64_t) k->model->seq_length * columns;
+  uint64_t columns = k->shape.dim[COLUMNS], first = first_row (k);
 
   for (uint64_t i = 0; i < k->shape.dim[ROWS] / k->shape.dim[PARTS] * columns; i++)
-    y[i] = x[first + i] + positions[(first + i) % sequence];
+    y[i] = x[first * columns + i] +
+           positions[weft_kernel_position (k, first + i / columns) * columns + i % columns];
 }

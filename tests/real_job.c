@@ -92,7 +92,7 @@ run (real_job *job, gboolean forward_only)
   g_autoptr (weft_timeline) t = weft_exec_step (job->x, &error);
   if (!t)
     fail_msg ("%s", error->message);
-  return &job->x->metrics[job->x->actors->n - 1];
+  return weft_exec_metrics (job->x);
 }
 
 const struct weft_metrics *

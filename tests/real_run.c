@@ -7,7 +7,7 @@
 static double
 loss_of (const weft_exec *x)
 {
-  return x->metrics[x->actors->n - 1].loss;
+  return weft_exec_metrics (x)->loss;
 }
 
 static gboolean

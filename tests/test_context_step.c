@@ -65,6 +65,75 @@ every_kind_has_the_bits_of_one_rank (void **state)
   }
 }
 
+/* What may stand around: every other axis and wrapper, with each kind over two ranks. */
+static const char *const around[] = {
+  "gpus=4",
+  "gpus=4 pipeline_model_parallel_size=2",
+  "gpus=8 pipeline_model_parallel_size=2 use_distributed_optimizer=true overlap_grad_reduce=true "
+  "bucket_size=10000 overlap_param_gather=true",
+  "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+  "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3",
+  "gpus=2 global_batch_size=1 use_distributed_optimizer=true",
+  "gpus=4 tensor_model_parallel_size=2",
+  "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true",
+};
+static const char *const two_ranks[] = {
+  "context_parallel_size=2 cp_comm_type=p2p",
+  "context_parallel_size=2 cp_comm_type=all_gather",
+  "context_parallel_size=2 cp_comm_type=a2a",
+};
+
+static void
+whatever_stands_around_the_bits_are_those_of_one_rank (void **state)
+{
+  static const char *const types[] = { "precision=fp32", "precision=bf16 grad_reduce_in_fp32=true",
+                                       "precision=bf16" };
+  unsigned n = 0;
+
+  (void) state;
+  for (unsigned a = 0; a < G_N_ELEMENTS (around); a++) {
+    gboolean single = strstr (around[a], "global_batch_size=1 ") != NULL;
+    const char *model = models[a % G_N_ELEMENTS (models)], *type = types[a % G_N_ELEMENTS (types)];
+    g_autofree char *alone =
+        g_strconcat ("gpus=1 ", type, single ? " global_batch_size=1" : "", NULL);
+    struct real_result one = run_words (model, alone, "", (struct real_run){ 0 });
+    for (unsigned k = 0; k < G_N_ELEMENTS (two_ranks); k++) {
+      g_autofree char *words = g_strjoin (" ", around[a], two_ranks[k], type, NULL);
+      struct real_result other = run_words (
+          model, words, "",
+          (struct real_run){ .poison = TRUE, .threads = n++ % 4 ? 1 : 2, .stress = n % 3 ? 0 : n });
+      expect_same (&one, &other, words);
+    }
+  }
+}
+
+/* Layers that see windows or chunks, and some that see all; some without positions. */
+static void
+layers_that_see_less_are_shared_out_alike (void **state)
+{
+  static const struct {
+    const char *model, *strategy;
+  } table[] = {
+    { "sliding_window=5 window_attn_skip_freq=2", "gpus=2 cp_comm_type=all_gather" },
+    { "sliding_window=5 no_rope_freq=3", "gpus=2 cp_comm_type=a2a" },
+    { "attention_chunk_size=4 window_attn_skip_freq=2 no_rope_freq=2", "gpus=2 cp_comm_type=a2a" },
+    { "sliding_window=9", "gpus=4 cp_comm_type=all_gather use_distributed_optimizer=true" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++) {
+    struct real_result all = run_words (models[1], "gpus=1", "", (struct real_run){ 0 });
+    struct real_result one =
+        run_words (models[1], "gpus=1", table[i].model, (struct real_run){ 0 });
+    g_autofree char *words =
+        g_strjoin (" ", table[i].strategy, "context_parallel_size=2", table[i].model, NULL);
+    struct real_result other =
+        run_words (models[1], words, "", (struct real_run){ .poison = TRUE });
+    assert_true (one.loss[0] != all.loss[0]);
+    expect_same (&one, &other, words);
+  }
+}
+
 static gboolean
 is_near (double a, double b)
 {
@@ -167,6 +236,29 @@ every_kind_shares_out_attention_evenly (void **state)
   }
 }
 
+/* Of 64 keys a query sees 32 on average, of windows of 16 at most 14, of its chunk 8: forward 4 FLOPs
+ * for each, head and column of the width, backward twice as many. */
+static void
+layers_that_see_less_compute_less (void **state)
+{
+  static const struct {
+    const char *words;
+    double keys; /* of both layers */
+  } table[] = {
+    { "gpus=1", 64 },
+    { "gpus=1 sliding_window=16", 28 },
+    { "gpus=1 sliding_window=16 window_attn_skip_freq=2", 46 },
+    { "gpus=1 attention_chunk_size=16", 16 },
+    { "gpus=1 sliding_window=64", 64 },
+    { "gpus=2 context_parallel_size=2 cp_comm_type=all_gather sliding_window=16", 14 },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++)
+    assert_float_equal (attention_flops (table[i].words), 2.0 * 64 * 12 * 16 * 12 * table[i].keys,
+                        1);
+}
+
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t from)
 {
@@ -220,6 +312,19 @@ gradients_of_keys_travel_one_step_behind (void **state)
   }
   assert_int_equal (n[0], CP - 1);
   assert_int_equal (n[1], CP - 1);
+}
+
+/* Two buffers of keys, however many ranks: what is planned is hardly more than what is alive. */
+static void
+a_ring_takes_no_more_memory_than_it_uses (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      weft_test_plan (SIZES "gpus=8 global_batch_size=2 context_parallel_size=8 num_layers=12 "
+                            "reduction_order=fast seq_length=1024");
+
+  (void) state;
+  assert_true (plan->memory[0].planned[WEFT_POOL_DEVICE] <
+               plan->memory[0].live[WEFT_POOL_DEVICE] * 1.01);
 }
 
 /* Neighbours in a node deal out heads; the ring has one of each node. */
@@ -282,11 +387,15 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_kind_has_the_bits_of_one_rank),
+    cmocka_unit_test (whatever_stands_around_the_bits_are_those_of_one_rank),
+    cmocka_unit_test (layers_that_see_less_are_shared_out_alike),
+    cmocka_unit_test (layers_that_see_less_compute_less),
     cmocka_unit_test (in_fast_order_every_kind_is_near_one_rank),
     cmocka_unit_test (a_layer_sends_what_its_kind_has_to),
     cmocka_unit_test (every_kind_shares_out_attention_evenly),
     cmocka_unit_test (a_ring_computes_while_keys_travel),
     cmocka_unit_test (gradients_of_keys_travel_one_step_behind),
+    cmocka_unit_test (a_ring_takes_no_more_memory_than_it_uses),
     cmocka_unit_test (two_levels_are_neighbours_and_a_ring_of_them),
     cmocka_unit_test (activations_shrink_with_the_part_of_a_sequence),
     cmocka_unit_test (a_simulation_of_ranks_that_stand_for_others_is_that_of_all),

@@ -106,6 +106,29 @@ static const char *const strategies[] = {
   CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3",
   CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2 "
                "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-h1",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-h2 calculate_per_token_loss=true",
+  "gpus=8 pipeline_model_parallel_size=4 pipeline_schedule=zb-h2 use_distributed_optimizer=true "
+  "overlap_grad_reduce=true overlap_param_gather=true bucket_size=10000",
+  "gpus=4 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1 use_megatron_fsdp=true "
+  "zero_dp_strategy=1 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-v calculate_per_token_loss=true",
+  "gpus=4 pipeline_model_parallel_size=2 pipeline_schedule=zb-v use_distributed_optimizer=true "
+  "overlap_grad_reduce=true overlap_param_gather=true bucket_size=10000",
+  "gpus=4 pipeline_model_parallel_size=2 pipeline_schedule=v-half overlap_grad_reduce=true",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=v-min deallocate_pipeline_outputs=true",
+  "gpus=4 pipeline_model_parallel_size=2 pipeline_schedule=dualpipe use_distributed_optimizer=true "
+  "overlap_grad_reduce=true overlap_param_gather=true",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=dualpipe calculate_per_token_loss=true",
+  "gpus=2 pipeline_model_parallel_size=2 pipeline_schedule=dualpipe gradient_accumulation_fusion=true",
+  "gpus=4 pipeline_model_parallel_size=2 pipeline_schedule=dualpipev average_in_collective=true",
+  "gpus=4 pipeline_model_parallel_size=4 decoder_first_pipeline_num_layers=1 "
+  "decoder_last_pipeline_num_layers=3",
+  "gpus=10 pipeline_model_parallel_size=5 account_for_embedding_in_pipeline_split=true "
+  "account_for_loss_in_pipeline_split=true use_distributed_optimizer=true",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_model_parallel_layout=E|t*6|tt|L",
+  "gpus=6 pipeline_model_parallel_size=3 pipeline_model_parallel_layout=Et|t|(tt|)*2,t|tL "
+  "use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 calculate_per_token_loss=true",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=1 overlap_grad_reduce=true "

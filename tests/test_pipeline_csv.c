@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/pipeline.h"
 #include "tests/command.h"
+#include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -164,13 +165,13 @@ texts_that_are_no_schedule_are_refused (void **state)
                   "mine.csv: stage 1 is on 0 ranks, and stage 0 on 1: wanted every stage from 0 on as "
                   "often as the others");
   assert_refused ("0F0,0B0\n\n1F0,1B0",
-                  "mine.csv:2: rank 1 runs 0 stages, wanted as many on every rank, up to 255");
+                  "mine.csv:2: rank 1 runs 0 stages, and rank 0 1: wanted as many on each");
   assert_refused ("0F0,2F0,2B0,0B0\n1F0,1B0",
-                  "mine.csv:1: rank 0 runs 2 stages, wanted as many on every rank, up to 255");
+                  "mine.csv:2: rank 1 runs 1 stages, and rank 0 2: wanted as many on each");
   assert_refused ("0F0,0B0,0F1,0B1\n1F0,1B0,0F2,0B2",
                   "mine.csv: stage 1 is on 1 ranks, and stage 0 on 2: wanted every stage from 0 on as "
                   "often as the others");
-  assert_refused ("0F0,0B0,1F0,1B0\n1F1,1B1,0F1,0B1,1F2,1B2\n",
+  assert_refused ("0F0,0B0,1F0,1B0,1F2,1B2\n1F1,1B1,0F1,0B1\n",
                   "mine.csv: 0F2 is missing, wanted once on rank 0");
 }
 
@@ -185,8 +186,11 @@ a_schedule_that_cannot_run_is_refused (void **state)
                   "mine.csv: 0F0 and 0B0 of rank 0 never start together: one waits for the other");
   assert_refused ("0F1,(0B1;0F0)OVERLAP_F_B,0B0",
                   "mine.csv: 0B1 is one of a pair on rank 0, wanted a forward and a backward");
+  assert_refused ("0F0,1F1,1B1,0B0,0F1\n0F1,1F0,1B0,0B1",
+                  "mine.csv: rank 0 runs 0F1, wanted another: microbatch 1 goes the other way");
   assert_refused ("0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1,0F0",
-                  "mine.csv: rank 1 runs 0F0, wanted another: microbatch 0 goes the other way");
+                  "mine.csv:2: another rank runs stage 0 too for microbatches that enter where 0 does, "
+                  "wanted one");
 }
 
 /* Bytes changed, dropped and doubled: what is still a schedule reads back as itself, the rest is
@@ -238,7 +242,7 @@ damaged_texts_are_read_or_refused (void **state)
     assert_same (other, again);
     n_good++;
   }
-  assert_in_range (n_good, 100, 4000); /* both kinds were met */
+  assert_in_range (n_good, 20, 4000); /* both kinds were met */
   g_rand_free (random);
 }
 

@@ -253,18 +253,6 @@ keep_learned (struct trainer *t)
 
 /* ----------------------------------------------------------------------- steps */
 
-/* The head is on the last stage, whose ranks all know the loss and the norm. */
-static const struct weft_metrics *
-newest_metrics (const struct trainer *t)
-{
-  const weft_actors *actors = t->x->actors;
-  uint32_t row = 0;
-
-  while (actors->role[row] != t->plan->n_roles - 1)
-    row++;
-  return &t->x->metrics[row];
-}
-
 static uint64_t
 most_allocated (const struct trainer *t)
 {
@@ -336,6 +324,7 @@ run_step (struct trainer *t, GError **error)
 {
   if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
     return keep_learned (t);
+  t->control.seed = t->progress.seed;
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
   t->control.loss_scale = t->progress.loss_scale.scale;
@@ -345,7 +334,7 @@ run_step (struct trainer *t, GError **error)
   if (!(t->timeline = weft_exec_step (t->x, error)))
     return FALSE;
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
-  const struct weft_metrics *m = newest_metrics (t);
+  const struct weft_metrics *m = weft_exec_metrics (t->x);
   t->progress.step++;
   t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
@@ -365,7 +354,7 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   if (!timeline)
     return FALSE;
-  *loss = newest_metrics (t)->loss;
+  *loss = weft_exec_metrics (t->x)->loss;
   return TRUE;
 }
 

@@ -1,0 +1,260 @@
+/* Attention out of plain products: every op reads and writes whole squares.  Written to be read: one row
+ * of a square at a time, sums in the order of keys, of queries or of a head's elements. */
+#include "kernels/scores.h"
+#include "kernels/float.h"
+#include "kernels/math.h"
+#include "kernels/part.h"
+#include <math.h>
+
+/* A few rows of a head or of a square. */
+struct room {
+  float in[WEFT_STRETCH], out[WEFT_STRETCH];
+};
+
+static float
+element (const struct weft_operand *o, uint64_t at)
+{
+  float room;
+  return *weft_floats (o->data, o->dtype, at, 1, &room);
+}
+
+static void
+put (const struct weft_operand *o, uint64_t at, float value)
+{
+  weft_store (o->data, o->dtype, at, 1, &value);
+}
+
+static float
+dot (const struct weft_operand *a, uint64_t from, const struct weft_operand *b, uint64_t with,
+     uint64_t n)
+{
+  struct room room;
+  float sum = 0;
+
+  for (uint64_t done = 0; done < n; done += WEFT_STRETCH) {
+    uint64_t some = weft_least (WEFT_STRETCH, n - done);
+    const float *x = weft_floats (a->data, a->dtype, from + done, some, room.in);
+    const float *y = weft_floats (b->data, b->dtype, with + done, some, room.out);
+    for (uint64_t i = 0; i < some; i++)
+      sum += x[i] * y[i];
+  }
+  return sum;
+}
+
+/* A query of a head of a sequence. */
+struct row {
+  uint64_t batch, head, query;
+};
+
+static struct row
+row_at (const uint64_t *dim, uint64_t r)
+{
+  uint64_t strip = r / dim[WEFT_SEQUENCE];
+  return (struct row){ strip / dim[WEFT_HEADS], strip % dim[WEFT_HEADS], r % dim[WEFT_SEQUENCE] };
+}
+
+static struct weft_range
+rows_of (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  return weft_part (dim[WEFT_BATCH] * dim[WEFT_HEADS] * dim[WEFT_SEQUENCE], 64, part, parts);
+}
+
+/* Fills the row of `to` with dot products of `x` and of each key's slot; 0 where nothing is seen. */
+static void
+products (const struct weft_kernel *k, const struct row *r, const struct weft_operand *x,
+          uint64_t from, uint64_t slot)
+{
+  const uint64_t *dim = k->shape.dim;
+  gboolean forward = k->kind == WEFT_OP_SCORES;
+  const struct weft_operand *qkv = &k->operand[forward ? 0 : 1], *to = &k->operand[forward ? 1 : 2];
+  uint64_t at = weft_square_at (dim, r->batch, r->head, r->query);
+  float scale = forward ? 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]) : 1;
+
+  for (uint64_t key = 0; key < dim[WEFT_SEQUENCE]; key++) {
+    gboolean seen = key <= r->query && key >= weft_first_key (k, r->query);
+    uint64_t with = weft_qkv_at (dim, r->batch, key, slot);
+    put (to, at + key, seen ? scale * dot (x, from, qkv, with, dim[WEFT_HEAD_WIDTH]) : 0);
+  }
+}
+
+void
+weft_cpu_scores (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct weft_range rows = rows_of (k, part, parts);
+
+  for (uint64_t i = rows.begin; i < rows.end; i++) {
+    struct row r = row_at (dim, i);
+    products (k, &r, &k->operand[0], weft_qkv_at (dim, r.batch, r.query, r.head),
+              weft_key_slot (dim, r.head));
+  }
+}
+
+void
+weft_cpu_context_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct weft_range rows = rows_of (k, part, parts);
+
+  for (uint64_t i = rows.begin; i < rows.end; i++) {
+    struct row r = row_at (dim, i);
+    products (k, &r, &k->operand[0], weft_o_at (dim, r.batch, r.query, r.head),
+              weft_value_slot (dim, r.head));
+  }
+}
+
+void
+weft_cpu_softmax (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *x = &k->operand[0], *y = &k->operand[1];
+  uint64_t n = k->shape.dim[WEFT_SEQUENCE];
+  struct weft_range rows = rows_of (k, part, parts);
+
+  for (uint64_t i = rows.begin; i < rows.end; i++) {
+    uint64_t first = weft_first_key (k, i % n), at = i * n;
+    float peak = element (x, at + first), total = 0;
+    for (uint64_t key = first; key <= i % n; key++)
+      peak = fmaxf (peak, element (x, at + key));
+    for (uint64_t key = first; key <= i % n; key++)
+      total += weft_expf (element (x, at + key) - peak);
+    for (uint64_t key = 0; key < n; key++) {
+      gboolean seen = key >= first && key <= i % n;
+      put (y, at + key, seen ? weft_expf (element (x, at + key) - peak) / total : 0);
+    }
+  }
+}
+
+/* ds = p (dp - sum of p dp) */
+void
+weft_cpu_softmax_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *d = &k->operand[0], *p = &k->operand[1];
+  uint64_t n = k->shape.dim[WEFT_SEQUENCE];
+  struct weft_range rows = rows_of (k, part, parts);
+
+  for (uint64_t i = rows.begin; i < rows.end; i++) {
+    float mean = dot (d, i * n, p, i * n, n);
+    for (uint64_t at = i * n; at < (i + 1) * n; at++)
+      put (d, at, element (p, at) * (element (d, at) - mean));
+  }
+}
+
+/* Columns [begin, begin + n) of a sum of rows, each times a factor. */
+struct mixture {
+  const struct weft_operand *of;
+  float sum[WEFT_STRETCH];
+  uint64_t n;
+};
+
+static void
+begin_mixture (struct mixture *m, uint64_t n)
+{
+  m->n = n;
+  memset (m->sum, 0, n * sizeof *m->sum);
+}
+
+static void
+mix (struct mixture *m, float factor, uint64_t at)
+{
+  float room[WEFT_STRETCH];
+  const float *x = weft_floats (m->of->data, m->of->dtype, at, m->n, room);
+
+  for (uint64_t i = 0; i < m->n; i++)
+    m->sum[i] += factor * x[i];
+}
+
+static void
+end_mixture (struct mixture *m, float factor, const struct weft_operand *to, uint64_t at)
+{
+  for (uint64_t i = 0; i < m->n; i++)
+    m->sum[i] *= factor;
+  weft_store (to->data, to->dtype, at, m->n, m->sum);
+}
+
+void
+weft_cpu_context (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct weft_range rows = rows_of (k, part, parts);
+  struct mixture m = { .of = &k->operand[1] };
+
+  for (uint64_t i = rows.begin; i < rows.end; i++) {
+    struct row r = row_at (dim, i);
+    uint64_t slot = weft_value_slot (dim, r.head), at = i * dim[WEFT_SEQUENCE];
+    for (uint64_t c = 0; c < dim[WEFT_HEAD_WIDTH]; c += WEFT_STRETCH) {
+      begin_mixture (&m, weft_least (WEFT_STRETCH, dim[WEFT_HEAD_WIDTH] - c));
+      for (uint64_t key = weft_first_key (k, r.query); key <= r.query; key++)
+        mix (&m, element (&k->operand[0], at + key), weft_qkv_at (dim, r.batch, key, slot) + c);
+      end_mixture (&m, 1, &k->operand[2], weft_o_at (dim, r.batch, r.query, r.head) + c);
+    }
+  }
+}
+
+/* ------------------------------------------------- gradients of queries, keys, values */
+
+enum { DS, P, DO, QKV, DQKV };
+
+/* dq of a query: its row of ds over the keys. */
+static void
+query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t at = weft_square_at (dim, r->batch, r->head, r->query);
+
+  m->of = &k->operand[QKV];
+  for (uint64_t key = weft_first_key (k, r->query); key <= r->query; key++)
+    mix (m, element (&k->operand[DS], at + key),
+         weft_qkv_at (dim, r->batch, key, weft_key_slot (dim, r->head)) + c);
+  end_mixture (m, 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]), &k->operand[DQKV],
+               weft_qkv_at (dim, r->batch, r->query, r->head) + c);
+}
+
+/* dk or dv of a key: a column of ds or p, over the heads of its group and the queries that see it.
+ * r->head is the first of the group, r->query the key. */
+static void
+key_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
+{
+  const uint64_t *dim = k->shape.dim;
+  gboolean values = m->of == &k->operand[DO];
+  uint64_t ratio = dim[WEFT_HEADS] / dim[WEFT_GROUPS];
+
+  for (uint64_t head = r->head; head < r->head + ratio; head++)
+    for (uint64_t query = r->query; query < dim[WEFT_SEQUENCE]; query++) {
+      uint64_t at = weft_square_at (dim, r->batch, head, query) + r->query;
+      if (weft_first_key (k, query) > r->query)
+        break;
+      mix (m, element (&k->operand[values ? P : DS], at),
+           (values ? weft_o_at : weft_qkv_at) (dim, r->batch, query, head) + c);
+    }
+  end_mixture (m, values ? 1 : 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]), &k->operand[DQKV],
+               weft_qkv_at (dim, r->batch, r->query,
+                            (values ? weft_value_slot : weft_key_slot) (dim, r->head)) +
+                   c);
+}
+
+void
+weft_cpu_scores_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t ratio = dim[WEFT_HEADS] / dim[WEFT_GROUPS];
+  struct weft_range rows = rows_of (k, part, parts);
+  struct mixture m;
+
+  for (uint64_t i = rows.begin; i < rows.end; i++) {
+    struct row r = row_at (dim, i);
+    for (uint64_t c = 0; c < dim[WEFT_HEAD_WIDTH]; c += WEFT_STRETCH) {
+      uint64_t n = weft_least (WEFT_STRETCH, dim[WEFT_HEAD_WIDTH] - c);
+      begin_mixture (&m, n);
+      query_gradient (k, &r, &m, c);
+      if (r.head % ratio)
+        continue;
+      begin_mixture (&m, n);
+      m.of = &k->operand[QKV];
+      key_gradient (k, &r, &m, c);
+      begin_mixture (&m, n);
+      m.of = &k->operand[DO];
+      key_gradient (k, &r, &m, c);
+    }
+  }
+}

@@ -1,0 +1,51 @@
+/* scores.h - where the heads of unfused attention lie.
+ *
+ * A token's row of qkv has all query heads, then keys, then values of each group; scores,
+ * probabilities and their gradients are squares (sequence, sequence), one for each sequence and query
+ * head, of which a query sees the keys up to its own. */
+#pragma once
+#include "kernels/kernel.h"
+
+enum { WEFT_BATCH, WEFT_SEQUENCE, WEFT_HEADS, WEFT_GROUPS, WEFT_HEAD_WIDTH, WEFT_WINDOW };
+
+/* The first element of a token's head in qkv, `slot` counting query heads, keys and values; in o; and
+ * of a query's row in a square. */
+static inline uint64_t
+weft_qkv_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t slot)
+{
+  uint64_t slots = dim[WEFT_HEADS] + 2 * dim[WEFT_GROUPS];
+  return ((batch * dim[WEFT_SEQUENCE] + token) * slots + slot) * dim[WEFT_HEAD_WIDTH];
+}
+
+static inline uint64_t
+weft_o_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t head)
+{
+  return ((batch * dim[WEFT_SEQUENCE] + token) * dim[WEFT_HEADS] + head) * dim[WEFT_HEAD_WIDTH];
+}
+
+static inline uint64_t
+weft_square_at (const uint64_t *dim, uint64_t batch, uint64_t head, uint64_t query)
+{
+  return ((batch * dim[WEFT_HEADS] + head) * dim[WEFT_SEQUENCE] + query) * dim[WEFT_SEQUENCE];
+}
+
+/* The slots of a query head's keys and values. */
+static inline uint64_t
+weft_key_slot (const uint64_t *dim, uint64_t head)
+{
+  return dim[WEFT_HEADS] + head / (dim[WEFT_HEADS] / dim[WEFT_GROUPS]);
+}
+
+static inline uint64_t
+weft_value_slot (const uint64_t *dim, uint64_t head)
+{
+  return weft_key_slot (dim, head) + dim[WEFT_GROUPS];
+}
+
+/* The first key that a query sees: all before it, or a window of them. */
+static inline uint64_t
+weft_first_key (const struct weft_kernel *k, uint64_t query)
+{
+  uint64_t window = k->shape.dim[WEFT_WINDOW];
+  return window > 0 && query >= window ? query - window + 1 : 0;
+}
