@@ -278,17 +278,16 @@ explain_levels (struct page *g)
 static double
 slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t, double *capacity)
 {
+  gboolean shift = g_str_equal (t->algorithm, "shift");
+  const struct weft_load *loads = shift ? shape->next : shape->load;
   double bytes = 0, seconds = -1;
 
-  for (uint32_t i = 0; i < shape->n_load; i++) {
-    const struct weft_load *load = &shape->load[i];
-    double crossing = g_str_equal (t->algorithm, "shift")
-                          ? load->next * t->bytes_local
-                          : load->local * t->bytes_local + load->remote * t->bytes_remote;
-    if (crossing / load->capacity > seconds) {
-      seconds = crossing / load->capacity;
+  for (uint32_t i = 0; i < (shift ? shape->n_next : shape->n_load); i++) {
+    double crossing = loads[i].local * t->bytes_local + loads[i].remote * t->bytes_remote;
+    if (crossing / loads[i].capacity > seconds) {
+      seconds = crossing / loads[i].capacity;
       bytes = crossing;
-      *capacity = load->capacity;
+      *capacity = loads[i].capacity;
     }
   }
   return bytes;

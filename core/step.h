@@ -614,7 +614,11 @@ struct weft_norm_operands {
 void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
                           const struct weft_norm_operands *operands);
 
-/* attention.c: fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+/* attention.c: the keys that a query of the layer sees, or 0 for all before it; the layer's attention
+ * over whole sequences; fills o and lse of `saved` from its qkv (and raw); from do to dqkv. */
+uint64_t weft_layer_window (const struct weft_step *s);
+struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
+                                              uint64_t heads, uint64_t groups);
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o);
 struct weft_shape weft_attention_shape (const struct weft_step *s);

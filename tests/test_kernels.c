@@ -18,7 +18,8 @@
   "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "                     \
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
-  "dropout_add dropout_bwd" /* test_fp8.c has five, test_context.c ten, test_unfused_attention.c */
+  "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
+  "head_norm_wgrad xent_max xent_part xent_end" /* of test_fp8.c, _context, _unfused_attention, _tensor */
 #define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OTHERS))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
@@ -130,7 +131,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one parts", 1 },
-    { "leaves tail whole own piece", 0 }, /* one rank has all; one tensor fills a slice */
+    { "leaves tail whole own piece window", 0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
@@ -148,7 +149,7 @@ choose_shape (GRand *rand, struct made *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!is_one_of (words[d], "leaves tail")) /* those of test_gemm.c */
+    if (!is_one_of (words[d], "leaves tail whole own")) /* test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
