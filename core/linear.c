@@ -88,7 +88,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param);
   gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
   enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  x = weft_cast (s, x, s->linear_dtype, name);
+  x = weft_fp8_input (s, x, name);
   if (cut_of (s, param) == WEFT_CUT_ROWS)
     x = weft_tensor_gather_rows (s, x, name);
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * n, name);
@@ -112,7 +112,7 @@ dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
   struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
-  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
@@ -194,7 +194,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   if (cut_of (s, w) == WEFT_CUT_COLUMNS)
     dy = weft_tensor_gather_rows (s, dy, name);
   if (partial)
-    x = weft_tensor_gather_rows (s, weft_cast (s, x, s->linear_dtype, name), name);
+    x = weft_tensor_gather_rows (s, weft_fp8_input (s, x, name), name);
   struct weft_delayed d = { .name = name,
                             .layer = s->at.layer,
                             .which = which,

@@ -271,6 +271,8 @@ struct weft_step {
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
   enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
+  GHashTable *fp8_inputs;         /* then: inputs, by buffer, to their copies in fp8 */
+  uint32_t n_fp8;                 /* tensors that a microbatch converts to fp8 */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -537,6 +539,14 @@ void weft_fp8_whole (struct weft_step *s, uint32_t group); /* what follows once 
 gboolean weft_fp8_copies (const struct weft_step *s, uint32_t k);
 uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
+
+/* fp8_products.c: an input of a linear map in linear_dtype, the same copy in forward and backward; the
+ * elements that n have in fp8, with their scales; what goes before a conversion to fp8; what ranks agree
+ * on before the update. */
+uint32_t weft_fp8_input (struct weft_step *s, uint32_t x, const char *name);
+uint64_t weft_fp8_room (const struct weft_step *s, uint64_t n);
+void weft_fp8_measure (struct weft_step *s, uint32_t buf, uint64_t n);
+void weft_fp8_agree (struct weft_step *s);
 
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
