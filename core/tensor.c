@@ -138,6 +138,7 @@ weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad)
   }
   weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
   s->joined = weft_build_last (s->b, WEFT_LANE_TP);
+  g_array_append_val (s->wait_for, s->joined);
 }
 
 /* One launch for each type, behind what still works on gradients (Megatron-Core

@@ -108,12 +108,11 @@ experts_of_several_ranks_give_the_bits_of_one (void **state)
 static void
 tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
 {
-  static const char *const some[] = {
-    EP (2) "gpus=2", EP (4) "gpus=4 use_distributed_optimizer=true",
-    EP (2) "gpus=4 pipeline_model_parallel_size=2",
-    EP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
-    "gpus=2 moe_pad_expert_input_to_capacity=true"
-  };
+  static const char *const some[] = { EP (2) "gpus=2",
+                                      EP (4) "gpus=4 use_distributed_optimizer=true",
+                                      EP (2) "gpus=4 pipeline_model_parallel_size=2",
+                                      EP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
+                                      "gpus=2 moe_pad_expert_input_to_capacity=true" };
   g_autofree char *model = g_strconcat (models[0], " moe_expert_capacity_factor=0.8", NULL);
 
   (void) state;
@@ -353,8 +352,8 @@ a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
   uint64_t kept = 0, router = 4 * T * E + 2 * 4 * T * K + 8 * E;
   uint64_t rows = 2 * T * K * (H + 1 + 2 * F + F), inputs = 2 * 2 * T * H;
   uint32_t fc2 = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc2", 0);
-  static const char *const names[] = { "residual1", "norm2",    "scores",        "choice",
-                                       "row",       "counts",   "dispatch",      "dispatch_prob",
+  static const char *const names[] = { "residual1",  "norm2",     "scores",   "choice",
+                                       "row",        "counts",    "dispatch", "dispatch_prob",
                                        "expert_fc1", "expert_act" };
 
   (void) state;
