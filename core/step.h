@@ -326,6 +326,7 @@ struct weft_step {
   uint32_t shape;                 /* what is told of tensors that are sent: variable_seq_lengths */
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
+  uint32_t overlap_room[WEFT_N_LAYER_PARAM * 3]; /* by map and pass: overlap.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
@@ -587,6 +588,30 @@ uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *
  * Without sequence_parallel rows are tokens: nothing, and an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
+
+/* The same beside a product, through its own buffer. */
+void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
+void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name);
+
+/* overlap.c: a product that is computed in pieces, beside what tensor parallel ranks communicate of
+ * it.  FALSE where that is not asked for; then nothing was done. */
+struct weft_piece {
+  enum weft_op_kind kind;
+  const char *name;
+  enum weft_layer_param which;
+  uint32_t w, bias;
+  struct weft_shape shape; /* of the whole */
+};
+void weft_overlap_start (struct weft_step *s);
+gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
+/* dy, of this rank's rows, becomes that of all tokens where a map needs it. */
+gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx);
+/* Whether the gather of a saved input (or with `wgrad` the reduce-scatter of an input gradient) goes
+ * through a buffer of its own; and that buffer. */
+gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
+                               gboolean wgrad);
+uint32_t weft_overlap_room (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
+                            enum weft_dtype dtype, uint64_t elements);
 
 /* `grad` has this rank's part of the gradient of a tensor that all ranks hold: it is joined now where
  * gradients leave in every microbatch, else noted for finish.c, which joins what was noted. */
