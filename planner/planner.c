@@ -2,6 +2,8 @@
 #include "core/error.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/space.h"
+#include "core/schedule.h"
+#include "core/stages.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,21 +23,32 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
     s->options->progress (s->options->user, phase, done, of);
 }
 
-/* Model FLOPs at the reachable matmul rate, stretched by the bubble of p stages: nothing in this space is
- * quicker.  Full recompute adds a third to the layers and nothing to the head. */
+/* How much longer than its work a step takes at least: chunks make the bubble shorter, and schedules with
+ * weight gradients apart, or of the user's own, may have none. */
+static double
+bubble_stretch (const struct weft_job *job)
+{
+  double m = (double) weft_job_microbatches (job) * weft_job_chunks (job);
+
+  if (job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (job))
+    return 1;
+  return (m + job->strategy.pipeline_model_parallel_size - 1) / m;
+}
+
+/* Model FLOPs at the reachable matmul rate, stretched by the bubble of the pipeline: nothing in this
+ * space is quicker.  Full recompute adds a third to the layers and nothing to the head. */
 static double
 lower_bound (const struct weft_job *job)
 {
   double tokens = (double) job->train.global_batch_size * job->model.seq_length;
   double flops = weft_model_flops_per_token (&job->model, TRUE);
   double head = 6.0 * job->model.vocab_size * job->model.hidden_size;
-  double m = weft_job_microbatches (job), p = job->strategy.pipeline_model_parallel_size;
   double rate =
       job->train.precision == WEFT_FP32 ? job->cluster.f.gpu_fp32 : job->cluster.f.gpu_bf16;
 
   if (job->strategy.recompute_granularity == WEFT_RECOMPUTE_FULL)
     flops += (flops - head) / 3;
-  return flops * tokens / (rate * job->cluster.n_gpus) * (m + p - 1) / m;
+  return flops * tokens / (rate * job->cluster.n_gpus) * bubble_stretch (job);
 }
 
 /* The same job with fewer microbatches of the same size. */
@@ -67,20 +80,36 @@ sample (const struct weft_job *job, struct sample *out, GError **error)
   return TRUE;
 }
 
-/* Two steps with a full pipeline, one microbatch apart, and the straight line through them. */
+/* Microbatches by which a step can grow: whole groups where chunks take turns, as many for each copy of
+ * the model. */
+static int64_t
+unit_of (const struct weft_job *job)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
+
+  if (spec.schedule == WEFT_SCHEDULE_1F1B && weft_spec_chunks (&spec) > 1)
+    return weft_spec_group (&spec);
+  return weft_schedule_infos[spec.schedule].n_copies;
+}
+
+/* Two steps with a full pipeline, one unit apart, and the straight line through them. */
 static gboolean
 measure (const struct weft_job *job, struct sample *out, GError **error)
 {
-  int64_t m = weft_job_microbatches (job), full = job->strategy.pipeline_model_parallel_size + 2;
+  int64_t m = weft_job_microbatches (job), p = job->strategy.pipeline_model_parallel_size;
+  int64_t unit = unit_of (job), filled = job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE
+                                             ? 2 * p
+                                             : p + 2;
+  int64_t full = (filled + unit - 1) / unit * unit, rest = (m - full - unit) / unit;
   struct sample a, b;
 
-  if (m <= full + 1)
+  if (rest <= 0 || m % unit || weft_job_schedule_file (job))
     return sample (job, out, error);
-  struct weft_job first = shortened (job, full), second = shortened (job, full + 1);
+  struct weft_job first = shortened (job, full), second = shortened (job, full + unit);
   if (!sample (&first, &a, error) || !sample (&second, &b, error))
     return FALSE;
-  out->seconds = b.seconds + (m - full - 1) * (b.seconds - a.seconds);
-  out->bytes = b.bytes + (m - full - 1) * fmax (0, b.bytes - a.bytes);
+  out->seconds = b.seconds + rest * (b.seconds - a.seconds);
+  out->bytes = b.bytes + rest * fmax (0, b.bytes - a.bytes);
   return TRUE;
 }
 
