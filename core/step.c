@@ -483,6 +483,7 @@ weft_step_end (struct weft_step *s)
   for (uint32_t k = 0; k <= s->layout.n_bucket; k++)
     g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
   g_array_unref (s->posting.queue);
+  g_clear_pointer (&s->fp8_inputs, g_hash_table_unref);
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
   g_array_unref (s->deferred);

@@ -271,6 +271,8 @@ struct weft_step {
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
   enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
+  GHashTable *fp8_inputs;         /* then: inputs, by buffer, to their copies in fp8 */
+  uint32_t n_fp8;                 /* tensors that a microbatch converts to fp8 */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -324,6 +326,7 @@ struct weft_step {
   uint32_t shape;                 /* what is told of tensors that are sent: variable_seq_lengths */
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
+  uint32_t overlap_room[WEFT_N_LAYER_PARAM * 3]; /* by map and pass: overlap.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
@@ -538,6 +541,14 @@ gboolean weft_fp8_copies (const struct weft_step *s, uint32_t k);
 uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
+/* fp8_products.c: an input of a linear map in linear_dtype, the same copy in forward and backward; the
+ * elements that n have in fp8, with their scales; what goes before a conversion to fp8; what ranks agree
+ * on before the update. */
+uint32_t weft_fp8_input (struct weft_step *s, uint32_t x, const char *name);
+uint64_t weft_fp8_room (const struct weft_step *s, uint64_t n);
+void weft_fp8_measure (struct weft_step *s, uint32_t buf, uint64_t n);
+void weft_fp8_agree (struct weft_step *s);
+
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
 void weft_sums_build (struct weft_step *s);
@@ -577,6 +588,30 @@ uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *
  * Without sequence_parallel rows are tokens: nothing, and an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
+
+/* The same beside a product, through its own buffer. */
+void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
+void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name);
+
+/* overlap.c: a product that is computed in pieces, beside what tensor parallel ranks communicate of
+ * it.  FALSE where that is not asked for; then nothing was done. */
+struct weft_piece {
+  enum weft_op_kind kind;
+  const char *name;
+  enum weft_layer_param which;
+  uint32_t w, bias;
+  struct weft_shape shape; /* of the whole */
+};
+void weft_overlap_start (struct weft_step *s);
+gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
+/* dy, of this rank's rows, becomes that of all tokens where a map needs it. */
+gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx);
+/* Whether the gather of a saved input (or with `wgrad` the reduce-scatter of an input gradient) goes
+ * through a buffer of its own; and that buffer. */
+gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
+                               gboolean wgrad);
+uint32_t weft_overlap_room (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
+                            enum weft_dtype dtype, uint64_t elements);
 
 /* `grad` has this rank's part of the gradient of a tensor that all ranks hold: it is joined now where
  * gradients leave in every microbatch, else noted for finish.c, which joins what was noted. */

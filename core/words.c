@@ -30,6 +30,8 @@ WORDS (weft_cp_comm_words, WEFT_CP_COMM_LIST);
 WORDS (weft_grad_scale_words, WEFT_GRAD_SCALE_LIST);
 WORDS (weft_finalize_words, WEFT_FINALIZE_LIST);
 WORDS (weft_timers_words, WEFT_TIMERS_LIST);
+WORDS (weft_fp8_recipe_words, WEFT_FP8_RECIPE_LIST);
+WORDS (weft_fp8_format_words, WEFT_FP8_FORMAT_LIST);
 WORDS (weft_offload_words, WEFT_OFFLOAD_LIST);
 
 uint32_t

@@ -202,6 +202,20 @@ extern const char *const weft_finalize_words[];
 enum weft_timers { WEFT_TIMERS_LIST (WEFT_WORD_ID) };
 extern const char *const weft_timers_words[];
 
+#define WEFT_FP8_RECIPE_LIST(X)                                                                    \
+  X (WEFT_FP8_DELAYED, "delayed", "one scale a tensor, from earlier steps")                        \
+  X (WEFT_FP8_TENSORWISE, "tensorwise", "one scale a tensor, found first")                         \
+  X (WEFT_FP8_BLOCKWISE, "blockwise", "a scale in fp32 for 128 elements")                          \
+  X (WEFT_FP8_MX, "mxfp8", "a scale of one byte for 32 elements")
+enum weft_fp8_recipe { WEFT_FP8_RECIPE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_fp8_recipe_words[];
+
+#define WEFT_FP8_FORMAT_LIST(X)                                                                    \
+  X (WEFT_FP8_HYBRID, "hybrid", "e4m3, and e5m2 for gradients of outputs")                         \
+  X (WEFT_FP8_E4M3, "e4m3", "e4m3 throughout")
+enum weft_fp8_format { WEFT_FP8_FORMAT_LIST (WEFT_WORD_ID) };
+extern const char *const weft_fp8_format_words[];
+
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer live in host memory")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_offload_words[];

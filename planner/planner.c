@@ -1,9 +1,10 @@
 #include "planner/planner.h"
 #include "core/error.h"
-#include "exec_sim/exec_sim.h"
-#include "planner/space.h"
 #include "core/schedule.h"
 #include "core/stages.h"
+#include "exec_sim/exec_sim.h"
+#include "planner/shorten.h"
+#include "planner/space.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -51,15 +52,6 @@ lower_bound (const struct weft_job *job)
   return flops * tokens / (rate * job->cluster.n_gpus) * bubble_stretch (job);
 }
 
-/* The same job with fewer microbatches of the same size. */
-static struct weft_job
-shortened (const struct weft_job *job, int64_t microbatches)
-{
-  struct weft_job shorter = *job;
-  shorter.train.global_batch_size = microbatches * job->train.micro_batch_size * weft_job_dp (job);
-  return shorter;
-}
-
 struct sample {
   double seconds;
   double bytes;
@@ -80,36 +72,22 @@ sample (const struct weft_job *job, struct sample *out, GError **error)
   return TRUE;
 }
 
-/* Microbatches by which a step can grow: whole groups where chunks take turns, as many for each copy of
- * the model. */
-static int64_t
-unit_of (const struct weft_job *job)
-{
-  const struct weft_grid_spec spec = weft_job_grid_spec (job);
-
-  if (spec.schedule == WEFT_SCHEDULE_1F1B && weft_spec_chunks (&spec) > 1)
-    return weft_spec_group (&spec);
-  return weft_schedule_infos[spec.schedule].n_copies;
-}
-
-/* Two steps with a full pipeline, one unit apart, and the straight line through them. */
+/* By two short steps where the job is a long one. */
 static gboolean
 measure (const struct weft_job *job, struct sample *out, GError **error)
 {
-  int64_t m = weft_job_microbatches (job), p = job->strategy.pipeline_model_parallel_size;
-  int64_t unit = unit_of (job), filled = job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE
-                                             ? 2 * p
-                                             : p + 2;
-  int64_t full = (filled + unit - 1) / unit * unit, rest = (m - full - unit) / unit;
-  struct sample a, b;
+  struct weft_shortened shortened;
+  double seconds[2], bytes[2];
 
-  if (rest <= 0 || m % unit || weft_job_schedule_file (job))
-    return sample (job, out, error);
-  struct weft_job first = shortened (job, full), second = shortened (job, full + unit);
-  if (!sample (&first, &a, error) || !sample (&second, &b, error))
-    return FALSE;
-  out->seconds = b.seconds + rest * (b.seconds - a.seconds);
-  out->bytes = b.bytes + rest * fmax (0, b.bytes - a.bytes);
+  weft_shorten (job, &shortened);
+  for (uint32_t i = 0; i < shortened.n; i++) {
+    if (!sample (&shortened.job[i], out, error))
+      return FALSE;
+    seconds[i] = out->seconds;
+    bytes[i] = out->bytes;
+  }
+  out->seconds = weft_shortened_seconds (&shortened, seconds);
+  out->bytes = weft_shortened_bytes (&shortened, bytes);
   return TRUE;
 }
 

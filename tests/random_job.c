@@ -251,9 +251,12 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  const char *type = types[up_to (rand, 3)];
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
+  if (g_str_equal (type, "fp8"))
+    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
