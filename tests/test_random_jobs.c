@@ -502,6 +502,8 @@ add_up (const struct sample *s, uint32_t role)
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
       sum.gathered += bytes;
+    else if (g_str_equal (name, "shape"))
+      continue; /* of what is sent */
     else if (p->op[op].kind == WEFT_OP_SEND)
       sum.sent[backward] += bytes;
     else if (p->op[op].kind == WEFT_OP_RECV)
