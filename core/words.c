@@ -22,6 +22,7 @@ WORDS (weft_optimizer_words, WEFT_OPTIMIZER_LIST);
 WORDS (weft_sharding_words, WEFT_SHARDING_LIST);
 WORDS (weft_distributed_words, WEFT_DISTRIBUTED_LIST);
 WORDS (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST);
+WORDS (weft_sync_words, WEFT_SYNC_LIST);
 WORDS (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST);
 WORDS (weft_backend_words, WEFT_BACKEND_LIST);
 WORDS (weft_loss_fusion_words, WEFT_LOSS_FUSION_LIST);

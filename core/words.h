@@ -152,6 +152,11 @@ extern const char *const weft_distributed_words[];
 enum weft_p2p_backend { WEFT_P2P_BACKEND_LIST (WEFT_WORD_ID) };
 extern const char *const weft_p2p_backend_words[];
 
+#define WEFT_SYNC_LIST(X)                                                                          \
+  X (WEFT_SYNC_ALIGNED, "aligned", "at the same slot of the schedule on all stages")
+enum weft_sync { WEFT_SYNC_LIST (WEFT_WORD_ID) };
+extern const char *const weft_sync_words[];
+
 #define WEFT_BOOTSTRAP_LIST(X)                                                                     \
   X (WEFT_BOOTSTRAP_NCCL, "nccl", "handles travel over NCCL")                                      \
   X (WEFT_BOOTSTRAP_MPI, "mpi", "over MPI")                                                        \

@@ -496,6 +496,28 @@ random_context (GString *words, GRand *rand, uint32_t ranks)
   return ranks / size;
 }
 
+/* Collectives at slots of the schedule, and head gradients at its end. */
+static void
+random_slots (GString *words, GRand *rand)
+{
+  gboolean own = strstr (words->str, "pipeline_schedule=zb") ||
+                 strstr (words->str, "pipeline_schedule=v-") ||
+                 strstr (words->str, "pipeline_schedule=dual") ||
+                 strstr (words->str, "distributed_config") ||
+                 strstr (words->str, "zero_dp_strategy=2") ||
+                 strstr (words->str, "zero_dp_strategy=3");
+
+  if (own)
+    return;
+  if (strstr (words->str, "overlap_grad_reduce=true") && one_in (rand, 3))
+    add_word (words, "grad_sync_func", "aligned");
+  if (strstr (words->str, "overlap_param_gather=true"))
+    flip (words, rand, 2, "align_param_gather");
+  if (strstr (words->str, "gradient_accumulation_fusion=true") &&
+      flip (words, rand, 3, "defer_embedding_wgrad_compute"))
+    add (words, "wgrad_deferral_limit", up_to (rand, 2));
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -521,6 +543,11 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
+    if (!strstr (words->str, "warmup_flush"))
+      flip (words, rand, 8, "variable_seq_lengths");
+    if (!strstr (words->str, "overlap_p2p_comm=true"))
+      flip (words, rand, 8, "use_ring_exchange_p2p");
+    random_slots (words, rand);
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");

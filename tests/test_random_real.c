@@ -86,7 +86,8 @@ check_against_one_rank (const char *words)
       "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
-      "pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
+      "grad_sync_func=none align_param_gather=false "
+      "defer_embedding_wgrad_compute=false use_ring_exchange_p2p=false pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
       "decoder_last_pipeline_num_layers=none",
       NULL);
   struct real_result many =
