@@ -230,6 +230,11 @@ enum weft_op_class {
      "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
      "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
      "after the other's")                                                                          \
+  X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r all:rw",                 \
+     "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
+     "finds and leaves them there: no time")                                                       \
+  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, nothing, "rows columns parts", "x:r y:w",      \
+     "rows whose columns came in parts; likewise")                                                 \
   X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
      "largest logit of each row, in fp32")                                                         \
   X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
@@ -248,7 +253,8 @@ enum weft_op_class {
   X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice i of member j to slice j of member i")                                                 \
   X (WEFT_OP_SHIFT, "shift", COLLECTIVE, none, "elements", "x:r y:w",                              \
-     "x of each member to the next one, of the last to the first; with peer -1 the other way round") \
+     "x of each member to the next one, of the last to the first; with peer -1 the other way round, with "\
+     "peer n to the n-th after it") \
   X (WEFT_OP_ALL_TO_ALL_V, "all_to_all_v", COLLECTIVE, none, "elements columns",                   \
      "x:r send:r y:w",                                                                             \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\

@@ -66,6 +66,15 @@ first_sequence (const struct cpu_rank *r, uint32_t op)
   return weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of, r->p->op[op].micro);
 }
 
+/* From this rank's slice of a buffer to that of a rank some places after it, or before. */
+static void
+turn_to (struct weft_operand *o, const struct weft_place *place, int peer)
+{
+  int64_t to = ((int64_t) place->at + peer + place->of) % place->of;
+  o->data = (uint8_t *) o->data +
+            (to - (int64_t) place->at) * (int64_t) (o->n * weft_dtype_bytes (o->dtype));
+}
+
 static struct weft_kernel
 kernel_of (const struct cpu_rank *r, uint32_t op)
 {
@@ -84,8 +93,12 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   if (r->p->op[op].micro != WEFT_NO_MICRO)
     k.draw.sequence = first_sequence (r, op);
   g_assert (n <= WEFT_MOST_OPERANDS);
-  for (uint32_t i = 0; i < n; i++)
-    k.operand[i] = cpu_operand (r, cpu_use (r, op, i));
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_use *use = cpu_use (r, op, i);
+    k.operand[i] = cpu_operand (r, use);
+    if (use->buf != WEFT_NO_BUF && r->p->buf[use->buf].shard == WEFT_GROUP_TP)
+      turn_to (&k.operand[i], &k.tp, r->p->op[op].peer);
+  }
   return k;
 }
 

@@ -251,9 +251,12 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  const char *type = types[up_to (rand, 3)];
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
+  if (g_str_equal (type, "fp8"))
+    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
@@ -509,6 +512,28 @@ random_attention (GString *words, GRand *rand)
     add_word (words, "attention_dropout", "0.1");
 }
 
+/* Collectives at slots of the schedule, and head gradients at its end. */
+static void
+random_slots (GString *words, GRand *rand)
+{
+  gboolean own = strstr (words->str, "pipeline_schedule=zb") ||
+                 strstr (words->str, "pipeline_schedule=v-") ||
+                 strstr (words->str, "pipeline_schedule=dual") ||
+                 strstr (words->str, "distributed_config") ||
+                 strstr (words->str, "zero_dp_strategy=2") ||
+                 strstr (words->str, "zero_dp_strategy=3");
+
+  if (own)
+    return;
+  if (strstr (words->str, "overlap_grad_reduce=true") && one_in (rand, 3))
+    add_word (words, "grad_sync_func", "aligned");
+  if (strstr (words->str, "overlap_param_gather=true"))
+    flip (words, rand, 2, "align_param_gather");
+  if (strstr (words->str, "gradient_accumulation_fusion=true") &&
+      flip (words, rand, 3, "defer_embedding_wgrad_compute"))
+    add (words, "wgrad_deferral_limit", up_to (rand, 2));
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -535,6 +560,11 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
+    if (!strstr (words->str, "warmup_flush"))
+      flip (words, rand, 8, "variable_seq_lengths");
+    if (!strstr (words->str, "overlap_p2p_comm=true"))
+      flip (words, rand, 8, "use_ring_exchange_p2p");
+    random_slots (words, rand);
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");

@@ -25,6 +25,7 @@ small_job (GRand *rand, struct weft_job *job)
     g_autofree char *drawn = weft_random_job (rand);
     g_autoptr (GError) error = NULL;
     if (!weft_test_job (drawn, job, &error) || job->cluster.n_gpus > MOST_RANKS ||
+        job->train.precision == WEFT_FP8 || /* planned, not run */
         weft_model_parameters (&job->model) > MOST_PARAMETERS ||
         job->train.global_batch_size * job->model.seq_length > MOST_TOKENS)
       continue;
@@ -86,7 +87,8 @@ check_against_one_rank (const char *words)
       "activation_checkpointing=false delay_wgrad_compute=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
-      "pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
+      "grad_sync_func=none align_param_gather=false "
+      "defer_embedding_wgrad_compute=false use_ring_exchange_p2p=false pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
       "decoder_last_pipeline_num_layers=none",
       NULL);
   struct real_result many =
