@@ -11,14 +11,14 @@
 #include <stddef.h>
 #include <string.h>
 #include <cmocka.h>
-#define N_TRIAL 60 /* of each op */
+enum { N_TRIAL = 60 /* of each op */, MOST_SEQUENCES = 9 };
 #define EPSILON32 0x1p-24
-#define MOST_SEQUENCES 9
-#define OTHERS "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "        \
+#define OTHERS                                                                                     \
+  "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "                     \
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
   "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
-  "head_norm_wgrad settle join_columns xent_max xent_part xent_end" /* of other tests */
+  "head_norm_wgrad settle join_columns xent_max xent_part xent_end"
 #define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OTHERS))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
