@@ -30,6 +30,14 @@
   X (WEFT_PATTERN_CP_RING_REMOTE, "cp ring remote", "between nodes, ranks that pass keys on")      \
   X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "keys to the next rank")                           \
   X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "keys and their gradients to the rank before")     \
+  X (WEFT_PATTERN_EP_LOCAL, "ep local", "inside the node, expert parallel")                        \
+  X (WEFT_PATTERN_EP_REMOTE, "ep remote", "between nodes, expert parallel")                        \
+  X (WEFT_PATTERN_TP_EP_LOCAL, "tp_ep local", "inside the node, tensor and expert parallel")       \
+  X (WEFT_PATTERN_TP_EP_REMOTE, "tp_ep remote", "between nodes, tensor and expert parallel")       \
+  X (WEFT_PATTERN_ETP_LOCAL, "etp local", "inside the node, parts of an expert")                   \
+  X (WEFT_PATTERN_ETP_REMOTE, "etp remote", "between nodes, parts of an expert")                   \
+  X (WEFT_PATTERN_EDP_LOCAL, "edp local", "ring inside the node, replicas of experts")             \
+  X (WEFT_PATTERN_EDP_REMOTE, "edp remote", "ring between nodes, replicas of experts")             \
   X (WEFT_PATTERN_EMBD_LOCAL, "embd local", "first and last stage, same node")                     \
   X (WEFT_PATTERN_EMBD_REMOTE, "embd remote", "first and last stage, other nodes")                 \
   X (WEFT_PATTERN_INTRA_LOCAL, "intra local", "ring inside the node, one instance")                \

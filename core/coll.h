@@ -35,10 +35,9 @@ struct weft_flow {
   gboolean remote;
 };
 
-/* What one link carries: local and remote flows that cross it, and those to the next member; and its
- * capacity. */
+/* What one link carries: local and remote flows that cross it, and its capacity. */
 struct weft_load {
-  uint32_t local, remote, next;
+  uint32_t local, remote;
   double capacity;
 };
 
@@ -47,8 +46,8 @@ struct weft_coll_shape {
   uint32_t n, n_local, n_nodes;
   gboolean uniform;
   double local_latency, remote_latency, next_latency; /* of one step */
-  uint32_t n_load;
-  struct weft_load *load;
+  uint32_t n_load, n_next;
+  struct weft_load *load, *next; /* next: of a shift, whose flows all count as local */
 };
 
 struct weft_traffic {

@@ -111,7 +111,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   deal (s, which, &p.shape, FALSE);
-  x = weft_cast (s, x, s->linear_dtype, name);
+  x = weft_fp8_input (s, x, name);
   p.w = weft_cast_weight (s, param);
   uint32_t bias = weft_layer_weight (s, which + 1);
   p.bias = partial ? WEFT_NO_BUF : bias;
@@ -130,7 +130,7 @@ dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
   struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
-  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
@@ -251,7 +251,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   deal (s, which, &p.shape, TRUE);
   d.dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
-  d.x = partial ? gather_input (s, which, name, weft_cast (s, x, s->linear_dtype, name)) : x;
+  d.x = partial ? gather_input (s, which, name, weft_fp8_input (s, x, name)) : x;
   p.w = weft_cast_weight (s, w);
   if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
     if (cut_of (s, w) == WEFT_CUT_COLUMNS)

@@ -1,12 +1,7 @@
 /* A layer of experts: the router, and what its experts and those that see every token make. */
 #include "core/moe.h"
+#include "core/zigzag.h"
 #include <math.h>
-
-static uint64_t
-up_to_whole (uint64_t n, uint64_t parts)
-{
-  return (n + parts - 1) / parts;
-}
 
 /* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
  * One that is simulated has as many rows as moe_load_imbalance says. */
@@ -37,7 +32,8 @@ weft_moe_sizes (const struct weft_step *s)
                         .leaves = 1 };
 
   if (s->canonical)
-    z.leaves = up_to_whole (s->tokens, MIN (s->tokens, (uint64_t) m->seq_length));
+    z.leaves = s->tokens / (m->seq_length / s->mesh->cp) *
+               (weft_chunks ((uint64_t) m->seq_length) / s->mesh->cp);
   z.local = z.experts / s->mesh->ep;
   z.sources = s->mesh->ep;
   z.sent = s->tokens * z.topk;

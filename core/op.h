@@ -68,21 +68,23 @@ enum weft_op_class {
      "turn queries and keys by their position, in place")                                          \
   X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns", "dqkv:rw",                    \
      "turn gradients back, in place")                                                              \
-  X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention, "batch sequence heads groups width",      \
-     "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
+  X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention,                                           \
+     "batch sequence heads groups width window", "qkv:r o:w lse:w",                                \
+     "causal attention without the score matrix; lse is fp32; a query sees `window` keys, itself "  \
+     "included, or with 0 all before it")                                                          \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
-     "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
-  X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width",               \
+     "batch sequence heads groups width window", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")    \
+  X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width window",               \
      "qkv:r scores:w", "products of queries and the keys they see, over root width; others 0")     \
-  X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads", "scores:r p:w",         \
+  X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads groups width window", "scores:r p:w",         \
      "over the keys a query sees; others 0")                                                       \
-  X (WEFT_OP_CONTEXT, "context", COMPUTE, scores, "batch sequence heads groups width",             \
+  X (WEFT_OP_CONTEXT, "context", COMPUTE, scores, "batch sequence heads groups width window",             \
      "p:r qkv:r o:w", "sum of values by probability")                                              \
-  X (WEFT_OP_CONTEXT_BWD, "context_bwd", COMPUTE, scores, "batch sequence heads groups width",     \
+  X (WEFT_OP_CONTEXT_BWD, "context_bwd", COMPUTE, scores, "batch sequence heads groups width window",     \
      "do:r qkv:r dp:w", "gradients of probabilities")                                              \
-  X (WEFT_OP_SOFTMAX_BWD, "softmax_bwd", COMPUTE, square3, "batch sequence heads", "dp:rw p:r",    \
+  X (WEFT_OP_SOFTMAX_BWD, "softmax_bwd", COMPUTE, square3, "batch sequence heads groups width window", "dp:rw p:r",    \
      "gradients of scores, in place")                                                              \
-  X (WEFT_OP_SCORES_BWD, "scores_bwd", COMPUTE, scores_bwd, "batch sequence heads groups width",   \
+  X (WEFT_OP_SCORES_BWD, "scores_bwd", COMPUTE, scores_bwd, "batch sequence heads groups width window",   \
      "ds:r p:r do:r qkv:r dqkv:w", "gradients of queries, keys and values")                        \
   X (WEFT_OP_DROPOUT, "dropout", COMPUTE, drop2, "rows tokens columns site drop",               \
      "x:r y:w mask:w", "drop of 2^32 elements become 0, the others grow; mask: kernels/drop.h")    \
@@ -91,11 +93,11 @@ enum weft_op_class {
   X (WEFT_OP_DROPOUT_BWD, "dropout_bwd", COMPUTE, drop2, "rows tokens columns site drop",       \
      "dy:r mask:r dx:w", "gradients of what was kept")                                             \
   X (WEFT_OP_ATTENTION_PART, "attention_part", COMPUTE, attention_part,                            \
-     "tokens keys heads groups width", "qkv:r kv:r o:w lse:w",                                     \
+     "tokens keys heads groups width window", "qkv:r kv:r o:w lse:w",                              \
      "attention of this rank's queries to keys of one sequence, or to those of the rank -peer places "\
      "before; a query that sees none gets 0, and minus infinity for lse")                          \
   X (WEFT_OP_ATTENTION_PART_BWD, "attention_part_bwd", COMPUTE, attention_part_bwd,                \
-     "tokens keys heads groups width", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",                   \
+     "tokens keys heads groups width window", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",            \
      "its gradient, with o and lse of all parts; dq is the queries' part of dqkv")                 \
   X (WEFT_OP_ATTENTION_MERGE, "attention_merge", COMPUTE, merge, "tokens heads width",             \
      "o:rw lse:rw part_o:r part_lse:r", "one softmax out of two parts of it")                      \
@@ -286,7 +288,7 @@ enum weft_drop_site {
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
 struct weft_shape {
-  uint64_t dim[5];
+  uint64_t dim[6];
   uint8_t dtype;     /* of the operands */
   uint8_t out_dtype; /* of what is accumulated or written, where it differs */
   uint8_t pad[6];

@@ -10,6 +10,7 @@ struct extent {
   enum weft_cut cut;
   uint64_t tail;       /* program.h */
   uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
+  enum weft_group_kind group; /* that shares it out; none: tensor parallel ranks */
 };
 
 static struct extent
@@ -41,8 +42,8 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
-    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h },
-    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn },
+    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
+    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
     [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
     [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
   };
@@ -70,8 +71,10 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
 }
 
 static void
-set_cut (struct weft_param *param, const struct extent *size, uint32_t ways)
+set_cut (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
 {
+  enum weft_group_kind group = size->group ? size->group : WEFT_GROUP_TP;
+  uint32_t ways = weft_mesh_group_size (mesh, group);
   gboolean shared = size->cut != WEFT_CUT_NONE && ways > 1;
   uint64_t rows = size->rows * (size->cut == WEFT_CUT_ROWS ? ways : 1);
 
@@ -82,7 +85,7 @@ set_cut (struct weft_param *param, const struct extent *size, uint32_t ways)
     return;
   param->cut = size->cut;
   param->tail = size->tail;
-  param->group = WEFT_GROUP_TP;
+  param->group = group;
 }
 
 static uint32_t
@@ -99,7 +102,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
-  set_cut (&row, &size, s->mesh->tp);
+  set_cut (&row, &size, s->mesh);
   g_array_append_val (s->params, row);
   return s->params->len - 1;
 }

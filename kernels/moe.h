@@ -2,8 +2,8 @@
  *
  * A row is a token for one of its experts.  Rows of an expert lie together, experts in order of their
  * number, and within an expert by source (a rank they came from), then by token.  `counts` is the
- * table [experts][sources][leaves] of how many there are, a leaf being what canonical sums call one
- * (sums.h).  Blocks of (expert, source) follow each other, or begin `stride` rows apart where every
+ * table [experts][sources][leaves] of how many there are, leaves being the chunks of sequences that
+ * canonical sums are taken over (sums.h), here in the order of their tokens.  Blocks of (expert, source) follow each other, or begin `stride` rows apart where every
  * expert was padded to its capacity. */
 #pragma once
 #include "kernels/kernel.h"

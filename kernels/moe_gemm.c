@@ -139,7 +139,7 @@ sum_block (const struct gradient *g, struct weft_range rows, struct weft_range c
 {
   const struct weft_kernel *k = g->k;
   const struct weft_operand *dy = &k->operand[WGRAD_DY], *x = &k->operand[WGRAD_X];
-  uint64_t n = k->shape.dim[N], wide = k->shape.dim[K], at = g->first;
+  uint64_t n = k->shape.dim[N], wide = k->shape.dim[K];
   float room[ROOM];
   struct weft_sums sums = { .output = &k->operand[DW],
                             .room = room,
@@ -147,8 +147,10 @@ sum_block (const struct gradient *g, struct weft_range rows, struct weft_range c
                             .n_leaf = g->leaves,
                             .rounds = k->canonical };
 
-  for (uint32_t l = 0; l < g->leaves; l++) {
-    uint64_t terms = (uint64_t) g->leaf[l];
+  for (uint32_t i = 0; i < g->leaves; i++) {
+    uint32_t chunks = weft_sums_chunks (k),
+             l = i / chunks * chunks + weft_zigzag (i % chunks, chunks);
+    uint64_t terms = (uint64_t) g->leaf[l], at = g->first + weft_moe_count (g->leaf, 0, l);
     if (terms == 0) {
       weft_sums_skip (&sums);
       continue;
@@ -163,7 +165,6 @@ sum_block (const struct gradient *g, struct weft_range rows, struct weft_range c
     };
     weft_gemm (&product);
     weft_sums_close (&sums);
-    at += terms;
   }
   weft_sums_store (&sums, g->at + rows.begin * wide + columns.begin);
 }

@@ -21,7 +21,7 @@ weft_extent_moe_sort (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
 
-  return operand == COUNTS ? dim[EXPERTS] * weft_sums_n_leaf (k, dim[TOKENS])
+  return operand == COUNTS ? dim[EXPERTS] * weft_sums_leaves (k, dim[TOKENS]).n
                            : dim[TOKENS] * dim[TOPK];
 }
 
@@ -67,8 +67,8 @@ sort (const struct weft_kernel *k, const struct weights *w)
   const int32_t *choice = k->operand[CHOICE].data;
   int64_t *counts = k->operand[COUNTS].data;
   int32_t *row = k->operand[ROW].data;
-  uint64_t leaves = weft_sums_n_leaf (k, dim[TOKENS]), all = dim[TOKENS] * dim[TOPK];
-  uint64_t leaf = weft_sums_leaf_tokens (k, dim[TOKENS]);
+  uint64_t leaves = weft_sums_leaves (k, dim[TOKENS]).n, all = dim[TOKENS] * dim[TOPK];
+  uint64_t leaf = dim[TOKENS] / leaves;
   int32_t next[MOST_EXPERTS];
 
   g_assert (dim[EXPERTS] <= MOST_EXPERTS);

@@ -2,6 +2,12 @@
 #include "core/fold.h"
 #include "kernels/float.h"
 
+uint32_t
+weft_sums_chunks (const struct weft_kernel *k)
+{
+  return k->canonical ? weft_chunks ((uint64_t) k->model->seq_length) / MAX (1, k->cp.of) : 1;
+}
+
 struct weft_leaves
 weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens)
 {
@@ -9,23 +15,10 @@ weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens)
 
   if (!k->canonical || tokens == 0)
     return weft_leaves_one (tokens);
-  uint32_t each = weft_chunks ((uint64_t) k->model->seq_length) / MAX (1, k->cp.of);
+  uint32_t each = weft_sums_chunks (k);
   return (struct weft_leaves){ .n = (uint32_t) ((tokens + sequence - 1) / sequence) * each,
                                .segment[0] = { 0, tokens, sequence / each },
                                .zigzag = each };
-}
-
-uint64_t
-weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens)
-{
-  return k->canonical ? weft_least (tokens, weft_kernel_sequence (k)) : tokens;
-}
-
-uint32_t
-weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens)
-{
-  uint64_t leaf = weft_sums_leaf_tokens (k, tokens);
-  return leaf ? (uint32_t) ((tokens + leaf - 1) / leaf) : 1;
 }
 
 uint32_t

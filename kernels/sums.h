@@ -33,10 +33,8 @@ weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
   return weft_leaves_segment (leaves, i, 0);
 }
 
-/* Rows of experts know only whose sequence they belong to: there sequences are leaves.  Tokens of
- * one, and how many there are. */
-uint64_t weft_sums_leaf_tokens (const struct weft_kernel *k, uint64_t tokens);
-uint32_t weft_sums_n_leaf (const struct weft_kernel *k, uint64_t tokens);
+/* The leaves of a sequence, as far as it is here: 1 where there is no order to keep. */
+uint32_t weft_sums_chunks (const struct weft_kernel *k);
 
 /* Entries that are held at a time. */
 uint32_t weft_sums_depth (uint32_t n_leaf);

@@ -162,6 +162,47 @@ random_model (GString *words, GRand *rand, uint32_t stages)
   return per_stage;
 }
 
+/* What the rules let nobody combine with something else. */
+static gboolean
+has_any (const GString *words, const char *const *knobs)
+{
+  for (; *knobs; knobs++)
+    if (strstr (words->str, *knobs))
+      return TRUE;
+  return FALSE;
+}
+
+/* Experts, on several ranks where the data-parallel strategy knows them. */
+static void
+random_experts (GString *words, GRand *rand, uint32_t replicas)
+{
+  static const char *const only_whole[] = { "use_megatron_fsdp", "distributed_config",
+                                            "num_distributed_optimizer_instances",
+                                            "context_parallel_size=2", NULL };
+  uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
+  uint32_t topk = 1 + up_to (rand, 2);
+
+  if (!one_in (rand, 3) || strstr (words->str, "nano") || strstr (words->str, "add_bias_linear"))
+    return;
+  ranks = has_any (words, only_whole) ? 1 : ranks;
+  add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
+  add (words, "moe_router_topk", topk);
+  add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
+  if (one_in (rand, 3))
+    add (words, "moe_shared_expert_intermediate_size", 8 * (1 + up_to (rand, 7)));
+  if (one_in (rand, 4))
+    add (words, "moe_first_dense_layers", 1);
+  if (one_in (rand, 3))
+    add_word (words, "moe_router_score_function", "sigmoid");
+  add (words, "expert_model_parallel_size", ranks);
+  if (one_in (rand, 4)) {
+    add_word (words, "moe_expert_capacity_factor", one_in (rand, 2) ? "0.7" : "1.5");
+    flip (words, rand, 2, "moe_pad_expert_input_to_capacity");
+  }
+  if (one_in (rand, 4))
+    add_word (words, "moe_load_imbalance", "1.3");
+}
+
 /* A schedule with weight gradients apart.  Returns how many chunks each stage has. */
 static uint32_t
 random_split (GString *words, GRand *rand)
@@ -210,9 +251,12 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  const char *type = types[up_to (rand, 3)];
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
+  if (g_str_equal (type, "fp8"))
+    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
@@ -374,16 +418,6 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
-/* What the rules let nobody combine with state or activations on the host. */
-static gboolean
-keeps_off_host (const GString *words, const char *const *knobs)
-{
-  for (; *knobs; knobs++)
-    if (strstr (words->str, *knobs))
-      return TRUE;
-  return FALSE;
-}
-
 /* Gradients of 16 bits and a scaled loss. */
 static gboolean
 divides_on_gpu (const GString *words)
@@ -400,15 +434,14 @@ random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
                                           "fp8_param_gather", NULL };
   static const char *const no_activations[] = { "recompute_", "activation_checkpointing", NULL };
 
-  if (!keeps_off_host (words, no_state) && !divides_on_gpu (words) &&
+  if (!has_any (words, no_state) && !divides_on_gpu (words) &&
       flip (words, rand, 4, "optimizer_cpu_offload")) {
     add_word (words, "optimizer_offload_fraction", fractions[up_to (rand, 3)]);
     flip (words, rand, 2, "overlap_cpu_optimizer_d2h_h2d");
     if (one_in (rand, 3))
       add_word (words, one_in (rand, 2) ? "pin_cpu_grads" : "pin_cpu_params", "false");
   }
-  if (stages > 1 || keeps_off_host (words, no_activations) ||
-      !flip (words, rand, 3, "cpu_offloading"))
+  if (stages > 1 || has_any (words, no_activations) || !flip (words, rand, 3, "cpu_offloading"))
     return;
   add (words, "cpu_offloading_num_layers", up_to (rand, layers - 1));
   flip (words, rand, 2, "cpu_offloading_double_buffering");
@@ -474,9 +507,30 @@ random_context (GString *words, GRand *rand, uint32_t ranks)
   add (words, "context_parallel_size", size);
   add_word (words, "cp_comm_type", kinds[kind]);
   if (kind == 3)
-    add_word (words, "hierarchical_context_parallel_sizes",
-              sizes[size == 4 ? 2 : up_to (rand, 1)]);
+    add_word (words, "hierarchical_context_parallel_sizes", sizes[size == 4 ? 2 : up_to (rand, 1)]);
   return ranks / size;
+}
+
+/* Collectives at slots of the schedule, and head gradients at its end. */
+static void
+random_slots (GString *words, GRand *rand)
+{
+  gboolean own = strstr (words->str, "pipeline_schedule=zb") ||
+                 strstr (words->str, "pipeline_schedule=v-") ||
+                 strstr (words->str, "pipeline_schedule=dual") ||
+                 strstr (words->str, "distributed_config") ||
+                 strstr (words->str, "zero_dp_strategy=2") ||
+                 strstr (words->str, "zero_dp_strategy=3");
+
+  if (own)
+    return;
+  if (strstr (words->str, "overlap_grad_reduce=true") && one_in (rand, 3))
+    add_word (words, "grad_sync_func", "aligned");
+  if (strstr (words->str, "overlap_param_gather=true"))
+    flip (words, rand, 2, "align_param_gather");
+  if (strstr (words->str, "gradient_accumulation_fusion=true") &&
+      flip (words, rand, 3, "defer_embedding_wgrad_compute"))
+    add (words, "wgrad_deferral_limit", up_to (rand, 2));
 }
 
 char *
@@ -493,6 +547,7 @@ weft_random_job (GRand *rand)
   uint32_t replicas = random_context (words, rand, ranks);
   random_batch (words, rand, replicas, stages);
   random_data_parallel (words, rand, replicas);
+  random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
@@ -503,6 +558,11 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
+    if (!strstr (words->str, "warmup_flush"))
+      flip (words, rand, 8, "variable_seq_lengths");
+    if (!strstr (words->str, "overlap_p2p_comm=true"))
+      flip (words, rand, 8, "use_ring_exchange_p2p");
+    random_slots (words, rand);
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");

@@ -19,7 +19,8 @@
 /* What it reads and makes.  FLOATS are in the layer's type, others as they are. */
 #define ARRAYS(A)                                                                                  \
   A (X, T *H)                                                                                      \
-  A (WR, E *H) A (W1, E *W *F *H) A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E) A (SCORES, T *E)   \
+  A (WR, E *H)                                                                                     \
+  A (W1, E *W *F *H) A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E) A (SCORES, T *E)                \
       A (CHOICE, T *K) A (PROB, T *K) A (COUNTS, E *L) A (ROW, T *K) A (XP, R *H) A (PP, R)        \
           A (U, R *W *F) A (ACT, R *F) A (YP, R *H) A (M, T *H) A (DYP, R *H) A (DW2, E *H *F)     \
               A (DACT, R *F) A (DU, R *W *F) A (DPP, R) A (DW1, E *W *F *H) A (DXP, R *H)          \
@@ -249,7 +250,7 @@ choose (GRand *rand, struct layer *l, gboolean drops)
   if (l->model.moe_router_num_groups && s->k > s->e / 2)
     s->k = 2;
   l->canonical = g_rand_boolean (rand);
-  s->l = l->canonical ? sequences : 1;
+  s->l = l->canonical ? sequences * weft_chunks ((uint64_t) l->model.seq_length) : 1;
   s->r = s->t * s->k;
   if (!drops)
     return;
@@ -479,7 +480,7 @@ run_sequences (const struct layer *whole, struct layer *entry, uint32_t n)
     struct layer *l = &entry[top];
     *l = *whole;
     l->s.t = tokens;
-    l->s.l = 1;
+    l->s.l = whole->s.l / n;
     l->s.r = tokens * l->s.k;
     layer_open (l);
     copy_inputs (whole, l, i * tokens);
@@ -506,13 +507,15 @@ canonical_gradients_do_not_depend_on_how_many_sequences_come_at_once (void **sta
     struct layer whole, entry[8];
     choose (rand, &whole, FALSE);
     whole.canonical = TRUE;
-    whole.s.l = whole.s.t / (uint64_t) whole.model.seq_length;
+    uint32_t chunks = weft_chunks ((uint64_t) whole.model.seq_length);
+    uint32_t sequences = (uint32_t) (whole.s.t / (uint64_t) whole.model.seq_length);
+    whole.s.l = sequences * chunks;
     whole.dtype = trial % 2 ? WEFT_BF16 : WEFT_FP32;
     whole.grad_dtype = trial % 4 == 1 ? WEFT_BF16 : WEFT_FP32;
     layer_open (&whole);
     fill (rand, &whole);
     layer_run (&whole);
-    run_sequences (&whole, entry, (uint32_t) whole.s.l);
+    run_sequences (&whole, entry, sequences);
     for (enum array a = DW2; a <= DW1; a += DW1 - DW2)
       for (uint64_t i = 0; i < whole.at[a].n; i++)
         if (element (&entry[0], a, i) != element (&whole, a, i))

@@ -250,8 +250,9 @@ communication_beside_products_takes_its_own_sms (void **state)
 static void
 pieces_hide_communication (void **state)
 {
-  static const char big[] = "model=llama3-8b topology=dgx-h100 gpus=8 tensor_model_parallel_size=8 "
-                            "sequence_parallel=true global_batch_size=1 num_layers=2 ";
+  static const char big[] = "model=llama3.1-405b topology=dgx-h100 gpus=8 num_layers=2 "
+                            "seq_length=8192 tensor_model_parallel_size=8 sequence_parallel=true "
+                            "global_batch_size=1 ";
   double seconds[2];
 
   (void) state;

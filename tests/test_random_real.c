@@ -25,6 +25,7 @@ small_job (GRand *rand, struct weft_job *job)
     g_autofree char *drawn = weft_random_job (rand);
     g_autoptr (GError) error = NULL;
     if (!weft_test_job (drawn, job, &error) || job->cluster.n_gpus > MOST_RANKS ||
+        job->train.precision == WEFT_FP8 || /* planned, not run */
         weft_model_parameters (&job->model) > MOST_PARAMETERS ||
         job->train.global_batch_size * job->model.seq_length > MOST_TOKENS)
       continue;
@@ -77,7 +78,8 @@ check_against_one_rank (const char *words)
       rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
       " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false "
       "tp_comm_overlap=false",
-      " context_parallel_size=1 cp_comm_type=p2p hierarchical_context_parallel_sizes=none",
+      " expert_model_parallel_size=1 context_parallel_size=1 cp_comm_type=p2p "
+      "hierarchical_context_parallel_sizes=none",
       " num_distributed_optimizer_instances=1 dp_replicate_size=1 "
       "reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
@@ -85,7 +87,8 @@ check_against_one_rank (const char *words)
       "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
-      "pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
+      "grad_sync_func=none align_param_gather=false "
+      "defer_embedding_wgrad_compute=false use_ring_exchange_p2p=false pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
       "decoder_last_pipeline_num_layers=none",
       NULL);
   struct real_result many =
@@ -129,6 +132,14 @@ divides_fp16_later (const struct weft_job *job)
          (job->train.precision == WEFT_FP16 || weft_job_product_dtype (job) == WEFT_FP16);
 }
 
+/* Which tokens are over capacity depends on who comes together in a microbatch. */
+static gboolean
+drops_together (const struct weft_job *job)
+{
+  return job->strategy.moe_expert_capacity_factor > 0 && job->model.num_moe_experts > 0 &&
+         (job->train.micro_batch_size > 1 || job->strategy.context_parallel_size > 1);
+}
+
 static void
 random_jobs_run_as_planned_and_simulated (void **state)
 {
@@ -142,7 +153,7 @@ random_jobs_run_as_planned_and_simulated (void **state)
     g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
     check_against_simulation (words, plan);
     if (job.train.reduction_order != WEFT_ORDER_CANONICAL || rounds_less (&job) ||
-        rounds_between_stages (&job) || divides_fp16_later (&job) ||
+        rounds_between_stages (&job) || divides_fp16_later (&job) || drops_together (&job) ||
         job.train.global_batch_size & (job.train.global_batch_size - 1))
       continue;
     check_against_one_rank (words);

@@ -8,8 +8,8 @@
 /* Elements that are converted at once: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
 
-/* Ranks that run one program and hold the same part of what tensor parallel ranks share out, by their
- * place in the data parallel group. */
+/* Ranks that run one program and hold the same part of what ranks share out: in order, those of a data
+ * parallel group, or of experts that of a group of their own. */
 struct stage {
   const weft_program *p;
   uint32_t part;
@@ -52,7 +52,7 @@ struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
   gboolean has_master;
-  uint32_t n_stage; /* roles times parts */
+  uint32_t n_stage; /* of each role its parts, and then those of its experts */
   struct stage *stage;
   GArray *tensors; /* struct tensor */
   void *raw;       /* MOST_AT_ONCE elements as a buffer has them */
@@ -67,11 +67,11 @@ copy_at (const struct tensor *t, uint32_t copy)
 }
 
 static void
-find_stage (const weft_exec *x, uint32_t role, uint32_t part, struct stage *stage)
+find_stage (const weft_exec *x, uint32_t role, enum weft_group_kind replicas, uint32_t part,
+            struct stage *stage)
 {
   const struct weft_mesh *mesh = &x->plan->mesh;
-  struct weft_group g =
-      weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh) + part, WEFT_GROUP_DP);
+  struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh) + part, replicas);
 
   stage->p = x->plan->role[role];
   stage->part = part;
@@ -79,8 +79,11 @@ find_stage (const weft_exec *x, uint32_t role, uint32_t part, struct stage *stag
   stage->row = g_new (uint32_t, stage->n_place);
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
-    stage->row[place] = x->actors->actor_of[weft_group_rank (&g, place)];
-    stage->slice[place] = weft_slices (stage->p, mesh, place, &stage->n_slice);
+    uint32_t rank = weft_group_rank (&g, place);
+    struct weft_group dense = weft_mesh_group (mesh, rank, WEFT_GROUP_DP);
+    stage->row[place] = x->actors->actor_of[rank];
+    stage->slice[place] =
+        weft_slices (stage->p, mesh, weft_group_index (&dense, rank), &stage->n_slice);
   }
 }
 
@@ -127,6 +130,33 @@ add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *
   g_array_append_val (t->copies, copy);
 }
 
+/* Parts of a role's tensors, and of its experts. */
+static uint32_t
+n_dense (const weft_state *state)
+{
+  return state->x->plan->mesh.tp;
+}
+
+static uint32_t
+n_experts (const weft_state *state)
+{
+  const struct weft_mesh *mesh = &state->x->plan->mesh;
+  return mesh->ep > 1 ? mesh->ep * mesh->etp : 0;
+}
+
+/* All parts that ranks of a role have of a tensor; `stage` has the first. */
+static void
+add_copies (const weft_state *state, struct tensor *t, const struct stage *stage,
+            const struct weft_param *param)
+{
+  gboolean expert = param->group == WEFT_GROUP_EP;
+  const struct stage *parts = expert ? stage + n_dense (state) : stage;
+  uint32_t n = expert ? n_experts (state) : n_dense (state);
+
+  for (uint32_t part = 0; part < n; part++)
+    add_copy (t, parts + part, param);
+}
+
 static void
 add_tensor (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -142,8 +172,7 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
                                 .dtype = param->scale == WEFT_NO_BUF ? state->dtype : WEFT_FP8 } };
 
   t.copies = g_array_new (FALSE, FALSE, sizeof (struct copy));
-  for (uint32_t part = 0; part < state->x->plan->mesh.tp; part++)
-    add_copy (&t, stage + part, param);
+  add_copies (state, &t, stage, param);
   g_array_append_val (state->tensors, t);
 }
 
@@ -161,8 +190,7 @@ add_duplicate (weft_state *state, const struct stage *stage, const struct weft_p
     if (same || (!found && param->tied && copy_at (t, 0)->param->tied))
       found = t;
   }
-  for (uint32_t part = 0; part < state->x->plan->mesh.tp; part++)
-    add_copy (found, stage + part, param);
+  add_copies (state, found, stage, param);
 }
 
 /* All that a role holds; `stage` has its first part. */
@@ -247,6 +275,15 @@ has_master (const struct stage *stage)
   return FALSE;
 }
 
+static void
+find_stages (weft_state *state, uint32_t role, struct stage *stage)
+{
+  for (uint32_t part = 0; part < n_dense (state); part++)
+    find_stage (state->x, role, WEFT_GROUP_DP, part, stage++);
+  for (uint32_t part = 0; part < n_experts (state); part++)
+    find_stage (state->x, role, WEFT_GROUP_EDP, part, stage++);
+}
+
 /* Before the layers, in one of them, or after them. */
 static uint64_t
 order_of (const struct tensor *t)
@@ -269,19 +306,18 @@ weft_state_new (weft_exec *x)
 {
   weft_state *state = g_new0 (weft_state, 1);
 
-  uint32_t parts = x->plan->mesh.tp;
-
   g_assert (!x->actors->folded);
   for (uint32_t row = 0; row < x->actors->n; row++)
     g_assert (x->actors->rank[row] == row);
   state->x = x;
   state->dtype = x->plan->job.train.precision;
+  uint32_t parts = n_dense (state) + n_experts (state);
   state->n_stage = x->plan->n_roles * parts;
   state->stage = g_new0 (struct stage, state->n_stage);
   state->tensors = g_array_new (FALSE, FALSE, sizeof (struct tensor));
   state->raw = g_malloc (MOST_AT_ONCE * sizeof (float));
-  for (uint32_t i = 0; i < state->n_stage; i++)
-    find_stage (x, i / parts, i % parts, &state->stage[i]);
+  for (uint32_t role = 0; role < x->plan->n_roles; role++)
+    find_stages (state, role, &state->stage[role * parts]);
   for (int duplicates = 0; duplicates < 2; duplicates++)
     for (uint32_t i = 0; i < state->n_stage; i += parts)
       add_stage (state, &state->stage[i], duplicates);

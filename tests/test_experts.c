@@ -1,0 +1,390 @@
+/* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no difference to
+ * the bits where experts are. */
+#include "core/sanitize.h"
+#include "tests/questions.h"
+#include "tests/real_run.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define STEPS 2
+#define STRIDE ((WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER) ? 4 : 1)
+
+/* ------------------------------------------------------------------------ real steps */
+
+#define SMALL                                                                                      \
+  " hidden_size=32 num_attention_heads=4 num_query_groups=2 kv_channels=8 ffn_hidden_size=96"      \
+  " moe_ffn_hidden_size=24 seq_length=16 global_batch_size=8"
+
+static const char *const models[] = {
+  "model=mixtral-nano" SMALL,
+  "model=mixtral-nano" SMALL " moe_shared_expert_intermediate_size=40 moe_first_dense_layers=1 "
+  "moe_router_score_function=sigmoid moe_router_topk=4 moe_router_topk_scaling_factor=2.5 "
+  "moe_router_num_groups=2 moe_router_group_topk=1",
+  "model=mixtral-nano" SMALL " moe_router_pre_softmax=true moe_layer_freq=2 activation=gelu "
+  "num_moe_experts=4 moe_router_topk=4",
+};
+
+static const char *const precisions[] = {
+  "precision=fp32",
+  "precision=bf16 grad_reduce_in_fp32=true",
+  "precision=bf16",
+};
+
+#define EP(n) "expert_model_parallel_size=" #n " "
+
+static const char *const strategies[] = {
+  EP (2) "gpus=2",
+  EP (4) "gpus=4",
+  EP (2) "gpus=4",
+  EP (4) "gpus=8 overlap_grad_reduce=true bucket_size=20000",
+  EP (2) "gpus=8 average_in_collective=true",
+  EP (2) "gpus=2 micro_batch_size=2 calculate_per_token_loss=true",
+  EP (2) "gpus=2 micro_batch_size=4",
+  EP (2) "gpus=4 use_distributed_optimizer=true",
+  EP (4) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+         "bucket_size=10000",
+  EP (2) "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+         "disable_bucketing=true average_in_collective=true",
+  EP (2) "gpus=4 use_distributed_optimizer=true optimizer_cpu_offload=true "
+         "optimizer_offload_fraction=0.6",
+  EP (2) "gpus=4 pipeline_model_parallel_size=2",
+  EP (4) "gpus=8 pipeline_model_parallel_size=2 pipeline_schedule=gpipe "
+         "use_distributed_optimizer=true overlap_grad_reduce=true",
+  EP (2) "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2 "
+         "batch_p2p_comm=false overlap_p2p_comm=true",
+  EP (2) "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
+  EP (2) "gpus=4 recompute_granularity=full recompute_method=block recompute_num_layers=3",
+  EP (2) "gpus=2 recompute_granularity=selective recompute_modules=layernorm",
+  EP (2) "gpus=4 delay_wgrad_compute=true overlap_grad_reduce=true",
+  EP (2) "gpus=2 cpu_offloading=true cpu_offloading_num_layers=2",
+  EP (2) "gpus=2 moe_load_imbalance=1.5 enable_compile=true",
+};
+
+static struct real_result
+run (const char *model, const char *precision, const char *strategy, struct real_run run)
+{
+  g_autofree char *words = g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
+
+  run.words = words;
+  run.steps = STEPS;
+  return weft_test_run (&run);
+}
+
+static void
+check_strategy (const char *model, const char *precision, const char *strategy,
+                const struct real_result *one, unsigned seed)
+{
+  struct real_result other =
+      run (model, precision, strategy,
+           (struct real_run){ .poison = TRUE, .stress = seed % 3 ? 0 : 1 + seed });
+
+  if (!weft_test_same_bits (one, &other, STEPS))
+    fail_msg ("%s %s %s: loss %.17g, of one rank %.17g; norm %.17g and %.17g", model, precision,
+              strategy, other.loss[0], one->loss[0], other.norm[0], one->norm[0]);
+}
+
+static void
+experts_of_several_ranks_give_the_bits_of_one (void **state)
+{
+  unsigned n = 0;
+
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
+      struct real_result one =
+          run (models[m], precisions[p], "gpus=1", (struct real_run){ .poison = TRUE });
+      assert_true (isfinite (one.loss[1]) && one.loss[1] < one.loss[0]);
+      for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++, n++)
+        if (n % STRIDE == 0 && (m == 0 || p == s % 3))
+          check_strategy (models[m], precisions[p], strategies[s], &one, n);
+    }
+}
+
+/* What is dropped depends on who comes in one microbatch, which is the same here. */
+static void
+tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
+{
+  static const char *const some[] = { EP (2) "gpus=2",
+                                      EP (4) "gpus=4 use_distributed_optimizer=true",
+                                      EP (2) "gpus=4 pipeline_model_parallel_size=2",
+                                      EP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
+                                      "gpus=2 moe_pad_expert_input_to_capacity=true" };
+  g_autofree char *model = g_strconcat (models[0], " moe_expert_capacity_factor=0.8", NULL);
+
+  (void) state;
+  for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++) {
+    struct real_result one = run (model, precisions[p], "gpus=1", (struct real_run){ 0 });
+    struct real_result all = run (models[0], precisions[p], "gpus=1", (struct real_run){ 0 });
+    assert_true (one.loss[0] != all.loss[0]);
+    for (unsigned s = 0; s < G_N_ELEMENTS (some); s++)
+      check_strategy (model, precisions[p], some[s], &one, s);
+  }
+}
+
+static void
+fast_order_is_close_to_canonical (void **state)
+{
+  struct real_result one = run (models[1], precisions[0], "gpus=1", (struct real_run){ 0 });
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s += 3) {
+    g_autofree char *strategy = g_strconcat (strategies[s], " reduction_order=fast", NULL);
+    struct real_result fast = run (models[1], precisions[0], strategy, (struct real_run){ 0 });
+    for (int step = 0; step < STEPS; step++)
+      if (!(fabs (fast.loss[step] - one.loss[step]) < 1e-5 * one.loss[step]) ||
+          !(fabs (fast.norm[step] - one.norm[step]) < 1e-4 * one.norm[step]))
+        fail_msg ("%s: loss %.9g and %.9g, norm %.9g and %.9g", strategy, fast.loss[step],
+                  one.loss[step], fast.norm[step], one.norm[step]);
+  }
+}
+
+/* ------------------------------------------------------------------------- programs */
+
+/* T = 2 * 64 tokens, K = 2, E = 8, h = 64; two layers, the second has experts. */
+#define WORDS                                                                                      \
+  "num_layers=2 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
+  "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
+  "moe_first_dense_layers=1 micro_batch_size=2 precision=bf16 topology=dgx-h100 gpus=8 "
+enum { T = 128, K = 2, E = 8, H = 64, F = 96 };
+
+static uint32_t
+nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t n)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == kind && has_name (p, op, name) && n-- == 0)
+      return op;
+  fail_msg ("no %s of %s", name, weft_op_words[kind]);
+  return 0;
+}
+
+/* E.6 of the all-to-all dispatcher: T K h bytes of tokens and T K of weights each way, 8 E of counts
+ * from each rank; the host waits for the counts. */
+static void
+expert_model_parallel_size_sends_each_token_to_its_experts (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4", 0);
+  uint32_t counts = nth (p, WEFT_OP_ALL_GATHER, "counts", 0),
+           there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0),
+           weights = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch_prob", 0),
+           back = nth (p, WEFT_OP_ALL_TO_ALL_V, "combine", 0),
+           up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0),
+           host = nth (p, WEFT_OP_COPY_OUT, "splits", 0);
+
+  (void) state;
+  assert_int_equal (p->op[there].group, WEFT_GROUP_EP);
+  assert_int_equal (p->op[there].lane, WEFT_LANE_EP);
+  assert_true (weft_op_bytes (p, counts) == 4 * 8 * E);
+  assert_true (weft_op_bytes (p, there) == 2.0 * T * K * H);
+  assert_true (weft_op_bytes (p, weights) == 2.0 * T * K);
+  assert_true (weft_op_bytes (p, back) == 2.0 * T * K * H);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6); /* three there, three back */
+  assert_true (comes_after (p, counts, host) && comes_after (p, host, there));
+  assert_true (comes_after (p, there, up) && comes_after (p, up, back));
+  assert_int_equal (weft_op_shape (p, up)->dim[0], T * K);
+  assert_int_equal (weft_op_shape (p, up)->dim[3], E / 4);
+  assert_true (weft_op_flops (p, up) == 2.0 * T * K * 2 * F * H);
+}
+
+static void
+experts_of_one_rank_send_nothing (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS, 0);
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 0);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    assert_int_not_equal (p->op[op].lane, WEFT_LANE_EP);
+  assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0))->dim[3], E);
+}
+
+static uint64_t
+numel (const weft_program *p, const char *name)
+{
+  uint64_t n = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++)
+    if (g_str_has_prefix (p->name[p->param[i].name], name))
+      n += p->param[i].rows * p->param[i].columns;
+  return n;
+}
+
+/* Ranks hold a fourth of the experts; two replicas of these meet, eight of all else; both are divided
+ * by eight, for experts have seen the tokens of four ranks. */
+static void
+gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4", 0);
+  g_autoptr (weft_program) one = built (WORDS, 0);
+  uint64_t expert = 0, dense = 0;
+
+  (void) state;
+  assert_int_equal (numel (one, "experts."), E * 3 * F * H);
+  assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_ALL_REDUCE || !has_name (p, op, "bucket"))
+      continue;
+    assert_true (p->op[op].group == WEFT_GROUP_EDP || p->op[op].group == WEFT_GROUP_DP);
+    *(p->op[op].group == WEFT_GROUP_EDP ? &expert : &dense) += elements (p, op);
+  }
+  assert_int_equal (expert, numel (p, "experts."));
+  assert_int_equal (expert + dense, numel (p, ""));
+  assert_int_equal (count_kind (p, WEFT_OP_SCALE), 2);
+  for (uint32_t i = 0; i < 2; i++)
+    assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale", i))->dim[2], 8);
+}
+
+static void
+average_in_collective_divides_experts_by_who_shares_them_out (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 average_in_collective=true", 0);
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_SCALE), 1);
+  assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0))->dim[2], 4);
+}
+
+static void
+use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 use_distributed_optimizer=true", 0);
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_REDUCE_SCATTER)
+      continue;
+    uint32_t adam = nth (p, WEFT_OP_ADAM, "", p->op[op].group == WEFT_GROUP_EDP);
+    assert_int_equal (elements (p, op),
+                      elements (p, adam) * (p->op[op].group == WEFT_GROUP_EDP ? 2 : 8));
+  }
+  assert_int_equal (p->op[nth (p, WEFT_OP_ALL_REDUCE, "grad_norm", 0)].group, WEFT_GROUP_WORLD);
+  assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
+}
+
+/* Without it ranks that share experts out have squares of their own, and the others have the same. */
+static void
+the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4", 0);
+  uint32_t add = nth (p, WEFT_OP_MOE_SQUARES, "", 0),
+           experts = nth (p, WEFT_OP_ALL_REDUCE, "expert_grad_norm", 0);
+
+  (void) state;
+  assert_int_equal (p->op[experts].group, WEFT_GROUP_EMP);
+  assert_true (comes_after (p, experts, add));
+  assert_true (comes_after (p, add, nth (p, WEFT_OP_CLIP, "", 0)));
+}
+
+/* ---------------------------------------------------------------- imbalance, capacity */
+
+static void
+moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 moe_load_imbalance=1.5", 0);
+  uint32_t there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0);
+  uint32_t up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0);
+
+  (void) state;
+  assert_true (weft_op_bytes (p, there) == 1.5 * 2 * T * K * H);
+  assert_int_equal (elements (p, up), T * K * 3 / 2);
+  uint32_t u = p->uses[p->op[up].uses + 3].buf;
+  assert_int_equal (p->buf[u].bytes, 2 * T * K * 3 / 2 * 2 * F);
+}
+
+/* A step that is really run has room for all tokens at one rank. */
+static void
+a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 topology=cpu precision=fp32", 0);
+  uint32_t up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0);
+  uint32_t u = p->uses[p->op[up].uses + 3].buf;
+
+  (void) state;
+  assert_int_equal (elements (p, up), T * K);
+  assert_int_equal (p->buf[u].bytes, 4 * T * 4 * K * 2 * F);
+}
+
+/* C = ceil (T K cf / E) rows of each expert; what is padded has fixed sizes, and nobody waits. */
+static void
+moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (WORDS "expert_model_parallel_size=4 moe_expert_capacity_factor=1.2 "
+                   "moe_pad_expert_input_to_capacity=true",
+             0);
+  uint64_t capacity = (uint64_t) ceil (1.2 * T * K / E);
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 0);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL), 6);
+  assert_int_equal (elements (p, nth (p, WEFT_OP_ALL_TO_ALL, "dispatch", 0)), E * capacity * H);
+  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1); /* the metrics */
+}
+
+static void
+moe_expert_capacity_factor_bounds_the_room_of_experts (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "expert_model_parallel_size=4 topology=cpu "
+                                            "precision=fp32 moe_expert_capacity_factor=1",
+                                      0);
+  uint32_t up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0);
+  uint32_t u = p->uses[p->op[up].uses + 3].buf;
+
+  (void) state;
+  assert_int_equal (p->buf[u].bytes, 4 * (E / 4) * 4 * (T * K / E) * 2 * F);
+}
+
+/* --------------------------------------------------------------------------- memory */
+
+/* What the layer keeps beside its attention, in bytes of bf16: the two inputs of its half; scores in
+ * fp32, choice, row and counts; and for each row xp, its weight, fc1 and the activation. */
+static void
+a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
+{
+  g_autoptr (weft_program) p = built (WORDS "global_batch_size=16", 0);
+  uint64_t kept = 0, router = 4 * T * E + 2 * 4 * T * K + 8 * E;
+  uint64_t rows = 2 * T * K * (H + 1 + 2 * F + F), inputs = 2 * 2 * T * H;
+  uint32_t fc2 = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc2", 0);
+  static const char *const names[] = { "residual1",  "norm2",     "scores",   "choice",
+                                       "row",        "counts",    "dispatch", "dispatch_prob",
+                                       "expert_fc1", "expert_act" };
+
+  (void) state;
+  for (uint32_t b = 0; b < p->n_buf; b++) {
+    const struct weft_buf *buf = &p->buf[b];
+    for (unsigned i = 0; i < G_N_ELEMENTS (names); i++)
+      if (buf->layer == 1 && buf->first < fc2 && buf->last > fc2 + 8 && buf->base == WEFT_NO_BUF &&
+          g_str_equal (p->name[buf->name], names[i]))
+        kept += buf->bytes;
+  }
+  assert_int_equal (kept, router + rows + inputs);
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (experts_of_several_ranks_give_the_bits_of_one),
+    cmocka_unit_test (tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks),
+    cmocka_unit_test (fast_order_is_close_to_canonical),
+    cmocka_unit_test (expert_model_parallel_size_sends_each_token_to_its_experts),
+    cmocka_unit_test (experts_of_one_rank_send_nothing),
+    cmocka_unit_test (gradients_of_experts_are_reduced_by_those_who_hold_them),
+    cmocka_unit_test (average_in_collective_divides_experts_by_who_shares_them_out),
+    cmocka_unit_test (use_distributed_optimizer_cuts_experts_among_their_replicas),
+    cmocka_unit_test (the_norm_is_of_all_experts_and_of_one_copy_of_the_rest),
+    cmocka_unit_test (moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts),
+    cmocka_unit_test (a_run_on_cpus_has_room_for_everybody_at_one_rank),
+    cmocka_unit_test (moe_pad_expert_input_to_capacity_sends_fixed_sizes),
+    cmocka_unit_test (moe_expert_capacity_factor_bounds_the_room_of_experts),
+    cmocka_unit_test (a_layer_keeps_scores_and_the_rows_of_its_experts),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
