@@ -117,7 +117,8 @@ wgrad_bytes (const struct weft_shape *s)
 static double
 attention_flops (const struct weft_shape *s)
 {
-  double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2], width = s->dim[4];
+  double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2];
+  double width = s->dim[5] ? (s->dim[4] + s->dim[5]) / 2.0 : s->dim[4];
   return 2.0 * batch * heads * sequence * sequence * width;
 }
 

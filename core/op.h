@@ -68,10 +68,12 @@ enum weft_op_class {
      "turn queries and keys by their position, in place")                                          \
   X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns", "dqkv:rw",                    \
      "turn gradients back, in place")                                                              \
-  X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention, "batch sequence heads groups width",      \
-     "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32")                  \
+  X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention,                                           \
+     "batch sequence heads groups width value",                                                    \
+     "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32; heads of values are as wide as those of "\
+     "keys unless value says how wide")                  \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
-     "batch sequence heads groups width", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
+     "batch sequence heads groups width value", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
   X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width",               \
      "qkv:r scores:w", "products of queries and the keys they see, over root width; others 0")     \
   X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads", "scores:r p:w",         \
@@ -280,7 +282,7 @@ enum weft_drop_site {
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
 struct weft_shape {
-  uint64_t dim[5];
+  uint64_t dim[6];
   uint8_t dtype;     /* of the operands */
   uint8_t out_dtype; /* of what is accumulated or written, where it differs */
   uint8_t pad[6];

@@ -128,7 +128,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one", 1 },
-    { "piece", 0 }, /* one tensor fills a slice: an output is written whole */
+    { "piece value", 0 }, /* one tensor fills a slice: an output is written whole */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
