@@ -13,7 +13,7 @@ weft_attention_shape (const struct weft_step *s)
 {
   const union weft_model *m = s->model;
   return WEFT_SHAPE (s->product_dtype, s->tokens / m->seq_length, m->seq_length, s->width.heads,
-                     s->width.groups, m->kv_channels);
+                     s->width.groups, m->kv_channels, m->kv_lora_rank ? m->v_head_dim : 0);
 }
 
 static void
@@ -21,6 +21,8 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
 {
   const union weft_model *m = s->model;
 
+  if (m->kv_lora_rank)
+    return;
   if (m->qk_layernorm) {
     saved->raw = weft_product (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
     weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
@@ -106,6 +108,8 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 {
   const union weft_model *m = s->model;
 
+  if (m->kv_lora_rank)
+    return;
   if (m->position_embedding_type == WEFT_ROPE)
     weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
                WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),

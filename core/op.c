@@ -285,6 +285,25 @@ deal_bytes (const struct weft_shape *s)
   return 2 * (double) s->dim[0] * heads * s->dim[4] * weft_dtype_bytes (s->dtype);
 }
 
+#define latent_split_flops none_flops
+
+static double
+latent_split_bytes (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * (s->dim[1] + s->dim[2]) * weft_dtype_bytes (s->dtype);
+}
+
+#define latent_join_flops none_flops
+
+/* Read once and written once, the shared part of keys for every head. */
+static double
+latent_join_bytes (const struct weft_shape *s)
+{
+  double heads = s->dim[1], nope = s->dim[2], rope = s->dim[3], value = s->dim[4];
+  return s->dim[0] * (heads * (4 * nope + 3 * rope + 2 * value) + rope) *
+         weft_dtype_bytes (s->dtype);
+}
+
 /* Logits and scores, which are fp32. */
 #define route_flops none_flops
 

@@ -127,6 +127,16 @@ enum weft_op_class {
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
+  X (WEFT_OP_LATENT_SPLIT, "latent_split", COMPUTE, latent_split, "tokens rank rope",              \
+     "x:r latent:w position:w",                                                                    \
+     "of each token its latent, and the part of its keys that is turned by position")              \
+  X (WEFT_OP_LATENT_SPLIT_BWD, "latent_split_bwd", COMPUTE, latent_split, "tokens rank rope",      \
+     "dlatent:r dposition:r dx:w", "its gradient")                                                 \
+  X (WEFT_OP_LATENT_JOIN, "latent_join", COMPUTE, latent_join, "tokens heads nope rope value",     \
+     "q:r kv:r position:r qkv:w",                                                                  \
+     "heads of queries, turned, of keys, which share their position, and of values")               \
+  X (WEFT_OP_LATENT_JOIN_BWD, "latent_join_bwd", COMPUTE, latent_join,                             \
+     "tokens heads nope rope value", "dqkv:r dq:w dkv:w dposition:w", "its gradient")              \
   X (WEFT_OP_MOE_ROUTE, "moe_route", COMPUTE, route, "tokens experts topk",                         \
      "logits:r bias:r? scores:w choice:w prob:w",                                                  \
      "the experts of each token, by number, and their weights; scores are fp32; bias: for the choice "\

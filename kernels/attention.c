@@ -83,7 +83,7 @@ struct attention {
   struct side queries, keys;
   uint64_t batch, n_heads, groups;
   uint64_t width, value; /* of a head of queries and keys, and of values */
-  uint64_t window; /* keys a query sees, itself included */
+  uint64_t window;       /* keys a query sees, itself included */
   uint64_t sum_row;
   uint32_t leaves; /* of a sequence's queries */
   float scale;
@@ -96,7 +96,7 @@ struct strip {
   uint64_t row;    /* elements of a token */
   uint64_t column; /* where the head begins */
   uint64_t width;
-  uint64_t token;  /* where the sequence begins */
+  uint64_t token; /* where the sequence begins */
 };
 
 /* Two blocks that meet.  Row r of the tile sees columns [from + r, to + r); columns [low, high),

@@ -203,8 +203,7 @@ weft_extent_attention (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
   const uint64_t extent[] = {
-    [QKV] = tokens (k) *
-            ((dim[HEADS] + dim[GROUPS]) * dim[WIDTH] + dim[GROUPS] * value_width (k)),
+    [QKV] = tokens (k) * ((dim[HEADS] + dim[GROUPS]) * dim[WIDTH] + dim[GROUPS] * value_width (k)),
     [O] = tokens (k) * dim[HEADS] * value_width (k),
     [LSE] = tokens (k) * dim[HEADS],
   };

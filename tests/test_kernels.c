@@ -19,7 +19,9 @@
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
   "dropout_add dropout_bwd" /* test_fp8.c has five, test_context.c ten, test_unfused_attention.c */
-#define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OTHERS))
+#define IS_HERE(word)                                                                              \
+  (!g_str_has_prefix (word, "moe_") && !g_str_has_prefix (word, "latent_") &&                      \
+   !is_one_of (word, OTHERS))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
 enum { READS = 1, WRITES = 2, MAY_BE_ABSENT = 4 };
