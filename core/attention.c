@@ -8,12 +8,33 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
+uint64_t
+weft_layer_window (const struct weft_step *s)
+{
+  int64_t window = weft_model_layer_window (s->model, s->at.layer);
+
+  return window < s->model->seq_length ? (uint64_t) window : 0;
+}
+
+/* Chunks that see nothing of each other are sequences of their own. */
+struct weft_shape
+weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t heads,
+                            uint64_t groups)
+{
+  uint64_t chunk = (uint64_t) weft_model_layer_chunk (s->model, s->at.layer);
+  uint64_t sequence = (uint64_t) s->model->seq_length;
+
+  if (chunk > 0 && chunk < sequence)
+    sequence = chunk;
+  return WEFT_SHAPE (s->product_dtype, tokens / sequence, sequence, heads, groups,
+                     s->model->kv_channels, weft_layer_window (s),
+                     s->model->kv_lora_rank ? s->model->v_head_dim : 0);
+}
+
 struct weft_shape
 weft_attention_shape (const struct weft_step *s)
 {
-  const union weft_model *m = s->model;
-  return WEFT_SHAPE (s->product_dtype, s->tokens / m->seq_length, m->seq_length, s->width.heads,
-                     s->width.groups, m->kv_channels, m->kv_lora_rank ? m->v_head_dim : 0);
+  return weft_layer_attention_shape (s, s->tokens, s->width.heads, s->width.groups);
 }
 
 static void
@@ -30,7 +51,7 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
                WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weft_layer_weight (s, WEFT_Q_NORM_WEIGHT)),
                           WEFT_R (weft_layer_weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
   }
-  if (m->position_embedding_type == WEFT_ROPE)
+  if (weft_model_layer_has_rope (m, s->at.layer))
     weft_emit (s, WEFT_OP_ROPE, "rope",
                WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
                WEFT_USES (WEFT_RW (saved->qkv)));
@@ -55,6 +76,7 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
 {
   turn_heads (s, saved);
   ask_for_packing (s);
+  saved->dealt_o = WEFT_NO_BUF;
   if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED) {
     weft_scores_forward (s, saved);
     return;
@@ -62,7 +84,6 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   saved->o = weft_product (s, s->width.q, "attention");
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
-  saved->dealt_o = WEFT_NO_BUF;
   if (s->mesh->cp > 1) {
     weft_context_attention (s, saved);
     return;
@@ -110,7 +131,7 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 
   if (m->kv_lora_rank)
     return;
-  if (m->position_embedding_type == WEFT_ROPE)
+  if (weft_model_layer_has_rope (m, s->at.layer))
     weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
                WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
                WEFT_USES (WEFT_RW (dqkv)));

@@ -59,8 +59,7 @@ add_load (GArray *loads, const struct weft_load *load)
 {
   for (guint i = 0; i < loads->len; i++) {
     const struct weft_load *l = &g_array_index (loads, struct weft_load, i);
-    if (l->local == load->local && l->remote == load->remote && l->next == load->next &&
-        l->capacity == load->capacity)
+    if (l->local == load->local && l->remote == load->remote && l->capacity == load->capacity)
       return;
   }
   g_array_append_vals (loads, load, 1);
@@ -74,10 +73,9 @@ add_distinct (gpointer key, gpointer value, gpointer loads)
   return TRUE;
 }
 
-/* Adds a flow to a member of the loads of the links it crosses, and its latency to the others'. */
 static void
-count_flow (const struct weft_fabric *f, const struct weft_flow *flow, size_t member,
-            double *latency, GHashTable *by_link)
+count_flow (const struct weft_fabric *f, const struct weft_flow *flow, double *latency,
+            GHashTable *by_link)
 {
   struct weft_route route;
 
@@ -91,32 +89,36 @@ count_flow (const struct weft_fabric *f, const struct weft_flow *flow, size_t me
       load->capacity = weft_fabric_capacity (f, route.link[i]);
       g_hash_table_insert (by_link, key, load);
     }
-    (*(uint32_t *) (void *) ((char *) load + member))++;
+    (*(flow->remote ? &load->remote : &load->local))++;
   }
+}
+
+static struct weft_load *
+take_loads (GHashTable *by_link, uint32_t *n)
+{
+  GArray *loads = g_array_new (FALSE, FALSE, sizeof (struct weft_load));
+
+  g_hash_table_foreach_remove (by_link, add_distinct, loads);
+  *n = loads->len;
+  return (struct weft_load *) (void *) g_array_free (loads, FALSE);
 }
 
 static void
 find_loads (struct weft_coll_shape *shape, const struct weft_fabric *f)
 {
   g_autoptr (GHashTable) by_link = g_hash_table_new_full (NULL, NULL, NULL, g_free);
-  GArray *loads = g_array_new (FALSE, FALSE, sizeof (struct weft_load));
+  g_autoptr (GHashTable) next = g_hash_table_new_full (NULL, NULL, NULL, g_free);
 
   for (uint32_t i = 0; i < shape->n && shape->n > 1; i++) {
-    struct weft_flow flows[2];
+    struct weft_flow flows[2], shift = weft_coll_shift (&shape->group, i, FALSE);
     uint32_t n = weft_coll_flows (shape, f, i, flows);
     for (uint32_t j = 0; j < n; j++)
-      if (flows[j].remote)
-        count_flow (f, &flows[j], offsetof (struct weft_load, remote), &shape->remote_latency,
-                    by_link);
-      else
-        count_flow (f, &flows[j], offsetof (struct weft_load, local), &shape->local_latency,
-                    by_link);
-    flows[0] = weft_coll_shift (&shape->group, i, FALSE);
-    count_flow (f, &flows[0], offsetof (struct weft_load, next), &shape->next_latency, by_link);
+      count_flow (f, &flows[j], flows[j].remote ? &shape->remote_latency : &shape->local_latency,
+                  by_link);
+    count_flow (f, &shift, &shape->next_latency, next);
   }
-  g_hash_table_foreach_remove (by_link, add_distinct, loads);
-  shape->n_load = loads->len;
-  shape->load = (struct weft_load *) (void *) g_array_free (loads, FALSE);
+  shape->load = take_loads (by_link, &shape->n_load);
+  shape->next = take_loads (next, &shape->n_next);
 }
 
 void
@@ -146,6 +148,7 @@ void
 weft_coll_shape_release (struct weft_coll_shape *shape)
 {
   g_free (shape->load);
+  g_free (shape->next);
   *shape = (struct weft_coll_shape){ 0 };
 }
 
@@ -272,8 +275,8 @@ plan_shift (const struct weft_coll_shape *s, double bytes, double base)
   };
   double longest = 0;
 
-  for (uint32_t i = 0; i < s->n_load; i++)
-    longest = fmax (longest, s->load[i].next * bytes / s->load[i].capacity);
+  for (uint32_t i = 0; i < s->n_next; i++)
+    longest = fmax (longest, s->next[i].local * bytes / s->next[i].capacity);
   t.seconds = t.latency + longest;
   return t;
 }
@@ -334,12 +337,12 @@ direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 }
 
 GArray *
-weft_coll_shift_moves (uint32_t n)
+weft_coll_shift_moves (uint32_t n, uint32_t distance)
 {
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
 
   for (uint32_t i = 0; i < n; i++) {
-    struct weft_move move = { 0, i, (i + 1) % n, 0, FALSE };
+    struct weft_move move = { 0, i, (i + distance) % n, 0, FALSE };
     g_array_append_val (moves, move);
   }
   return moves;

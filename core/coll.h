@@ -35,10 +35,9 @@ struct weft_flow {
   gboolean remote;
 };
 
-/* What one link carries: local and remote flows that cross it, and those to the next member; and its
- * capacity. */
+/* What one link carries: local and remote flows that cross it, and its capacity. */
 struct weft_load {
-  uint32_t local, remote, next;
+  uint32_t local, remote;
   double capacity;
 };
 
@@ -47,8 +46,8 @@ struct weft_coll_shape {
   uint32_t n, n_local, n_nodes;
   gboolean uniform;
   double local_latency, remote_latency, next_latency; /* of one step */
-  uint32_t n_load;
-  struct weft_load *load;
+  uint32_t n_load, n_next;
+  struct weft_load *load, *next; /* next: of a shift, whose flows all count as local */
 };
 
 struct weft_traffic {
@@ -95,7 +94,7 @@ struct weft_move {
   gboolean reduce;
 };
 /* A shift: the whole tensor, as piece 0. */
-GArray *weft_coll_shift_moves (uint32_t n);
+GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
 
 /* All moves of a ring collective over n ranks, in round order; element type struct weft_move. */
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);

@@ -79,8 +79,9 @@ communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t
 
   row.name = weft_build_name (s->b, name);
   row.flags |= s->at.flags;
-  uint32_t op = weft_emit_on (s, WEFT_LANE_CP, row, shape,
-                              WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
+  uint32_t op =
+      weft_emit_on (s, WEFT_LANE_CP, row, shape,
+                    WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
   weft_build_dep (s->b, enqueued);
   return op;
 }
@@ -250,7 +251,8 @@ part_shape (const struct weft_step *s, const struct part *p, const struct keys *
 {
   uint64_t n = keys->whole ? (uint64_t) s->model->seq_length : p->tokens / batch (s);
 
-  return WEFT_SHAPE (s->product_dtype, p->tokens, n, p->heads, p->groups, p->width);
+  return WEFT_SHAPE (s->product_dtype, p->tokens, n, p->heads, p->groups, p->width,
+                     weft_layer_window (s));
 }
 
 static void
@@ -367,24 +369,19 @@ collects (const struct weft_step *s)
 
 /* ------------------------------------------------------------------- whole sequences here */
 
-static struct weft_shape
-alone_shape (const struct weft_step *s, const struct part *p)
-{
-  return WEFT_SHAPE (s->product_dtype, batch (s), s->model->seq_length, p->heads, p->groups,
-                     p->width);
-}
-
 static void
 alone_forward (struct weft_step *s, const struct part *p)
 {
-  weft_emit (s, WEFT_OP_ATTENTION, "attention", alone_shape (s, p),
+  weft_emit (s, WEFT_OP_ATTENTION, "attention",
+             weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
              WEFT_USES (WEFT_R (p->qkv), WEFT_W (p->o), WEFT_W (p->lse)));
 }
 
 static void
 alone_backward (struct weft_step *s, const struct part *p)
 {
-  weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", alone_shape (s, p),
+  weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention",
+             weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
              WEFT_USES (WEFT_R (p->qkv), WEFT_R (p->o), WEFT_R (p->lse), WEFT_R (p->d_o),
                         WEFT_W (p->dqkv)));
 }

@@ -9,16 +9,17 @@ struct chunk {
 
 /* Part of a pool that is packed by itself. */
 struct region {
-  GArray *free; /* struct chunk, by address, never adjacent */
+  GArray *free; /* struct chunk, by address */
   uint64_t top;
 };
 
 /* MIXED: all buffers in one region.  SPLIT: what one pass makes and uses up lies above what waits
- * for backward.  SLABS: likewise, and what one microbatch leaves for its backward is one piece, so
- * that every microbatch fits exactly where another was and long steps do not crumble. */
+ * for backward.  SLABS: likewise, and what one microbatch leaves for its backward in a chunk of
+ * layers is one piece, so that every microbatch fits exactly where another was and long steps do not
+ * crumble. */
 enum packing { MIXED, SPLIT, SLABS, N_PACKING };
 
-/* What one microbatch keeps: placed with its first buffer, free after the last use of its last. */
+/* What one microbatch keeps of a chunk: placed with its first buffer, free after the last use of its last. */
 struct slab {
   uint64_t bytes, offset;
   uint32_t n, n_closed;
@@ -34,8 +35,9 @@ struct planner {
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   struct chunk *last_use; /* by owner: `until` only, of its own uses */
   GArray *edges;          /* uint32_t[2] */
-  struct slab *slab;      /* [micro], with SLABS */
-  uint64_t *inner;        /* [buffer]: offset in its slab */
+  struct slab *slab;      /* [chunk][micro], with SLABS */
+  uint32_t n_micro, n_chunk;
+  uint64_t *inner; /* [buffer]: offset in its slab */
 };
 
 static uint64_t
@@ -172,10 +174,49 @@ grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
   return at;
 }
 
+static void
+merge (struct chunk *into, const struct chunk *other)
+{
+  into->from = MIN (into->from, other->from);
+  into->to = MAX (into->to, other->to);
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    if (other->until[lane] != WEFT_NO_OP &&
+        (into->until[lane] == WEFT_NO_OP || other->until[lane] > into->until[lane]))
+      into->until[lane] = other->until[lane];
+}
+
+/* Neighbours become one where both are at least as ready for an op as said.  Not earlier: bytes that a
+ * transfer still reads would spoil all they are joined to. */
+static void
+join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
+{
+  for (guint i = 0; i + 1 < free->len;) {
+    struct chunk *chunk = &g_array_index (free, struct chunk, i);
+    if (chunk[0].to != chunk[1].from || readiness (m, &chunk[0], op) < least ||
+        readiness (m, &chunk[1], op) < least) {
+      i++;
+      continue;
+    }
+    merge (&chunk[0], &chunk[1]);
+    g_array_remove_index (free, i + 1);
+  }
+}
+
+static int
+find_chunk (struct planner *m, GArray *free, uint64_t bytes, uint32_t op)
+{
+  join (m, free, READY, op);
+  int i = best_chunk (m, free, bytes, op);
+  if (i >= 0)
+    return i;
+  join (m, free, WITH_EDGES, op);
+  return best_chunk (m, free, bytes, op);
+}
+
 static uint64_t
 take (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
-  int i = best_chunk (m, region->free, bytes, op);
+  int i = find_chunk (m, region->free, bytes, op);
 
   if (i < 0)
     return grow (m, region, bytes, op);
@@ -186,17 +227,6 @@ take (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
   if (chunk->from == chunk->to)
     g_array_remove_index (region->free, i);
   return at;
-}
-
-static void
-merge (struct chunk *into, const struct chunk *other)
-{
-  into->from = MIN (into->from, other->from);
-  into->to = MAX (into->to, other->to);
-  for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    if (other->until[lane] != WEFT_NO_OP &&
-        (into->until[lane] == WEFT_NO_OP || other->until[lane] > into->until[lane]))
-      into->until[lane] = other->until[lane];
 }
 
 static void
@@ -211,19 +241,7 @@ give_back (GArray *free, const struct chunk *chunk)
     else
       high = middle;
   }
-  gboolean joins_left = low > 0 && g_array_index (free, struct chunk, low - 1).to == chunk->from;
-  gboolean joins_right =
-      low < free->len && g_array_index (free, struct chunk, low).from == chunk->to;
-  if (joins_left)
-    merge (&g_array_index (free, struct chunk, low - 1), chunk);
-  else if (joins_right)
-    merge (&g_array_index (free, struct chunk, low), chunk);
-  else
-    g_array_insert_vals (free, low, chunk, 1);
-  if (joins_left && joins_right) {
-    merge (&g_array_index (free, struct chunk, low - 1), &g_array_index (free, struct chunk, low));
-    g_array_remove_index (free, low);
-  }
+  g_array_insert_vals (free, low, chunk, 1);
 }
 
 static gboolean
@@ -279,13 +297,20 @@ slab_of (struct planner *m, uint32_t i)
   const struct weft_buf *b = &m->p->buf[i];
   gboolean kept = m->packing == SLABS && b->micro != WEFT_NO_MICRO && b->pool == WEFT_POOL_DEVICE;
 
-  return kept && !is_passing (m->p, b) ? &m->slab[b->micro] : NULL;
+  return kept && !is_passing (m->p, b) ? &m->slab[m->p->op[b->first].chunk * m->n_micro + b->micro]
+                                       : NULL;
 }
 
 static void
 lay_out_slabs (struct planner *m)
 {
-  m->slab = g_new0 (struct slab, WEFT_NO_MICRO + 1);
+  m->n_micro = m->n_chunk = 1;
+  for (uint32_t op = 0; op < m->p->n_op; op++) {
+    m->n_chunk = MAX (m->n_chunk, m->p->op[op].chunk + 1u);
+    if (m->p->op[op].micro != WEFT_NO_MICRO)
+      m->n_micro = MAX (m->n_micro, m->p->op[op].micro + 1u);
+  }
+  m->slab = g_new0 (struct slab, (size_t) m->n_chunk * m->n_micro);
   m->inner = g_new0 (uint64_t, m->p->n_buf + 1);
   for (uint32_t i = 0; i < m->p->n_buf; i++) {
     struct slab *slab = is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;

@@ -113,13 +113,21 @@ wgrad_bytes (const struct weft_shape *s)
          2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
-/* Two products of (s, s, width) a head, half of them masked away. */
+/* On average, of a query: half of those there are, or where it sees a window of them, all but the
+ * triangle that the first queries lack. */
+static double
+seen_keys (double keys, double window)
+{
+  return window > 0 && window < keys ? window - window * window / (2 * keys) : keys / 2;
+}
+
+/* Two products of (s, s, width) a head, half of them or more masked away. */
 static double
 attention_flops (const struct weft_shape *s)
 {
   double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2];
-  double width = s->dim[5] ? (s->dim[4] + s->dim[5]) / 2.0 : s->dim[4];
-  return 2.0 * batch * heads * sequence * sequence * width;
+  double width = s->dim[6] ? (s->dim[4] + s->dim[6]) / 2.0 : s->dim[4];
+  return 4.0 * batch * heads * sequence * seen_keys (sequence, s->dim[5]) * width;
 }
 
 static double
@@ -226,7 +234,7 @@ static double
 attention_part_flops (const struct weft_shape *s)
 {
   double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], width = s->dim[4];
-  return 2.0 * tokens * keys * heads * width;
+  return 4.0 * tokens * seen_keys (keys, s->dim[5]) * heads * width;
 }
 
 /* Keys are those of as many sequences as there are tokens for, one at least. */

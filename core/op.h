@@ -69,22 +69,23 @@ enum weft_op_class {
   X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns", "dqkv:rw",                    \
      "turn gradients back, in place")                                                              \
   X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention,                                           \
-     "batch sequence heads groups width value",                                                    \
-     "qkv:r o:w lse:w", "causal attention without the score matrix; lse is fp32; heads of values are as wide as those of "\
-     "keys unless value says how wide")                  \
+     "batch sequence heads groups width window value", "qkv:r o:w lse:w",                          \
+     "causal attention without the score matrix; lse is fp32; a query sees `window` keys, itself "  \
+     "included, or with 0 all before it; heads of values are `value` wide, or as those of keys")   \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
-     "batch sequence heads groups width value", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")           \
-  X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width",               \
+     "batch sequence heads groups width window value", "qkv:r o:r lse:r do:r dqkv:w",              \
+     "its gradient")                                                                               \
+  X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width window",               \
      "qkv:r scores:w", "products of queries and the keys they see, over root width; others 0")     \
-  X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads", "scores:r p:w",         \
+  X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads groups width window", "scores:r p:w",         \
      "over the keys a query sees; others 0")                                                       \
-  X (WEFT_OP_CONTEXT, "context", COMPUTE, scores, "batch sequence heads groups width",             \
+  X (WEFT_OP_CONTEXT, "context", COMPUTE, scores, "batch sequence heads groups width window",             \
      "p:r qkv:r o:w", "sum of values by probability")                                              \
-  X (WEFT_OP_CONTEXT_BWD, "context_bwd", COMPUTE, scores, "batch sequence heads groups width",     \
+  X (WEFT_OP_CONTEXT_BWD, "context_bwd", COMPUTE, scores, "batch sequence heads groups width window",     \
      "do:r qkv:r dp:w", "gradients of probabilities")                                              \
-  X (WEFT_OP_SOFTMAX_BWD, "softmax_bwd", COMPUTE, square3, "batch sequence heads", "dp:rw p:r",    \
+  X (WEFT_OP_SOFTMAX_BWD, "softmax_bwd", COMPUTE, square3, "batch sequence heads groups width window", "dp:rw p:r",    \
      "gradients of scores, in place")                                                              \
-  X (WEFT_OP_SCORES_BWD, "scores_bwd", COMPUTE, scores_bwd, "batch sequence heads groups width",   \
+  X (WEFT_OP_SCORES_BWD, "scores_bwd", COMPUTE, scores_bwd, "batch sequence heads groups width window",   \
      "ds:r p:r do:r qkv:r dqkv:w", "gradients of queries, keys and values")                        \
   X (WEFT_OP_DROPOUT, "dropout", COMPUTE, drop2, "rows tokens columns site drop",               \
      "x:r y:w mask:w", "drop of 2^32 elements become 0, the others grow; mask: kernels/drop.h")    \
@@ -93,11 +94,11 @@ enum weft_op_class {
   X (WEFT_OP_DROPOUT_BWD, "dropout_bwd", COMPUTE, drop2, "rows tokens columns site drop",       \
      "dy:r mask:r dx:w", "gradients of what was kept")                                             \
   X (WEFT_OP_ATTENTION_PART, "attention_part", COMPUTE, attention_part,                            \
-     "tokens keys heads groups width", "qkv:r kv:r o:w lse:w",                                     \
+     "tokens keys heads groups width window", "qkv:r kv:r o:w lse:w",                              \
      "attention of this rank's queries to keys of one sequence, or to those of the rank -peer places "\
      "before; a query that sees none gets 0, and minus infinity for lse")                          \
   X (WEFT_OP_ATTENTION_PART_BWD, "attention_part_bwd", COMPUTE, attention_part_bwd,                \
-     "tokens keys heads groups width", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",                   \
+     "tokens keys heads groups width window", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",            \
      "its gradient, with o and lse of all parts; dq is the queries' part of dqkv")                 \
   X (WEFT_OP_ATTENTION_MERGE, "attention_merge", COMPUTE, merge, "tokens heads width",             \
      "o:rw lse:rw part_o:r part_lse:r", "one softmax out of two parts of it")                      \
@@ -240,6 +241,11 @@ enum weft_op_class {
      "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
      "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
      "after the other's")                                                                          \
+  X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r all:rw",                 \
+     "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
+     "finds and leaves them there: no time")                                                       \
+  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, nothing, "rows columns parts", "x:r y:w",      \
+     "rows whose columns came in parts; likewise")                                                 \
   X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
      "largest logit of each row, in fp32")                                                         \
   X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
@@ -258,7 +264,8 @@ enum weft_op_class {
   X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice i of member j to slice j of member i")                                                 \
   X (WEFT_OP_SHIFT, "shift", COLLECTIVE, none, "elements", "x:r y:w",                              \
-     "x of each member to the next one, of the last to the first; with peer -1 the other way round") \
+     "x of each member to the next one, of the last to the first; with peer -1 the other way round, with "\
+     "peer n to the n-th after it") \
   X (WEFT_OP_ALL_TO_ALL_V, "all_to_all_v", COLLECTIVE, none, "elements columns",                   \
      "x:r send:r y:w",                                                                             \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\
@@ -292,7 +299,7 @@ enum weft_drop_site {
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
 struct weft_shape {
-  uint64_t dim[6];
+  uint64_t dim[7];
   uint8_t dtype;     /* of the operands */
   uint8_t out_dtype; /* of what is accumulated or written, where it differs */
   uint8_t pad[6];

@@ -108,7 +108,7 @@ enum {
   DIGIT = 7,
   KEY = 140,
   N_KEY = 5,
-  PALEST = 45
+  PALEST = 55
 };
 
 struct drawing {
@@ -117,7 +117,20 @@ struct drawing {
   GString *text;
 };
 
-/* Later chunks are paler, down to PALEST. */
+/* A colour "#rrggbb" mixed with white, which keeps dark text readable on any background. */
+static uint32_t
+paler (const char *colour, uint32_t percent)
+{
+  uint32_t mixed = 0, value = g_ascii_strtoull (colour + 1, NULL, 16);
+
+  for (int shift = 16; shift >= 0; shift -= 8) {
+    uint32_t part = value >> shift & 0xff;
+    mixed |= (part + (0xff - part) * percent / 100) << shift;
+  }
+  return mixed;
+}
+
+/* Later chunks are paler, up to PALEST percent of white. */
 static void
 svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
 {
@@ -128,8 +141,9 @@ svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
   g_string_append_printf (d->text, "<rect x=\"%u\" y=\"%u\" width=\"%u\" height=\"%d\"", x,
                           TOP + rank * ROW, width - (d->slot > 2), BAR);
   if (cell->chunk)
-    g_string_append_printf (d->text, " fill-opacity=\"0.%u\"",
-                            100 - (100 - PALEST) * cell->chunk / last);
+    g_string_append_printf (
+        d->text, " fill=\"#%06x\"",
+        paler (weft_cell_looks[cell->phase].colour, PALEST * cell->chunk / last));
   g_string_append (d->text, "/>\n");
 }
 

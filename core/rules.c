@@ -59,6 +59,12 @@ slides (const struct weft_job *j)
   return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
 }
 
+static gboolean
+sees_chunks (const struct weft_job *j)
+{
+  return M (attention_chunk_size) > 0 && M (attention_chunk_size) < M (seq_length);
+}
+
 /* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
 static const char *
 unknown_unit (const struct weft_job *j)
@@ -74,8 +80,6 @@ unknown_unit (const struct weft_job *j)
 static const char *
 odd_layer (const struct weft_job *j)
 {
-  if (M (no_rope_freq))
-    return "no_rope_freq: some layers without positions";
   if (M (qk_l2_norm))
     return "qk_l2_norm: queries and keys divided by their size";
   if (M (sandwich_norm))

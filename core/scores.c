@@ -16,14 +16,6 @@ square (struct weft_step *s, const char *name)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, n, name);
 }
 
-static struct weft_shape
-rows (const struct weft_step *s)
-{
-  struct weft_shape shape = weft_attention_shape (s);
-
-  return WEFT_SHAPE (shape.dtype, shape.dim[0], shape.dim[1], shape.dim[2]);
-}
-
 static void
 probabilities (struct weft_step *s, struct weft_saved *saved)
 {
@@ -32,7 +24,7 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   weft_emit (s, WEFT_OP_SCORES, "scores", weft_attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (scores)));
   saved->p = square (s, "softmax");
-  weft_emit (s, WEFT_OP_SOFTMAX, "softmax", rows (s),
+  weft_emit (s, WEFT_OP_SOFTMAX, "softmax", weft_attention_shape (s),
              WEFT_USES (WEFT_R (scores), WEFT_W (saved->p)));
   uint32_t pd = weft_drop (s, WEFT_DROP_PROBABILITIES, saved->p, &saved->mask_p);
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
@@ -66,7 +58,7 @@ weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_
   weft_emit (s, WEFT_OP_CONTEXT_BWD, "context", weft_attention_shape (s),
              WEFT_USES (WEFT_R (d_o), WEFT_R (saved->qkv), WEFT_W (dpd)));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_PROBABILITIES, dpd, saved->mask_p);
-  weft_emit (s, WEFT_OP_SOFTMAX_BWD, "softmax", rows (s),
+  weft_emit (s, WEFT_OP_SOFTMAX_BWD, "softmax", weft_attention_shape (s),
              WEFT_USES (WEFT_RW (dp), WEFT_R (saved->p)));
   weft_emit (s, WEFT_OP_SCORES_BWD, "scores", weft_attention_shape (s),
              WEFT_USES (WEFT_R (dp), WEFT_R (weights (saved)), WEFT_R (d_o), WEFT_R (saved->qkv),

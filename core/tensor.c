@@ -44,6 +44,7 @@ weft_tensor_start (struct weft_step *s)
   s->rows = s->strategy->sequence_parallel ? s->tokens / tp : s->tokens;
   s->attention_leaves = weft_job_leaves (s->job, s->model->num_query_groups) / tp;
   s->mlp_leaves = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
+  weft_overlap_start (s);
   s->vocab_leaves = weft_job_leaves (s->job, WEFT_MOST_LEAVES) / tp;
 }
 
@@ -75,7 +76,7 @@ collect (struct weft_step *s, struct weft_op row, const char *name, const uint32
   };
 
   row.group = WEFT_GROUP_TP;
-  row.flags = s->at.flags;
+  row.flags |= s->at.flags;
   row.name = weft_build_name (s->b, name);
   weft_emit_on (s, WEFT_LANE_TP, row, shape, uses, row.kind == WEFT_OP_ALL_REDUCE ? 1 : 2);
   weft_step_wait_for_stream (s, enqueued);
@@ -126,6 +127,20 @@ weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name)
   return mine;
 }
 
+void
+weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name)
+{
+  collect (s, (struct weft_op){ .kind = WEFT_OP_ALL_GATHER, .flags = WEFT_OP_USER_BUFFER }, name,
+           (const uint32_t[]){ buf, all });
+}
+
+void
+weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name)
+{
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .flags = WEFT_OP_USER_BUFFER }, name,
+           (const uint32_t[]){ buf, mine });
+}
+
 /* ---------------------------------------------------------------- gradients in parts */
 
 void
@@ -139,6 +154,7 @@ weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad)
   }
   weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
   s->joined = weft_build_last (s->b, WEFT_LANE_TP);
+  g_array_append_val (s->wait_for, s->joined);
 }
 
 /* One launch for each type, behind what still works on gradients (Megatron-Core

@@ -59,6 +59,15 @@ place_of (const struct cpu_rank *r, enum weft_op_kind kind)
   return ring ? r->ring : r->context;
 }
 
+/* From this rank's slice of a buffer to that of a rank some places after it, or before. */
+static void
+turn_to (struct weft_operand *o, const struct weft_place *place, int peer)
+{
+  int64_t to = ((int64_t) place->at + peer + place->of) % place->of;
+  o->data = (uint8_t *) o->data +
+            (to - (int64_t) place->at) * (int64_t) (o->n * weft_dtype_bytes (o->dtype));
+}
+
 static struct weft_kernel
 kernel_of (const struct cpu_rank *r, uint32_t op)
 {
@@ -77,8 +86,12 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   if (r->p->op[op].micro != WEFT_NO_MICRO)
     k.draw.sequence = weft_job_sequence (&plan->job, r->place, r->p->op[op].micro);
   g_assert (n <= WEFT_MOST_OPERANDS);
-  for (uint32_t i = 0; i < n; i++)
-    k.operand[i] = cpu_operand (r, cpu_use (r, op, i));
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_use *use = cpu_use (r, op, i);
+    k.operand[i] = cpu_operand (r, use);
+    if (use->buf != WEFT_NO_BUF && r->p->buf[use->buf].shard == WEFT_GROUP_TP)
+      turn_to (&k.operand[i], &k.tp, r->p->op[op].peer);
+  }
   return k;
 }
 

@@ -34,7 +34,7 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");
 
-enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, VALUE_WIDTH };
+enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
 enum { TOKENS, KEYS }; /* of a part, in place of the first two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
@@ -155,15 +155,13 @@ describe (const struct weft_attention *call, uint64_t sequence)
 {
   const struct weft_kernel *k = call->kernel;
   const uint64_t *dim = k->shape.dim;
-  uint64_t window = k->model ? (uint64_t) k->model->sliding_window : 0;
-
   return (struct attention){
     .tile = call->tile,
     .n_heads = dim[HEADS],
     .groups = dim[GROUPS],
     .width = dim[HEAD_WIDTH],
     .value = dim[VALUE_WIDTH] ? dim[VALUE_WIDTH] : dim[HEAD_WIDTH],
-    .window = window > 0 && window < sequence ? window : sequence,
+    .window = dim[WINDOW] > 0 && dim[WINDOW] < sequence ? dim[WINDOW] : sequence,
     .sum_row = (MIN (MAX (dim[HEAD_WIDTH], dim[VALUE_WIDTH]), WIDTH) + UNIT - 1) / UNIT * UNIT,
     .leaves = k->canonical ? weft_chunks (sequence) : 1,
     .scale = 1 / sqrtf ((float) dim[HEAD_WIDTH]),

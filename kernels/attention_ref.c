@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, VALUE };
+enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 
@@ -95,7 +95,7 @@ add (double *to, double factor, const double *x, uint64_t n)
 static uint64_t
 first_key (const struct weft_kernel *k, uint64_t i)
 {
-  uint64_t window = k->model ? (uint64_t) k->model->sliding_window : 0;
+  uint64_t window = k->shape.dim[WINDOW];
 
   return window > 0 && i >= window ? i - window + 1 : 0;
 }

@@ -194,6 +194,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_NORM_WGRAD, norm_wgrad, FALSE)                                                        \
   X (WEFT_OP_HEAD_NORM_DGRAD, head_norm_dgrad, TRUE)                                               \
   X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
+  X (WEFT_OP_SETTLE, settle, FALSE)                                                                \
+  X (WEFT_OP_JOIN_COLUMNS, join_columns, TRUE)                                                     \
   X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
   X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
   X (WEFT_OP_XENT_END, xent_end, FALSE)

@@ -6,7 +6,7 @@
 #pragma once
 #include "kernels/kernel.h"
 
-enum { WEFT_BATCH, WEFT_SEQUENCE, WEFT_HEADS, WEFT_GROUPS, WEFT_HEAD_WIDTH };
+enum { WEFT_BATCH, WEFT_SEQUENCE, WEFT_HEADS, WEFT_GROUPS, WEFT_HEAD_WIDTH, WEFT_WINDOW };
 
 /* The first element of a token's head in qkv, `slot` counting query heads, keys and values; in o; and
  * of a query's row in a square. */
@@ -46,6 +46,6 @@ weft_value_slot (const uint64_t *dim, uint64_t head)
 static inline uint64_t
 weft_first_key (const struct weft_kernel *k, uint64_t query)
 {
-  uint64_t window = k->model ? (uint64_t) k->model->sliding_window : 0;
+  uint64_t window = k->shape.dim[WEFT_WINDOW];
   return window > 0 && query >= window ? query - window + 1 : 0;
 }

@@ -1,6 +1,7 @@
 #include "planner/planner.h"
 #include "core/error.h"
 #include "exec_sim/exec_sim.h"
+#include "planner/shorten.h"
 #include "planner/space.h"
 #include <math.h>
 #include <stdlib.h>
@@ -38,15 +39,6 @@ lower_bound (const struct weft_job *job)
   return flops * tokens / (rate * job->cluster.n_gpus) * (m + p - 1) / m;
 }
 
-/* The same job with fewer microbatches of the same size. */
-static struct weft_job
-shortened (const struct weft_job *job, int64_t microbatches)
-{
-  struct weft_job shorter = *job;
-  shorter.train.global_batch_size = microbatches * job->train.micro_batch_size * weft_job_dp (job);
-  return shorter;
-}
-
 struct sample {
   double seconds;
   double bytes;
@@ -67,20 +59,22 @@ sample (const struct weft_job *job, struct sample *out, GError **error)
   return TRUE;
 }
 
-/* Two steps with a full pipeline, one microbatch apart, and the straight line through them. */
+/* By two short steps where the job is a long one. */
 static gboolean
 measure (const struct weft_job *job, struct sample *out, GError **error)
 {
-  int64_t m = weft_job_microbatches (job), full = job->strategy.pipeline_model_parallel_size + 2;
-  struct sample a, b;
+  struct weft_shortened shortened;
+  double seconds[2], bytes[2];
 
-  if (m <= full + 1)
-    return sample (job, out, error);
-  struct weft_job first = shortened (job, full), second = shortened (job, full + 1);
-  if (!sample (&first, &a, error) || !sample (&second, &b, error))
-    return FALSE;
-  out->seconds = b.seconds + (m - full - 1) * (b.seconds - a.seconds);
-  out->bytes = b.bytes + (m - full - 1) * fmax (0, b.bytes - a.bytes);
+  weft_shorten (job, &shortened);
+  for (uint32_t i = 0; i < shortened.n; i++) {
+    if (!sample (&shortened.job[i], out, error))
+      return FALSE;
+    seconds[i] = out->seconds;
+    bytes[i] = out->bytes;
+  }
+  out->seconds = weft_shortened_seconds (&shortened, seconds);
+  out->bytes = weft_shortened_bytes (&shortened, bytes);
   return TRUE;
 }
 

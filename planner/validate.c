@@ -1,6 +1,6 @@
 #include "planner/validate.h"
 #include "core/error.h"
-#include "core/units.h"
+#include "planner/shorten.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ struct run {
 struct planned {
   struct weft_validate_row *row;
   weft_row_job *job;
-  weft_plan *plan;
+  struct weft_shortened shortened;
+  weft_plan *plan[2]; /* of its jobs */
   GError *error;
 };
 
@@ -158,7 +159,9 @@ plan_row (gpointer data, gpointer user)
   p->row = data;
   p->job = weft_row_job_new (run->assumptions, run->table, p->row->index, &p->error);
   if (!p->error)
-    p->plan = weft_plan_new (&p->job->job, &p->error);
+    weft_shorten (&p->job->job, &p->shortened);
+  for (uint32_t i = 0; !p->error && i < p->shortened.n; i++)
+    p->plan[i] = weft_plan_new (&p->shortened.job[i], &p->error);
   g_async_queue_push (run->planned, p);
 }
 
@@ -166,14 +169,19 @@ static void
 predict (const struct run *run, struct planned *p)
 {
   struct weft_exec_options folded = { 0 };
-  g_autoptr (weft_timeline) timeline =
-      p->plan ? weft_exec_run (run->options->executor, p->plan, &folded, &p->error) : NULL;
+  double seconds[2], bytes[2];
 
-  if (!timeline)
+  for (uint32_t i = 0; !p->error && i < p->shortened.n; i++) {
+    g_autoptr (weft_timeline) timeline =
+        weft_exec_run (run->options->executor, p->plan[i], &folded, &p->error);
+    seconds[i] = timeline ? timeline->seconds : NAN;
+    bytes[i] = counted_bytes (p->plan[i], p->job->memory);
+  }
+  if (p->error)
     return;
-  p->row->predicted_s = timeline->seconds;
+  p->row->predicted_s = weft_shortened_seconds (&p->shortened, seconds);
   p->row->measured_s = weft_row_job_seconds (p->job);
-  p->row->predicted_gib = counted_bytes (p->plan, p->job->memory) / (1 << 30);
+  p->row->predicted_gib = weft_shortened_bytes (&p->shortened, bytes) / (1 << 30);
 }
 
 static void
@@ -195,7 +203,8 @@ static void
 planned_free (struct planned *p)
 {
   g_clear_error (&p->error);
-  g_clear_pointer (&p->plan, weft_plan_free);
+  g_clear_pointer (&p->plan[0], weft_plan_free);
+  g_clear_pointer (&p->plan[1], weft_plan_free);
   weft_row_job_free (p->job);
   g_free (p);
 }

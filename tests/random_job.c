@@ -251,9 +251,12 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  const char *type = types[up_to (rand, 3)];
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
+  if (g_str_equal (type, "fp8"))
+    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
@@ -454,6 +457,28 @@ spread_out (GString *words)
   add_word (words, "node_host_bandwidth", "1PB/s");
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* Returns how many ranks are left. */
+static uint32_t
+random_tensor (GString *words, GRand *rand, uint32_t ranks)
+{
+  uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4, 4);
+
+  if (ranks % size || drawn (words, "num_query_groups=", 2) % size || !one_in (rand, 2))
+    return ranks;
+  add (words, "tensor_model_parallel_size", size);
+  flip (words, rand, 2, "sequence_parallel");
+  if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
+    add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
+  return ranks / size;
+}
+
 /* Returns how many replicas are left. */
 static uint32_t
 random_context (GString *words, GRand *rand, uint32_t ranks)
@@ -471,6 +496,28 @@ random_context (GString *words, GRand *rand, uint32_t ranks)
   return ranks / size;
 }
 
+/* Collectives at slots of the schedule, and head gradients at its end. */
+static void
+random_slots (GString *words, GRand *rand)
+{
+  gboolean own = strstr (words->str, "pipeline_schedule=zb") ||
+                 strstr (words->str, "pipeline_schedule=v-") ||
+                 strstr (words->str, "pipeline_schedule=dual") ||
+                 strstr (words->str, "distributed_config") ||
+                 strstr (words->str, "zero_dp_strategy=2") ||
+                 strstr (words->str, "zero_dp_strategy=3");
+
+  if (own)
+    return;
+  if (strstr (words->str, "overlap_grad_reduce=true") && one_in (rand, 3))
+    add_word (words, "grad_sync_func", "aligned");
+  if (strstr (words->str, "overlap_param_gather=true"))
+    flip (words, rand, 2, "align_param_gather");
+  if (strstr (words->str, "gradient_accumulation_fusion=true") &&
+      flip (words, rand, 3, "defer_embedding_wgrad_compute"))
+    add (words, "wgrad_deferral_limit", up_to (rand, 2));
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -481,7 +528,8 @@ weft_random_job (GRand *rand)
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t chunks = random_chunks (words, rand, stages);
   uint32_t stage_layers = random_model (words, rand, stages * chunks);
-  uint32_t replicas = random_context (words, rand, gpus / stages);
+  uint32_t ranks = random_tensor (words, rand, gpus / stages);
+  uint32_t replicas = random_context (words, rand, ranks);
   random_batch (words, rand, replicas, stages);
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
@@ -495,6 +543,11 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
+    if (!strstr (words->str, "warmup_flush"))
+      flip (words, rand, 8, "variable_seq_lengths");
+    if (!strstr (words->str, "overlap_p2p_comm=true"))
+      flip (words, rand, 8, "use_ring_exchange_p2p");
+    random_slots (words, rand);
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");

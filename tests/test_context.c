@@ -56,6 +56,7 @@ a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 struct call {
   struct weft_kernel k, exact;
   union weft_model model;
+  uint64_t window; /* of attention */
   uint32_t n;
 };
 
@@ -92,7 +93,8 @@ static void
 call_open (struct call *c, enum weft_op_kind kind, const uint64_t dim[5], GRand *rand)
 {
   c->k.kind = kind;
-  memcpy (c->k.shape.dim, dim, sizeof c->k.shape.dim);
+  memcpy (c->k.shape.dim, dim, 5 * sizeof *dim);
+  c->k.shape.dim[5] = c->window;
   c->k.model = &c->model;
   c->exact = c->k;
   c->n = count_operands (kind);
@@ -233,7 +235,7 @@ static struct call
 part_call (const struct sample *s, uint32_t rank)
 {
   return (struct call){ .model.seq_length = (int64_t) (s->tokens * s->size),
-                        .model.sliding_window = (int64_t) s->window,
+                        .window = s->window,
                         .k = { .cp = { rank, s->size }, .canonical = s->canonical } };
 }
 

@@ -86,8 +86,7 @@ static const char *const two_ranks[] = {
 static void
 whatever_stands_around_the_bits_are_those_of_one_rank (void **state)
 {
-  static const char *const types[] = { "precision=fp32",
-                                       "precision=bf16 grad_reduce_in_fp32=true",
+  static const char *const types[] = { "precision=fp32", "precision=bf16 grad_reduce_in_fp32=true",
                                        "precision=bf16" };
   unsigned n = 0;
 
@@ -105,6 +104,48 @@ whatever_stands_around_the_bits_are_those_of_one_rank (void **state)
           (struct real_run){ .poison = TRUE, .threads = n++ % 4 ? 1 : 2, .stress = n % 3 ? 0 : n });
       expect_same (&one, &other, words);
     }
+  }
+}
+
+/* Layers that see windows or chunks, and some that see all; some without positions. */
+static void
+layers_that_see_less_are_shared_out_alike (void **state)
+{
+  static const struct {
+    const char *model, *strategy;
+  } table[] = {
+    { "sliding_window=5 window_attn_skip_freq=2", "gpus=2 cp_comm_type=all_gather" },
+    { "sliding_window=5 no_rope_freq=3", "gpus=2 cp_comm_type=a2a" },
+    { "attention_chunk_size=4 window_attn_skip_freq=2 no_rope_freq=2", "gpus=2 cp_comm_type=a2a" },
+    { "sliding_window=9", "gpus=4 cp_comm_type=all_gather use_distributed_optimizer=true" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++) {
+    struct real_result all = run_words (models[1], "gpus=1", "", (struct real_run){ 0 });
+    struct real_result one =
+        run_words (models[1], "gpus=1", table[i].model, (struct real_run){ 0 });
+    g_autofree char *words =
+        g_strjoin (" ", table[i].strategy, "context_parallel_size=2", table[i].model, NULL);
+    struct real_result other =
+        run_words (models[1], words, "", (struct real_run){ .poison = TRUE });
+    assert_true (one.loss[0] != all.loss[0]);
+    expect_same (&one, &other, words);
+  }
+}
+
+static void
+experts_of_shared_sequences_have_the_bits_of_one_rank (void **state)
+{
+  static const char experts[] = "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=16 "
+                                "add_bias_linear=false";
+
+  (void) state;
+  struct real_result one = run_words (models[1], "gpus=1", experts, (struct real_run){ 0 });
+  for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k += 3) {
+    struct real_result other =
+        run_words (models[1], kinds[k], experts, (struct real_run){ .poison = TRUE });
+    expect_same (&one, &other, kinds[k]);
   }
 }
 
@@ -208,6 +249,29 @@ every_kind_shares_out_attention_evenly (void **state)
     uint32_t ranks = strstr (kinds[k], "gpus=4") ? 4 : 2;
     assert_float_equal (attention_flops (kinds[k]) * ranks, whole, whole * 1e-12);
   }
+}
+
+/* Of 64 keys a query sees 32 on average, of windows of 16 at most 14, of its chunk 8: forward 4 FLOPs
+ * for each, head and column of the width, backward twice as many. */
+static void
+layers_that_see_less_compute_less (void **state)
+{
+  static const struct {
+    const char *words;
+    double keys; /* of both layers */
+  } table[] = {
+    { "gpus=1", 64 },
+    { "gpus=1 sliding_window=16", 28 },
+    { "gpus=1 sliding_window=16 window_attn_skip_freq=2", 46 },
+    { "gpus=1 attention_chunk_size=16", 16 },
+    { "gpus=1 sliding_window=64", 64 },
+    { "gpus=2 context_parallel_size=2 cp_comm_type=all_gather sliding_window=16", 14 },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++)
+    assert_float_equal (attention_flops (table[i].words), 2.0 * 64 * 12 * 16 * 12 * table[i].keys,
+                        1);
 }
 
 static uint32_t
@@ -339,6 +403,9 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_kind_has_the_bits_of_one_rank),
     cmocka_unit_test (whatever_stands_around_the_bits_are_those_of_one_rank),
+    cmocka_unit_test (layers_that_see_less_are_shared_out_alike),
+    cmocka_unit_test (layers_that_see_less_compute_less),
+    cmocka_unit_test (experts_of_shared_sequences_have_the_bits_of_one_rank),
     cmocka_unit_test (in_fast_order_every_kind_is_near_one_rank),
     cmocka_unit_test (a_layer_sends_what_its_kind_has_to),
     cmocka_unit_test (every_kind_shares_out_attention_evenly),

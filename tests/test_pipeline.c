@@ -656,6 +656,41 @@ the_drawing_says_what_it_is (void **state)
   assert_null (strstr (svg, ">backward</text>"));
 }
 
+/* A pair has a line under it, and a later chunk the colour of its phase mixed with white. */
+static void
+the_drawing_tells_chunks_and_pairs_apart (void **state)
+{
+  (void) state;
+  const struct weft_grid_spec spec = { WEFT_SCHEDULE_DUALPIPEV, 2, 0, 4, 0, 0 };
+  g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
+  g_autofree char *svg = weft_grid_svg (grid);
+  g_auto (GStrv) by_line = g_strsplit (svg, "<path ", -1), by_pale = g_strsplit (svg, "#bdd7ef", -1);
+  uint32_t n_pairs = 0;
+
+  for (uint32_t rank = 0; rank < 2; rank++)
+    for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
+      n_pairs += grid->cell[rank][i].paired;
+  assert_int_equal (g_strv_length (by_line) - 1, n_pairs);
+  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* forwards of chunk 1 */
+  assert_non_null (strstr (svg, ">paler: later chunks</text>"));
+  look (grid);
+}
+
+/* Two chunks are two rows, blank where the rank is busy with the other. */
+static void
+the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
+{
+  (void) state;
+  const struct weft_grid_spec spec = { WEFT_SCHEDULE_1F1B, 2, 2, 2, 0, 0 };
+  g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
+  g_autofree char *picture = weft_grid_ascii (grid, 80);
+
+  assert_string_equal (picture, "0:0 01  ..  .  aabb\n"
+                                "0:2   01..aa.bb    \n"
+                                "1:1 .01      aabb..\n"
+                                "1:3 .  0aa1bb    ..\n");
+}
+
 int
 main (void)
 {
@@ -690,6 +725,8 @@ main (void)
     cmocka_unit_test (a_number_is_left_out_where_it_does_not_fit),
     cmocka_unit_test (the_key_of_a_tiny_drawing_is_inside_the_frame),
     cmocka_unit_test (the_drawing_says_what_it_is),
+    cmocka_unit_test (the_drawing_tells_chunks_and_pairs_apart),
+    cmocka_unit_test (the_picture_has_a_row_for_each_stage_of_a_rank),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

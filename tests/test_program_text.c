@@ -118,6 +118,12 @@ add_params (weft_builder *b, uint32_t view)
                               .grad = WEFT_NO_BUF,
                               .rows = UINT64_C (1) << 40,
                               .columns = 3,
+                              .whole_rows = (UINT64_C (3) << 40) - 5,
+                              .whole_columns = 3,
+                              .tail = UINT64_C (1) << 30,
+                              .ways = 3,
+                              .cut = WEFT_CUT_ROWS,
+                              .group = WEFT_GROUP_EP,
                               .start = UINT64_C (1) << 50,
                               .bucket = UINT32_MAX };
   struct weft_param second = { .name = weft_build_name (b, ""),
@@ -125,7 +131,9 @@ add_params (weft_builder *b, uint32_t view)
                                .decay = 1,
                                .weight = WEFT_NO_BUF,
                                .grad = view,
-                               .columns = 1 };
+                               .columns = 1,
+                               .whole_columns = 1,
+                               .ways = 1 };
   weft_build_param (b, &first);
   weft_build_param (b, &second);
 }

@@ -660,6 +660,41 @@ counts_that_do_not_fit_are_refused_by_name (void **state)
   }
 }
 
+/* ------------------------------------------------------------------ the page */
+
+/* As it stands on a page: indented, without blanks at the end of a line. */
+static char *
+on_a_page (const weft_grid *grid)
+{
+  g_autofree char *picture = weft_grid_ascii (grid, 100);
+  g_auto (GStrv) line = g_strsplit (picture, "\n", -1);
+  GString *text = g_string_new ("\n");
+
+  for (char **at = line; **at; at++)
+    if (**at)
+      g_string_append_printf (text, "    %s\n", g_strchomp (*at));
+  return g_string_free (text, FALSE);
+}
+
+static void
+the_page_on_schedules_shows_every_one_as_it_is (void **state)
+{
+  (void) state;
+  g_autofree char *page = NULL;
+
+  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/docs/schedules.md", &page, NULL, NULL));
+  for (int schedule = 0; weft_schedule_words[schedule]; schedule++) {
+    g_autoptr (weft_grid) grid = plain (schedule, 4, 8);
+    g_autofree char *picture = on_a_page (grid);
+    g_autofree char *head = g_strdup_printf ("\n### %s\n", weft_schedule_words[schedule]);
+    if (!strstr (page, head) || !strstr (page, picture))
+      fail_msg ("docs/schedules.md lacks %s or this:\n%s", head, picture);
+  }
+  g_autoptr (weft_grid) chunks = interleaved (4, 2, 8, 4);
+  g_autofree char *picture = on_a_page (chunks);
+  assert_non_null (strstr (page, picture));
+}
+
 int
 main (void)
 {
@@ -680,6 +715,7 @@ main (void)
     cmocka_unit_test (dualpipev_is_that_of_pytorch),
     cmocka_unit_test (neighbours_of_a_stage_are_found_either_way),
     cmocka_unit_test (counts_that_do_not_fit_are_refused_by_name),
+    cmocka_unit_test (the_page_on_schedules_shows_every_one_as_it_is),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* A gradient that is not finite: the step is skipped by all ranks or, where nobody measures the
  * norm, done by all. */
+#include "kernels/kernel.h"
 #include "tests/real_job.h"
 #include <math.h>
 #include <setjmp.h>
@@ -170,12 +171,38 @@ without_a_norm_nothing_is_skipped (void **state)
   }
 }
 
+static float
+clipped (float squares, double limit, float found)
+{
+  struct weft_control control = { .clip_grad = limit };
+  float factor = -1;
+  struct weft_kernel k = { .kind = WEFT_OP_CLIP,
+                           .control = &control,
+                           .operand = { { &squares, 1, WEFT_FP32, 0 },
+                                        { &found, 1, WEFT_FP32, 0 },
+                                        { &factor, 1, WEFT_FP32, 0 } } };
+
+  weft_cpu_clip (&k, 0, 1);
+  return factor;
+}
+
+static void
+a_norm_is_clipped_to_its_limit_and_one_that_is_not_finite_to_nothing (void **state)
+{
+  (void) state;
+  assert_true (clipped (0.25f, 1, 0) == 1);
+  assert_true (fabs ((double) clipped (16, 1, 0) - 1 / (4 + 1e-6)) < 1e-7);
+  assert_true (clipped (INFINITY, 1, 0) == 0 && clipped (NAN, 1, 0) == 0);
+  assert_true (clipped (0.25f, 1, 1) == 0); /* found_inf */
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_step_that_is_not_finite_is_skipped_by_all_ranks),
     cmocka_unit_test (without_a_norm_nothing_is_skipped),
+    cmocka_unit_test (a_norm_is_clipped_to_its_limit_and_one_that_is_not_finite_to_nothing),
   };
   return cmocka_run_group_tests_name ("skipped_steps", tests, NULL, NULL);
 }

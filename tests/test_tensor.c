@@ -252,8 +252,8 @@ kept (const char *words)
     if (p->op[op].phase == WEFT_PHASE_FORWARD)
       last = op;
   for (uint32_t b = 0; b < p->n_buf; b++)
-    if (p->buf[b].kind == WEFT_BUF_ACTIVATIONS && p->buf[b].layer == 1 &&
-        p->buf[b].first < last && p->buf[b].last > last && p->buf[b].base == WEFT_NO_BUF)
+    if (p->buf[b].kind == WEFT_BUF_ACTIVATIONS && p->buf[b].layer == 1 && p->buf[b].first < last &&
+        p->buf[b].last > last && p->buf[b].base == WEFT_NO_BUF)
       bytes += p->buf[b].bytes;
   return bytes;
 }
