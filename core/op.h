@@ -241,7 +241,7 @@ enum weft_op_class {
      "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
      "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
      "after the other's")                                                                          \
-  X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r all:rw",                 \
+  X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r came:r all:w",           \
      "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
      "finds and leaves them there: no time")                                                       \
   X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, nothing, "rows columns parts", "x:r y:w",      \

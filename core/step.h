@@ -792,7 +792,7 @@ void weft_ddp_finish (struct weft_step *s);
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
-/* All collectives of a chunk that are still to be launched: of its gradients, which are there; of its
+/* All collectives of a chunk that are still to be launched: of gradients that are there; of its
  * weights. */
 void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
 void weft_ddp_ask_for_chunk (struct weft_step *s, uint32_t chunk);
