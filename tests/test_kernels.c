@@ -11,15 +11,15 @@
 #include <stddef.h>
 #include <string.h>
 #include <cmocka.h>
-#define N_TRIAL 60 /* of each op */
+enum { N_TRIAL = 60 /* of each op */, MOST_SEQUENCES = 9 };
 #define EPSILON32 0x1p-24
-#define MOST_SEQUENCES 9
 #define OTHERS                                                                                     \
   "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "                     \
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
   "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
-  "head_norm_wgrad settle join_columns xent_max xent_part xent_end" /* of test_fp8.c, _context, _unfused_attention, _tensor */
+  "head_norm_wgrad settle join_columns xent_max xent_part xent_end latent_split latent_split_bwd " \
+  "latent_join latent_join_bwd" /* of test_fp8.c, _context, _unfused_attention, _tensor */
 #define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OTHERS))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
@@ -129,7 +129,7 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one parts", 1 },
-    { "leaves tail whole own piece window", 0 }, /* one rank has all; one tensor fills a slice */
+    { "leaves tail whole own piece window value", 0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
@@ -312,7 +312,6 @@ make_consistent (struct made *made)
 }
 
 /* ------------------------------------------------------------ kernels, reference */
-
 static gboolean
 is_elementwise (enum weft_op_kind kind)
 {
@@ -333,7 +332,6 @@ longest_sum (const struct made *made)
 }
 
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
-
 /* What an element may be off by, and as a share of its value. */
 struct tolerance {
   double error, share;
