@@ -468,6 +468,21 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
+static void
+random_overlap (GString *words, GRand *rand)
+{
+  static const char *const plain[] = { "tp_comm_overlap_ag", "tp_comm_overlap_rs",
+                                       "tp_comm_bulk_wgrad", "tp_comm_bulk_dgrad" };
+
+  if (!flip (words, rand, 2, "sequence_parallel") || !flip (words, rand, 2, "tp_comm_overlap"))
+    return;
+  if (one_in (rand, 2))
+    add_word (words, plain[up_to (rand, 3)], "false");
+  flip (words, rand, 3, "tp_comm_overlap_rs_dgrad");
+  flip (words, rand, 4,
+        one_in (rand, 2) ? "tp_comm_overlap_disable_qkv" : "tp_comm_overlap_disable_fc1");
+}
+
 /* Returns how many ranks are left. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
@@ -477,7 +492,7 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
   if (ranks % size || drawn (words, "num_query_groups=", 2) % size || !one_in (rand, 2))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
-  flip (words, rand, 2, "sequence_parallel");
+  random_overlap (words, rand);
   if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
     add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
   return ranks / size;

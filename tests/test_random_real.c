@@ -76,7 +76,8 @@ check_against_one_rank (const char *words)
   g_autofree char *alone = g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
       rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
-      " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false",
+      " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false "
+      "tp_comm_overlap=false",
       " expert_model_parallel_size=1 context_parallel_size=1 cp_comm_type=p2p "
       "hierarchical_context_parallel_sizes=none",
       " num_distributed_optimizer_instances=1 dp_replicate_size=1 "
