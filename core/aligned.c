@@ -48,8 +48,10 @@ weft_aligned_after (struct weft_step *s)
     return;
   const struct weft_cell *slot =
       weft_slot_at (s, FALSE, (int64_t) weft_slots_over (s, FALSE) - s->role);
-  if (slot && slot->micro + 1u == s->n_micro)
-    weft_ddp_reduce_chunk (s, slot->chunk);
+  if (!slot || slot->micro + 1u < s->n_micro)
+    return;
+  weft_layer_delayed (s); /* what would have waited for the exchange */
+  weft_ddp_reduce_chunk (s, slot->chunk);
 }
 
 gboolean

@@ -412,7 +412,8 @@ void
 weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk)
 {
   for (uint32_t g = 0; g < s->layout.n_group; g++)
-    if (chunk_of (s, g) == chunk && !s->group[g].launched)
+    if (chunk_of (s, g) == chunk && !s->group[g].launched &&
+        s->group[g].n_ready == s->group[g].n_due)
       launch_reduce (s, g);
 }
 

@@ -238,6 +238,17 @@ weft_exchange_run_delayed (struct weft_step *s)
   memcpy (s->exchange, exchange, sizeof exchange);
 }
 
+/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before it has
+ * a gradient, and shapes that are waited for must not wait for each other. */
+static gboolean
+turns_early (const struct weft_step *s, uint32_t i)
+{
+  gboolean all = s->strategy->pipeline_schedule == WEFT_SCHEDULE_GPIPE ||
+                 s->mesh->pp - 1 - s->role >= s->n_micro;
+
+  return s->strategy->variable_seq_lengths && all && i == s->n_micro;
+}
+
 void
 weft_exchange (struct weft_step *s, uint32_t i)
 {
@@ -248,7 +259,7 @@ weft_exchange (struct weft_step *s, uint32_t i)
   weft_exchange_begin (s, WEFT_POST_GROUP);
   if (done)
     weft_exchange_send (s, done);
-  if (done && next && done->phase == next->phase) {
+  if (done && next && (done->phase == next->phase || turns_early (s, i))) {
     weft_exchange_end (s);
     weft_exchange_begin (s, WEFT_POST_GROUP);
   }

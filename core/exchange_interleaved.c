@@ -49,14 +49,14 @@ fill_slots (const struct weft_step *s, struct slots *slots, gboolean forward)
 static struct weft_slots *
 slots_new (const struct weft_step *s)
 {
+  const struct weft_grid_spec spec = weft_job_grid_spec (s->job);
   struct weft_slots *all = g_new0 (struct weft_slots, 1);
-  uint32_t leading = 0;
+  uint64_t after = spec.n_ranks - 1 - s->role,
+           warm = 2 * after + (s->n_chunks - 1) * weft_spec_group (&spec) + spec.extra_warmup;
 
   fill_slots (s, &all->forward, TRUE);
   fill_slots (s, &all->backward, FALSE);
-  while (s->grid->cell[s->role][leading].phase == WEFT_PHASE_FORWARD)
-    leading++;
-  all->warm = leading < all->forward.n ? leading - 1 : leading;
+  all->warm = (uint32_t) MIN (warm, all->forward.n);
   return all;
 }
 

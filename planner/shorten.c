@@ -1,4 +1,5 @@
 #include "planner/shorten.h"
+#include "core/schedule.h"
 #include <math.h>
 
 /* Microbatches that schedules take together. */
@@ -24,7 +25,8 @@ with_microbatches (const struct weft_job *job, int64_t microbatches)
   return shorter;
 }
 
-/* Two short steps cost less than the long one where it has three times the microbatches of one. */
+/* Two short steps cost less than the long one where it has three times the microbatches of one.  A
+ * schedule from a file is made for as many as there are. */
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {
@@ -34,7 +36,7 @@ weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
   int64_t first = (fill + group - 1) / group * group;
 
   first += (all - first) % group; /* what is left over stays left over */
-  if (all < 3 * first) {
+  if (all < 3 * first || weft_job_schedule_file (job)) {
     shortened->n = 1;
     shortened->job[0] = *job;
     return;

@@ -415,6 +415,10 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
+  if (one_in (rand, 3)) {
+    add (words, "num_microbatches_with_partial_activation_checkpoints", up_to (rand, 3));
+    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+  }
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
@@ -511,6 +515,18 @@ random_context (GString *words, GRand *rand, uint32_t ranks)
   return ranks / size;
 }
 
+static void
+random_attention (GString *words, GRand *rand)
+{
+  if (one_in (rand, 5))
+    add_word (words, "hidden_dropout", "0.2");
+  if (strstr (words->str, "context_parallel_size=") || !one_in (rand, 4))
+    return;
+  add_word (words, "attention_backend", "unfused");
+  if (one_in (rand, 2))
+    add_word (words, "attention_dropout", "0.1");
+}
+
 /* Collectives at slots of the schedule, and head gradients at its end. */
 static void
 random_slots (GString *words, GRand *rand)
@@ -549,6 +565,7 @@ weft_random_job (GRand *rand)
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
+  random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");

@@ -7,7 +7,7 @@
   "hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=128 seq_length=32 "         \
   "topology=dgx-h100 batch_p2p_sync=false "
 #define THREE                                                                                      \
-  MODEL "num_layers=12 gpus=8 pipeline_model_parallel_size=4 global_batch_size=8 "                 \
+  MODEL "num_layers=12 gpus=8 pipeline_model_parallel_size=4 global_batch_size=16 "                 \
         "virtual_pipeline_model_parallel_size=3 overlap_grad_reduce=true "
 #define SHARDED THREE "use_distributed_optimizer=true overlap_param_gather=true "
 #define STAGES MODEL "num_layers=4 gpus=4 pipeline_model_parallel_size=2 global_batch_size=8 "
