@@ -41,7 +41,7 @@ kernel (enum weft_op_kind kind, const uint64_t dim[5])
 {
   struct weft_kernel k = { .kind = kind, .model = &model, .canonical = TRUE };
 
-  memcpy (k.shape.dim, dim, sizeof k.shape.dim);
+  memcpy (k.shape.dim, dim, 5 * sizeof *dim);
   return k;
 }
 
