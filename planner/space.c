@@ -19,10 +19,20 @@ stages (const struct weft_job *job, int64_t out[32])
   return n;
 }
 
+/* One where the GPUs do not suffice, which is for the rules to say. */
+static int64_t
+replicas (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+  return MAX (1, job->cluster.n_gpus /
+                     (s->pipeline_model_parallel_size * s->tensor_model_parallel_size *
+                      s->context_parallel_size));
+}
+
 static uint32_t
 micro_batches (const struct weft_job *job, int64_t out[32])
 {
-  int64_t dp = job->cluster.n_gpus / job->strategy.pipeline_model_parallel_size;
+  int64_t dp = replicas (job);
   uint32_t n = 0;
 
   for (int64_t b = 1; b <= 16 && job->train.global_batch_size % (b * dp) == 0; b *= 2)
@@ -58,7 +68,7 @@ only_false (const struct weft_job *job, int64_t out[32])
 static gboolean
 replicated (const struct weft_job *job)
 {
-  return job->cluster.n_gpus > job->strategy.pipeline_model_parallel_size;
+  return replicas (job) > 1;
 }
 
 /* A pipeline of one stage has no schedule to choose. */
