@@ -8,10 +8,10 @@ group_of (const union weft_strategy *s)
 {
   int64_t chunks = s->virtual_pipeline_model_parallel_size;
 
-  if (chunks == WEFT_NONE && s->pipeline_schedule == WEFT_SCHEDULE_1F1B)
-    return 1;
   if (s->microbatch_group_size_per_vp_stage != WEFT_NONE)
     return s->microbatch_group_size_per_vp_stage;
+  if (s->pipeline_schedule == WEFT_SCHEDULE_1F1B)
+    return chunks == WEFT_NONE ? 1 : s->pipeline_model_parallel_size;
   return s->pipeline_model_parallel_size + s->pipeline_model_parallel_size % 2;
 }
 
@@ -25,26 +25,26 @@ with_microbatches (const struct weft_job *job, int64_t microbatches)
   return shorter;
 }
 
-/* Two short steps cost less than the long one where it has three times the microbatches of one.  A
- * schedule from a file is made for as many as there are. */
+/* Two short steps cost less than the long one where it has three times the microbatches of one; where a
+ * rule refuses them they say nothing, as of a schedule from a file, which is made for as many as there
+ * are. */
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {
-  const union weft_strategy *s = &job->strategy;
-  int64_t stages = s->pipeline_model_parallel_size, group = group_of (s);
+  int64_t stages = job->strategy.pipeline_model_parallel_size, group = group_of (&job->strategy);
   int64_t fill = group > 1 ? 2 * stages + 2 : stages + 2, all = weft_job_microbatches (job);
   int64_t first = (fill + group - 1) / group * group;
 
   first += (all - first) % group; /* what is left over stays left over */
-  if (all < 3 * first || weft_job_schedule_file (job)) {
-    shortened->n = 1;
-    shortened->job[0] = *job;
-    return;
-  }
-  shortened->n = 2;
   shortened->job[0] = with_microbatches (job, first);
   shortened->job[1] = with_microbatches (job, first + group);
   shortened->further = (double) (all - first - group) / group;
+  shortened->n = 2;
+  if (all >= 3 * first && weft_job_check (&shortened->job[0], NULL) &&
+      weft_job_check (&shortened->job[1], NULL))
+    return;
+  shortened->job[0] = *job;
+  shortened->n = 1;
 }
 
 double

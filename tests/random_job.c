@@ -451,6 +451,18 @@ random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
   flip (words, rand, 2, "cpu_offloading_double_buffering");
 }
 
+static void
+random_modes (GString *words, GRand *rand)
+{
+  flip (words, rand, 8, "deterministic_mode");
+  if (!one_in (rand, 12))
+    return;
+  add_word (words, "timers", "standard");
+  add (words, "timing_log_level", up_to (rand, 2));
+  if (one_in (rand, 2))
+    add_word (words, "barrier_with_L1_time", "false");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -531,12 +543,10 @@ random_attention (GString *words, GRand *rand)
 static void
 random_slots (GString *words, GRand *rand)
 {
-  gboolean own = strstr (words->str, "pipeline_schedule=zb") ||
-                 strstr (words->str, "pipeline_schedule=v-") ||
-                 strstr (words->str, "pipeline_schedule=dual") ||
-                 strstr (words->str, "distributed_config") ||
-                 strstr (words->str, "zero_dp_strategy=2") ||
-                 strstr (words->str, "zero_dp_strategy=3");
+  gboolean own =
+      strstr (words->str, "pipeline_schedule=zb") || strstr (words->str, "pipeline_schedule=v-") ||
+      strstr (words->str, "pipeline_schedule=dual") || strstr (words->str, "distributed_config") ||
+      strstr (words->str, "zero_dp_strategy=2") || strstr (words->str, "zero_dp_strategy=3");
 
   if (own)
     return;
@@ -586,6 +596,7 @@ weft_random_job (GRand *rand)
     if (one_in (rand, 6))
       add_word (words, "pipeline_dtype", dtypes[up_to (rand, 2)]);
   }
+  random_modes (words, rand);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

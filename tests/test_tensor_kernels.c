@@ -36,13 +36,12 @@ floats (void *data, uint64_t n)
   return (struct weft_operand){ .data = data, .n = n, .dtype = WEFT_FP32 };
 }
 
-static struct weft_kernel
-kernel (enum weft_op_kind kind, const uint64_t dim[5])
-{
-  struct weft_kernel k = { .kind = kind, .model = &model, .canonical = TRUE };
+#define DIMS(...) ((struct weft_shape){ .dim = { __VA_ARGS__ } })
 
-  memcpy (k.shape.dim, dim, sizeof k.shape.dim);
-  return k;
+static struct weft_kernel
+kernel (enum weft_op_kind kind, struct weft_shape shape)
+{
+  return (struct weft_kernel){ .kind = kind, .shape = shape, .model = &model, .canonical = TRUE };
 }
 
 /* The same call on doubles; what was written is compared to within some last bits of fp32. */
@@ -122,8 +121,8 @@ a_bias_and_positions_are_added (void **state)
   g_autoptr (GRand) rand = g_rand_new_with_seed (1);
   g_autofree float *x = draw (rand, TOKENS * HIDDEN), *b = draw (rand, SEQUENCE * HIDDEN),
                    *y = draw (rand, TOKENS * HIDDEN);
-  struct weft_kernel bias = kernel (WEFT_OP_BIAS, (const uint64_t[5]){ TOKENS, HIDDEN });
-  struct weft_kernel add = kernel (WEFT_OP_ADD_POSITIONS, (const uint64_t[5]){ TOKENS, HIDDEN, 1 });
+  struct weft_kernel bias = kernel (WEFT_OP_BIAS, DIMS (TOKENS, HIDDEN));
+  struct weft_kernel add = kernel (WEFT_OP_ADD_POSITIONS, DIMS (TOKENS, HIDDEN, 1));
 
   (void) state;
   bias.operand[0] = add.operand[0] = floats (x, TOKENS * HIDDEN);
@@ -151,8 +150,8 @@ pieces_settle_in_the_order_of_ranks (void **state)
   (void) state;
   for (uint32_t ranks = 2; ranks <= 7; ranks++)
     for (uint32_t rank = 0; rank < ranks; rank++) {
-      struct weft_kernel k = kernel (WEFT_OP_SETTLE, (const uint64_t[5]){ ranks * N, ranks });
-      g_autofree float *own = g_new (float, N), *all = g_new (float, (gsize) ranks * N);
+      struct weft_kernel k = kernel (WEFT_OP_SETTLE, DIMS (ranks * N, ranks));
+      g_autofree float *own = g_new (float, N), *all = g_new (float, (gsize) ranks *N);
       for (uint32_t i = 0; i < ranks * N; i++)
         all[i] = (float) ((rank + ranks - i / N) % ranks * N + i % N);
       memcpy (own, all, N * sizeof *own);
@@ -170,7 +169,7 @@ static void
 pieces_of_columns_make_rows (void **state)
 {
   float x[] = { 1, 2, 5, 6, 9, 10, 3, 4, 7, 8, 11, 12 }, y[12];
-  struct weft_kernel k = kernel (WEFT_OP_JOIN_COLUMNS, (const uint64_t[5]){ 3, 2, 2 });
+  struct weft_kernel k = kernel (WEFT_OP_JOIN_COLUMNS, DIMS (3, 2, 2));
 
   (void) state;
   memset (y, 0, sizeof y);
@@ -190,7 +189,7 @@ a_norm_in_two_ops_is_the_norm_in_one (void **state)
   g_autofree float *dy = draw (rand, n), *x = draw (rand, n), *w = draw (rand, HIDDEN),
                    *residual = draw (rand, n), *dx = draw (rand, 2 * n),
                    *sums = draw (rand, 4 * HIDDEN);
-  struct weft_kernel both = kernel (WEFT_OP_NORM_BWD, (const uint64_t[5]){ TOKENS, HIDDEN });
+  struct weft_kernel both = kernel (WEFT_OP_NORM_BWD, DIMS (TOKENS, HIDDEN));
   struct weft_kernel inputs = both, weights = both;
   struct weft_operand rows[] = { floats (dy, n), floats (x, n), floats (w, HIDDEN),
                                  floats (residual, n) };
@@ -240,11 +239,9 @@ head_norms_of_two_ranks_are_those_of_one (void **state)
   g_autofree float *dqkv = draw (rand, n), *raw = draw (rand, n_raw), *w = draw (rand, 2 * WIDTH),
                    *sums = draw (rand, 4 * WIDTH), *mine = draw (rand, n),
                    *mine_raw = draw (rand, n_raw), *wanted = draw (rand, n);
-  struct weft_kernel one = kernel (WEFT_OP_HEAD_NORM_BWD, (const uint64_t[5]){ ROWS, WIDTH });
-  struct weft_kernel weights =
-      kernel (WEFT_OP_HEAD_NORM_WGRAD, (const uint64_t[5]){ ROWS / RANKS, WIDTH, RANKS });
-  struct weft_kernel inputs =
-      kernel (WEFT_OP_HEAD_NORM_DGRAD, (const uint64_t[5]){ ROWS / RANKS, WIDTH });
+  struct weft_kernel one = kernel (WEFT_OP_HEAD_NORM_BWD, DIMS (ROWS, WIDTH));
+  struct weft_kernel weights = kernel (WEFT_OP_HEAD_NORM_WGRAD, DIMS (ROWS / RANKS, WIDTH, RANKS));
+  struct weft_kernel inputs = kernel (WEFT_OP_HEAD_NORM_DGRAD, DIMS (ROWS / RANKS, WIDTH));
 
   (void) state;
   for (uint32_t r = 0; r < RANKS; r++) {
@@ -324,7 +321,7 @@ targets (struct loss *l)
 static float
 loss_of_one (struct loss *l, gboolean own)
 {
-  struct weft_kernel k = kernel (WEFT_OP_XENT, (const uint64_t[5]){ TOKENS, VOCAB, 8, VOCAB, own });
+  struct weft_kernel k = kernel (WEFT_OP_XENT, DIMS (TOKENS, VOCAB, 8, VOCAB, own));
   float loss = 0;
 
   k.operand[0] = floats (l->logits, TOKENS * VOCAB);
@@ -341,7 +338,7 @@ static void
 tell (struct loss *l, uint32_t rank, uint32_t ranks, gboolean own, float *stats)
 {
   uint64_t columns = PADDED / ranks;
-  const uint64_t dim[5] = { TOKENS, columns, 8 / ranks, VOCAB };
+  const uint64_t *dim = { TOKENS, columns, 8 / ranks, VOCAB };
   g_autofree float *mine = logits_of (l, rank, columns);
   struct weft_kernel most = kernel (WEFT_OP_XENT_MAX, dim), part = kernel (WEFT_OP_XENT_PART, dim);
 
@@ -363,7 +360,7 @@ tell (struct loss *l, uint32_t rank, uint32_t ranks, gboolean own, float *stats)
 static float
 end (struct loss *l, uint32_t parts, float *lse)
 {
-  struct weft_kernel k = kernel (WEFT_OP_XENT_END, (const uint64_t[5]){ TOKENS, parts });
+  struct weft_kernel k = kernel (WEFT_OP_XENT_END, DIMS (TOKENS, parts));
   float loss = 0;
 
   k.operand[0] = floats (l->stats, parts * 3 * TOKENS);
@@ -432,8 +429,7 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   (void) state;
   make_loss (&l, rand);
   loss_of_one (&l, FALSE);
-  struct weft_kernel k =
-      kernel (WEFT_OP_XENT_BWD, (const uint64_t[5]){ TOKENS, COLUMNS, 7, VOCAB });
+  struct weft_kernel k = kernel (WEFT_OP_XENT_BWD, DIMS (TOKENS, COLUMNS, 7, VOCAB));
   k.operand[1] = targets (&l);
   k.operand[2] = floats (l.lse, TOKENS);
   float *part[RANKS];

@@ -1,6 +1,7 @@
 /* Published measurements: a table is read whole or refused, a row becomes the job that its rules
  * say, and errors are what arithmetic makes of them. */
 #include "core/error.h"
+#include "planner/shorten.h"
 #include "planner/validate.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/command.h"
@@ -350,6 +351,77 @@ groups_add_up_to_the_whole (void **state)
   assert_true (worst == v->time.max);
 }
 
+/* The straight line through two short steps, against the long step itself. */
+static void
+a_long_step_is_told_from_two_short_ones (void **state)
+{
+  static const char *const kinds[][4] = {
+    { "--pipeline-schedule", "1f1b", "--global-batch-size", "256" },
+    { "--virtual-pipeline-model-parallel-size", "2", "--global-batch-size", "248" },
+    { "--pipeline-schedule", "zb-h1", "--global-batch-size", "254" },
+    { "--pipeline-schedule", "gpipe", "--global-batch-size", "250" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    const char *words[] = { "--model",
+                            "gpt2-nano",
+                            "--topology",
+                            "dgx-h100",
+                            "--gpus",
+                            "8",
+                            "--pipeline-model-parallel-size",
+                            "4",
+                            kinds[i][0],
+                            kinds[i][1],
+                            kinds[i][2],
+                            kinds[i][3],
+                            NULL };
+    struct weft_shortened shortened;
+    struct weft_job job;
+    double seconds[3], bytes[3];
+    made_real_job (&job, words);
+    weft_shorten (&job, &shortened);
+    assert_int_equal (shortened.n, 2);
+    const struct weft_job *jobs[] = { &shortened.job[0], &shortened.job[1], &job };
+    for (int j = 0; j < 3; j++) {
+      g_autoptr (weft_plan) plan = made_real_plan (jobs[j]);
+      g_autoptr (weft_timeline) timeline =
+          made_run_with (&weft_exec_clock, plan, (struct weft_exec_options){ 0 });
+      seconds[j] = timeline->seconds;
+      bytes[j] = weft_plan_worst_bytes (plan);
+    }
+    double off = weft_shortened_seconds (&shortened, seconds) / seconds[2] - 1;
+    if (!(fabs (off) < 1e-9))
+      fail_msg ("%s: off by %g", kinds[i][1], off);
+    assert_true (fabs (weft_shortened_bytes (&shortened, bytes) / bytes[2] - 1) < 0.02);
+  }
+}
+
+static void
+a_short_step_is_looked_at_itself (void **state)
+{
+  static const char *const words[] = { "--model",
+                                       "gpt2-nano",
+                                       "--topology",
+                                       "dgx-h100",
+                                       "--gpus",
+                                       "8",
+                                       "--pipeline-model-parallel-size",
+                                       "4",
+                                       "--global-batch-size",
+                                       "16",
+                                       NULL };
+  struct weft_shortened shortened;
+  struct weft_job job;
+
+  (void) state;
+  made_real_job (&job, words);
+  weft_shorten (&job, &shortened);
+  assert_int_equal (shortened.n, 1);
+  assert_memory_equal (&shortened.job[0].train, &job.train, sizeof job.train);
+}
+
 /* --------------------------------------------------------------------- bad tables */
 
 static void
@@ -612,6 +684,8 @@ main (void)
     cmocka_unit_test (degrees_of_published_rows_make_their_gpus),
     cmocka_unit_test (rows_mixed_at_random_are_jobs_or_refused),
     cmocka_unit_test (groups_add_up_to_the_whole),
+    cmocka_unit_test (a_long_step_is_told_from_two_short_ones),
+    cmocka_unit_test (a_short_step_is_looked_at_itself),
     cmocka_unit_test (a_table_that_is_none_is_refused_with_its_place),
     cmocka_unit_test (a_word_that_nobody_knows_is_no_default),
     IN_A_FOLDER (assumptions_that_say_nothing_are_refused_with_their_line),
