@@ -196,6 +196,31 @@ static const struct {
            "post_attention_layernorm.weight 8;" LAYERS "post_attention_layernorm.bias 8;" LAYERS
            "mlp.up_proj.weight 10 8;" LAYERS "mlp.down_proj.weight 8 10",
     "model.norm.weight 8;model.norm.bias 8;lm_head.weight 11 8" },
+  { "mixtral", ",\"num_key_value_heads\":2,\"num_local_experts\":2,\"num_experts_per_tok\":1",
+    "model.embed_tokens.weight 11 8",
+    LAYERS
+    "input_layernorm.weight 8;" LAYERS "self_attn.q_proj.weight 8 8;" LAYERS
+    "self_attn.k_proj.weight 4 8;" LAYERS "self_attn.v_proj.weight 4 8;" LAYERS
+    "self_attn.o_proj.weight 8 8;" LAYERS "post_attention_layernorm.weight 8;" LAYERS
+    "block_sparse_moe.gate.weight 2 8;" LAYERS "block_sparse_moe.experts.0.w1.weight 10 8;" LAYERS
+    "block_sparse_moe.experts.0.w3.weight 10 8;" LAYERS
+    "block_sparse_moe.experts.1.w1.weight 10 8;" LAYERS
+    "block_sparse_moe.experts.1.w3.weight 10 8;" LAYERS
+    "block_sparse_moe.experts.0.w2.weight 8 10;" LAYERS "block_sparse_moe.experts.1.w2.weight 8 10",
+    "model.norm.weight 8;lm_head.weight 11 8" },
+  { "qwen3_moe",
+    ",\"num_key_value_heads\":2,\"head_dim\":2,\"num_experts\":2,\"num_experts_per_tok\":1,"
+    "\"moe_intermediate_size\":6",
+    "model.embed_tokens.weight 11 8",
+    LAYERS "input_layernorm.weight 8;" LAYERS "self_attn.q_proj.weight 8 8;" LAYERS
+           "self_attn.k_proj.weight 4 8;" LAYERS "self_attn.v_proj.weight 4 8;" LAYERS
+           "self_attn.q_norm.weight 2;" LAYERS "self_attn.k_norm.weight 2;" LAYERS
+           "self_attn.o_proj.weight 8 8;" LAYERS "post_attention_layernorm.weight 8;" LAYERS
+           "mlp.gate.weight 2 8;" LAYERS "mlp.experts.0.gate_proj.weight 6 8;" LAYERS
+           "mlp.experts.0.up_proj.weight 6 8;" LAYERS "mlp.experts.1.gate_proj.weight 6 8;" LAYERS
+           "mlp.experts.1.up_proj.weight 6 8;" LAYERS "mlp.experts.0.down_proj.weight 8 6;" LAYERS
+           "mlp.experts.1.down_proj.weight 8 6",
+    "model.norm.weight 8;lm_head.weight 11 8" },
 #undef LAYERS
 };
 
@@ -341,9 +366,10 @@ a_family_without_names_is_told_which_have_some (void **folder)
   g_autoptr (GError) error = NULL, odd = NULL, nameless = NULL;
 
   union weft_model model = state->model;
-  model.family = g_quark_from_string ("mixtral");
+  model.family = g_quark_from_string ("deepseek_v3");
   assert_null (weft_hf_pieces (&model, weft_state_at (state, 0), &error));
-  assert_non_null (strstr (error->message, "found \"mixtral\", wanted one of gpt2 llama qwen2"));
+  assert_non_null (
+      strstr (error->message, "found \"deepseek_v3\", wanted one of gpt2 llama qwen2"));
   model = state->model;
   model.ffn_hidden_size = 5;
   assert_false (weft_hf_import (state, &model, "none", NULL, &odd));

@@ -7,7 +7,7 @@
 /* Which rows of ours one of theirs is. */
 enum share { ALL, QUERY, KEY, VALUE, GATE, UP };
 
-/* '#' is the number of the layer.  Rows of one of our tensors stand in the order of its rows. */
+/* '#' is the number of the layer, '@' that of an expert, whose rows stand together.  Rows of one of our tensors stand in the order of its rows. */
 struct row {
   const char *families; /* space separated */
   const char *param, *theirs;
@@ -16,14 +16,14 @@ struct row {
   float shift;
 };
 
-#define FAMILIES "gpt2 llama qwen2 qwen3 nemotron"
-#define GATED "llama qwen2 qwen3"
+#define FAMILIES "gpt2 llama qwen2 qwen3 nemotron mixtral qwen3_moe"
+#define GATED "llama qwen2 qwen3 mixtral qwen3_moe"
 #define LLAMAS GATED " nemotron"
 #define CONV1D .transposed = TRUE
 #define LESS_ONE .shift = 1
 
 /* Sources: huggingface/transformers modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py,
- * modeling_qwen3.py and modeling_nemotron.py (whose NemotronLayerNorm1P adds one to its weight).
+ * modeling_qwen3.py, modeling_mixtral.py, modeling_qwen3_moe.py and modeling_nemotron.py (whose NemotronLayerNorm1P adds one to its weight).
  * mistral is llama to us and has llama's names.  The biases of llama's projections come with
  * attention_bias and mlp_bias. */
 static const struct row rows[] = {
@@ -54,8 +54,8 @@ static const struct row rows[] = {
   { LLAMAS, "qkv.bias", "model.layers.#.self_attn.q_proj.bias", QUERY },
   { LLAMAS, "qkv.bias", "model.layers.#.self_attn.k_proj.bias", KEY },
   { LLAMAS, "qkv.bias", "model.layers.#.self_attn.v_proj.bias", VALUE },
-  { "qwen3", "q_norm.weight", "model.layers.#.self_attn.q_norm.weight" },
-  { "qwen3", "k_norm.weight", "model.layers.#.self_attn.k_norm.weight" },
+  { "qwen3 qwen3_moe", "q_norm.weight", "model.layers.#.self_attn.q_norm.weight" },
+  { "qwen3 qwen3_moe", "k_norm.weight", "model.layers.#.self_attn.k_norm.weight" },
   { LLAMAS, "proj.weight", "model.layers.#.self_attn.o_proj.weight" },
   { LLAMAS, "proj.bias", "model.layers.#.self_attn.o_proj.bias" },
   { GATED, "norm2.weight", "model.layers.#.post_attention_layernorm.weight" },
@@ -73,6 +73,15 @@ static const struct row rows[] = {
   { "nemotron", "final_norm.weight", "model.norm.weight", LESS_ONE },
   { "nemotron", "final_norm.bias", "model.norm.bias" },
 
+  { "mixtral", "router.weight", "model.layers.#.block_sparse_moe.gate.weight" },
+  { "mixtral", "experts.fc1.weight", "model.layers.#.block_sparse_moe.experts.@.w1.weight", GATE },
+  { "mixtral", "experts.fc1.weight", "model.layers.#.block_sparse_moe.experts.@.w3.weight", UP },
+  { "mixtral", "experts.fc2.weight", "model.layers.#.block_sparse_moe.experts.@.w2.weight" },
+  { "qwen3_moe", "router.weight", "model.layers.#.mlp.gate.weight" },
+  { "qwen3_moe", "experts.fc1.weight", "model.layers.#.mlp.experts.@.gate_proj.weight", GATE },
+  { "qwen3_moe", "experts.fc1.weight", "model.layers.#.mlp.experts.@.up_proj.weight", UP },
+  { "qwen3_moe", "experts.fc2.weight", "model.layers.#.mlp.experts.@.down_proj.weight" },
+
   { FAMILIES, "head.weight", "lm_head.weight" },
 };
 
@@ -83,25 +92,43 @@ is_among (const char *word, const char *words)
   return g_strv_contains ((const char *const *) list, word);
 }
 
-/* "q_proj" of layer 3: '#' becomes the number. */
+/* A mark becomes a number. */
 static char *
-their_name (const char *pattern, uint32_t layer)
+with_number (const char *pattern, char sign, uint32_t number)
 {
-  const char *mark = strchr (pattern, '#');
+  const char *mark = strchr (pattern, sign);
 
   if (!mark)
     return g_strdup (pattern);
-  return g_strdup_printf ("%.*s%u%s", (int) (mark - pattern), pattern, layer, mark + 1);
+  return g_strdup_printf ("%.*s%u%s", (int) (mark - pattern), pattern, number, mark + 1);
+}
+
+/* "q_proj" of layer 3. */
+static char *
+their_name (const char *pattern, uint32_t layer, uint32_t expert)
+{
+  g_autofree char *of_layer = with_number (pattern, '#', layer);
+
+  return with_number (of_layer, '@', expert);
+}
+
+/* Experts whose rows a tensor of ours has one after the other. */
+static uint32_t
+n_experts (const union weft_model *m, const struct weft_state_tensor *tensor)
+{
+  return g_str_has_prefix (tensor->param, "experts.") ? (uint32_t) m->num_moe_experts : 1;
 }
 
 static void
 set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enum share share,
           struct weft_hf_piece *piece)
 {
+  uint32_t experts = n_experts (m, tensor);
   uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
-  uint64_t kv = (uint64_t) m->num_query_groups * m->kv_channels, up = m->ffn_hidden_size;
+  uint64_t kv = (uint64_t) m->num_query_groups * m->kv_channels;
+  uint64_t up = experts > 1 ? m->moe_ffn_hidden_size : m->ffn_hidden_size;
   const uint64_t first[] = { [KEY] = q, [VALUE] = q + kv, [UP] = up };
-  const uint64_t count[] = { tensor->rows, q, kv, kv, up, up };
+  const uint64_t count[] = { tensor->rows / experts, q, kv, kv, up, up };
 
   piece->first_row = first[share];
   piece->rows = count[share];
@@ -115,15 +142,16 @@ piece_clear (struct weft_hf_piece *piece)
 
 static void
 add_piece (GArray *pieces, const struct row *row, const union weft_model *model,
-           const struct weft_state_tensor *tensor)
+           const struct weft_state_tensor *tensor, uint32_t expert)
 {
-  struct weft_hf_piece piece = { .name = their_name (row->theirs, tensor->layer),
+  struct weft_hf_piece piece = { .name = their_name (row->theirs, tensor->layer, expert),
                                  .columns = tensor->columns,
                                  .transposed = row->transposed,
                                  .vector = tensor->columns == 1,
                                  .shift = row->shift };
 
   set_rows (model, tensor, row->share, &piece);
+  piece.first_row += expert * (tensor->rows / n_experts (model, tensor));
   g_array_append_val (pieces, piece);
 }
 
@@ -164,8 +192,9 @@ weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *t
                     family ? family : "");
     return NULL;
   }
-  for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
-    if (strcmp (rows[i].param, tensor->param) == 0 && is_among (family, rows[i].families))
-      add_piece (pieces, &rows[i], model, tensor);
+  for (uint32_t expert = 0; expert < n_experts (model, tensor); expert++)
+    for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
+      if (strcmp (rows[i].param, tensor->param) == 0 && is_among (family, rows[i].families))
+        add_piece (pieces, &rows[i], model, tensor, expert);
   return check_rows (pieces, family, tensor, error) ? g_steal_pointer (&pieces) : NULL;
 }
