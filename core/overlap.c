@@ -150,11 +150,12 @@ hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int 
 static void
 settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 {
-  const struct weft_buf *buf = weft_build_buf_at (s->b, all);
+  uint64_t n = weft_step_elements (s, all), piece = n / s->mesh->tp;
+  uint32_t came = slice (s, all, piece, n - piece, name);
 
   weft_emit (s, WEFT_OP_SETTLE, name,
-             WEFT_SHAPE (buf->dtype, weft_step_elements (s, all), s->mesh->tp),
-             WEFT_USES (WEFT_R (own), WEFT_RW (all)));
+             WEFT_SHAPE (weft_build_buf_at (s->b, all)->dtype, n, s->mesh->tp),
+             WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
 }
 
 /* x is this rank's rows, y all tokens'. */

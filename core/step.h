@@ -4,6 +4,8 @@
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
  *   context    attention of ranks that share sequences
+ *   latent     multi-latent attention: what heads read, out of narrow latents
+ *   moe        a layer of experts (moe.h): router, dispatch, experts
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
@@ -48,6 +50,18 @@
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
   X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_Q_DOWN_WEIGHT, "q_down.weight")                                                          \
+  X (WEFT_Q_DOWN_BIAS, "q_down.bias")                                                              \
+  X (WEFT_Q_LATENT_NORM_WEIGHT, "q_latent_norm.weight")                                            \
+  X (WEFT_Q_LATENT_NORM_BIAS, "q_latent_norm.bias")                                                \
+  X (WEFT_Q_UP_WEIGHT, "q_up.weight")                                                              \
+  X (WEFT_Q_UP_BIAS, "q_up.bias")                                                                  \
+  X (WEFT_KV_DOWN_WEIGHT, "kv_down.weight")                                                        \
+  X (WEFT_KV_DOWN_BIAS, "kv_down.bias")                                                            \
+  X (WEFT_KV_LATENT_NORM_WEIGHT, "kv_latent_norm.weight")                                          \
+  X (WEFT_KV_LATENT_NORM_BIAS, "kv_latent_norm.bias")                                              \
+  X (WEFT_KV_UP_WEIGHT, "kv_up.weight")                                                            \
+  X (WEFT_KV_UP_BIAS, "kv_up.bias")                                                                \
   X (WEFT_ROUTER_WEIGHT, "router.weight")                                                          \
   X (WEFT_ROUTER_BIAS, "router.bias")                                                              \
   X (WEFT_EXPERT_FC1, "experts.fc1.weight")                                                        \
@@ -86,6 +100,7 @@ struct weft_saved {
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
   uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
+  uint32_t ql, qn, kl, kn;                              /* latents of queries, of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
 };
@@ -174,7 +189,7 @@ struct weft_delayed {
 struct weft_widths {
   uint64_t h;             /* the residual stream */
   uint64_t heads, groups; /* of queries; of keys and values */
-  uint64_t q, qkv;        /* all query heads; these, and those of keys and values */
+  uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
   uint64_t vocab;         /* logits */
 };
@@ -689,6 +704,10 @@ uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
 
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
+
+/* latent.c: fills qkv from n1; from its gradient to that of n1. */
+void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv);
 
 /* layer.c: x is the layer's input, the result its output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,

@@ -22,13 +22,14 @@ weft_tensor_widths (const struct weft_job *job)
   const union weft_model *m = &job->model;
   uint64_t tp = job->strategy.tensor_model_parallel_size;
   uint64_t heads = m->num_attention_heads / tp, groups = m->num_query_groups / tp;
-  uint64_t q = heads * m->kv_channels, f = m->ffn_hidden_size / tp;
+  uint64_t value = m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
+  uint64_t f = m->ffn_hidden_size / tp;
 
   return (struct weft_widths){ .h = m->hidden_size,
                                .heads = heads,
                                .groups = groups,
-                               .q = q,
-                               .qkv = q + 2 * groups * m->kv_channels,
+                               .q = heads * value,
+                               .qkv = (heads + groups) * m->kv_channels + groups * value,
                                .f = f,
                                .up = f * (weft_model_is_gated (m) ? 2 : 1),
                                .vocab = weft_job_padded_vocab (job) / tp };

@@ -149,6 +149,10 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_SWIGLU_BWD, swiglu_bwd, TRUE)                                                         \
   X (WEFT_OP_RELU2, relu2, TRUE)                                                                   \
   X (WEFT_OP_RELU2_BWD, relu2_bwd, TRUE)                                                           \
+  X (WEFT_OP_LATENT_SPLIT, latent_split, TRUE)                                                     \
+  X (WEFT_OP_LATENT_SPLIT_BWD, latent_split_bwd, TRUE)                                             \
+  X (WEFT_OP_LATENT_JOIN, latent_join, TRUE)                                                       \
+  X (WEFT_OP_LATENT_JOIN_BWD, latent_join_bwd, TRUE)                                               \
   X (WEFT_OP_MOE_ROUTE, moe_route, TRUE)                                                           \
   X (WEFT_OP_MOE_ROUTE_BWD, moe_route_bwd, TRUE)                                                   \
   X (WEFT_OP_MOE_SORT, moe_sort, FALSE)                                                            \

@@ -3,7 +3,7 @@
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 
-enum { OWN, ALL };
+enum { OWN, CAME, ALL }; /* what came lies behind the first piece of all */
 enum { X, Y };
 
 /* -------------------------------------------------------------------- pieces of a ring */
@@ -11,7 +11,8 @@ enum { X, Y };
 uint64_t
 weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
 {
-  return k->shape.dim[0] / (operand == OWN ? k->shape.dim[1] : 1);
+  uint64_t parts = k->shape.dim[1], pieces[] = { [OWN] = 1, [CAME] = parts - 1, [ALL] = parts };
+  return k->shape.dim[0] / parts * pieces[operand];
 }
 
 /* The rank whose piece came after `steps` steps: its place in the end. */

@@ -415,6 +415,10 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
+  if (one_in (rand, 3)) {
+    add (words, "num_microbatches_with_partial_activation_checkpoints", up_to (rand, 3));
+    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+  }
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
@@ -464,6 +468,21 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
+static void
+random_overlap (GString *words, GRand *rand)
+{
+  static const char *const plain[] = { "tp_comm_overlap_ag", "tp_comm_overlap_rs",
+                                       "tp_comm_bulk_wgrad", "tp_comm_bulk_dgrad" };
+
+  if (!flip (words, rand, 2, "sequence_parallel") || !flip (words, rand, 2, "tp_comm_overlap"))
+    return;
+  if (one_in (rand, 2))
+    add_word (words, plain[up_to (rand, 3)], "false");
+  flip (words, rand, 3, "tp_comm_overlap_rs_dgrad");
+  flip (words, rand, 4,
+        one_in (rand, 2) ? "tp_comm_overlap_disable_qkv" : "tp_comm_overlap_disable_fc1");
+}
+
 /* Returns how many ranks are left. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
@@ -473,7 +492,7 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
   if (ranks % size || drawn (words, "num_query_groups=", 2) % size || !one_in (rand, 2))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
-  flip (words, rand, 2, "sequence_parallel");
+  random_overlap (words, rand);
   if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
     add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
   return ranks / size;
@@ -494,6 +513,18 @@ random_context (GString *words, GRand *rand, uint32_t ranks)
   if (kind == 3)
     add_word (words, "hierarchical_context_parallel_sizes", sizes[size == 4 ? 2 : up_to (rand, 1)]);
   return ranks / size;
+}
+
+static void
+random_attention (GString *words, GRand *rand)
+{
+  if (one_in (rand, 5))
+    add_word (words, "hidden_dropout", "0.2");
+  if (strstr (words->str, "context_parallel_size=") || !one_in (rand, 4))
+    return;
+  add_word (words, "attention_backend", "unfused");
+  if (one_in (rand, 2))
+    add_word (words, "attention_dropout", "0.1");
 }
 
 /* Collectives at slots of the schedule, and head gradients at its end. */
@@ -534,6 +565,7 @@ weft_random_job (GRand *rand)
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
+  random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");

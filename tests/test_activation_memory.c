@@ -90,39 +90,38 @@ context_ranks_keep_their_part (void **state)
 
 /* ------------------------------------------------------------------ the paper's models */
 
-/* Table 3 of the paper: tensor 8, and microbatches of 4, 1, 1 and 1 sequences of 2048 tokens. */
+/* Table 3 of the paper: tensor 8, and microbatches of 4, 1, 1 and 1 sequences of 2048 tokens.  Twice as
+ * many microbatches as stages fill the pipeline. */
 static const struct {
-  const char *model, *more;
-  uint32_t stages, virtual, batch, micro;
-  double as_h; /* a s / h, of which the paper gives 80 for GPT-3 and 64 for MT-NLG */
+  const char *model, *pipeline;
+  uint32_t gpus, batch, micro;
+  double as_h; /* a s / h */
 } models[] = {
-  { "megatron-22b", "", 1, 1, 4, 4, 64 / 3.0 },
-  { "gpt3-175b", "", 8, 3, 64, 1, 16 },
-  { "megatron-530b", "", 35, 3, 280, 1, 12.8 },
-  { "megatron-1t", "", 64, 1, 512, 1, 12.8 },
+  { "megatron-22b", "", 8, 4, 4, 64 / 3.0 },
+  { "gpt3-175b", "pipeline_model_parallel_size=8 virtual_pipeline_model_parallel_size=3 ", 64, 16,
+    1, 16 },
+  { "megatron-530b", "pipeline_model_parallel_size=35 virtual_pipeline_model_parallel_size=3 ", 280,
+    70, 1, 12.8 },
+  { "megatron-1t", "pipeline_model_parallel_size=64 ", 512, 128, 1, 12.8 },
 };
 
 static weft_plan *
 plan_of (unsigned i, const char *more)
 {
-  g_autofree char *pipeline =
-      models[i].stages > 1 ? g_strdup_printf ("pipeline_model_parallel_size=%u ", models[i].stages)
-                           : g_strdup ("");
-  g_autofree char *chunks = models[i].virtual > 1
-                                ? g_strdup_printf ("virtual_pipeline_model_parallel_size=%u ",
-                                                   models[i].virtual)
-                                : g_strdup ("");
-
   return weft_test_plan ("topology=dgx-a100 model=%s gpus=%u tensor_model_parallel_size=8 "
-                         "precision=bf16 micro_batch_size=%u global_batch_size=%u %s%s%s",
-                         models[i].model, 8 * models[i].stages, models[i].micro, models[i].batch,
-                         pipeline, chunks, more);
+                         "precision=bf16 micro_batch_size=%u global_batch_size=%u %s%s",
+                         models[i].model, models[i].gpus, models[i].micro, models[i].batch,
+                         models[i].pipeline, more);
 }
 
+/* What the first of two layers keeps, in units of s b h. */
 static double
 kept_of_x (unsigned i, const char *more)
 {
-  g_autoptr (weft_plan) plan = plan_of (i, more);
+  g_autoptr (weft_plan) plan =
+      weft_test_plan ("topology=dgx-a100 model=%s num_layers=2 gpus=8 tensor_model_parallel_size=8 "
+                      "precision=bf16 micro_batch_size=%u global_batch_size=%u %s",
+                      models[i].model, models[i].micro, models[i].micro, more);
   const union weft_model *m = &plan->job.model;
   double x = (double) m->seq_length * m->hidden_size * models[i].micro;
 
@@ -187,7 +186,7 @@ static void
 virtual_stages_and_split_sequences_waste_no_memory (void **state)
 {
   (void) state;
-  for (unsigned i = 1; i < G_N_ELEMENTS (models); i++) {
+  for (unsigned i = 1; i < 3; i++) {
     g_autoptr (weft_plan) plan = plan_of (i, "hidden_dropout=0.1 sequence_parallel=true");
     for (uint32_t role = 0; role < 2; role++) {
       const struct weft_memory *memory = &plan->memory[role];

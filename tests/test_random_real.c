@@ -76,14 +76,16 @@ check_against_one_rank (const char *words)
   g_autofree char *alone = g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
       rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
-      " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false",
+      " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false "
+      "tp_comm_overlap=false",
       " expert_model_parallel_size=1 context_parallel_size=1 cp_comm_type=p2p "
       "hierarchical_context_parallel_sizes=none",
       " num_distributed_optimizer_instances=1 dp_replicate_size=1 "
       "reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
       "recompute_method=none recompute_num_layers=none "
-      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
+      "recompute_modules=none num_microbatches_with_partial_activation_checkpoints=none "
+      "activation_checkpointing=false delay_wgrad_compute=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
       "grad_sync_func=none align_param_gather=false "
