@@ -569,8 +569,8 @@ weft_random_job (GRand *rand)
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
-    if (plain && one_in (rand, 3))
-      add_word (words, "pipeline_schedule", "gpipe");
+    if (plain)
+      add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
     if (plain && one_in (rand, 4))
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)

@@ -158,6 +158,10 @@ static const char *const wanted[] = { "dgx-h100",
                                       "deallocate_pipeline_outputs",
                                       "batch_p2p_sync=false",
                                       "pipeline_dtype=",
+                                      "pipeline_schedule=zb",
+                                      "pipeline_schedule=dualpipe",
+                                      "virtual_pipeline_model_parallel_size",
+                                      "overlap_p2p_comm=true",
                                       "model_parallel_size=1 ",
                                       "model_parallel_size=2 ",
                                       "model_parallel_size=4 " };
@@ -500,7 +504,7 @@ add_up (const struct sample *s, uint32_t role)
     else if (g_str_has_prefix (name, "bucket ") || g_str_equal (name, "reduce") ||
              (is_collective (p, op) && g_str_equal (name, "tied head")))
       sum.reduced += bytes;
-    else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
+    else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP)
       sum.gathered += bytes;
     else if (g_str_equal (name, "shape"))
       continue; /* of what is sent */
