@@ -144,6 +144,7 @@ static const char *const strategies[] = {
   "account_for_loss_in_pipeline_split=true use_distributed_optimizer=true",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_model_parallel_layout=E|t*6|tt|L",
   "gpus=6 pipeline_model_parallel_size=3 pipeline_model_parallel_layout=Et|t|(tt|)*2,t|tL "
+  "microbatch_group_size_per_vp_stage=4 "
   "use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 calculate_per_token_loss=true",
