@@ -575,7 +575,7 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
-    if (!strstr (words->str, "warmup_flush"))
+    if (!strstr (words->str, "virtual_pipeline"))
       flip (words, rand, 8, "variable_seq_lengths");
     if (!strstr (words->str, "overlap_p2p_comm=true"))
       flip (words, rand, 8, "use_ring_exchange_p2p");

@@ -108,7 +108,6 @@ static const char *const strategies[] = {
                "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
   "gpus=4 pipeline_model_parallel_size=4 variable_seq_lengths=true",
   "gpus=4 pipeline_model_parallel_size=4 batch_p2p_comm=false use_ring_exchange_p2p=true",
-  CHUNKS ASIDE "gpus=2 pipeline_model_parallel_size=2 variable_seq_lengths=true",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-v variable_seq_lengths=true",
   "gpus=4 pipeline_model_parallel_size=4 gradient_accumulation_fusion=true "
   "defer_embedding_wgrad_compute=true",
