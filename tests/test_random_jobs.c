@@ -159,7 +159,6 @@ static const char *const wanted[] = { "dgx-h100",
                                       "batch_p2p_sync=false",
                                       "pipeline_dtype=",
                                       "pipeline_schedule=zb",
-                                      "pipeline_schedule=dualpipe",
                                       "virtual_pipeline_model_parallel_size",
                                       "overlap_p2p_comm=true",
                                       "model_parallel_size=1 ",
@@ -690,7 +689,7 @@ check_bytes (const struct sample *s, uint32_t role)
   uint64_t reductions = weft_job_reduces_each (&plan->job) ? weft_job_microbatches (&plan->job) : 1;
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
-      k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
+      k->pipeline_dtype == WEFT_NONE ? weft_job_dtype (&plan->job) : k->pipeline_dtype;
   uint64_t cell = plan->job.train.micro_batch_size * plan->job.model.seq_length * plan->job.model.hidden_size *
                    weft_dtype_bytes (sent_as) / plan->mesh.cp;
   uint64_t before = cell * crossings (plan, role, FALSE), after = cell * crossings (plan, role, TRUE);
