@@ -291,15 +291,12 @@ measures_apart (const struct weft_step *s, uint32_t k)
   return weft_step_flat (s, k)->expert && !s->shard_optimizer;
 }
 
-/* The sum that a bucket's squares go to. */
 static uint32_t
-squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
+expert_squares (struct weft_step *s)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
   uint64_t n = weft_step_elements (s, s->squares);
 
-  if (!measures_apart (s, k))
-    return squares;
   if (s->expert_squares == WEFT_NO_BUF) {
     s->expert_squares =
         weft_step_buffer (s, WEFT_BUF_WORKSPACE, row.dtype, n, "expert_grad_squares");
@@ -309,15 +306,23 @@ squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
   return s->expert_squares;
 }
 
-/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer). */
+/* The sum that a bucket's squares go to. */
+static uint32_t
+squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
+{
+  return measures_apart (s, k) ? expert_squares (s) : squares;
+}
+
+/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer).  A stage
+ * without experts takes part: the group goes through all stages. */
 static void
 add_experts (struct weft_step *s)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
 
-  if (s->expert_squares == WEFT_NO_BUF)
+  if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || s->shard_optimizer))
     return;
-  weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, s->expert_squares, "expert_grad_norm");
+  weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, expert_squares (s), "expert_grad_norm");
   weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
              WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
              WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));

@@ -579,13 +579,13 @@ weft_random_job (GRand *rand)
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
-    if (plain && one_in (rand, 3))
-      add_word (words, "pipeline_schedule", "gpipe");
+    if (plain)
+      add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
     if (plain && one_in (rand, 4))
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
-    if (!strstr (words->str, "warmup_flush"))
+    if (!strstr (words->str, "virtual_pipeline"))
       flip (words, rand, 8, "variable_seq_lengths");
     if (!strstr (words->str, "overlap_p2p_comm=true"))
       flip (words, rand, 8, "use_ring_exchange_p2p");

@@ -108,7 +108,6 @@ static const char *const strategies[] = {
                "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
   "gpus=4 pipeline_model_parallel_size=4 variable_seq_lengths=true",
   "gpus=4 pipeline_model_parallel_size=4 batch_p2p_comm=false use_ring_exchange_p2p=true",
-  CHUNKS ASIDE "gpus=2 pipeline_model_parallel_size=2 variable_seq_lengths=true",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-v variable_seq_lengths=true",
   "gpus=4 pipeline_model_parallel_size=4 gradient_accumulation_fusion=true "
   "defer_embedding_wgrad_compute=true",
@@ -144,6 +143,7 @@ static const char *const strategies[] = {
   "account_for_loss_in_pipeline_split=true use_distributed_optimizer=true",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_model_parallel_layout=E|t*6|tt|L",
   "gpus=6 pipeline_model_parallel_size=3 pipeline_model_parallel_layout=Et|t|(tt|)*2,t|tL "
+  "microbatch_group_size_per_vp_stage=4 "
   "use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=0",
   "gpus=4 use_megatron_fsdp=true zero_dp_strategy=3 calculate_per_token_loss=true",
