@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "core/activations.h"
 #include "core/json.h"
 #include "core/error.h"
 #include "core/report.h"
@@ -190,6 +191,23 @@ print_advice (const weft_report *report, const weft_plan *fitting)
     printf ("  %s\n", (const char *) flags->pdata[i]);
 }
 
+/* Where activations come from: one layer of one microbatch, of which weft explain shows the terms. */
+static void
+print_layer (const struct weft_job *job)
+{
+  struct weft_kept kept[WEFT_MOST_ACTIVATIONS];
+  uint32_t n = weft_activations_of_layer (job, kept);
+  double bytes = 0;
+
+  for (uint32_t i = 0; i < n; i++)
+    bytes += kept[i].bytes;
+  g_autofree char *sum = weft_units_human (bytes, "B");
+  if (n)
+    printf ("\na layer that is not fully recomputed keeps %s of a microbatch, in %u tensors (weft "
+            "explain)\n",
+            g_strstrip (sum), n);
+}
+
 static void
 print_text (const weft_report *report, const weft_plan *fitting)
 {
@@ -200,6 +218,7 @@ print_text (const weft_report *report, const weft_plan *fitting)
   g_string_append_c (out, '\n');
   weft_report_print_memory (report, style, out);
   fputs (out->str, stdout);
+  print_layer (&report->plan->job);
   print_advice (report, fitting);
 }
 

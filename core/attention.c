@@ -27,7 +27,8 @@ weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t
   if (chunk > 0 && chunk < sequence)
     sequence = chunk;
   return WEFT_SHAPE (s->product_dtype, tokens / sequence, sequence, heads, groups,
-                     s->model->kv_channels, weft_layer_window (s));
+                     s->model->kv_channels, weft_layer_window (s),
+                     s->model->kv_lora_rank ? s->model->v_head_dim : 0);
 }
 
 struct weft_shape
@@ -41,6 +42,8 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
 {
   const union weft_model *m = s->model;
 
+  if (m->kv_lora_rank)
+    return;
   if (m->qk_layernorm) {
     saved->raw = weft_product (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
     weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
@@ -126,6 +129,8 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 {
   const union weft_model *m = s->model;
 
+  if (m->kv_lora_rank)
+    return;
   if (weft_model_layer_has_rope (m, s->at.layer))
     weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
                WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),

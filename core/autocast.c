@@ -12,8 +12,7 @@
  *                they are, and weight gradients are added up in the gradients' type.
  *
  * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and weights
- * are converted to fp8 in front of each product, which leaves bf16; saved inputs stay bf16 and are
- * converted again in backward.  Scales are not modelled: a maximum is found in the pass that converts.
+ * are converted to fp8 in front of each product, which leaves bf16: fp8_products.c.
  *
  * Otherwise all types are one, and nothing here emits anything. */
 #include "core/step.h"
@@ -26,7 +25,11 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
 
   if (from->dtype == dtype)
     return buf;
-  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, shape.dim[0], name);
+  gboolean fp8 = dtype == WEFT_FP8;
+  uint64_t n = fp8 ? weft_fp8_room (s, shape.dim[0]) : shape.dim[0];
+  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, n, name);
+  if (fp8)
+    weft_fp8_measure (s, buf, shape.dim[0]);
   shape.out_dtype = dtype;
   weft_emit (s, WEFT_OP_CAST, name, shape, WEFT_USES (WEFT_R (buf), WEFT_W (to)));
   return to;
@@ -52,7 +55,9 @@ static uint64_t
 matrix_bytes (const struct weft_step *s, uint32_t param)
 {
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  uint64_t bytes = row->rows * row->columns * weft_dtype_bytes (read_dtype (s, param));
+  uint64_t n = row->rows * row->columns;
+  enum weft_dtype dtype = read_dtype (s, param);
+  uint64_t bytes = dtype == WEFT_FP8 ? weft_fp8_room (s, n) : n * weft_dtype_bytes (dtype);
 
   return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
 }
@@ -99,6 +104,8 @@ convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
   struct weft_shape shape = WEFT_SHAPE (s->dtype, row->rows * row->columns);
 
   shape.out_dtype = read_dtype (s, param);
+  if (shape.out_dtype == WEFT_FP8)
+    weft_fp8_measure (s, from, shape.dim[0]);
   weft_emit (s, WEFT_OP_CAST, "cast_weight", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 

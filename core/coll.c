@@ -337,12 +337,12 @@ direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 }
 
 GArray *
-weft_coll_shift_moves (uint32_t n)
+weft_coll_shift_moves (uint32_t n, uint32_t distance)
 {
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
 
   for (uint32_t i = 0; i < n; i++) {
-    struct weft_move move = { 0, i, (i + 1) % n, 0, FALSE };
+    struct weft_move move = { 0, i, (i + distance) % n, 0, FALSE };
     g_array_append_val (moves, move);
   }
   return moves;

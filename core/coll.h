@@ -94,7 +94,7 @@ struct weft_move {
   gboolean reduce;
 };
 /* A shift: the whole tensor, as piece 0. */
-GArray *weft_coll_shift_moves (uint32_t n);
+GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
 
 /* All moves of a ring collective over n ranks, in round order; element type struct weft_move. */
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);

@@ -294,6 +294,16 @@ weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t
 }
 
 uint32_t
+weft_cost_user_sms (enum weft_op_kind kind)
+{
+  static const uint32_t sms[WEFT_N_OP] = {
+#define USER_SMS_ROW(kind, sms) [kind] = (sms),
+#include "core/sms.def"
+  };
+  return sms[kind];
+}
+
+uint32_t
 weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
                           enum weft_domain domain, gboolean symmetric)
 {

@@ -67,6 +67,9 @@ enum weft_domain weft_cost_domain (const struct weft_cluster *cluster, uint32_t 
 /* SMs an op's communication kernel holds while it runs. */
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);
 
+/* The same of one that runs beside a product through a buffer of its own. */
+uint32_t weft_cost_user_sms (enum weft_op_kind kind);
+
 /* The same when the buffers are registered with NCCL (nccl_ub): what sms.def says of the domain, and
  * never more than without.  Registered locally, not as a symmetric window, they spare the network and
  * NVLink SHARP their copies, but the kernels that need few SMs inside an NVLink domain are those for

@@ -83,6 +83,13 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->layout.bucket_of[s->layout.group[g].first];
 }
 
+/* Its experts have groups of their own. */
+static uint32_t
+chunk_of (const struct weft_step *s, uint32_t g)
+{
+  return s->layout.group[g].chunk % s->n_chunks;
+}
+
 /* A tied head on the embedding's own stage adds to the embedding's gradient. */
 static gboolean
 shares_sum (const struct weft_step *s)
@@ -104,7 +111,7 @@ weft_ddp_start (struct weft_step *s)
   }
   for (uint32_t g = 0; g < s->layout.n_group; g++) {
     uint32_t q = s->layout.group[g].chunk;
-    s->group[g].n_due = s->group[g].n_param * s->chunk[q % s->n_chunks].n_micro;
+    s->group[g].n_due = s->group[g].n_param * s->chunk[chunk_of (s, g)].n_micro;
     s->chain[q].n_gather += s->strategy->overlap_param_gather && group_slices (s, g) > 1;
   }
   if (shares_sum (s))
@@ -341,22 +348,25 @@ scale_bucket (struct weft_step *s, uint32_t k)
     weft_ddp_scale (s, s->bucket[k].grads, n);
 }
 
-/* Each of two copies of a stage has seen some of the microbatches.  Bucket `i` of its stage. */
+/* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its
+ * stage. */
 static void
 add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 {
   if (!s->mesh->mirror)
     return;
-  g_autofree char *name =
-      g_strdup_printf ("mirror %u of stage %u", i, weft_step_chunk (s)->stage);
+  struct weft_op at = s->at;
+  g_autofree char *name = g_strdup_printf ("mirror %u of stage %u", i, weft_step_chunk (s)->stage);
   struct weft_op row = { .kind = WEFT_OP_ALL_REDUCE,
                          .group = WEFT_GROUP_MIRROR,
                          .name = weft_build_name (s->b, name) };
 
-  weft_ddp_collective (s, row,
-                       WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype,
-                                   weft_step_elements (s, grads)),
-                       WEFT_USES (WEFT_RW (grads)));
+  s->at.micro = WEFT_NO_MICRO;
+  weft_ddp_collective (
+      s, row,
+      WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
+      WEFT_USES (WEFT_RW (grads)));
+  s->at = at;
 }
 
 static void
@@ -368,7 +378,7 @@ launch_reduce (struct weft_step *s, uint32_t g)
 
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = WEFT_NO_LAYER;
-  s->at.chunk = s->layout.group[g].chunk;
+  s->at.chunk = chunk_of (s, g);
   for (uint32_t i = 0; i < n; i++) {
     uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
     weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
@@ -393,8 +403,18 @@ note_ready (struct weft_step *s, uint32_t param)
 {
   uint32_t g = weft_ddp_group_of (s, param);
 
-  if (++s->group[g].n_ready == s->group[g].n_due && s->strategy->overlap_grad_reduce)
+  if (++s->group[g].n_ready == s->group[g].n_due && s->strategy->overlap_grad_reduce &&
+      !weft_aligned_holds (s))
     launch_reduce (s, g);
+}
+
+void
+weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (chunk_of (s, g) == chunk && !s->group[g].launched &&
+        s->group[g].n_ready == s->group[g].n_due)
+      launch_reduce (s, g);
 }
 
 void
@@ -468,7 +488,7 @@ weft_ddp_finish (struct weft_step *s)
 {
   for (uint32_t stage = 0; stage < s->grid->n_stages; stage++)
     for (uint32_t g = 0; g < s->layout.n_group; g++)
-      if (s->chunk[s->layout.group[g].chunk].stage == stage)
+      if (s->chunk[chunk_of (s, g)].stage == stage)
         finish_group (s, g);
   weft_ddp_join_across (s);
 }
@@ -564,6 +584,14 @@ weft_ddp_before_use (struct weft_step *s, uint32_t param)
   if (!s->group[g].whole)
     weft_fp8_whole (s, g);
   s->group[g].whole = TRUE;
+}
+
+void
+weft_ddp_ask_for_chunk (struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t q = chunk; q < 2 * s->n_chunks; q += s->n_chunks)
+    while (s->chain[q].next < s->chain[q].n_gather)
+      launch_gather (s, gathered_at (s, q, s->chain[q].next++));
 }
 
 /* The groups of a chunk, in the order in which its forward will need them. */

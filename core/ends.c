@@ -167,6 +167,35 @@ weft_head_delayed (struct weft_step *s, uint32_t micro)
   head_wgrad (s, micro, weft_tensor_gather_rows (s, s->saved_end[micro].normed, "head"));
 }
 
+/* Whether the weight gradient of this microbatch comes at the end. */
+static gboolean
+defer (struct weft_step *s, uint32_t micro)
+{
+  int64_t most = s->strategy->wgrad_deferral_limit;
+
+  if (!s->strategy->defer_embedding_wgrad_compute || (most && s->deferred->len >= most))
+    return FALSE;
+  g_array_append_val (s->deferred, micro);
+  return TRUE;
+}
+
+void
+weft_head_deferred (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  if (s->deferred->len == 0)
+    return;
+  s->at.layer = WEFT_NO_LAYER;
+  s->at.chunk = weft_step_head (s) - s->chunk;
+  s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
+  for (guint i = 0; i < s->deferred->len; i++) {
+    s->at.micro = g_array_index (s->deferred, uint32_t, i);
+    weft_head_delayed (s, s->at.micro);
+  }
+  s->at = at;
+}
+
 /* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
  * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
  * per token is a sum, whose gradients finish.c divides. */
@@ -199,13 +228,14 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
   uint64_t h = s->model->hidden_size, v = s->width.vocab;
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, v, h, s->vocab_leaves);
   uint32_t gradient = loss_gradient (s);
+  gboolean later = weft_step_is_split (s) || defer (s, micro);
 
   weft_emit (s, WEFT_OP_XENT_BWD, "loss",
              WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size),
              WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
                         WEFT_R (gradient)));
   uint32_t normed = end->normed;
-  if (!weft_step_is_split (s))
+  if (!later)
     normed = weft_tensor_gather_rows (s, normed, "head");
   shape.out_dtype = weft_tensor_partial (s);
   uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
@@ -213,7 +243,7 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
       s, WEFT_OP_MATMUL_DGRAD, "head", shape,
       WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
   dn = weft_tensor_reduce_rows (s, dn, "head");
-  if (!weft_step_is_split (s))
+  if (!later)
     head_wgrad (s, micro, normed);
   struct weft_norm_operands o = { .x = end->x, .dresidual = WEFT_NO_BUF };
   const uint32_t norm[] = { s->end_param[WEFT_FINAL_NORM_WEIGHT],

@@ -49,14 +49,14 @@ fill_slots (const struct weft_step *s, struct slots *slots, gboolean forward)
 static struct weft_slots *
 slots_new (const struct weft_step *s)
 {
+  const struct weft_grid_spec spec = weft_job_grid_spec (s->job);
   struct weft_slots *all = g_new0 (struct weft_slots, 1);
-  uint32_t leading = 0;
+  uint64_t after = spec.n_ranks - 1 - s->role,
+           warm = 2 * after + (s->n_chunks - 1) * weft_spec_group (&spec) + spec.extra_warmup;
 
   fill_slots (s, &all->forward, TRUE);
   fill_slots (s, &all->backward, FALSE);
-  while (s->grid->cell[s->role][leading].phase == WEFT_PHASE_FORWARD)
-    leading++;
-  all->warm = leading < all->forward.n ? leading - 1 : leading;
+  all->warm = (uint32_t) MIN (warm, all->forward.n);
   return all;
 }
 
@@ -103,10 +103,10 @@ newest (const struct slots *slots)
   return slots->n_over - 1;
 }
 
-static uint32_t
+static void
 send_newest (struct weft_step *s, const struct slots *slots)
 {
-  return weft_exchange_send (s, slots->cell[newest (slots)]);
+  weft_exchange_send (s, slots->cell[newest (slots)]);
 }
 
 static gboolean
@@ -153,17 +153,6 @@ exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
 
 /* ------------------------------------------------------------------------ beside kernels */
 
-/* Kernels wait for the send before this one. */
-static void
-send_aside (struct weft_step *s, struct slots *slots)
-{
-  uint32_t sent = send_newest (s, slots);
-
-  if (slots->sent != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, slots->sent);
-  slots->sent = sent;
-}
-
 /* Whether slots of this direction have no partner of the other now: warm-up, or cooldown. */
 static gboolean
 is_alone (const struct weft_slots *all, const struct slots *slots, uint32_t slot)
@@ -182,10 +171,12 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
 
   weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);
-  send_aside (s, slots);
+  send_newest (s, slots);
   if (!ahead)
     receive_after (s, slots, k);
-  weft_exchange_end (s);
+  if (slots->sent != WEFT_NO_OP) /* kernels wait for the send before this one */
+    g_array_append_val (s->wait_for, slots->sent);
+  slots->sent = weft_exchange_end (s);
   weft_exchange_begin (s, WEFT_POST_ASIDE);
   if (forward && is_alone (all, slots, k))
     receive_first_gradient (s, all);
@@ -235,4 +226,18 @@ weft_exchange_interleaved (struct weft_step *s, uint32_t i)
   weft_exchange_run_delayed (s);
   if (i == s->grid->n_cell[s->role])
     finish (s);
+}
+
+const struct weft_cell *
+weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k)
+{
+  const struct slots *slots = forward ? &s->slots->forward : &s->slots->backward;
+
+  return k < 0 || k >= slots->n ? NULL : slots->cell[k];
+}
+
+uint32_t
+weft_slots_over (const struct weft_step *s, gboolean forward)
+{
+  return (forward ? &s->slots->forward : &s->slots->backward)->n_over;
 }

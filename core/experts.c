@@ -25,7 +25,7 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   uint32_t y = weft_moe_rows (s, first ? z.up : z.h, name);
   uint32_t w = weft_cast_weight (s, weft_params_layer (s, which));
 
-  x = weft_cast (s, x, s->linear_dtype, name);
+  x = weft_fp8_input (s, x, name);
   weft_emit (s, WEFT_OP_MOE_MATMUL, name,
              first ? product_shape (s, z.up, z.h) : product_shape (s, z.h, z.f),
              WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (saved->counts), WEFT_W (y)));
@@ -58,7 +58,7 @@ weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight);
   struct weft_shape shape = product_shape (s, d->n, d->k);
-  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MOE_MATMUL_WGRAD, d->name, shape,

@@ -1,4 +1,5 @@
 #include "core/explain.h"
+#include "core/activations.h"
 #include "core/units.h"
 #include <math.h>
 #include <string.h>
@@ -588,6 +589,48 @@ explain_step (struct page *g)
       g_strdup_printf ("%.0f tokens/s x %s / %s printed", it->tokens_per_s_per_gpu, each, printed));
 }
 
+/* ----------------------------------------------------------------- activations */
+
+/* A layer whose output the next one keeps: not the last of a chunk, if there is another. */
+static uint32_t
+layer_within (const struct page *g)
+{
+  uint32_t first = WEFT_NO_LAYER;
+
+  for (uint32_t op = 0; op < g->p->n_op; op++)
+    if (g->p->op[op].layer != WEFT_NO_LAYER && g->p->op[op].phase == WEFT_PHASE_FORWARD)
+      first = MIN (first, g->p->op[op].layer);
+  return first;
+}
+
+static gboolean
+is_megatron_case (const struct weft_job *job)
+{
+  return job->strategy.sequence_parallel && job->strategy.context_parallel_size == 1 &&
+         weft_job_recompute (job).granularity == WEFT_RECOMPUTE_SELECTIVE;
+}
+
+static void
+explain_activations (struct page *g)
+{
+  struct weft_kept kept[WEFT_MOST_ACTIVATIONS];
+  uint32_t n = weft_activations_of_layer (g->job, kept), layer = layer_within (g);
+  double sum = 0;
+
+  if (n == 0 || layer == WEFT_NO_LAYER)
+    return;
+  for (uint32_t i = 0; i < n; i++) {
+    add (g, kept[i].what, kept[i].bytes, "B", g_strdup (kept[i].formula));
+    sum += kept[i].bytes;
+  }
+  add_sum (g, "by formula", sum, "B", g_strdup ("of a layer that is not fully recomputed"));
+  add (g, "found", weft_activations_kept (g->p, layer, 0), "B",
+       g_strdup_printf ("layer %u, microbatch 0 of the program", layer));
+  if (is_megatron_case (g->job))
+    add (g, "Megatron-LM's estimate", weft_activations_megatron (g->job), "B",
+         g_strdup ("first stage, all in flight: sbh (18 + 4 f/h) L / t, and the embedding's"));
+}
+
 /* ---------------------------------------------------------------------- memory */
 
 /* Microbatches that have activations alive in an op. */
@@ -646,8 +689,9 @@ explain_memory (struct page *g)
 /* ------------------------------------------------------------------- the whole */
 
 static void (*const topics[]) (struct page *g) = {
-  explain_batch,   explain_parameters, explain_state,    explain_levels, explain_transfers,
-  explain_kernels, explain_offload,    explain_pipeline, explain_step,   explain_memory,
+  explain_batch,     explain_parameters,  explain_state,   explain_levels,
+  explain_transfers, explain_kernels,     explain_offload, explain_pipeline,
+  explain_step,      explain_activations, explain_memory,
 };
 G_STATIC_ASSERT (G_N_ELEMENTS (topics) == WEFT_N_EXPLAIN);
 

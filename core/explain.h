@@ -13,6 +13,7 @@
  *   offload      what copies of activations take, and the kernels that they can hide behind
  *   pipeline     the bubble by formula and as found
  *   step         seconds as a sum; model FLOPs; MFU
+ *   activations  what one layer keeps of a microbatch, by formula and as found; Megatron-LM's estimate
  *   memory       what the peak is made of */
 #pragma once
 #include "core/report.h"
@@ -35,6 +36,8 @@
   X (PIPELINE, "pipeline", "Pipeline", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2")     \
   X (STEP, "step", "Step",                                                                         \
      "Chowdhery et al. 2022, arXiv 2204.02311, appendix B (MFU); core/report.h")                   \
+  X (ACTIVATIONS, "activations", "Activations that one layer keeps of a microbatch",               \
+     "Korthikanti et al. 2022, arXiv 2205.05198, section 4; core/activations.h")                   \
   X (MEMORY, "memory", "Memory", "Korthikanti et al. 2022, arXiv 2205.05198, section 4")
 enum weft_explain_topic {
 #define WEFT_EXPLAIN_ID(id, ...) WEFT_EXPLAIN_##id,

@@ -488,6 +488,7 @@ static void
 optimize (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
   weft_timer_start (s, 1, "optimizer");
+  weft_fp8_agree (s);
   weft_timer_start (s, 1, "optimizer-copy-to-main-grad");
   weft_states_build (s);
   copy_to_main (s, tied, tied_reduced);

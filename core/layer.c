@@ -15,7 +15,7 @@
  *               backward begins.  fc2 is not: backward does not read what it makes.
  *   layernorm   n1 and n2 are made again right before the projection that has read them
  *
- * A layer of experts has them in place of fc1 and fc2: moe.c.
+ * With multi-latent attention latent.c makes qkv of n1.  A layer of experts has them in place of fc1 and fc2: moe.c.
  *
  * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
  * are put off, with what they read.
@@ -41,7 +41,10 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
   forget (saved);
   saved->x = x;
   saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, x);
-  saved->qkv = weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->qkv, w->h);
+  if (s->model->kv_lora_rank)
+    weft_latent_forward (s, saved);
+  else
+    saved->qkv = weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->qkv, w->h);
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->q);
   saved->x1 =
@@ -72,7 +75,9 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   uint32_t dqkv = weft_layer_attention_backward (s, saved, d_o);
   if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
-  uint32_t dn1 = weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv, saved->n1, w->qkv, w->h);
+  uint32_t dn1 = s->model->kv_lora_rank ? weft_latent_backward (s, saved, dqkv)
+                                        : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv,
+                                                                saved->n1, w->qkv, w->h);
   dres = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, dres);
   s->at = at;
   return dres;

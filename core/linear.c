@@ -81,30 +81,48 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   return y;
 }
 
+/* Of this rank's weights and what they are multiplied with, which is whole. */
+static uint32_t
+multiply (struct weft_step *s, const struct weft_piece *p, uint32_t scale, uint32_t x)
+{
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                                 s->tokens * p->shape.dim[1], p->name);
+
+  if (scale == WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_MATMUL, p->name, p->shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias), WEFT_W (y)));
+  else
+    weft_emit (
+        s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
+        WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
+  return y;
+}
+
 uint32_t
 weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
              uint64_t n, uint64_t k)
 {
-  uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param);
+  uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param), y;
   gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
-  enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  x = weft_cast (s, x, s->linear_dtype, name);
-  if (cut_of (s, param) == WEFT_CUT_ROWS)
-    x = weft_tensor_gather_rows (s, x, name);
-  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * n, name);
-  uint32_t w = weft_cast_weight (s, param), bias = weft_layer_weight (s, which + 1);
-  uint32_t inside = partial ? WEFT_NO_BUF : bias;
-  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k);
+  struct weft_piece p = { .kind = WEFT_OP_MATMUL,
+                          .name = name,
+                          .which = which,
+                          .shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k) };
 
-  shape.out_dtype = dtype;
-  deal (s, which, &shape, FALSE);
-  if (scale == WEFT_NO_BUF)
-    weft_emit (s, WEFT_OP_MATMUL, name, shape,
-               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (inside), WEFT_W (y)));
-  else
-    weft_emit (s, WEFT_OP_MATMUL_FP8, name, shape,
-               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (scale), WEFT_R (inside), WEFT_W (y)));
-  return partial ? add_bias (s, name, weft_tensor_reduce_rows (s, y, name), bias, n) : y;
+  p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  deal (s, which, &p.shape, FALSE);
+  x = weft_fp8_input (s, x, name);
+  p.w = weft_cast_weight (s, param);
+  uint32_t bias = weft_layer_weight (s, which + 1);
+  p.bias = partial ? WEFT_NO_BUF : bias;
+  if (!weft_overlap_forward (s, &p, x, &y)) {
+    if (cut_of (s, param) == WEFT_CUT_ROWS)
+      x = weft_tensor_gather_rows (s, x, name);
+    y = multiply (s, &p, scale, x);
+    if (partial)
+      y = weft_tensor_reduce_rows (s, y, name);
+  }
+  return partial ? add_bias (s, name, y, bias, n) : y;
 }
 
 static void
@@ -112,7 +130,7 @@ dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
   struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
-  uint32_t x = weft_cast (s, d->x, s->linear_dtype, d->name);
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
@@ -161,22 +179,52 @@ weft_layer_delayed (struct weft_step *s)
 
 /* Of weights in fp8 the copy that lies the other way round is read. */
 static void
-input_gradient (struct weft_step *s, const struct weft_delayed *d, uint32_t dx)
+input_gradient (struct weft_step *s, const struct weft_piece *p, const struct weft_delayed *d,
+                uint32_t dx)
 {
-  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
-  uint32_t w = weft_cast_weight (s, d->weight);
-
-  shape.out_dtype = weft_build_buf_at (s->b, dx)->dtype;
-  deal (s, d->which, &shape, TRUE);
   if (weft_params_scale (s, d->weight) == WEFT_NO_BUF) {
-    weft_emit (s, WEFT_OP_MATMUL_DGRAD, d->name, shape,
-               WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_W (dx)));
+    weft_emit (s, WEFT_OP_MATMUL_DGRAD, d->name, p->shape,
+               WEFT_USES (WEFT_R (d->dy), WEFT_R (p->w), WEFT_W (dx)));
     return;
   }
   uint32_t turned = weft_fp8_turned (s, d->weight);
-  weft_emit (s, WEFT_OP_MATMUL_DGRAD_FP8, d->name, shape,
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD_FP8, d->name, p->shape,
              WEFT_USES (WEFT_R (d->dy), WEFT_R (turned), WEFT_R (s->turned_scale[d->weight]),
                         WEFT_W (dx)));
+}
+
+/* The input of forward on all tokens again. */
+static uint32_t
+gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
+{
+  if (!weft_overlap_is_bulk (s, which, FALSE))
+    return weft_tensor_gather_rows (s, x, name);
+  uint32_t all = weft_overlap_room (s, which, FALSE, weft_build_buf_at (s->b, x)->dtype,
+                                    weft_step_elements (s, x) * s->mesh->tp);
+  weft_tensor_gather_into (s, x, all, name);
+  return all;
+}
+
+/* Where the input gradient of all tokens is made, and what becomes of it. */
+static uint32_t
+whole_gradient (struct weft_step *s, const struct weft_piece *p)
+{
+  uint64_t n = s->tokens * p->shape.dim[2];
+
+  if (weft_overlap_is_bulk (s, p->which, TRUE))
+    return weft_overlap_room (s, p->which, TRUE, p->shape.out_dtype, n);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, n, p->name);
+}
+
+static uint32_t
+reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
+{
+  if (!weft_overlap_is_bulk (s, p->which, TRUE))
+    return weft_tensor_reduce_rows (s, dx, p->name);
+  uint32_t mine = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                                    s->rows * p->shape.dim[2], p->name);
+  weft_tensor_scatter_into (s, dx, mine, p->name);
+  return mine;
 }
 
 /* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket.  What
@@ -185,29 +233,34 @@ uint32_t
 weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t dy, uint32_t x, uint64_t n, uint64_t k)
 {
-  uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
+  uint32_t w = weft_params_layer (s, which), dx;
   gboolean partial = cut_of (s, w) == WEFT_CUT_ROWS;
-  enum weft_dtype dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  uint32_t dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, s->tokens * k, name);
-
-  dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
-  if (cut_of (s, w) == WEFT_CUT_COLUMNS)
-    dy = weft_tensor_gather_rows (s, dy, name);
-  if (partial)
-    x = weft_tensor_gather_rows (s, weft_cast (s, x, s->linear_dtype, name), name);
+  struct weft_piece p = { .kind = WEFT_OP_MATMUL_DGRAD,
+                          .name = name,
+                          .which = which,
+                          .shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k) };
   struct weft_delayed d = { .name = name,
                             .layer = s->at.layer,
                             .which = which,
                             .weight = w,
-                            .bias = bias,
-                            .dy = dy,
-                            .x = x,
+                            .bias = weft_params_layer (s, which + 1),
                             .n = n,
                             .k = k,
                             .counts = WEFT_NO_BUF };
-  input_gradient (s, &d, dx);
-  if (partial)
-    dx = weft_tensor_reduce_rows (s, dx, name);
+
+  p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  deal (s, which, &p.shape, TRUE);
+  d.dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
+  d.x = partial ? gather_input (s, which, name, weft_fp8_input (s, x, name)) : x;
+  p.w = weft_cast_weight (s, w);
+  if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
+    if (cut_of (s, w) == WEFT_CUT_COLUMNS)
+      d.dy = weft_tensor_gather_rows (s, d.dy, name);
+    dx = whole_gradient (s, &p);
+    input_gradient (s, &p, &d, dx);
+    if (partial)
+      dx = reduce_gradient (s, &p, dx);
+  }
   weft_linear_gradient (s, &d);
   return weft_inward (s, dx, name);
 }

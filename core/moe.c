@@ -125,8 +125,8 @@ shared_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d
 
 /* ------------------------------------------------------------------------- the layer */
 
-static uint32_t
-add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
+uint32_t
+weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
 {
   uint32_t y = weft_product (s, s->width.h, name);
 
@@ -143,7 +143,7 @@ weft_layer_moe (struct weft_step *s, struct weft_saved *saved)
   uint32_t rows = weft_experts_forward (s, saved);
   uint32_t m = weft_moe_combine (s, saved, rows);
 
-  return shared_width (s) ? add (s, "shared", m, shared_forward (s, saved)) : m;
+  return shared_width (s) ? weft_moe_add (s, "shared", m, shared_forward (s, saved)) : m;
 }
 
 uint32_t
@@ -158,8 +158,8 @@ weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved, uint32_t
 
   if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
-  dn2 = add (s, "dn2", dn2, route_backward (s, saved, dprob));
+  dn2 = weft_moe_add (s, "dn2", dn2, route_backward (s, saved, dprob));
   if (shared_width (s))
-    dn2 = add (s, "dn2", dn2, shared_backward (s, saved, dy));
+    dn2 = weft_moe_add (s, "dn2", dn2, shared_backward (s, saved, dy));
   return weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
 }

@@ -37,7 +37,10 @@ weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
   return s->strategy->moe_pad_expert_input_to_capacity ? z->capacity : 0;
 }
 
-/* moe.c: as weft_layer_mlp(). */
+/* moe.c: a sum of two products. */
+uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
+
+/* As weft_layer_mlp(). */
 uint32_t weft_layer_moe (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved,
                                   uint32_t dresidual);

@@ -125,7 +125,8 @@ seen_keys (double keys, double window)
 static double
 attention_flops (const struct weft_shape *s)
 {
-  double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2], width = s->dim[4];
+  double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2];
+  double width = s->dim[6] ? (s->dim[4] + s->dim[6]) / 2.0 : s->dim[4];
   return 4.0 * batch * heads * sequence * seen_keys (sequence, s->dim[5]) * width;
 }
 
@@ -290,6 +291,25 @@ deal_bytes (const struct weft_shape *s)
 {
   double heads = (double) s->dim[2] + 2.0 * s->dim[3];
   return 2 * (double) s->dim[0] * heads * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+#define latent_split_flops none_flops
+
+static double
+latent_split_bytes (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * (s->dim[1] + s->dim[2]) * weft_dtype_bytes (s->dtype);
+}
+
+#define latent_join_flops none_flops
+
+/* Read once and written once, the shared part of keys for every head. */
+static double
+latent_join_bytes (const struct weft_shape *s)
+{
+  double heads = s->dim[1], nope = s->dim[2], rope = s->dim[3], value = s->dim[4];
+  return s->dim[0] * (heads * (4 * nope + 3 * rope + 2 * value) + rope) *
+         weft_dtype_bytes (s->dtype);
 }
 
 /* Logits and scores, which are fp32. */

@@ -69,11 +69,12 @@ enum weft_op_class {
   X (WEFT_OP_ROPE_BWD, "rope_bwd", COMPUTE, pass2, "tokens columns", "dqkv:rw",                    \
      "turn gradients back, in place")                                                              \
   X (WEFT_OP_ATTENTION, "attention", COMPUTE, attention,                                           \
-     "batch sequence heads groups width window", "qkv:r o:w lse:w",                                \
+     "batch sequence heads groups width window value", "qkv:r o:w lse:w",                          \
      "causal attention without the score matrix; lse is fp32; a query sees `window` keys, itself "  \
-     "included, or with 0 all before it")                                                          \
+     "included, or with 0 all before it; heads of values are `value` wide, or as those of keys")   \
   X (WEFT_OP_ATTENTION_BWD, "attention_bwd", COMPUTE, attention_bwd,                               \
-     "batch sequence heads groups width window", "qkv:r o:r lse:r do:r dqkv:w", "its gradient")    \
+     "batch sequence heads groups width window value", "qkv:r o:r lse:r do:r dqkv:w",              \
+     "its gradient")                                                                               \
   X (WEFT_OP_SCORES, "scores", COMPUTE, scores, "batch sequence heads groups width window",               \
      "qkv:r scores:w", "products of queries and the keys they see, over root width; others 0")     \
   X (WEFT_OP_SOFTMAX, "softmax", COMPUTE, square2, "batch sequence heads groups width window", "scores:r p:w",         \
@@ -127,6 +128,16 @@ enum weft_op_class {
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
+  X (WEFT_OP_LATENT_SPLIT, "latent_split", COMPUTE, latent_split, "tokens rank rope",              \
+     "x:r latent:w position:w",                                                                    \
+     "of each token its latent, and the part of its keys that is turned by position")              \
+  X (WEFT_OP_LATENT_SPLIT_BWD, "latent_split_bwd", COMPUTE, latent_split, "tokens rank rope",      \
+     "dlatent:r dposition:r dx:w", "its gradient")                                                 \
+  X (WEFT_OP_LATENT_JOIN, "latent_join", COMPUTE, latent_join, "tokens heads nope rope value",     \
+     "q:r kv:r position:r qkv:w",                                                                  \
+     "heads of queries, turned, of keys, which share their position, and of values")               \
+  X (WEFT_OP_LATENT_JOIN_BWD, "latent_join_bwd", COMPUTE, latent_join,                             \
+     "tokens heads nope rope value", "dqkv:r dq:w dkv:w dposition:w", "its gradient")              \
   X (WEFT_OP_MOE_ROUTE, "moe_route", COMPUTE, route, "tokens experts topk",                         \
      "logits:r bias:r? scores:w choice:w prob:w",                                                  \
      "the experts of each token, by number, and their weights; scores are fp32; bias: for the choice "\
@@ -230,6 +241,11 @@ enum weft_op_class {
      "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
      "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
      "after the other's")                                                                          \
+  X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r came:r all:w",           \
+     "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
+     "finds and leaves them there: no time")                                                       \
+  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, nothing, "rows columns parts", "x:r y:w",      \
+     "rows whose columns came in parts; likewise")                                                 \
   X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
      "largest logit of each row, in fp32")                                                         \
   X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
@@ -248,7 +264,8 @@ enum weft_op_class {
   X (WEFT_OP_ALL_TO_ALL, "all_to_all", COLLECTIVE, none, "elements", "x:r y:w",                    \
      "slice i of member j to slice j of member i")                                                 \
   X (WEFT_OP_SHIFT, "shift", COLLECTIVE, none, "elements", "x:r y:w",                              \
-     "x of each member to the next one, of the last to the first; with peer -1 the other way round") \
+     "x of each member to the next one, of the last to the first; with peer -1 the other way round, with "\
+     "peer n to the n-th after it") \
   X (WEFT_OP_ALL_TO_ALL_V, "all_to_all_v", COLLECTIVE, none, "elements columns",                   \
      "x:r send:r y:w",                                                                             \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\
@@ -282,7 +299,7 @@ enum weft_drop_site {
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
 struct weft_shape {
-  uint64_t dim[6];
+  uint64_t dim[7];
   uint8_t dtype;     /* of the operands */
   uint8_t out_dtype; /* of what is accumulated or written, where it differs */
   uint8_t pad[6];

@@ -25,12 +25,13 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
   uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
   uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
-  uint64_t head_norm = m->qk_layernorm ? m->kv_channels : 0;
+  uint64_t rank = m->kv_lora_rank, q_rank = m->q_lora_rank;
+  uint64_t head_norm = m->qk_layernorm && !rank ? m->kv_channels : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
     [WEFT_NORM1_WEIGHT] = { h, 1 },
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
-    [WEFT_QKV_WEIGHT] = { w->qkv, h, WEFT_CUT_ROWS, kv },
-    [WEFT_QKV_BIAS] = { m->add_qkv_bias ? w->qkv : 0, 1, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_WEIGHT] = { rank ? 0 : w->qkv, h, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_BIAS] = { m->add_qkv_bias && !rank ? w->qkv : 0, 1, WEFT_CUT_ROWS, kv },
     [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_PROJ_WEIGHT] = { h, w->q, WEFT_CUT_COLUMNS },
@@ -41,6 +42,14 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1, WEFT_CUT_ROWS, gate },
     [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
     [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
+    [WEFT_Q_DOWN_WEIGHT] = { rank ? q_rank : 0, h },
+    [WEFT_Q_LATENT_NORM_WEIGHT] = { rank ? q_rank : 0, 1 },
+    [WEFT_Q_LATENT_NORM_BIAS] = { rank && norm_bias ? q_rank : 0, 1 },
+    [WEFT_Q_UP_WEIGHT] = { rank ? w->heads * m->kv_channels : 0, q_rank ? q_rank : h },
+    [WEFT_KV_DOWN_WEIGHT] = { rank ? rank + m->qk_pos_emb_head_dim : 0, h },
+    [WEFT_KV_LATENT_NORM_WEIGHT] = { rank, 1 },
+    [WEFT_KV_LATENT_NORM_BIAS] = { norm_bias ? rank : 0, 1 },
+    [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
     [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
     [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },

@@ -40,6 +40,7 @@ enum {
                             or collectives of one kind and group of ranks, which are one launch */
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
   WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
+  WEFT_OP_USER_BUFFER = 8, /* communication beside a product, through a buffer of its own: overlap.c */
 };
 
 /*     byte 0        1        2        3

@@ -169,6 +169,8 @@ put_op_options (GString *text, const struct weft_op *op)
     put_word (text, "recompute");
   if (op->flags & WEFT_OP_FUSED)
     put_word (text, "fused");
+  if (op->flags & WEFT_OP_USER_BUFFER)
+    put_word (text, "user_buffer");
 }
 
 static void

@@ -220,6 +220,8 @@ start_buffers (struct weft_step *s)
   s->loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "loss");
   s->squares = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n, "grad_squares");
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
+  if (s->strategy->variable_seq_lengths && s->mesh->pp > 1)
+    s->shape = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_INT64, 3, "shape");
   s->count = s->found = WEFT_NO_BUF;
   if (s->scales_loss)
     s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
@@ -311,6 +313,17 @@ weight_grad_cell (struct weft_step *s, const struct weft_cell *cell)
   weft_layer_delayed (s);
 }
 
+typedef void exchange_before (struct weft_step *s, uint32_t i);
+
+/* Megatron-Core's own schedules have their own orders. */
+static exchange_before *
+exchange_of (const struct weft_step *s)
+{
+  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (s->job))
+    return weft_exchange_free;
+  return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
+}
+
 static void
 play_cell (struct weft_step *s, const struct weft_cell *cell)
 {
@@ -333,22 +346,21 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
   s->last_micro = whole && ++chunk->n_backward == chunk->n_micro;
   if (s->wrapper->enter_pass)
     s->wrapper->enter_pass (s);
+  if (cell->phase == WEFT_PHASE_FORWARD)
+    weft_aligned_before (s);
   weft_timer_start (s, 2, timer);
   plays[cell->phase](s, cell);
   weft_timer_stop (s, 2, timer);
   if (s->wrapper->leave_pass)
     s->wrapper->leave_pass (s);
+  if (cell->phase != WEFT_PHASE_FORWARD)
+    weft_aligned_after (s);
 }
 
-typedef void exchange_before (struct weft_step *s, uint32_t i);
-
-/* Megatron-Core's own schedules have their own orders. */
-static exchange_before *
-exchange_of (const struct weft_step *s)
+gboolean
+weft_step_interleaves (const struct weft_step *s)
 {
-  if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (s->job))
-    return weft_exchange_free;
-  return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
+  return exchange_of (s) == weft_exchange_interleaved;
 }
 
 static void
@@ -359,6 +371,7 @@ play (struct weft_step *s)
   exchange_before *exchange = exchange_of (s);
 
   weft_timer_start (s, 1, "forward-backward");
+  weft_aligned_start (s);
   weft_ends_load (s, &cell[0]);
   for (uint32_t i = 0; i < n; i++) {
     exchange (s, i);
@@ -367,6 +380,7 @@ play (struct weft_step *s)
     play_cell (s, &cell[i]);
   }
   exchange (s, n);
+  weft_head_deferred (s);
 }
 
 struct weft_stage
@@ -451,8 +465,10 @@ weft_step_begin (struct weft_step *s)
     s->exchange[i] = WEFT_NO_OP;
   s->synced = s->timed = WEFT_NO_OP;
   s->barrier = WEFT_NO_BUF;
+  s->posting.queue = g_array_new (FALSE, FALSE, sizeof (struct weft_transfer));
   s->wait_for = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->reducing = g_array_new (FALSE, FALSE, sizeof (struct weft_reduction));
+  s->deferred = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   s->delayed = g_array_new (FALSE, FALSE, sizeof (struct weft_delayed));
   weft_recompute_start (s);
   weft_wrapper_choose (s);
@@ -466,8 +482,11 @@ weft_step_end (struct weft_step *s)
     g_clear_pointer (&s->sum[i].held, g_array_unref);
   for (uint32_t k = 0; k <= s->layout.n_bucket; k++)
     g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
+  g_array_unref (s->posting.queue);
+  g_clear_pointer (&s->fp8_inputs, g_hash_table_unref);
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
+  g_array_unref (s->deferred);
   g_array_unref (s->delayed);
   g_free (s->partial);
   g_free (s->weight_view);

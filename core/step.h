@@ -4,6 +4,8 @@
  *   accumulate where gradients of microbatches go and how they are added
  *   layer      forward and backward of one transformer layer, out of linear, norm, attention, mlp
  *   context    attention of ranks that share sequences
+ *   latent     multi-latent attention: what heads read, out of narrow latents
+ *   moe        a layer of experts (moe.h): router, dispatch, experts
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
@@ -11,6 +13,7 @@
  *   exchange   sends and receives between the cells of the pipeline grid; exchange_interleaved.c where
  *              ranks hold several chunks
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
+ *   aligned    the same at slots of the interleaved schedule
  *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
  *              (fsdp.h)
  *   offload    activations of the first layers, which wait for backward on the host
@@ -47,6 +50,18 @@
   X (WEFT_FC1_BIAS, "fc1.bias")                                                                    \
   X (WEFT_FC2_WEIGHT, "fc2.weight")                                                                \
   X (WEFT_FC2_BIAS, "fc2.bias")                                                                    \
+  X (WEFT_Q_DOWN_WEIGHT, "q_down.weight")                                                          \
+  X (WEFT_Q_DOWN_BIAS, "q_down.bias")                                                              \
+  X (WEFT_Q_LATENT_NORM_WEIGHT, "q_latent_norm.weight")                                            \
+  X (WEFT_Q_LATENT_NORM_BIAS, "q_latent_norm.bias")                                                \
+  X (WEFT_Q_UP_WEIGHT, "q_up.weight")                                                              \
+  X (WEFT_Q_UP_BIAS, "q_up.bias")                                                                  \
+  X (WEFT_KV_DOWN_WEIGHT, "kv_down.weight")                                                        \
+  X (WEFT_KV_DOWN_BIAS, "kv_down.bias")                                                            \
+  X (WEFT_KV_LATENT_NORM_WEIGHT, "kv_latent_norm.weight")                                          \
+  X (WEFT_KV_LATENT_NORM_BIAS, "kv_latent_norm.bias")                                              \
+  X (WEFT_KV_UP_WEIGHT, "kv_up.weight")                                                            \
+  X (WEFT_KV_UP_BIAS, "kv_up.bias")                                                                \
   X (WEFT_ROUTER_WEIGHT, "router.weight")                                                          \
   X (WEFT_ROUTER_BIAS, "router.bias")                                                              \
   X (WEFT_EXPERT_FC1, "experts.fc1.weight")                                                        \
@@ -85,6 +100,7 @@ struct weft_saved {
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
   uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
   uint32_t su, sa;                                      /* of shared experts */
+  uint32_t ql, qn, kl, kn;                              /* latents of queries, of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
 };
@@ -173,7 +189,7 @@ struct weft_delayed {
 struct weft_widths {
   uint64_t h;             /* the residual stream */
   uint64_t heads, groups; /* of queries; of keys and values */
-  uint64_t q, qkv;        /* all query heads; these, and those of keys and values */
+  uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
   uint64_t vocab;         /* logits */
 };
@@ -182,11 +198,20 @@ struct weft_widths {
  * one beside kernels, which wait for what they read. */
 enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
 
-/* The exchange that is being posted, and the newest transfer on each of its streams. */
+/* One side of a transfer to or from a neighbour. */
+struct weft_transfer {
+  enum weft_op_kind kind;
+  int peer;
+  uint32_t buf;
+  struct weft_cell cell;
+};
+
+/* The exchange that is being posted, the newest transfer on each of its streams, and its last send. */
 enum { WEFT_N_EXCHANGE = 2 };
 struct weft_posting {
   enum weft_post how;
-  uint32_t n, newest[WEFT_N_EXCHANGE];
+  GArray *queue; /* struct weft_transfer */
+  uint32_t newest[WEFT_N_EXCHANGE], sent;
 };
 
 /* A piece of the model that a role holds: a stage. */
@@ -261,6 +286,8 @@ struct weft_step {
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
   enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
+  GHashTable *fp8_inputs;         /* then: inputs, by buffer, to their copies in fp8 */
+  uint32_t n_fp8;                 /* tensors that a microbatch converts to fp8 */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -297,6 +324,7 @@ struct weft_step {
   uint32_t *output, *input_grad;  /* [n_micro][n_chunks]: what a stage takes, then passes on */
   uint32_t cast_cache, *cast_view; /* weights of this pass as products read them, and by parameter */
   struct weft_job_recompute recompute;
+  GArray *deferred;               /* microbatches of the head, likewise */
   gboolean *partial;              /* by chunk and microbatch: not fully recomputed */
   GArray *delayed;                /* struct weft_delayed, in the order in which they are run */
 
@@ -310,8 +338,10 @@ struct weft_step {
   uint32_t barrier;               /* what ranks add up to meet, or WEFT_NO_BUF */
   uint32_t exchange[WEFT_N_EXCHANGE]; /* p2p ops the next kernel waits for, or WEFT_NO_OP */
   struct weft_posting posting;
+  uint32_t shape;                 /* what is told of tensors that are sent: variable_seq_lengths */
   struct weft_slots *slots;       /* exchange_interleaved.c */
   struct weft_moves *moves;       /* exchange_free.c */
+  uint32_t overlap_room[WEFT_N_LAYER_PARAM * 3]; /* by map and pass: overlap.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
@@ -526,6 +556,14 @@ gboolean weft_fp8_copies (const struct weft_step *s, uint32_t k);
 uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
+/* fp8_products.c: an input of a linear map in linear_dtype, the same copy in forward and backward; the
+ * elements that n have in fp8, with their scales; what goes before a conversion to fp8; what ranks agree
+ * on before the update. */
+uint32_t weft_fp8_input (struct weft_step *s, uint32_t x, const char *name);
+uint64_t weft_fp8_room (const struct weft_step *s, uint64_t n);
+void weft_fp8_measure (struct weft_step *s, uint32_t buf, uint64_t n);
+void weft_fp8_agree (struct weft_step *s);
+
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
 void weft_sums_build (struct weft_step *s);
@@ -565,6 +603,30 @@ uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *
  * Without sequence_parallel rows are tokens: nothing, and an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
+
+/* The same beside a product, through its own buffer. */
+void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
+void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name);
+
+/* overlap.c: a product that is computed in pieces, beside what tensor parallel ranks communicate of
+ * it.  FALSE where that is not asked for; then nothing was done. */
+struct weft_piece {
+  enum weft_op_kind kind;
+  const char *name;
+  enum weft_layer_param which;
+  uint32_t w, bias;
+  struct weft_shape shape; /* of the whole */
+};
+void weft_overlap_start (struct weft_step *s);
+gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
+/* dy, of this rank's rows, becomes that of all tokens where a map needs it. */
+gboolean weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx);
+/* Whether the gather of a saved input (or with `wgrad` the reduce-scatter of an input gradient) goes
+ * through a buffer of its own; and that buffer. */
+gboolean weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which,
+                               gboolean wgrad);
+uint32_t weft_overlap_room (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
+                            enum weft_dtype dtype, uint64_t elements);
 
 /* `grad` has this rank's part of the gradient of a tensor that all ranks hold: it is joined now where
  * gradients leave in every microbatch, else noted for finish.c, which joins what was noted. */
@@ -643,6 +705,10 @@ uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
+/* latent.c: fills qkv from n1; from its gradient to that of n1. */
+void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv);
+
 /* layer.c: x is the layer's input, the result its output. */
 uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
                              struct weft_saved *saved);
@@ -672,6 +738,7 @@ void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
+void weft_head_deferred (struct weft_step *s); /* all of them: defer_embedding_wgrad_compute */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
 
 /* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
@@ -679,6 +746,11 @@ void weft_exchange (struct weft_step *s, uint32_t i);
 /* exchange_interleaved.c: where ranks hold several chunks in a ring. */
 void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
 
+/* Whether ranks take turns with their chunks as in Megatron-Core; slot k of this row in one direction, or
+ * NULL beyond its ends; slots that are over. */
+gboolean weft_step_interleaves (const struct weft_step *s);
+const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
+uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);
 /* exchange_free.c: of any other grid. */
 void weft_exchange_free (struct weft_step *s, uint32_t i);
 
@@ -686,12 +758,12 @@ void weft_exchange_free (struct weft_step *s, uint32_t i);
  * 0 where that is this rank, or there is none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
-/* An exchange; without batch_p2p_comm no transfers are one launch.  The two in between post a
- * transfer, if there is one; a send is returned. */
+/* An exchange; without batch_p2p_comm no transfers are one launch.  The two in between add a transfer,
+ * if there is one; the end posts them and returns the last send, or WEFT_NO_OP. */
 void weft_exchange_begin (struct weft_step *s, enum weft_post how);
-uint32_t weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
+void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
-void weft_exchange_end (struct weft_step *s);
+uint32_t weft_exchange_end (struct weft_step *s);
 /* Weight gradients that were put off run while it is under way. */
 void weft_exchange_run_delayed (struct weft_step *s);
 /* A cell's input as kernels take it. */
@@ -720,6 +792,17 @@ void weft_ddp_finish (struct weft_step *s);
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
+/* All collectives of a chunk that are still to be launched: of gradients that are there; of its
+ * weights. */
+void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
+void weft_ddp_ask_for_chunk (struct weft_step *s, uint32_t chunk);
+
+/* aligned.c: when a step begins; before a forward, and after a backward, of the grid.  And whether
+ * gradients that are ready wait for their slot. */
+void weft_aligned_start (struct weft_step *s);
+void weft_aligned_before (struct weft_step *s);
+void weft_aligned_after (struct weft_step *s);
+gboolean weft_aligned_holds (const struct weft_step *s);
 void weft_ddp_before_use (struct weft_step *s, uint32_t param);
 uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
 uint32_t weft_ddp_group_of (const struct weft_step *s, uint32_t param);

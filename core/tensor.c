@@ -22,13 +22,14 @@ weft_tensor_widths (const struct weft_job *job)
   const union weft_model *m = &job->model;
   uint64_t tp = job->strategy.tensor_model_parallel_size;
   uint64_t heads = m->num_attention_heads / tp, groups = m->num_query_groups / tp;
-  uint64_t q = heads * m->kv_channels, f = m->ffn_hidden_size / tp;
+  uint64_t value = m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
+  uint64_t f = m->ffn_hidden_size / tp;
 
   return (struct weft_widths){ .h = m->hidden_size,
                                .heads = heads,
                                .groups = groups,
-                               .q = q,
-                               .qkv = q + 2 * groups * m->kv_channels,
+                               .q = heads * value,
+                               .qkv = (heads + groups) * m->kv_channels + groups * value,
                                .f = f,
                                .up = f * (weft_model_is_gated (m) ? 2 : 1),
                                .vocab = weft_job_padded_vocab (job) / tp };
@@ -43,6 +44,7 @@ weft_tensor_start (struct weft_step *s)
   s->rows = s->strategy->sequence_parallel ? s->tokens / tp : s->tokens;
   s->attention_leaves = weft_job_leaves (s->job, s->model->num_query_groups) / tp;
   s->mlp_leaves = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
+  weft_overlap_start (s);
   s->vocab_leaves = weft_job_leaves (s->job, WEFT_MOST_LEAVES) / tp;
 }
 
@@ -74,7 +76,7 @@ collect (struct weft_step *s, struct weft_op row, const char *name, const uint32
   };
 
   row.group = WEFT_GROUP_TP;
-  row.flags = s->at.flags;
+  row.flags |= s->at.flags;
   row.name = weft_build_name (s->b, name);
   weft_emit_on (s, WEFT_LANE_TP, row, shape, uses, row.kind == WEFT_OP_ALL_REDUCE ? 1 : 2);
   weft_step_wait_for_stream (s, enqueued);
@@ -123,6 +125,20 @@ weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name)
   collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER }, name,
            (const uint32_t[]){ buf, mine });
   return mine;
+}
+
+void
+weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name)
+{
+  collect (s, (struct weft_op){ .kind = WEFT_OP_ALL_GATHER, .flags = WEFT_OP_USER_BUFFER }, name,
+           (const uint32_t[]){ buf, all });
+}
+
+void
+weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name)
+{
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .flags = WEFT_OP_USER_BUFFER }, name,
+           (const uint32_t[]){ buf, mine });
 }
 
 /* ---------------------------------------------------------------- gradients in parts */

@@ -22,6 +22,7 @@ WORDS (weft_optimizer_words, WEFT_OPTIMIZER_LIST);
 WORDS (weft_sharding_words, WEFT_SHARDING_LIST);
 WORDS (weft_distributed_words, WEFT_DISTRIBUTED_LIST);
 WORDS (weft_p2p_backend_words, WEFT_P2P_BACKEND_LIST);
+WORDS (weft_sync_words, WEFT_SYNC_LIST);
 WORDS (weft_bootstrap_words, WEFT_BOOTSTRAP_LIST);
 WORDS (weft_backend_words, WEFT_BACKEND_LIST);
 WORDS (weft_loss_fusion_words, WEFT_LOSS_FUSION_LIST);
@@ -29,6 +30,8 @@ WORDS (weft_cp_comm_words, WEFT_CP_COMM_LIST);
 WORDS (weft_grad_scale_words, WEFT_GRAD_SCALE_LIST);
 WORDS (weft_finalize_words, WEFT_FINALIZE_LIST);
 WORDS (weft_timers_words, WEFT_TIMERS_LIST);
+WORDS (weft_fp8_recipe_words, WEFT_FP8_RECIPE_LIST);
+WORDS (weft_fp8_format_words, WEFT_FP8_FORMAT_LIST);
 WORDS (weft_offload_words, WEFT_OFFLOAD_LIST);
 
 uint32_t

@@ -152,6 +152,11 @@ extern const char *const weft_distributed_words[];
 enum weft_p2p_backend { WEFT_P2P_BACKEND_LIST (WEFT_WORD_ID) };
 extern const char *const weft_p2p_backend_words[];
 
+#define WEFT_SYNC_LIST(X)                                                                          \
+  X (WEFT_SYNC_ALIGNED, "aligned", "at the same slot of the schedule on all stages")
+enum weft_sync { WEFT_SYNC_LIST (WEFT_WORD_ID) };
+extern const char *const weft_sync_words[];
+
 #define WEFT_BOOTSTRAP_LIST(X)                                                                     \
   X (WEFT_BOOTSTRAP_NCCL, "nccl", "handles travel over NCCL")                                      \
   X (WEFT_BOOTSTRAP_MPI, "mpi", "over MPI")                                                        \
@@ -196,6 +201,20 @@ extern const char *const weft_finalize_words[];
   X (WEFT_TIMERS_STANDARD, "standard", "phases of Megatron-Core, under its names")
 enum weft_timers { WEFT_TIMERS_LIST (WEFT_WORD_ID) };
 extern const char *const weft_timers_words[];
+
+#define WEFT_FP8_RECIPE_LIST(X)                                                                    \
+  X (WEFT_FP8_DELAYED, "delayed", "one scale a tensor, from earlier steps")                        \
+  X (WEFT_FP8_TENSORWISE, "tensorwise", "one scale a tensor, found first")                         \
+  X (WEFT_FP8_BLOCKWISE, "blockwise", "a scale in fp32 for 128 elements")                          \
+  X (WEFT_FP8_MX, "mxfp8", "a scale of one byte for 32 elements")
+enum weft_fp8_recipe { WEFT_FP8_RECIPE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_fp8_recipe_words[];
+
+#define WEFT_FP8_FORMAT_LIST(X)                                                                    \
+  X (WEFT_FP8_HYBRID, "hybrid", "e4m3, and e5m2 for gradients of outputs")                         \
+  X (WEFT_FP8_E4M3, "e4m3", "e4m3 throughout")
+enum weft_fp8_format { WEFT_FP8_FORMAT_LIST (WEFT_WORD_ID) };
+extern const char *const weft_fp8_format_words[];
 
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer live in host memory")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };

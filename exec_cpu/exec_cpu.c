@@ -30,7 +30,7 @@ make_moves (const struct weft_op *row, uint32_t n, gboolean canonical)
   struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
 
   moves->n = n;
-  moves->list = row->kind == WEFT_OP_SHIFT ? weft_coll_shift_moves (n)
+  moves->list = row->kind == WEFT_OP_SHIFT ? weft_coll_shift_moves (n, MAX (row->peer, 1))
                 : canonical                ? weft_coll_direct_moves (row->kind, n)
                                            : weft_coll_ring_moves (row->kind, n);
   for (uint32_t i = 0; i < moves->list->len; i++) {

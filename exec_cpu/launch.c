@@ -59,6 +59,22 @@ place_of (const struct cpu_rank *r, enum weft_op_kind kind)
   return ring ? r->ring : r->context;
 }
 
+/* Of the global batch, the first that the microbatch of an op has. */
+static int64_t
+first_sequence (const struct cpu_rank *r, uint32_t op)
+{
+  return weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of, r->p->op[op].micro);
+}
+
+/* From this rank's slice of a buffer to that of a rank some places after it, or before. */
+static void
+turn_to (struct weft_operand *o, const struct weft_place *place, int peer)
+{
+  int64_t to = ((int64_t) place->at + peer + place->of) % place->of;
+  o->data = (uint8_t *) o->data +
+            (to - (int64_t) place->at) * (int64_t) (o->n * weft_dtype_bytes (o->dtype));
+}
+
 static struct weft_kernel
 kernel_of (const struct cpu_rank *r, uint32_t op)
 {
@@ -75,10 +91,14 @@ kernel_of (const struct cpu_rank *r, uint32_t op)
   uint32_t n = r->p->op[op + 1].uses - r->p->op[op].uses;
 
   if (r->p->op[op].micro != WEFT_NO_MICRO)
-    k.draw.sequence = weft_job_sequence (&plan->job, r->place, r->p->op[op].micro);
+    k.draw.sequence = first_sequence (r, op);
   g_assert (n <= WEFT_MOST_OPERANDS);
-  for (uint32_t i = 0; i < n; i++)
-    k.operand[i] = cpu_operand (r, cpu_use (r, op, i));
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_use *use = cpu_use (r, op, i);
+    k.operand[i] = cpu_operand (r, use);
+    if (use->buf != WEFT_NO_BUF && r->p->buf[use->buf].shard == WEFT_GROUP_TP)
+      turn_to (&k.operand[i], &k.tp, r->p->op[op].peer);
+  }
   return k;
 }
 
@@ -250,8 +270,7 @@ copy_in (struct cpu_rank *r, uint32_t op)
   const union weft_train *train = &r->m->base.plan->job.train;
   uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.of;
   uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
-  uint64_t first =
-      weft_job_sequence (&r->m->base.plan->job, r->place / r->context.of, r->p->op[op].micro);
+  uint64_t first = (uint64_t) first_sequence (r, op);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
   for (int64_t i = 0; i < train->micro_batch_size; i++) {

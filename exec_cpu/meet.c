@@ -18,7 +18,7 @@ cpu_moves_free (struct cpu_moves *moves)
 uint64_t
 cpu_moves_key (const struct weft_op *row, uint32_t n)
 {
-  return (uint64_t) row->kind << 40 | (uint64_t) (row->peer < 0) << 32 | n;
+  return (uint64_t) row->kind << 40 | (uint64_t) (uint8_t) row->peer << 32 | n;
 }
 
 static const struct cpu_moves *

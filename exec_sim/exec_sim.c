@@ -124,10 +124,17 @@ round_latency (const struct weft_coll_shape *shape, const struct weft_traffic *t
 static void
 start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double latency)
 {
-  gboolean back = sim_program (x, actor)->op[op].peer < 0;
+  enum weft_group_kind kind = x->base.actors->comm[c].kind;
+  gboolean back = sim_program (x, actor)->op[op].peer < 0, near = FALSE;
+  enum weft_pattern pattern = back ? WEFT_PATTERN_CP_RING_BACK : WEFT_PATTERN_CP_RING_NEXT;
 
+  if (kind != WEFT_GROUP_CP_RING) {
+    pattern = weft_group_pattern (kind, FALSE);
+    near = x->base.actors->path[(size_t) actor * WEFT_N_PATTERN + pattern].exists;
+    pattern = weft_group_pattern (kind, !near);
+  }
   x->meeting[c].pending++;
-  start_flow (x, actor, back ? WEFT_PATTERN_CP_RING_BACK : WEFT_PATTERN_CP_RING_NEXT,
+  start_flow (x, actor, pattern,
               x->meeting[c].traffic.bytes_local, latency, sim_tag (SIM_COLLECTIVE, 0, c));
 }
 

@@ -34,7 +34,7 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                    INNER % WEFT_TILE_ROWS == 0,
                "whole tiles");
 
-enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW };
+enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
 enum { TOKENS, KEYS }; /* of a part, in place of the first two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
@@ -73,6 +73,7 @@ struct side {
 struct heads {
   const struct weft_operand *of;
   uint64_t row, column; /* elements of a row; where the first head begins */
+  uint64_t width;       /* of a head */
 };
 
 struct attention {
@@ -80,8 +81,9 @@ struct attention {
   struct heads q, k, v, o, d_o, dq, dk, dv;
   const struct weft_operand *lse;
   struct side queries, keys;
-  uint64_t batch, n_heads, groups, width;
-  uint64_t window; /* keys a query sees, itself included */
+  uint64_t batch, n_heads, groups;
+  uint64_t width, value; /* of a head of queries and keys, and of values */
+  uint64_t window;       /* keys a query sees, itself included */
   uint64_t sum_row;
   uint32_t leaves; /* of a sequence's queries */
   float scale;
@@ -93,7 +95,8 @@ struct strip {
   const struct weft_operand *of;
   uint64_t row;    /* elements of a token */
   uint64_t column; /* where the head begins */
-  uint64_t token;  /* where the sequence begins */
+  uint64_t width;
+  uint64_t token; /* where the sequence begins */
 };
 
 /* Two blocks that meet.  Row r of the tile sees columns [from + r, to + r); columns [low, high),
@@ -157,19 +160,27 @@ describe (const struct weft_attention *call, uint64_t sequence)
     .n_heads = dim[HEADS],
     .groups = dim[GROUPS],
     .width = dim[HEAD_WIDTH],
+    .value = dim[VALUE_WIDTH] ? dim[VALUE_WIDTH] : dim[HEAD_WIDTH],
     .window = dim[WINDOW] > 0 && dim[WINDOW] < sequence ? dim[WINDOW] : sequence,
-    .sum_row = (MIN (dim[HEAD_WIDTH], WIDTH) + UNIT - 1) / UNIT * UNIT,
+    .sum_row = (MIN (MAX (dim[HEAD_WIDTH], dim[VALUE_WIDTH]), WIDTH) + UNIT - 1) / UNIT * UNIT,
     .leaves = k->canonical ? weft_chunks (sequence) : 1,
     .scale = 1 / sqrtf ((float) dim[HEAD_WIDTH]),
     .room = (struct room *) weft_scratch (),
   };
 }
 
-/* Heads from head `first` on of rows of `all` heads. */
+/* Heads as wide as keys, or as values, from `column` of rows on. */
 static struct heads
-heads_in (const struct attention *a, const struct weft_operand *of, uint64_t first, uint64_t all)
+key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
-  return (struct heads){ of, all * a->width, first * a->width };
+  return (struct heads){ of, row, column, a->width };
+}
+
+static struct heads
+value_heads (const struct attention *a, const struct weft_operand *of, uint64_t row,
+             uint64_t column)
+{
+  return (struct heads){ of, row, column, a->value };
 }
 
 /* Queries, keys and values in one array. */
@@ -180,19 +191,20 @@ describe_whole (const struct weft_attention *call)
   struct attention a = describe (call, dim[SEQUENCE]);
   const struct weft_operand *o = call->kernel->operand;
   gboolean backward = call->kernel->kind == WEFT_OP_ATTENTION_BWD;
-  uint64_t all = a.n_heads + 2 * a.groups;
+  uint64_t k = a.n_heads * a.width, v = k + a.groups * a.width, all = v + a.groups * a.value;
+  uint64_t values = a.n_heads * a.value;
 
   a.batch = dim[BATCH];
   a.queries = a.keys = side_of ((struct weft_place){ 0, 1 }, dim[SEQUENCE]);
-  a.q = heads_in (&a, &o[QKV], 0, all);
-  a.k = heads_in (&a, &o[QKV], a.n_heads, all);
-  a.v = heads_in (&a, &o[QKV], a.n_heads + a.groups, all);
-  a.o = heads_in (&a, &o[backward ? BWD_O : O], 0, a.n_heads);
+  a.q = key_heads (&a, &o[QKV], all, 0);
+  a.k = key_heads (&a, &o[QKV], all, k);
+  a.v = value_heads (&a, &o[QKV], all, v);
+  a.o = value_heads (&a, &o[backward ? BWD_O : O], values, 0);
   a.lse = &o[backward ? BWD_LSE : LSE];
-  a.d_o = heads_in (&a, &o[BWD_DO], 0, a.n_heads);
-  a.dq = heads_in (&a, &o[BWD_DQKV], 0, all);
-  a.dk = heads_in (&a, &o[BWD_DQKV], a.n_heads, all);
-  a.dv = heads_in (&a, &o[BWD_DQKV], a.n_heads + a.groups, all);
+  a.d_o = value_heads (&a, &o[BWD_DO], values, 0);
+  a.dq = key_heads (&a, &o[BWD_DQKV], all, 0);
+  a.dk = key_heads (&a, &o[BWD_DQKV], all, k);
+  a.dv = value_heads (&a, &o[BWD_DQKV], all, v);
   return a;
 }
 
@@ -206,7 +218,8 @@ describe_part (const struct weft_attention *call)
   uint64_t tokens = weft_kernel_sequence (k);
   struct attention a = describe (call, tokens * place.of);
   gboolean backward = k->kind == WEFT_OP_ATTENTION_PART_BWD;
-  uint64_t all = a.n_heads + 2 * a.groups;
+  uint64_t keys = a.groups * a.width, kv = keys + a.groups * a.value;
+  uint64_t all = a.n_heads * a.width + kv, values = a.n_heads * a.value;
 
   from.at = (place.at + place.of - k->before) % place.of;
   if (k->shape.dim[KEYS] == tokens * place.of)
@@ -215,15 +228,15 @@ describe_part (const struct weft_attention *call)
   a.leaves = MAX (1, a.leaves / place.of);
   a.queries = side_of (place, tokens);
   a.keys = side_of (from, k->shape.dim[KEYS]);
-  a.q = heads_in (&a, &o[PART_Q], 0, all);
-  a.k = heads_in (&a, &o[PART_KV], 0, 2 * a.groups);
-  a.v = heads_in (&a, &o[PART_KV], a.groups, 2 * a.groups);
-  a.o = heads_in (&a, &o[backward ? PART_BWD_O : PART_O], 0, a.n_heads);
+  a.q = key_heads (&a, &o[PART_Q], all, 0);
+  a.k = key_heads (&a, &o[PART_KV], kv, 0);
+  a.v = value_heads (&a, &o[PART_KV], kv, keys);
+  a.o = value_heads (&a, &o[backward ? PART_BWD_O : PART_O], values, 0);
   a.lse = &o[backward ? PART_BWD_LSE : PART_LSE];
-  a.d_o = heads_in (&a, &o[PART_BWD_DO], 0, a.n_heads);
-  a.dq = heads_in (&a, &o[PART_DQ], 0, all);
-  a.dk = heads_in (&a, &o[PART_DKV], 0, 2 * a.groups);
-  a.dv = heads_in (&a, &o[PART_DKV], a.groups, 2 * a.groups);
+  a.d_o = value_heads (&a, &o[PART_BWD_DO], values, 0);
+  a.dq = key_heads (&a, &o[PART_DQ], all, 0);
+  a.dk = key_heads (&a, &o[PART_DKV], kv, 0);
+  a.dv = value_heads (&a, &o[PART_DKV], kv, keys);
   return a;
 }
 
@@ -238,7 +251,8 @@ struct task {
 static struct strip
 strip_of (const struct task *t, struct heads of, uint64_t head, const struct side *side)
 {
-  return (struct strip){ of.of, of.row, of.column + head * t->a->width, t->batch * side->tokens };
+  return (struct strip){ of.of, of.row, of.column + head * of.width, of.width,
+                         t->batch * side->tokens };
 }
 
 static struct strip
@@ -342,8 +356,8 @@ static void
 pack_outer (const struct attention *a, struct span tokens, const struct strip *outer,
             unsigned which)
 {
-  if (a->width <= WIDTH)
-    pack_rows (outer, tokens, (struct span){ 0, a->width }, a->tile->columns,
+  if (outer->width <= WIDTH)
+    pack_rows (outer, tokens, (struct span){ 0, outer->width }, a->tile->columns,
                a->room->outer[which]);
 }
 
@@ -354,8 +368,8 @@ multiply_tile (const struct attention *a, const struct pair *p, const struct str
   struct room *room = a->room;
   uint32_t rows = a->tile->rows, columns = a->tile->columns;
 
-  for (uint64_t w = 0; w < a->width; w += WIDTH) {
-    struct span terms = piece (w, WIDTH, a->width);
+  for (uint64_t w = 0; w < outer->width; w += WIDTH) {
+    struct span terms = piece (w, WIDTH, outer->width);
     const struct weft_block block = {
       .rows = (p->inner.n + rows - 1) / rows * rows,
       .columns = p->high - p->low,
@@ -367,7 +381,7 @@ multiply_tile (const struct attention *a, const struct pair *p, const struct str
       .c_row = OUTER,
       .fresh = w == 0,
     };
-    if (a->width > WIDTH)
+    if (outer->width > WIDTH)
       pack_rows (outer, p->outer, terms, columns, room->outer[which]);
     pack_rows (inner, p->inner, terms, rows, room->inner);
     weft_block_multiply (a->tile, &block, room->inner, room->outer[which] + p->low * terms.n,
@@ -382,15 +396,25 @@ struct factor {
   unsigned tile;
 };
 
+/* Of some columns those that a head has. */
+static struct span
+within (const struct strip *s, struct span columns)
+{
+  uint64_t left = s->width > columns.first ? s->width - columns.first : 0;
+
+  return (struct span){ columns.first, MIN (columns.n, left) };
+}
+
 /* sum += a tile, transposed, times columns of values. */
 static void
 add_product (const struct attention *a, const struct pair *p, const struct factor *f, float *sum)
 {
   struct room *room = a->room;
   uint32_t width = a->tile->columns;
+  struct span columns = within (f->value, f->columns);
   const struct weft_block block = {
     .rows = p->high - p->low,
-    .columns = (f->columns.n + width - 1) / width * width,
+    .columns = (columns.n + width - 1) / width * width,
     .terms = p->inner.n,
     .a_step = OUTER,
     .b_step = width,
@@ -399,7 +423,9 @@ add_product (const struct attention *a, const struct pair *p, const struct facto
     .c_row = a->sum_row,
   };
 
-  pack_columns (f->value, p->inner, f->columns, width, room->value);
+  if (columns.n == 0)
+    return;
+  pack_columns (f->value, p->inner, columns, width, room->value);
   weft_block_multiply (a->tile, &block, room->tile[f->tile] + p->low, room->value,
                        sum + p->low * a->sum_row);
 }
@@ -424,7 +450,8 @@ store_sums (const struct attention *a, const struct strip *to, struct span token
   const struct weft_operand *of = to->of;
   float room[WIDTH];
 
-  for (uint64_t i = 0; i < tokens.n; i++, sum += a->sum_row) {
+  columns = within (to, columns);
+  for (uint64_t i = 0; i < tokens.n && columns.n; i++, sum += a->sum_row) {
     uint64_t at = (to->token + tokens.first + i) * to->row + to->column + columns.first;
     const float *old =
         of->accumulate ? weft_floats (of->data, of->dtype, at, columns.n, room) : sum;
@@ -532,8 +559,8 @@ forward_block (struct task *t)
   struct room *room = a->room;
 
   pack_outer (a, t->outer.rows, &q, 0);
-  for (uint64_t w = 0; w < a->width; w += WIDTH) {
-    t->columns = piece (w, WIDTH, a->width);
+  for (uint64_t w = 0; w < a->value; w += WIDTH) {
+    t->columns = piece (w, WIDTH, a->value);
     for (uint64_t i = 0; i < OUTER; i++) {
       room->peak[i] = -INFINITY;
       room->total[i] = 0;
@@ -612,7 +639,7 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
   from += (t->batch * a->n_heads + t->head) * a->queries.tokens + queries.first;
   for (uint64_t i = 0; i < queries.n; i++) {
     lse[i] = from[i];
-    delta[i] = dot (&o, &d, queries.first + i, a->width);
+    delta[i] = dot (&o, &d, queries.first + i, a->value);
   }
 }
 
@@ -716,9 +743,9 @@ key_gradients (struct task *t)
   memset (room->outer_delta, 0, sizeof room->outer_delta);
   pack_outer (&a, t->outer.rows, &k, 0);
   pack_outer (&a, t->outer.rows, &v, 1);
-  for (uint64_t w = 0; w < a.width; w += LEAF_WIDTH) {
+  for (uint64_t w = 0; w < MAX (a.width, a.value); w += LEAF_WIDTH) {
     uint32_t top = 0;
-    t->columns = piece (w, LEAF_WIDTH, a.width);
+    t->columns = piece (w, LEAF_WIDTH, MAX (a.width, a.value));
     for (uint32_t leaf = 0; leaf < a.leaves; leaf++, top++) {
       sum_leaf (t, leaf, top);
       for (uint32_t merges = weft_fold_merges (leaf, a.leaves); merges; merges--)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW };
+enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 
@@ -20,45 +20,50 @@ head_at (const struct weft_kernel *k, uint64_t batch, uint64_t query)
   return (struct head){ k, batch, query, query / ratio };
 }
 
-/* Where position t of head `slot` begins, in rows of `slots` heads. */
 static uint64_t
-element (const struct head *h, uint64_t t, uint64_t slot, uint64_t slots)
+value_width (const struct weft_kernel *k)
 {
-  const uint64_t *dim = h->k->shape.dim;
-
-  return ((h->batch * dim[SEQUENCE] + t) * slots + slot) * dim[WIDTH];
+  return k->shape.dim[VALUE] ? k->shape.dim[VALUE] : k->shape.dim[WIDTH];
 }
 
+/* Where column `column` of position t is, in rows of queries, keys and values. */
 static uint64_t
-in_qkv (const struct head *h, uint64_t t, uint64_t slot)
+in_qkv (const struct head *h, uint64_t t, uint64_t column)
 {
   const uint64_t *dim = h->k->shape.dim;
+  uint64_t row = (dim[HEADS] + dim[GROUPS]) * dim[WIDTH] + dim[GROUPS] * value_width (h->k);
 
-  return element (h, t, slot, dim[HEADS] + 2 * dim[GROUPS]);
+  return (h->batch * dim[SEQUENCE] + t) * row + column;
 }
 
 static uint64_t
 q_at (const struct head *h, uint64_t t)
 {
-  return in_qkv (h, t, h->query);
+  return in_qkv (h, t, h->query * h->k->shape.dim[WIDTH]);
 }
 
 static uint64_t
 k_at (const struct head *h, uint64_t t)
 {
-  return in_qkv (h, t, h->k->shape.dim[HEADS] + h->group);
+  const uint64_t *dim = h->k->shape.dim;
+
+  return in_qkv (h, t, (dim[HEADS] + h->group) * dim[WIDTH]);
 }
 
 static uint64_t
 v_at (const struct head *h, uint64_t t)
 {
-  return in_qkv (h, t, h->k->shape.dim[HEADS] + h->k->shape.dim[GROUPS] + h->group);
+  const uint64_t *dim = h->k->shape.dim;
+
+  return in_qkv (h, t, (dim[HEADS] + dim[GROUPS]) * dim[WIDTH] + h->group * value_width (h->k));
 }
 
 static uint64_t
 o_at (const struct head *h, uint64_t t)
 {
-  return element (h, t, h->query, h->k->shape.dim[HEADS]);
+  const uint64_t *dim = h->k->shape.dim;
+
+  return ((h->batch * dim[SEQUENCE] + t) * dim[HEADS] + h->query) * value_width (h->k);
 }
 
 static uint64_t
@@ -123,7 +128,7 @@ attend (const struct head *h, uint64_t i)
   const double *qkv = h->k->operand[QKV].data;
   double *o = (double *) h->k->operand[O].data + o_at (h, i);
   double lse = log_of_sum (h, qkv, i);
-  uint64_t width = h->k->shape.dim[WIDTH];
+  uint64_t width = value_width (h->k);
 
   ((double *) h->k->operand[LSE].data)[lse_at (h, i)] = lse;
   for (uint64_t w = 0; w < width; w++)
@@ -163,13 +168,13 @@ attend_backward (const struct head *h, uint64_t i)
   const double *o = (const double *) operand[BWD_O].data + o_at (h, i);
   const double *d = (const double *) operand[BWD_DO].data + o_at (h, i);
   double *dqkv = operand[BWD_DQKV].data;
-  uint64_t width = h->k->shape.dim[WIDTH];
-  double delta = dot (o, d, width), scale = 1 / sqrt ((double) width);
+  uint64_t width = h->k->shape.dim[WIDTH], value = value_width (h->k);
+  double delta = dot (o, d, value), scale = 1 / sqrt ((double) width);
 
   for (uint64_t j = first_key (h->k, i); j <= i; j++) {
     double p = exp (score (h, qkv, i, j) - lse[lse_at (h, i)]);
-    double ds = p * (dot (d, qkv + v_at (h, j), width) - delta);
-    add (dqkv + v_at (h, j), p, d, width);
+    double ds = p * (dot (d, qkv + v_at (h, j), value) - delta);
+    add (dqkv + v_at (h, j), p, d, value);
     add (dqkv + q_at (h, i), ds * scale, qkv + k_at (h, j), width);
     add (dqkv + k_at (h, j), ds * scale, qkv + q_at (h, i), width);
   }
@@ -198,8 +203,8 @@ weft_extent_attention (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
   const uint64_t extent[] = {
-    [QKV] = tokens (k) * (dim[HEADS] + 2 * dim[GROUPS]) * dim[WIDTH],
-    [O] = tokens (k) * dim[HEADS] * dim[WIDTH],
+    [QKV] = tokens (k) * ((dim[HEADS] + dim[GROUPS]) * dim[WIDTH] + dim[GROUPS] * value_width (k)),
+    [O] = tokens (k) * dim[HEADS] * value_width (k),
     [LSE] = tokens (k) * dim[HEADS],
   };
 

@@ -280,12 +280,16 @@ kept (const struct weft_kernel *k)
   return (struct weft_range){ n * k->cp.at / size, n * (k->cp.at + 1) / size };
 }
 
+/* Minus zero changes nothing that it is added to, minus zero neither. */
 static void
 clear (const struct weft_operand *x, struct weft_range range)
 {
-  uint64_t size = weft_dtype_bytes (x->dtype);
+  float nothing[WEFT_STRETCH];
 
-  memset ((char *) x->data + range.begin * size, 0, (range.end - range.begin) * size);
+  for (unsigned i = 0; i < WEFT_STRETCH; i++)
+    nothing[i] = -0.0f;
+  for (uint64_t at = range.begin; at < range.end; at += WEFT_STRETCH)
+    weft_store (x->data, x->dtype, at, weft_least (range.end - at, WEFT_STRETCH), nothing);
 }
 
 void

@@ -149,6 +149,10 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_SWIGLU_BWD, swiglu_bwd, TRUE)                                                         \
   X (WEFT_OP_RELU2, relu2, TRUE)                                                                   \
   X (WEFT_OP_RELU2_BWD, relu2_bwd, TRUE)                                                           \
+  X (WEFT_OP_LATENT_SPLIT, latent_split, TRUE)                                                     \
+  X (WEFT_OP_LATENT_SPLIT_BWD, latent_split_bwd, TRUE)                                             \
+  X (WEFT_OP_LATENT_JOIN, latent_join, TRUE)                                                       \
+  X (WEFT_OP_LATENT_JOIN_BWD, latent_join_bwd, TRUE)                                               \
   X (WEFT_OP_MOE_ROUTE, moe_route, TRUE)                                                           \
   X (WEFT_OP_MOE_ROUTE_BWD, moe_route_bwd, TRUE)                                                   \
   X (WEFT_OP_MOE_SORT, moe_sort, FALSE)                                                            \
@@ -190,6 +194,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_NORM_WGRAD, norm_wgrad, FALSE)                                                        \
   X (WEFT_OP_HEAD_NORM_DGRAD, head_norm_dgrad, TRUE)                                               \
   X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
+  X (WEFT_OP_SETTLE, settle, FALSE)                                                                \
+  X (WEFT_OP_JOIN_COLUMNS, join_columns, TRUE)                                                     \
   X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
   X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
   X (WEFT_OP_XENT_END, xent_end, FALSE)

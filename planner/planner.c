@@ -1,5 +1,7 @@
 #include "planner/planner.h"
 #include "core/error.h"
+#include "core/schedule.h"
+#include "core/stages.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/shorten.h"
 #include "planner/space.h"
@@ -22,21 +24,32 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
     s->options->progress (s->options->user, phase, done, of);
 }
 
-/* Model FLOPs at the reachable matmul rate, stretched by the bubble of p stages: nothing in this space is
- * quicker.  Full recompute adds a third to the layers and nothing to the head. */
+/* How much longer than its work a step takes at least: chunks make the bubble shorter, and schedules with
+ * weight gradients apart, or of the user's own, may have none. */
+static double
+bubble_stretch (const struct weft_job *job)
+{
+  double m = (double) weft_job_microbatches (job) * weft_job_chunks (job);
+
+  if (job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (job))
+    return 1;
+  return (m + job->strategy.pipeline_model_parallel_size - 1) / m;
+}
+
+/* Model FLOPs at the reachable matmul rate, stretched by the bubble of the pipeline: nothing in this
+ * space is quicker.  Full recompute adds a third to the layers and nothing to the head. */
 static double
 lower_bound (const struct weft_job *job)
 {
   double tokens = (double) job->train.global_batch_size * job->model.seq_length;
   double flops = weft_model_flops_per_token (&job->model, TRUE);
   double head = 6.0 * job->model.vocab_size * job->model.hidden_size;
-  double m = weft_job_microbatches (job), p = job->strategy.pipeline_model_parallel_size;
   double rate =
       job->train.precision == WEFT_FP32 ? job->cluster.f.gpu_fp32 : job->cluster.f.gpu_bf16;
 
   if (job->strategy.recompute_granularity == WEFT_RECOMPUTE_FULL)
     flops += (flops - head) / 3;
-  return flops * tokens / (rate * job->cluster.n_gpus) * (m + p - 1) / m;
+  return flops * tokens / (rate * job->cluster.n_gpus) * bubble_stretch (job);
 }
 
 struct sample {

@@ -1,4 +1,5 @@
 #include "planner/shorten.h"
+#include "core/schedule.h"
 #include <math.h>
 
 /* Microbatches that schedules take together. */
@@ -25,7 +26,8 @@ with_microbatches (const struct weft_job *job, int64_t microbatches)
 }
 
 /* Two short steps cost less than the long one where it has three times the microbatches of one; where a
- * rule refuses them they say nothing. */
+ * rule refuses them they say nothing, as of a schedule from a file, which is made for as many as there
+ * are. */
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {

@@ -251,9 +251,12 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  const char *type = types[up_to (rand, 3)];
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
+  if (g_str_equal (type, "fp8"))
+    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
@@ -412,6 +415,10 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
+  if (one_in (rand, 3)) {
+    add (words, "num_microbatches_with_partial_activation_checkpoints", up_to (rand, 3));
+    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+  }
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
@@ -444,6 +451,18 @@ random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
   flip (words, rand, 2, "cpu_offloading_double_buffering");
 }
 
+static void
+random_modes (GString *words, GRand *rand)
+{
+  flip (words, rand, 8, "deterministic_mode");
+  if (!one_in (rand, 12))
+    return;
+  add_word (words, "timers", "standard");
+  add (words, "timing_log_level", up_to (rand, 2));
+  if (one_in (rand, 2))
+    add_word (words, "barrier_with_L1_time", "false");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -461,6 +480,21 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
+static void
+random_overlap (GString *words, GRand *rand)
+{
+  static const char *const plain[] = { "tp_comm_overlap_ag", "tp_comm_overlap_rs",
+                                       "tp_comm_bulk_wgrad", "tp_comm_bulk_dgrad" };
+
+  if (!flip (words, rand, 2, "sequence_parallel") || !flip (words, rand, 2, "tp_comm_overlap"))
+    return;
+  if (one_in (rand, 2))
+    add_word (words, plain[up_to (rand, 3)], "false");
+  flip (words, rand, 3, "tp_comm_overlap_rs_dgrad");
+  flip (words, rand, 4,
+        one_in (rand, 2) ? "tp_comm_overlap_disable_qkv" : "tp_comm_overlap_disable_fc1");
+}
+
 /* Returns how many ranks are left. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
@@ -470,7 +504,7 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
   if (ranks % size || drawn (words, "num_query_groups=", 2) % size || !one_in (rand, 2))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
-  flip (words, rand, 2, "sequence_parallel");
+  random_overlap (words, rand);
   if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
     add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
   return ranks / size;
@@ -493,6 +527,38 @@ random_context (GString *words, GRand *rand, uint32_t ranks)
   return ranks / size;
 }
 
+static void
+random_attention (GString *words, GRand *rand)
+{
+  if (one_in (rand, 5))
+    add_word (words, "hidden_dropout", "0.2");
+  if (strstr (words->str, "context_parallel_size=") || !one_in (rand, 4))
+    return;
+  add_word (words, "attention_backend", "unfused");
+  if (one_in (rand, 2))
+    add_word (words, "attention_dropout", "0.1");
+}
+
+/* Collectives at slots of the schedule, and head gradients at its end. */
+static void
+random_slots (GString *words, GRand *rand)
+{
+  gboolean own =
+      strstr (words->str, "pipeline_schedule=zb") || strstr (words->str, "pipeline_schedule=v-") ||
+      strstr (words->str, "pipeline_schedule=dual") || strstr (words->str, "distributed_config") ||
+      strstr (words->str, "zero_dp_strategy=2") || strstr (words->str, "zero_dp_strategy=3");
+
+  if (own)
+    return;
+  if (strstr (words->str, "overlap_grad_reduce=true") && one_in (rand, 3))
+    add_word (words, "grad_sync_func", "aligned");
+  if (strstr (words->str, "overlap_param_gather=true"))
+    flip (words, rand, 2, "align_param_gather");
+  if (strstr (words->str, "gradient_accumulation_fusion=true") &&
+      flip (words, rand, 3, "defer_embedding_wgrad_compute"))
+    add (words, "wgrad_deferral_limit", up_to (rand, 2));
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -509,6 +575,7 @@ weft_random_job (GRand *rand)
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
+  random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
@@ -518,12 +585,18 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_comm", "false");
     if (chunks == 1)
       random_stages (words, rand, stage_layers);
+    if (!strstr (words->str, "warmup_flush"))
+      flip (words, rand, 8, "variable_seq_lengths");
+    if (!strstr (words->str, "overlap_p2p_comm=true"))
+      flip (words, rand, 8, "use_ring_exchange_p2p");
+    random_slots (words, rand);
     flip (words, rand, 3, "deallocate_pipeline_outputs");
     if (one_in (rand, 2))
       add_word (words, "batch_p2p_sync", "false");
     if (one_in (rand, 6))
       add_word (words, "pipeline_dtype", dtypes[up_to (rand, 2)]);
   }
+  random_modes (words, rand);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

@@ -39,7 +39,7 @@ static double *
 played (enum weft_op_kind kind, uint32_t n, double (*start) (uint32_t rank, uint32_t piece))
 {
   g_autoptr (GArray) moves = weft_coll_ring_moves (kind, n);
-  double *values = g_new (double, (gsize) n * n);
+  double *values = g_new (double, (gsize) n *n);
 
   for (uint32_t rank = 0; rank < n; rank++)
     for (uint32_t piece = 0; piece < n; piece++)
@@ -355,6 +355,20 @@ an_all_to_all_takes_one_step (void **state)
   assert_near (t.seconds, 3e-6 + 70e6 / MADE_PORT);
 }
 
+/* Inside a node ports carry a flow each; from node to node one rank sends for all, over one NIC. */
+static void
+a_shift_is_one_step_to_each_neighbour (void **state)
+{
+  struct weft_cluster node = made_cluster (1, 8), nodes = made_cluster (2, 8);
+
+  (void) state;
+  node.f.node_intra_latency = 3e-6;
+  assert_near (plan_on (&node, 8, 1, WEFT_OP_SHIFT, 80e6).seconds, 3e-6 + 80e6 / MADE_PORT);
+  struct weft_traffic t = plan_on (&nodes, 16, 1, WEFT_OP_SHIFT, 80e6);
+  assert_string_equal (t.algorithm, "shift");
+  assert_near (t.seconds, t.latency + 80e6 / MADE_NIC);
+}
+
 static void
 a_broadcast_is_pipelined_through_all_ranks (void **state)
 {
@@ -455,6 +469,7 @@ main (void)
     cmocka_unit_test (one_node_always_rings),
     cmocka_unit_test (only_an_all_reduce_climbs_a_tree),
     cmocka_unit_test (an_all_to_all_takes_one_step),
+    cmocka_unit_test (a_shift_is_one_step_to_each_neighbour),
     cmocka_unit_test (a_broadcast_is_pipelined_through_all_ranks),
     cmocka_unit_test (canonical_sums_are_taken_directly),
     cmocka_unit_test (direct_moves_bring_every_term_to_its_owner_once),

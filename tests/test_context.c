@@ -525,21 +525,21 @@ static const struct folded {
   { WEFT_OP_EMBED_BWD, { 0, 1 }, { 2, 3 }, 1, 6, 0 },
 };
 
-static struct call
-folded_call (const struct folded *f, uint64_t tokens, uint32_t rank, uint32_t size, GRand *rand)
+static void
+open_folded (struct call *c, const struct folded *f, uint64_t tokens, struct weft_place place,
+             GRand *rand)
 {
   const uint64_t dim[5] = { tokens * f->per_token, f->columns, f->other };
-  struct call c = { .k = { .cp = { rank, size }, .canonical = TRUE } };
 
-  weft_table_defaults (&weft_model_table, c.model.at);
-  c.model.seq_length = 32;
-  c.model.max_position_embeddings = 40;
-  c.model.vocab_size = 6;
-  c.model.num_attention_heads = 4;
-  c.model.num_query_groups = 2;
-  c.model.kv_channels = 5;
-  call_open (&c, f->kind, dim, rand);
-  return c;
+  *c = (struct call){ .k = { .cp = place, .canonical = TRUE } };
+  weft_table_defaults (&weft_model_table, c->model.at);
+  c->model.seq_length = 32;
+  c->model.max_position_embeddings = 40;
+  c->model.vocab_size = 6;
+  c->model.num_attention_heads = 4;
+  c->model.num_query_groups = 2;
+  c->model.kv_channels = 5;
+  call_open (c, f->kind, dim, rand);
 }
 
 /* Copies what a rank has of the whole's rows. */
@@ -560,10 +560,11 @@ deal (const struct folded *f, const struct call *whole, struct call *mine)
 static void
 check_folded (const struct folded *f, uint32_t size, GRand *rand)
 {
-  struct call whole = folded_call (f, 32, 0, 1, rand), mine[4];
+  struct call whole, mine[4];
 
+  open_folded (&whole, f, 32, (struct weft_place){ 0, 1 }, rand);
   for (uint32_t r = 0; r < size; r++) {
-    mine[r] = folded_call (f, 32 / size, r, size, rand);
+    open_folded (&mine[r], f, 32 / size, (struct weft_place){ r, size }, rand);
     deal (f, &whole, &mine[r]);
     weft_kernels[f->kind].cpu (&mine[r].k, 0, 1);
   }

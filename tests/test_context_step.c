@@ -134,6 +134,21 @@ layers_that_see_less_are_shared_out_alike (void **state)
   }
 }
 
+static void
+experts_of_shared_sequences_have_the_bits_of_one_rank (void **state)
+{
+  static const char experts[] = "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=16 "
+                                "add_bias_linear=false";
+
+  (void) state;
+  struct real_result one = run_words (models[1], "gpus=1", experts, (struct real_run){ 0 });
+  for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k += 3) {
+    struct real_result other =
+        run_words (models[1], kinds[k], experts, (struct real_run){ .poison = TRUE });
+    expect_same (&one, &other, kinds[k]);
+  }
+}
+
 static gboolean
 is_near (double a, double b)
 {
@@ -390,6 +405,7 @@ main (void)
     cmocka_unit_test (whatever_stands_around_the_bits_are_those_of_one_rank),
     cmocka_unit_test (layers_that_see_less_are_shared_out_alike),
     cmocka_unit_test (layers_that_see_less_compute_less),
+    cmocka_unit_test (experts_of_shared_sequences_have_the_bits_of_one_rank),
     cmocka_unit_test (in_fast_order_every_kind_is_near_one_rank),
     cmocka_unit_test (a_layer_sends_what_its_kind_has_to),
     cmocka_unit_test (every_kind_shares_out_attention_evenly),

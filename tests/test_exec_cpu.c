@@ -106,6 +106,22 @@ static const char *const strategies[] = {
   CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3",
   CHUNKS ASIDE "gpus=4 pipeline_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=2 "
                "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+  "gpus=4 pipeline_model_parallel_size=4 variable_seq_lengths=true",
+  "gpus=4 pipeline_model_parallel_size=4 batch_p2p_comm=false use_ring_exchange_p2p=true",
+  CHUNKS ASIDE "gpus=2 pipeline_model_parallel_size=2 variable_seq_lengths=true",
+  "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-v variable_seq_lengths=true",
+  "gpus=4 pipeline_model_parallel_size=4 gradient_accumulation_fusion=true "
+  "defer_embedding_wgrad_compute=true",
+  CHUNKS "gpus=8 pipeline_model_parallel_size=4 gradient_accumulation_fusion=true "
+         "defer_embedding_wgrad_compute=true wgrad_deferral_limit=2 overlap_grad_reduce=true "
+         "bucket_size=10000",
+  "gpus=4 pipeline_model_parallel_size=2 grad_sync_func=aligned overlap_grad_reduce=true "
+  "bucket_size=10000",
+  CHUNKS "gpus=8 pipeline_model_parallel_size=4 grad_sync_func=aligned overlap_grad_reduce=true "
+         "use_distributed_optimizer=true overlap_param_gather=true align_param_gather=true",
+  ASIDE "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=4 "
+        "grad_sync_func=aligned overlap_grad_reduce=true use_distributed_optimizer=true "
+        "overlap_param_gather=true param_sync_func=aligned",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-h1",
   "gpus=4 pipeline_model_parallel_size=4 pipeline_schedule=zb-h2 calculate_per_token_loss=true",
   "gpus=8 pipeline_model_parallel_size=4 pipeline_schedule=zb-h2 use_distributed_optimizer=true "

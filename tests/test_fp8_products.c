@@ -62,14 +62,14 @@ linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
   assert_int_equal (head, 2 * 3);
 }
 
-/* In forward the input and the weight; in backward the gradient, the weight and the input again. */
+/* In forward the input and the weight; in backward the gradient and the weight: the input is kept. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
   g_autoptr (weft_plan) plan = plan_of ("fp8", NULL, NULL);
   g_autoptr (weft_plan) kept = plan_of ("fp8", "--fp8-param-gather", "true");
   const weft_plan *plans[] = { plan, kept };
-  const uint32_t wanted[] = { 5, 3 };
+  const uint32_t wanted[] = { 4, 2 };
 
   (void) state;
   for (int i = 0; i < 2; i++) {
@@ -85,7 +85,8 @@ what_is_multiplied_is_converted_first (void **state)
 static void
 weights_gradients_and_their_traffic_are_those_of_bf16 (void **state)
 {
-  g_autoptr (weft_plan) fp8 = plan_of ("fp8", NULL, NULL), bf16 = plan_of ("bf16", NULL, NULL);
+  g_autoptr (weft_plan) fp8 = plan_of ("fp8", "--fp8-recipe", "blockwise");
+  g_autoptr (weft_plan) bf16 = plan_of ("bf16", NULL, NULL);
   g_autoptr (weft_report) a = weft_report_new (fp8, NULL), b = weft_report_new (bf16, NULL);
   double bytes[2] = { 0 };
   const weft_plan *plans[] = { fp8, bf16 };
@@ -97,6 +98,62 @@ weights_gradients_and_their_traffic_are_those_of_bf16 (void **state)
       if (weft_op_info[plans[i]->role[0]->op[op].kind].class == WEFT_CLASS_COLLECTIVE)
         bytes[i] += weft_op_bytes (plans[i]->role[0], op);
   assert_true (bytes[0] == bytes[1] && bytes[0] > 0);
+}
+
+/* Of the inputs of its four maps a layer keeps one byte, and two bytes of what others read too: what
+ * attention made. */
+static void
+saved_inputs_have_one_byte (void **state)
+{
+  g_autoptr (weft_plan) fp8 = plan_of ("fp8", NULL, NULL), bf16 = plan_of ("bf16", NULL, NULL);
+  const union weft_model *m = &fp8->job.model;
+  uint64_t tokens = (uint64_t) m->seq_length, h = (uint64_t) m->hidden_size;
+  uint64_t f = (uint64_t) m->ffn_hidden_size, layers = (uint64_t) m->num_layers;
+  uint64_t q = (uint64_t) (m->num_attention_heads * m->kv_channels);
+
+  (void) state;
+  g_autoptr (weft_report) a = weft_report_new (fp8, NULL), b = weft_report_new (bf16, NULL);
+  int64_t less = (int64_t) (b->role[0].by_kind[WEFT_BUF_ACTIVATIONS] -
+                            a->role[0].by_kind[WEFT_BUF_ACTIVATIONS]);
+  int64_t wanted = (int64_t) (layers * tokens * (h + h + f) - layers * tokens * q);
+  assert_in_range (less, wanted * 7 / 10, wanted * 13 / 10);
+}
+
+static uint32_t
+count_of (const weft_plan *plan, enum weft_op_kind kind)
+{
+  uint32_t n = 0;
+
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
+    n += plan->role[0]->op[op].kind == kind;
+  return n;
+}
+
+static void
+recipes_find_their_scales_each_in_its_way (void **state)
+{
+  g_autoptr (weft_plan) delayed = plan_of ("fp8", "--fp8-recipe", "delayed");
+  g_autoptr (weft_plan) tensor = plan_of ("fp8", "--fp8-recipe", "tensorwise");
+  g_autoptr (weft_plan) block = plan_of ("fp8", "--fp8-recipe", "blockwise");
+  g_autoptr (weft_plan) mx = plan_of ("fp8", "--fp8-recipe", "mxfp8");
+  g_autofree char *a = weft_program_print (block->role[0]), *b = weft_program_print (mx->role[0]);
+  const weft_program *p = delayed->role[0];
+  uint64_t agreed = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_ALL_REDUCE && strcmp (p->name[p->op[op].name], "amax") == 0)
+      agreed += shape_at (p, op)->dim[0];
+  assert_int_equal (agreed, 8 * 4 * 4); /* layers, maps, tensors of a microbatch */
+  assert_int_equal (count_of (delayed, WEFT_OP_AMAX), 0);
+  assert_int_equal (count_of (tensor, WEFT_OP_AMAX), 2 * 8 * 4 * 4);
+  assert_int_equal (count_of (block, WEFT_OP_AMAX), 0);
+  assert_string_equal (a, b); /* 4 bytes for 128 elements, 1 for 32 */
+  for (uint32_t i = 0; i < mx->role[0]->n_buf; i++) {
+    const struct weft_buf *buf = &mx->role[0]->buf[i];
+    if (buf->dtype == WEFT_FP8 && buf->kind == WEFT_BUF_ACTIVATIONS)
+      assert_int_equal (buf->bytes % 33, 0);
+  }
 }
 
 static void
@@ -137,6 +194,8 @@ main (void)
     cmocka_unit_test (linear_maps_of_layers_are_fp8_and_the_rest_is_bf16),
     cmocka_unit_test (what_is_multiplied_is_converted_first),
     cmocka_unit_test (weights_gradients_and_their_traffic_are_those_of_bf16),
+    cmocka_unit_test (saved_inputs_have_one_byte),
+    cmocka_unit_test (recipes_find_their_scales_each_in_its_way),
     cmocka_unit_test (utilisation_is_a_share_of_the_fp8_peak),
     cmocka_unit_test (gpus_without_the_unit_and_autocast_are_refused),
   };

@@ -40,7 +40,6 @@ what_is_accepted_without_effect_leaves_the_program_alone (void **state)
     { FSDP2, "mp_policy", "bf16_fp32" },
     { FSDP2, "mp_policy_param_dtype", "bf16" },
     { FSDP2, "mp_policy_cast_forward_inputs", "true" },
-    { FSDP2, "tp_plan", "columns" },
     { FSDP2, "backend", "nccl" },
     { JOB, "dp_size", "4" },
   };

@@ -1,370 +1,288 @@
-/* Communication beside kernels: what is hidden, what is exposed, and the SMs that it takes
- * meanwhile, against sums worked out by hand. */
-#include "tests/made.h"
+/* tp_comm_overlap and enable_async_tensor_parallel: which products come in pieces, what each piece
+ * waits for, the buffers that stay, and the SMs that communication takes beside them. */
+#include "core/cost.h"
+#include "exec_sim/exec_sim.h"
+#include "tests/questions.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+/* CMocka wants those before itself. */
 
-#define LAYERS 6
+#include <cmocka.h>
 
-/* Two GPUs of one node all-reduce S bytes in S / port. */
-static uint64_t
-bytes_for (uint32_t microseconds)
+#define TINY                                                                                       \
+  "num_layers=3 hidden_size=64 num_attention_heads=8 num_query_groups=4 kv_channels=8 "            \
+  "ffn_hidden_size=96 vocab_size=1000 seq_length=32 activation=swiglu normalization=rmsnorm "      \
+  "topology=dgx-h100 precision=bf16 global_batch_size=2 micro_batch_size=2 gpus=4 "                \
+  "tensor_model_parallel_size=4 sequence_parallel=true "
+#define OVERLAP TINY "tp_comm_overlap=true "
+#define ASYNC TINY "enable_async_tensor_parallel=true "
+#define T 4
+#define TOKENS 64
+#define HIDDEN 64
+#define A (2u * TOKENS * HIDDEN)
+
+enum { MOST = 16 };
+
+/* Ops of layer 1 of a phase with one name and kind, in order. */
+static uint32_t
+list (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name,
+      uint32_t *op)
 {
-  return (uint64_t) microseconds * 100000;
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < p->n_op; i++)
+    if (p->op[i].kind == kind && p->op[i].layer == 1 && p->op[i].phase == phase &&
+        is_named (p, i, name)) {
+      assert_true (n < MOST);
+      op[n++] = i;
+    }
+  return n;
 }
 
-static struct weft_job
-job_on (uint32_t nodes, uint32_t node_gpus, uint32_t collective_sms)
+static gboolean
+run_beside (const weft_program *p, uint32_t a, uint32_t b)
 {
-  struct weft_cluster cluster = made_cluster (nodes, node_gpus);
-  struct weft_job job = made_job (&cluster);
-
-  job.stack.collective_sms = collective_sms;
-  return job;
+  return !comes_after (p, a, b) && !comes_after (p, b, a);
 }
 
-/* ---------------------------------------------------- gradients of L layers */
-
-/* Backward passes of LAYERS equal layers on two replicas, a bucket each: launched by its layer, or
- * all of them by the last one. */
-static double
-backward_seconds (uint32_t kernel_us, uint32_t bucket_us, gboolean overlap, uint32_t sms)
+/* t products of T / t rows, t - 1 steps: a piece is used while it is handed on. */
+static void
+expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
+                    const char *name)
 {
-  struct weft_job job = job_on (1, 2, sms);
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+  g_autoptr (weft_program) p = built (words, 0);
+  uint32_t product[MOST], step[MOST];
 
-  for (uint32_t layer = 0; layer < LAYERS; layer++) {
-    uint32_t kernel = made_kernel (b, kernel_us);
-    if (!overlap)
-      continue;
-    made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, bytes_for (bucket_us));
-    weft_build_dep (b, kernel);
+  assert_int_equal (list (p, kind, phase, name, product), T);
+  assert_int_equal (list (p, WEFT_OP_SHIFT, phase, name, step), T - 1);
+  for (uint32_t j = 0; j < T; j++) {
+    assert_int_equal (weft_op_shape (p, product[j])->dim[0], TOKENS / T);
+    assert_int_equal (p->op[product[j]].peer, -(int) j);
+    if (j + 1 < T)
+      assert_true (run_beside (p, product[j], step[j]));
+    if (j > 0) {
+      assert_true (comes_after (p, step[j - 1], product[j]));
+      assert_int_equal (weft_op_bytes (p, step[j - 1]), A / T);
+    }
   }
-  for (uint32_t layer = 0; layer < LAYERS && !overlap; layer++) {
-    made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, bytes_for (bucket_us));
-    weft_build_dep (b, weft_build_last (b, WEFT_LANE_GPU));
+}
+
+/* Four products of a fourth of the columns, each reduced and scattered beside the next. */
+static void
+expect_split (const char *words, const char *name)
+{
+  g_autoptr (weft_program) p = built (words, 0);
+  uint32_t product[MOST], scatter[MOST], all = 0;
+
+  assert_int_equal (list (p, WEFT_OP_MATMUL, WEFT_PHASE_FORWARD, name, product), 4);
+  assert_int_equal (list (p, WEFT_OP_REDUCE_SCATTER, WEFT_PHASE_FORWARD, name, scatter), 4);
+  for (int j = 0; j < 4; j++) {
+    assert_int_equal (weft_op_shape (p, product[j])->dim[0], TOKENS);
+    assert_int_equal (weft_op_shape (p, product[j])->dim[1], HIDDEN / 4);
+    assert_true (comes_after (p, product[j], scatter[j]));
+    if (j < 3)
+      assert_true (run_beside (p, product[j + 1], scatter[j]));
+    all += weft_op_bytes (p, scatter[j]);
   }
-  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
-  g_autoptr (weft_timeline) t = made_run (plan);
-  return t->seconds;
+  assert_int_equal (all, A);
 }
 
+/* t products of the rows of each rank, its own last; t - 1 are sent to whose rows they are. */
 static void
-the_tail_of_overlapped_buckets_is_one_bucket (void **state)
+expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
+                     const char *name)
 {
-  (void) state;
-  assert_near (backward_seconds (1000, 400, TRUE, 0), (LAYERS * 1000 + 400) * MADE_US);
-  assert_near (backward_seconds (1000, 1000, TRUE, 0), (LAYERS * 1000 + 1000) * MADE_US);
-}
+  g_autoptr (weft_program) p = built (words, 0);
+  uint32_t product[MOST], step[MOST], sum[MOST];
 
-static void
-buckets_slower_than_layers_queue_up (void **state)
-{
-  (void) state;
-  assert_near (backward_seconds (1000, 1700, TRUE, 0), (1000 + LAYERS * 1700) * MADE_US);
-}
-
-static void
-buckets_after_the_last_layer_are_fully_exposed (void **state)
-{
-  (void) state;
-  assert_near (backward_seconds (1000, 400, FALSE, 0), LAYERS * (1000 + 400) * MADE_US);
-  assert_near (backward_seconds (1000, 1700, FALSE, 0), LAYERS * (1000 + 1700) * MADE_US);
-}
-
-/* A bucket of 400 us beside a kernel takes 400 x 16/132 us of its work away. */
-static void
-overlapped_buckets_slow_the_layers_beside_them (void **state)
-{
-  double layer = 1000 + 400 * 16.0 / 132;
-
-  (void) state;
-  assert_near (backward_seconds (1000, 400, TRUE, 16),
-               (1000 + (LAYERS - 1) * layer + 400) * MADE_US);
-}
-
-/* With buckets all the time the layers run at 116/132, but the step waits for the network. */
-static void
-queued_buckets_slow_layers_but_not_the_step (void **state)
-{
-  (void) state;
-  assert_near (backward_seconds (1000, 1700, TRUE, 16), (1000 + LAYERS * 1700) * MADE_US);
-}
-
-/* Buckets of 1000 us fill the slowed layers of 1000 x 132/116 us only in part. */
-static void
-sms_return_between_two_buckets (void **state)
-{
-  double layer = 1000 + 1000 * 16.0 / 132;
-
-  (void) state;
-  assert_near (backward_seconds (1000, 1000, TRUE, 16),
-               (1000 + (LAYERS - 1) * layer + 1000) * MADE_US);
-}
-
-static void
-exposed_buckets_slow_nothing (void **state)
-{
-  (void) state;
-  assert_near (backward_seconds (1000, 400, FALSE, 16), LAYERS * (1000 + 400) * MADE_US);
-}
-
-/* ------------------------------------------------- kernels beside transfers */
-
-/* A copy from the host that ends so many microseconds after the one before it: an alarm clock. */
-static void
-alarm_after (weft_builder *b, uint32_t microseconds)
-{
-  made_copy (b, WEFT_OP_COPY_IN, bytes_for (microseconds));
-}
-
-/* A collective that starts when the newest alarm rings. */
-static void
-collective_at_alarm (weft_builder *b, enum weft_group_kind group, uint64_t bytes)
-{
-  uint32_t alarm = weft_build_last (b, WEFT_LANE_H2D);
-
-  made_collective (b, WEFT_OP_ALL_REDUCE, group, bytes);
-  weft_build_dep (b, alarm);
+  assert_int_equal (list (p, kind, phase, name, product), T);
+  assert_int_equal (list (p, WEFT_OP_SHIFT, phase, name, step), T - 1);
+  assert_int_equal (list (p, WEFT_OP_SUM_SLICES, phase, name, sum), 1);
+  for (uint32_t j = 0; j + 1 < T; j++) {
+    assert_int_equal (p->op[product[j]].peer, j + 1);
+    assert_int_equal (p->op[step[j]].peer, j + 1);
+    assert_true (comes_after (p, product[j], step[j]));
+    assert_true (run_beside (p, product[j + 1], step[j]));
+    assert_true (comes_after (p, step[j], sum[0]));
+  }
+  assert_int_equal (p->op[product[T - 1]].peer, 0);
 }
 
 static uint32_t
-kernel_at (const weft_plan *plan, uint32_t role, uint32_t i)
+count (const char *words, enum weft_op_kind kind, enum weft_phase phase, const char *name)
 {
-  return plan->role[role]->lane_ops[WEFT_LANE_GPU][i];
+  g_autoptr (weft_program) p = built (words, 0);
+  uint32_t op[MOST];
+  return list (p, kind, phase, name, op);
 }
 
-/* 10 ms alone on 132 SMs, 116 of them from 2 ms to 7 ms: 2 + 5 x 116/132 ms are done by then. */
+#define F WEFT_PHASE_FORWARD
+#define B WEFT_PHASE_BACKWARD
+
 static void
-a_matmul_beside_nccl_ends_at_10_606_ms (void **state)
+gathers_go_round_a_ring (void **state)
 {
-  struct weft_job job = job_on (1, 2, 16);
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-
   (void) state;
-  made_kernel (b, 10000);
-  alarm_after (b, 2000);
-  collective_at_alarm (b, WEFT_GROUP_DP, bytes_for (5000));
-  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
-  g_autoptr (weft_timeline) t = made_run (plan);
-  double end = t->end[0][kernel_at (plan, 0, 0)];
-  assert_near (end, (7 + 10 - 2 - 5 * 116.0 / 132) * 1e-3);
-  assert_true (fabs (end - 10.606060606e-3) < 1e-12);
-  assert_near (t->begin[0][2], 2e-3);
-  assert_near (t->end[0][2], 7e-3);
-  assert_true (t->contended);
-}
-
-/* Two GPUs a node and two nodes: tensor parallel groups use the ports, data parallel ones the NICs
- * (of half the rate) and PCIe once the alarms have rung, so they share SMs only. */
-static weft_plan *
-two_collectives (weft_builder *b, uint32_t sms)
-{
-  struct weft_job job = job_on (2, 2, sms);
-
-  alarm_after (b, 2000);
-  collective_at_alarm (b, WEFT_GROUP_TP, bytes_for (5000));
-  alarm_after (b, 2000);
-  collective_at_alarm (b, WEFT_GROUP_DP, bytes_for (5000) / 2);
-  return made_plan (&job, weft_mesh_make (2, 1, 2, 1), &b);
-}
-
-/* 2 to 4 ms one, 4 to 7 ms both, 7 to 9 ms the other. */
-static void
-two_communications_take_their_sms_together (void **state)
-{
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-
-  (void) state;
-  made_kernel (b, 10000);
-  g_autoptr (weft_plan) plan = two_collectives (b, 16);
-  g_autoptr (weft_timeline) t = made_run (plan);
-  double done = 2 + 2 * 116.0 / 132 + 3 * 100.0 / 132 + 2 * 116.0 / 132;
-  assert_near (t->begin[0][plan->role[0]->lane_ops[WEFT_LANE_DP][0]], 4e-3);
-  assert_near (t->end[0][plan->role[0]->lane_ops[WEFT_LANE_TP][0]], 7e-3);
-  assert_near (t->end[0][kernel_at (plan, 0, 0)], (9 + 10 - done) * 1e-3);
+  expect_gather_ring (OVERLAP, WEFT_OP_MATMUL, F, "qkv");
+  expect_gather_ring (OVERLAP, WEFT_OP_MATMUL, F, "fc1");
+  expect_gather_ring (OVERLAP, WEFT_OP_MATMUL_DGRAD, B, "proj");
+  expect_gather_ring (OVERLAP, WEFT_OP_MATMUL_DGRAD, B, "fc2");
+  assert_int_equal (count (OVERLAP "tp_comm_overlap_ag=false", WEFT_OP_SHIFT, F, "qkv"), 0);
+  assert_int_equal (count (OVERLAP "tp_comm_overlap_ag=false", WEFT_OP_ALL_GATHER, F, "qkv"), 1);
+  assert_int_equal (count (OVERLAP "tp_comm_overlap_ag=false", WEFT_OP_ALL_GATHER, B, "fc2"), 1);
+  expect_gather_ring (OVERLAP "recompute_granularity=full recompute_method=uniform "
+                              "recompute_num_layers=1",
+                      WEFT_OP_MATMUL, WEFT_PHASE_RECOMPUTE, "fc1");
 }
 
 static void
-one_sm_is_always_left_to_a_kernel (void **state)
+scatters_follow_a_split_product (void **state)
 {
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-
   (void) state;
-  made_kernel (b, 10000);
-  g_autoptr (weft_plan) plan = two_collectives (b, 200);
-  g_autoptr (weft_timeline) t = made_run (plan);
-  double done = 2 + 7 * 1.0 / 132;
-  assert_near (t->end[0][kernel_at (plan, 0, 0)], (9 + 10 - done) * 1e-3);
+  expect_split (OVERLAP, "proj");
+  expect_split (OVERLAP, "fc2");
+  assert_int_equal (
+      count (OVERLAP "tp_comm_overlap_rs=false", WEFT_OP_REDUCE_SCATTER, F, "proj"), 1);
 }
 
-/* Stage 0 sends at 2 ms, stage 1 receives from 6 ms on for 1 ms: the kernel of stage 0 misses the
- * SMs of its send for 5 ms, that of stage 1 those of its receive for 1 ms. */
 static void
-communication_that_waits_holds_its_sms (void **state)
+input_gradients_are_sent_to_whose_rows_they_are (void **state)
 {
-  struct weft_job job = job_on (1, 2, 0);
-  g_autoptr (weft_builder) first = weft_builder_new (0, 2), second = weft_builder_new (1, 2);
+  static const char on[] = OVERLAP "tp_comm_overlap_rs_dgrad=true";
 
   (void) state;
-  job.stack.p2p_sms = 33;
-  made_kernel (first, 10000);
-  alarm_after (first, 2000);
-  made_transfer (first, WEFT_OP_SEND, 1, bytes_for (1000));
-  weft_build_dep (first, 1);
-  made_kernel (second, 10000);
-  alarm_after (second, 6000);
-  made_transfer (second, WEFT_OP_RECV, -1, bytes_for (1000));
-  weft_build_dep (second, 1);
-  g_autoptr (weft_plan) plan =
-      made_plan (&job, weft_mesh_make (1, 1, 1, 2), (weft_builder *const[]) { first, second });
-  g_autoptr (weft_timeline) t = made_run (plan);
-  assert_near (t->end[0][0], (10 + 5 * 0.25) * 1e-3);
-  assert_near (t->end[1][0], (10 + 1 * 0.25) * 1e-3);
-  assert_near (t->begin[0][2], 6e-3);
-  assert_near (t->end[0][2], 7e-3);
+  expect_scatter_ring (on, WEFT_OP_MATMUL_DGRAD, B, "qkv");
+  expect_scatter_ring (on, WEFT_OP_MATMUL_DGRAD, B, "fc1");
+  assert_int_equal (count (on, WEFT_OP_REDUCE_SCATTER, B, "fc1"), 0);
+  assert_int_equal (count (on, WEFT_OP_ALL_GATHER, B, "fc1"), 1);
+  assert_int_equal (count (OVERLAP, WEFT_OP_SHIFT, B, "fc1"), 0);
 }
 
-/* ---------------------------------------------- a run of kernels, interrupted */
-
-#define RUN 40
-#define BURSTS 5
-
-/* Work done, in seconds on all SMs, by the date `at` when `sms` are missing in each burst. */
-static double
-work_by (double at, const double burst[][2], double sms)
+static void
+a_compiler_makes_rings_of_all (void **state)
 {
-  double work = at;
+  (void) state;
+  expect_gather_ring (ASYNC, WEFT_OP_MATMUL, F, "qkv");
+  expect_gather_ring (ASYNC, WEFT_OP_MATMUL_DGRAD, B, "fc2");
+  expect_scatter_ring (ASYNC, WEFT_OP_MATMUL, F, "proj");
+  expect_scatter_ring (ASYNC, WEFT_OP_MATMUL_DGRAD, B, "qkv");
+}
 
-  for (int i = 0; i < BURSTS; i++) {
-    double overlap = fmin (at, burst[i][1]) - burst[i][0];
-    work -= fmax (overlap, 0) * sms / MADE_SMS;
+/* disable_qkv and disable_fc1 clear the pieces of one map, and leave its bulk modes. */
+static void
+one_map_may_stay_plain (void **state)
+{
+  static const char qkv[] =
+      OVERLAP "tp_comm_overlap_rs_dgrad=true tp_comm_overlap_disable_qkv=true";
+  static const char fc1[] = OVERLAP "tp_comm_overlap_disable_fc1=true";
+
+  (void) state;
+  assert_int_equal (count (qkv, WEFT_OP_SHIFT, F, "qkv"), 0);
+  assert_int_equal (count (qkv, WEFT_OP_SHIFT, B, "qkv"), 0);
+  assert_int_equal (count (qkv, WEFT_OP_REDUCE_SCATTER, B, "qkv"), 1);
+  assert_int_equal (count (qkv, WEFT_OP_SHIFT, F, "fc1"), T - 1);
+  assert_int_equal (count (qkv, WEFT_OP_SHIFT, B, "fc1"), T - 1);
+  assert_int_equal (count (fc1, WEFT_OP_SHIFT, F, "fc1"), 0);
+  assert_int_equal (count (fc1, WEFT_OP_SHIFT, F, "qkv"), T - 1);
+}
+
+/* Bytes of the standing buffer of a product; 0: it has none. */
+static uint64_t
+room (const char *words, const char *name)
+{
+  g_autoptr (weft_program) p = built (words, 0);
+
+  for (uint32_t b = 0; b < p->n_buf; b++)
+    if (p->buf[b].permanent && p->buf[b].kind == WEFT_BUF_COMMUNICATION &&
+        g_str_equal (p->name[p->buf[b].name], name))
+      return p->buf[b].bytes;
+  return 0;
+}
+
+/* A bytes for each named product; of a ring that scatters (2 t - 1) / t of them. */
+static void
+named_products_have_buffers_that_stay (void **state)
+{
+  static const char *const all[] = { "qkv_fprop", "qkv_dgrad",  "qkv_wgrad",  "proj_fprop",
+                                     "proj_dgrad", "fc1_fprop", "fc1_dgrad", "fc1_wgrad",
+                                     "fc2_fprop", "fc2_dgrad" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (all); i++) {
+    assert_int_equal (room (OVERLAP, all[i]), A);
+    assert_int_equal (room (TINY, all[i]), 0);
   }
-  return work;
+  assert_int_equal (room (OVERLAP "tp_comm_bulk_dgrad=false", "qkv_dgrad"), 0);
+  assert_int_equal (room (OVERLAP "tp_comm_bulk_wgrad=false", "fc1_wgrad"), 0);
+  assert_int_equal (room (OVERLAP "tp_comm_overlap_rs=false", "proj_fprop"), 0);
+  assert_int_equal (room (OVERLAP "tp_comm_overlap_rs_dgrad=true", "qkv_wgrad"),
+                    (2 * T - 1) * A / T);
+  assert_int_equal (room (OVERLAP "tp_comm_overlap_rs_dgrad=true", "qkv_dgrad"), 0);
 }
 
-/* Kernels of 100, 113, 126 ... us in one run, and bursts that begin and end inside them. */
-static weft_plan *
-interrupted_run (double burst[][2])
+static uint32_t
+sms (const char *words, enum weft_op_kind kind, enum weft_phase phase, const char *name)
 {
-  static const uint32_t waits[BURSTS] = { 137, 901, 2222, 1500, 55 };
-  static const uint32_t lasts[BURSTS] = { 61, 640, 1999, 3, 900 };
-  struct weft_job job = job_on (1, 2, 24);
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-  double alarm = 0, free_at = 0;
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  uint32_t op[MOST];
 
-  for (uint32_t i = 0; i < RUN; i++)
-    made_kernel (b, 100 + 13 * i);
-  for (uint32_t i = 0; i < BURSTS; i++) {
-    alarm_after (b, waits[i]);
-    collective_at_alarm (b, WEFT_GROUP_DP, bytes_for (lasts[i]));
-    alarm += waits[i] * MADE_US;
-    burst[i][0] = fmax (alarm, free_at);
-    burst[i][1] = free_at = burst[i][0] + lasts[i] * MADE_US;
-  }
-  return made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
+  assert_true (list (plan->role[0], kind, phase, name, op) > 0);
+  return weft_plan_sms (plan, plan->role[0], op[0], NULL);
 }
 
 static void
-an_interrupted_run_of_kernels_adds_up (void **state)
+communication_beside_products_takes_its_own_sms (void **state)
 {
-  double burst[BURSTS][2], work = 0;
-  g_autoptr (weft_plan) plan = interrupted_run (burst);
-  g_autoptr (weft_timeline) t = made_run (plan);
+  g_autoptr (weft_plan) plan = weft_test_plan (TINY);
 
   (void) state;
-  assert_true (t->begin[0][0] == 0);
-  for (uint32_t i = 0; i < RUN; i++) {
-    uint32_t op = kernel_at (plan, 0, i);
-    work += (100 + 13 * i) * MADE_US;
-    assert_near (work_by (t->end[0][op], burst, 24), work);
-    if (i + 1 < RUN)
-      assert_true (t->end[0][op] == t->begin[0][kernel_at (plan, 0, i + 1)]);
-  }
+  assert_int_equal (sms (OVERLAP, WEFT_OP_SHIFT, F, "qkv"), 1);
+  assert_int_equal (sms (OVERLAP, WEFT_OP_REDUCE_SCATTER, F, "proj"), 16);
+  assert_int_equal (sms (OVERLAP, WEFT_OP_ALL_GATHER, B, "qkv"), 16);
+  assert_int_equal (sms (OVERLAP, WEFT_OP_REDUCE_SCATTER, B, "fc1"), 16);
+  assert_int_equal (sms (OVERLAP "tp_comm_bulk_wgrad=false", WEFT_OP_REDUCE_SCATTER, B, "fc1"),
+                    plan->job.stack.collective_sms);
 }
 
-/* The bursts' own dates: each begins when its alarm rings and the one before it has ended. */
+/* Large products hide what they communicate: a step is shorter in pieces. */
 static void
-bursts_begin_and_end_where_they_should (void **state)
+pieces_hide_communication (void **state)
 {
-  double burst[BURSTS][2];
-  g_autoptr (weft_plan) plan = interrupted_run (burst);
-  g_autoptr (weft_timeline) t = made_run (plan);
-  const weft_program *p = plan->role[0];
+  static const char big[] = "model=llama3.1-405b topology=dgx-h100 gpus=8 num_layers=2 "
+                            "seq_length=8192 tensor_model_parallel_size=8 sequence_parallel=true "
+                            "global_batch_size=1 ";
+  double seconds[2];
 
   (void) state;
-  for (uint32_t i = 0; i < BURSTS; i++) {
-    assert_near (t->begin[0][p->lane_ops[WEFT_LANE_DP][i]], burst[i][0]);
-    assert_near (t->end[0][p->lane_ops[WEFT_LANE_DP][i]], burst[i][1]);
+  for (int i = 0; i < 2; i++) {
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s tp_comm_overlap=%s", big, i ? "true" : "false");
+    struct weft_exec_options options = { .control = NULL };
+    g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &options, &error);
+    if (!t)
+      fail_msg ("%s", error->message);
+    seconds[i] = 0;
+    for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
+      seconds[i] = MAX (seconds[i], t->end[0][op]);
   }
-}
-
-/* A kernel that waits for a collective leaves a gap; the run after it starts at the collective's
- * end with all SMs back. */
-static void
-a_kernel_that_waits_starts_with_all_sms (void **state)
-{
-  struct weft_job job = job_on (1, 2, 66);
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-
-  (void) state;
-  uint32_t before = made_kernel (b, 1000);
-  uint32_t collective = made_collective (b, WEFT_OP_ALL_REDUCE, WEFT_GROUP_DP, bytes_for (3000));
-  weft_build_dep (b, before);
-  uint32_t beside = made_kernel (b, 1000);
-  uint32_t after = made_kernel (b, 1000);
-  weft_build_dep (b, collective);
-  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
-  g_autoptr (weft_timeline) t = made_run (plan);
-  assert_near (t->end[0][beside], 3e-3);
-  assert_near (t->begin[0][after], 4e-3);
-  assert_near (t->end[0][after], 5e-3);
-}
-
-/* Half of the SMs already saturate memory: a copy kernel loses nothing to 24 of 132 and half of its
- * rate to 99. */
-static void
-memory_bound_kernels_lose_only_what_saturates_memory (void **state)
-{
-  static const struct {
-    uint32_t sms;
-    double end_ms;
-  } cases[] = { { 24, 10 }, { 66, 10 }, { 99, 10 + 5 * 0.5 } };
-
-  (void) state;
-  for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
-    struct weft_job job = job_on (1, 2, cases[i].sms);
-    g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-    struct weft_op row = made_row (b, WEFT_OP_ZERO, "zero");
-    struct weft_shape shape = made_bytes (10000000000);
-    job.cluster.f.gpu_memory_bandwidth = 1e12;
-    weft_build_op (b, &row, &shape);
-    alarm_after (b, 2000);
-    collective_at_alarm (b, WEFT_GROUP_DP, bytes_for (5000));
-    g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 2, 1), &b);
-    g_autoptr (weft_timeline) t = made_run (plan);
-    assert_near (t->end[0][0], cases[i].end_ms * 1e-3);
-    assert_int_equal (t->contended, cases[i].end_ms > 10);
-  }
+  assert_true (seconds[1] < seconds[0]);
 }
 
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test (the_tail_of_overlapped_buckets_is_one_bucket),
-    cmocka_unit_test (buckets_slower_than_layers_queue_up),
-    cmocka_unit_test (buckets_after_the_last_layer_are_fully_exposed),
-    cmocka_unit_test (overlapped_buckets_slow_the_layers_beside_them),
-    cmocka_unit_test (queued_buckets_slow_layers_but_not_the_step),
-    cmocka_unit_test (sms_return_between_two_buckets),
-    cmocka_unit_test (exposed_buckets_slow_nothing),
-    cmocka_unit_test (a_matmul_beside_nccl_ends_at_10_606_ms),
-    cmocka_unit_test (two_communications_take_their_sms_together),
-    cmocka_unit_test (one_sm_is_always_left_to_a_kernel),
-    cmocka_unit_test (communication_that_waits_holds_its_sms),
-    cmocka_unit_test (an_interrupted_run_of_kernels_adds_up),
-    cmocka_unit_test (bursts_begin_and_end_where_they_should),
-    cmocka_unit_test (a_kernel_that_waits_starts_with_all_sms),
-    cmocka_unit_test (memory_bound_kernels_lose_only_what_saturates_memory),
+    cmocka_unit_test (gathers_go_round_a_ring),
+    cmocka_unit_test (scatters_follow_a_split_product),
+    cmocka_unit_test (input_gradients_are_sent_to_whose_rows_they_are),
+    cmocka_unit_test (a_compiler_makes_rings_of_all),
+    cmocka_unit_test (one_map_may_stay_plain),
+    cmocka_unit_test (named_products_have_buffers_that_stay),
+    cmocka_unit_test (communication_beside_products_takes_its_own_sms),
+    cmocka_unit_test (pieces_hide_communication),
   };
+
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -293,7 +293,7 @@ static const struct {
   { "12288", "1152921504606846976",
     "4: found \"1152921504606846976\", wanted a dimension, 0 to 1152921504606846975" },
   { "12288", "-3", "4: found \"-3\", wanted a dimension, 0 to 1152921504606846975" },
-  { "4096 12288 4096", "1 2 3 4 5 6", "4: found \"6\", wanted the end of the row" },
+  { "4096 12288 4096", "1 2 3 4 5 6 7", "4: found \"7\", wanted the end of the row" },
   { "out fp32", "out",
     "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32, int64, "
     "e8m0" },

@@ -448,6 +448,11 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   double bytes = weft_op_bytes (s->plan->role[role], op), n = shape.n, sent = 0;
   double twice = s->plan->role[role]->op[op].kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
 
+  if (strcmp (t.algorithm, "shift") == 0) {
+    assert_holds (s, "a shift is one flow of all", t.bytes_local == bytes && t.bytes_remote == 0);
+    weft_coll_shape_release (&shape);
+    return;
+  }
   for (uint32_t member = 0; member < shape.n; member++) {
     struct weft_flow flows[2];
     uint32_t n_flow = weft_coll_flows (&shape, &s->plan->fabric, member, flows);
@@ -462,6 +467,13 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
   if (bytes <= WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "a scalar rides in the latency", sent == 0);
   weft_coll_shape_release (&shape);
+}
+
+/* Ranks that add their gradients. */
+static uint32_t
+sharing (const weft_plan *plan)
+{
+  return weft_mesh_group_size (&plan->mesh, WEFT_GROUP_DP);
 }
 
 struct tally {
@@ -490,6 +502,8 @@ add_up (const struct sample *s, uint32_t role)
       sum.reduced += bytes;
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER)
       sum.gathered += bytes;
+    else if (g_str_equal (name, "shape"))
+      continue; /* of what is sent */
     else if (p->op[op].kind == WEFT_OP_SEND)
       sum.sent[backward] += bytes;
     else if (p->op[op].kind == WEFT_OP_RECV)
@@ -599,7 +613,7 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
            micros = weft_job_microbatches (&plan->job);
   int level = weft_job_sharding (&plan->job);
 
-  if (plan->mesh.dp == plan->mesh.instances) /* nothing is cut */
+  if (sharing (plan) == plan->mesh.instances) /* nothing is cut */
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
@@ -630,7 +644,7 @@ reduced_outside (const weft_plan *plan, const weft_program *p)
 {
   gboolean whole = plan->mesh.hybrid && weft_job_sharding (&plan->job) == WEFT_NO_SHARD;
 
-  if (plan->mesh.instances == 1 || plan->mesh.dp == plan->mesh.instances ||
+  if (plan->mesh.instances == 1 || sharing (plan) == plan->mesh.instances ||
       plan->job.strategy.distributed_config == WEFT_FSDP2)
     return 0;
   return (flat_bytes (plan, p, WEFT_BUF_GRADIENTS) - tied_head_bytes (plan, p)) /
@@ -674,9 +688,9 @@ check_bytes (const struct sample *s, uint32_t role)
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? plan->job.train.precision : k->pipeline_dtype;
   uint64_t cell = plan->job.train.micro_batch_size * plan->job.model.seq_length * plan->job.model.hidden_size *
-                   weft_dtype_bytes (sent_as);
+                   weft_dtype_bytes (sent_as) / plan->mesh.cp;
   uint64_t before = cell * crossings (plan, role, FALSE), after = cell * crossings (plan, role, TRUE);
-  gboolean shared = plan->mesh.dp > 1;
+  gboolean shared = sharing (plan) > 1;
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",

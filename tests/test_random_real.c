@@ -25,6 +25,7 @@ small_job (GRand *rand, struct weft_job *job)
     g_autofree char *drawn = weft_random_job (rand);
     g_autoptr (GError) error = NULL;
     if (!weft_test_job (drawn, job, &error) || job->cluster.n_gpus > MOST_RANKS ||
+        job->train.precision == WEFT_FP8 || /* planned, not run */
         weft_model_parameters (&job->model) > MOST_PARAMETERS ||
         job->train.global_batch_size * job->model.seq_length > MOST_TOKENS)
       continue;
@@ -75,17 +76,20 @@ check_against_one_rank (const char *words)
   g_autofree char *alone = g_strconcat (
       words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
       rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
-      " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false",
+      " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false "
+      "tp_comm_overlap=false",
       " expert_model_parallel_size=1 context_parallel_size=1 cp_comm_type=p2p "
       "hierarchical_context_parallel_sizes=none",
       " num_distributed_optimizer_instances=1 dp_replicate_size=1 "
       "reduce_scatter_with_fp32_accumulation=false",
       " overlap_grad_reduce=false recompute_granularity=none "
       "recompute_method=none recompute_num_layers=none "
-      "recompute_modules=none activation_checkpointing=false delay_wgrad_compute=false "
+      "recompute_modules=none num_microbatches_with_partial_activation_checkpoints=none "
+      "activation_checkpointing=false delay_wgrad_compute=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
-      "pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
+      "grad_sync_func=none align_param_gather=false "
+      "defer_embedding_wgrad_compute=false use_ring_exchange_p2p=false pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
       "decoder_last_pipeline_num_layers=none",
       NULL);
   struct real_result many =

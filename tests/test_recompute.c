@@ -1,5 +1,6 @@
 /* Selective recompute and activation_checkpointing: which kernels run twice, and which activations
  * live from a forward pass to its backward. */
+#include "core/activations.h"
 #include "tests/made.h"
 #include "tests/random_job.h"
 
@@ -30,23 +31,6 @@ again (const weft_program *p, uint32_t layer, uint32_t micro)
   return g_string_free (names, FALSE);
 }
 
-/* Bytes of a layer and microbatch that are made by forward and read by backward. */
-static uint64_t
-kept (const weft_program *p, uint32_t layer, uint32_t micro)
-{
-  uint64_t sum = 0;
-
-  for (uint32_t i = 0; i < p->n_buf; i++) {
-    const struct weft_buf *b = &p->buf[i];
-    if (b->base != WEFT_NO_BUF || b->permanent || b->layer != layer || b->micro != micro ||
-        b->kind != WEFT_BUF_ACTIVATIONS || b->first == WEFT_NO_OP)
-      continue;
-    if (p->op[b->first].phase == WEFT_PHASE_FORWARD && p->op[b->last].phase != WEFT_PHASE_FORWARD)
-      sum += b->bytes;
-  }
-  return sum;
-}
-
 static void
 check (const char *words, const char *wanted_again, uint64_t wanted_kept)
 {
@@ -58,7 +42,7 @@ check (const char *words, const char *wanted_again, uint64_t wanted_kept)
       g_autofree char *found = again (p, layer, micro);
       assert_string_equal (found, wanted_again);
       /* The last layer's output is the final norm's to keep: the layer's own label is on it. */
-      assert_int_equal (kept (p, layer, micro), wanted_kept);
+      assert_true (weft_activations_kept (p, layer, micro) == (double) wanted_kept);
     }
 }
 
@@ -76,6 +60,85 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   check (SELECTIVE "recompute_modules=mlp", "norm2 fc1 gelu", ALL - X - 2 * U);
   check (SELECTIVE "recompute_modules=layernorm", "norm2 norm1", ALL - 2 * X);
   check (SELECTIVE "recompute_modules=mlp,layernorm", "norm2 fc1 gelu norm1", ALL - 2 * X - 2 * U);
+}
+
+/* Scores, which softmax uses up, are no part of what is kept. */
+#define SQUARE (2 * TOKENS * TOKENS * 4)
+#define UNFUSED "attention_backend=unfused "
+
+static void
+core_attention_is_run_again_where_its_probabilities_would_be_kept (void **state)
+{
+  const uint64_t plain = ALL - LSE;
+
+  (void) state;
+  check (MODEL UNFUSED, "", plain + SQUARE);
+  check (SELECTIVE UNFUSED, "scores softmax", plain);
+  check (MODEL UNFUSED "attention_dropout=0.1", "", plain + 2 * SQUARE + SQUARE / 2);
+  check (SELECTIVE UNFUSED "attention_dropout=0.1", "scores softmax dropout", plain);
+  check (SELECTIVE UNFUSED "recompute_modules=core_attn,mlp", "norm2 fc1 gelu scores softmax",
+         plain - X - 2 * U);
+  check (MODEL "hidden_dropout=0.1", "", ALL + X); /* two masks of a byte an element */
+}
+
+/* Which microbatches of each stage run everything again: "..rr..rr". */
+static char *
+run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
+{
+  GString *marks = g_string_new (NULL);
+
+  for (uint32_t micro = 0; micro < n_micro; micro++) {
+    g_autofree char *names = again (p, layer, micro);
+    g_string_append_c (marks, *names ? 'r' : '.');
+  }
+  return g_string_free (marks, FALSE);
+}
+
+/* Windows are as long as what is in flight: 4, 3, 2 and 1 of four stages. */
+static void
+some_microbatches_of_each_window_are_not_recomputed (void **state)
+{
+  static const char *const wanted[][4] = {
+    { "rrrrrrrr", "rrrrrrrr", "rrrrrrrr", "rrrrrrrr" },
+    { ".rrr.rrr", ".rr.rr.r", ".r.r.r.r", "........" },
+    { "..rr..rr", "..r..r..", "........", "........" },
+  };
+
+  (void) state;
+  for (uint32_t k = 0; k < G_N_ELEMENTS (wanted); k++) {
+    g_autoptr (weft_plan) plan = weft_test_plan (
+        MODEL "gpus=4 pipeline_model_parallel_size=4 global_batch_size=8 "
+              "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 "
+              "num_microbatches_with_partial_activation_checkpoints=%u",
+        k);
+    for (uint32_t stage = 0; stage < 4; stage++) {
+      g_autofree char *found = run_again (plan->role[stage], stage, 8);
+      assert_string_equal (found, wanted[k][stage]);
+    }
+  }
+}
+
+/* recompute_modules says what of those is run again; with virtual stages passes of all chunks count.
+ * The first of four ranks with two chunks has eleven in flight: of its sixteen forwards 0, 1, 11 and
+ * 12 are microbatches 0, 1 and 7 of the first chunk and 4 of the second. */
+static void
+partly_recomputed_microbatches_have_modules_and_chunks (void **state)
+{
+  static const char *const wanted[2] = { "pprrrrrp", "rrrrprrr" };
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      MODEL "num_layers=8 gpus=4 pipeline_model_parallel_size=4 "
+            "virtual_pipeline_model_parallel_size=2 global_batch_size=8 "
+            "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 "
+            "recompute_modules=layernorm num_microbatches_with_partial_activation_checkpoints=2");
+
+  (void) state;
+  for (uint32_t chunk = 0; chunk < 2; chunk++)
+    for (uint32_t micro = 0; micro < 8; micro++) {
+      g_autofree char *found = again (plan->role[0], 4 * chunk, micro);
+      gboolean partial = g_str_equal (found, "norm2 norm1");
+      if (partial != (wanted[chunk][micro] == 'p'))
+        fail_msg ("chunk %u, microbatch %u: %s", chunk, micro, found);
+    }
 }
 
 static void
@@ -149,6 +212,9 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (recompute_modules_say_what_is_run_again_and_no_longer_kept),
+    cmocka_unit_test (core_attention_is_run_again_where_its_probabilities_would_be_kept),
+    cmocka_unit_test (some_microbatches_of_each_window_are_not_recomputed),
+    cmocka_unit_test (partly_recomputed_microbatches_have_modules_and_chunks),
     cmocka_unit_test (recompute_granularity_full_and_none_are_what_they_were),
     cmocka_unit_test (activation_checkpointing_is_full_recompute_of_each_layer),
     cmocka_unit_test (activation_checkpointing_of_units_is_that_of_the_mlp),

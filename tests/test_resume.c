@@ -48,8 +48,7 @@ static const char *const strategies[] = {
   LAZY "gpus=4 optimizer_cpu_offload=true overlap_cpu_optimizer_d2h_h2d=true",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3 optimizer_cpu_offload=true "
   "optimizer_offload_fraction=0.6 cpu_offloading=true cpu_offloading_num_layers=2",
-  "gpus=4 context_parallel_size=2 cp_comm_type=a2a",
-  LAZY "gpus=4 context_parallel_size=4",
+  LAZY "gpus=8 context_parallel_size=4",
   "gpus=4 distributed_config=fsdp2",
   "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
   "gpus=4 distributed_config=fsdp2 offload_policy=cpu defer_fsdp_grad_sync=false",

@@ -142,6 +142,45 @@ a_bias_and_positions_are_added (void **state)
   }
 }
 
+/* Slot j has come from the rank j places before. */
+static void
+pieces_settle_in_the_order_of_ranks (void **state)
+{
+  enum { N = 700 };
+
+  (void) state;
+  for (uint32_t ranks = 2; ranks <= 7; ranks++)
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+      struct weft_kernel k = kernel (WEFT_OP_SETTLE, (const uint64_t[5]){ ranks * N, ranks });
+      g_autofree float *own = g_new (float, N), *all = g_new (float, (gsize) ranks * N);
+      for (uint32_t i = 0; i < ranks * N; i++)
+        all[i] = (float) ((rank + ranks - i / N) % ranks * N + i % N);
+      memcpy (own, all, N * sizeof *own);
+      memset (all, 0, N * sizeof *all);
+      k.tp = (struct weft_place){ rank, ranks };
+      k.operand[0] = floats (own, N);
+      k.operand[2] = floats (all, ranks * N);
+      check (&k);
+      for (uint32_t i = 0; i < ranks * N; i++)
+        assert_true (all[i] == (float) i);
+    }
+}
+
+static void
+pieces_of_columns_make_rows (void **state)
+{
+  float x[] = { 1, 2, 5, 6, 9, 10, 3, 4, 7, 8, 11, 12 }, y[12];
+  struct weft_kernel k = kernel (WEFT_OP_JOIN_COLUMNS, (const uint64_t[5]){ 3, 2, 2 });
+
+  (void) state;
+  memset (y, 0, sizeof y);
+  k.operand[0] = floats (x, 12);
+  k.operand[1] = floats (y, 12);
+  check (&k);
+  for (int i = 0; i < 12; i++)
+    assert_true (y[i] == (float) (i + 1));
+}
+
 /* Gradients of a norm in two ops have the bits of the one that does both. */
 static void
 a_norm_in_two_ops_is_the_norm_in_one (void **state)
@@ -423,6 +462,8 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_bias_and_positions_are_added),
+    cmocka_unit_test (pieces_settle_in_the_order_of_ranks),
+    cmocka_unit_test (pieces_of_columns_make_rows),
     cmocka_unit_test (a_norm_in_two_ops_is_the_norm_in_one),
     cmocka_unit_test (head_norms_of_two_ranks_are_those_of_one),
     cmocka_unit_test (a_vocabulary_that_ranks_share_has_the_loss_of_one),

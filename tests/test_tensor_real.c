@@ -72,6 +72,24 @@ static const char *const strategies[] = {
   "gpus=4 " TP4 SP "cpu_offloading=true cpu_offloading_num_layers=1 cross_entropy_loss_fusion=true",
 };
 
+/* Products in pieces. */
+#define OVERLAP SP "tp_comm_overlap=true "
+static const char *const overlapped[] = {
+  "gpus=2 " TP2 OVERLAP,
+  "gpus=4 " TP4 OVERLAP,
+  "gpus=4 " TP4 OVERLAP "tp_comm_overlap_rs_dgrad=true",
+  "gpus=4 " TP4 SP "enable_async_tensor_parallel=true",
+  "gpus=2 " TP2 OVERLAP "tp_comm_overlap_disable_qkv=true tp_comm_bulk_wgrad=false",
+  "gpus=4 " TP4 OVERLAP "tp_comm_overlap_disable_fc1=true tp_comm_overlap_rs=false",
+  "gpus=8 " TP4 OVERLAP "pipeline_model_parallel_size=2 use_distributed_optimizer=true "
+  "overlap_grad_reduce=true tp_comm_bulk_dgrad=false",
+  "gpus=4 " TP2 OVERLAP "use_megatron_fsdp=true zero_dp_strategy=3 tp_comm_overlap_rs_dgrad=true",
+  "gpus=2 " TP2 OVERLAP "delay_wgrad_compute=true micro_batch_size=2",
+  "gpus=4 " TP4 SP "enable_async_tensor_parallel=true recompute_granularity=full "
+  "recompute_method=uniform recompute_num_layers=1",
+  "gpus=2 " TP2 OVERLAP "recompute_granularity=selective recompute_modules=mlp,layernorm",
+};
+
 #define FSDP2 "distributed_config=fsdp2 "
 static const char *const torch[] = {
   FSDP2 "gpus=4 " TP2,
@@ -80,6 +98,7 @@ static const char *const torch[] = {
   FSDP2 "gpus=8 " TP4 SP "enable_fsdp2_prefetch=true",
   FSDP2 "gpus=8 " TP2 "pipeline_model_parallel_size=2",
   FSDP2 "gpus=4 " TP2 SP "offload_policy=cpu",
+  FSDP2 "gpus=4 " TP2 SP "enable_async_tensor_parallel=true",
   "distributed_config=ddp gpus=4 " TP2,
   "distributed_config=ddp gpus=4 " TP4 "recompute_granularity=full recompute_method=uniform "
   "recompute_num_layers=1",
@@ -129,6 +148,15 @@ tensor_parallel_ranks_give_the_bits_of_one (void **state)
                  STRIDE * (p ? 3 : 1));
   for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
     check_all (nanos[m], precisions[m], strategies, G_N_ELEMENTS (strategies), 5 * STRIDE);
+}
+
+static void
+products_in_pieces_have_the_bits_of_the_whole (void **state)
+{
+  (void) state;
+  for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
+    for (unsigned p = 0; p < 2; p++)
+      check_all (models[m], precisions[p], overlapped, G_N_ELEMENTS (overlapped), STRIDE);
 }
 
 static void
@@ -184,6 +212,8 @@ fast_order_is_within_a_millionth (void **state)
     "gpus=8 " TP4 SP "pipeline_model_parallel_size=2 cross_entropy_loss_fusion=true",
     "gpus=2 " TP2 "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=te",
     "gpus=4 " TP2 SP "optimizer_cpu_offload=true",
+    "gpus=4 " TP4 OVERLAP "tp_comm_overlap_rs_dgrad=true",
+    "gpus=4 " TP4 SP "enable_async_tensor_parallel=true",
     "gpus=2 make_vocab_size_divisible_by=64 " TP2,
     "gpus=1 make_vocab_size_divisible_by=100",
   };
@@ -279,6 +309,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (tensor_parallel_ranks_give_the_bits_of_one),
+    cmocka_unit_test (products_in_pieces_have_the_bits_of_the_whole),
     cmocka_unit_test (so_they_do_with_the_strategies_of_pytorch),
     cmocka_unit_test (a_loss_from_gathered_statistics_has_bits_of_its_own),
     cmocka_unit_test (random_interleavings_do_not_show),

@@ -392,6 +392,14 @@ static const char *const strategies[] = {
   "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective",
 };
 
+/* Where attention is flash: ranks share sequences. */
+static const char *const shared[] = {
+  "gpus=2 context_parallel_size=2",
+  "gpus=4 context_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true",
+  "gpus=4 context_parallel_size=2 cp_comm_type=all_gather use_distributed_optimizer=true",
+  "gpus=4 context_parallel_size=2 cp_comm_type=a2a pipeline_model_parallel_size=2",
+};
+
 static struct real_result
 train (const char *job, const char *strategy, uint32_t threads)
 {
@@ -402,18 +410,26 @@ train (const char *job, const char *strategy, uint32_t threads)
 }
 
 static void
+compare (const char *job, const struct real_result *one, const char *strategy, uint32_t threads)
+{
+  struct real_result other = train (job, strategy, threads);
+
+  if (!weft_test_same_bits (one, &other, STEPS))
+    fail_msg ("%s%s: loss %.17g, of one rank %.17g; eval %.17g and %.17g", job, strategy,
+              other.loss[0], one->loss[0], other.eval_loss, one->eval_loss);
+}
+
+static void
 dropout_and_unfused_attention_have_the_bits_of_one_rank (void **state)
 {
   (void) state;
   for (unsigned j = 0; j < G_N_ELEMENTS (jobs); j++) {
     struct real_result one = train (jobs[j], "gpus=1", 1);
     assert_true (isfinite (one.loss[STEPS - 1]));
-    for (unsigned s = j % STRIDE; s < G_N_ELEMENTS (strategies); s += STRIDE) {
-      struct real_result other = train (jobs[j], strategies[s], s % 4 ? 1 : 2);
-      if (!weft_test_same_bits (&one, &other, STEPS))
-        fail_msg ("%s%s: loss %.17g, of one rank %.17g; eval %.17g and %.17g", jobs[j],
-                  strategies[s], other.loss[0], one.loss[0], other.eval_loss, one.eval_loss);
-    }
+    for (unsigned s = j % STRIDE; s < G_N_ELEMENTS (strategies); s += STRIDE)
+      compare (jobs[j], &one, strategies[s], s % 4 ? 1 : 2);
+    for (unsigned s = 0; s < G_N_ELEMENTS (shared) && !strstr (jobs[j], "unfused"); s++)
+      compare (jobs[j], &one, shared[s], 1);
   }
 }
 

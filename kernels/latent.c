@@ -1,0 +1,255 @@
+/* Multi-latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): between the maps down and up, and
+ * what attention reads.
+ *
+ *   split   a token's [latent | key position]: the latent, which a norm and the map up follow, and
+ *           the part of all keys that is turned by position
+ *   join    queries [without | with position], keys and values from the maps up: heads of queries, heads
+ *           of keys, each with the same turned part, heads of values
+ *
+ * Element i of a turned part pairs with element i + half (core/rotary.h). */
+#include "core/rotary.h"
+#include "kernels/float.h"
+#include "kernels/kernel.h"
+#include "kernels/part.h"
+#include <math.h>
+
+#define MOST_WIDTH 4096 /* of a head: model.def */
+
+enum { TOKENS, RANK, SPLIT_ROPE };
+enum { JOIN_HEADS = 1, NOPE, ROPE, VALUE };
+enum { X, LATENT, POSITION };
+enum { DLATENT, DPOSITION, DX };
+enum { Q, KV, PE, QKV };
+enum { DQKV, DQ, DKV, DPE };
+
+uint64_t
+weft_extent_latent_split (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t columns[] = { dim[RANK] + dim[SPLIT_ROPE], dim[RANK], dim[SPLIT_ROPE] };
+
+  return dim[TOKENS] * columns[operand];
+}
+
+uint64_t
+weft_extent_latent_split_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_latent_split (k, (operand + 1) % 3);
+}
+
+uint64_t
+weft_extent_latent_join (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t heads = dim[JOIN_HEADS], q = heads * (dim[NOPE] + dim[ROPE]);
+  const uint64_t columns[] = { q, heads * (dim[NOPE] + dim[VALUE]), dim[ROPE],
+                               2 * q + heads * dim[VALUE] };
+
+  return dim[TOKENS] * columns[operand];
+}
+
+uint64_t
+weft_extent_latent_join_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_latent_join (k, (operand + 3) % 4);
+}
+
+/* ------------------------------------------------------------------------ elements */
+
+/* n elements of a row of an operand, be they stored or, of a reference, doubles. */
+struct cells {
+  const struct weft_operand *of;
+  gboolean doubles;
+};
+
+static void
+take (struct cells c, uint64_t at, uint64_t n, double *to)
+{
+  float room;
+
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = c.doubles ? ((const double *) c.of->data)[at + i]
+                      : (double) *weft_floats (c.of->data, c.of->dtype, at + i, 1, &room);
+}
+
+static void
+put (struct cells c, uint64_t at, uint64_t n, const double *from)
+{
+  for (uint64_t i = 0; i < n; i++) {
+    float value = (float) from[i];
+    if (c.doubles)
+      ((double *) c.of->data)[at + i] = from[i];
+    else
+      weft_store (c.of->data, c.of->dtype, at + i, 1, &value);
+  }
+}
+
+static void
+copy (struct cells from, uint64_t at, struct cells to, uint64_t place, uint64_t n)
+{
+  double room[MOST_WIDTH];
+
+  for (uint64_t i = 0; i < n; i += MOST_WIDTH) {
+    uint64_t few = weft_least (n - i, MOST_WIDTH);
+    take (from, at + i, few, room);
+    put (to, place + i, few, room);
+  }
+}
+
+/* Turned by the position of a token, or back; in fp32, but in a reference. */
+static void
+turn (const struct weft_kernel *k, uint64_t token, double direction, gboolean doubles, double *x,
+      uint64_t n)
+{
+  uint64_t half = n / 2, position = token % (uint64_t) k->model->seq_length;
+
+  for (uint64_t i = 0; i < half; i++) {
+    double angle = (double) position * weft_rotary_frequency (k->model, (uint32_t) i, (uint32_t) n);
+    double c = cos (angle), s = sin (angle) * direction, a = x[i], b = x[half + i];
+    if (doubles) {
+      x[i] = a * c - b * s;
+      x[half + i] = b * c + a * s;
+    } else {
+      float fc = (float) c, fs = (float) s, fa = (float) a, fb = (float) b;
+      float low = fa * fc - fb * fs, high = fb * fc + fa * fs;
+      x[i] = (double) low;
+      x[half + i] = (double) high;
+    }
+  }
+}
+
+static struct cells
+cells_of (const struct weft_kernel *k, uint32_t operand, gboolean doubles)
+{
+  return (struct cells){ &k->operand[operand], doubles };
+}
+
+/* --------------------------------------------------------------------------- split */
+
+static void
+split (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t rank = dim[RANK], rope = dim[SPLIT_ROPE];
+  double part[MOST_WIDTH];
+
+  for (uint64_t t = tokens.begin; t < tokens.end; t++) {
+    copy (cells_of (k, X, doubles), t * (rank + rope), cells_of (k, LATENT, doubles), t * rank,
+          rank);
+    take (cells_of (k, X, doubles), t * (rank + rope) + rank, rope, part);
+    turn (k, t, 1, doubles, part, rope);
+    put (cells_of (k, POSITION, doubles), t * rope, rope, part);
+  }
+}
+
+static void
+split_bwd (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t rank = dim[RANK], rope = dim[SPLIT_ROPE];
+  double part[MOST_WIDTH];
+
+  for (uint64_t t = tokens.begin; t < tokens.end; t++) {
+    copy (cells_of (k, DLATENT, doubles), t * rank, cells_of (k, DX, doubles), t * (rank + rope),
+          rank);
+    take (cells_of (k, DPOSITION, doubles), t * rope, rope, part);
+    turn (k, t, -1, doubles, part, rope);
+    put (cells_of (k, DX, doubles), t * (rank + rope) + rank, rope, part);
+  }
+}
+
+/* ---------------------------------------------------------------------------- join */
+
+/* Where a head's parts are in the rows of a token. */
+struct places {
+  uint64_t q, kv, query, key, value;
+};
+
+static struct places
+places_of (const struct weft_kernel *k, uint64_t t, uint64_t head)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t heads = dim[JOIN_HEADS], d = dim[NOPE] + dim[ROPE], row = heads * (2 * d + dim[VALUE]);
+
+  return (struct places){ .q = (t * heads + head) * d,
+                          .kv = (t * heads + head) * (dim[NOPE] + dim[VALUE]),
+                          .query = t * row + head * d,
+                          .key = t * row + (heads + head) * d,
+                          .value = t * row + 2 * heads * d + head * dim[VALUE] };
+}
+
+static void
+join_head (const struct weft_kernel *k, uint64_t t, uint64_t head, gboolean doubles)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct places at = places_of (k, t, head);
+  struct cells q = cells_of (k, Q, doubles), kv = cells_of (k, KV, doubles),
+               to = cells_of (k, QKV, doubles);
+  double part[MOST_WIDTH];
+
+  copy (q, at.q, to, at.query, dim[NOPE]);
+  take (q, at.q + dim[NOPE], dim[ROPE], part);
+  turn (k, t, 1, doubles, part, dim[ROPE]);
+  put (to, at.query + dim[NOPE], dim[ROPE], part);
+  copy (kv, at.kv, to, at.key, dim[NOPE]);
+  copy (cells_of (k, PE, doubles), t * dim[ROPE], to, at.key + dim[NOPE], dim[ROPE]);
+  copy (kv, at.kv + dim[NOPE], to, at.value, dim[VALUE]);
+}
+
+static void
+join (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
+{
+  for (uint64_t t = tokens.begin; t < tokens.end; t++)
+    for (uint64_t head = 0; head < k->shape.dim[JOIN_HEADS]; head++)
+      join_head (k, t, head, doubles);
+}
+
+/* What all keys share gets the sum of their gradients, head by head. */
+static void
+join_head_bwd (const struct weft_kernel *k, uint64_t t, uint64_t head, gboolean doubles,
+               double *shared)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct places at = places_of (k, t, head);
+  struct cells from = cells_of (k, DQKV, doubles), dq = cells_of (k, DQ, doubles),
+               dkv = cells_of (k, DKV, doubles);
+  double part[MOST_WIDTH];
+
+  copy (from, at.query, dq, at.q, dim[NOPE]);
+  take (from, at.query + dim[NOPE], dim[ROPE], part);
+  turn (k, t, -1, doubles, part, dim[ROPE]);
+  put (dq, at.q + dim[NOPE], dim[ROPE], part);
+  copy (from, at.key, dkv, at.kv, dim[NOPE]);
+  copy (from, at.value, dkv, at.kv + dim[NOPE], dim[VALUE]);
+  take (from, at.key + dim[NOPE], dim[ROPE], part);
+  for (uint64_t i = 0; i < dim[ROPE]; i++)
+    shared[i] = doubles ? shared[i] + part[i] : (double) ((float) shared[i] + (float) part[i]);
+}
+
+static void
+join_bwd (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
+{
+  const uint64_t *dim = k->shape.dim;
+  double shared[MOST_WIDTH];
+
+  for (uint64_t t = tokens.begin; t < tokens.end; t++) {
+    memset (shared, 0, dim[ROPE] * sizeof *shared);
+    for (uint64_t head = 0; head < dim[JOIN_HEADS]; head++)
+      join_head_bwd (k, t, head, doubles, shared);
+    put (cells_of (k, DPE, doubles), t * dim[ROPE], dim[ROPE], shared);
+  }
+}
+
+#define LATENT_KERNEL(name)                                                                        \
+  void weft_cpu_latent_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts)         \
+  {                                                                                                \
+    name (k, weft_part (k->shape.dim[TOKENS], 16, part, parts), FALSE);                            \
+  }                                                                                                \
+  void weft_ref_latent_##name (const struct weft_kernel *k)                                        \
+  {                                                                                                \
+    name (k, (struct weft_range){ 0, k->shape.dim[TOKENS] }, TRUE);                                \
+  }
+LATENT_KERNEL (split)
+LATENT_KERNEL (split_bwd)
+LATENT_KERNEL (join)
+LATENT_KERNEL (join_bwd)

@@ -1,0 +1,98 @@
+/* What comes in pieces while a product is computed, put where it belongs. */
+#include "kernels/float.h"
+#include "kernels/kernel.h"
+#include "kernels/part.h"
+
+enum { OWN, CAME, ALL }; /* what came lies behind the first piece of all */
+enum { X, Y };
+
+/* -------------------------------------------------------------------- pieces of a ring */
+
+uint64_t
+weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
+{
+  uint64_t parts = k->shape.dim[1], pieces[] = { [OWN] = 1, [CAME] = parts - 1, [ALL] = parts };
+  return k->shape.dim[0] / parts * pieces[operand];
+}
+
+/* The rank whose piece came after `steps` steps: its place in the end. */
+static uint64_t
+sender (const struct weft_kernel *k, uint64_t steps)
+{
+  uint64_t parts = k->shape.dim[1];
+  return (k->tp.at + parts - steps) % parts;
+}
+
+static void
+swap (uint8_t *a, uint8_t *b, uint64_t bytes)
+{
+  uint8_t room[WEFT_STRETCH];
+
+  for (uint64_t at = 0; at < bytes; at += sizeof room) {
+    uint64_t n = weft_least (bytes - at, sizeof room);
+    memcpy (room, a + at, n);
+    memcpy (a + at, b + at, n);
+    memcpy (b + at, room, n);
+  }
+}
+
+/* Whoever stands at the place of another has that other at its own: pairs change places. */
+static void
+settle (const struct weft_kernel *k, uint64_t size)
+{
+  uint64_t parts = k->shape.dim[1], bytes = k->shape.dim[0] / parts * size;
+  uint8_t *all = k->operand[ALL].data;
+
+  if (k->operand[OWN].data != all)
+    memcpy (all, k->operand[OWN].data, bytes);
+  for (uint64_t j = 0; j < parts; j++)
+    if (j < sender (k, j))
+      swap (all + j * bytes, all + sender (k, j) * bytes, bytes);
+}
+
+void
+weft_cpu_settle (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  (void) part;
+  (void) parts;
+  settle (k, weft_dtype_bytes (k->operand[ALL].dtype));
+}
+
+void
+weft_ref_settle (const struct weft_kernel *k)
+{
+  settle (k, sizeof (double));
+}
+
+/* --------------------------------------------------------------------- pieces of columns */
+
+uint64_t
+weft_extent_join_columns (const struct weft_kernel *k, uint32_t operand)
+{
+  (void) operand;
+  return k->shape.dim[0] * k->shape.dim[1] * k->shape.dim[2];
+}
+
+static void
+join (const struct weft_kernel *k, struct weft_range rows, uint64_t size)
+{
+  uint64_t n = k->shape.dim[1] * size, pieces = k->shape.dim[2];
+  const uint8_t *x = k->operand[X].data;
+  uint8_t *y = k->operand[Y].data;
+
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    for (uint64_t p = 0; p < pieces; p++)
+      memcpy (y + (r * pieces + p) * n, x + (p * k->shape.dim[0] + r) * n, n);
+}
+
+void
+weft_cpu_join_columns (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  join (k, weft_part (k->shape.dim[0], 1, part, parts), weft_dtype_bytes (k->operand[Y].dtype));
+}
+
+void
+weft_ref_join_columns (const struct weft_kernel *k)
+{
+  join (k, (struct weft_range){ 0, k->shape.dim[0] }, sizeof (double));
+}
