@@ -557,7 +557,7 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
 
   for (uint32_t k = 0; k < n_slice; k++) {
     gboolean fp8 = p->buf[slice[k].weight].dtype == WEFT_FP8;
-    uint32_t size = weft_dtype_bytes (fp8 ? WEFT_FP8 : plan->job.train.precision);
+    uint32_t size = weft_dtype_bytes (fp8 ? WEFT_FP8 : weft_job_dtype (&plan->job));
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end)
@@ -598,7 +598,7 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
 {
   uint32_t n = plan->job.model.num_layers;
   uint64_t flat = flat_bytes (plan, p, WEFT_BUF_WEIGHTS) / 4 *
-                  weft_dtype_bytes (plan->job.train.precision),
+                  weft_dtype_bytes (weft_job_dtype (&plan->job)),
            micros = weft_job_microbatches (&plan->job);
 
   if (plan->n_roles > 1)
@@ -691,7 +691,8 @@ check_bytes (const struct sample *s, uint32_t role)
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? weft_job_dtype (&plan->job) : k->pipeline_dtype;
   uint64_t cell = plan->job.train.micro_batch_size * plan->job.model.seq_length * plan->job.model.hidden_size *
-                   weft_dtype_bytes (sent_as) / plan->mesh.cp;
+                   weft_dtype_bytes (sent_as) / plan->mesh.cp /
+                   (k->sequence_parallel ? plan->mesh.tp : 1);
   uint64_t before = cell * crossings (plan, role, FALSE), after = cell * crossings (plan, role, TRUE);
   gboolean shared = sharing (plan) > 1;
   const weft_program *p = plan->role[role];
