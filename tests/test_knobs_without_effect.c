@@ -36,7 +36,6 @@ what_is_accepted_without_effect_leaves_the_program_alone (void **state)
   static const struct {
     const char *job, *name, *value;
   } accepted[] = {
-    { LAZY, "align_param_gather", "true" },
     { FSDP2, "mp_policy", "bf16_fp32" },
     { FSDP2, "mp_policy_param_dtype", "bf16" },
     { FSDP2, "mp_policy_cast_forward_inputs", "true" },
