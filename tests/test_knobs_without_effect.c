@@ -10,8 +10,6 @@
 
 #define JOB "model=gpt2-nano topology=dgx-h100 gpus=4 global_batch_size=8 "
 #define FSDP2 JOB "distributed_config=fsdp2 "
-#define LAZY                                                                                       \
-  JOB "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
 
 static const struct weft_field *
 knob (const char *name)

@@ -515,6 +515,13 @@ add_up (const struct sample *s, uint32_t role)
   return sum;
 }
 
+/* A buffer of experts that no other rank has. */
+static gboolean
+is_alone (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
+{
+  return weft_mesh_expert_replicas (&plan->mesh) == 1 && strstr (p->name[buf->name], "expert ");
+}
+
 /* Of all replicas together where each keeps a slice. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
@@ -522,6 +529,7 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF &&
+        !is_alone (plan, p, &p->buf[i]) &&
         !g_str_has_prefix (p->name[p->buf[i].name], "host_")) /* copies, of optimizer_cpu_offload */
       bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
   return bytes;
@@ -537,9 +545,10 @@ gathered_bytes (const weft_plan *plan, const weft_program *p)
   for (uint32_t i = 0; i < p->n_buf; i++) {
     const struct weft_buf *b = &p->buf[i];
     const char *name = p->name[b->name];
-    if (!b->permanent || b->base != WEFT_NO_BUF)
+    if (!b->permanent || b->base != WEFT_NO_BUF || is_alone (plan, p, b))
       continue;
-    if (g_str_equal (name, "weights") || g_str_equal (name, "fp8 weights"))
+    if (g_str_equal (name, "weights") || g_str_equal (name, "fp8 weights") ||
+        g_str_equal (name, "expert weights") || g_str_equal (name, "fp8 expert weights"))
       bytes += b->bytes * weft_mesh_group_size (&plan->mesh, b->slice);
     else if (staged && g_str_equal (name, "fp8 gradients"))
       bytes += b->bytes / weft_dtype_bytes (b->dtype) * 2;
