@@ -240,11 +240,30 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   return m;
 }
 
+/* Real tokens may all go to the experts of one rank; a plan for GPUs has room for as many as it was
+ * told (core/moe.c). */
+static gboolean
+has_room (const weft_plan *plan, GError **error)
+{
+  const union weft_strategy *k = &plan->job.strategy;
+  const union weft_model *m = &plan->job.model;
+  double ep = plan->mesh.ep, local = (double) m->num_moe_experts / ep, topk = m->moe_router_topk;
+
+  if (ep == 1 || weft_cluster_is_cpu (&plan->job.cluster) ||
+      k->moe_load_imbalance * topk >= ep * MIN (topk, local))
+    return TRUE;
+  return weft_bad_input (
+      error,
+      "moe_load_imbalance: found %g, wanted at least %g to run on a CPU a plan for "
+      "GPUs: the tokens of %g ranks may all go to one",
+      k->moe_load_imbalance, ep * MIN (topk, local) / topk, ep);
+}
+
 static weft_exec *
 cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct cpu_machine *m = make_machine (plan, options);
-  gboolean ok = weft_kernels_can (&plan->job.model, error) &&
+  gboolean ok = has_room (plan, error) && weft_kernels_can (&plan->job.model, error) &&
                 weft_exec_check_size (plan, m->base.actors, error);
 
   for (uint32_t role = 0; ok && role < plan->n_roles; role++)

@@ -1,6 +1,7 @@
 /* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no difference to
  * the bits where experts are. */
 #include "core/sanitize.h"
+#include "exec_cpu/exec_cpu.h"
 #include "tests/questions.h"
 #include "tests/real_run.h"
 #include <math.h>
@@ -367,6 +368,19 @@ a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
   assert_int_equal (kept, router + rows + inputs);
 }
 
+static void
+a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
+{
+  (void) state;
+  g_autoptr (weft_plan) plan = weft_test_plan ("model=mixtral-nano topology=dgx-h100 gpus=2 "
+                                               "global_batch_size=4 expert_model_parallel_size=2");
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  assert_null (weft_exec_cpu.open (plan, &options, &error));
+  assert_non_null (strstr (error->message, "moe_load_imbalance: found 1, wanted at least 2"));
+}
+
 int
 main (void)
 {
@@ -385,6 +399,7 @@ main (void)
     cmocka_unit_test (moe_pad_expert_input_to_capacity_sends_fixed_sizes),
     cmocka_unit_test (moe_expert_capacity_factor_bounds_the_room_of_experts),
     cmocka_unit_test (a_layer_keeps_scores_and_the_rows_of_its_experts),
+    cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }
