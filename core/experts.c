@@ -1,12 +1,6 @@
 /* The MLPs of experts: one kernel for all that this rank has. */
 #include "core/moe.h"
 
-static uint64_t
-gated (const struct weft_step *s)
-{
-  return s->model->activation == WEFT_SWIGLU ? 2 : 1;
-}
-
 static struct weft_shape
 product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
 {
@@ -38,11 +32,11 @@ activate (struct weft_step *s, struct weft_saved *saved)
   struct weft_moe z = weft_moe_sizes (s);
 
   saved->ea = weft_moe_rows (s, z.f, "expert_act");
-  weft_emit (
-      s, WEFT_OP_MOE_ACT, "expert_act",
-      WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z), gated (s)),
-      WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts),
-                 WEFT_W (saved->ea)));
+  weft_emit (s, WEFT_OP_MOE_ACT, "expert_act",
+             WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
+                         weft_model_wide (s->model)),
+             WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts),
+                        WEFT_W (saved->ea)));
 }
 
 uint32_t
@@ -86,11 +80,11 @@ activate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t
   uint32_t du = weft_moe_rows (s, z.up, "dexpert_act");
 
   *dpp = weft_moe_rows (s, 1, "dpp");
-  weft_emit (
-      s, WEFT_OP_MOE_ACT_BWD, "expert_act",
-      WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z), gated (s)),
-      WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts), WEFT_R (da),
-                 WEFT_W (du), WEFT_W (*dpp)));
+  weft_emit (s, WEFT_OP_MOE_ACT_BWD, "expert_act",
+             WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
+                         weft_model_wide (s->model)),
+             WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts), WEFT_R (da),
+                        WEFT_W (du), WEFT_W (*dpp)));
   return du;
 }
 
@@ -98,14 +92,30 @@ uint32_t
 weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy, uint32_t *dpp)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  struct weft_delayed fc2 = { "expert_fc2",  s->at.layer, weft_params_layer (s, WEFT_EXPERT_FC2),
-                              WEFT_NO_PARAM, dy,          saved->ea,
-                              z.h,           z.f,         saved->counts, 0, 0 };
+  struct weft_delayed fc2 = { "expert_fc2",
+                              s->at.layer,
+                              weft_params_layer (s, WEFT_EXPERT_FC2),
+                              WEFT_NO_PARAM,
+                              dy,
+                              saved->ea,
+                              z.h,
+                              z.f,
+                              saved->counts,
+                              0,
+                              0 };
   uint32_t da = multiply_backward (s, &fc2);
   uint32_t du = activate_backward (s, saved, da, dpp);
-  struct weft_delayed fc1 = { "expert_fc1",  s->at.layer, weft_params_layer (s, WEFT_EXPERT_FC1),
-                              WEFT_NO_PARAM, du,          saved->xp,
-                              z.up,          z.h,         saved->counts, 0, 0 };
+  struct weft_delayed fc1 = { "expert_fc1",
+                              s->at.layer,
+                              weft_params_layer (s, WEFT_EXPERT_FC1),
+                              WEFT_NO_PARAM,
+                              du,
+                              saved->xp,
+                              z.up,
+                              z.h,
+                              saved->counts,
+                              0,
+                              0 };
 
   return multiply_backward (s, &fc1);
 }

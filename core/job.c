@@ -657,6 +657,13 @@ weft_job_units (const struct weft_job *job, char **unknown)
 }
 
 int64_t
+weft_job_choices (const struct weft_job *job)
+{
+  return MIN (job->model.moe_router_topk,
+              job->model.num_moe_experts / job->strategy.expert_model_parallel_size);
+}
+
+int64_t
 weft_job_expert_tp (const struct weft_job *job)
 {
   int64_t etp = job->strategy.expert_tensor_parallel_size;

@@ -103,6 +103,9 @@ int64_t weft_job_instances (const struct weft_job *job);
 /* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 
+/* Of the experts that a token chooses, as many as one rank can have. */
+int64_t weft_job_choices (const struct weft_job *job);
+
 /* Sums over what tensor parallel ranks share out, in `units` equal parts, are taken in leaves
  * (kernels/leaves.h): how many on all ranks together; 0 where there is no order to keep. */
 #define WEFT_MOST_LEAVES 8

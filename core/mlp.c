@@ -27,8 +27,7 @@ weft_activate (struct weft_step *s, uint64_t columns, uint32_t u)
 uint32_t
 weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da)
 {
-  uint64_t wide = s->model->activation == WEFT_SWIGLU ? 2 : 1;
-  uint32_t du = weft_product (s, wide * columns, "dact");
+  uint32_t du = weft_product (s, weft_model_wide (s->model) * columns, "dact");
 
   weft_emit (s, activations[s->model->activation].backward, activations[s->model->activation].name,
              WEFT_SHAPE (s->product_dtype, s->tokens, columns),

@@ -71,6 +71,13 @@ uint64_t weft_model_mtp_parameters (const union weft_model *model);
 /* The first projection of an MLP makes a gate and what the gate multiplies. */
 gboolean weft_model_is_gated (const union weft_model *model);
 
+/* Columns that the first map of an MLP makes for each that the second takes. */
+static inline uint64_t
+weft_model_wide (const union weft_model *model)
+{
+  return weft_model_is_gated (model) ? 2 : 1;
+}
+
 /* What layer `layer` (from 0) is.  A prediction layer has the number num_layers and is like the
  * last.
  *

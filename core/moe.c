@@ -8,7 +8,7 @@
 static void
 set_rows (const struct weft_step *s, struct weft_moe *z)
 {
-  uint64_t most = s->tokens * z->sources * MIN (z->topk, z->local);
+  uint64_t most = s->tokens * z->sources * (uint64_t) weft_job_choices (s->job);
 
   if (z->capacity)
     most = MIN (most, z->local * z->sources * z->capacity);
@@ -23,7 +23,7 @@ struct weft_moe
 weft_moe_sizes (const struct weft_step *s)
 {
   const union weft_model *m = s->model;
-  uint64_t wide = m->activation == WEFT_SWIGLU ? 2 : 1;
+  uint64_t wide = weft_model_wide (m);
   struct weft_moe z = { .experts = m->num_moe_experts,
                         .topk = m->moe_router_topk,
                         .h = s->width.h,
@@ -99,7 +99,7 @@ shared_width (const struct weft_step *s)
 static uint64_t
 shared_up (const struct weft_step *s)
 {
-  return shared_width (s) * (s->model->activation == WEFT_SWIGLU ? 2 : 1);
+  return shared_width (s) * weft_model_wide (s->model);
 }
 
 static uint32_t

@@ -20,7 +20,7 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
   const struct weft_widths *w = &s->width;
   uint64_t ep = s->mesh->ep;
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
-  uint64_t wide = weft_model_is_gated (m) ? 2 : 1, ffn = m->moe_ffn_hidden_size;
+  uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size;
   uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
   uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
   uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;

@@ -590,9 +590,6 @@ weft_head_sum (const struct weft_step *s)
 /* tensor.c: columns of a rank, and its share of the leaves of a sum over `units` equal parts. */
 void weft_tensor_start (struct weft_step *s);
 struct weft_widths weft_tensor_widths (const struct weft_job *job);
-/* Leaves of such a sum on all ranks together: ranks that share it out are one of them each, or a
- * power of two; 0 where there is no order to keep. */
-uint32_t weft_tensor_leaves (const struct weft_job *job, uint64_t units);
 gboolean weft_tensor_scatters (const struct weft_step *s); /* rows are this rank's share of tokens */
 enum weft_dtype weft_tensor_partial (const struct weft_step *s); /* of a sum that ranks share out */
 /* Ranks that share a product: joins a buffer in place, or brings together what each has. */

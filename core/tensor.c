@@ -31,7 +31,7 @@ weft_tensor_widths (const struct weft_job *job)
                                .q = heads * value,
                                .qkv = (heads + groups) * m->kv_channels + groups * value,
                                .f = f,
-                               .up = f * (weft_model_is_gated (m) ? 2 : 1),
+                               .up = f * weft_model_wide (m),
                                .vocab = weft_job_padded_vocab (job) / tp };
 }
 
@@ -137,8 +137,8 @@ weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const 
 void
 weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name)
 {
-  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .flags = WEFT_OP_USER_BUFFER }, name,
-           (const uint32_t[]){ buf, mine });
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .flags = WEFT_OP_USER_BUFFER },
+           name, (const uint32_t[]){ buf, mine });
 }
 
 /* ---------------------------------------------------------------- gradients in parts */

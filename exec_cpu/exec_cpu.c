@@ -245,18 +245,17 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
 static gboolean
 has_room (const weft_plan *plan, GError **error)
 {
-  const union weft_strategy *k = &plan->job.strategy;
-  const union weft_model *m = &plan->job.model;
-  double ep = plan->mesh.ep, local = (double) m->num_moe_experts / ep, topk = m->moe_router_topk;
+  double found = plan->job.strategy.moe_load_imbalance, ranks = plan->mesh.ep;
+  double wanted = ranks * (double) weft_job_choices (&plan->job) /
+                  (double) MAX (1, plan->job.model.moe_router_topk);
 
-  if (ep == 1 || weft_cluster_is_cpu (&plan->job.cluster) ||
-      k->moe_load_imbalance * topk >= ep * MIN (topk, local))
+  if (ranks == 1 || weft_cluster_is_cpu (&plan->job.cluster) || found >= wanted)
     return TRUE;
   return weft_bad_input (
       error,
       "moe_load_imbalance: found %g, wanted at least %g to run on a CPU a plan for "
       "GPUs: the tokens of %g ranks may all go to one",
-      k->moe_load_imbalance, ep * MIN (topk, local) / topk, ep);
+      found, wanted, ranks);
 }
 
 static weft_exec *

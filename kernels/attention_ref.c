@@ -1,5 +1,6 @@
 /* Attention in double, as its formulas are written. */
 #include "kernels/kernel.h"
+#include "kernels/reference.h"
 #include <math.h>
 #include <string.h>
 
@@ -74,23 +75,6 @@ lse_at (const struct head *h, uint64_t t)
   return (h->batch * dim[HEADS] + h->query) * dim[SEQUENCE] + t;
 }
 
-static double
-dot (const double *x, const double *y, uint64_t n)
-{
-  double sum = 0;
-
-  for (uint64_t i = 0; i < n; i++)
-    sum += x[i] * y[i];
-  return sum;
-}
-
-static void
-add (double *to, double factor, const double *x, uint64_t n)
-{
-  for (uint64_t i = 0; i < n; i++)
-    to[i] += factor * x[i];
-}
-
 /* The first key that query i sees; i itself is the last. */
 static uint64_t
 first_key (const struct weft_kernel *k, uint64_t i)
@@ -105,7 +89,7 @@ score (const struct head *h, const double *qkv, uint64_t i, uint64_t j)
 {
   uint64_t width = h->k->shape.dim[WIDTH];
 
-  return dot (qkv + q_at (h, i), qkv + k_at (h, j), width) / sqrt ((double) width);
+  return weft_double_dot (qkv + q_at (h, i), qkv + k_at (h, j), width) / sqrt ((double) width);
 }
 
 /* ----------------------------------------------------------------------------- forward */
@@ -134,7 +118,7 @@ attend (const struct head *h, uint64_t i)
   for (uint64_t w = 0; w < width; w++)
     o[w] = 0;
   for (uint64_t j = first_key (h->k, i); j <= i; j++)
-    add (o, exp (score (h, qkv, i, j) - lse), qkv + v_at (h, j), width);
+    weft_double_add (o, exp (score (h, qkv, i, j) - lse), qkv + v_at (h, j), width);
 }
 
 static void
@@ -169,14 +153,14 @@ attend_backward (const struct head *h, uint64_t i)
   const double *d = (const double *) operand[BWD_DO].data + o_at (h, i);
   double *dqkv = operand[BWD_DQKV].data;
   uint64_t width = h->k->shape.dim[WIDTH], value = value_width (h->k);
-  double delta = dot (o, d, value), scale = 1 / sqrt ((double) width);
+  double delta = weft_double_dot (o, d, value), scale = 1 / sqrt ((double) width);
 
   for (uint64_t j = first_key (h->k, i); j <= i; j++) {
     double p = exp (score (h, qkv, i, j) - lse[lse_at (h, i)]);
-    double ds = p * (dot (d, qkv + v_at (h, j), value) - delta);
-    add (dqkv + v_at (h, j), p, d, value);
-    add (dqkv + q_at (h, i), ds * scale, qkv + k_at (h, j), width);
-    add (dqkv + k_at (h, j), ds * scale, qkv + q_at (h, i), width);
+    double ds = p * (weft_double_dot (d, qkv + v_at (h, j), value) - delta);
+    weft_double_add (dqkv + v_at (h, j), p, d, value);
+    weft_double_add (dqkv + q_at (h, i), ds * scale, qkv + k_at (h, j), width);
+    weft_double_add (dqkv + k_at (h, j), ds * scale, qkv + q_at (h, i), width);
   }
 }
 
@@ -289,7 +273,7 @@ part_score (const struct query *q, uint64_t key)
   const double *queries = q->k->operand[PART_Q].data, *kv = q->k->operand[PART_KV].data;
   uint64_t width = q->k->shape.dim[WIDTH];
 
-  return dot (queries + query_at (q, TRUE), kv + key_at (q, key, FALSE), width) /
+  return weft_double_dot (queries + query_at (q, TRUE), kv + key_at (q, key, FALSE), width) /
          sqrt ((double) width);
 }
 
@@ -310,7 +294,7 @@ attend_part (const struct query *q)
     o[w] = 0;
   for (uint64_t j = 0; j < keys; j++)
     if (sees (q, j))
-      add (o, exp (part_score (q, j) - *lse), kv + key_at (q, j, TRUE), width);
+      weft_double_add (o, exp (part_score (q, j) - *lse), kv + key_at (q, j, TRUE), width);
 }
 
 static void
@@ -323,16 +307,16 @@ attend_part_backward (const struct query *q)
   const double *lse = (const double *) of[PART_BWD_LSE].data + part_lse_at (q);
   double *dq = of[PART_DQ].data, *dkv = of[PART_DKV].data;
   uint64_t width = q->k->shape.dim[WIDTH];
-  double delta = dot (o, d, width), scale = 1 / sqrt ((double) width);
+  double delta = weft_double_dot (o, d, width), scale = 1 / sqrt ((double) width);
 
   for (uint64_t j = 0; j < q->k->shape.dim[KEYS]; j++) {
     if (!sees (q, j))
       continue;
     double p = exp (part_score (q, j) - *lse);
-    double ds = p * (dot (d, kv + key_at (q, j, TRUE), width) - delta) * scale;
-    add (dkv + key_at (q, j, TRUE), p, d, width);
-    add (dq + query_at (q, TRUE), ds, kv + key_at (q, j, FALSE), width);
-    add (dkv + key_at (q, j, FALSE), ds, queries + query_at (q, TRUE), width);
+    double ds = p * (weft_double_dot (d, kv + key_at (q, j, TRUE), width) - delta) * scale;
+    weft_double_add (dkv + key_at (q, j, TRUE), p, d, width);
+    weft_double_add (dq + query_at (q, TRUE), ds, kv + key_at (q, j, FALSE), width);
+    weft_double_add (dkv + key_at (q, j, FALSE), ds, queries + query_at (q, TRUE), width);
   }
 }
 

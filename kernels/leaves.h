@@ -23,20 +23,11 @@ struct weft_leaves {
   uint32_t zigzag; /* so many leaves in a row are taken in the order of zigzag.h; or 0 */
 };
 
-/* All terms as one leaf; in leaves of `share`, of which the last may have fewer. */
+/* All terms as one leaf. */
 static inline struct weft_leaves
 weft_leaves_one (uint64_t terms)
 {
   return (struct weft_leaves){ .n = 1, .segment[0] = { 0, terms, terms } };
-}
-
-static inline struct weft_leaves
-weft_leaves_of (uint64_t terms, uint64_t share)
-{
-  if (share == 0 || terms <= share)
-    return weft_leaves_one (terms);
-  return (struct weft_leaves){ .n = (uint32_t) ((terms + share - 1) / share),
-                               .segment[0] = { 0, terms, share } };
 }
 
 /* n leaves, each with its share of three parts: terms - 2 tail, tail and tail. */

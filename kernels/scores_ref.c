@@ -1,4 +1,5 @@
 /* Unfused attention in double, op by op as the formulas are written. */
+#include "kernels/reference.h"
 #include "kernels/scores.h"
 #include <math.h>
 #include <string.h>
@@ -58,23 +59,6 @@ out_slot (const struct place *at)
   return weft_o_at (at->dim, at->batch, at->query, at->head);
 }
 
-static double
-dot (const double *x, const double *y, uint64_t n)
-{
-  double sum = 0;
-
-  for (uint64_t i = 0; i < n; i++)
-    sum += x[i] * y[i];
-  return sum;
-}
-
-static void
-add (double *to, double factor, const double *x, uint64_t n)
-{
-  for (uint64_t i = 0; i < n; i++)
-    to[i] += factor * x[i];
-}
-
 static void
 clear (const struct weft_kernel *k, uint32_t operand)
 {
@@ -92,7 +76,8 @@ score (const struct place *at)
 {
   const double *qkv = data (at, 0);
   data (at, 1)[cell (at)] =
-      dot (qkv + query_slot (at), qkv + key_slot (at), at->dim[WEFT_HEAD_WIDTH]) / root (at);
+      weft_double_dot (qkv + query_slot (at), qkv + key_slot (at), at->dim[WEFT_HEAD_WIDTH]) /
+      root (at);
 }
 
 void
@@ -125,8 +110,8 @@ weft_ref_softmax (const struct weft_kernel *k)
 static void
 weigh (const struct place *at)
 {
-  add (data (at, 2) + out_slot (at), data (at, 0)[cell (at)], data (at, 1) + value_slot (at),
-       at->dim[WEFT_HEAD_WIDTH]);
+  weft_double_add (data (at, 2) + out_slot (at), data (at, 0)[cell (at)],
+                   data (at, 1) + value_slot (at), at->dim[WEFT_HEAD_WIDTH]);
 }
 
 void
@@ -139,8 +124,8 @@ weft_ref_context (const struct weft_kernel *k)
 static void
 weigh_backward (const struct place *at)
 {
-  data (at, 2)[cell (at)] =
-      dot (data (at, 0) + out_slot (at), data (at, 1) + value_slot (at), at->dim[WEFT_HEAD_WIDTH]);
+  data (at, 2)[cell (at)] = weft_double_dot (
+      data (at, 0) + out_slot (at), data (at, 1) + value_slot (at), at->dim[WEFT_HEAD_WIDTH]);
 }
 
 void
@@ -159,7 +144,7 @@ weft_ref_softmax_bwd (const struct weft_kernel *k)
   const double *p = k->operand[1].data;
 
   for (uint64_t row = 0; row < rows; row++) {
-    double mean = dot (d + row * n, p + row * n, n);
+    double mean = weft_double_dot (d + row * n, p + row * n, n);
     for (uint64_t i = row * n; i < (row + 1) * n; i++)
       d[i] = p[i] * (d[i] - mean);
   }
@@ -173,9 +158,9 @@ score_backward (const struct place *at)
   const double *d_o = data (at, 2), *qkv = data (at, 3);
   double *dqkv = data (at, 4);
 
-  add (dqkv + query_slot (at), ds, qkv + key_slot (at), n);
-  add (dqkv + key_slot (at), ds, qkv + query_slot (at), n);
-  add (dqkv + value_slot (at), p, d_o + out_slot (at), n);
+  weft_double_add (dqkv + query_slot (at), ds, qkv + key_slot (at), n);
+  weft_double_add (dqkv + key_slot (at), ds, qkv + query_slot (at), n);
+  weft_double_add (dqkv + value_slot (at), p, d_o + out_slot (at), n);
 }
 
 void

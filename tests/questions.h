@@ -1,6 +1,8 @@
 /* questions.h - what tests ask of a program. */
 #pragma once
+#include "core/check.h"
 #include "core/layout.h"
+#include "core/replay.h"
 #include "core/step.h"
 #include "tests/random_job.h"
 
@@ -87,4 +89,50 @@ padded_elements (const weft_plan *plan, int level, uint32_t slices)
   uint64_t n = layout.numel;
   weft_layout_release (&layout);
   return n;
+}
+
+static inline gboolean
+is_proved (const weft_plan *plan)
+{
+  g_autoptr (GError) error = NULL;
+  return weft_plan_check (plan, &error);
+}
+
+/* Whether two ops use memory of one buffer. */
+static inline gboolean
+share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
+{
+  for (uint32_t i = p->op[a].uses; i < p->op[a + 1].uses; i++)
+    for (uint32_t k = p->op[b].uses; k < p->op[b + 1].uses; k++)
+      if (p->uses[i].buf != WEFT_NO_BUF && p->uses[k].buf != WEFT_NO_BUF &&
+          weft_buf_owner (p, p->uses[i].buf) == weft_buf_owner (p, p->uses[k].buf))
+        return TRUE;
+  return FALSE;
+}
+
+/* When the last op of a plan ends where ops take as long as `seconds` says; its user is plan->role. */
+static inline double
+makespan_of (double (*seconds) (void *user, uint32_t actor, uint32_t op), const char *words)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  g_autoptr (weft_actors) actors = weft_actors_new_roles (&plan->mesh);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GPtrArray) rows = g_ptr_array_new_with_free_func (g_free);
+  double most = 0;
+
+  for (uint32_t i = 0; i < 2 * plan->n_roles; i++)
+    g_ptr_array_add (rows, g_new0 (double, plan->role[i % plan->n_roles]->n_op));
+  double **end = (double **) rows->pdata + plan->n_roles;
+  struct weft_replay replay = { .actors = actors,
+                                .role = plan->role,
+                                .seconds = seconds,
+                                .user = plan->role,
+                                .begin = (double **) rows->pdata,
+                                .end = end };
+  if (!weft_replay_run (&replay, &error))
+    g_error ("%s", error->message);
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    for (uint32_t op = 0; op < plan->role[role]->n_op; op++)
+      most = MAX (most, end[role][op]);
+  return most;
 }

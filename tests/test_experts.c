@@ -368,6 +368,29 @@ a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
   assert_int_equal (kept, router + rows + inputs);
 }
 
+static double
+flops_with (const char *activation)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      "model=mixtral-nano topology=dgx-h100 gpus=1 global_batch_size=2 moe_first_dense_layers=1 "
+      "moe_shared_expert_intermediate_size=64 activation=%s",
+      activation);
+  double flops = 0;
+
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
+    flops += weft_op_flops (plan->role[0], op);
+  return flops;
+}
+
+static void
+a_gate_doubles_the_first_map_whatever_its_nonlinearity (void **state)
+{
+  (void) state;
+  assert_true (flops_with ("geglu") == flops_with ("swiglu"));
+  assert_true (flops_with ("quick_geglu") == flops_with ("swiglu"));
+  assert_true (flops_with ("gelu") < flops_with ("swiglu"));
+}
+
 static void
 a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
 {
@@ -399,6 +422,7 @@ main (void)
     cmocka_unit_test (moe_pad_expert_input_to_capacity_sends_fixed_sizes),
     cmocka_unit_test (moe_expert_capacity_factor_bounds_the_room_of_experts),
     cmocka_unit_test (a_layer_keeps_scores_and_the_rows_of_its_experts),
+    cmocka_unit_test (a_gate_doubles_the_first_map_whatever_its_nonlinearity),
     cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

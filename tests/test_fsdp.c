@@ -630,13 +630,6 @@ every_stage_has_the_units_of_its_layers (void **state)
         "zero_dp_strategy=3 suggested_communication_unit_size=2"
 
 static gboolean
-is_proved (const weft_plan *plan)
-{
-  g_autoptr (GError) error = NULL;
-  return weft_plan_check (plan, &error);
-}
-
-static gboolean
 bits_change (const weft_plan *plan, const struct real_result *good, uint64_t seed)
 {
   struct real_run run = { .steps = 2, .stress = seed, .poison = TRUE };

@@ -388,24 +388,7 @@ recompute_and_backward_share_one_gather (void **state)
 
 #define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-static gboolean
-is_proved (const weft_plan *plan)
-{
-  g_autoptr (GError) error = NULL;
-  return weft_plan_check (plan, &error);
-}
-
 /* The other waits of PyTorch's streams protect nothing: gathers would begin earlier. */
-static gboolean
-share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
-{
-  for (uint32_t i = p->op[a].uses; i < p->op[a + 1].uses; i++)
-    for (uint32_t k = p->op[b].uses; k < p->op[b + 1].uses; k++)
-      if (weft_buf_owner (p, p->uses[i].buf) == weft_buf_owner (p, p->uses[k].buf))
-        return TRUE;
-  return FALSE;
-}
-
 /* What each edge protects: the pack of a unit before its copy-out has read it, the gather before
  * kernels read it, gradients before they are packed, slices before they are added. */
 static void

@@ -393,24 +393,6 @@ a_tied_embedding_meets_on_the_device (void **state)
 
 #define REAL MODEL OFF EACH "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-static gboolean
-is_proved (const weft_plan *plan)
-{
-  g_autoptr (GError) error = NULL;
-  return weft_plan_check (plan, &error);
-}
-
-static gboolean
-share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
-{
-  for (uint32_t i = p->op[a].uses; i < p->op[a + 1].uses; i++)
-    for (uint32_t k = p->op[b].uses; k < p->op[b + 1].uses; k++)
-      if (p->uses[i].buf != WEFT_NO_BUF && p->uses[k].buf != WEFT_NO_BUF &&
-          weft_buf_owner (p, p->uses[i].buf) == weft_buf_owner (p, p->uses[k].buf))
-        return TRUE;
-  return FALSE;
-}
-
 /* What each edge protects: pieces before they are packed, reduced ones before they leave, gradients
  * before the host adds them, the norm before it is measured and after. */
 static void

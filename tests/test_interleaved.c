@@ -1,6 +1,5 @@
 /* Chunks: which layers a rank has, what is in flight, how long a step takes where nothing but layers
  * takes time, and where sends and receives of each mode are posted. */
-#include "core/replay.h"
 #include "tests/made.h"
 #include "tests/questions.h"
 #include <math.h>
@@ -32,32 +31,6 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-static double
-makespan (const char *words)
-{
-  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  g_autoptr (weft_actors) actors = weft_actors_new_roles (&plan->mesh);
-  g_autoptr (GError) error = NULL;
-  g_autoptr (GPtrArray) rows = g_ptr_array_new_with_free_func (g_free);
-  double most = 0;
-
-  for (uint32_t i = 0; i < 2 * plan->n_roles; i++)
-    g_ptr_array_add (rows, g_new0 (double, plan->role[i % plan->n_roles]->n_op));
-  double **end = (double **) rows->pdata + plan->n_roles;
-  struct weft_replay replay = { .actors = actors,
-                                .role = plan->role,
-                                .seconds = layer_seconds,
-                                .user = plan->role,
-                                .begin = (double **) rows->pdata,
-                                .end = end };
-  if (!weft_replay_run (&replay, &error))
-    fail_msg ("%s", error->message);
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    for (uint32_t op = 0; op < plan->role[role]->n_op; op++)
-      most = MAX (most, end[role][op]);
-  return most;
-}
-
 /* m (tF + tB) + (p - 1) (tF + tB) / v, where a chunk's are 1 and 2. */
 static void
 the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
@@ -80,7 +53,7 @@ the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
     double wanted = 3.0 * (cases[i].m * cases[i].v + cases[i].p - 1);
-    double found = makespan (cases[i].words);
+    double found = makespan_of (layer_seconds, cases[i].words);
     if (fabs (found - wanted) > 1e-9)
       fail_msg ("%s: %g, wanted %g", cases[i].words, found, wanted);
   }
@@ -110,8 +83,7 @@ a_rank_keeps_as_many_chunks_as_it_warms_up_with_and_one_more (void **state)
   (void) state;
   for (uint32_t n = 4; n <= 8; n += 4)
     for (uint32_t r = 0; r < 4; r++) {
-      g_autofree char *words =
-          g_strdup_printf (FOUR "microbatch_group_size_per_vp_stage=%u", n);
+      g_autofree char *words = g_strdup_printf (FOUR "microbatch_group_size_per_vp_stage=%u", n);
       g_autoptr (weft_program) p = built (words, r);
       assert_int_equal (most_in_flight (p), MIN (16, 2 * (3 - r) + n + 1));
     }
@@ -139,8 +111,7 @@ virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **st
   (void) state;
   for (uint32_t r = 0; r < 4; r++) {
     g_autoptr (weft_program) p = built (FOUR "overlap_grad_reduce=true bucket_size=1 ", r);
-    g_autoptr (GHashTable) one = g_hash_table_new (NULL, NULL),
-                           two = g_hash_table_new (NULL, NULL);
+    g_autoptr (GHashTable) one = g_hash_table_new (NULL, NULL), two = g_hash_table_new (NULL, NULL);
     GHashTable *buckets[] = { one, two };
     uint32_t flat[2] = { WEFT_NO_BUF, WEFT_NO_BUF }, tensors = 0;
     for (uint32_t i = 0; i < p->n_param; i++) {

@@ -4,6 +4,7 @@
 #include "core/check.h"
 #include "core/sanitize.h"
 #include "tests/mutant.h"
+#include "tests/questions.h"
 #include "tests/random_job.h"
 #include "tests/real_run.h"
 #include <setjmp.h>
@@ -43,13 +44,6 @@ seeds_until_it_shows (const weft_plan *plan, const struct real_result *good, uin
       return seed;
   }
   return 0;
-}
-
-static gboolean
-is_proved (const weft_plan *plan)
-{
-  g_autoptr (GError) error = NULL;
-  return weft_plan_check (plan, &error);
 }
 
 static void

@@ -1,6 +1,5 @@
 /* Programs of schedules with weight gradients apart: what is in flight, how long a step takes where only
  * layers take time, and where two copies of a stage add their gradients. */
-#include "core/replay.h"
 #include "tests/made.h"
 #include "tests/folder.h"
 #include "tests/questions.h"
@@ -30,39 +29,14 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-static double
-makespan (const char *words)
-{
-  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  g_autoptr (weft_actors) actors = weft_actors_new_roles (&plan->mesh);
-  g_autoptr (GError) error = NULL;
-  g_autoptr (GPtrArray) rows = g_ptr_array_new_with_free_func (g_free);
-  double most = 0;
-
-  for (uint32_t i = 0; i < 2 * plan->n_roles; i++)
-    g_ptr_array_add (rows, g_new0 (double, plan->role[i % plan->n_roles]->n_op));
-  double **end = (double **) rows->pdata + plan->n_roles;
-  struct weft_replay replay = { .actors = actors,
-                                .role = plan->role,
-                                .seconds = layer_seconds,
-                                .user = plan->role,
-                                .begin = (double **) rows->pdata,
-                                .end = end };
-  if (!weft_replay_run (&replay, &error))
-    fail_msg ("%s", error->message);
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    for (uint32_t op = 0; op < plan->role[role]->n_op; op++)
-      most = MAX (most, end[role][op]);
-  return most;
-}
-
 /* The program takes as long as its grid does where transfers take no time. */
 static void
 a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
 {
   static const char *const cases[] = {
-    ONE "pipeline_schedule=1f1b",   ONE "pipeline_schedule=zb-h1",  ONE "pipeline_schedule=zb-h2",
-    TWO "pipeline_schedule=zb-v",   TWO "pipeline_schedule=v-half", TWO "pipeline_schedule=v-min",
+    ONE "pipeline_schedule=1f1b",     ONE "pipeline_schedule=zb-h1",
+    ONE "pipeline_schedule=zb-h2",    TWO "pipeline_schedule=zb-v",
+    TWO "pipeline_schedule=v-half",   TWO "pipeline_schedule=v-min",
     ONE "pipeline_schedule=dualpipe", TWO "pipeline_schedule=dualpipev",
   };
   const struct weft_cell_times unit = { .forward = 1, .input = 1, .weight = 1 };
@@ -71,7 +45,8 @@ a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
     g_autoptr (weft_plan) plan = weft_test_plan ("%s", cases[i]);
     g_autoptr (weft_grid) grid = weft_job_grid (&plan->job, NULL);
-    double wanted = weft_grid_replay (grid, unit, NULL), found = makespan (cases[i]);
+    double wanted = weft_grid_replay (grid, unit, NULL),
+           found = makespan_of (layer_seconds, cases[i]);
     if (fabs (found - wanted) > 1e-9)
       fail_msg ("%s: %g, its grid %g", cases[i], found, wanted);
   }
@@ -82,9 +57,10 @@ static void
 zero_bubbles_are_as_short_as_published (void **state)
 {
   (void) state;
-  assert_near (makespan (ONE "pipeline_schedule=1f1b"), 33);
-  assert_near (makespan (ONE "pipeline_schedule=zb-h1"), 27);
-  assert_near (makespan (ONE "pipeline_schedule=zb-h2"), 27); /* ranks start one after the other */
+  assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=1f1b"), 33);
+  assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h1"), 27);
+  assert_near (makespan_of (layer_seconds, ONE "pipeline_schedule=zb-h2"),
+               27); /* ranks start one after the other */
 }
 
 /* Most layers whose normed input waits for its weight gradient. */
@@ -177,8 +153,7 @@ pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
 {
   static const char *const names[] = { "1f1b", "zb-h2", "zb-v", "dualpipe",
                                        "1f1b virtual_pipeline_model_parallel_size=2" };
-  struct real_result one =
-      weft_test_run (&(struct real_run){ .words = REAL "gpus=1", .steps = 2 });
+  struct real_result one = weft_test_run (&(struct real_run){ .words = REAL "gpus=1", .steps = 2 });
   g_autofree char *path = g_build_filename (*state, "mine.csv", NULL);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (names); i++) {
