@@ -1,6 +1,6 @@
 /* inside.h - what stands behind the types of weft.h. */
 #pragma once
-#include "core/parts.h"
+#include "core/plan/parts.h"
 #include "train/checkpoint.h"
 #include "train/state.h"
 #include "include/weft/weft.h"

@@ -1,6 +1,6 @@
-#include "core/flags.h"
-#include "core/report.h"
-#include "core/step.h"
+#include "core/job/flags.h"
+#include "core/report/report.h"
+#include "core/passes/step.h"
 #include "exec_sim/exec_sim.h"
 #include "api/inside.h"
 #include <string.h>

@@ -1,6 +1,6 @@
-/* A job with real numbers, and the calls of a step in the order of its parts (core/parts.h). */
-#include "core/error.h"
-#include "core/step.h"
+/* A job with real numbers, and the calls of a step in the order of its parts (core/plan/parts.h). */
+#include "core/base/error.h"
+#include "core/passes/step.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "train/room.h"

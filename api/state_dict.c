@@ -1,5 +1,5 @@
 /* Tensors by name: references for whoever reads, copies from whoever brings some; and files of them. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "train/hugging_face.h"
 #include "api/inside.h"
 #include <string.h>

@@ -1,8 +1,8 @@
 /* How quick matrix products and attention are on one core, beside OpenBLAS where it is installed.
  * Shapes are cubes and the linear layers of GPT-2 124M for 1024 tokens (Radford et al. 2019).  The
  * best run counts: a busy machine only ever adds time, even to a thread's own. */
-#include "core/error.h"
-#include "core/json.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
 #include <dlfcn.h>
@@ -225,7 +225,7 @@ static const struct {
   { "llama", 1, 1024, 8, 2, 128 },
 };
 
-/* FLOPs are those of core/op.h; what the backward makes twice is not counted. */
+/* FLOPs are those of core/program/op.h; what the backward makes twice is not counted. */
 static void
 bench_attention (const struct bench *b, unsigned i)
 {

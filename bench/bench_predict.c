@@ -5,8 +5,8 @@
  * Measuring, and running every strategy, happen in turns, several times over: what else the machine
  * does slows both.  A run is the median of its steps, and the quickest turn of each counts: others
  * on the machine only ever add time. */
-#include "core/error.h"
-#include "core/json.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "train/measure.h"

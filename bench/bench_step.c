@@ -3,10 +3,10 @@
  * a row counts the time of its stage alone, and the memory of that stage and of all it needs
  * first.  The best of a few runs is shown: a busy machine only ever adds time.  Whether the plan
  * fits into the GPUs does not matter here. */
-#include "core/json.h"
-#include "core/check.h"
-#include "core/error.h"
-#include "core/step.h"
+#include "core/base/json.h"
+#include "core/plan/check.h"
+#include "core/base/error.h"
+#include "core/passes/step.h"
 #include "exec_sim/exec_sim.h"
 #include <errno.h>
 #include <json-glib/json-glib.h>

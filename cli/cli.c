@@ -1,6 +1,6 @@
 #include "cli/cli.h"
-#include "core/error.h"
-#include "core/suggest.h"
+#include "core/base/error.h"
+#include "core/base/suggest.h"
 #include <errno.h>
 #include <glib/gstdio.h>
 #include <stdio.h>

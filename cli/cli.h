@@ -2,11 +2,11 @@
  *
  * A command is one row of the list and one function.  It reads its arguments with
  * weft_cli_read(), prints its answer to stdout and everything else to stderr, and returns an exit
- * status (core/error.h). */
+ * status (core/base/error.h). */
 #pragma once
-#include "core/exec.h"
-#include "core/flags.h"
-#include "core/job.h"
+#include "core/exec/exec.h"
+#include "core/job/flags.h"
+#include "core/job/job.h"
 #include <json-glib/json-glib.h>
 
 /*  name       what it does

@@ -1,8 +1,8 @@
 #include "cli/cli.h"
-#include "core/compare.h"
-#include "core/error.h"
-#include "core/exec.h"
-#include "core/timeline_file.h"
+#include "core/report/compare.h"
+#include "core/base/error.h"
+#include "core/exec/exec.h"
+#include "core/exec/timeline_file.h"
 #include <stdio.h>
 
 static const char examples[] = "  weft compare before.ini after.ini\n"

@@ -1,9 +1,9 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/error.h"
-#include "core/explain.h"
-#include "core/json.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/report/explain.h"
+#include "core/base/json.h"
+#include "core/base/units.h"
 #include "exec_sim/exec_sim.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "cli/html.h"
 #include "cli/cli.h"
-#include "core/units.h"
+#include "core/base/units.h"
 #include <math.h>
 #include <string.h>
 

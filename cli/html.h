@@ -3,7 +3,7 @@
  * reader's setting.  Transfers closer together than a two-thousandth of the step are drawn as
  * one. */
 #pragma once
-#include "core/report.h"
+#include "core/report/report.h"
 
 /* Writes the page; the report must have a timeline. */
 gboolean weft_cli_html (const weft_report *report, const char *path, GError **error);

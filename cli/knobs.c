@@ -1,8 +1,8 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/error.h"
-#include "core/json.h"
-#include "core/strategy.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/job/strategy.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #include "cli/cli.h"
-#include "core/error.h"
-#include "core/json.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
 #include "exec_cpu/exec_cpu.h"
 #include "train/measure.h"
 #include "train/room.h"

@@ -1,10 +1,10 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/activations.h"
-#include "core/json.h"
-#include "core/error.h"
-#include "core/report.h"
-#include "core/units.h"
+#include "core/plan/activations.h"
+#include "core/base/json.h"
+#include "core/base/error.h"
+#include "core/report/report.h"
+#include "core/base/units.h"
 #include <stdio.h>
 
 /* --------------------------------------------------------------------- changes */

@@ -1,7 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/json.h"
-#include "core/model.h"
+#include "core/base/json.h"
+#include "core/job/model.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

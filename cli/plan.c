@@ -1,10 +1,10 @@
 /* weft plan: searches, prints the ten best and why each of them loses to the first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/error.h"
-#include "core/json.h"
-#include "core/report.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/report/report.h"
+#include "core/base/units.h"
 #include "planner/planner.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/json.h"
-#include "core/error.h"
-#include "core/pipeline.h"
-#include "core/plan.h"
-#include "core/program_json.h"
-#include "core/step.h"
-#include "core/units.h"
+#include "core/base/json.h"
+#include "core/base/error.h"
+#include "core/program/pipeline.h"
+#include "core/plan/plan.h"
+#include "core/program/program_json.h"
+#include "core/passes/step.h"
+#include "core/base/units.h"
 #include <stdio.h>
 
 struct lane_sum {

@@ -1,6 +1,6 @@
 #include "cli/progress.h"
-#include "core/json.h"
-#include "core/units.h"
+#include "core/base/json.h"
+#include "core/base/units.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

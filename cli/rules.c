@@ -1,9 +1,9 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/json.h"
-#include "core/error.h"
-#include "core/job.h"
-#include "core/suggest.h"
+#include "core/base/json.h"
+#include "core/base/error.h"
+#include "core/job/job.h"
+#include "core/base/suggest.h"
 #include <stdio.h>
 
 static const char *

@@ -1,9 +1,9 @@
 #include "cli/sheets.h"
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/json.h"
-#include "core/conf.h"
-#include "core/units.h"
+#include "core/base/json.h"
+#include "core/base/conf.h"
+#include "core/base/units.h"
 #include <stdio.h>
 #include <string.h>
 

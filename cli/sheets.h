@@ -1,7 +1,7 @@
 /* sheets.h - `weft topologies` and `weft stacks`: bundled .ini files as a list, and one of them
  * with the comment that stands above or beside each key, which is where its source is written. */
 #pragma once
-#include "core/sheet.h"
+#include "core/base/sheet.h"
 
 struct weft_cli_sheets {
   const struct weft_sheet *sheet;

@@ -1,7 +1,7 @@
 #include "cli/cli.h"
 #include "cli/sheets.h"
-#include "core/cluster.h"
-#include "core/units.h"
+#include "core/job/cluster.h"
+#include "core/base/units.h"
 
 /* "361 of 450 GB/s": reachable, then as printed, in one unit. */
 static char *

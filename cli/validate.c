@@ -1,9 +1,9 @@
 /* weft validate: predicts every row of a table of published measurements and says how far off it is. */
 #include "cli/ask.h"
 #include "cli/cli.h"
-#include "core/error.h"
-#include "core/json.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/base/units.h"
 #include "planner/validate.h"
 #include <math.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
  * A buffer is born by its first use in a step and dies with its last.  Dead bytes are poisoned for
  * the address sanitizer, and filled with NaN when asked: a lifetime or a dependency that is wrong
  * then shows as a report or as a number that nobody can miss. */
-#include "core/error.h"
-#include "core/sanitize.h"
+#include "core/base/error.h"
+#include "core/base/sanitize.h"
 #include "exec_cpu/machine.h"
 #include <errno.h>
 #include <string.h>

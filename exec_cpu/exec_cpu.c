@@ -1,5 +1,5 @@
 #include "exec_cpu/exec_cpu.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include "exec_cpu/machine.h"
 #include "exec_cpu/team.h"
 #include <string.h>
@@ -241,7 +241,7 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
 }
 
 /* Real tokens may all go to the experts of one rank; a plan for GPUs has room for as many as it was
- * told (core/moe.c). */
+ * told (core/passes/moe.c). */
 static gboolean
 has_room (const weft_plan *plan, GError **error)
 {

@@ -4,6 +4,6 @@
  * sleeps when none is.  Memory is one arena a rank, exactly as planned; nothing is allocated inside
  * a step.  Collectives and transfers read the memory of their peers. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 extern const struct weft_exec_ops weft_exec_cpu;

@@ -4,7 +4,7 @@
  * looks at all its lanes, meetings first because others may be waiting for it, and runs what is
  * ready, one unit at a time.  With threads every rank is one, and sleeps when nothing is ready;
  * under stress one thread takes units of all ranks in an order drawn from a seed. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "exec_cpu/machine.h"
 
 /* Evaluation runs forward; whatever follows from gradients is passed over, and those of the newest

@@ -1,6 +1,6 @@
 /* An op that computes or copies: its operands in the arena, and the kernel that works on them. */
-#include "core/error.h"
-#include "core/exact.h"
+#include "core/base/error.h"
+#include "core/base/exact.h"
 #include "exec_cpu/machine.h"
 #include "exec_cpu/team.h"
 #include <math.h>

@@ -10,8 +10,8 @@
  * it may be waiting for has done something.  Locks and threads are POSIX ones, not GLib's: the thread
  * sanitizer sees what they order. */
 #pragma once
-#include "core/coll.h"
-#include "core/segment.h"
+#include "core/program/coll.h"
+#include "core/program/segment.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/kernel.h"
 #include <pthread.h>

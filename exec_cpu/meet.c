@@ -1,6 +1,6 @@
 /* Ranks that meet.  A rank never waits here: it does its share of the round at hand when all
  * members have done theirs of the one before, or says that it cannot yet. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "exec_cpu/machine.h"
 #include "kernels/float.h"
 #include <string.h>

@@ -1,5 +1,5 @@
 #include "exec_cpu/team.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include <pthread.h>
 
 struct member {

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <vector>
 extern "C" {
-#include "core/error.h"
+#include "core/base/error.h"
 }
 
 namespace

@@ -1,6 +1,6 @@
 #include "exec_sim/exec_sim.h"
-#include "core/cost.h"
-#include "core/error.h"
+#include "core/plan/cost.h"
+#include "core/base/error.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/machine.h"
 #include <math.h>

@@ -7,6 +7,6 @@
  * (step_by_step).  Communication kernels hold SMs from the moment they are launched, waiting for
  * others included, and kernels beside them run with the SMs that are left. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 extern const struct weft_exec_ops weft_exec_sim;

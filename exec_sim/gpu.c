@@ -4,7 +4,7 @@
  * When communication takes or returns SMs the run's position is found in the old speed's prefix
  * sums and the rest goes on at the new speed: the running kernel keeps the fraction of its work
  * that is done. */
-#include "core/cost.h"
+#include "core/plan/cost.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/machine.h"
 #include <math.h>

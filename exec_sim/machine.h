@@ -1,7 +1,7 @@
 /* machine.h - state of the simulated machine, shared by exec_sim.c (meetings, transfers) and gpu.c
  * (kernels). */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 /* Kernel times of a role with some SMs taken: prefix[i] is that of the first i ops of lane gpu. */
 struct sim_speed {

@@ -1,7 +1,7 @@
 /* Attention, forward and backward, out of two products of blocks.
  *
  * Queries and keys are runs of tokens that stand together in their sequence: one run where a rank has
- * the whole of it, two where it has two pieces of it (core/zigzag.h).  Positions alone say what sees
+ * the whole of it, two where it has two pieces of it (core/program/zigzag.h).  Positions alone say what sees
  * what.
  *
  * One side of a block, the outer one, stays while blocks of the other side pass by:
@@ -17,7 +17,7 @@
  * grows with the sequence.  In canonical order sums over queries are taken chunk by chunk and folded,
  * in fp32. */
 #include "kernels/attention.h"
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"

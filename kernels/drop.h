@@ -8,7 +8,7 @@
  * remains is multiplied by 2^32 / (2^32 - drop).  Where nothing but forward runs (weft_control) nothing
  * is taken. */
 #pragma once
-#include "core/mix.h"
+#include "core/base/mix.h"
 #include "kernels/kernel.h"
 
 struct weft_drop {

@@ -3,8 +3,8 @@
  *
  * A stretch is at most WEFT_STRETCH elements, so that its floats stay in the first-level cache. */
 #pragma once
-#include "core/sanitize.h"
-#include "core/words.h"
+#include "core/base/sanitize.h"
+#include "core/base/words.h"
 #include <stdint.h>
 #include <string.h>
 

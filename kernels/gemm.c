@@ -4,7 +4,7 @@
  * them in canonical order.  Blocks of b meet the first-level cache one panel at a time, all three
  * live in the second. */
 #include "kernels/gemm.h"
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 
 #define TERMS 240 /* a panel of b: 30 kB */

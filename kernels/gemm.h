@@ -5,7 +5,7 @@
  * beside it and how wide the vectors are does not matter: blocks only decide when a link of the chain
  * is made. */
 #pragma once
-#include "core/words.h"
+#include "core/base/words.h"
 #include "kernels/leaves.h"
 #include <glib.h>
 

@@ -1,5 +1,5 @@
 /* What happens to gradients, and to weights as flat arrays, between backward and update. */
-#include "core/exact.h"
+#include "core/base/exact.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
 #include "kernels/part.h"

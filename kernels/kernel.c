@@ -1,5 +1,5 @@
 #include "kernels/kernel.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include <string.h>
 
 const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {

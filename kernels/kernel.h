@@ -1,7 +1,7 @@
 /* kernel.h - one contract for every op that computes.
  *
- * core/op.h says which operands an op takes and what it does; here every op has an fp64 reference,
- * plain and readable, and a CPU kernel.  FLOPs and bytes are those of core/op.h.
+ * core/program/op.h says which operands an op takes and what it does; here every op has an fp64 reference,
+ * plain and readable, and a CPU kernel.  FLOPs and bytes are those of core/program/op.h.
  *
  * Rules of CPU kernels:
  *  - arithmetic is fp32, whatever the operands; results are rounded (to nearest, ties to even) once,
@@ -11,15 +11,15 @@
  *    the machine's vector width, or on how many other rows are computed with it;
  *  - `part` of `parts` computes its share of the outputs; shares never write the same element;
  *  - in canonical order a sum over tokens is one sum for each chunk of a sequence (rows in order),
- *    and those are added as core/zigzag.h and core/fold.h say, every node rounded to the type of the
+ *    and those are added as core/program/zigzag.h and core/base/fold.h say, every node rounded to the type of the
  *    output.
  *
  * A gradient operand that accumulates is added to once, after everything else: old + new. */
 #pragma once
-#include "core/control.h"
-#include "core/model.h"
-#include "core/op.h"
-#include "core/zigzag.h"
+#include "core/exec/control.h"
+#include "core/job/model.h"
+#include "core/program/op.h"
+#include "core/program/zigzag.h"
 #include <glib.h>
 
 #define WEFT_MOST_OPERANDS 8
@@ -49,7 +49,7 @@ struct weft_kernel {
   struct weft_draw draw;
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
-  struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/op.h */
+  struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/program/op.h */
 };
 
 /* Heads of this rank. */

@@ -6,8 +6,8 @@
  *   join    queries [without | with position], keys and values from the maps up: heads of queries, heads
  *           of keys, each with the same turned part, heads of values
  *
- * Element i of a turned part pairs with element i + half (core/rotary.h). */
-#include "core/rotary.h"
+ * Element i of a turned part pairs with element i + half (core/job/rotary.h). */
+#include "core/job/rotary.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"

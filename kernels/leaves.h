@@ -1,7 +1,7 @@
 /* leaves.h - in which order the terms of a sum are added: leaf by leaf.
  *
  * A leaf is one chain, from 0 on, over one or more segments of the terms; leaves are then added as
- * core/fold.h says.  So ranks that share a sum out, each with a power of two of its leaves, and one
+ * core/base/fold.h says.  So ranks that share a sum out, each with a power of two of its leaves, and one
  * rank that takes all of them come to the same bits:
  *
  *   tokens        a chunk of a sequence is a leaf, and those of one sequence come in zigzag order
@@ -10,7 +10,7 @@
  *
  * Of one leaf the sum is a plain chain over all terms. */
 #pragma once
-#include "core/zigzag.h"
+#include "core/program/zigzag.h"
 #include "kernels/part.h"
 
 #define WEFT_LEAF_SEGMENTS 3

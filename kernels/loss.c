@@ -1,5 +1,5 @@
-#include "core/exact.h"
-#include "core/fold.h"
+#include "core/base/exact.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"

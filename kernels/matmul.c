@@ -5,7 +5,7 @@
 #include "kernels/part.h"
 #include "kernels/sums.h"
 
-/* Operands, in the order of core/op.h. */
+/* Operands, in the order of core/program/op.h. */
 enum { X, W, B, Y };
 enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };

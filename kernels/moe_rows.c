@@ -1,5 +1,5 @@
 /* Rows of tokens: counted and numbered by expert, moved there and back, regrouped by source. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"

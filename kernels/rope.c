@@ -1,7 +1,7 @@
 /* Element i of the turned part of a head pairs with element i + half, as in Hugging Face's models;
- * how far a position turns a pair: core/rotary.h.  Heads of keys follow those of queries; values,
+ * how far a position turns a pair: core/job/rotary.h.  Heads of keys follow those of queries; values,
  * which follow both, stay. */
-#include "core/rotary.h"
+#include "core/job/rotary.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"

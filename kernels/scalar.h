@@ -1,6 +1,6 @@
 /* scalar.h - loss and squares: one float, or in canonical order the words of an exact sum. */
 #pragma once
-#include "core/exact.h"
+#include "core/base/exact.h"
 #include "kernels/kernel.h"
 #include <string.h>
 

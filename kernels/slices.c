@@ -1,5 +1,5 @@
 /* What members of a group have sent each other, added. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"

@@ -1,11 +1,11 @@
 #include "kernels/soft.h"
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/lanes.h"
 #include "kernels/math.h"
 #include <math.h>
 
-#define MOST_LEAVES 8 /* core/tensor.c */
+#define MOST_LEAVES 8 /* core/passes/tensor.c */
 #define MOST_DEPTH 4
 
 enum { ROWS, COLUMNS, LEAVES, WHOLE };

@@ -7,7 +7,7 @@ weft_extent_moe_squares (const struct weft_kernel *k, uint32_t operand)
   return weft_scalar_extent (&k->operand[operand]);
 }
 
-/* Words of exact sums are added one by one (core/exact.h). */
+/* Words of exact sums are added one by one (core/base/exact.h). */
 void
 weft_cpu_moe_squares (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {

@@ -1,5 +1,5 @@
 #include "kernels/sums.h"
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 
 uint32_t

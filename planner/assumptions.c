@@ -1,7 +1,7 @@
 #include "planner/assumptions.h"
-#include "core/error.h"
-#include "core/suggest.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include "core/base/units.h"
 #include <math.h>
 #include <string.h>
 

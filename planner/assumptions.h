@@ -20,7 +20,7 @@
  * and {NAME} in a value is the cell of that column: a rule that names a blank one refuses the row.
  * "{dp} * 4 / 8" is calculated, from left to right. */
 #pragma once
-#include "core/job.h"
+#include "core/job/job.h"
 #include "planner/published.h"
 
 typedef struct weft_assumptions weft_assumptions;

@@ -14,7 +14,7 @@
  * gap bounds how far the answer can be from the optimum of the whole space: the best simulated time
  * against the smallest clock time of anything that was not simulated. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 enum weft_fate {
   WEFT_FATE_RULE,      /* broke a rule */

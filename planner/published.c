@@ -1,7 +1,7 @@
 #include "planner/published.h"
-#include "core/error.h"
-#include "core/field.h"
-#include "core/suggest.h"
+#include "core/base/error.h"
+#include "core/base/field.h"
+#include "core/base/suggest.h"
 #include <math.h>
 #include <string.h>
 

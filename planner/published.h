@@ -1,7 +1,7 @@
 /* published.h - a table of published measurements of training steps: rows of text that was held
  * against the columns of published.def. */
 #pragma once
-#include "core/csv.h"
+#include "core/base/csv.h"
 
 enum weft_published_column {
 #define COLUMN(name, ...) WEFT_COLUMN_##name,

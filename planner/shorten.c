@@ -1,5 +1,5 @@
 #include "planner/shorten.h"
-#include "core/schedule.h"
+#include "core/job/schedule.h"
 #include <math.h>
 
 /* Microbatches that schedules take together. */

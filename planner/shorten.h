@@ -4,7 +4,7 @@
  * them where stages have chunks): two short steps and the straight line through them stand for a long
  * one.  So does memory where a schedule begins all forward passes at once; elsewhere it stays. */
 #pragma once
-#include "core/job.h"
+#include "core/job/job.h"
 
 struct weft_shortened {
   uint32_t n;             /* jobs to look at: 1, the job itself, or 2 */

@@ -1,5 +1,5 @@
 #include "planner/validate.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include "planner/shorten.h"
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Errors are signed shares, predicted / measured - 1.  Rows of tier C are predicted and never
  * counted. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 #include "planner/assumptions.h"
 
 /* Everything that is told of errors that are there: nothing is of none. */

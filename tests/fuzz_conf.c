@@ -1,5 +1,5 @@
 /* Job files: whatever builds a job prints as a job file, and that builds the same job. */
-#include "core/job.h"
+#include "core/job/job.h"
 #include "tests/fuzz.h"
 #include <string.h>
 

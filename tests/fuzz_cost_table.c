@@ -1,6 +1,6 @@
 /* Cost tables: what is accepted prices any shape with a number that is no nonsense, or says that it
  * was not measured. */
-#include "core/cost_table.h"
+#include "core/plan/cost_table.h"
 #include "tests/fuzz.h"
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Tables: what is read can be written, and reads the same. */
-#include "core/csv.h"
+#include "core/base/csv.h"
 #include "tests/fuzz.h"
 
 static char *

@@ -4,7 +4,7 @@
  *
  *   libs=$(pkg-config --cflags --libs glib-2.0 json-glib-1.0)
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -DWEFT_DATA_DIR="\"$PWD\"" \
- *     tests/fuzz_program.c core/[a-z]*.c $libs -lm -o fuzz_program
+ *     tests/fuzz_program.c $(find core -name "*.c") $libs -lm -o fuzz_program
  *   mkdir new
  *   ./fuzz_program -max_len=4096 -max_total_time=120 new tests/fuzz/program
  *

@@ -1,6 +1,6 @@
 /* Hugging Face config.json: whatever is accepted has a size, and fewer active parameters than all.
  */
-#include "core/model.h"
+#include "core/job/model.h"
 #include "tests/fuzz.h"
 
 int

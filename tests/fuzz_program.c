@@ -1,5 +1,5 @@
 /* Program text: whatever is accepted prints, and what is printed reads back to the same text. */
-#include "core/program_json.h"
+#include "core/program/program_json.h"
 #include "tests/fuzz.h"
 #include <json-glib/json-glib.h>
 

@@ -1,6 +1,6 @@
 /* Timeline files: whatever is accepted has a plan, and compared with itself differs in nothing. */
-#include "core/compare.h"
-#include "core/timeline_file.h"
+#include "core/report/compare.h"
+#include "core/exec/timeline_file.h"
 #include "tests/fuzz.h"
 #include <math.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * 100 GB/s and a NIC of 50 GB/s of its own, so sharing is what a test asks for and nothing else.  A
  * made kernel is an attention op, whose time is inverse to the SMs that are left to it. */
 #pragma once
-#include "core/cost.h"
-#include "core/exec.h"
+#include "core/plan/cost.h"
+#include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
 #include <math.h>
 #include <setjmp.h>

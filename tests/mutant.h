@@ -1,6 +1,6 @@
 /* mutant.h - copies of a program with something wrong, for tests of the proofs. */
 #pragma once
-#include "core/program.h"
+#include "core/program/program.h"
 
 /* Caller frees both with weft_program_free(). */
 weft_program *weft_mutant_copy (const weft_program *p);

@@ -1,9 +1,9 @@
 /* questions.h - what tests ask of a program. */
 #pragma once
-#include "core/check.h"
-#include "core/layout.h"
-#include "core/replay.h"
-#include "core/step.h"
+#include "core/plan/check.h"
+#include "core/program/layout.h"
+#include "core/plan/replay.h"
+#include "core/passes/step.h"
 #include "tests/random_job.h"
 
 /* The program of a stage as it is built, before the memory planner adds dependencies of its own. */

@@ -3,7 +3,7 @@
  * Words are the flags of the command line without their dashes: "model=llama-nano gpus=8".  A
  * random job is such words too, so a test that fails prints what to give to `weft plan`. */
 #pragma once
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 /* FALSE with the message a user would get: a word is unknown, or the job breaks a rule. */
 gboolean weft_test_job (const char *words, struct weft_job *job, GError **error);

@@ -4,7 +4,7 @@
  * Tokens are drawn from a fixed seed and the number of the step, so two jobs with equal batches read
  * the same ones in the same step. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 #include "train/state.h"
 
 typedef struct real_job {

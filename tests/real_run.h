@@ -3,7 +3,7 @@
  * Tokens are drawn from a fixed seed, weights from weft_state_init(), so what two runs leave can be
  * compared bit for bit whatever their strategies. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 #define REAL_RUN_MOST_STEPS 8
 

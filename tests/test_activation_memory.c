@@ -1,6 +1,6 @@
 /* Activation memory: what programs keep of a layer against the formulas of Korthikanti et al. (arXiv
  * 2205.05198), in their own widths and at the sizes of their models. */
-#include "core/activations.h"
+#include "core/plan/activations.h"
 #include "tests/made.h"
 #include "tests/random_job.h"
 #include <math.h>

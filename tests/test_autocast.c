@@ -1,6 +1,6 @@
 /* enable_autocast: where conversions stand, what they cost in memory, and which buffers stay in the
  * weights' type. */
-#include "core/report.h"
+#include "core/report/report.h"
 #include "tests/made.h"
 #include "tests/questions.h"
 

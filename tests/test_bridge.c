@@ -1,4 +1,4 @@
-#include "core/error.h"
+#include "core/base/error.h"
 #include "exec_sim/bridge.h"
 /* CMocka wants these before itself. */
 #include <setjmp.h>

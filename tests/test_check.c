@@ -1,6 +1,6 @@
 /* The proofs of check.h, one by one, on programs of a few ops: the smallest that breaks each, its
  * whole message, and the smallest change that mends it. */
-#include "core/check.h"
+#include "core/plan/check.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

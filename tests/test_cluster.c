@@ -1,6 +1,6 @@
-#include "core/cluster.h"
-#include "core/conf.h"
-#include "core/sheet.h"
+#include "core/job/cluster.h"
+#include "core/base/conf.h"
+#include "core/base/sheet.h"
 /* CMocka wants these before itself. */
 #include <setjmp.h>
 #include <stdarg.h>

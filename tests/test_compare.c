@@ -1,7 +1,7 @@
 /* Timelines as files, which must come back bit for bit or not at all, and what weft compare makes
  * of two of them. */
-#include "core/compare.h"
-#include "core/timeline_file.h"
+#include "core/report/compare.h"
+#include "core/exec/timeline_file.h"
 #include "tests/command.h"
 #include "tests/made.h"
 #include <glib/gstdio.h>

@@ -1,6 +1,6 @@
 /* The INI reader: lines, comments, and every way a file can be wrong. */
-#include "core/conf.h"
-#include "core/error.h"
+#include "core/base/conf.h"
+#include "core/base/error.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Sequences that several ranks share: who has which tokens, kernels on parts of sequences, and the
  * order of canonical sums. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include <math.h>
@@ -60,7 +60,7 @@ struct call {
   uint32_t n;
 };
 
-/* Operands of every op here, as many as the list of core/op.h has; lists of words that do not say
+/* Operands of every op here, as many as the list of core/program/op.h has; lists of words that do not say
  * otherwise are fp32. */
 static uint32_t
 count_operands (enum weft_op_kind kind)

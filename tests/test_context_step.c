@@ -1,5 +1,5 @@
 /* Steps of ranks that share sequences: real numbers, what is sent, and what is refused. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/random_job.h"

@@ -1,6 +1,6 @@
 /* Tables of measured seconds: text in and out, what a bad line says, and what a shape costs that
  * was not measured. */
-#include "core/cost_table.h"
+#include "core/plan/cost_table.h"
 #include "made.h"
 
 static weft_cost_table *

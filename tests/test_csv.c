@@ -1,7 +1,7 @@
 /* Tables as comma-separated values: what RFC 4180 says reads as it says, the rest is refused with
  * its line. */
-#include "core/csv.h"
-#include "core/error.h"
+#include "core/base/csv.h"
+#include "core/base/error.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* What data parallelism and the pipeline add to a real program: buckets, their launch points and
  * sizes, parameter gathers, the tied embedding, the norm, and the exchanges between stages. */
-#include "core/layout.h"
+#include "core/program/layout.h"
 #include "tests/nano.h"
 
 /* First or last kernel that uses the weights, or writes the gradients, of a bucket's parameters. */

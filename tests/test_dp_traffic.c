@@ -1,8 +1,8 @@
 /* What data parallelism sends in a step, level by level, against the formulas of Megatron-FSDP's
  * strategies, and how much of it hides behind kernels: on the timeline, in the page and in the
  * document that weft sim writes. */
-#include "core/report.h"
-#include "core/step.h"
+#include "core/report/report.h"
+#include "core/passes/step.h"
 #include "tests/made.h"
 #include "tests/random_job.h"
 #include <json-glib/json-glib.h>

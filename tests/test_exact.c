@@ -1,6 +1,6 @@
 /* Sums without an order, and the one order of the others. */
-#include "core/exact.h"
-#include "core/fold.h"
+#include "core/base/exact.h"
+#include "core/base/fold.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

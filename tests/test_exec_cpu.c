@@ -1,6 +1,6 @@
 /* Real steps: whatever the strategy, loss, norm, gradients, weights and moments are those of one
  * rank, bit for bit. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/random_job.h"

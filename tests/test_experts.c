@@ -1,6 +1,6 @@
 /* Layers of experts: what travels, what is kept, who adds gradients; and that it makes no difference to
  * the bits where experts are. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/questions.h"
 #include "tests/real_run.h"

@@ -1,5 +1,5 @@
 /* The numbers of weft explain are those of plan and report: rows add up to what these say. */
-#include "core/explain.h"
+#include "core/report/explain.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/random_job.h"
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Files as text: whole or refused, and nothing without end. */
-#include "core/file.h"
-#include "core/error.h"
+#include "core/base/file.h"
+#include "core/base/error.h"
 #include "tests/folder.h"
 #include <setjmp.h>
 #include <stdarg.h>

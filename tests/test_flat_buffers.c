@@ -1,7 +1,7 @@
 /* Several flat buffers, and buckets that are launched together.  The tables were worked out by hand
  * from the rules of Megatron-Core (param_and_grad_buffer.py: _ParamAndGradBuffer, partition_buckets),
  * as layout.h states them. */
-#include "core/layout.h"
+#include "core/program/layout.h"
 #include "tests/nano.h"
 
 /* A tied embedding, two layers of a matrix and a bias, a norm.  Matrices lie in a buffer of theirs. */

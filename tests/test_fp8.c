@@ -1,7 +1,7 @@
 /* Numbers of one byte: all 256 codes of E4M3 against the tables of the OCP specification (OFP8 1.0,
  * table 1), rounding against doubles, kernels against their references. */
 #include "kernels/fp8.h"
-#include "core/cost.h"
+#include "core/plan/cost.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include <setjmp.h>

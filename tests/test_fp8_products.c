@@ -1,5 +1,5 @@
 /* precision = fp8: linear maps of layers multiply in fp8, and nothing else does. */
-#include "core/report.h"
+#include "core/report/report.h"
 #include "tests/made.h"
 
 static weft_plan *

@@ -2,9 +2,9 @@
  * and reduced and how long they stay, and that damage to any of it does not go unnoticed.
  *
  * Layers are equal, so all units are; the embedding and the final norm with the head lie outside. */
-#include "core/sanitize.h"
-#include "core/layout.h"
-#include "core/report.h"
+#include "core/base/sanitize.h"
+#include "core/program/layout.h"
+#include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/mutant.h"
 #include "tests/questions.h"

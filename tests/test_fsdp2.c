@@ -3,8 +3,8 @@
  *
  * Units are the root (embedding, final norm, head) and six equal layers.  Programs are looked at
  * before the memory planner adds its own dependencies. */
-#include "core/sanitize.h"
-#include "core/step.h"
+#include "core/base/sanitize.h"
+#include "core/passes/step.h"
 #include "tests/mutant.h"
 #include "tests/questions.h"
 #include "tests/real_run.h"

@@ -3,8 +3,8 @@
  *
  * Units are the root (embedding, final norm, head: three tensors) and six equal layers of six
  * tensors. */
-#include "core/check.h"
-#include "core/step.h"
+#include "core/plan/check.h"
+#include "core/passes/step.h"
 #include "tests/mutant.h"
 #include "tests/questions.h"
 #include "tests/real_run.h"

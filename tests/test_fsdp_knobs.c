@@ -1,6 +1,6 @@
 /* Knobs of Megatron-FSDP beside its levels: how the mean is taken, which weights are updated, which
  * modules are units, and how weights are made. */
-#include "core/unit_modules.h"
+#include "core/job/unit_modules.h"
 #include "tests/questions.h"
 #include "tests/real_job.h"
 #include "tests/real_run.h"

@@ -1,5 +1,5 @@
 /* Matrix products and attention: right to within rounding, the same bits however they are cut. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/attention.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -608,7 +608,7 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 /* -------------------------------------------------------------------- canonical order */
 
 /* Sequences [first, first + n) as one node, by kernels that compute one sequence each (whose chunks
- * tests/test_context.c looks at) and by the additions of core/fold.h.  Sums are fp32 in `node`, rounded to the operand's type. */
+ * tests/test_context.c looks at) and by the additions of core/base/fold.h.  Sums are fp32 in `node`, rounded to the operand's type. */
 static void
 fold_sequences (struct trial *one, char *const at[2], uint32_t n, uint32_t output, float *node)
 {

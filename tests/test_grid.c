@@ -4,7 +4,7 @@
  *   ./build/tests/test_grid
  *
  * The sample is drawn by a fixed seed among what the rules allow; WEFT_GRID_JOBS draws more. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "tests/random_job.h"
 #include "tests/real_run.h"
 #include <setjmp.h>

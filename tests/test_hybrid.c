@@ -2,7 +2,7 @@
  * lane, and which sequences lie where.
  *
  * D replicas are I instances of S = D / I each; N padded parameters. */
-#include "core/layout.h"
+#include "core/program/layout.h"
 #include "tests/questions.h"
 #include <setjmp.h>
 #include <stdarg.h>

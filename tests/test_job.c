@@ -1,6 +1,6 @@
 /* Jobs: files and flags in, one struct out, and back to text; rules one by one. */
-#include "core/error.h"
-#include "core/job.h"
+#include "core/base/error.h"
+#include "core/job/job.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Every kernel of the table against its fp64 reference, every backward reference against
  * differences of its forward one, and the promises of kernels/kernel.h about bits. */
-#include "core/exact.h"
-#include "core/fold.h"
+#include "core/base/exact.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include <inttypes.h>

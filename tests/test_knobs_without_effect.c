@@ -1,6 +1,6 @@
 /* Knobs of the data-parallel classes of which weft knobs says "none": accepted, they leave the
  * program what it is; refused, it is the rule that their row names. */
-#include "core/job.h"
+#include "core/job/job.h"
 #include "tests/random_job.h"
 #include <setjmp.h>
 #include <stdarg.h>

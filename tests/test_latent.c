@@ -1,6 +1,6 @@
 /* Multi-latent attention: kernels against references and slopes, values narrower than keys, and that a
  * layer of it trains as on one rank. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "tests/questions.h"

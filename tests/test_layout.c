@@ -1,6 +1,6 @@
 /* The flat gradient buffer: where parameters lie and where buckets end.  The tables were worked out
  * by hand from the rule of Megatron-Core (param_and_grad_buffer.py), as layout.h states it. */
-#include "core/layout.h"
+#include "core/program/layout.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

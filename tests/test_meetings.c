@@ -1,6 +1,6 @@
 /* Where ranks of the cpu executor meet: sums in the promised order, bit for bit, and transfers that
  * always find each other. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
 #include "tests/made.h"

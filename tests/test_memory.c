@@ -1,7 +1,7 @@
 /* Offsets for every buffer: small arenas by hand, random lifetimes against a slow judge, and the
  * bytes of real jobs against the published formulas. */
-#include "core/check.h"
-#include "core/step.h"
+#include "core/plan/check.h"
+#include "core/passes/step.h"
 #include "random_job.h"
 #include <math.h>
 #include <setjmp.h>

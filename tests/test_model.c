@@ -1,6 +1,6 @@
 /* Model shapes: published counts, every spelling of config.json, every way it can be wrong. */
-#include "core/error.h"
-#include "core/model.h"
+#include "core/base/error.h"
+#include "core/job/model.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Kernels of experts: a whole layer of them against its fp64 reference, its gradients against
  * differences, the promises about bits; routing by hand. */
-#include "core/fold.h"
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include <inttypes.h>

@@ -5,7 +5,7 @@
  * The judge knows two facts of program.h: lanes run in op order, and an op waits for its
  * dependencies.  From them it computes which ops have ended when an op starts, and compares that
  * with what pairs of uses ask for: all O(n^2) of them, one by one. */
-#include "core/check.h"
+#include "core/plan/check.h"
 #include "mutant.h"
 #include "random_job.h"
 #include <setjmp.h>

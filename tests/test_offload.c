@@ -1,6 +1,6 @@
 /* Activations and optimizer state on the host: when copies start and what they take, whose memory is
  * free when, and what is missed when somebody does not wait. */
-#include "core/check.h"
+#include "core/plan/check.h"
 #include "tests/made.h"
 #include "mutant.h"
 

@@ -1,6 +1,6 @@
 /* tp_comm_overlap and enable_async_tensor_parallel: which products come in pieces, what each piece
  * waits for, the buffers that stay, and the SMs that communication takes beside them. */
-#include "core/cost.h"
+#include "core/plan/cost.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/questions.h"
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* A step that is run in parts is the step: nothing waits for a later part, and the bits are those of
  * the whole. */
-#include "core/parts.h"
+#include "core/plan/parts.h"
 #include "exec_cpu/exec_cpu.h"
 #include "random_job.h"
 #include "real_job.h"

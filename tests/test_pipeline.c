@@ -1,8 +1,8 @@
 /* Pipeline schedules: their rows, their exact times, what a damaged grid is told, and the pictures.
  * Rows and bubbles are those of GPipe (Huang et al. 2019), 1F1B and its interleaved form (Narayanan
  * et al. 2021) and ZB-H1 (Qi et al. 2023). */
-#include "core/error.h"
-#include "core/pipeline_order.h"
+#include "core/base/error.h"
+#include "core/program/pipeline_order.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Schedules in PyTorch's CSV: what is written reads back as it was, and what cannot be a schedule is
  * refused with line, cell, found and wanted. */
-#include "core/error.h"
-#include "core/pipeline.h"
+#include "core/base/error.h"
+#include "core/program/pipeline.h"
 #include "tests/command.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>

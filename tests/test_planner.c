@@ -1,5 +1,5 @@
 /* The search against brute force: nothing better is in the space, and no sieve drops the best. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/planner.h"
 #include "planner/space.h"

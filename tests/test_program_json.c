@@ -1,6 +1,6 @@
 /* A program for other programs: every promised member is there, and Graphviz text is well formed.
  */
-#include "core/program_json.h"
+#include "core/program/program_json.h"
 #include <json-glib/json-glib.h>
 #include <setjmp.h>
 #include <stdarg.h>

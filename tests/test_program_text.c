@@ -1,6 +1,6 @@
 /* A program as text: what is printed is read back bit by bit, and damage is named with its line. */
-#include "core/error.h"
-#include "core/program.h"
+#include "core/base/error.h"
+#include "core/program/program.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* Random small jobs over everything that programs are built from: the plan is proved, text gives it
  * back, folding and repeating change nothing, and closed formulas bound the simulation. */
-#include "core/exec.h"
+#include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
-#include "core/segment.h"
-#include "core/step.h"
+#include "core/program/segment.h"
+#include "core/passes/step.h"
 #include "random_job.h"
 #include <math.h>
 #include <setjmp.h>

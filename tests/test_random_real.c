@@ -1,6 +1,6 @@
 /* Random legal jobs, really run: the memory that was planned, the ops that were simulated, and in
  * canonical order the bits of one rank. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "tests/random_job.h"

@@ -1,8 +1,8 @@
 /* Every dependency of a program is removed in turn and the program is run for real, in random
  * interleavings.  What the proofs let pass must keep its bits; what they refuse is wrong indeed:
  * most of it shows as other bits within a few seeds. */
-#include "core/check.h"
-#include "core/sanitize.h"
+#include "core/plan/check.h"
+#include "core/base/sanitize.h"
 #include "tests/mutant.h"
 #include "tests/questions.h"
 #include "tests/random_job.h"

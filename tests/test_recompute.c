@@ -1,6 +1,6 @@
 /* Selective recompute and activation_checkpointing: which kernels run twice, and which activations
  * live from a forward pass to its backward. */
-#include "core/activations.h"
+#include "core/plan/activations.h"
 #include "tests/made.h"
 #include "tests/random_job.h"
 

@@ -1,6 +1,6 @@
 /* nccl_ub: what a registered collective takes from kernels, against sms.def and sums worked out by
  * hand, and which buffers of a step lie in the registered pool. */
-#include "core/report.h"
+#include "core/report/report.h"
 #include "tests/made.h"
 #include "tests/random_job.h"
 

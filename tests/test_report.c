@@ -1,7 +1,7 @@
 /* The report: numbers of steps made by hand, where every figure is known, and the page and the
  * document of a real one. */
-#include "core/exec.h"
-#include "core/report.h"
+#include "core/exec/exec.h"
+#include "core/report/report.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* How fast rotary positions turn, against values worked out from the published wavelengths. */
-#include "core/rotary.h"
+#include "core/job/rotary.h"
 #include "kernels/kernel.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* safetensors files: the bytes of the format, what readers must refuse, and that a name holds a
  * whole file or none. */
 #include "train/safetensors.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

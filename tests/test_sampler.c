@@ -1,5 +1,5 @@
 /* Which tokens a step reads: orders of epochs, the split for evaluation, too short files. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "train/sampler.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>

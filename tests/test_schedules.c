@@ -1,7 +1,7 @@
 /* Every schedule against orders written by hand or by a second, independent rule, and against the
  * closed forms of its bubble and of what a rank keeps. */
-#include "core/error.h"
-#include "core/pipeline.h"
+#include "core/base/error.h"
+#include "core/program/pipeline.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

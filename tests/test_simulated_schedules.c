@@ -2,7 +2,7 @@
  * for what a cell keeps.  Times must be those of the grid's replay, and so the closed forms of
  * bubbles that test_schedules.c holds the replay to; planned bytes must be what the grid keeps in
  * flight. */
-#include "core/pipeline.h"
+#include "core/program/pipeline.h"
 #include "tests/made.h"
 #include <stdlib.h>
 

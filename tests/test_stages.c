@@ -1,5 +1,5 @@
 /* How layers are dealt to stages that are not alike. */
-#include "core/stages.h"
+#include "core/job/stages.h"
 #include "tests/made.h"
 #include "tests/questions.h"
 

@@ -1,6 +1,6 @@
 /* What happens once before the first step, and the small numbers that ranks agree on after it. */
-#include "core/report.h"
-#include "core/step.h"
+#include "core/report/report.h"
+#include "core/passes/step.h"
 #include "tests/command.h"
 #include "tests/nano.h"
 #include "tests/random_job.h"

@@ -1,6 +1,6 @@
 /* Global tensors: whatever the strategy, a tensor has one value, and each element one who answers
  * for it. */
-#include "core/segment.h"
+#include "core/program/segment.h"
 #include "kernels/float.h"
 #include "paper_exec.h"
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The table of knobs: complete, consistent, and inverted by its own printing. */
-#include "core/strategy.h"
-#include "core/suggest.h"
-#include "core/units.h"
+#include "core/job/strategy.h"
+#include "core/base/suggest.h"
+#include "core/base/units.h"
 #include <json-glib/json-glib.h>
 #include <setjmp.h>
 #include <stdarg.h>

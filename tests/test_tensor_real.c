@@ -1,6 +1,6 @@
 /* Real steps of tensor and sequence parallel ranks: the bits of one rank in canonical order, its
  * numbers in fast order, and what one wrote another goes on with. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "tests/folder.h"
 #include "tests/real_job.h"
 #include "tests/real_run.h"

@@ -1,6 +1,6 @@
 /* timers, timing_log_level, barrier_with_L1_time: edges of phases, what waits for them, and their
  * spans in a trace. */
-#include "core/trace.h"
+#include "core/report/trace.h"
 #include "tests/folder.h"
 #include "tests/made.h"
 #include "tests/nano.h"

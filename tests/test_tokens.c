@@ -1,5 +1,5 @@
 /* Files of tokens: every format, by whatever name, and every way a file can be wrong. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "train/tokens.h"
 #include <errno.h>
 #include <glib/gstdio.h>

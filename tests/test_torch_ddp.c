@@ -1,6 +1,6 @@
 /* PyTorch's DistributedDataParallel: which gradients share a bucket, in which order buckets are filled
  * and launched, and what the copies cost. */
-#include "core/step.h"
+#include "core/passes/step.h"
 #include "tests/questions.h"
 #include <setjmp.h>
 #include <stdarg.h>

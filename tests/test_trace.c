@@ -1,8 +1,8 @@
 /* Traces: what viewers insist on (valid JSON, slices that nest, arrows inside slices), and that the
  * memory they show is the memory that was planned. */
-#include "core/error.h"
-#include "core/exec.h"
-#include "core/trace.h"
+#include "core/base/error.h"
+#include "core/exec/exec.h"
+#include "core/report/trace.h"
 #include <gio/gio.h>
 #include <glib/gstdio.h>
 #include <json-glib/json-glib.h>

@@ -1,6 +1,6 @@
 /* Attention out of plain products, and dropout: kernels against references, references against those
  * of flash attention, draws against their promises, and real training whatever the strategy. */
-#include "core/sanitize.h"
+#include "core/base/sanitize.h"
 #include "kernels/kernel.h"
 #include "tests/real_run.h"
 #include "tests/random_job.h"

@@ -1,6 +1,6 @@
 /* Published measurements: a table is read whole or refused, a row becomes the job that its rules
  * say, and errors are what arithmetic makes of them. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "planner/shorten.h"
 #include "planner/validate.h"
 #include "exec_sim/exec_sim.h"

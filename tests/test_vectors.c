@@ -1,7 +1,7 @@
 /* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of four
  * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
-#include "core/exec.h"
-#include "core/sanitize.h"
+#include "core/exec/exec.h"
+#include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made.h"
 #include "train/hugging_face.h"

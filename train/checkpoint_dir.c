@@ -1,6 +1,6 @@
 #include "train/checkpoint_dir.h"
-#include "core/error.h"
-#include "core/file.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
 #include "train/durable.h"
 #include <string.h>
 #include <sys/stat.h>

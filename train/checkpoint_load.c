@@ -1,6 +1,6 @@
 /* Loading: everything is checked before the first byte of the state changes. */
 #include "train/checkpoint.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"
 

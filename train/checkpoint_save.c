@@ -2,7 +2,7 @@
  * the name. */
 #define _GNU_SOURCE /* renameat2 */
 #include "train/checkpoint.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include "kernels/float.h"
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"

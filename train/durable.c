@@ -1,5 +1,5 @@
 #include "train/durable.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Names: one row for each of their tensors.  The import and export that follow them are in
  * hugging_face_file.c. */
 #include "train/hugging_face.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include <string.h>
 
 /* Which rows of ours one of theirs is. */

@@ -5,7 +5,7 @@
  * v_proj; fc1.weight of a gated MLP is gate_proj, up_proj; gpt2 keeps c_attn and its like
  * transposed (Conv1D: in, out).  A tied head has no tensor of its own. */
 #pragma once
-#include "core/model.h"
+#include "core/job/model.h"
 #include "train/safetensors.h"
 #include "train/state.h"
 

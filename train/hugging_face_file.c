@@ -1,5 +1,5 @@
 /* Import and export by blocks of rows: memory does not grow with the model. */
-#include "core/error.h"
+#include "core/base/error.h"
 #include "kernels/float.h"
 #include "train/hugging_face.h"
 #include <string.h>

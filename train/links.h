@@ -2,7 +2,7 @@
  *
  * Each op comes WEFT_LINKS_TIMES times in a row, `micro` counting from 0; the first warms up. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 #define WEFT_LINKS_TIMES 5
 

@@ -7,7 +7,7 @@
  * not below min_loss_scale; loss_scale_window steps in a row without overflow double it and restore
  * the hysteresis. */
 #pragma once
-#include "core/job.h"
+#include "core/job/job.h"
 
 struct weft_loss_scale {
   double scale;        /* of the next step; 0: the loss is not scaled */

@@ -1,5 +1,5 @@
 #include "train/manifest.h"
-#include "core/json.h"
+#include "core/base/json.h"
 #include "train/manifest_table.h"
 
 const struct weft_manifest_number weft_progress_numbers[WEFT_N_PROGRESS] = {

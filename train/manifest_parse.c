@@ -1,6 +1,6 @@
 /* Reading manifest.json: nothing in it is believed. */
-#include "core/error.h"
-#include "core/json_scan.h"
+#include "core/base/error.h"
+#include "core/base/json_scan.h"
 #include "train/manifest.h"
 #include "train/manifest_table.h"
 #include <string.h>

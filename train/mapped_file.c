@@ -1,5 +1,5 @@
 #include "train/mapped_file.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

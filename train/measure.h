@@ -8,8 +8,8 @@
  * Communication inside a step waits for peers that compute; it is timed in programs that hold
  * nothing else, from the moment the last member is there, so waking the others is part of it. */
 #pragma once
-#include "core/cost_table.h"
-#include "core/exec.h"
+#include "core/plan/cost_table.h"
+#include "core/exec/exec.h"
 
 typedef struct weft_measure weft_measure;
 

@@ -1,7 +1,7 @@
 /* quantised.h - what a tensor in fp8 is, made of its fp32 master: the bytes of its buffers, and the
  * values that kernels compute with.  Both are those of the kernels of a step (kernels/fp8.h). */
 #pragma once
-#include "core/program.h"
+#include "core/program/program.h"
 
 /* Buffers of a role that hold a tensor: its codes, its scale, and where they stand permanently the
  * copy that lies the other way round and its scale.  WEFT_NO_BUF: there is none, or no whole one. */

@@ -1,6 +1,6 @@
 #include "train/room.h"
-#include "core/error.h"
-#include "core/units.h"
+#include "core/base/error.h"
+#include "core/base/units.h"
 #include <unistd.h>
 
 static gboolean

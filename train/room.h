@@ -1,6 +1,6 @@
 /* room.h - whether real numbers of a plan have room. */
 #pragma once
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 /* Before anything is allocated: the memory of a rank as the topology has it, and that of this machine,
  * which all ranks share. */

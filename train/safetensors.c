@@ -1,8 +1,8 @@
 /* Reading: a shard is one mapped file with its checked entries; a file is a list of entries of one
  * shard or of several. */
 #include "train/safetensors.h"
-#include "core/error.h"
-#include "core/json_scan.h"
+#include "core/base/error.h"
+#include "core/base/json_scan.h"
 #include "kernels/float.h"
 #include "train/mapped_file.h"
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Writing: the header is made when the first data comes, because only then all tensors are
  * declared. */
 #include "train/safetensors.h"
-#include "core/error.h"
-#include "core/json.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
 #include "train/durable.h"
 #include <errno.h>
 #include <fcntl.h>

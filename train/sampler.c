@@ -1,6 +1,6 @@
 #include "train/sampler.h"
-#include "core/error.h"
-#include "core/mix.h"
+#include "core/base/error.h"
+#include "core/base/mix.h"
 #include <math.h>
 
 /* Of the Feistel network; four make it hard to tell from chance (Luby and Rackoff 1988), more are

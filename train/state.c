@@ -1,6 +1,6 @@
 #include "train/state.h"
-#include "core/cut.h"
-#include "core/segment.h"
+#include "core/program/cut.h"
+#include "core/program/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
 #include <string.h>

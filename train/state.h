@@ -1,12 +1,12 @@
 /* state.h - the global tensors of a training job and where ranks keep them.
  *
  * A tensor is a parameter of the model: "layers.3.qkv.weight", rows x columns, row-major, whatever
- * the strategy.  Ranks hold weights whole or a part of them (core/cut.h), and optimizer state of what
- * they hold whole or in slices (core/segment.h); a tied embedding is one tensor though two stages hold
+ * the strategy.  Ranks hold weights whole or a part of them (core/program/cut.h), and optimizer state of what
+ * they hold whole or in slices (core/program/segment.h); a tied embedding is one tensor though two stages hold
  * it.  Reading takes each element from one rank that
  * owns it, writing gives it to all that hold it.  Between steps only. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 #define WEFT_STATE_KIND_LIST(X)                                                                    \
   X (WEFT_STATE_WEIGHT, "weight", "as the kernels read it")                                        \

@@ -1,5 +1,5 @@
 /* First weights: numbers from a counter, so that nobody has to draw them in any order. */
-#include "core/mix.h"
+#include "core/base/mix.h"
 #include "train/state.h"
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "train/tokens_layout.h"
-#include "core/error.h"
-#include "core/mix.h"
+#include "core/base/error.h"
+#include "core/base/mix.h"
 #include "train/mapped_file.h"
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * for each sequence its length in tokens (i32), then its place in the .bin file in bytes (i64); for
  * each document its first sequence (i64); in multimodal sets, the mode of each sequence (i8). */
 #include "train/tokens_layout.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include "train/mapped_file.h"
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #include "train/trainer.h"
-#include "core/error.h"
-#include "core/report.h"
+#include "core/base/error.h"
+#include "core/report/report.h"
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
 #include "train/sampler.h"

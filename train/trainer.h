@@ -1,6 +1,6 @@
 /* trainer.h - the loop: tokens in, steps, evaluation, checkpoints, lines out. */
 #pragma once
-#include "core/exec.h"
+#include "core/exec/exec.h"
 
 struct weft_trainer_options {
   const char *data;                                     /* token file (tokens.h) */

@@ -2,8 +2,8 @@
  * which is built with ns-3), and most commands simulate nothing: bridge.cc is a module of its
  * own that the first call opens, and this file stands for it wherever Weft is linked.  The
  * module is never closed, because SimGrid cannot be. */
-#include "core/error.h"
-#include "core/home.h"
+#include "core/base/error.h"
+#include "core/base/home.h"
 #include "exec_sim/bridge.h"
 #include <dlfcn.h>
 #include <string.h>

@@ -1,0 +1,39 @@
+/* conf.h - the one INI reader (GKeyFile underneath): entries with the line they stand on.
+ *
+ * Accepts `# comment` on its own line and after a value (preceded by a blank).  A key twice in a
+ * section, a line that is not an entry, and text that is not UTF-8 are errors that name file and
+ * line. */
+#pragma once
+#include "core/base/field.h"
+
+struct weft_conf_entry {
+  const char *section, *key, *value; /* borrowed from the conf */
+  unsigned line;                     /* 1-based */
+};
+
+typedef struct weft_conf {
+  char *name;                    /* file name for messages */
+  unsigned n_entry;
+  struct weft_conf_entry *entry; /* in file order */
+  GStringChunk *strings;
+} weft_conf;
+
+weft_conf *weft_conf_load (const char *path, GError **error);
+weft_conf *weft_conf_parse (const char *text, gssize length, const char *name, GError **error);
+void weft_conf_free (weft_conf *conf);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_conf, weft_conf_free)
+
+/* Prefixes an input error with "file:line: [section] ".  Always returns FALSE. */
+gboolean weft_conf_blame (const weft_conf *conf, const struct weft_conf_entry *entry,
+                          GError **error);
+
+/* The path of a bundled file: `folder`/NAME + `suffix` where NAME matches ignoring case, dashes,
+ * dots and underscores; a string with a slash or the suffix is taken as a path.  Error with
+ * did-you-mean. */
+char *weft_data_find (const char *folder, const char *name, const char *suffix, GError **error);
+
+/* Names of the bundled files of a folder, without suffix, sorted; free with g_strfreev(). */
+char **weft_data_names (const char *folder, const char *suffix);
+
+/* The folder of bundled data: $WEFT_DATA, or share/weft where Weft was installed, or its source folder. */
+const char *weft_data_dir (void);

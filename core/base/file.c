@@ -1,0 +1,65 @@
+#include "core/base/file.h"
+#include "core/base/error.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FIRST_BYTES 4096
+
+static gboolean
+fail (const char *path, GError **error)
+{
+  return weft_bad_input (error, "%s: %s", path, g_strerror (errno));
+}
+
+/* Reads on until the end or `most` + 1 bytes; -1 with errno when it cannot. */
+static gssize
+read_up_to (int fd, gsize most, GString *text)
+{
+  while (text->len <= most) {
+    gsize had = text->len;
+    g_string_set_size (text, MIN (most + 1, had + MAX (had, FIRST_BYTES)));
+    gssize n = read (fd, text->str + had, text->len - had);
+    g_string_truncate (text, had + (n > 0 ? n : 0));
+    if (n == 0 || (n < 0 && errno != EINTR))
+      return n;
+  }
+  return 0;
+}
+
+static gboolean
+read_open (int fd, const char *path, gsize most, GString *text, GError **error)
+{
+  struct stat found;
+
+  if (fstat (fd, &found))
+    return fail (path, error);
+  if (S_ISDIR (found.st_mode))
+    return weft_bad_input (error, "%s: found a folder, wanted a file", path);
+  if (S_ISREG (found.st_mode) && (gsize) found.st_size > most)
+    return weft_bad_input (error,
+                           "%s: found %" G_GSIZE_FORMAT " bytes, wanted at most %" G_GSIZE_FORMAT,
+                           path, (gsize) found.st_size, most);
+  if (read_up_to (fd, most, text) < 0)
+    return fail (path, error);
+  return text->len <= most ||
+         weft_bad_input (error, "%s: found no end, wanted at most %" G_GSIZE_FORMAT " bytes", path,
+                         most);
+}
+
+char *
+weft_file_read (const char *path, gsize most, gsize *length, GError **error)
+{
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+
+  if (fd < 0) {
+    fail (path, error);
+    return NULL;
+  }
+  GString *text = g_string_new (NULL);
+  gboolean ok = read_open (fd, path, most, text, error);
+  close (fd);
+  *length = text->len;
+  return g_string_free (text, !ok);
+}

@@ -1,0 +1,53 @@
+#include "core/base/json.h"
+
+/* One function for each kind of value. */
+#define MEMBER(name, type, add)                                                                    \
+  void weft_json_##name (JsonBuilder *b, const char *member, type value)                           \
+  {                                                                                                \
+    json_builder_set_member_name (b, member);                                                      \
+    json_builder_add_##add##_value (b, value);                                                     \
+  }
+MEMBER (text, const char *, string)
+MEMBER (int, int64_t, int)
+MEMBER (real, double, double)
+MEMBER (bool, gboolean, boolean)
+#undef MEMBER
+
+void
+weft_json_null (JsonBuilder *b, const char *member)
+{
+  json_builder_set_member_name (b, member);
+  json_builder_add_null_value (b);
+}
+
+void
+weft_json_array (JsonBuilder *b, const char *member)
+{
+  json_builder_set_member_name (b, member);
+  json_builder_begin_array (b);
+}
+
+void
+weft_json_object (JsonBuilder *b, const char *member)
+{
+  json_builder_set_member_name (b, member);
+  json_builder_begin_object (b);
+}
+
+void
+weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
+                 union weft_value value)
+{
+  g_autofree char *text = weft_field_print (field, value);
+
+  if (value.i == WEFT_NONE)
+    weft_json_null (b, member);
+  else if (field->type == WEFT_TYPE_INT)
+    weft_json_int (b, member, value.i);
+  else if (field->type == WEFT_TYPE_REAL)
+    weft_json_real (b, member, value.r);
+  else if (field->type == WEFT_TYPE_BOOL)
+    weft_json_bool (b, member, value.i != 0);
+  else
+    weft_json_text (b, member, text);
+}

@@ -1,0 +1,18 @@
+/* json.h - members of a JSON object, one call each. */
+#pragma once
+#include "core/base/field.h"
+#include <json-glib/json-glib.h>
+
+void weft_json_text (JsonBuilder *b, const char *member, const char *text);
+void weft_json_int (JsonBuilder *b, const char *member, int64_t value);
+void weft_json_real (JsonBuilder *b, const char *member, double value);
+void weft_json_bool (JsonBuilder *b, const char *member, gboolean value);
+void weft_json_null (JsonBuilder *b, const char *member);
+
+/* Opens an array or an object as a member; json_builder_end_array() or _end_object() ends it. */
+void weft_json_array (JsonBuilder *b, const char *member);
+void weft_json_object (JsonBuilder *b, const char *member);
+
+/* A value by the type of its field: number, truth, text, or null when it is not given. */
+void weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
+                      union weft_value value);

@@ -1,0 +1,46 @@
+/* sheet.h - an .ini file of the world's numbers whose keys are the rows of one table:
+ * topologies/NAME.ini and stacks/NAME.ini.
+ *
+ * Where `prefixed` is set, key `memory` of section [gpu] is field gpu_memory; otherwise a key is a
+ * field.  Fields that are not in `optional` must be given: a number that nobody wrote down is not
+ * guessed. */
+#pragma once
+#include "core/base/field.h"
+
+struct weft_sheet {
+  const struct weft_table *table;
+  const char *folder;          /* of the bundled files */
+  const char *const *sections; /* NULL-terminated */
+  gboolean prefixed;
+  const unsigned *optional; /* rows that keep the table's default when absent */
+  unsigned n_optional;
+};
+
+#define WEFT_SHEET_SUFFIX ".ini"
+
+extern const struct weft_sheet weft_cluster_sheet; /* struct weft_cluster: .f.at */
+extern const struct weft_sheet weft_stack_sheet;   /* union weft_stack: .at */
+
+/* A .def file's rows as rows of a table. */
+#define WEFT_ROW_TEXT(id, def_, doc_)                                                              \
+  { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .unit = "", .doc = doc_ },
+#define WEFT_ROW_WORD(id, def_, words_, doc_)                                                      \
+  { .name = #id, .type = WEFT_TYPE_WORD, .def = def_, .words = words_, .unit = "", .doc = doc_ },
+#define WEFT_ROW_NUMBER(id, type_, def_, lo_, hi_, unit_, doc_)                                    \
+  { .name = #id, .type = type_, .def = def_, .lo = lo_, .hi = hi_, .unit = unit_, .doc = doc_ },
+#define WEFT_ROW_INT(id, def_, lo_, hi_, doc_)                                                     \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_INT, def_, lo_, hi_, "", doc_)
+#define WEFT_ROW_REAL(id, def_, lo_, hi_, unit_, doc_)                                             \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_REAL, def_, lo_, hi_, unit_, doc_)
+
+/* Reads a bundled name or a path into one value for each row of the table.  A field with a sibling
+ * named FIELD_spec may not exceed it: software does not reach more than the vendor prints. */
+gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
+                          union weft_value *values, GError **error);
+
+/* Row of a key, or -1. */
+int weft_sheet_find (const struct weft_sheet *sheet, const char *section, const char *key);
+
+/* The section a row is written in, and its key there: the field's name without the prefix. */
+const char *weft_sheet_section (const struct weft_sheet *sheet, unsigned row);
+const char *weft_sheet_key (const struct weft_sheet *sheet, unsigned row);

@@ -1,0 +1,74 @@
+#include "core/base/suggest.h"
+#include <glib.h>
+#include <string.h>
+
+static char
+next_letter (const char **s)
+{
+  while (**s == '-' || **s == '_' || **s == '.')
+    (*s)++;
+  return **s ? g_ascii_tolower (*(*s)++) : '\0';
+}
+
+int
+weft_same_name (const char *a, const char *b)
+{
+  for (;;) {
+    char x = next_letter (&a), y = next_letter (&b);
+    if (x != y)
+      return 0;
+    if (!x)
+      return 1;
+  }
+}
+
+/* Levenshtein distance in one row; names are short. */
+static unsigned
+distance (const char *a, const char *b)
+{
+  size_t n = strlen (b);
+  g_autofree unsigned *row = g_new (unsigned, n + 1);
+
+  for (size_t j = 0; j <= n; j++)
+    row[j] = j;
+  for (; *a; a++) {
+    unsigned diagonal = row[0]++;
+    for (size_t j = 1; j <= n; j++) {
+      unsigned replace = diagonal + (g_ascii_tolower (*a) != g_ascii_tolower (b[j - 1]));
+      diagonal = row[j];
+      row[j] = MIN (replace, MIN (row[j], row[j - 1]) + 1);
+    }
+  }
+  return row[n];
+}
+
+const char *
+weft_suggest (const char *typed, weft_name_at name_at, const void *table, unsigned n)
+{
+  const char *best = NULL;
+  unsigned best_distance = 2 + strlen (typed) / 3;
+
+  if (strlen (typed) > 200)
+    return NULL;
+  for (unsigned i = 0; i < n; i++) {
+    const char *name = name_at (table, i);
+    unsigned d = distance (typed, name);
+    if (d < best_distance) {
+      best = name;
+      best_distance = d;
+    }
+  }
+  return best;
+}
+
+static const char *
+strv_at (const void *table, unsigned i)
+{
+  return ((const char *const *) table)[i];
+}
+
+const char *
+weft_suggest_strv (const char *typed, const char *const *names)
+{
+  return weft_suggest (typed, strv_at, names, g_strv_length ((char **) names));
+}

@@ -1,0 +1,90 @@
+/* exec.h - an executor is a machine with lanes and events, like a GPU with streams.
+ *
+ *  - ops on one lane of one rank run in the order they were issued;
+ *  - lanes run side by side; wait() makes a lane stand until an op of the same rank has ended;
+ *  - a collective starts when the last member of its group has issued it, a send when its receive
+ *    has;
+ *  - open, wait and issue only enqueue; drain returns when everything has run.
+ *
+ * The walk in exec.c is the same for all: what is predicted is what is run. */
+#pragma once
+#include "core/exec/control.h"
+#include "core/plan/parts.h"
+#include "core/exec/timeline.h"
+
+typedef struct weft_exec weft_exec;
+
+struct weft_exec_options {
+  gboolean unfolded;     /* simulate every rank */
+  gboolean step_by_step; /* collectives round by round instead of as fluid flows */
+
+  /* Executors of real numbers: */
+  const struct weft_control *control; /* read in every step; outlives the executor */
+  uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
+  uint32_t threads;  /* that share the kernels of one rank; 0 is 1 */
+  gboolean poison;   /* fill bytes with NaN when their buffer dies */
+  weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
+                        that outlive a step must lie at the same places */
+};
+
+#define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
+#define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
+#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are there */
+
+struct weft_exec_ops {
+  const char *name, *doc;
+  uint32_t flags;
+  weft_exec *(*open) (const weft_plan *plan, const struct weft_exec_options *options,
+                      GError **error);
+  gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
+  gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
+  /* Runs what has been issued and comes back in the middle of the step, which goes on until
+   * drain().  NULL: only whole steps. */
+  gboolean (*run) (weft_exec *x, GError **error);
+  weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
+  void (*close) (weft_exec *x); /* never fails, accepts NULL and half-open */
+
+  /* With WEFT_EXEC_NUMBERS, while nothing runs: bytes [offset, offset + n) of a buffer of one row. */
+  void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
+  void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
+                 const void *in);
+  /* Where a buffer lies, for memory that the host can read; NULL: it cannot. */
+  void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
+};
+
+/* Every executor's own state begins with this. */
+struct weft_exec {
+  const struct weft_exec_ops *ops;
+  const weft_plan *plan;
+  weft_actors *actors; /* the ranks it runs: rows of the timeline; owned */
+  struct weft_metrics *metrics; /* by row, of the newest step; NULL without numbers */
+  uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
+  uint64_t *allocated_host;     /* bytes of the host pool, likewise */
+};
+
+extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
+
+/* Walks every row of the executor and drains it.  The whole of "run this plan on that machine". */
+weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *plan,
+                              const struct weft_exec_options *options, GError **error);
+
+/* One step of an open executor: walks every row and drains it. */
+weft_timeline *weft_exec_step (weft_exec *x, GError **error);
+
+/* Of a rank that knows the loss, which all ranks with an output head do, and the norm. */
+const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
+
+/* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts
+ * come in order, each once; weft_exec_end_parts() ends the step, early if need be, which leaves
+ * undone what has not run.  Bits are those of the whole step.  The executor has run(). */
+gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
+weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
+
+/* Most ops of all rows together that an executor keeps times of: 16 bytes each. */
+#define WEFT_EXEC_MOST_OPS 100000000u
+
+/* Refuses rows that would hold more: open() asks before it allocates them. */
+gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
+
+/* Enqueues one row: for each op its waits, then the op. */
+gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

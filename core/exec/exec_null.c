@@ -1,0 +1,55 @@
+/* The null executor accepts everything and does nothing: it measures the walk, for fuzzing too. */
+#include "core/exec/exec.h"
+
+static weft_exec *
+null_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  weft_exec *x = g_new0 (weft_exec, 1);
+
+  (void) error;
+  x->ops = &weft_exec_null;
+  x->plan = plan;
+  x->actors = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
+  return x;
+}
+
+static gboolean
+null_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
+{
+  (void) x, (void) row, (void) lane, (void) op, (void) error;
+  return TRUE;
+}
+
+static gboolean
+null_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
+{
+  (void) x, (void) row, (void) op, (void) error;
+  return TRUE;
+}
+
+static weft_timeline *
+null_drain (weft_exec *x, GError **error)
+{
+  (void) error;
+  return weft_timeline_new (x->plan, x->actors, x->ops->name);
+}
+
+static void
+null_close (weft_exec *x)
+{
+  if (!x)
+    return;
+  weft_actors_free (x->actors);
+  g_free (x);
+}
+
+const struct weft_exec_ops weft_exec_null = {
+  .name = "null",
+  .doc = "accepts everything and does nothing",
+  .flags = WEFT_EXEC_VIRTUAL,
+  .open = null_open,
+  .wait = null_wait,
+  .issue = null_issue,
+  .drain = null_drain,
+  .close = null_close,
+};

@@ -1,0 +1,119 @@
+#include "core/job/flags.h"
+#include "core/base/error.h"
+#include <string.h>
+
+struct weft_flag
+weft_flag_split (const char *word)
+{
+  const char *equals = strchr (word, '=');
+  char *whole = equals ? g_strndup (word, equals - word) : g_strdup (word);
+
+  return (struct weft_flag){ whole, whole + strlen ("--"), equals ? equals + 1 : NULL };
+}
+
+const char *
+weft_flag_value (struct weft_words *words, const struct weft_flag *flag, const char *what,
+                 GError **error)
+{
+  if (flag->value)
+    return flag->value;
+  if (words->at + 1 < words->n && !g_str_has_prefix (words->word[words->at + 1], "--"))
+    return words->word[++words->at];
+  weft_bad_input (error, "%s: wanted a value: %s %s", flag->whole, flag->whole, what);
+  return NULL;
+}
+
+gboolean
+weft_flag_takes_none (const struct weft_flag *flag, GError **error)
+{
+  if (!flag->value)
+    return TRUE;
+  return weft_bad_input (error, "%s: found \"%s\", wanted no value", flag->whole, flag->value);
+}
+
+/* "--no-NAME" of a boolean setting. */
+static gboolean
+clears (const struct weft_flag *flag, const char **section, const char **key)
+{
+  gboolean boolean;
+  return (g_str_has_prefix (flag->name, "no-") || g_str_has_prefix (flag->name, "no_")) &&
+         weft_job_flag (flag->name + strlen ("no-"), section, key, &boolean) && boolean;
+}
+
+gboolean
+weft_flag_set (struct weft_words *words, const struct weft_flag *flag, weft_settings *settings,
+               GError **error)
+{
+  const char *section, *key, *value;
+  gboolean boolean;
+
+  if (weft_job_flag (flag->name, &section, &key, &boolean))
+    value = boolean ? flag->value ? flag->value : "true"
+                    : weft_flag_value (words, flag, "VALUE", error);
+  else if (clears (flag, &section, &key))
+    value = weft_flag_takes_none (flag, error) ? "false" : NULL;
+  else
+    return FALSE;
+  if (!value)
+    return FALSE;
+  weft_settings_add (settings, section, key, value, flag->whole);
+  return TRUE;
+}
+
+gboolean
+weft_flags_file (const char *path, weft_settings *settings, GError **error)
+{
+  if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))
+    return weft_bad_input (error, "found \"%s\", which is no file, wanted a job file or flags",
+                           path);
+  return weft_settings_add_file (settings, path, error);
+}
+
+static gboolean
+read_flag (struct weft_words *words, const char *word, weft_settings *flags, GError **error)
+{
+  struct weft_flag flag = weft_flag_split (word);
+  GError *wrong = NULL;
+  gboolean ok = weft_flag_set (words, &flag, flags, &wrong);
+
+  if (wrong)
+    g_propagate_error (error, wrong);
+  else if (!ok)
+    weft_job_unknown_flag (flag.name, error);
+  g_free (flag.whole);
+  return ok;
+}
+
+static gboolean
+read_file (const char *word, const char **file, GError **error)
+{
+  if (*word == '-')
+    return weft_bad_input (error, "unknown flag %s; flags begin with two dashes", word);
+  if (*file)
+    return weft_bad_input (error, "found \"%s\" after \"%s\", wanted one job file at most", word,
+                           *file);
+  *file = word;
+  return TRUE;
+}
+
+gboolean
+weft_flags_read (int n, const char *const *word, const char *topology, weft_settings *settings,
+                 GError **error)
+{
+  g_autoptr (weft_settings) flags = weft_settings_new ();
+  struct weft_words words = { .n = n, .word = word };
+  const char *file = NULL;
+
+  for (; words.at < n; words.at++) {
+    const char *at = word[words.at];
+    if (!(g_str_has_prefix (at, "--") ? read_flag (&words, at, flags, error)
+                                      : read_file (at, &file, error)))
+      return FALSE;
+  }
+  if (topology)
+    weft_settings_add (settings, "cluster", "topology", topology, "--topology");
+  if (file && !weft_flags_file (file, settings, error))
+    return FALSE;
+  weft_settings_take (settings, flags);
+  return TRUE;
+}

@@ -1,0 +1,816 @@
+#include "core/job/job.h"
+#include "core/job/stages.h"
+#include "core/job/unit_modules.h"
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include <string.h>
+
+static const struct weft_field train_fields[] = {
+#define FIELD_INT(id, def_, lo_, hi_, doc_)                                                        \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_INT,                                                                         \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = "",                                                                                    \
+    .source = "Weft",                                                                              \
+    .affects = "program memory",                                                                   \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
+#define FIELD_WORD(id, def_, words_, doc_)                                                         \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_WORD,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .words = words_,                                                                               \
+    .source = "Weft",                                                                              \
+    .affects = "program memory cost",                                                              \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
+#define FIELD_REAL(id, def_, lo_, hi_, unit_, doc_)                                                \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_REAL,                                                                        \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .unit = unit_,                                                                                 \
+    .source = "Weft",                                                                              \
+    .affects = "program",                                                                          \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
+#include "core/train.def"
+};
+
+const struct weft_table weft_train_table = { "training field", train_fields, WEFT_N_TRAIN_FIELD };
+
+/* A section of a job: a table, and where its values lie in struct weft_job. */
+struct section {
+  const char *name;
+  const struct weft_table *table;
+  size_t values;
+};
+
+static const struct section sections[] = {
+  { "model", &weft_model_table, offsetof (struct weft_job, model) },
+  { "cluster", &weft_cluster_table, offsetof (struct weft_job, cluster.f) },
+  { "train", &weft_train_table, offsetof (struct weft_job, train) },
+  { "stack", &weft_stack_table, offsetof (struct weft_job, stack) },
+  { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
+};
+
+/* Keys that load or size a part rather than set a field of it, and their other flag. */
+static const struct part_key {
+  const char *section, *key, *flag;
+} part_keys[] = {
+  { "model", "config", "model" },  { "cluster", "topology", "topology" },
+  { "cluster", "nodes", "nodes" }, { "cluster", "gpus", "gpus" },
+  { "stack", "name", "stack" },
+};
+
+struct weft_settings {
+  GPtrArray *list; /* of struct weft_setting */
+};
+
+static union weft_value *
+values_of (struct weft_job *job, const struct section *section)
+{
+  return (union weft_value *) (void *) ((char *) job + section->values);
+}
+
+static void
+free_setting (gpointer data)
+{
+  struct weft_setting *setting = data;
+  g_free (setting->section);
+  g_free (setting->key);
+  g_free (setting->value);
+  g_free (setting->where);
+  g_free (setting);
+}
+
+weft_settings *
+weft_settings_new (void)
+{
+  weft_settings *settings = g_new0 (weft_settings, 1);
+  settings->list = g_ptr_array_new_with_free_func (free_setting);
+  return settings;
+}
+
+void
+weft_settings_free (weft_settings *settings)
+{
+  if (!settings)
+    return;
+  g_ptr_array_unref (settings->list);
+  g_free (settings);
+}
+
+void
+weft_settings_add (weft_settings *settings, const char *section, const char *key, const char *value,
+                   const char *where)
+{
+  struct weft_setting *setting = g_new0 (struct weft_setting, 1);
+  setting->section = g_strdup (section);
+  setting->key = g_strdup (key);
+  setting->value = g_strdup (value);
+  setting->where = g_strdup (where);
+  g_ptr_array_add (settings->list, setting);
+}
+
+void
+weft_settings_take (weft_settings *settings, weft_settings *from)
+{
+  while (from->list->len)
+    g_ptr_array_add (settings->list, g_ptr_array_steal_index (from->list, 0));
+}
+
+void
+weft_settings_add_conf (weft_settings *settings, const weft_conf *conf)
+{
+  for (unsigned i = 0; i < conf->n_entry; i++) {
+    const struct weft_conf_entry *entry = &conf->entry[i];
+    g_autofree char *where = g_strdup_printf ("%s:%u", conf->name, entry->line);
+    weft_settings_add (settings, entry->section, entry->key, entry->value, where);
+  }
+}
+
+gboolean
+weft_settings_add_file (weft_settings *settings, const char *path, GError **error)
+{
+  g_autoptr (weft_conf) conf = weft_conf_load (path, error);
+
+  if (!conf)
+    return FALSE;
+  weft_settings_add_conf (settings, conf);
+  return TRUE;
+}
+
+static unsigned
+count (const weft_settings *settings)
+{
+  return settings->list->len;
+}
+
+static const struct weft_setting *
+at (const weft_settings *settings, unsigned i)
+{
+  return g_ptr_array_index (settings->list, i);
+}
+
+gboolean
+weft_settings_touch (const weft_settings *settings, const char *section)
+{
+  for (unsigned i = 0; i < count (settings); i++)
+    if (strcmp (at (settings, i)->section, section) == 0)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+is_flag (const struct weft_setting *setting)
+{
+  return g_str_has_prefix (setting->where, "--");
+}
+
+/* Puts where the setting stands before the message.  Always returns FALSE. */
+static gboolean
+blame (const struct weft_setting *setting, GError **error)
+{
+  if (is_flag (setting))
+    g_prefix_error (error, "%s: ", setting->where);
+  else
+    g_prefix_error (error, "%s: [%s] ", setting->where, setting->section);
+  return FALSE;
+}
+
+static const struct section *
+find_section (const char *name)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
+    if (weft_same_name (sections[i].name, name))
+      return &sections[i];
+  return NULL;
+}
+
+static const struct part_key *
+find_part_key (const char *section, const char *key)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
+    if (weft_same_name (part_keys[i].section, section) && weft_same_name (part_keys[i].key, key))
+      return &part_keys[i];
+  return NULL;
+}
+
+/* The nearest of everything a section takes. */
+static const char *
+suggest_key (const struct section *section, const char *typed)
+{
+  g_autoptr (GPtrArray) names = g_ptr_array_new ();
+
+  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
+    if (strcmp (part_keys[i].section, section->name) == 0)
+      g_ptr_array_add (names, (char *) part_keys[i].key);
+  for (unsigned i = 0; i < section->table->n; i++)
+    if (section->table->field[i].type != WEFT_TYPE_METHOD)
+      g_ptr_array_add (names, (char *) section->table->field[i].name);
+  g_ptr_array_add (names, NULL);
+  return weft_suggest_strv (typed, (const char *const *) names->pdata);
+}
+
+static gboolean
+unknown_section (const char *name, GError **error)
+{
+  const char *names[G_N_ELEMENTS (sections) + 1] = { NULL };
+
+  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
+    names[i] = sections[i].name;
+  const char *near = weft_suggest_strv (name, names);
+  if (near)
+    return weft_bad_input (error, "unknown section; did you mean [%s]?", near);
+  g_autofree char *all = g_strjoinv ("] [", (char **) names);
+  return weft_bad_input (error, "unknown section; a job has [%s]", all);
+}
+
+static gboolean
+unknown_key (const struct section *section, const char *key, GError **error)
+{
+  const char *home, *name, *near;
+  gboolean boolean;
+
+  if (weft_job_flag (key, &home, &name, &boolean))
+    return weft_bad_input (error, "unknown key \"%s\"; it belongs in [%s]", key, home);
+  near = suggest_key (section, key);
+  if (near)
+    return weft_bad_input (error, "unknown key \"%s\"; did you mean %s?", key, near);
+  return weft_bad_input (error, "unknown key \"%s\"", key);
+}
+
+/* Settings are text of one line: anything else could not be printed and read again. */
+static gboolean
+check_value (const struct weft_setting *setting, GError **error)
+{
+  if (!g_utf8_validate (setting->value, -1, NULL))
+    return weft_bad_input (error, "%s: found bytes that are not UTF-8, wanted text", setting->key);
+  for (const char *c = setting->value; *c; c++)
+    if (g_ascii_iscntrl (*c))
+      return weft_bad_input (error, "%s: found control character 0x%02x, wanted one line of text",
+                             setting->key, (unsigned char) *c);
+  return TRUE;
+}
+
+static gboolean
+check_setting (const struct weft_setting *setting, GError **error)
+{
+  const struct section *section = find_section (setting->section);
+
+  if (!section)
+    return unknown_section (setting->section, error);
+  if (!find_part_key (section->name, setting->key) &&
+      weft_table_find (section->table, setting->key) < 0)
+    return unknown_key (section, setting->key, error);
+  return check_value (setting, error);
+}
+
+gboolean
+weft_settings_check (const weft_settings *settings, GError **error)
+{
+  for (unsigned i = 0; i < count (settings); i++)
+    if (!check_setting (at (settings, i), error))
+      return blame (at (settings, i), error);
+  return TRUE;
+}
+
+/* The last setting of a key, NULL when it is not given. */
+static const struct weft_setting *
+last_of (const weft_settings *settings, const char *section, const char *key)
+{
+  for (unsigned i = count (settings); i-- > 0;)
+    if (weft_same_name (at (settings, i)->section, section) &&
+        weft_same_name (at (settings, i)->key, key))
+      return at (settings, i);
+  return NULL;
+}
+
+/* Sets "no model: give ...; for example A, B, C".  Always returns FALSE. */
+static gboolean
+missing (const char *noun, const char *how, char **names, GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (unsigned i = 0; names[i] && i < 8; i++)
+    g_string_append_printf (text, "%s%s", i ? ", " : "; for example ", names[i]);
+  g_string_append_printf (text, " (weft %s lists all)", noun);
+  return weft_bad_input (error, "%s%s", how, text->str);
+}
+
+/* What a job without a config file must say of its model; weft_model_complete fills the rest. */
+static const char *const shape[] = { "num_layers", "hidden_size", "num_attention_heads",
+                                     "vocab_size" };
+
+static gboolean
+load_config (const struct weft_setting *config, struct weft_job *job, GError **error)
+{
+  g_autoptr (GPtrArray) unknown = g_ptr_array_new_with_free_func (g_free);
+
+  if (!weft_model_load (config->value, &job->model, unknown, error))
+    return blame (config, error);
+  g_ptr_array_add (unknown, NULL);
+  g_autofree char *keys = g_strjoinv (", ", (char **) unknown->pdata);
+  job->unknown_keys = *keys ? g_quark_from_string (keys) : 0;
+  return TRUE;
+}
+
+static gboolean
+load_model (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  const struct weft_setting *config = last_of (settings, "model", "config");
+  size_t given = 0;
+
+  if (config)
+    return load_config (config, job, error);
+  while (given < G_N_ELEMENTS (shape) && last_of (settings, "model", shape[given]))
+    given++;
+  if (given == G_N_ELEMENTS (shape))
+    return TRUE;
+  g_auto (GStrv) names = weft_model_names ();
+  return missing ("models", "no model: give [model] config = NAME, or --model NAME", names, error);
+}
+
+static gboolean
+load_cluster (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  const struct weft_setting *topology = last_of (settings, "cluster", "topology");
+
+  if (topology)
+    return weft_cluster_load (topology->value, &job->cluster, error) ? TRUE
+                                                                     : blame (topology, error);
+  g_auto (GStrv) names = weft_cluster_names ();
+  return missing ("topologies", "no cluster: give [cluster] topology = NAME, or --topology NAME",
+                  names, error);
+}
+
+/* The stack keeps the name it was loaded by, so that a printed job loads it again. */
+static gboolean
+load_stack (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  const struct weft_setting *name = last_of (settings, "stack", "name");
+
+  if (!weft_stack_load (name ? name->value : "weft", &job->stack, error))
+    return name ? blame (name, error) : FALSE;
+  if (name)
+    job->stack.name = g_quark_from_string (name->value);
+  return TRUE;
+}
+
+static gboolean
+apply_setting (const struct weft_setting *setting, struct weft_job *job, GError **error)
+{
+  const struct section *section = find_section (setting->section);
+
+  if (find_part_key (section->name, setting->key))
+    return TRUE;
+  int row = weft_table_find (section->table, setting->key);
+  union weft_value *value = &values_of (job, section)[row];
+  if (!weft_field_parse (&section->table->field[row], setting->value, value, error))
+    return blame (setting, error);
+  if (section->table == &weft_strategy_table)
+    job->knob_set[row] = TRUE;
+  if (section->table == &weft_train_table)
+    job->train_set[row] = TRUE;
+  return TRUE;
+}
+
+/* In order, so the later wins.  A config or topology named by a flag keeps the fields that a file
+ * overrode: they are what the user asked for. */
+static gboolean
+apply_settings (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  for (unsigned i = 0; i < count (settings); i++)
+    if (!apply_setting (at (settings, i), job, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* A config gives every field; the sequence length is the user's, or else the longest. */
+static gboolean
+complete_model (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  gboolean config = last_of (settings, "model", "config") != NULL;
+  const char *typed[WEFT_N_MODEL_FIELD];
+
+  for (unsigned i = 0; i < WEFT_N_MODEL_FIELD; i++)
+    typed[i] = config && i != WEFT_MODEL_seq_length ? weft_model_table.field[i].name : NULL;
+  for (unsigned i = 0; i < count (settings); i++) {
+    const struct weft_setting *setting = at (settings, i);
+    int row = weft_table_find (&weft_model_table, setting->key);
+    if (row >= 0 && weft_same_name (setting->section, "model"))
+      typed[row] = setting->key;
+  }
+  return weft_model_complete (&job->model, typed, error);
+}
+
+static gboolean
+parse_size (const struct weft_setting *setting, int64_t *size, GError **error)
+{
+  union weft_value value;
+
+  *size = 0;
+  if (!setting)
+    return TRUE;
+  const struct weft_field field = {
+    .name = setting->key, .type = WEFT_TYPE_INT, .def = "1", .lo = "1", .hi = "16777216", .unit = ""
+  };
+  if (!weft_field_parse (&field, setting->value, &value, error))
+    return blame (setting, error);
+  *size = value.i;
+  return TRUE;
+}
+
+/* A size given by a flag replaces the other size given by a file; two from one place must agree. */
+static gboolean
+resize_cluster (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  const struct weft_setting *by_gpus = last_of (settings, "cluster", "gpus");
+  const struct weft_setting *by_nodes = last_of (settings, "cluster", "nodes");
+  int64_t gpus, nodes;
+
+  if (by_gpus && by_nodes && is_flag (by_gpus) && !is_flag (by_nodes))
+    by_nodes = NULL;
+  if (by_gpus && by_nodes && is_flag (by_nodes) && !is_flag (by_gpus))
+    by_gpus = NULL;
+  if (!parse_size (by_gpus, &gpus, error) || !parse_size (by_nodes, &nodes, error))
+    return FALSE;
+  if (!by_gpus && !by_nodes)
+    return TRUE;
+  if (!weft_cluster_resize (&job->cluster, gpus, nodes, error))
+    return blame (by_gpus ? by_gpus : by_nodes, error);
+  return TRUE;
+}
+
+static void
+set_defaults (struct weft_job *job)
+{
+  memset (job, 0, sizeof *job);
+  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
+    weft_table_defaults (sections[i].table, values_of (job, &sections[i]));
+}
+
+gboolean
+weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  job->unknown_keys = 0;
+  set_defaults (job);
+  if (!weft_settings_check (settings, error) || !load_model (settings, job, error) ||
+      !load_cluster (settings, job, error) || !load_stack (settings, job, error) ||
+      !apply_settings (settings, job, error) || !complete_model (settings, job, error) ||
+      !resize_cluster (settings, job, error))
+    return FALSE;
+  weft_job_derive (job);
+  return weft_strategy_check (&job->strategy, error);
+}
+
+gboolean
+weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  return weft_job_assemble (settings, job, error) && weft_job_check (job, error);
+}
+
+/* Processors have no bf16 arithmetic worth the name: it is emulated, slower and less exact. */
+static enum weft_dtype
+default_precision (const struct weft_job *job)
+{
+  gboolean cpu = weft_cluster_is_cpu (&job->cluster);
+
+  return job->strategy.bf16   ? WEFT_BF16
+         : job->strategy.fp16 ? WEFT_FP16
+         : cpu                ? WEFT_FP32
+                              : WEFT_BF16;
+}
+
+void
+weft_job_derive (struct weft_job *job)
+{
+  union weft_train *train = &job->train;
+
+  if (!job->train_set[WEFT_TRAIN_precision])
+    train->precision = default_precision (job);
+  if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
+    job->strategy.use_megatron_fsdp = TRUE;
+  int64_t stages = weft_job_layout_stages (job), p = job->strategy.pipeline_model_parallel_size;
+  if (job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && stages > p && stages % p == 0 &&
+      job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
+    job->strategy.virtual_pipeline_model_parallel_size = stages / p;
+  /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
+  if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
+    job->strategy.overlap_grad_reduce = TRUE;
+  if (weft_job_sharding (job) >= WEFT_SHARD_PARAMS)
+    job->strategy.overlap_param_gather = TRUE;
+  if (train->global_batch_size == WEFT_NONE)
+    train->global_batch_size = train->micro_batch_size * weft_job_dp (job);
+  if (train->reduction_order == WEFT_NONE)
+    train->reduction_order =
+        weft_cluster_is_cpu (&job->cluster) ? WEFT_ORDER_CANONICAL : WEFT_ORDER_FAST;
+}
+
+int64_t
+weft_job_dp (const struct weft_job *job)
+{
+  const union weft_strategy *strategy = &job->strategy;
+  int64_t pipeline = strategy->tensor_model_parallel_size * strategy->pipeline_model_parallel_size *
+                     strategy->context_parallel_size;
+  return MAX (job->cluster.n_gpus / pipeline, 1);
+}
+
+gboolean
+weft_job_is_torch (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_FSDP2 ||
+         job->strategy.distributed_config == WEFT_TORCH_DDP;
+}
+
+int
+weft_job_sharding (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+
+  if (!k->use_megatron_fsdp)
+    return WEFT_NO_SHARD;
+  return job->knob_set[WEFT_KNOB_zero_dp_strategy] ? k->zero_dp_strategy
+                                                   : k->data_parallel_sharding_strategy;
+}
+
+enum weft_dtype
+weft_job_dtype (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP8 ? WEFT_BF16 : (enum weft_dtype) job->train.precision;
+}
+
+enum weft_dtype
+weft_job_product_dtype (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+
+  if (k->enable_autocast && k->autocast_dtype != WEFT_NONE)
+    return (enum weft_dtype) k->autocast_dtype;
+  return weft_job_dtype (job);
+}
+
+enum weft_dtype
+weft_job_linear_dtype (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
+}
+
+static gboolean
+has_loss_scale (const struct weft_job *job)
+{
+  return job->train.at[WEFT_TRAIN_loss_scale].i != WEFT_NONE;
+}
+
+gboolean
+weft_job_scales_loss (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP16 || has_loss_scale (job) ||
+         job->strategy.grad_scale_func == WEFT_GRAD_SCALE_LOSS;
+}
+
+gboolean
+weft_job_scales_dynamically (const struct weft_job *job)
+{
+  return weft_job_scales_loss (job) && !has_loss_scale (job);
+}
+
+gboolean
+weft_job_checks_nan (const struct weft_job *job)
+{
+  return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
+}
+
+static int
+module_of (const char *word)
+{
+  for (int i = 0; i < WEFT_N_MODULE; i++)
+    if (weft_same_name (weft_module_words[i], word))
+      return i;
+  return -1;
+}
+
+uint32_t
+weft_job_modules (const struct weft_job *job, char **unknown)
+{
+  const char *text = g_quark_to_string ((GQuark) job->strategy.recompute_modules);
+  g_auto (GStrv) word = g_strsplit_set (text, ", []", -1);
+  uint32_t set = 0;
+
+  *unknown = NULL;
+  if (strcmp (text, "none") == 0)
+    return 1u << WEFT_MODULE_CORE_ATTN;
+  for (unsigned i = 0; word[i]; i++) {
+    int module = module_of (word[i]);
+    if (module >= 0)
+      set |= 1u << module;
+    else if (*word[i] && !*unknown)
+      *unknown = g_strdup (word[i]);
+  }
+  return set;
+}
+
+/* With full recompute modules are those of the microbatches that it leaves out. */
+static gboolean
+takes_modules (const union weft_strategy *k)
+{
+  const char *text = g_quark_to_string ((GQuark) k->recompute_modules);
+
+  return k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE ||
+         (k->recompute_granularity == WEFT_RECOMPUTE_FULL && strcmp (text, "none") != 0 &&
+          k->num_microbatches_with_partial_activation_checkpoints != WEFT_NONE);
+}
+
+struct weft_job_recompute
+weft_job_recompute (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  g_autofree char *unknown = NULL;
+
+  if (k->activation_checkpointing && k->use_megatron_fsdp)
+    return (struct weft_job_recompute){ .granularity = WEFT_RECOMPUTE_SELECTIVE,
+                                        .modules = 1u << WEFT_MODULE_MLP };
+  if (k->activation_checkpointing)
+    return (struct weft_job_recompute){ WEFT_RECOMPUTE_FULL, WEFT_RECOMPUTE_UNIFORM, 1, 0 };
+  return (struct weft_job_recompute){ .granularity = k->recompute_granularity,
+                                      .method = k->recompute_method,
+                                      .layers = k->recompute_num_layers,
+                                      .modules = takes_modules (k)
+                                                     ? weft_job_modules (job, &unknown)
+                                                     : 0 };
+}
+
+uint32_t
+weft_job_units (const struct weft_job *job, char **unknown)
+{
+  const char *text = g_quark_to_string ((GQuark) job->strategy.megatron_fsdp_unit_modules);
+  uint32_t set = weft_unit_modules (text, &job->model, unknown);
+
+  if (set || weft_job_sharding (job) < WEFT_SHARD_PARAMS)
+    return set;
+  return 1u << WEFT_UNIT_LAYER;
+}
+
+int64_t
+weft_job_choices (const struct weft_job *job)
+{
+  return MIN (job->model.moe_router_topk,
+              job->model.num_moe_experts / job->strategy.expert_model_parallel_size);
+}
+
+int64_t
+weft_job_expert_tp (const struct weft_job *job)
+{
+  int64_t etp = job->strategy.expert_tensor_parallel_size;
+  return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
+}
+
+uint32_t
+weft_job_leaves (const struct weft_job *job, uint64_t units)
+{
+  uint32_t n = WEFT_MOST_LEAVES;
+
+  while (units % n)
+    n /= 2;
+  return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
+}
+
+/* Megatron-LM arguments.py, make_vocab_size_divisible_by. */
+enum { VOCAB_UNIT = 128 };
+
+uint64_t
+weft_job_padded_vocab (const struct weft_job *job)
+{
+  uint64_t vocab = job->model.vocab_size, tp = job->strategy.tensor_model_parallel_size;
+  uint64_t unit = job->strategy.make_vocab_size_divisible_by;
+
+  if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
+    if (tp == 1)
+      return vocab;
+    unit = VOCAB_UNIT;
+  }
+  unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
+  return (vocab + unit - 1) / unit * unit;
+}
+
+/* Two numbers, as "2,4". */
+static gboolean
+read_sizes (const char *text, int64_t size[2])
+{
+  g_auto (GStrv) word = g_strsplit (text ? text : "", ",", -1);
+
+  if (g_strv_length (word) != 2)
+    return FALSE;
+  for (unsigned i = 0; i < 2; i++)
+    if (!g_ascii_string_to_signed (g_strstrip (word[i]), 10, 1, 1024, &size[i], NULL))
+      return FALSE;
+  return TRUE;
+}
+
+int64_t
+weft_job_cp_heads (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  int64_t size[2];
+
+  if (k->cp_comm_type == WEFT_CP_A2A)
+    return k->context_parallel_size;
+  if (k->cp_comm_type != WEFT_CP_A2A_P2P)
+    return 1;
+  if (!read_sizes (g_quark_to_string ((GQuark) k->hierarchical_context_parallel_sizes), size) ||
+      size[0] * size[1] != k->context_parallel_size)
+    return 0;
+  return size[0];
+}
+
+int64_t
+weft_job_instances (const struct weft_job *job)
+{
+  return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
+}
+
+gboolean
+weft_job_reduces_each (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_FSDP2
+             ? !job->strategy.defer_fsdp_grad_sync
+             : weft_job_sharding (job) >= WEFT_SHARD_GRADS;
+}
+
+int64_t
+weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
+{
+  int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
+  int64_t instances = job->strategy.use_megatron_fsdp ? weft_job_instances (job) : 1;
+  int64_t share = replicas / instances;
+
+  if (weft_job_reduces_each (job))
+    return replica / share * (job->train.global_batch_size / instances) +
+           (micro * share + replica % share) * size;
+  return replica * (job->train.global_batch_size / replicas) + micro * size;
+}
+
+int64_t
+weft_job_microbatches (const struct weft_job *job)
+{
+  return job->train.global_batch_size / (job->train.micro_batch_size * weft_job_dp (job));
+}
+
+gboolean
+weft_job_flag (const char *flag, const char **section, const char **key, gboolean *boolean)
+{
+  *boolean = FALSE;
+  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
+    if (weft_same_name (part_keys[i].flag, flag) ||
+        (i == 0 && weft_same_name (part_keys[i].key, flag))) {
+      *section = part_keys[i].section;
+      *key = part_keys[i].key;
+      return TRUE;
+    }
+  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++) {
+    int row = weft_table_find (sections[i].table, flag);
+    if (row < 0 || sections[i].table->field[row].type == WEFT_TYPE_METHOD)
+      continue;
+    *section = sections[i].name;
+    *key = sections[i].table->field[row].name;
+    *boolean = sections[i].table->field[row].type == WEFT_TYPE_BOOL;
+    return TRUE;
+  }
+  return FALSE;
+}
+
+static void
+add_flag_names (GPtrArray *names, const struct weft_table *table)
+{
+  for (unsigned i = 0; i < table->n; i++) {
+    if (table->field[i].type == WEFT_TYPE_METHOD)
+      continue;
+    char *name = g_strdelimit (g_strdup (table->field[i].name), "_", '-');
+    g_ptr_array_add (names, name);
+    if (table->field[i].type == WEFT_TYPE_BOOL)
+      g_ptr_array_add (names, g_strconcat ("no-", name, NULL));
+  }
+}
+
+gboolean
+weft_job_unknown_flag (const char *flag, GError **error)
+{
+  g_autoptr (GPtrArray) names = g_ptr_array_new_with_free_func (g_free);
+
+  while (*flag == '-')
+    flag++;
+  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
+    g_ptr_array_add (names, g_strdup (part_keys[i].flag));
+  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
+    add_flag_names (names, sections[i].table);
+  g_ptr_array_add (names, NULL);
+  const char *near = weft_suggest_strv (flag, (const char *const *) names->pdata);
+  if (near)
+    return weft_bad_input (error, "unknown flag --%s; did you mean --%s?", flag, near);
+  return weft_bad_input (error, "unknown flag --%s", flag);
+}

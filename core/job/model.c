@@ -1,0 +1,514 @@
+#include "core/job/model.h"
+#include "core/base/error.h"
+#include <math.h>
+
+static const struct weft_field fields[] = {
+#define FIELD_TEXT(id, def_, aliases_, doc_)                                                       \
+  { .name = #id, .type = WEFT_TYPE_TEXT, .def = def_, .aliases = aliases_, .doc = doc_, FIXED },
+#define FIELD_INT(id, def_, lo_, hi_, aliases_, doc_)                                              \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_INT,                                                                         \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_,                                                                                   \
+    FIXED },
+#define FIELD_WORD(id, def_, words_, aliases_, doc_)                                               \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_WORD,                                                                        \
+    .def = def_,                                                                                   \
+    .words = words_,                                                                               \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_,                                                                                   \
+    FIXED },
+#define FIELD_BOOL(id, def_, aliases_, doc_)                                                       \
+  { .name = #id, .type = WEFT_TYPE_BOOL, .def = def_, .aliases = aliases_, .doc = doc_, FIXED },
+#define FIELD_REAL(id, def_, lo_, hi_, unit_, aliases_, doc_)                                      \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_REAL,                                                                        \
+    .def = def_,                                                                                   \
+    .lo = lo_,                                                                                     \
+    .hi = hi_,                                                                                     \
+    .aliases = aliases_,                                                                           \
+    .doc = doc_,                                                                                   \
+    FIXED },
+#define FIXED .unit = "", .source = "", .affects = "program memory"
+#include "core/model.def"
+#undef FIXED
+};
+
+const struct weft_table weft_model_table = { "model field", fields, G_N_ELEMENTS (fields) };
+
+/* 4096 layers of 65536 experts do not fit 64 bits, and the sum is needed before it is refused. */
+typedef unsigned __int128 wide;
+
+/* Above 2^53 a double no longer holds the count exactly, and every estimate downstream is one. */
+#define MOST_PARAMETERS ((wide) 1 << 53)
+
+gboolean
+weft_model_is_gated (const union weft_model *model)
+{
+  return model->activation == WEFT_SWIGLU || model->activation == WEFT_GEGLU ||
+         model->activation == WEFT_QUICK_GEGLU;
+}
+
+/* Projections into one MLP: gate and up, or up alone. */
+static unsigned
+projections_up (const union weft_model *m)
+{
+  return weft_model_is_gated (m) ? 2 : 1;
+}
+
+static wide
+norm_size (const union weft_model *m, int64_t width)
+{
+  return (wide) width * (m->normalization == WEFT_LAYERNORM ? 2 : 1);
+}
+
+/* Width of a value head; queries and keys are kv_channels wide. */
+static int64_t
+value_width (const union weft_model *m)
+{
+  return m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
+}
+
+static wide
+latent_weights (const union weft_model *m)
+{
+  wide h = m->hidden_size, a = m->num_attention_heads, query = a * m->kv_channels;
+  wide down = h * (m->kv_lora_rank + m->qk_pos_emb_head_dim);
+  wide up = a * m->kv_lora_rank * (m->qk_head_dim + m->v_head_dim);
+
+  query *= m->q_lora_rank ? m->q_lora_rank : m->hidden_size;
+  return query + h * m->q_lora_rank + down + up + a * m->v_head_dim * h;
+}
+
+static wide
+qkv_width (const union weft_model *m)
+{
+  return (wide) (m->num_attention_heads + 2 * m->num_query_groups) * m->kv_channels;
+}
+
+static wide
+attention_weights (const union weft_model *m)
+{
+  wide h = m->hidden_size;
+  if (m->kv_lora_rank)
+    return latent_weights (m);
+  return h * qkv_width (m) + h * m->num_attention_heads * m->kv_channels;
+}
+
+/* Biases, sinks and the norms inside attention. */
+static wide
+attention_vectors (const union weft_model *m)
+{
+  wide sinks = m->softmax_type == WEFT_SOFTMAX_LEARNABLE ? m->num_attention_heads : 0;
+
+  if (m->kv_lora_rank)
+    return sinks + norm_size (m, m->q_lora_rank) + norm_size (m, m->kv_lora_rank);
+  return sinks + (m->add_qkv_bias ? qkv_width (m) : 0) + (m->add_bias_linear ? m->hidden_size : 0) +
+         (m->qk_layernorm ? 2 * norm_size (m, m->kv_channels) : 0);
+}
+
+static wide
+mlp_weights (const union weft_model *m, int64_t width)
+{
+  return (wide) (projections_up (m) + 1) * m->hidden_size * width;
+}
+
+static wide
+mlp_vectors (const union weft_model *m, int64_t width)
+{
+  if (!m->add_bias_linear || width == 0)
+    return 0;
+  return (wide) projections_up (m) * width + m->hidden_size;
+}
+
+/* The weights of one layer when `experts` of its routed experts count. */
+static wide
+layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
+{
+  if (!moe)
+    return attention_weights (m) + mlp_weights (m, m->ffn_hidden_size);
+  return attention_weights (m) + (wide) m->hidden_size * m->num_moe_experts +
+         experts * mlp_weights (m, m->moe_ffn_hidden_size) +
+         mlp_weights (m, m->moe_shared_expert_intermediate_size) +
+         (m->moe_shared_expert_gate ? m->hidden_size : 0);
+}
+
+/* One bias and one correction for each expert. */
+static wide
+router_vectors (const union weft_model *m)
+{
+  return (wide) (m->add_bias_linear + m->moe_router_enable_expert_bias) * m->num_moe_experts;
+}
+
+static wide
+layer_vectors (const union weft_model *m, gboolean moe, int64_t experts)
+{
+  wide norms = (m->sandwich_norm ? 4 : 2) * norm_size (m, m->hidden_size);
+  wide vectors = attention_vectors (m) + norms;
+
+  if (!moe)
+    return vectors + mlp_vectors (m, m->ffn_hidden_size);
+  return vectors + router_vectors (m) + experts * mlp_vectors (m, m->moe_ffn_hidden_size) +
+         mlp_vectors (m, m->moe_shared_expert_intermediate_size);
+}
+
+gboolean
+weft_model_layer_is_moe (const union weft_model *model, int64_t layer)
+{
+  layer = MIN (layer, model->num_layers - 1);
+  return model->num_moe_experts > 0 && layer >= model->moe_first_dense_layers &&
+         layer % model->moe_layer_freq == model->moe_layer_offset;
+}
+
+/* Layer `layer` is the last of `n`; with 0 none is. */
+static gboolean
+is_last_of (const union weft_model *m, int64_t layer, int64_t n)
+{
+  return n > 0 && (MIN (layer, m->num_layers - 1) + 1) % n == 0;
+}
+
+gboolean
+weft_model_layer_has_rope (const union weft_model *model, int64_t layer)
+{
+  return model->position_embedding_type == WEFT_ROPE &&
+         !is_last_of (model, layer, model->no_rope_freq);
+}
+
+int64_t
+weft_model_layer_window (const union weft_model *model, int64_t layer)
+{
+  return is_last_of (model, layer, model->window_attn_skip_freq) ? 0 : model->sliding_window;
+}
+
+int64_t
+weft_model_layer_chunk (const union weft_model *model, int64_t layer)
+{
+  return is_last_of (model, layer, model->window_attn_skip_freq) ? 0 : model->attention_chunk_size;
+}
+
+int64_t
+weft_model_moe_layers (const union weft_model *model)
+{
+  int64_t n = 0;
+  for (int64_t layer = 0; layer < model->num_layers; layer++)
+    n += weft_model_layer_is_moe (model, layer);
+  return n;
+}
+
+static wide
+all_weights (const union weft_model *m, int64_t experts)
+{
+  wide moe = weft_model_moe_layers (m), dense = m->num_layers - moe;
+  return dense * layer_weights (m, FALSE, 0) + moe * layer_weights (m, TRUE, experts);
+}
+
+static wide
+all_parameters (const union weft_model *m, int64_t experts)
+{
+  wide moe = weft_model_moe_layers (m), dense = m->num_layers - moe;
+  wide vectors = dense * layer_vectors (m, FALSE, 0) + moe * layer_vectors (m, TRUE, experts);
+  wide rows = (wide) m->vocab_size * (m->share_embeddings_and_output_weights ? 1 : 2);
+
+  if (m->position_embedding_type == WEFT_LEARNED)
+    rows += m->max_position_embeddings;
+  return rows * m->hidden_size + all_weights (m, experts) + vectors + norm_size (m, m->hidden_size);
+}
+
+uint64_t
+weft_model_parameters (const union weft_model *model)
+{
+  return all_parameters (model, model->num_moe_experts);
+}
+
+uint64_t
+weft_model_active_parameters (const union weft_model *model)
+{
+  return all_parameters (model, model->moe_router_topk);
+}
+
+static wide
+mtp_parameters (const union weft_model *m)
+{
+  gboolean moe = weft_model_layer_is_moe (m, m->num_layers);
+  wide layer =
+      layer_weights (m, moe, m->num_moe_experts) + layer_vectors (m, moe, m->num_moe_experts);
+  wide joint = (wide) 2 * m->hidden_size * m->hidden_size + 3 * norm_size (m, m->hidden_size);
+
+  return m->mtp_num_layers * (layer + joint);
+}
+
+uint64_t
+weft_model_mtp_parameters (const union weft_model *model)
+{
+  return mtp_parameters (model);
+}
+
+uint64_t
+weft_model_matmul_parameters (const union weft_model *model)
+{
+  gboolean moe = weft_model_layer_is_moe (model, model->num_layers);
+  wide h = model->hidden_size, head = model->vocab_size * h;
+  wide more = layer_weights (model, moe, model->moe_router_topk) + 2 * h * h + head;
+
+  return all_weights (model, model->moe_router_topk) + head + model->mtp_num_layers * more;
+}
+
+/* Keys a query of a layer meets on average, with the masked ones when not `causal`. */
+static double
+keys_per_query (const union weft_model *m, int64_t layer, gboolean causal)
+{
+  double s = m->seq_length, w = weft_model_layer_window (m, layer);
+  double c = weft_model_layer_chunk (m, layer);
+
+  if (c > 0 && c < s) {
+    double n = floor (s / c), rest = s - n * c, all = (n * c * c + rest * rest) / s;
+    return causal ? all / 2 : all;
+  }
+  if (w == 0 || w > s)
+    w = s;
+  return causal ? w - w * w / (2 * s) : w;
+}
+
+double
+weft_model_flops_per_token (const union weft_model *model, gboolean causal)
+{
+  double widths = model->kv_channels + value_width (model), keys = 0;
+
+  for (int64_t layer = 0; layer < model->num_layers + model->mtp_num_layers; layer++)
+    keys += keys_per_query (model, layer, causal);
+  return 6.0 * weft_model_matmul_parameters (model) +
+         6.0 * widths * model->num_attention_heads * keys;
+}
+
+/* The name a field was given under. */
+static const char *
+spelled (const char *const *typed, enum weft_model_field field)
+{
+  return typed && typed[field] ? typed[field] : fields[field].name;
+}
+
+/* "a 12 does not divide by b 5": the one form of most contradictions. */
+static gboolean
+divides (const union weft_model *m, const char *const *typed, enum weft_model_field part,
+         enum weft_model_field whole, GError **error)
+{
+  int64_t n = m->at[whole].i, d = m->at[part].i;
+
+  if (d == 0 || n % d == 0)
+    return TRUE;
+  return weft_bad_input (error,
+                         "%s %" G_GINT64_FORMAT " does not divide by %s %" G_GINT64_FORMAT
+                         "; wanted a multiple",
+                         spelled (typed, whole), n, spelled (typed, part), d);
+}
+
+static gboolean
+at_most (const union weft_model *m, const char *const *typed, enum weft_model_field field,
+         enum weft_model_field limit, GError **error)
+{
+  if (m->at[field].i <= m->at[limit].i)
+    return TRUE;
+  return weft_bad_input (
+      error, "%s: found %" G_GINT64_FORMAT ", wanted at most %s, %" G_GINT64_FORMAT,
+      spelled (typed, field), m->at[field].i, spelled (typed, limit), m->at[limit].i);
+}
+
+/* `field` means nothing without `needed`. */
+static gboolean
+comes_with (const union weft_model *m, const char *const *typed, enum weft_model_field field,
+            enum weft_model_field needed, GError **error)
+{
+  if (m->at[field].i == 0 || m->at[needed].i != 0)
+    return TRUE;
+  return weft_bad_input (error, "%s is %" G_GINT64_FORMAT ", but %s is 0; wanted both or neither",
+                         spelled (typed, field), m->at[field].i, spelled (typed, needed));
+}
+
+/* X(field, other): the pairs of each relation. */
+static const struct {
+  gboolean (*holds) (const union weft_model *m, const char *const *typed, enum weft_model_field a,
+                     enum weft_model_field b, GError **error);
+  enum weft_model_field a, b;
+} relations[] = {
+#define RELATION(holds, a, b)                                                                      \
+  {                                                                                                \
+    holds, WEFT_MODEL_##a, WEFT_MODEL_##b                                                          \
+  }
+  RELATION (divides, num_query_groups, num_attention_heads),
+  RELATION (at_most, moe_first_dense_layers, num_layers),
+  RELATION (comes_with, num_moe_experts, moe_router_topk),
+  RELATION (comes_with, num_moe_experts, moe_ffn_hidden_size),
+  RELATION (comes_with, moe_router_topk, num_moe_experts),
+  RELATION (comes_with, moe_shared_expert_intermediate_size, num_moe_experts),
+  RELATION (at_most, moe_router_topk, num_moe_experts),
+  RELATION (comes_with, moe_shared_expert_gate, moe_shared_expert_intermediate_size),
+  RELATION (comes_with, moe_router_enable_expert_bias, num_moe_experts),
+  RELATION (comes_with, moe_router_num_groups, moe_router_group_topk),
+  RELATION (comes_with, moe_router_group_topk, moe_router_num_groups),
+  RELATION (divides, moe_router_num_groups, num_moe_experts),
+  RELATION (at_most, moe_router_group_topk, moe_router_num_groups),
+  RELATION (divides, moe_router_group_topk, moe_router_topk),
+  RELATION (comes_with, kv_lora_rank, qk_head_dim),
+  RELATION (comes_with, kv_lora_rank, qk_pos_emb_head_dim),
+  RELATION (comes_with, kv_lora_rank, v_head_dim),
+  RELATION (comes_with, q_lora_rank, kv_lora_rank),
+#undef RELATION
+};
+
+static gboolean
+check_relations (const union weft_model *m, const char *const *typed, GError **error)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (relations); i++)
+    if (!relations[i].holds (m, typed, relations[i].a, relations[i].b, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* Rotation pairs the elements of a head; a learned table ends at its last row. */
+static gboolean
+check_positions (const union weft_model *m, const char *const *typed, GError **error)
+{
+  if (m->position_embedding_type == WEFT_LEARNED)
+    return at_most (m, typed, WEFT_MODEL_seq_length, WEFT_MODEL_max_position_embeddings, error);
+  if (m->kv_channels % 2)
+    return weft_bad_input (
+        error, "%s: found %" G_GINT64_FORMAT ", wanted an even width for rotary positions",
+        spelled (typed, WEFT_MODEL_kv_channels), m->kv_channels);
+  if (m->rotary_scaling != WEFT_ROTARY_LLAMA3 ||
+      m->rotary_low_freq_factor <= m->rotary_high_freq_factor)
+    return TRUE;
+  return weft_bad_input (
+      error, "%s: found %g, wanted at most %s, %g",
+      spelled (typed, WEFT_MODEL_rotary_low_freq_factor), m->rotary_low_freq_factor,
+      spelled (typed, WEFT_MODEL_rotary_high_freq_factor), m->rotary_high_freq_factor);
+}
+
+static gboolean
+check_latent (const union weft_model *m, const char *const *typed, GError **error)
+{
+  if (!m->kv_lora_rank)
+    return TRUE;
+  if (m->add_qkv_bias || m->add_bias_linear || m->qk_layernorm || m->qk_l2_norm)
+    return weft_bad_input (error,
+                           "%s is %" G_GINT64_FORMAT ": multi-latent attention has neither biases "
+                           "nor per-head norms here",
+                           spelled (typed, WEFT_MODEL_kv_lora_rank), m->kv_lora_rank);
+  if (m->num_query_groups != m->num_attention_heads)
+    return weft_bad_input (error,
+                           "%s: found %" G_GINT64_FORMAT ", wanted %" G_GINT64_FORMAT
+                           " (all heads) with multi-latent attention",
+                           spelled (typed, WEFT_MODEL_num_query_groups), m->num_query_groups,
+                           m->num_attention_heads);
+  return TRUE;
+}
+
+/* Which layers are which. */
+static gboolean
+check_pattern (const union weft_model *m, const char *const *typed, GError **error)
+{
+  if (m->moe_layer_offset >= m->moe_layer_freq)
+    return weft_bad_input (error,
+                           "%s: found %" G_GINT64_FORMAT ", wanted less than %s, %" G_GINT64_FORMAT,
+                           spelled (typed, WEFT_MODEL_moe_layer_offset), m->moe_layer_offset,
+                           spelled (typed, WEFT_MODEL_moe_layer_freq), m->moe_layer_freq);
+  if (m->sliding_window && m->attention_chunk_size)
+    return weft_bad_input (error,
+                           "%s is %" G_GINT64_FORMAT " and %s is %" G_GINT64_FORMAT
+                           "; wanted one of them, a window or chunks",
+                           spelled (typed, WEFT_MODEL_sliding_window), m->sliding_window,
+                           spelled (typed, WEFT_MODEL_attention_chunk_size),
+                           m->attention_chunk_size);
+  if (m->window_attn_skip_freq && !m->sliding_window && !m->attention_chunk_size)
+    return weft_bad_input (error,
+                           "%s is %" G_GINT64_FORMAT ", but %s is 0 and so is %s; wanted one of "
+                           "them, or none of the three",
+                           spelled (typed, WEFT_MODEL_window_attn_skip_freq),
+                           m->window_attn_skip_freq, spelled (typed, WEFT_MODEL_sliding_window),
+                           spelled (typed, WEFT_MODEL_attention_chunk_size));
+  return TRUE;
+}
+
+/* The correction follows counts of tokens; a softmax over all experts would feel it in every
+ * weight. */
+static gboolean
+check_router (const union weft_model *m, const char *const *typed, GError **error)
+{
+  int64_t groups = m->moe_router_num_groups;
+
+  if (m->moe_router_enable_expert_bias && m->moe_router_score_function != WEFT_SCORE_SIGMOID)
+    return weft_bad_input (error, "%s: found %s, wanted sigmoid with %s",
+                           spelled (typed, WEFT_MODEL_moe_router_score_function),
+                           weft_score_words[m->moe_router_score_function],
+                           spelled (typed, WEFT_MODEL_moe_router_enable_expert_bias));
+  if (groups && m->moe_router_topk > m->num_moe_experts / groups * m->moe_router_group_topk)
+    return weft_bad_input (error,
+                           "%s: found %" G_GINT64_FORMAT ", wanted at most the %" G_GINT64_FORMAT
+                           " experts of %s groups",
+                           spelled (typed, WEFT_MODEL_moe_router_topk), m->moe_router_topk,
+                           m->num_moe_experts / groups * m->moe_router_group_topk,
+                           spelled (typed, WEFT_MODEL_moe_router_group_topk));
+  return TRUE;
+}
+
+static gboolean
+check_size (const union weft_model *m, const char *const *typed, GError **error)
+{
+  wide n = all_parameters (m, m->num_moe_experts) + mtp_parameters (m);
+
+  if (n <= MOST_PARAMETERS)
+    return TRUE;
+  return weft_bad_input (error,
+                         "%s %" G_GINT64_FORMAT " and %s %" G_GINT64_FORMAT
+                         " make a model of %.2g parameters; wanted at most 2^53",
+                         spelled (typed, WEFT_MODEL_num_layers), m->num_layers,
+                         spelled (typed, WEFT_MODEL_hidden_size), m->hidden_size, (double) n);
+}
+
+static gboolean
+check (const union weft_model *m, const char *const *typed, GError **error)
+{
+  return check_relations (m, typed, error) && check_positions (m, typed, error) &&
+         check_latent (m, typed, error) && check_pattern (m, typed, error) &&
+         check_router (m, typed, error) && check_size (m, typed, error);
+}
+
+gboolean
+weft_model_check (const union weft_model *model, GError **error)
+{
+  return check (model, NULL, error);
+}
+
+static gboolean
+complete_heads (union weft_model *m, const char *const *typed, GError **error)
+{
+  gboolean latent = m->kv_lora_rank > 0;
+
+  if (latent || !typed[WEFT_MODEL_num_query_groups])
+    m->num_query_groups = m->num_attention_heads;
+  if (latent)
+    m->kv_channels = m->qk_head_dim + m->qk_pos_emb_head_dim;
+  if (latent || typed[WEFT_MODEL_kv_channels])
+    return TRUE;
+  m->kv_channels = m->hidden_size / m->num_attention_heads;
+  return divides (m, typed, WEFT_MODEL_num_attention_heads, WEFT_MODEL_hidden_size, error);
+}
+
+gboolean
+weft_model_complete (union weft_model *model, const char *const *typed, GError **error)
+{
+  if (!complete_heads (model, typed, error))
+    return FALSE;
+  if (!typed[WEFT_MODEL_ffn_hidden_size])
+    model->ffn_hidden_size = 4 * model->hidden_size;
+  if (!typed[WEFT_MODEL_moe_ffn_hidden_size] && model->num_moe_experts)
+    model->moe_ffn_hidden_size = model->ffn_hidden_size;
+  if (!typed[WEFT_MODEL_seq_length])
+    model->seq_length = model->max_position_embeddings;
+  else if (!typed[WEFT_MODEL_max_position_embeddings])
+    model->max_position_embeddings = model->seq_length;
+  return check (model, typed, error);
+}

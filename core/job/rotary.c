@@ -1,0 +1,27 @@
+#include "core/job/rotary.h"
+#include <math.h>
+
+/* How much of the unscaled rotation stays: 0 below the low limit, 1 above the high one. */
+static double
+llama3_share (const union weft_model *m, double frequency)
+{
+  double turns = m->rotary_original_positions * frequency / (2 * G_PI);
+  double low = m->rotary_low_freq_factor, high = m->rotary_high_freq_factor;
+
+  if (low == high)
+    return turns > low;
+  return CLAMP ((turns - low) / (high - low), 0, 1);
+}
+
+double
+weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width)
+{
+  double frequency = pow (m->rotary_base, -2.0 * i / width), share = 0;
+
+  g_assert (i < width / 2 && m->rotary_scaling != WEFT_ROTARY_OTHER);
+  if (m->rotary_scaling == WEFT_ROTARY_NONE)
+    return frequency;
+  if (m->rotary_scaling == WEFT_ROTARY_LLAMA3)
+    share = llama3_share (m, frequency);
+  return share * frequency + (1 - share) * frequency / m->rotary_scaling_factor;
+}

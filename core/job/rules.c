@@ -1,0 +1,456 @@
+#include "core/base/error.h"
+#include "core/job/job.h"
+#include "core/program/pipeline.h"
+#include "core/job/schedule.h"
+#include "core/job/stages.h"
+#include "core/job/unit_modules.h"
+#include "core/program/zigzag.h"
+#include <math.h>
+#include <string.h>
+
+#define S(knob) j->strategy.knob
+#define M(field) j->model.field
+#define T(field) j->train.field
+#define I "%" G_GINT64_FORMAT
+#define N "%s"
+
+static int64_t
+mesh (const struct weft_job *j)
+{
+  return S (tensor_model_parallel_size) * S (pipeline_model_parallel_size) *
+         S (context_parallel_size);
+}
+
+static int64_t
+expert_mesh (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
+}
+
+static gboolean
+power_of_two (int64_t n)
+{
+  return n > 0 && (n & (n - 1)) == 0;
+}
+
+static int64_t
+replicas (const struct weft_job *j)
+{
+  return weft_job_dp (j) * S (context_parallel_size);
+}
+
+/* Of a knob of text. */
+static gboolean
+has_text (int64_t value)
+{
+  const char *text = g_quark_to_string ((GQuark) value);
+  return text && *text && !g_str_equal (text, "none");
+}
+
+static int64_t
+cp_heads (const struct weft_job *j)
+{
+  return MAX (1, weft_job_cp_heads (j));
+}
+
+static gboolean
+slides (const struct weft_job *j)
+{
+  return M (sliding_window) > 0 && M (sliding_window) < M (seq_length);
+}
+
+static gboolean
+sees_chunks (const struct weft_job *j)
+{
+  return M (attention_chunk_size) > 0 && M (attention_chunk_size) < M (seq_length);
+}
+
+/* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
+static const char *
+unknown_unit (const struct weft_job *j)
+{
+  g_autofree char *name = NULL, *text = NULL;
+
+  weft_job_units (j, &name);
+  text = name ? weft_unit_modules_problem (name, &j->model) : NULL;
+  return g_intern_string (text);
+}
+
+/* What no pass puts into a layer; NULL: nothing. */
+static const char *
+odd_layer (const struct weft_job *j)
+{
+  if (M (qk_l2_norm))
+    return "qk_l2_norm: queries and keys divided by their size";
+  if (M (sandwich_norm))
+    return "sandwich_norm: norms behind attention and MLP";
+  return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
+}
+
+static gboolean
+has_plan (const struct weft_job *j)
+{
+  return has_text (S (tp_plan));
+}
+
+static gboolean
+fuses_division (const struct weft_job *j)
+{
+  gboolean bf16 = weft_job_dtype (j) == WEFT_BF16 && !S (grad_reduce_in_fp32);
+
+  return S (use_megatron_fsdp) && !bf16 && !S (average_in_collective) &&
+         !S (calculate_per_token_loss) && T (reduction_order) != WEFT_ORDER_CANONICAL;
+}
+
+static gboolean
+hybrid (const struct weft_job *j)
+{
+  return S (use_megatron_fsdp) && weft_job_instances (j) > 1;
+}
+
+/* Whether what one collective sums is a node of the canonical tree on every rank: the sequences of a
+ * replica, or where every microbatch is reduced, those of a microbatch.  Of
+ * instances that reduce every microbatch, those of all their microbatches stand together. */
+static gboolean
+reduces_blocks (const struct weft_job *j)
+{
+  if (!weft_job_reduces_each (j))
+    return power_of_two (T (global_batch_size) / weft_job_dp (j));
+  if (hybrid (j))
+    return power_of_two (T (global_batch_size) / weft_job_instances (j));
+  return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
+}
+
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  int64_t tp = S (tensor_model_parallel_size);
+
+  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
+         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
+          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
+}
+
+/* Classes of data-parallel strategies that are strange to another one: a knob that only they have
+ * means nothing there. */
+static const struct {
+  const char *own, *strange;
+} strategy_classes[WEFT_N_DISTRIBUTED] = {
+  [WEFT_MEGATRON_DDP] = { "DistributedDataParallelConfig", "FSDP2Config DDPConfig" },
+  [WEFT_MEGATRON_FSDP] = { "MegatronFSDPConfig", "FSDP2Config DDPConfig" },
+  [WEFT_FSDP2] = { "FSDP2Config", "DistributedDataParallelConfig DistributedDataParallel "
+                                  "MegatronFSDPConfig DDPConfig" },
+  [WEFT_TORCH_DDP] = { "DDPConfig", "DistributedDataParallelConfig DistributedDataParallel "
+                                    "MegatronFSDPConfig FSDP2Config" },
+};
+
+static gboolean
+names (const char *classes, const char *one)
+{
+  g_auto (GStrv) word = g_strsplit (classes, " ", -1);
+  return g_strv_contains ((const char *const *) word, one);
+}
+
+static gboolean
+is_strange (const struct weft_field *knob, const char *strange)
+{
+  g_auto (GStrv) source = g_strsplit (knob->source, " ", -1);
+
+  for (unsigned i = 0; source[i]; i++)
+    if (!names (strange, source[i]))
+      return FALSE;
+  return TRUE;
+}
+
+/* The first knob away from its default that the chosen strategy does not have, or NULL. */
+static const struct weft_field *
+foreign_knob (const struct weft_job *j)
+{
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (knob->type != WEFT_TYPE_METHOD && !weft_field_is_default (knob, j->strategy.at[i]) &&
+        is_strange (knob, strategy_classes[S (distributed_config)].strange))
+      return knob;
+  }
+  return NULL;
+}
+
+/* The names of what the chosen strategy's own class has, for a message. */
+static const char *
+own_knobs (const struct weft_job *j)
+{
+  g_autoptr (GString) list = g_string_new (NULL);
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (knob->type != WEFT_TYPE_METHOD &&
+        names (knob->source, strategy_classes[S (distributed_config)].own))
+      g_string_append_printf (list, "%s%s", list->len ? ", " : "", knob->name);
+  }
+  return g_intern_string (list->str);
+}
+
+static int64_t
+chunks (const struct weft_job *j)
+{
+  return weft_job_chunks (j);
+}
+
+static gboolean
+interleaves (const struct weft_job *j)
+{
+  return S (pipeline_schedule) == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (j) &&
+         chunks (j) > 1;
+}
+
+static uint32_t
+copies (const struct weft_job *j)
+{
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? grid->n_copies : weft_schedule_infos[S (pipeline_schedule)].n_copies;
+}
+
+/* Whether a schedule has cells of their own for weight gradients: all but Megatron-Core's have. */
+static gboolean
+splits_backward (const struct weft_job *j)
+{
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, NULL) : NULL;
+
+  return grid ? weft_grid_splits (grid) : S (pipeline_schedule) > WEFT_SCHEDULE_GPIPE;
+}
+
+/* Microbatches that a chunk runs before the next one's turn. */
+static int64_t
+group (const struct weft_job *j)
+{
+  return S (microbatch_group_size_per_vp_stage) == WEFT_NONE
+             ? S (pipeline_model_parallel_size)
+             : S (microbatch_group_size_per_vp_stage);
+}
+
+/* What the schedule cannot be made of; one that comes as a file is made already. */
+static enum weft_spec_rule
+broken_spec (const struct weft_job *j)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (j);
+  return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
+}
+
+/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+static const char *
+schedule_file_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_grid) grid = weft_job_schedule_file (j) ? weft_job_grid (j, &error) : NULL;
+  g_autofree char *place = grid ? weft_grid_place_problem (grid) : NULL;
+
+  return g_intern_string (error ? error->message : place);
+}
+
+/* Of the largest stage. */
+static int64_t
+stage_layers (const struct weft_job *j)
+{
+  return weft_job_most_layers (j);
+}
+
+static const char *
+stages_problem (const struct weft_job *j)
+{
+  g_autofree char *text = weft_job_stages_problem (j);
+  return g_intern_string (text);
+}
+
+static int64_t
+rotary_width (const struct weft_job *j)
+{
+  return llround (M (kv_channels) * M (rotary_percent));
+}
+
+static int64_t
+microbatch_tokens (const struct weft_job *j)
+{
+  return T (micro_batch_size) * M (seq_length);
+}
+
+static int64_t
+qkv_width (const struct weft_job *j)
+{
+  return (M (num_attention_heads) + 2 * M (num_query_groups)) * M (kv_channels);
+}
+
+/* Columns of the widest activation: the MLP may have a gate beside it. */
+static int64_t
+widest (const struct weft_job *j)
+{
+  int64_t experts = M (moe_router_topk) * MAX (M (hidden_size), 2 * M (moe_ffn_hidden_size));
+  int64_t mlp = MAX (2 * M (ffn_hidden_size), MAX (M (num_moe_experts), experts));
+
+  return MAX (MAX (M (hidden_size), mlp), MAX (M (vocab_size), qkv_width (j)));
+}
+
+/* An upper estimate of all buffers of a step, as if none used another's place: five fp32 numbers a
+ * parameter; what layers keep forwards and make backwards, and the logits, of each microbatch. */
+static double
+step_bytes (const struct weft_job *j)
+{
+  double experts = M (moe_router_topk) * (6.0 * M (hidden_size) + 8.0 * M (moe_ffn_hidden_size));
+  double layer = 12.0 * M (hidden_size) + 4.0 * qkv_width (j) + 8.0 * M (ffn_hidden_size) +
+                 experts + 4.0 * M (num_moe_experts) +
+                 8.0 * M (moe_shared_expert_intermediate_size);
+  double tokens = (double) microbatch_tokens (j) * weft_job_microbatches (j);
+
+  return 4 * (5.0 * weft_model_parameters (&j->model) +
+              tokens * (M (num_layers) * layer + 2.0 * M (vocab_size)));
+}
+
+/* A bucket takes at least one tensor, and all but the last and tied ones reach the threshold.  The
+ * default threshold leaves at most one for each matrix. */
+static int64_t
+most_buckets (const struct weft_job *j)
+{
+  int64_t tensors = 34 * stage_layers (j) * chunks (j) + 5;
+  int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
+
+  if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))
+    return 1;
+  return MIN (tensors, numel / S (bucket_size) + 3);
+}
+
+static gboolean
+full (const struct weft_job *j)
+{
+  return S (recompute_granularity) == WEFT_RECOMPUTE_FULL;
+}
+
+static gboolean
+has_unknown_module (const struct weft_job *j)
+{
+  const uint32_t built =
+      1u << WEFT_MODULE_CORE_ATTN | 1u << WEFT_MODULE_MLP | 1u << WEFT_MODULE_LAYERNORM;
+  g_autofree char *unknown = NULL;
+  uint32_t set = weft_job_modules (j, &unknown);
+
+  return unknown || (set & ~built);
+}
+
+/* Selective recompute of what is never kept. */
+static gboolean
+runs_nothing_again (const struct weft_job *j)
+{
+  return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
+         S (attention_backend) == WEFT_ATTENTION_FLASH &&
+         weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
+}
+
+static gboolean
+is_built (int64_t precision)
+{
+  return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
+}
+
+/* Fields of a dynamic loss scale that were given. */
+static gboolean
+has_dynamic_scale (const struct weft_job *j)
+{
+  return j->train_set[WEFT_TRAIN_initial_loss_scale] || j->train_set[WEFT_TRAIN_min_loss_scale] ||
+         j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
+}
+
+/* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the
+ * rest by autocast, they are in that. */
+static gboolean
+multiplies_fp8 (const struct weft_job *j)
+{
+  return T (precision) == WEFT_FP8 && !weft_cluster_is_cpu (&j->cluster) &&
+         j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
+}
+
+/* A type that FSDP2 may keep or send in. */
+static gboolean
+is_kept (const struct weft_job *j, int64_t precision)
+{
+  return precision == WEFT_FP32 || precision == weft_job_dtype (j);
+}
+
+static const char *
+truth (int64_t value)
+{
+  return value ? "true" : "false";
+}
+
+/* Each row becomes a check and a text of its own; the numbers are printed only when it fails. */
+#define RULE(id, condition, doc, ...)                                                              \
+  static gboolean id##_holds (const struct weft_job *j)                                            \
+  {                                                                                                \
+    return (condition);                                                                            \
+  }                                                                                                \
+  static char *id##_found (G_GNUC_UNUSED const struct weft_job *j)                                 \
+  {                                                                                                \
+    return g_strdup_printf (__VA_ARGS__);                                                          \
+  }
+#define WARNING RULE
+#include "core/rules.def"
+
+const struct weft_rule weft_rules[] = {
+#define RULE(id, condition, doc, ...) { #id, doc, FALSE },
+#define WARNING(id, condition, doc, ...) { #id, doc, TRUE },
+#include "core/rules.def"
+};
+const unsigned weft_n_rules = G_N_ELEMENTS (weft_rules);
+
+static const struct {
+  gboolean (*holds) (const struct weft_job *j);
+  char *(*found) (const struct weft_job *j);
+} checks[] = {
+#define RULE(id, ...) { id##_holds, id##_found },
+#define WARNING RULE
+#include "core/rules.def"
+};
+
+gboolean
+weft_job_check (const struct weft_job *job, GError **error)
+{
+  for (unsigned i = 0; i < weft_n_rules; i++) {
+    if (weft_rules[i].warning || checks[i].holds (job))
+      continue;
+    g_autofree char *found = checks[i].found (job);
+    return weft_bad_input (error, "rule %s: %s: %s", weft_rules[i].name, found, weft_rules[i].doc);
+  }
+  return TRUE;
+}
+
+/* Knobs that upstream has given up: accepted, and without effect here as there. */
+static void
+warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
+{
+  static const char mark[] = "none: deprecated";
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++) {
+    const struct weft_field *knob = &weft_strategy_table.field[i];
+    if (g_str_has_prefix (knob->affects, mark) &&
+        !weft_field_is_default (knob, job->strategy.at[i]))
+      g_ptr_array_add (warnings, g_strdup_printf ("%s changes nothing: %s", knob->name,
+                                                  knob->affects + strlen ("none: ")));
+  }
+}
+
+GPtrArray *
+weft_job_warnings (const struct weft_job *job)
+{
+  GPtrArray *warnings = g_ptr_array_new_with_free_func (g_free);
+
+  for (unsigned i = 0; i < weft_n_rules; i++) {
+    if (!weft_rules[i].warning || checks[i].holds (job))
+      continue;
+    g_autofree char *found = checks[i].found (job);
+    g_ptr_array_add (warnings,
+                     g_strdup_printf ("%s: %s: %s", weft_rules[i].name, found, weft_rules[i].doc));
+  }
+  warn_deprecated (job, warnings);
+  if (job->unknown_keys)
+    g_ptr_array_add (warnings, g_strdup_printf ("model config: nothing reads %s",
+                                                g_quark_to_string (job->unknown_keys)));
+  return warnings;
+}

@@ -1,0 +1,37 @@
+/* unit_modules.h - which modules of a model are units of Megatron-FSDP: megatron_fsdp_unit_modules.
+ *
+ * A name is a word of the list below, or a class: its whole path or its last part, as Megatron-Core
+ * and transformers name it.  Classes of transformers belong to one family of models; of another
+ * family nothing matches.  A module inside a unit is part of that unit (megatron_fsdp.py skips
+ * nested ones), so layer swallows attention and mlp.
+ *
+ * A norm belongs to the product that follows it, as in Megatron-Core with Transformer Engine, where
+ * the two are one module. */
+#pragma once
+#include "core/job/model.h"
+
+/*    constant              word          Megatron-Core's class                      what it is */
+#define WEFT_UNIT_LIST(X)                                                                          \
+  X (WEFT_UNIT_LAYER, "layer", "megatron.core.transformer.transformer_layer.TransformerLayer",     \
+     "a transformer layer")                                                                        \
+  X (WEFT_UNIT_ATTENTION, "attention", "megatron.core.transformer.attention.SelfAttention",        \
+     "its first norm and its attention")                                                           \
+  X (WEFT_UNIT_MLP, "mlp", "megatron.core.transformer.mlp.MLP", "its second norm and its MLP")     \
+  X (WEFT_UNIT_EMBEDDING, "embedding",                                                             \
+     "megatron.core.models.common.embeddings.language_model_embedding.LanguageModelEmbedding",     \
+     "word and position embeddings")                                                               \
+  X (WEFT_UNIT_HEAD, "head", "megatron.core.tensor_parallel.layers.ColumnParallelLinear",          \
+     "the last norm and the output layer")
+enum weft_unit {
+#define WEFT_UNIT_ROW(id, ...) id,
+  WEFT_UNIT_LIST (WEFT_UNIT_ROW)
+#undef WEFT_UNIT_ROW
+      WEFT_N_UNIT
+};
+
+/* Names separated by commas or blanks, "none" for no names, as 1 << enum weft_unit.  The first that
+ * matches no module of the model is left in *unknown, if that is wanted; the caller frees it. */
+uint32_t weft_unit_modules (const char *text, const union weft_model *model, char **unknown);
+
+/* "found X; did you mean Y?  This model has ...": for an error about such a name.  Caller frees. */
+char *weft_unit_modules_problem (const char *name, const union weft_model *model);

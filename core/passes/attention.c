@@ -1,0 +1,158 @@
+/* Attention of a layer, between the two linear maps around it: q/k norm, rotary positions, scores,
+ * softmax, values. */
+#include "core/passes/step.h"
+
+static uint64_t
+head_rows (const struct weft_step *s)
+{
+  return s->tokens * (s->width.heads + s->width.groups);
+}
+
+uint64_t
+weft_layer_window (const struct weft_step *s)
+{
+  int64_t window = weft_model_layer_window (s->model, s->at.layer);
+
+  return window < s->model->seq_length ? (uint64_t) window : 0;
+}
+
+/* Chunks that see nothing of each other are sequences of their own. */
+struct weft_shape
+weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t heads,
+                            uint64_t groups)
+{
+  uint64_t chunk = (uint64_t) weft_model_layer_chunk (s->model, s->at.layer);
+  uint64_t sequence = (uint64_t) s->model->seq_length;
+
+  if (chunk > 0 && chunk < sequence)
+    sequence = chunk;
+  return WEFT_SHAPE (s->product_dtype, tokens / sequence, sequence, heads, groups,
+                     s->model->kv_channels, weft_layer_window (s),
+                     s->model->kv_lora_rank ? s->model->v_head_dim : 0);
+}
+
+struct weft_shape
+weft_attention_shape (const struct weft_step *s)
+{
+  return weft_layer_attention_shape (s, s->tokens, s->width.heads, s->width.groups);
+}
+
+static void
+turn_heads (struct weft_step *s, struct weft_saved *saved)
+{
+  const union weft_model *m = s->model;
+
+  if (m->kv_lora_rank)
+    return;
+  if (m->qk_layernorm) {
+    saved->raw = weft_product (s, head_rows (s) / s->tokens * m->kv_channels, "qk_raw");
+    weft_emit (s, WEFT_OP_HEAD_NORM, "qk_norm",
+               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
+               WEFT_USES (WEFT_RW (saved->qkv), WEFT_R (weft_layer_weight (s, WEFT_Q_NORM_WEIGHT)),
+                          WEFT_R (weft_layer_weight (s, WEFT_K_NORM_WEIGHT)), WEFT_W (saved->raw)));
+  }
+  if (weft_model_layer_has_rope (m, s->at.layer))
+    weft_emit (s, WEFT_OP_ROPE, "rope",
+               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
+               WEFT_USES (WEFT_RW (saved->qkv)));
+}
+
+/* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
+ * that open: a number on the GPU that the host waits for (transformers modeling_flash_attention_utils.py).
+ * patch_is_packed_sequence takes the question away. */
+static void
+ask_for_packing (struct weft_step *s)
+{
+  if (s->strategy->distributed_config != WEFT_FSDP2 || s->strategy->patch_is_packed_sequence ||
+      s->job->train.micro_batch_size > 1)
+    return;
+  uint32_t packed = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "packed");
+  weft_emit (s, WEFT_OP_ZERO, "packed", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (packed)));
+  weft_step_host_reads (s, "packed", packed);
+}
+
+void
+weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
+{
+  turn_heads (s, saved);
+  ask_for_packing (s);
+  saved->dealt_o = WEFT_NO_BUF;
+  if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED) {
+    weft_scores_forward (s, saved);
+    return;
+  }
+  saved->o = weft_product (s, s->width.q, "attention");
+  saved->lse =
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
+  if (s->mesh->cp > 1) {
+    weft_context_attention (s, saved);
+    return;
+  }
+  weft_emit (s, WEFT_OP_ATTENTION, "attention", weft_attention_shape (s),
+             WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
+}
+
+/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have theirs:
+ * as norm.c has it for rows. */
+static void
+head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+{
+  const uint32_t param[] = { weft_params_layer (s, WEFT_Q_NORM_WEIGHT),
+                             weft_params_layer (s, WEFT_K_NORM_WEIGHT) };
+  struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
+  uint32_t weight[] = { weft_params_weight (s, param[0]), weft_params_weight (s, param[1]) };
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, head_rows (s), s->model->kv_channels);
+
+  if (s->mesh->tp > 1 && s->canonical) {
+    uint32_t all_dqkv = weft_tensor_all_gather (s, dqkv, "qk_norm"),
+             all_raw = weft_tensor_all_gather (s, saved->raw, "qk_norm");
+    shape.dim[2] = s->mesh->tp;
+    weft_emit (s, WEFT_OP_HEAD_NORM_WGRAD, "qk_norm", shape,
+               WEFT_USES (WEFT_R (all_dqkv), WEFT_R (all_raw), grad[0], grad[1]));
+    shape.dim[2] = 0;
+    weft_emit (
+        s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", shape,
+        WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]), WEFT_R (weight[1])));
+  } else {
+    weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", shape,
+               WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]),
+                          WEFT_R (weight[1]), grad[0], grad[1]));
+    for (int i = 0; i < 2; i++)
+      weft_tensor_share_gradient (s, param[i], grad[i].buf);
+  }
+  weft_grad_end (s, param[0], grad[0]);
+  weft_grad_end (s, param[1], grad[1]);
+}
+
+static void
+turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+{
+  const union weft_model *m = s->model;
+
+  if (m->kv_lora_rank)
+    return;
+  if (weft_model_layer_has_rope (m, s->at.layer))
+    weft_emit (s, WEFT_OP_ROPE_BWD, "rope",
+               WEFT_SHAPE (s->product_dtype, head_rows (s), m->kv_channels),
+               WEFT_USES (WEFT_RW (dqkv)));
+  if (!m->qk_layernorm)
+    return;
+  head_norm_backward (s, saved, dqkv);
+}
+
+uint32_t
+weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o)
+{
+  uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
+
+  if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED)
+    weft_scores_backward (s, saved, d_o, dqkv);
+  else if (s->mesh->cp > 1)
+    weft_context_attention_backward (s, saved, d_o, dqkv);
+  else
+    weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
+               WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
+                          WEFT_W (dqkv)));
+  turn_heads_backward (s, saved, dqkv);
+  return dqkv;
+}

@@ -1,0 +1,145 @@
+/* enable_autocast: products are taken in another type than weights are kept in and than the residual
+ * stream has (torch.autocast).
+ *
+ *   activations  a product's input is converted where it comes from a norm; what lies between two
+ *                products (queries to attention to projection, projection to activation to
+ *                projection) stays in the products' type, and what joins the residual stream is
+ *                converted back.  Gradients likewise, the other way round.
+ *   weights      in forward each is converted at its first use in a microbatch, into one buffer that
+ *                lives until the pass of that microbatch ends, as the cache of torch.autocast does.
+ *                Backward, and forward that runs again, convert a weight each time.
+ *   the rest     norms, the embedding and the optimizer keep the weights' type; biases are added as
+ *                they are, and weight gradients are added up in the gradients' type.
+ *
+ * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and weights
+ * are converted to fp8 in front of each product, which leaves bf16: fp8_products.c.
+ *
+ * Otherwise all types are one, and nothing here emits anything. */
+#include "core/passes/step.h"
+
+uint32_t
+weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name)
+{
+  const struct weft_buf *from = weft_build_buf_at (s->b, buf);
+  struct weft_shape shape = WEFT_SHAPE (from->dtype, from->bytes / weft_dtype_bytes (from->dtype));
+
+  if (from->dtype == dtype)
+    return buf;
+  gboolean fp8 = dtype == WEFT_FP8;
+  uint64_t n = fp8 ? weft_fp8_room (s, shape.dim[0]) : shape.dim[0];
+  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, n, name);
+  if (fp8)
+    weft_fp8_measure (s, buf, shape.dim[0]);
+  shape.out_dtype = dtype;
+  weft_emit (s, WEFT_OP_CAST, name, shape, WEFT_USES (WEFT_R (buf), WEFT_W (to)));
+  return to;
+}
+
+/* What products read a weight in. */
+static enum weft_dtype
+read_dtype (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+
+  return row->layer == WEFT_NO_LAYER ? s->product_dtype : s->linear_dtype;
+}
+
+/* Weights that are kept in fp8 are read as they are. */
+static gboolean
+is_converted (const struct weft_step *s, uint32_t param)
+{
+  return read_dtype (s, param) != s->dtype && weft_params_scale (s, param) == WEFT_NO_BUF;
+}
+
+static uint64_t
+matrix_bytes (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  uint64_t n = row->rows * row->columns;
+  enum weft_dtype dtype = read_dtype (s, param);
+  uint64_t bytes = dtype == WEFT_FP8 ? weft_fp8_room (s, n) : n * weft_dtype_bytes (dtype);
+
+  return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
+}
+
+/* Matrices that a product reads: of layers, and the head. */
+static gboolean
+is_cached (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  uint32_t head = own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
+
+  if (!is_converted (s, param))
+    return FALSE;
+  if (row->layer == WEFT_NO_LAYER)
+    return weft_step_chunk (s)->head && param == head;
+  return row->chunk == s->at.chunk && row->columns > 1;
+}
+
+/* The place of a weight in the cache of this pass, which its first weight opens. */
+static uint32_t
+cached (struct weft_step *s, uint32_t param)
+{
+  uint64_t at = 0, all = 0;
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    at = i == param ? all : at;
+    all += is_cached (s, i) ? matrix_bytes (s, i) : 0;
+  }
+  if (s->cast_cache == WEFT_NO_BUF) {
+    uint32_t layer = s->at.layer;
+    s->at.layer = WEFT_NO_LAYER;
+    s->cast_cache = weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->linear_dtype,
+                                      all / weft_dtype_bytes (s->linear_dtype), "cast_weights");
+    s->at.layer = layer;
+  }
+  return weft_params_view (s, param, s->cast_cache, at);
+}
+
+static void
+convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, row->rows * row->columns);
+
+  shape.out_dtype = read_dtype (s, param);
+  if (shape.out_dtype == WEFT_FP8)
+    weft_fp8_measure (s, from, shape.dim[0]);
+  weft_emit (s, WEFT_OP_CAST, "cast_weight", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+}
+
+uint32_t
+weft_cast_weight (struct weft_step *s, uint32_t param)
+{
+  if (!is_converted (s, param))
+    return weft_params_weight (s, param);
+  if (s->at.phase == WEFT_PHASE_FORWARD && s->cast_view[param] != WEFT_NO_BUF)
+    return s->cast_view[param];
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  uint32_t from = weft_params_weight (s, param);
+  uint32_t to = s->at.phase == WEFT_PHASE_FORWARD
+                    ? cached (s, param)
+                    : weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param),
+                                        row->rows * row->columns, "cast_weight");
+  convert (s, param, from, to);
+  if (s->at.phase == WEFT_PHASE_FORWARD)
+    s->cast_view[param] = to;
+  return to;
+}
+
+void
+weft_cast_end_pass (struct weft_step *s)
+{
+  uint32_t view = WEFT_NO_BUF;
+
+  if (s->cast_cache == WEFT_NO_BUF)
+    return;
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    view = s->cast_view[i] != WEFT_NO_BUF ? s->cast_view[i] : view;
+    s->cast_view[i] = WEFT_NO_BUF;
+  }
+  weft_emit (s, WEFT_OP_RELEASE, "release_cast", WEFT_SHAPE (s->linear_dtype, 0),
+             WEFT_USES (WEFT_R (view)));
+  s->cast_cache = WEFT_NO_BUF;
+}

@@ -1,0 +1,438 @@
+/* Attention of ranks that share sequences.  Each has two pieces of every one (zigzag.h), and needs
+ * keys and values of the others:
+ *
+ *   p2p         keys and values go round a ring while attention to those at hand is computed; parts
+ *               are merged.  Backward they come back the way they went, with their gradients one step
+ *               behind.  What the last step of forward had takes the place of the rank's own keys, so
+ *               that backward begins with it, and ends with its own.
+ *   all_gather  all keys and values are gathered before attention, in both passes; their gradients are
+ *               reduce-scattered
+ *   a2a         ranks swap heads for tokens: each has whole sequences of some heads, and attention is
+ *               that of one rank
+ *   a2a+p2p     heads among neighbours, a ring of such groups
+ *
+ * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
+ * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
+ *
+ * In canonical order a ring only collects: attention is then to all keys at once, as on one rank, and
+ * gradients of keys are summed in fp32 as a tree over the ranks. */
+#include "core/passes/step.h"
+
+/* What attention works on, behind the deal of heads: of some heads, more tokens. */
+struct part {
+  uint64_t tokens, heads, groups, width;
+  uint32_t qkv, o, lse;
+  uint32_t d_o, dqkv; /* backward */
+};
+
+static uint32_t
+ring_size (const struct weft_step *s)
+{
+  return s->mesh->cp / s->mesh->cp_heads;
+}
+
+static struct part
+part_of (const struct weft_step *s, const struct weft_saved *saved)
+{
+  uint32_t deal = s->mesh->cp_heads;
+
+  return (struct part){ .tokens = s->tokens * deal,
+                        .heads = s->width.heads / deal,
+                        .groups = s->width.groups / deal,
+                        .width = s->model->kv_channels,
+                        .qkv = saved->qkv,
+                        .o = saved->dealt_o == WEFT_NO_BUF ? saved->o : saved->dealt_o,
+                        .lse = saved->lse };
+}
+
+static uint64_t
+kv_columns (const struct part *p)
+{
+  return 2 * p->groups * p->width;
+}
+
+/* Sequences of a microbatch. */
+static uint64_t
+batch (const struct weft_step *s)
+{
+  return s->tokens * s->mesh->cp / s->model->seq_length;
+}
+
+static uint32_t
+room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, elements, name);
+}
+
+/* ------------------------------------------------------------------------ communication */
+
+/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are never
+ * more than one step of a ring ahead, and take two buffers. */
+static uint32_t
+communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
+{
+  uint32_t whole = weft_step_elements (s, from) < weft_step_elements (s, to) ? to : from;
+  struct weft_shape shape =
+      WEFT_SHAPE (weft_build_buf_at (s->b, whole)->dtype, weft_step_elements (s, whole));
+  gboolean reduces = row.kind == WEFT_OP_REDUCE_SCATTER;
+  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
+
+  row.name = weft_build_name (s->b, name);
+  row.flags |= s->at.flags;
+  uint32_t op =
+      weft_emit_on (s, WEFT_LANE_CP, row, shape,
+                    WEFT_USES ({ .buf = from, .read = 1, .write = reduces }, WEFT_W (to)));
+  weft_build_dep (s->b, enqueued);
+  return op;
+}
+
+static uint32_t
+shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct weft_op how)
+{
+  how.kind = WEFT_OP_SHIFT;
+  how.group = WEFT_GROUP_CP_RING;
+  return communicate (s, how, name, from, to);
+}
+
+/* ------------------------------------------------------------------- heads for tokens */
+
+/* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer heads. */
+static uint32_t
+deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
+{
+  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels,
+           n = weft_step_elements (s, x);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+  uint32_t packed = room (s, dtype, n, name), got = room (s, dtype, n, name);
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, n, name);
+
+  weft_emit (s, WEFT_OP_SPLIT_HEADS, name,
+             WEFT_SHAPE (dtype, s->tokens, members, heads, groups, width),
+             WEFT_USES (WEFT_R (x), WEFT_W (packed)));
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS },
+               name, packed, got);
+  weft_emit (s, WEFT_OP_JOIN_SEQUENCE, name,
+             WEFT_SHAPE (dtype, members, batch (s), s->tokens / batch (s),
+                         (heads + 2 * groups) / members * width),
+             WEFT_USES (WEFT_R (got), WEFT_W (y)));
+  return y;
+}
+
+/* The inverse, into y. */
+static void
+deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
+           const char *name)
+{
+  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels,
+           n = weft_step_elements (s, x);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+  uint32_t packed = room (s, dtype, n, name), got = room (s, dtype, n, name);
+
+  weft_emit (s, WEFT_OP_SPLIT_SEQUENCE, name,
+             WEFT_SHAPE (dtype, members, batch (s), s->tokens / batch (s),
+                         (heads + 2 * groups) / members * width),
+             WEFT_USES (WEFT_R (x), WEFT_W (packed)));
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS },
+               name, packed, got);
+  weft_emit (s, WEFT_OP_JOIN_HEADS, name,
+             WEFT_SHAPE (dtype, s->tokens, members, heads, groups, width),
+             WEFT_USES (WEFT_R (got), WEFT_W (y)));
+}
+
+/* ------------------------------------------------------------------ keys and values */
+
+static struct weft_shape
+kv_shape (const struct weft_step *s, const struct part *p)
+{
+  return WEFT_SHAPE (s->product_dtype, p->tokens, p->heads, p->groups, p->width);
+}
+
+static uint32_t
+take_kv (struct weft_step *s, const struct part *p, uint32_t to)
+{
+  weft_emit (s, WEFT_OP_TAKE_KV, "take_kv", kv_shape (s, p),
+             WEFT_USES (WEFT_R (p->qkv), WEFT_W (to)));
+  return to;
+}
+
+static void
+put_kv (struct weft_step *s, const struct part *p, uint32_t kv, uint32_t qkv)
+{
+  struct weft_shape shape = kv_shape (s, p);
+
+  shape.dtype = weft_build_buf_at (s->b, kv)->dtype;
+  weft_emit (s, WEFT_OP_PUT_KV, "put_kv", shape, WEFT_USES (WEFT_R (kv), WEFT_RW (qkv)));
+}
+
+static uint32_t
+kv_room (struct weft_step *s, const struct part *p, const char *name)
+{
+  return room (s, s->product_dtype, p->tokens * kv_columns (p), name);
+}
+
+/* `members` slices of keys and values. */
+static struct weft_shape
+zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype dtype)
+{
+  return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
+}
+
+/* One after the other round the ring: slice j is that of the rank j places before. */
+static uint32_t
+collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
+{
+  uint64_t bytes = p->tokens * kv_columns (p) * weft_dtype_bytes (s->product_dtype);
+  uint32_t at = take_kv (s, p, weft_build_view (s->b, slices, 0, bytes, "kv")), op = WEFT_NO_OP;
+
+  for (uint32_t j = 1; j < ring_size (s); j++) {
+    uint32_t next = weft_build_view (s->b, slices, j * bytes, bytes, "kv");
+    op = shift (s, "kv", at, next, (struct weft_op){ 0 });
+    at = next;
+  }
+  return op;
+}
+
+static uint32_t
+collect_at_once (struct weft_step *s, const struct part *p, uint32_t slices)
+{
+  uint32_t kv = take_kv (s, p, kv_room (s, p, "kv"));
+
+  return communicate (s,
+                      (struct weft_op){ .kind = WEFT_OP_ALL_GATHER, .group = WEFT_GROUP_CP_RING },
+                      "kv", kv, slices);
+}
+
+/* Keys and values of whole sequences. */
+static uint32_t
+collect (struct weft_step *s, const struct part *p)
+{
+  uint64_t n = p->tokens * kv_columns (p) * ring_size (s);
+  gboolean ring = s->strategy->cp_comm_type != WEFT_CP_ALL_GATHER;
+  uint32_t slices = room (s, s->product_dtype, n, "kv_slices");
+  uint32_t all = room (s, s->product_dtype, n, "kv_all");
+  uint32_t got = (ring ? collect_by_ring : collect_at_once) (s, p, slices);
+  struct weft_op at = s->at;
+
+  s->at.peer = ring ? -1 : 0;
+  weft_emit (s, WEFT_OP_JOIN_SEQUENCE, "kv", zigzag_shape (s, p, s->product_dtype),
+             WEFT_USES (WEFT_R (slices), WEFT_W (all)));
+  weft_build_dep (s->b, got);
+  s->at = at;
+  return all;
+}
+
+/* Gradients of all keys and values, from all ranks, to those who have the tokens. */
+static void
+scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint32_t dqkv)
+{
+  enum weft_dtype dtype = weft_build_buf_at (s->b, all)->dtype;
+  uint64_t n = weft_step_elements (s, all);
+  uint32_t slices = room (s, dtype, n, "dkv_slices");
+  uint32_t mine = room (s, dtype, n / ring_size (s), "dkv");
+
+  weft_emit (s, WEFT_OP_SPLIT_SEQUENCE, "dkv", zigzag_shape (s, p, dtype),
+             WEFT_USES (WEFT_R (all), WEFT_W (slices)));
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = WEFT_GROUP_CP_RING },
+               "dkv", slices, mine);
+  put_kv (s, p, mine, dqkv);
+}
+
+/* -------------------------------------------------------------------- parts of attention */
+
+/* Keys of the whole sequence, or of the rank so many places before. */
+struct keys {
+  uint32_t kv;
+  gboolean whole;
+  uint32_t before;
+};
+
+static struct weft_shape
+part_shape (const struct weft_step *s, const struct part *p, const struct keys *keys)
+{
+  uint64_t n = keys->whole ? (uint64_t) s->model->seq_length : p->tokens / batch (s);
+
+  return WEFT_SHAPE (s->product_dtype, p->tokens, n, p->heads, p->groups, p->width,
+                     weft_layer_window (s));
+}
+
+static void
+attend (struct weft_step *s, const struct part *p, const struct keys *keys)
+{
+  struct weft_op at = s->at;
+
+  s->at.peer = (int8_t) - (int) keys->before;
+  weft_emit (s, WEFT_OP_ATTENTION_PART, "attention", part_shape (s, p, keys),
+             WEFT_USES (WEFT_R (p->qkv), WEFT_R (keys->kv), WEFT_W (p->o), WEFT_W (p->lse)));
+  s->at = at;
+}
+
+/* Gradients of keys and values come to dkv; those of queries to dqkv, where the `first` part
+ * overwrites what is there and others add to it. */
+static void
+attend_backward (struct weft_step *s, const struct part *p, const struct keys *keys, uint32_t dkv,
+                 gboolean first)
+{
+  struct weft_shape shape = part_shape (s, p, keys);
+  struct weft_op at = s->at;
+
+  shape.out_dtype = weft_build_buf_at (s->b, dkv)->dtype;
+  s->at.peer = (int8_t) - (int) keys->before;
+  weft_emit (s, WEFT_OP_ATTENTION_PART_BWD, "attention", shape,
+             WEFT_USES (WEFT_R (p->qkv), WEFT_R (keys->kv), WEFT_R (p->o), WEFT_R (p->lse),
+                        WEFT_R (p->d_o), { .buf = p->dqkv, .read = !first, .write = 1 },
+                        WEFT_W (dkv)));
+  s->at = at;
+}
+
+/* -------------------------------------------------------------------------------- a ring */
+
+static void
+merge_part (struct weft_step *s, const struct part *p, const struct keys *keys)
+{
+  struct part next = *p;
+  uint64_t n = p->tokens * p->heads;
+
+  next.o = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, n * p->width, "part");
+  next.lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, n, "part_lse");
+  attend (s, &next, keys);
+  weft_emit (s, WEFT_OP_ATTENTION_MERGE, "merge",
+             WEFT_SHAPE (s->product_dtype, p->tokens, p->heads, p->width),
+             WEFT_USES (WEFT_RW (p->o), WEFT_RW (p->lse), WEFT_R (next.o), WEFT_R (next.lse)));
+}
+
+static void
+ring_forward (struct weft_step *s, const struct part *p)
+{
+  struct keys keys = { .kv = take_kv (s, p, kv_room (s, p, "kv")) };
+
+  for (uint32_t n = ring_size (s); keys.before < n; keys.before++) {
+    gboolean last = keys.before + 1 == n;
+    uint32_t next = last ? keys.kv : kv_room (s, p, "kv");
+    if (!last)
+      shift (s, "kv", keys.kv, next, (struct weft_op){ 0 });
+    (keys.before ? merge_part : attend) (s, p, &keys);
+    keys.kv = next;
+  }
+  put_kv (s, p, keys.kv, p->qkv);
+}
+
+static void
+ring_backward (struct weft_step *s, const struct part *p)
+{
+  uint32_t n = ring_size (s), kv = take_kv (s, p, kv_room (s, p, "kv")), dkv = WEFT_NO_BUF;
+
+  for (uint32_t left = n; left-- > 0;) {
+    struct keys keys = { .kv = kv, .before = left };
+    gboolean first = dkv == WEFT_NO_BUF;
+    uint32_t got = WEFT_NO_BUF, mine = kv_room (s, p, "dkv");
+    if (left)
+      shift (s, "kv", keys.kv, kv = kv_room (s, p, "kv"), (struct weft_op){ .peer = -1 });
+    if (!first)
+      shift (s, "dkv", dkv, got = kv_room (s, p, "dkv"),
+             (struct weft_op){ .peer = -1, .flags = left ? WEFT_OP_GROUPED : 0 });
+    attend_backward (s, p, &keys, mine, first);
+    if (!first)
+      weft_emit (s, WEFT_OP_GRAD_ADD, "dkv",
+                 WEFT_SHAPE (s->product_dtype, p->tokens * kv_columns (p)),
+                 WEFT_USES (WEFT_RW (got), WEFT_R (mine)));
+    dkv = first ? mine : got;
+  }
+  put_kv (s, p, dkv, p->dqkv);
+}
+
+/* ------------------------------------------------------------------------- all keys at once */
+
+static void
+whole_forward (struct weft_step *s, const struct part *p)
+{
+  struct keys keys = { .kv = collect (s, p), .whole = TRUE };
+
+  attend (s, p, &keys);
+}
+
+static void
+whole_backward (struct weft_step *s, const struct part *p)
+{
+  struct keys keys = { .kv = collect (s, p), .whole = TRUE };
+  enum weft_dtype dtype = s->canonical ? WEFT_FP32 : s->product_dtype;
+  uint32_t dkv = room (s, dtype, weft_step_elements (s, keys.kv), "dkv_all");
+
+  attend_backward (s, p, &keys, dkv, TRUE);
+  scatter_gradients (s, p, dkv, p->dqkv);
+}
+
+static gboolean
+collects (const struct weft_step *s)
+{
+  return s->canonical || s->strategy->cp_comm_type == WEFT_CP_ALL_GATHER;
+}
+
+/* ------------------------------------------------------------------- whole sequences here */
+
+static void
+alone_forward (struct weft_step *s, const struct part *p)
+{
+  weft_emit (s, WEFT_OP_ATTENTION, "attention",
+             weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
+             WEFT_USES (WEFT_R (p->qkv), WEFT_W (p->o), WEFT_W (p->lse)));
+}
+
+static void
+alone_backward (struct weft_step *s, const struct part *p)
+{
+  weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention",
+             weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
+             WEFT_USES (WEFT_R (p->qkv), WEFT_R (p->o), WEFT_R (p->lse), WEFT_R (p->d_o),
+                        WEFT_W (p->dqkv)));
+}
+
+/* --------------------------------------------------------------------------------- passes */
+
+void
+weft_context_attention (struct weft_step *s, struct weft_saved *saved)
+{
+  gboolean deals = s->mesh->cp_heads > 1;
+
+  if (deals) {
+    saved->qkv = deal_out (s, saved->qkv, s->width.heads, s->width.groups, "qkv");
+    saved->dealt_o = weft_product (s, s->width.q, "attention");
+  }
+  struct part p = part_of (s, saved);
+  (ring_size (s) == 1 ? alone_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
+  if (deals)
+    deal_back (s, saved->dealt_o, saved->o, s->width.heads, 0, "attention");
+}
+
+void
+weft_context_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o,
+                                 uint32_t dqkv)
+{
+  gboolean deals = s->mesh->cp_heads > 1;
+  struct part p = part_of (s, saved);
+
+  p.d_o = deals ? deal_out (s, d_o, s->width.heads, 0, "do") : d_o;
+  p.dqkv = deals ? weft_product (s, s->width.qkv, "dqkv") : dqkv;
+  (ring_size (s) == 1 ? alone_backward : collects (s) ? whole_backward : ring_backward) (s, &p);
+  if (deals)
+    deal_back (s, p.dqkv, dqkv, s->width.heads, s->width.groups, "dqkv");
+}
+
+/* ------------------------------------------------------------------ gradients of weights */
+
+void
+weft_context_sum (struct weft_step *s, uint32_t grad)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, grad);
+  gboolean view = row.base != WEFT_NO_BUF;
+
+  if (s->mesh->cp == 1 || s->n_micro == 1)
+    return;
+  uint32_t piece =
+      weft_build_view (s->b, view ? row.base : grad, view ? row.offset : 0, row.bytes, "piece");
+  weft_build_buf_at (s->b, piece)->dtype = row.dtype;
+  weft_build_buf_at (s->b, piece)->shard = WEFT_GROUP_CP;
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = WEFT_GROUP_CP },
+               "sequence", grad, piece);
+  weft_emit (s, WEFT_OP_KEEP_PIECE, "sequence",
+             WEFT_SHAPE (row.dtype, weft_step_elements (s, grad)), WEFT_USES (WEFT_RW (grad)));
+}

@@ -1,0 +1,121 @@
+/* The MLPs of experts: one kernel for all that this rank has. */
+#include "core/passes/moe.h"
+
+static struct weft_shape
+product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+
+  return WEFT_SHAPE (s->linear_dtype, z.rows, n, k, z.local, weft_moe_stride (s, &z));
+}
+
+/* n outputs and k inputs of each expert. */
+static uint32_t
+multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
+          const struct weft_saved *saved, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  gboolean first = which == WEFT_EXPERT_FC1;
+  uint32_t y = weft_moe_rows (s, first ? z.up : z.h, name);
+  uint32_t w = weft_cast_weight (s, weft_params_layer (s, which));
+
+  x = weft_fp8_input (s, x, name);
+  weft_emit (s, WEFT_OP_MOE_MATMUL, name,
+             first ? product_shape (s, z.up, z.h) : product_shape (s, z.h, z.f),
+             WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (saved->counts), WEFT_W (y)));
+  return y;
+}
+
+static void
+activate (struct weft_step *s, struct weft_saved *saved)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+
+  saved->ea = weft_moe_rows (s, z.f, "expert_act");
+  weft_emit (s, WEFT_OP_MOE_ACT, "expert_act",
+             WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
+                         weft_model_wide (s->model)),
+             WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts),
+                        WEFT_W (saved->ea)));
+}
+
+uint32_t
+weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
+{
+  saved->eu = multiply (s, "expert_fc1", WEFT_EXPERT_FC1, saved, saved->xp);
+  activate (s, saved);
+  return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
+}
+
+void
+weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  struct weft_use dw = weft_grad_begin (s, d->weight);
+  struct weft_shape shape = product_shape (s, d->n, d->k);
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_MOE_MATMUL_WGRAD, d->name, shape,
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), WEFT_R (d->counts), dw));
+  weft_grad_end (s, d->weight, dw);
+}
+
+static uint32_t
+multiply_backward (struct weft_step *s, struct weft_delayed *d)
+{
+  uint32_t dx = weft_moe_rows (s, d->k, d->name), w = weft_cast_weight (s, d->weight);
+
+  d->dy = weft_cast (s, d->dy, s->linear_dtype, d->name);
+
+  weft_emit (s, WEFT_OP_MOE_MATMUL_DGRAD, d->name, product_shape (s, d->n, d->k),
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_R (d->counts), WEFT_W (dx)));
+  weft_linear_gradient (s, d);
+  return dx;
+}
+
+static uint32_t
+activate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t da, uint32_t *dpp)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t du = weft_moe_rows (s, z.up, "dexpert_act");
+
+  *dpp = weft_moe_rows (s, 1, "dpp");
+  weft_emit (s, WEFT_OP_MOE_ACT_BWD, "expert_act",
+             WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
+                         weft_model_wide (s->model)),
+             WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts), WEFT_R (da),
+                        WEFT_W (du), WEFT_W (*dpp)));
+  return du;
+}
+
+uint32_t
+weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy, uint32_t *dpp)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct weft_delayed fc2 = { "expert_fc2",
+                              s->at.layer,
+                              weft_params_layer (s, WEFT_EXPERT_FC2),
+                              WEFT_NO_PARAM,
+                              dy,
+                              saved->ea,
+                              z.h,
+                              z.f,
+                              saved->counts,
+                              0,
+                              0 };
+  uint32_t da = multiply_backward (s, &fc2);
+  uint32_t du = activate_backward (s, saved, da, dpp);
+  struct weft_delayed fc1 = { "expert_fc1",
+                              s->at.layer,
+                              weft_params_layer (s, WEFT_EXPERT_FC1),
+                              WEFT_NO_PARAM,
+                              du,
+                              saved->xp,
+                              z.up,
+                              z.h,
+                              saved->counts,
+                              0,
+                              0 };
+
+  return multiply_backward (s, &fc1);
+}

@@ -1,0 +1,300 @@
+/* FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up; weights.
+ *
+ * Replicas keep pieces of rows of every tensor, in fp32.  Before a unit runs its pieces are converted
+ * and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it they are let
+ * go, but for the root's and the last layer's, and with a pipeline all stay until the last backward
+ * (Automodel components/distributed/parallelizer_utils.py).
+ *
+ *   copy-in, gather   on lane dp; wait for copy-outs as PyTorch's streams do, so that at most two
+ *                     gathered packs exist: gather i + 2 waits for copy-out i
+ *   forward           a unit is asked for when it begins; kernels before it may still run
+ *   backward          unit i asks for unit i - 1 once its own copy-out is enqueued
+ *   explicit          enable_fsdp2_prefetch: unit i asks for the next fsdp2_forward_prefetch_depth,
+ *                     or in backward for the fsdp2_backward_prefetch_depth before it
+ *
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
+ * _backward_prefetch), _fsdp_state.py (root hooks), _fsdp_collectives.py (copy-in, copy-out). */
+#include "core/passes/fsdp2.h"
+
+void
+weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view)
+{
+  uint64_t at = 0;
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    if (s->layout.place[i].bucket != k)
+      continue;
+    view[i] = WEFT_NO_BUF;
+    if (whole == WEFT_NO_BUF)
+      continue;
+    view[i] = weft_params_view (s, i, whole, at);
+    at += param->rows * param->columns * weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
+  }
+}
+
+/* --------------------------------------------------------------------------- start */
+
+static void
+start_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_bucket_state *state = &s->bucket[k];
+  gboolean last = k + 1 == f->n_unit;
+
+  u->layer = k < f->first ? WEFT_NO_LAYER : s->chunk->first_layer + k - f->first;
+  u->slice =
+      weft_ddp_bucket_size (s, k) / weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+  u->whole = s->layout.bucket[k].unpadded;
+  u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
+  u->wire = WEFT_NO_BUF;
+  u->gathering = u->left = WEFT_NO_OP;
+  state->weights = state->grads = WEFT_NO_BUF;
+  state->weight_shard =
+      weft_params_flat_view (s, weft_step_flat (s, k)->weights, k, u->slice, "pieces");
+  state->grad_shard =
+      weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
+}
+
+/* Elements of the pieces of all ranks. */
+static uint64_t
+pack_size (const struct weft_step *s, const struct weft_fsdp2_unit *u)
+{
+  return u->slice * weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+}
+
+static struct weft_fsdp2_slot
+new_slot (struct weft_step *s, const struct weft_fsdp2_unit *u)
+{
+  uint64_t n = pack_size (s, u);
+  uint32_t wire = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, n, "gathered_pieces");
+  uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
+
+  weft_build_buf_at (s->b, mine)->shard = weft_mesh_sharing (s->mesh);
+  return (struct weft_fsdp2_slot){ wire, mine, WEFT_NO_OP };
+}
+
+/* Packs on their way: of the unit that runs and of those asked for. */
+static uint32_t
+count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
+{
+  int64_t forward = s->strategy->fsdp2_forward_prefetch_depth;
+
+  return f->explicit ? MAX (MAX (1, forward) + 1, s->strategy->fsdp2_backward_prefetch_depth) : 2;
+}
+
+void
+weft_fsdp2_start (struct weft_step *s)
+{
+  uint32_t n = s->layout.n_bucket;
+  struct weft_fsdp2 plan = { .n_unit = n,
+                             .first = n - s->n_layers,
+                             .pipelined = s->mesh->pp > 1,
+                             .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
+                             .streams = WEFT_NO_OP,
+                             .held = WEFT_NO_OP,
+                             .reducing = WEFT_NO_OP,
+                             .copied_in = WEFT_NO_OP,
+                             .sent = WEFT_NO_OP,
+                             .fetched = WEFT_NO_BUF,
+                             .leaving = WEFT_NO_BUF,
+                             .reduced = { WEFT_NO_BUF, WEFT_NO_BUF },
+                             .reduce_dtype = s->strategy->mp_policy_reduce_dtype };
+  uint32_t n_slot = count_slots (s, &plan);
+  size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);
+  size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = s->params->len;
+  char *room = g_malloc0 (units + slots + each * (sizeof (gboolean) + sizeof (uint32_t)));
+  struct weft_fsdp2 *f = s->own = room;
+
+  weft_ddp_start (s);
+  *f = plan;
+  f->ring = (struct weft_fsdp2_slot *) (void *) (room + units);
+  f->started = (gboolean *) (void *) (room + units + slots);
+  f->on_host = (uint32_t *) (void *) (f->started + each);
+  f->n_slot = n_slot;
+  for (uint32_t k = 0; k < n; k++)
+    start_unit (s, k);
+  for (uint32_t i = 0; i < n_slot; i++)
+    f->ring[i].wire = WEFT_NO_BUF;
+  weft_fsdp2_start_grads (s);
+  if (s->on_host)
+    weft_fsdp2_start_host (s);
+}
+
+/* ------------------------------------------------------------------------- gathers */
+
+/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
+ * before it (the first of experts) brings packs of that size.  The root has a pack of its own. */
+static struct weft_fsdp2_slot
+take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_op at = s->at;
+
+  if (u->layer == WEFT_NO_LAYER)
+    return new_slot (s, u);
+  u->slot = f->turn++ % f->n_slot;
+  struct weft_fsdp2_slot *slot = &f->ring[u->slot];
+  if (slot->wire == WEFT_NO_BUF || weft_step_elements (s, slot->wire) != pack_size (s, u)) {
+    uint32_t free = slot->wire == WEFT_NO_BUF ? WEFT_NO_OP : slot->free;
+    s->at.layer = s->at.micro = WEFT_NO_LAYER;
+    *slot = new_slot (s, u);
+    slot->free = free;
+    s->at = at;
+  }
+  return f->ring[u->slot];
+}
+
+/* Starts the gather of a unit, unless it is whole or on its way. */
+static void
+ask_for (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_op at = s->at;
+  struct weft_op copy = { .kind = WEFT_OP_CAST, .name = weft_build_name (s->b, "copy_in") };
+  struct weft_op gather = { .kind = WEFT_OP_ALL_GATHER,
+                            .group = weft_mesh_sharing (s->mesh),
+                            .name = weft_build_name (s->b, "gather") };
+
+  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF)
+    return;
+  s->at.layer = u->layer;
+  struct weft_fsdp2_slot slot = take_slot (s, u);
+  struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, u->slice);
+  shape.out_dtype = s->dtype;
+  const uint32_t before[] = { f->streams, u->left, slot.free };
+  uint32_t n_before = G_N_ELEMENTS (before);
+  uint32_t pieces =
+      s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
+  f->copied_in =
+      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
+  for (uint32_t i = 0; i < n_before; i++)
+    weft_build_dep (s->b, before[i]);
+  uint64_t n = weft_ddp_bucket_size (s, k);
+  u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
+                               WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
+  u->wire = slot.wire;
+  s->at = at;
+}
+
+static void
+copy_out (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op at = s->at;
+  uint64_t ranks = weft_ddp_bucket_size (s, k) / u->slice;
+
+  s->at.layer = u->layer;
+  state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
+  state->gathered =
+      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks),
+                 WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
+  s->at = at;
+  weft_fsdp2_set_views (s, k, state->weights, s->weight_view);
+  if (u->layer != WEFT_NO_LAYER)
+    f->ring[u->slot].free = state->gathered;
+  u->wire = WEFT_NO_BUF;
+}
+
+/* Forward gathers wait for the copy-out before this one: its pack is held until now.  In backward
+ * they wait for this one. */
+static void
+make_whole (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  if (s->bucket[k].weights != WEFT_NO_BUF)
+    return;
+  ask_for (s, k);
+  if (s->at.phase != WEFT_PHASE_BACKWARD && f->held != WEFT_NO_OP)
+    f->streams = f->held;
+  copy_out (s, k);
+  if (s->at.phase == WEFT_PHASE_BACKWARD)
+    f->streams = s->bucket[k].gathered;
+  else
+    f->held = s->bucket[k].gathered;
+}
+
+void
+weft_fsdp2_let_go (struct weft_step *s, uint32_t k)
+{
+  if (s->bucket[k].weights == WEFT_NO_BUF)
+    return;
+  s->bucket[k].weights = WEFT_NO_BUF;
+  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->weight_view);
+  weft_fsdp2 (s)->unit[k].left = weft_build_last (s->b, WEFT_LANE_GPU);
+}
+
+/* ---------------------------------------------------------------------------- hooks */
+
+static void
+pre_forward (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t ahead = f->explicit && k >= f->first && s->at.phase == WEFT_PHASE_FORWARD
+                       ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
+                       : 0;
+
+  make_whole (s, k);
+  for (uint32_t i = 1; i <= ahead && k + i < f->n_unit; i++)
+    ask_for (s, k + i);
+}
+
+/* The root comes after the last layer in forward, so before it in backward. */
+static void
+pre_backward (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t from = k < f->first ? f->n_unit : k;
+  int64_t depth = f->explicit && k >= f->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
+
+  make_whole (s, k);
+  for (uint32_t i = 1; i <= MAX (1, depth) && from >= f->first + i; i++)
+    ask_for (s, from - i);
+}
+
+static uint32_t
+unit_of (const struct weft_step *s, uint32_t layer)
+{
+  return weft_fsdp2 (s)->first + layer - s->chunk->first_layer;
+}
+
+/* A layer that runs again inside backward: only the one whose backward comes next is whole already,
+ * and remains so. */
+void
+weft_fsdp2_enter (struct weft_step *s, uint32_t layer)
+{
+  (s->at.phase == WEFT_PHASE_BACKWARD ? pre_backward : pre_forward) (s, unit_of (s, layer));
+}
+
+void
+weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t k = unit_of (s, layer);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+
+  if (s->at.phase == WEFT_PHASE_BACKWARD) {
+    u->passed = TRUE;
+    weft_fsdp2_post_backward (s, k);
+  } else if (!u->stays && !(s->at.phase == WEFT_PHASE_RECOMPUTE && s->backward_layer == layer)) {
+    weft_fsdp2_let_go (s, k);
+  }
+}
+
+void
+weft_fsdp2_enter_pass (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  if (s->at.phase == WEFT_PHASE_FORWARD && !f->forward_begun) {
+    f->streams = weft_build_last (s->b, WEFT_LANE_GPU);
+    f->forward_begun = TRUE;
+  }
+  if (weft_fsdp2_has_root (s))
+    (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, 0);
+}

@@ -1,0 +1,97 @@
+/* fsdp2.h - what the files of FSDP2 share: fsdp2.c gathers weights, fsdp2_grads.c reduces gradients,
+ * fsdp2_host.c copies both where they lie on the host.
+ *
+ * A unit is a bucket of the layout: each layer is one, and what a stage has outside layers is the
+ * root.  layout_pieces.c says how tensors are cut. */
+#pragma once
+#include "core/passes/step.h"
+
+struct weft_fsdp2_unit {
+  uint32_t layer;        /* WEFT_NO_LAYER: the root */
+  gboolean stays;        /* forward does not let it go */
+  gboolean passed;       /* backward is through with its weights */
+  uint64_t whole, slice; /* elements: of its tensors, of this rank's pieces of them */
+  uint32_t wire, slot;   /* what was gathered and is not copied out yet; its place in the ring */
+  uint32_t gathering;    /* the all-gather that fills it */
+  uint32_t left;         /* the last kernel before the unit was let go */
+  uint32_t kept;         /* gradients of the microbatches so far, whole; WEFT_NO_BUF: none are kept */
+  uint32_t n_reduced;    /* reductions so far in this step */
+};
+
+/* A place for gathered pieces, taken in turn. */
+struct weft_fsdp2_slot {
+  uint32_t wire, mine; /* all pieces, and the view of it that is this rank's */
+  uint32_t free;       /* the copy-out that was its last reader, or WEFT_NO_OP */
+};
+
+struct weft_fsdp2 {
+  struct weft_fsdp2_slot *ring; /* one allocation with this struct */
+  gboolean *started;            /* of each parameter: a microbatch is in what is kept; likewise */
+  uint32_t n_slot, turn;
+  uint32_t n_unit, first;       /* units; the first layer's */
+  gboolean pipelined;           /* weights stay from their first use to their last */
+  gboolean explicit;            /* enable_fsdp2_prefetch */
+  gboolean keeps;               /* gradients of several microbatches are added before they travel */
+  gboolean forward_begun;       /* gathers of this forward have waited for the optimizer */
+  uint32_t streams;             /* the kernel that gathers wait for */
+  uint32_t held;                /* forward: the newest copy-out, for which they will */
+  uint32_t reducing;            /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
+  uint32_t *on_host;            /* of each parameter: the piece of its weights there; likewise */
+  uint32_t copied_in, sent;     /* offload_policy: the newest copy-in, the newest gradient to leave */
+  uint32_t fetched, leaving;    /* and the places of layers' pieces on their way, or WEFT_NO_BUF: of
+                                   weights, of gradients, and those just reduced, taken in turn */
+  uint32_t reduced[2], n_sent;
+  enum weft_dtype reduce_dtype;
+  struct weft_fsdp2_unit unit[];
+};
+
+static inline struct weft_fsdp2 *
+weft_fsdp2 (const struct weft_step *s)
+{
+  return s->own;
+}
+
+static inline gboolean
+weft_fsdp2_has_root (const struct weft_step *s)
+{
+  return weft_fsdp2 (s)->first == 1;
+}
+
+/* Views of all tensors of a unit in a buffer where they follow each other; WEFT_NO_BUF: none. */
+void weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view);
+
+/* fsdp2_grads.c: before the first op; and the end of backward for one unit, whole gradients being
+ * there (PyTorch's post_backward), if they are and its weights have done their work. */
+void weft_fsdp2_start_grads (struct weft_step *s);
+void weft_fsdp2_post_backward (struct weft_step *s, uint32_t k);
+
+/* fsdp2_host.c: offload_policy.  The pieces of weights of a unit, in a buffer of the device; `before`
+ * are ops that the copies wait for. */
+void weft_fsdp2_start_host (struct weft_step *s);
+uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
+                           uint32_t n_before);
+/* Where a reduction leaves gradients that go to the host. */
+uint32_t weft_fsdp2_leaving (struct weft_step *s, uint32_t k);
+/* What a reduction left in `slice` goes to `to`; the host adds it to others if `adds`, which it waits
+ * for as soon as weft_fsdp2_added() is called. */
+void weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds);
+void weft_fsdp2_added (struct weft_step *s);
+/* An op of the stream that gradients leave on follows them. */
+void weft_fsdp2_follow_sent (struct weft_step *s);
+
+/* The bucket of the head of a tied embedding that has a sum of its own. */
+static inline uint32_t
+weft_fsdp2_head (const struct weft_step *s)
+{
+  return s->layout.n_bucket;
+}
+
+/* Where what a reduction leaves is worked on. */
+static inline enum weft_lane
+weft_fsdp2_slice_lane (const struct weft_step *s)
+{
+  return s->mesh->instances > 1 ? weft_group_lane (weft_mesh_across (s->mesh)) : WEFT_LANE_DP;
+}
+
+/* The weights of a unit are of no use for now. */
+void weft_fsdp2_let_go (struct weft_step *s, uint32_t k);

@@ -1,0 +1,396 @@
+/* FSDP2: gradients.
+ *
+ * When backward is through with a unit its whole gradients are packed in mp_policy_reduce_dtype and
+ * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32.  One reduce-scatter
+ * is in flight: packing the next unit waits for it, and the end of backward for all.  The root goes
+ * last.  With dp_replicate_size the slice is then summed over the groups that hold all slices, on a
+ * lane of its own.
+ *
+ * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
+ * the type of the reduction, and one reduction a step takes them all.
+ *
+ * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that keeps
+ * gradients in it; the mean is in the loss, so that collectives only add.
+ *
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward, finalize_backward),
+ * _fsdp_collectives.py (foreach_reduce), _fsdp_param.py (to_accumulated_grad_if_needed). */
+#include "core/passes/fsdp2.h"
+
+static uint32_t
+ranks (const struct weft_step *s)
+{
+  return weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+}
+
+/* Where microbatches are added in slices. */
+static enum weft_lane
+sum_lane (const struct weft_step *s)
+{
+  return s->on_host ? WEFT_LANE_HOST : weft_fsdp2_slice_lane (s);
+}
+
+/* --------------------------------------------------------------------------- start */
+
+static void
+keep_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+
+  u->kept = WEFT_NO_BUF;
+  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, sum_lane (s));
+  if (!f->keeps)
+    return;
+  u->kept = weft_step_buffer (s, WEFT_BUF_GRADIENTS, f->reduce_dtype, u->whole, "kept_gradients");
+  weft_build_buf_at (s->b, u->kept)->layer = u->layer;
+  g_autofree uint32_t *view = g_new0 (uint32_t, s->params->len);
+  weft_fsdp2_set_views (s, k, u->kept, view);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k)
+      s->sum[i].main = view[i];
+}
+
+/* One tensor in pieces of rows is the tensor itself, padded at its end. */
+static void
+keep_head (struct weft_step *s)
+{
+  const struct weft_layout_place *place = &s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]];
+  struct weft_bucket_state *state = &s->bucket[weft_fsdp2_head (s)];
+  struct weft_sum *sum = weft_head_sum (s);
+  uint64_t numel = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
+
+  state->grad_shard = (s->on_host ? weft_host_permanent : weft_step_permanent) (
+      s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
+  weft_build_buf_at (s->b, state->grad_shard)->slice = weft_mesh_sharing (s->mesh);
+  weft_sum_start (&state->sum, state->grad_shard, place->piece, sum_lane (s));
+  state->grads = WEFT_NO_BUF;
+  weft_sum_start (sum, WEFT_NO_BUF, numel, WEFT_LANE_GPU);
+}
+
+void
+weft_fsdp2_start_grads (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  f->keeps = s->strategy->defer_fsdp_grad_sync && s->n_micro > 1;
+  for (uint32_t k = 0; k < f->n_unit; k++)
+    keep_unit (s, k);
+  if (weft_head_has_own_sum (s))
+    keep_head (s);
+}
+
+/* ------------------------------------------------------------------------- leaving */
+
+/* A microbatch on its way to what is kept: the first one lies there where types agree. */
+static struct weft_use
+begin_kept (struct weft_step *s, uint32_t param)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  gboolean again = s->grad_left[param], there = !f->started[param] && s->dtype == f->reduce_dtype;
+
+  if (s->canonical)
+    return weft_sum_begin (s, &s->sum[param]);
+  if (!again)
+    s->grad_view[param] =
+        there ? s->sum[param].main
+              : weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, s->sum[param].n, "grad");
+  s->grad_left[param] = TRUE;
+  return (struct weft_use){ .buf = s->grad_view[param], .read = again, .write = 1 };
+}
+
+static void
+end_kept (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_sum *sum = &s->sum[param];
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, sum->n);
+
+  s->grad_left[param] = FALSE;
+  shape.out_dtype = f->reduce_dtype;
+  if (s->canonical)
+    weft_sum_end (s, sum, grad);
+  else if (grad.buf != sum->main && f->started[param])
+    weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add", shape,
+               WEFT_USES (WEFT_RW (sum->main), WEFT_R (grad.buf)));
+  else if (grad.buf != sum->main)
+    weft_emit (s, WEFT_OP_CAST, "grad_cast", shape,
+               WEFT_USES (WEFT_R (grad.buf), WEFT_W (sum->main)));
+  f->started[param] = TRUE;
+}
+
+struct weft_use
+weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t k = s->layout.place[param].bucket;
+  gboolean again = s->grad_left[param];
+
+  if (f->keeps)
+    return begin_kept (s, param);
+  if (s->bucket[k].grads == WEFT_NO_BUF) {
+    s->bucket[k].grads =
+        weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, f->unit[k].whole, "unit_gradients");
+    weft_fsdp2_set_views (s, k, s->bucket[k].grads, s->grad_view);
+  }
+  s->grad_left[param] = TRUE;
+  return (struct weft_use){ .buf = s->grad_view[param], .read = again, .write = 1 };
+}
+
+void
+weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  uint32_t k = s->layout.place[param].bucket;
+
+  if (weft_fsdp2 (s)->keeps)
+    end_kept (s, param, grad);
+  s->bucket[k].n_ready++;
+  weft_fsdp2_post_backward (s, k);
+}
+
+/* The buffer that travels, made at the first microbatch; what it is padded with is cleared. */
+static uint32_t
+head_main (struct weft_step *s)
+{
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT],
+           *grads = &s->bucket[weft_fsdp2_head (s)].grads;
+  uint64_t n = s->layout.place[embedding].piece * ranks (s), numel = weft_head_sum (s)->n;
+  uint64_t size = weft_dtype_bytes (s->grad_dtype);
+
+  if (*grads == WEFT_NO_BUF) {
+    *grads = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradient");
+    if (n > numel)
+      weft_emit (s, WEFT_OP_ZERO, "padding", WEFT_SHAPE (s->grad_dtype, n - numel),
+                 WEFT_USES (WEFT_W (
+                     weft_build_view (s->b, *grads, numel * size, (n - numel) * size, "padding"))));
+    weft_head_sum (s)->main = weft_params_view (s, embedding, *grads, 0);
+  }
+  return weft_head_sum (s)->main;
+}
+
+struct weft_use
+weft_fsdp2_head_begin (struct weft_step *s)
+{
+  if (!weft_head_has_own_sum (s))
+    return weft_fsdp2_grad_begin (s, s->end_param[WEFT_EMBED_WEIGHT]);
+  uint32_t main = head_main (s);
+  return weft_fsdp2 (s)->keeps ? weft_sum_begin (s, weft_head_sum (s))
+                               : (struct weft_use) WEFT_W (main);
+}
+
+void
+weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
+{
+  if (weft_head_has_own_sum (s) && weft_fsdp2 (s)->keeps)
+    weft_sum_end (s, weft_head_sum (s), grad);
+}
+
+/* ------------------------------------------------------------------------ reducing */
+
+/* Where the slice of a reduction arrives: among the others of the step in canonical order, else in
+ * the gradient that is kept if it is the first one and of its type. */
+static uint32_t
+arrival (struct weft_step *s, uint32_t k, gboolean first)
+{
+  struct weft_sum *sum = &s->bucket[k].sum;
+  enum weft_dtype dtype = s->on_host ? s->main_dtype : weft_fsdp2 (s)->reduce_dtype;
+
+  if (s->canonical)
+    return weft_fsdp2 (s)->keeps ? sum->main : weft_sum_leaf (s, sum);
+  if (first && dtype == s->main_dtype)
+    return sum->main;
+  return (s->on_host ? weft_host_buffer : weft_step_buffer) (s, WEFT_BUF_COMMUNICATION, dtype,
+                                                             sum->n, "reduced");
+}
+
+static void
+join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
+{
+  struct weft_sum *sum = &s->bucket[k].sum;
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, sum->n);
+  struct weft_op row = { .kind = first ? WEFT_OP_CAST : WEFT_OP_GRAD_ADD,
+                         .name = weft_build_name (s->b, first ? "grad_cast" : "grad_add") };
+
+  shape.out_dtype = s->main_dtype;
+  if (s->canonical && !weft_fsdp2 (s)->keeps)
+    weft_sum_add (s, sum, slice);
+  else if (slice != sum->main && first)
+    weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_R (slice), WEFT_W (sum->main)));
+  else if (slice != sum->main) {
+    weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_RW (sum->main), WEFT_R (slice)));
+    if (s->on_host)
+      weft_host_wait_for_copies (s);
+  }
+}
+
+/* By way of the host, where there is nothing to convert any more. */
+static void
+join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
+{
+  uint32_t to = arrival (s, k, first);
+
+  weft_fsdp2_send (s, k, slice, to, !first);
+  join (s, k, to, first);
+  if (!first)
+    weft_fsdp2_added (s);
+}
+
+/* PyTorch averages in the collective. */
+static struct weft_op
+reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
+           const char *name)
+{
+  return (struct weft_op){ .kind = kind,
+                           .group = group,
+                           .name = weft_build_name (s->b, name),
+                           .reduce = s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG };
+}
+
+static void
+scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint64_t n = s->bucket[k].sum.n;
+  uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
+
+  f->reducing = weft_ddp_collective (
+      s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_mesh_sharing (s->mesh), "reduce"),
+      WEFT_SHAPE (f->reduce_dtype, n * ranks (s)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
+  if (s->mesh->instances > 1)
+    weft_emit_on (s, weft_fsdp2_slice_lane (s),
+                  reduction (s, WEFT_OP_ALL_REDUCE, weft_mesh_across (s->mesh), "replicate"),
+                  WEFT_SHAPE (f->reduce_dtype, n), WEFT_USES (WEFT_RW (slice)));
+  weft_fsdp2_follow_sent (s);
+  (s->on_host ? join_on_host : join) (s, k, slice, first);
+}
+
+/* Kernels wait for the reduce-scatter of the unit before. */
+static void
+wait_for_previous (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  if (f->reducing != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, f->reducing);
+  f->reducing = WEFT_NO_OP;
+}
+
+static void
+reduce_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  uint32_t from = f->keeps ? u->kept : s->bucket[k].grads;
+  struct weft_shape shape =
+      WEFT_SHAPE (f->keeps ? f->reduce_dtype : s->grad_dtype, u->slice, ranks (s));
+
+  uint32_t input = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
+                                     u->slice * ranks (s), "reduce_input");
+  shape.out_dtype = f->reduce_dtype;
+  wait_for_previous (s);
+  weft_emit (s, WEFT_OP_PACK, "pack_gradients", shape, WEFT_USES (WEFT_R (from), WEFT_W (input)));
+  scatter (s, k, input, u->n_reduced++ == 0);
+}
+
+static void
+reduce_head (struct weft_step *s)
+{
+  uint32_t k = weft_fsdp2_head (s);
+
+  wait_for_previous (s);
+  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[0].n_reduced == 0);
+  s->bucket[k].grads = WEFT_NO_BUF;
+}
+
+static gboolean
+syncs (const struct weft_step *s)
+{
+  return !weft_fsdp2 (s)->keeps || s->last_micro;
+}
+
+void
+weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op at = s->at;
+
+  if (!f->unit[k].passed || state->n_ready < state->n_param)
+    return;
+  f->unit[k].passed = FALSE;
+  state->n_ready = 0;
+  if (!f->pipelined || s->last_micro)
+    weft_fsdp2_let_go (s, k);
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = f->unit[k].layer;
+  if (k < f->first && weft_head_has_own_sum (s) && syncs (s))
+    reduce_head (s);
+  if (syncs (s))
+    reduce_unit (s, k);
+  s->at = at;
+  if (f->keeps)
+    return;
+  state->grads = WEFT_NO_BUF;
+  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->grad_view);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k)
+      s->grad_left[i] = FALSE;
+}
+
+/* Kernels wait for all that a backward pass has reduced. */
+static void
+join_all (struct weft_step *s)
+{
+  uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_DP),
+                        weft_build_last (s->b, weft_fsdp2_slice_lane (s)),
+                        s->on_host ? weft_fsdp2 (s)->sent : WEFT_NO_OP };
+
+  weft_fsdp2 (s)->reducing = WEFT_NO_OP;
+  for (unsigned i = 0; i < G_N_ELEMENTS (newest); i++)
+    if (newest[i] != WEFT_NO_OP)
+      g_array_append_val (s->wait_for, newest[i]);
+}
+
+void
+weft_fsdp2_leave_pass (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  if (s->at.phase == WEFT_PHASE_FORWARD) {
+    if (f->held != WEFT_NO_OP)
+      f->streams = f->held;
+    f->held = WEFT_NO_OP;
+    return;
+  }
+  f->forward_begun = FALSE;
+  if (weft_fsdp2_has_root (s)) {
+    f->unit[0].passed = TRUE;
+    weft_fsdp2_post_backward (s, 0);
+  }
+  if (syncs (s))
+    join_all (s);
+}
+
+void
+weft_fsdp2_finish (struct weft_step *s)
+{
+  join_all (s);
+}
+
+/* The piece of one tensor in the slice of its unit. */
+uint32_t
+weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
+{
+  const struct weft_layout_place *place = &s->layout.place[param];
+  const struct weft_buf *row = weft_build_buf_at (s->b, s->bucket[place->bucket].grad_shard);
+  uint64_t size = weft_dtype_bytes (row->dtype),
+           offset = place->start - s->layout.bucket[place->bucket].start;
+
+  return weft_build_view (s->b, row->base, row->offset + offset * size, place->piece * size,
+                          "piece");
+}
+
+uint32_t
+weft_fsdp2_reduced_head (struct weft_step *s)
+{
+  return s->bucket[weft_fsdp2_head (s)].sum.main;
+}

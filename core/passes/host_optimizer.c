@@ -1,0 +1,292 @@
+/* Optimizer offload: part of each rank's optimizer state lies in memory of the host, and Adam runs
+ * there (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv 2101.06840).
+ *
+ *   what      of all elements whose state a rank keeps, optimizer_offload_fraction, rounded; buckets
+ *             that the next forward pass needs last come first, of the last one the end of the slice.
+ *             Upstream fills up with whole tensors; a slice of a bucket knows none.
+ *   host      gradient, moments and fp32 weights: 16 bytes an element, all through the step, and for
+ *             the time of a copy what travels in 16 bits.
+ *   when      behind all kernels up to the clip.  overlap_cpu_optimizer_d2h_h2d: copies have streams of
+ *             their own and a slice is cut into as many parts as its bucket has matrices (upstream has
+ *             one CPU optimizer for each tensor), of which one leaves while another is updated and a
+ *             third comes back.  Without it copies are part of the compute stream: all to the host,
+ *             what is updated on the GPU, all back once Adam of the host is through.
+ *   memory    a copy that is not page-locked blocks the thread that enqueues work: with
+ *             pin_cpu_grads = false no update begins before all gradients are on the host, with
+ *             pin_cpu_params = false Adam of a part waits for the part before it to be back. */
+#include "core/passes/step.h"
+#include <math.h>
+
+/* A part of a bucket's slice, whose state is elements [first, first + n) of the host's flat buffers. */
+struct part {
+  uint32_t bucket;
+  uint64_t begin, n;      /* of the slice on the device */
+  uint32_t grad, travels; /* fp32; in the type of the reduction, which may be the same buffer */
+  uint32_t master, m, v, param;
+};
+
+static gboolean
+overlaps (const struct weft_step *s)
+{
+  return s->strategy->overlap_cpu_optimizer_d2h_h2d;
+}
+
+static gboolean
+blocks_on_return (const struct weft_step *s)
+{
+  return overlaps (s) && !s->strategy->pin_cpu_params;
+}
+
+void
+weft_host_optimizer_split (struct weft_step *s)
+{
+  uint32_t n = s->layout.n_bucket;
+  uint64_t all = 0, left;
+
+  if (!s->strategy->optimizer_cpu_offload)
+    return;
+  for (uint32_t k = 0; k < n; k++)
+    all += weft_optimizer_slice (s, k);
+  left = (uint64_t) llround ((double) all * s->strategy->optimizer_offload_fraction);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t k = s->wrapper->units ? n - 1 - i : i;
+    s->bucket[k].n_host = MIN (left, weft_optimizer_slice (s, k));
+    left -= s->bucket[k].n_host;
+  }
+}
+
+static uint64_t
+parts_of (const struct weft_step *s, uint32_t k)
+{
+  uint64_t matrices = 0;
+
+  for (uint32_t i = 0; i < s->params->len && overlaps (s); i++)
+    matrices += s->layout.place[i].bucket == k &&
+                g_array_index (s->params, struct weft_param, i).columns > 1;
+  return CLAMP (matrices, 1, s->bucket[k].n_host);
+}
+
+static GArray *
+cut (struct weft_step *s)
+{
+  GArray *parts = g_array_new (FALSE, FALSE, sizeof (struct part));
+
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    uint64_t n = s->bucket[k].n_host, first = weft_optimizer_slice (s, k) - n;
+    uint64_t n_part = n ? parts_of (s, k) : 0;
+    for (uint64_t i = 0; i < n_part; i++) {
+      uint64_t begin = n * i / n_part, end = n * (i + 1) / n_part;
+      struct part part = { .bucket = k, .begin = first + begin, .n = end - begin };
+      g_array_append_val (parts, part);
+    }
+  }
+  return parts;
+}
+
+/* Parts that have a state on the host. */
+static gboolean
+every (const struct weft_flat *flat)
+{
+  (void) flat;
+  return TRUE;
+}
+
+/* fp32 weights are what the kernels read; others are made from a master when they leave. */
+static gboolean
+has_master (const struct weft_flat *flat)
+{
+  return flat->dtype != WEFT_FP32;
+}
+
+static gboolean
+has_none (const struct weft_flat *flat)
+{
+  return flat->dtype == WEFT_FP32;
+}
+
+static const struct state {
+  enum weft_buf_kind kind;
+  const char *name;
+  size_t member;
+  gboolean (*wanted) (const struct weft_flat *flat);
+} states[] = {
+  { WEFT_BUF_GRADIENTS, "host_gradients", offsetof (struct part, grad), every },
+  { WEFT_BUF_OPTIMIZER, "host_master", offsetof (struct part, master), has_master },
+  { WEFT_BUF_WEIGHTS, "host_weights", offsetof (struct part, param), has_none },
+  { WEFT_BUF_OPTIMIZER, "host_exp_avg", offsetof (struct part, m), every },
+  { WEFT_BUF_OPTIMIZER, "host_exp_avg_sq", offsetof (struct part, v), every },
+};
+
+static uint64_t
+size_in (const struct weft_step *s, const struct state *state, const struct part *part)
+{
+  return state->wanted (weft_step_flat (s, part->bucket)) ? part->n : 0;
+}
+
+/* One flat buffer of the host, and each part's view of it. */
+static void
+add_state (struct weft_step *s, GArray *parts, const struct state *state)
+{
+  uint64_t total = 0, start = 0;
+  uint32_t flat = WEFT_NO_BUF;
+
+  for (uint32_t i = 0; i < parts->len; i++)
+    total += size_in (s, state, &g_array_index (parts, struct part, i));
+  if (total)
+    flat = weft_host_permanent (s, state->kind, WEFT_FP32, total, state->name);
+  for (uint32_t i = 0; i < parts->len; i++) {
+    struct part *part = &g_array_index (parts, struct part, i);
+    uint32_t *view = (uint32_t *) (void *) ((char *) part + state->member);
+    uint64_t n = size_in (s, state, part);
+    *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, state->name) : WEFT_NO_BUF;
+    start += n;
+  }
+}
+
+/* What is there for the time of a copy. */
+static void
+add_travellers (struct weft_step *s, struct part *part)
+{
+  const struct weft_flat *flat = weft_step_flat (s, part->bucket);
+
+  part->travels = part->grad;
+  if (flat->grad_dtype != WEFT_FP32)
+    part->travels = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
+                                      "host_gradients_16");
+  if (part->master != WEFT_NO_BUF)
+    part->param =
+        weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->dtype, part->n, "host_weights_16");
+}
+
+static void
+add_states (struct weft_step *s, GArray *parts)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS (states); i++)
+    add_state (s, parts, &states[i]);
+  for (uint32_t i = 0; i < parts->len; i++)
+    add_travellers (s, &g_array_index (parts, struct part, i));
+}
+
+/* What a copy waits for that follows the compute stream. */
+static void
+wait_for_stream (struct weft_step *s)
+{
+  const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_GPU), s->exchange[0], s->exchange[1],
+                              s->synced };
+
+  for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
+    weft_build_dep (s->b, newest[i]);
+  for (uint32_t i = 0; i < s->wait_for->len; i++)
+    weft_build_dep (s->b, g_array_index (s->wait_for, uint32_t, i));
+}
+
+/* The factor of the clip, where Adam of the host can read it. */
+uint32_t
+weft_host_optimizer_factor (struct weft_step *s)
+{
+  if (!weft_step_has_factor (s))
+    return WEFT_NO_BUF;
+  uint32_t host = weft_host_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "host_clip_factor");
+  weft_to_host (s, &(struct weft_host_copy){ "clip_factor", s->factor, host, 0, 1 });
+  wait_for_stream (s);
+  return host;
+}
+
+static void
+send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32_t tied_reduced)
+{
+  uint32_t device = s->bucket[part->bucket].grad_shard;
+  struct weft_host_copy copy = { "gradients", device, part->travels, part->begin, part->n };
+
+  weft_to_host (s, &copy);
+  wait_for_stream (s);
+  weft_build_dep (s->b, s->joined);
+  if (part->bucket == tied_bucket && tied_reduced != WEFT_NO_OP)
+    weft_build_dep (s->b, tied_reduced);
+}
+
+void
+weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced)
+{
+  if (!s->strategy->optimizer_cpu_offload)
+    return;
+  s->host_parts = cut (s);
+  s->host_wait = WEFT_NO_OP;
+  if (s->host_parts->len == 0)
+    return;
+  add_states (s, s->host_parts);
+  s->host_factor = weft_host_optimizer_factor (s);
+  for (uint32_t i = 0; i < s->host_parts->len; i++)
+    send (s, &g_array_index (s->host_parts, struct part, i), tied_bucket, tied_reduced);
+  if (overlaps (s) && s->strategy->pin_cpu_grads)
+    return;
+  s->host_wait = weft_build_last (s->b, WEFT_LANE_D2H);
+  g_array_append_val (s->wait_for, s->host_wait);
+}
+
+/* `after`: a copy that must be over first. */
+static void
+convert (struct weft_step *s, const struct part *part, uint32_t after)
+{
+  struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->grad_dtype, part->n);
+
+  if (part->travels == part->grad)
+    return;
+  shape.out_dtype = WEFT_FP32;
+  weft_emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
+                     WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
+  weft_build_dep (s->b, after);
+}
+
+static void
+update (struct weft_step *s, const struct part *part, uint32_t after)
+{
+  struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->dtype, part->n);
+  struct weft_use param = { .buf = part->param, .read = part->master == WEFT_NO_BUF, .write = 1 };
+
+  convert (s, part, after);
+  weft_emit_on_host (s, WEFT_OP_ADAM, "adam", shape,
+                     WEFT_USES (WEFT_R (part->grad), WEFT_R (s->host_factor), param,
+                                WEFT_RW (part->master), WEFT_RW (part->m), WEFT_RW (part->v)));
+  weft_build_dep (s->b, after);
+}
+
+static uint32_t
+bring_back (struct weft_step *s, const struct part *part)
+{
+  uint32_t device = s->bucket[part->bucket].weight_shard;
+  struct weft_host_copy copy = { "weights", device, part->param, part->begin, part->n };
+  uint32_t op = weft_from_host (s, &copy);
+
+  wait_for_stream (s);
+  return op;
+}
+
+/* The parts of one bucket, behind what the GPU updates of it by itself. */
+void
+weft_host_optimizer_update (struct weft_step *s, uint32_t k)
+{
+  uint32_t n = s->host_parts ? s->host_parts->len : 0;
+
+  for (uint32_t i = 0; i < n; i++) {
+    const struct part *part = &g_array_index (s->host_parts, struct part, i);
+    if (part->bucket != k)
+      continue;
+    update (s, part, s->host_wait);
+    s->host_wait = blocks_on_return (s) ? bring_back (s, part) : WEFT_NO_OP;
+  }
+}
+
+/* Copies back follow all that the GPU updates. */
+void
+weft_host_optimizer_finish (struct weft_step *s)
+{
+  uint32_t n = s->host_parts ? s->host_parts->len : 0;
+
+  for (uint32_t i = 0; i < n && !blocks_on_return (s); i++) {
+    bring_back (s, &g_array_index (s->host_parts, struct part, i));
+    if (!overlaps (s))
+      weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_HOST));
+  }
+  g_clear_pointer (&s->host_parts, g_array_unref);
+}

@@ -1,0 +1,127 @@
+/* What happens once, before the first step.
+ *
+ *   weights   perform_initialization: a kernel for each tensor, or where ranks keep slices one for each
+ *             flat buffer of them.  use_cpu_initialization: the whole of each tensor in fp32 is made on
+ *             the host, converted and copied, one after the other, so that a rank has room for one
+ *             (Megatron-Core tensor_parallel/layers.py, _initialize_affine_weight_cpu).
+ *   replicas  broadcast_params() (distributed_data_parallel.py): every parameter, in registration
+ *             order, from member 0 of the ranks that hold the same one.  There is one collective for
+ *             each, so it costs latencies more than bytes.
+ *
+ * The program has the parameters and flat buffers of a step, at the places they have there. */
+#include "core/passes/step.h"
+
+static void
+broadcast (struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const uint32_t filled[] = { weft_build_last (s->b, WEFT_LANE_GPU),
+                              weft_build_last (s->b, WEFT_LANE_H2D) };
+  uint32_t view = s->weight_view[param];
+
+  s->at.layer = row->layer;
+  weft_emit_on (s, WEFT_LANE_DP,
+                (struct weft_op){ .kind = WEFT_OP_BROADCAST,
+                                  .group = weft_bucket_replicas (s, s->layout.place[param].bucket),
+                                  .name = row->name },
+                WEFT_SHAPE (weft_build_buf_at (s->b, view)->dtype, row->rows * row->columns),
+                WEFT_USES (WEFT_RW (view)));
+  for (size_t i = 0; i < G_N_ELEMENTS (filled); i++)
+    weft_build_dep (s->b, filled[i]);
+}
+
+static void
+fill_on_host (struct weft_step *s, uint32_t buf, const char *name, uint64_t n)
+{
+  enum weft_dtype dtype = weft_build_buf_at (s->b, buf)->dtype;
+  uint32_t whole = weft_host_buffer (s, WEFT_BUF_WEIGHTS, WEFT_FP32, n, name), copied = whole;
+  struct weft_shape cast = WEFT_SHAPE (WEFT_FP32, n);
+  uint32_t before = weft_build_last (s->b, WEFT_LANE_H2D);
+
+  weft_emit_on_host (s, WEFT_OP_FILL, name, WEFT_SHAPE (WEFT_FP32, n), WEFT_USES (WEFT_W (whole)));
+  weft_build_dep (s->b, before);
+  if (dtype != WEFT_FP32) {
+    copied = weft_host_buffer (s, WEFT_BUF_WEIGHTS, dtype, n, name);
+    cast.out_dtype = dtype;
+    weft_emit_on_host (s, WEFT_OP_CAST, name, cast, WEFT_USES (WEFT_R (whole), WEFT_W (copied)));
+  }
+  weft_from_host (s, &(struct weft_host_copy){ name, buf, copied, 0, n });
+}
+
+/* FSDP2 with offload_policy keeps weights on the host: nothing is copied. */
+static void
+fill (struct weft_step *s, uint32_t buf, const char *name)
+{
+  uint64_t n = weft_step_elements (s, buf);
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, buf)->dtype, n);
+
+  if (s->on_host)
+    weft_emit_on_host (s, WEFT_OP_FILL, name, shape, WEFT_USES (WEFT_W (buf)));
+  else if (s->strategy->use_cpu_initialization)
+    fill_on_host (s, buf, name, n);
+  else
+    weft_emit (s, WEFT_OP_FILL, name, shape, WEFT_USES (WEFT_W (buf)));
+}
+
+static void
+fill_slices (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    uint32_t weights = g_array_index (s->flat, struct weft_flat, i).weights;
+    if (weights != WEFT_NO_BUF)
+      fill (s, weights, "weights");
+  }
+}
+
+static void
+fill_tensors (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_param *row = &g_array_index (s->params, struct weft_param, i);
+    s->at.layer = row->layer;
+    if (s->weight_view[i] != WEFT_NO_BUF)
+      fill (s, s->weight_view[i], weft_build_name_at (s->b, row->name));
+  }
+}
+
+weft_program *
+weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh, uint32_t role)
+{
+  g_autoptr (weft_builder) b = weft_builder_new (role, mesh->pp);
+  struct weft_step s = { .job = job, .mesh = mesh, .role = role, .b = b };
+
+  weft_step_begin (&s);
+  weft_params_build (&s);
+  s.wrapper->start (&s);
+  s.at.phase = WEFT_PHASE_OPTIMIZER;
+  if (s.strategy->perform_initialization)
+    (s.wrapper->shard_weights ? fill_slices : fill_tensors) (&s);
+  for (uint32_t i = 0; i < s.params->len && weft_init_broadcasts (job); i++)
+    broadcast (&s, i);
+  weft_step_end (&s);
+  return weft_builder_freeze (b);
+}
+
+gboolean
+weft_init_keeps_slices (const struct weft_job *job)
+{
+  const struct weft_mesh mesh = weft_step_mesh (job);
+  struct weft_step s = { .job = job, .mesh = &mesh, .strategy = &job->strategy };
+
+  weft_wrapper_choose (&s);
+  return s.wrapper->shard_weights;
+}
+
+gboolean
+weft_init_broadcasts (const struct weft_job *job)
+{
+  const struct weft_mesh mesh = weft_step_mesh (job);
+
+  return weft_mesh_group_size (&mesh, WEFT_GROUP_DP) > 1 && !weft_init_keeps_slices (job);
+}
+
+gboolean
+weft_init_does_something (const struct weft_job *job)
+{
+  return job->strategy.perform_initialization || weft_init_broadcasts (job);
+}

@@ -1,0 +1,161 @@
+/* Multi-latent attention: what heads attend with comes from narrow latents (Megatron-Core
+ * multi_latent_attention.py; DeepSeek-V2, arXiv 2405.04434, section 2.1).
+ *
+ *   n1 -> q_down -> ql -> norm -> qn -> q_up -> queries      (or n1 -> q_up without q_lora_rank)
+ *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
+ *   queries, keys, values, key positions -> join -> qkv
+ *
+ * Kept for backward beside qkv: ql, qn, kl, kn. */
+#include "core/passes/moe.h"
+#include "core/passes/step.h"
+
+static uint64_t
+position_width (const struct weft_step *s)
+{
+  return s->model->qk_pos_emb_head_dim;
+}
+
+static uint64_t
+query_width (const struct weft_step *s)
+{
+  return s->width.heads * s->model->kv_channels;
+}
+
+static uint64_t
+up_width (const struct weft_step *s)
+{
+  return s->width.heads * (s->model->qk_head_dim + s->model->v_head_dim);
+}
+
+static uint32_t
+latent_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
+             uint64_t columns)
+{
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
+
+  weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->tokens, columns),
+             WEFT_USES (WEFT_R (x), WEFT_R (weft_layer_weight (s, which)),
+                        WEFT_R (weft_layer_weight (s, which + 1)), WEFT_W (y)));
+  return weft_inward (s, y, name);
+}
+
+static uint32_t
+latent_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                      uint32_t dy, uint32_t x, uint64_t columns)
+{
+  uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
+  uint32_t dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
+  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
+
+  dy = weft_outward (s, dy, name);
+  weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, columns),
+             WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),
+                        WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));
+  weft_grad_end (s, w, dw);
+  weft_grad_end (s, bias, db);
+  return weft_inward (s, dx, name);
+}
+
+/* ------------------------------------------------------------------------- queries */
+
+static uint32_t
+queries (struct weft_step *s, struct weft_saved *saved)
+{
+  uint64_t rank = s->model->q_lora_rank, h = s->width.h;
+
+  if (!rank)
+    return weft_linear (s, "q_up", WEFT_Q_UP_WEIGHT, saved->n1, query_width (s), h);
+  uint32_t down = weft_linear (s, "q_down", WEFT_Q_DOWN_WEIGHT, saved->n1, rank, h);
+  saved->ql = weft_outward (s, down, "q_down");
+  saved->qn = latent_norm (s, "q_latent_norm", WEFT_Q_LATENT_NORM_WEIGHT, saved->ql, rank);
+  return weft_linear (s, "q_up", WEFT_Q_UP_WEIGHT, saved->qn, query_width (s), rank);
+}
+
+static uint32_t
+queries_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dq)
+{
+  uint64_t rank = s->model->q_lora_rank, h = s->width.h;
+
+  if (!rank)
+    return weft_linear_backward (s, "q_up", WEFT_Q_UP_WEIGHT, dq, saved->n1, query_width (s), h);
+  uint32_t dqn =
+      weft_linear_backward (s, "q_up", WEFT_Q_UP_WEIGHT, dq, saved->qn, query_width (s), rank);
+  uint32_t dql =
+      latent_norm_backward (s, "q_latent_norm", WEFT_Q_LATENT_NORM_WEIGHT, dqn, saved->ql, rank);
+  return weft_linear_backward (s, "q_down", WEFT_Q_DOWN_WEIGHT, dql, saved->n1, rank, h);
+}
+
+/* ----------------------------------------------------------------- keys and values */
+
+static struct weft_shape
+split_shape (const struct weft_step *s)
+{
+  return WEFT_SHAPE (s->product_dtype, s->tokens, s->model->kv_lora_rank, position_width (s));
+}
+
+/* Returns what the map up makes; `position` is the part that all keys share. */
+static uint32_t
+keys (struct weft_step *s, struct weft_saved *saved, uint32_t *position)
+{
+  uint64_t rank = s->model->kv_lora_rank;
+  uint32_t down = weft_linear (s, "kv_down", WEFT_KV_DOWN_WEIGHT, saved->n1,
+                               rank + position_width (s), s->width.h);
+  uint32_t latent = weft_product (s, rank, "kv_latent");
+
+  *position = weft_product (s, position_width (s), "key_position");
+  weft_emit (s, WEFT_OP_LATENT_SPLIT, "kv_split", split_shape (s),
+             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (*position)));
+  saved->kl = weft_outward (s, latent, "kv_latent");
+  saved->kn = latent_norm (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, saved->kl, rank);
+  return weft_linear (s, "kv_up", WEFT_KV_UP_WEIGHT, saved->kn, up_width (s), rank);
+}
+
+static uint32_t
+keys_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dkv,
+               uint32_t dposition)
+{
+  uint64_t rank = s->model->kv_lora_rank, all = rank + position_width (s);
+  uint32_t dkn =
+      weft_linear_backward (s, "kv_up", WEFT_KV_UP_WEIGHT, dkv, saved->kn, up_width (s), rank);
+  uint32_t dkl =
+      latent_norm_backward (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, dkn, saved->kl, rank);
+  uint32_t ddown = weft_product (s, all, "dkv_down");
+
+  weft_emit (s, WEFT_OP_LATENT_SPLIT_BWD, "kv_split", split_shape (s),
+             WEFT_USES (WEFT_R (dkl), WEFT_R (dposition), WEFT_W (ddown)));
+  return weft_linear_backward (s, "kv_down", WEFT_KV_DOWN_WEIGHT, ddown, saved->n1, all,
+                               s->width.h);
+}
+
+/* ---------------------------------------------------------------------------- heads */
+
+static struct weft_shape
+join_shape (const struct weft_step *s)
+{
+  return WEFT_SHAPE (s->product_dtype, s->tokens, s->width.heads, s->model->qk_head_dim,
+                     position_width (s), s->model->v_head_dim);
+}
+
+void
+weft_latent_forward (struct weft_step *s, struct weft_saved *saved)
+{
+  uint32_t position, q = queries (s, saved), kv = keys (s, saved, &position);
+
+  saved->qkv = weft_product (s, s->width.qkv, "qkv");
+  weft_emit (s, WEFT_OP_LATENT_JOIN, "qkv_join", join_shape (s),
+             WEFT_USES (WEFT_R (q), WEFT_R (kv), WEFT_R (position), WEFT_W (saved->qkv)));
+}
+
+uint32_t
+weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+{
+  uint32_t dq = weft_product (s, query_width (s), "dq"),
+           dkv = weft_product (s, up_width (s), "dkv"),
+           dposition = weft_product (s, position_width (s), "dkey_position");
+
+  weft_emit (s, WEFT_OP_LATENT_JOIN_BWD, "qkv_join", join_shape (s),
+             WEFT_USES (WEFT_R (dqkv), WEFT_W (dq), WEFT_W (dkv), WEFT_W (dposition)));
+  uint32_t of_queries = queries_backward (s, saved, dq),
+           of_keys = keys_backward (s, saved, dkv, dposition);
+  return weft_moe_add (s, "dn1", of_queries, of_keys);
+}

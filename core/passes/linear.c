@@ -1,0 +1,266 @@
+/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
+ * off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells of
+ * their own for weight gradients). */
+#include "core/passes/moe.h"
+#include "core/passes/step.h"
+
+uint32_t
+weft_activation (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->rows * columns, name);
+}
+
+uint32_t
+weft_product (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->tokens * columns, name);
+}
+
+uint32_t
+weft_inward (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_cast (s, buf, s->product_dtype, name);
+}
+
+uint32_t
+weft_outward (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_cast (s, buf, s->dtype, name);
+}
+
+uint32_t
+weft_layer_weight (struct weft_step *s, enum weft_layer_param which)
+{
+  return weft_params_weight (s, weft_params_layer (s, which));
+}
+
+static enum weft_cut
+cut_of (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
+}
+
+/* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward, which
+ * come in several parts. */
+static void
+deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
+      gboolean backward)
+{
+  const struct weft_widths *w = &s->width;
+  const struct {
+    gboolean outputs;
+    uint32_t leaves;
+    uint64_t tail;
+  } maps[WEFT_N_LAYER_PARAM] = {
+    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves, w->groups * s->model->kv_channels },
+    [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
+    [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
+    [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+  };
+
+  if (maps[which].leaves == 0 || maps[which].outputs != backward)
+    return;
+  shape->dim[3] = maps[which].leaves;
+  shape->dim[4] = maps[which].tail;
+}
+
+/* A bias that is added where the sum is complete, which is then as products are. */
+static uint32_t
+add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint64_t n)
+{
+  uint32_t sum = y;
+
+  if (bias == WEFT_NO_BUF)
+    return weft_inward (s, y, name);
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, y)->dtype, s->rows, n);
+  shape.out_dtype = s->product_dtype;
+  if (shape.dtype != shape.out_dtype)
+    y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * n, name);
+  weft_emit (s, WEFT_OP_BIAS, name, shape, WEFT_USES (WEFT_R (sum), WEFT_R (bias), WEFT_W (y)));
+  return y;
+}
+
+/* Of this rank's weights and what they are multiplied with, which is whole. */
+static uint32_t
+multiply (struct weft_step *s, const struct weft_piece *p, uint32_t scale, uint32_t x)
+{
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                                 s->tokens * p->shape.dim[1], p->name);
+
+  if (scale == WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_MATMUL, p->name, p->shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias), WEFT_W (y)));
+  else
+    weft_emit (
+        s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
+        WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
+  return y;
+}
+
+uint32_t
+weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
+             uint64_t n, uint64_t k)
+{
+  uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param), y;
+  gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
+  struct weft_piece p = { .kind = WEFT_OP_MATMUL,
+                          .name = name,
+                          .which = which,
+                          .shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k) };
+
+  p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  deal (s, which, &p.shape, FALSE);
+  x = weft_fp8_input (s, x, name);
+  p.w = weft_cast_weight (s, param);
+  uint32_t bias = weft_layer_weight (s, which + 1);
+  p.bias = partial ? WEFT_NO_BUF : bias;
+  if (!weft_overlap_forward (s, &p, x, &y)) {
+    if (cut_of (s, param) == WEFT_CUT_ROWS)
+      x = weft_tensor_gather_rows (s, x, name);
+    y = multiply (s, &p, scale, x);
+    if (partial)
+      y = weft_tensor_reduce_rows (s, y, name);
+  }
+  return partial ? add_bias (s, name, y, bias, n) : y;
+}
+
+static void
+dense_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
+  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), dw, db));
+  weft_grad_end (s, d->weight, dw);
+  weft_grad_end (s, d->bias, db);
+}
+
+static void
+weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  (d->counts == WEFT_NO_BUF ? dense_gradient : weft_experts_gradient) (s, d);
+}
+
+void
+weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  struct weft_delayed later = *d;
+
+  later.micro = s->at.micro;
+  later.chunk = s->at.chunk;
+  if (weft_step_delays (s))
+    g_array_append_val (s->delayed, later);
+  else
+    weight_gradient (s, d);
+}
+
+void
+weft_layer_delayed (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+  guint left = 0;
+
+  s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
+  for (guint i = 0; i < s->delayed->len; i++) {
+    const struct weft_delayed d = g_array_index (s->delayed, struct weft_delayed, i);
+    s->at.layer = d.layer;
+    if (d.micro == at.micro && d.chunk == at.chunk)
+      weight_gradient (s, &d);
+    else
+      g_array_index (s->delayed, struct weft_delayed, left++) = d;
+  }
+  g_array_set_size (s->delayed, left);
+  s->at = at;
+}
+
+/* Of weights in fp8 the copy that lies the other way round is read. */
+static void
+input_gradient (struct weft_step *s, const struct weft_piece *p, const struct weft_delayed *d,
+                uint32_t dx)
+{
+  if (weft_params_scale (s, d->weight) == WEFT_NO_BUF) {
+    weft_emit (s, WEFT_OP_MATMUL_DGRAD, d->name, p->shape,
+               WEFT_USES (WEFT_R (d->dy), WEFT_R (p->w), WEFT_W (dx)));
+    return;
+  }
+  uint32_t turned = weft_fp8_turned (s, d->weight);
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD_FP8, d->name, p->shape,
+             WEFT_USES (WEFT_R (d->dy), WEFT_R (turned), WEFT_R (s->turned_scale[d->weight]),
+                        WEFT_W (dx)));
+}
+
+/* The input of forward on all tokens again. */
+static uint32_t
+gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
+{
+  if (!weft_overlap_is_bulk (s, which, FALSE))
+    return weft_tensor_gather_rows (s, x, name);
+  uint32_t all = weft_overlap_room (s, which, FALSE, weft_build_buf_at (s->b, x)->dtype,
+                                    weft_step_elements (s, x) * s->mesh->tp);
+  weft_tensor_gather_into (s, x, all, name);
+  return all;
+}
+
+/* Where the input gradient of all tokens is made, and what becomes of it. */
+static uint32_t
+whole_gradient (struct weft_step *s, const struct weft_piece *p)
+{
+  uint64_t n = s->tokens * p->shape.dim[2];
+
+  if (weft_overlap_is_bulk (s, p->which, TRUE))
+    return weft_overlap_room (s, p->which, TRUE, p->shape.out_dtype, n);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, n, p->name);
+}
+
+static uint32_t
+reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
+{
+  if (!weft_overlap_is_bulk (s, p->which, TRUE))
+    return weft_tensor_reduce_rows (s, dx, p->name);
+  uint32_t mine = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                                    s->rows * p->shape.dim[2], p->name);
+  weft_tensor_scatter_into (s, dx, mine, p->name);
+  return mine;
+}
+
+/* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket.  What
+ * is gathered for the weight gradient, and ranks that sum the input gradient, go beside kernels. */
+uint32_t
+weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                      uint32_t dy, uint32_t x, uint64_t n, uint64_t k)
+{
+  uint32_t w = weft_params_layer (s, which), dx;
+  gboolean partial = cut_of (s, w) == WEFT_CUT_ROWS;
+  struct weft_piece p = { .kind = WEFT_OP_MATMUL_DGRAD,
+                          .name = name,
+                          .which = which,
+                          .shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k) };
+  struct weft_delayed d = { .name = name,
+                            .layer = s->at.layer,
+                            .which = which,
+                            .weight = w,
+                            .bias = weft_params_layer (s, which + 1),
+                            .n = n,
+                            .k = k,
+                            .counts = WEFT_NO_BUF };
+
+  p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  deal (s, which, &p.shape, TRUE);
+  d.dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
+  d.x = partial ? gather_input (s, which, name, weft_fp8_input (s, x, name)) : x;
+  p.w = weft_cast_weight (s, w);
+  if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
+    if (cut_of (s, w) == WEFT_CUT_COLUMNS)
+      d.dy = weft_tensor_gather_rows (s, d.dy, name);
+    dx = whole_gradient (s, &p);
+    input_gradient (s, &p, &d, dx);
+    if (partial)
+      dx = reduce_gradient (s, &p, dx);
+  }
+  weft_linear_gradient (s, &d);
+  return weft_inward (s, dx, name);
+}

@@ -1,0 +1,79 @@
+/* The MLP of a layer: norm, up, nonlinearity, down. */
+#include "core/passes/step.h"
+
+/* Forward and backward op of each activation, and its label. */
+static const struct {
+  enum weft_op_kind forward, backward;
+  const char *name;
+} activations[] = {
+  [WEFT_GELU] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
+  [WEFT_SWIGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "swiglu" },
+  [WEFT_SQUARED_RELU] = { WEFT_OP_RELU2, WEFT_OP_RELU2_BWD, "relu2" },
+  [WEFT_GELU_ERF] = { WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu" },
+  [WEFT_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "geglu" },
+  [WEFT_QUICK_GEGLU] = { WEFT_OP_SWIGLU, WEFT_OP_SWIGLU_BWD, "quick_geglu" },
+};
+
+uint32_t
+weft_activate (struct weft_step *s, uint64_t columns, uint32_t u)
+{
+  uint32_t a = weft_product (s, columns, "act");
+
+  weft_emit (s, activations[s->model->activation].forward, activations[s->model->activation].name,
+             WEFT_SHAPE (s->product_dtype, s->tokens, columns), WEFT_USES (WEFT_R (u), WEFT_W (a)));
+  return a;
+}
+
+uint32_t
+weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da)
+{
+  uint32_t du = weft_product (s, weft_model_wide (s->model) * columns, "dact");
+
+  weft_emit (s, activations[s->model->activation].backward, activations[s->model->activation].name,
+             WEFT_SHAPE (s->product_dtype, s->tokens, columns),
+             WEFT_USES (WEFT_R (u), WEFT_R (da), WEFT_W (du)));
+  return du;
+}
+
+/* What of the MLP is kept for its backward, or made again. */
+static void
+inner (struct weft_step *s, struct weft_saved *saved)
+{
+  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+  saved->u = weft_linear (s, "fc1", WEFT_FC1_WEIGHT, saved->n2, s->width.up, s->width.h);
+  saved->a = weft_activate (s, s->width.f, saved->u);
+}
+
+uint32_t
+weft_layer_mlp (struct weft_step *s, struct weft_saved *saved)
+{
+  inner (s, saved);
+  return weft_linear (s, "fc2", WEFT_FC2_WEIGHT, saved->a, s->width.h, s->width.f);
+}
+
+static void
+inner_again (struct weft_step *s, struct weft_saved *saved)
+{
+  struct weft_op at = weft_step_again (s);
+
+  inner (s, saved);
+  s->at = at;
+}
+
+uint32_t
+weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dres)
+{
+  uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
+
+  if (weft_runs_again (s, WEFT_MODULE_MLP))
+    inner_again (s, saved);
+  uint32_t da =
+      weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dy, saved->a, s->width.h, s->width.f);
+  uint32_t du = weft_activate_backward (s, s->width.f, saved->u, da);
+
+  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM) && !weft_runs_again (s, WEFT_MODULE_MLP))
+    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+  uint32_t dn2 =
+      weft_linear_backward (s, "fc1", WEFT_FC1_WEIGHT, du, saved->n2, s->width.up, s->width.h);
+  return weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
+}

@@ -1,0 +1,165 @@
+/* A layer of experts: the router, and what its experts and those that see every token make. */
+#include "core/passes/moe.h"
+#include "core/program/zigzag.h"
+#include <math.h>
+
+/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
+ * One that is simulated has as many rows as moe_load_imbalance says. */
+static void
+set_rows (const struct weft_step *s, struct weft_moe *z)
+{
+  uint64_t most = s->tokens * z->sources * (uint64_t) weft_job_choices (s->job);
+
+  if (z->capacity)
+    most = MIN (most, z->local * z->sources * z->capacity);
+  z->rows = z->room = z->sent;
+  if (z->sources == 1)
+    return;
+  z->rows = MIN (most, (uint64_t) ceil (z->sent * s->strategy->moe_load_imbalance));
+  z->room = weft_cluster_is_cpu (&s->job->cluster) ? most : z->rows;
+}
+
+struct weft_moe
+weft_moe_sizes (const struct weft_step *s)
+{
+  const union weft_model *m = s->model;
+  uint64_t wide = weft_model_wide (m);
+  struct weft_moe z = { .experts = m->num_moe_experts,
+                        .topk = m->moe_router_topk,
+                        .h = s->width.h,
+                        .f = m->moe_ffn_hidden_size,
+                        .up = wide * m->moe_ffn_hidden_size,
+                        .leaves = 1 };
+
+  if (s->canonical)
+    z.leaves = s->tokens / (m->seq_length / s->mesh->cp) *
+               (weft_chunks ((uint64_t) m->seq_length) / s->mesh->cp);
+  z.local = z.experts / s->mesh->ep;
+  z.sources = s->mesh->ep;
+  z.sent = s->tokens * z.topk;
+  if (s->strategy->moe_expert_capacity_factor > 0)
+    z.capacity = MAX (1, ceil (z.sent * s->strategy->moe_expert_capacity_factor / z.experts));
+  if (weft_moe_stride (s, &z))
+    z.sent = z.rows = z.room = z.experts * z.capacity;
+  else
+    set_rows (s, &z);
+  return z;
+}
+
+uint32_t
+weft_moe_rows (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype,
+                           weft_moe_sizes (s).room * columns, name);
+}
+
+/* ------------------------------------------------------------------------- router */
+
+/* Returns the weights of the chosen experts. */
+static uint32_t
+route (struct weft_step *s, struct weft_saved *saved)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t logits = weft_linear (s, "router", WEFT_ROUTER_WEIGHT, saved->n2, z.experts, z.h);
+  uint32_t prob = weft_product (s, z.topk, "prob");
+
+  saved->scores =
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * z.experts, "scores");
+  saved->choice =
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, s->tokens * z.topk, "choice");
+  weft_emit (s, WEFT_OP_MOE_ROUTE, "route",
+             WEFT_SHAPE (s->product_dtype, s->tokens, z.experts, z.topk),
+             WEFT_USES (WEFT_R (logits), WEFT_R (WEFT_NO_BUF), WEFT_W (saved->scores),
+                        WEFT_W (saved->choice), WEFT_W (prob)));
+  return prob;
+}
+
+/* From the gradient of the weights to that of n2. */
+static uint32_t
+route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t dlogits = weft_product (s, z.experts, "dlogits");
+
+  weft_emit (
+      s, WEFT_OP_MOE_ROUTE_BWD, "route",
+      WEFT_SHAPE (s->product_dtype, s->tokens, z.experts, z.topk),
+      WEFT_USES (WEFT_R (saved->scores), WEFT_R (saved->choice), WEFT_R (dprob), WEFT_W (dlogits)));
+  return weft_linear_backward (s, "router", WEFT_ROUTER_WEIGHT, dlogits, saved->n2, z.experts, z.h);
+}
+
+/* ------------------------------------------------------------------ shared experts */
+
+static uint64_t
+shared_width (const struct weft_step *s)
+{
+  return s->model->moe_shared_expert_intermediate_size;
+}
+
+static uint64_t
+shared_up (const struct weft_step *s)
+{
+  return shared_width (s) * weft_model_wide (s->model);
+}
+
+static uint32_t
+shared_forward (struct weft_step *s, struct weft_saved *saved)
+{
+  saved->su =
+      weft_linear (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, saved->n2, shared_up (s), s->width.h);
+  saved->sa = weft_activate (s, shared_width (s), saved->su);
+  return weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
+                      shared_width (s));
+}
+
+static uint32_t
+shared_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy)
+{
+  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dy, saved->sa,
+                                      s->width.h, shared_width (s));
+  uint32_t du = weft_activate_backward (s, shared_width (s), saved->su, da);
+
+  return weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
+                               shared_up (s), s->width.h);
+}
+
+/* ------------------------------------------------------------------------- the layer */
+
+uint32_t
+weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
+{
+  uint32_t y = weft_product (s, s->width.h, name);
+
+  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->product_dtype, s->tokens, s->width.h),
+             WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));
+  return y;
+}
+
+uint32_t
+weft_layer_moe (struct weft_step *s, struct weft_saved *saved)
+{
+  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+  weft_moe_dispatch (s, saved, route (s, saved));
+  uint32_t rows = weft_experts_forward (s, saved);
+  uint32_t m = weft_moe_combine (s, saved, rows);
+
+  return shared_width (s) ? weft_moe_add (s, "shared", m, shared_forward (s, saved)) : m;
+}
+
+uint32_t
+weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dres)
+{
+  uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
+  uint32_t dy = weft_inward (s, dropped, "dmoe"), dpp;
+  uint32_t drows = weft_moe_combine_backward (s, saved, dy);
+  uint32_t dxp = weft_experts_backward (s, saved, drows, &dpp);
+  uint32_t dn2 = weft_moe_dispatch_backward (s, saved, dxp);
+  uint32_t dprob = weft_moe_weights_backward (s, saved, dpp);
+
+  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+  dn2 = weft_moe_add (s, "dn2", dn2, route_backward (s, saved, dprob));
+  if (shared_width (s))
+    dn2 = weft_moe_add (s, "dn2", dn2, shared_backward (s, saved, dy));
+  return weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
+}

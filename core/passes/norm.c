@@ -1,0 +1,77 @@
+/* The norms of the residual stream, before each half of a layer and before the head.
+ *
+ * Where ranks share out the rows of the stream (sequence_parallel), each has a part of the sum that is
+ * a weight's gradient.  In fast order they add theirs once a step (finish.c), or where gradients leave
+ * at once, before those do.  Canonical order wants the sum over a sequence in one piece: ranks gather
+ * what it is taken over, and each takes all of it. */
+#include "core/passes/step.h"
+
+uint32_t
+weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
+{
+  uint32_t y = weft_activation (s, s->model->hidden_size, name);
+
+  weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size),
+             WEFT_USES (WEFT_R (x), WEFT_R (weft_layer_weight (s, which)),
+                        WEFT_R (weft_layer_weight (s, which + 1)), WEFT_W (y)));
+  return weft_inward (s, y, name);
+}
+
+uint32_t
+weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
+{
+  struct weft_op at = weft_step_again (s);
+  uint32_t y = weft_norm (s, name, which, x);
+
+  s->at = at;
+  return y;
+}
+
+/* The two sums over all tokens of the microbatch. */
+static void
+whole_gradients (struct weft_step *s, const char *name, uint32_t dy, uint32_t x,
+                 const struct weft_use grad[2])
+{
+  uint32_t all_dy = weft_tensor_all_gather (s, dy, name),
+           all_x = weft_tensor_all_gather (s, x, name);
+
+  weft_emit (s, WEFT_OP_NORM_WGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+             WEFT_USES (WEFT_R (all_dy), WEFT_R (all_x), grad[0], grad[1]));
+}
+
+void
+weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
+                     const struct weft_norm_operands *o)
+{
+  struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size);
+  uint32_t weight = weft_params_weight (s, param[0]);
+
+  if (weft_tensor_scatters (s) && s->canonical) {
+    whole_gradients (s, name, o->dy, o->x, grad);
+    weft_emit (s, WEFT_OP_NORM_DGRAD, name, shape,
+               WEFT_USES (WEFT_R (o->dy), WEFT_R (o->x), WEFT_R (weight), WEFT_R (o->dresidual),
+                          WEFT_W (o->dx)));
+  } else {
+    weft_emit (s, WEFT_OP_NORM_BWD, name, shape,
+               WEFT_USES (WEFT_R (o->dy), WEFT_R (o->x), WEFT_R (weight), WEFT_R (o->dresidual),
+                          WEFT_W (o->dx), grad[0], grad[1]));
+    for (int i = 0; i < 2 && weft_tensor_scatters (s); i++)
+      weft_tensor_share_gradient (s, param[i], grad[i].buf);
+  }
+  weft_grad_end (s, param[0], grad[0]);
+  weft_grad_end (s, param[1], grad[1]);
+}
+
+uint32_t
+weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
+                    uint32_t x, uint32_t dresidual)
+{
+  const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
+  struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
+
+  o.dy = weft_outward (s, dy, name);
+  o.dx = weft_step_delays (s) ? weft_activation (s, s->model->hidden_size, "dresidual") : dresidual;
+  weft_norm_gradients (s, name, param, &o);
+  return o.dx;
+}

@@ -1,0 +1,300 @@
+/* Products in pieces, so that what tensor parallel ranks gather or reduce around them is on its way
+ * meanwhile (Transformer Engine's userbuffers, tp_comm_overlap of Megatron-Core; or what a compiler
+ * makes of gathers and reduce-scatters, enable_async_tensor_parallel).  For t ranks:
+ *
+ *   gather, ring    qkv, fc1 forward; input gradients of proj, fc2: a product of t pieces of rows,
+ *                   its own first; a piece is used while it is handed on, t - 1 steps
+ *   scatter, split  proj, fc2 forward: a product of SPLITS pieces of columns, each reduced and
+ *                   scattered while the next is computed
+ *   scatter, ring   input gradients of qkv, fc1 where asked for: a product of t pieces of rows, each sent
+ *                   to the rank whose rows they are; that rank adds what it has got
+ *   bulk            the gather of a saved input beside the input gradient, the reduce-scatter of that
+ *                   beside the weight gradient: the program of tensor.c, through buffers of this file
+ *
+ * Every named product has a buffer of its own for what comes and goes, which stays (and which all
+ * layers take in turn).  Pieces have the bits of the whole: rows and columns do not see each other, and
+ * a ring is added up at its end, in the order of ranks. */
+#include "core/passes/step.h"
+
+#define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
+
+enum pass { FORWARD, DGRAD, WGRAD, N_PASS };
+
+/* What a product communicates: by map and pass, tp_comm_overlap's defaults. */
+struct overlaps {
+  gboolean gather, split, ring;
+};
+
+static gboolean
+is_plain (const struct weft_step *s, enum weft_layer_param which)
+{
+  return which == WEFT_QKV_WEIGHT   ? s->strategy->tp_comm_overlap_disable_qkv
+         : which == WEFT_FC1_WEIGHT ? s->strategy->tp_comm_overlap_disable_fc1
+                                    : FALSE;
+}
+
+static gboolean
+is_column (enum weft_layer_param which)
+{
+  return which == WEFT_QKV_WEIGHT || which == WEFT_FC1_WEIGHT;
+}
+
+static gboolean
+is_named (enum weft_layer_param which)
+{
+  return is_column (which) || which == WEFT_PROJ_WEIGHT || which == WEFT_FC2_WEIGHT;
+}
+
+static struct overlaps
+overlaps (const struct weft_step *s, enum weft_layer_param which, enum pass pass)
+{
+  const union weft_strategy *k = s->strategy;
+  gboolean into = is_column (which) == (pass == FORWARD); /* what is gathered is read */
+  gboolean gathers = (k->tp_comm_overlap_ag || k->tp_comm_atomic_ag) && !is_plain (s, which);
+  gboolean scatters = k->tp_comm_overlap_rs || k->tp_comm_atomic_rs;
+
+  if (!weft_tensor_scatters (s) || !is_named (which))
+    return (struct overlaps){ 0 };
+  if (k->enable_async_tensor_parallel)
+    return (struct overlaps){ .gather = into, .ring = !into };
+  if (!k->tp_comm_overlap)
+    return (struct overlaps){ 0 };
+  return (struct overlaps){ .gather = into && gathers,
+                            .split = !into && pass == FORWARD && scatters,
+                            .ring = !into && pass == DGRAD && k->tp_comm_overlap_rs_dgrad &&
+                                    !is_plain (s, which) };
+}
+
+/* ------------------------------------------------------------------------------- buffers */
+
+static uint32_t
+room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum weft_dtype dtype,
+      uint64_t elements)
+{
+  static const char *const passes[N_PASS] = { "fprop", "dgrad", "wgrad" };
+  static const char *const maps[WEFT_N_LAYER_PARAM] = { [WEFT_QKV_WEIGHT] = "qkv",
+                                                        [WEFT_PROJ_WEIGHT] = "proj",
+                                                        [WEFT_FC1_WEIGHT] = "fc1",
+                                                        [WEFT_FC2_WEIGHT] = "fc2" };
+  uint32_t *room = &s->overlap_room[which * N_PASS + pass];
+  g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], passes[pass]);
+
+  /* What a weight gradient reads that is put off has to stay. */
+  if (pass == DGRAD && weft_step_delays (s))
+    return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
+  if (*room == WEFT_NO_BUF)
+    *room = weft_step_permanent (s, WEFT_BUF_COMMUNICATION, dtype, elements, name);
+  g_assert (weft_step_elements (s, *room) == elements);
+  return *room;
+}
+
+/* Elements [first, first + n) of a buffer, which may be a view itself. */
+static uint32_t
+slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char *name)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, buf);
+  uint64_t size = weft_dtype_bytes (row.dtype);
+  uint32_t view = weft_build_view (s->b, row.base == WEFT_NO_BUF ? buf : row.base,
+                                   (row.base == WEFT_NO_BUF ? 0 : row.offset) + first * size,
+                                   n * size, name);
+
+  weft_build_buf_at (s->b, view)->dtype = row.dtype;
+  return view;
+}
+
+/* A buffer of which every op touches one rank's rows: its own, or those of the rank that the op's peer
+ * says. */
+static uint32_t
+by_rank (struct weft_step *s, uint32_t buf, const char *name)
+{
+  uint32_t view = slice (s, buf, 0, weft_step_elements (s, buf), name);
+
+  weft_build_buf_at (s->b, view)->shard = WEFT_GROUP_TP;
+  return view;
+}
+
+/* ------------------------------------------------------------------------------ products */
+
+static uint32_t
+multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y, int peer)
+{
+  struct weft_op at = s->at;
+
+  s->at.peer = peer;
+  uint32_t op = p->kind == WEFT_OP_MATMUL_DGRAD
+                    ? weft_emit (s, p->kind, p->name, p->shape,
+                                 WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_W (y)))
+                    : weft_emit (s, p->kind, p->name, p->shape,
+                                 WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias),
+                                            WEFT_W (y)));
+  s->at = at;
+  return op;
+}
+
+/* A step of a ring; it waits for kernels no more than the first did. */
+static void
+hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int distance)
+{
+  struct weft_op row = { .kind = WEFT_OP_SHIFT,
+                         .group = WEFT_GROUP_TP,
+                         .flags = WEFT_OP_USER_BUFFER | s->at.flags,
+                         .peer = distance,
+                         .name = weft_build_name (s->b, name) };
+  const struct weft_buf *buf = weft_build_buf_at (s->b, from);
+
+  weft_emit_on (s, WEFT_LANE_TP, row, WEFT_SHAPE (buf->dtype, weft_step_elements (s, from)),
+                WEFT_USES (WEFT_R (from), WEFT_W (to)));
+}
+
+/* Pieces that came one by one are put in the order of ranks; in a real buffer they lie there. */
+static void
+settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
+{
+  uint64_t n = weft_step_elements (s, all), piece = n / s->mesh->tp;
+  uint32_t came = slice (s, all, piece, n - piece, name);
+
+  weft_emit (s, WEFT_OP_SETTLE, name,
+             WEFT_SHAPE (weft_build_buf_at (s->b, all)->dtype, n, s->mesh->tp),
+             WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
+}
+
+/* x is this rank's rows, y all tokens'. */
+static uint32_t
+gather_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
+             uint32_t y)
+{
+  uint32_t t = s->mesh->tp, at = x, kernel = weft_build_last (s->b, WEFT_LANE_GPU);
+  uint64_t n = weft_step_elements (s, x);
+  uint32_t all = room (s, p->which, pass, weft_build_buf_at (s->b, x)->dtype, n * t);
+  uint32_t rows = by_rank (s, y, p->name);
+
+  for (uint32_t j = 0; j < t; j++) {
+    uint32_t next = j + 1 < t ? slice (s, all, (j + 1) * n, n, p->name) : WEFT_NO_BUF;
+    if (next != WEFT_NO_BUF) {
+      hand_on (s, p->name, at, next, 1);
+      if (j == 0)
+        weft_step_wait_for_stream (s, kernel);
+    }
+    multiply (s, p, at, rows, -(int) j);
+    at = next;
+  }
+  return all;
+}
+
+/* y is this rank's rows of the sum, piece by piece of its columns. */
+static void
+scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, uint32_t y)
+{
+  uint64_t columns = whole->shape.dim[1], k = whole->shape.dim[2], splits = SPLITS;
+  enum weft_dtype dtype = whole->shape.out_dtype;
+
+  while (columns % splits)
+    splits /= 2;
+  uint64_t n = columns / splits;
+  uint32_t all = room (s, whole->which, FORWARD, dtype, s->tokens * columns);
+  uint32_t got = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->rows * columns, whole->name);
+  for (uint64_t j = 0; j < splits; j++) {
+    struct weft_piece p = *whole;
+    uint32_t piece = slice (s, all, j * s->tokens * n, s->tokens * n, p.name);
+    uint32_t mine = slice (s, got, j * s->rows * n, s->rows * n, p.name);
+    p.w = slice (s, whole->w, j * n * k, n * k, p.name);
+    p.shape.dim[1] = n;
+    uint32_t kernel = multiply (s, &p, x, piece, 0);
+    weft_tensor_scatter_into (s, piece, mine, p.name);
+    weft_build_dep (s->b, kernel);
+  }
+  weft_emit (s, WEFT_OP_JOIN_COLUMNS, whole->name, WEFT_SHAPE (dtype, s->rows, n, splits),
+             WEFT_USES (WEFT_R (got), WEFT_W (y)));
+  weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
+}
+
+/* The same, piece by piece of all ranks' rows; the last piece is its own. */
+static void
+scatter_ring (struct weft_step *s, const struct weft_piece *p, enum pass pass, uint32_t x,
+              uint32_t y)
+{
+  uint32_t t = s->mesh->tp, rows = by_rank (s, x, p->name);
+  enum weft_dtype dtype = p->shape.out_dtype;
+  uint64_t n = weft_step_elements (s, y);
+  uint32_t all = room (s, p->which, pass, dtype, (2 * t - 1) * n);
+  uint32_t got = slice (s, all, 0, t * n, p->name), own = slice (s, all, 0, n, p->name);
+
+  for (uint32_t j = 1; j < t; j++) {
+    uint32_t piece = slice (s, all, (t + j - 1) * n, n, p->name);
+    uint32_t kernel = multiply (s, p, rows, piece, (int) j);
+    hand_on (s, p->name, piece, slice (s, all, j * n, n, p->name), (int) j);
+    weft_step_wait_for_stream (s, kernel);
+  }
+  multiply (s, p, rows, own, 0);
+  settle (s, p->name, own, got);
+  weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
+  struct weft_shape shape = WEFT_SHAPE (dtype, n, t);
+  weft_emit (s, WEFT_OP_SUM_SLICES, p->name, shape, WEFT_USES (WEFT_R (got), WEFT_W (y)));
+}
+
+/* ----------------------------------------------------------------------------- for linear.c */
+
+gboolean
+weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y)
+{
+  struct overlaps o = overlaps (s, p->which, FORWARD);
+  uint64_t columns = p->shape.dim[1];
+
+  if (!o.gather && !o.split && !o.ring)
+    return FALSE;
+  uint64_t rows = o.gather ? s->tokens : s->rows;
+  *y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, rows * columns, p->name);
+  p->shape.dim[0] = o.split ? s->tokens : s->rows;
+  if (o.gather)
+    gather_ring (s, p, FORWARD, x, *y);
+  else if (o.split)
+    scatter_split (s, p, x, *y);
+  else
+    scatter_ring (s, p, FORWARD, x, *y);
+  return TRUE;
+}
+
+gboolean
+weft_overlap_dgrad (struct weft_step *s, struct weft_piece *p, uint32_t *dy, uint32_t *dx)
+{
+  struct overlaps o = overlaps (s, p->which, DGRAD);
+  uint64_t columns = p->shape.dim[2];
+
+  if (!o.gather && !o.ring)
+    return FALSE;
+  *dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                          (o.gather ? s->tokens : s->rows) * columns, p->name);
+  p->shape.dim[0] = s->rows;
+  if (o.gather) {
+    uint32_t all = gather_ring (s, p, DGRAD, *dy, *dx);
+    settle (s, p->name, *dy, all);
+    *dy = all;
+  } else {
+    scatter_ring (s, p, WGRAD, *dy, *dx);
+  }
+  return TRUE;
+}
+
+gboolean
+weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which, gboolean wgrad)
+{
+  const union weft_strategy *k = s->strategy;
+
+  return k->tp_comm_overlap && weft_tensor_scatters (s) && is_column (which) &&
+         !overlaps (s, which, DGRAD).ring &&
+         (wgrad ? k->tp_comm_bulk_wgrad : k->tp_comm_bulk_dgrad);
+}
+
+uint32_t
+weft_overlap_room (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
+                   enum weft_dtype dtype, uint64_t elements)
+{
+  return room (s, which, wgrad ? WGRAD : DGRAD, dtype, elements);
+}
+
+void
+weft_overlap_start (struct weft_step *s)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (s->overlap_room); i++)
+    s->overlap_room[i] = WEFT_NO_BUF;
+}

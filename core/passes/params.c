@@ -1,0 +1,432 @@
+/* Which tensors a stage holds, in registration order, and where they lie: in flat buffers of weights
+ * and of gradients, one of each for every pair of types, in the order of layout.h. */
+#include "core/passes/step.h"
+#include <string.h>
+
+/* What a rank holds of a named tensor; rows 0 where the model has none.  Tensor parallel ranks share
+ * out what gives or takes the heads, the width of the MLP, or the vocabulary. */
+struct extent {
+  uint64_t rows, columns;
+  enum weft_cut cut;
+  uint64_t tail;       /* program.h */
+  uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
+  enum weft_group_kind group; /* that shares it out; none: tensor parallel ranks */
+};
+
+static struct extent
+layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param which)
+{
+  const union weft_model *m = s->model;
+  const struct weft_widths *w = &s->width;
+  uint64_t ep = s->mesh->ep;
+  uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
+  uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size;
+  uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
+  uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
+  uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
+  uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
+  uint64_t rank = m->kv_lora_rank, q_rank = m->q_lora_rank;
+  uint64_t head_norm = m->qk_layernorm && !rank ? m->kv_channels : 0;
+  const struct extent table[WEFT_N_LAYER_PARAM] = {
+    [WEFT_NORM1_WEIGHT] = { h, 1 },
+    [WEFT_NORM1_BIAS] = { norm_bias, 1 },
+    [WEFT_QKV_WEIGHT] = { rank ? 0 : w->qkv, h, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_BIAS] = { m->add_qkv_bias && !rank ? w->qkv : 0, 1, WEFT_CUT_ROWS, kv },
+    [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
+    [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
+    [WEFT_PROJ_WEIGHT] = { h, w->q, WEFT_CUT_COLUMNS },
+    [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
+    [WEFT_NORM2_WEIGHT] = { h, 1 },
+    [WEFT_NORM2_BIAS] = { norm_bias, 1 },
+    [WEFT_FC1_WEIGHT] = { up, h, WEFT_CUT_ROWS, gate },
+    [WEFT_FC1_BIAS] = { m->add_bias_linear ? up : 0, 1, WEFT_CUT_ROWS, gate },
+    [WEFT_FC2_WEIGHT] = { down, w->f, WEFT_CUT_COLUMNS },
+    [WEFT_FC2_BIAS] = { m->add_bias_linear ? down : 0, 1 },
+    [WEFT_Q_DOWN_WEIGHT] = { rank ? q_rank : 0, h },
+    [WEFT_Q_LATENT_NORM_WEIGHT] = { rank ? q_rank : 0, 1 },
+    [WEFT_Q_LATENT_NORM_BIAS] = { rank && norm_bias ? q_rank : 0, 1 },
+    [WEFT_Q_UP_WEIGHT] = { rank ? w->heads * m->kv_channels : 0, q_rank ? q_rank : h },
+    [WEFT_KV_DOWN_WEIGHT] = { rank ? rank + m->qk_pos_emb_head_dim : 0, h },
+    [WEFT_KV_LATENT_NORM_WEIGHT] = { rank, 1 },
+    [WEFT_KV_LATENT_NORM_BIAS] = { norm_bias ? rank : 0, 1 },
+    [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank },
+    [WEFT_ROUTER_WEIGHT] = { experts, h },
+    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
+    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
+    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
+    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
+  };
+  return table[which];
+}
+
+static struct extent
+end_extent (const struct weft_step *s, enum weft_end_param which)
+{
+  const union weft_model *m = s->model;
+  uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
+  gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
+  gboolean tied = m->share_embeddings_and_output_weights;
+  const struct extent table[WEFT_N_END_PARAM] = {
+    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h, WEFT_CUT_ROWS, 0, all },
+    [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
+                                   ? (uint64_t) m->max_position_embeddings
+                                   : 0,
+                               h },
+    [WEFT_FINAL_NORM_WEIGHT] = { last ? h : 0, 1 },
+    [WEFT_FINAL_NORM_BIAS] = { last && m->normalization == WEFT_LAYERNORM ? h : 0, 1 },
+    [WEFT_HEAD_WEIGHT] = { last && !(tied && first) ? v : 0, h, WEFT_CUT_ROWS, 0, all },
+  };
+  return table[which];
+}
+
+static void
+set_cut (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
+{
+  enum weft_group_kind group = size->group ? size->group : WEFT_GROUP_TP;
+  uint32_t ways = weft_mesh_group_size (mesh, group);
+  gboolean shared = size->cut != WEFT_CUT_NONE && ways > 1;
+  uint64_t rows = size->rows * (size->cut == WEFT_CUT_ROWS ? ways : 1);
+
+  param->ways = shared ? ways : 1;
+  param->whole_rows = size->whole_rows ? size->whole_rows : rows;
+  param->whole_columns = size->columns * (size->cut == WEFT_CUT_COLUMNS ? ways : 1);
+  if (!shared && param->whole_rows == size->rows)
+    return;
+  param->cut = size->cut;
+  param->tail = size->tail;
+  param->group = group;
+}
+
+static uint32_t
+add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent size)
+{
+  struct weft_param row = { .name = weft_build_name (s->b, name),
+                            .layer = layer,
+                            .chunk = s->at.chunk,
+                            .duplicate = weft_step_chunk (s)->copy > 0,
+                            .decay = size.columns > 1,
+                            .rows = size.rows,
+                            .columns = size.columns,
+                            .scale = WEFT_NO_BUF };
+
+  if (size.rows == 0)
+    return WEFT_NO_PARAM;
+  set_cut (&row, &size, s->mesh);
+  g_array_append_val (s->params, row);
+  return s->params->len - 1;
+}
+
+static void
+add_end (struct weft_step *s, enum weft_end_param which)
+{
+  static const char *const names[] = {
+#define WEFT_PARAM_ROW(id, name) [id] = name,
+    WEFT_END_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+  };
+  s->end_param[which] = add_param (s, names[which], WEFT_NO_LAYER, end_extent (s, which));
+}
+
+static void
+add_layer (struct weft_step *s, uint32_t layer)
+{
+  static const char *const names[] = {
+#define WEFT_PARAM_ROW(id, name) [id] = name,
+    WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
+#undef WEFT_PARAM_ROW
+  };
+  uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
+
+  for (int which = 0; which < WEFT_N_LAYER_PARAM; which++)
+    param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
+}
+
+/* Registration order of each chunk: embeddings, layers, final norm, head. */
+static void
+list_params (struct weft_step *s)
+{
+  for (int which = 0; which < WEFT_N_END_PARAM; which++)
+    s->end_param[which] = WEFT_NO_PARAM;
+  for (s->at.chunk = 0; s->at.chunk < s->n_chunks; s->at.chunk++) {
+    const struct weft_chunk *chunk = weft_step_chunk (s);
+    for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_POSITION_WEIGHT && chunk->embedding; which++)
+      add_end (s, which);
+    for (uint32_t l = 0; l < chunk->n_layers; l++)
+      add_layer (s, chunk->first_layer + l);
+    for (int which = WEFT_FINAL_NORM_WEIGHT; which <= WEFT_HEAD_WEIGHT && chunk->head; which++)
+      add_end (s, which);
+  }
+  s->at.chunk = 0;
+}
+
+/* A tied embedding lives on the first and the last stage; the last stage's copy is not counted
+ * twice in global sums. */
+static void
+mark_tied (struct weft_step *s)
+{
+  uint32_t tied[] = { s->end_param[WEFT_EMBED_WEIGHT], s->end_param[WEFT_HEAD_WEIGHT] };
+
+  if (!s->model->share_embeddings_and_output_weights)
+    return;
+  for (int i = 0; i < 2; i++)
+    if (tied[i] != WEFT_NO_PARAM) {
+      struct weft_param *param = &g_array_index (s->params, struct weft_param, tied[i]);
+      param->tied = 1;
+      param->duplicate |= i == 1;
+    }
+}
+
+static uint64_t
+threshold (const struct weft_step *s, uint32_t replicas)
+{
+  if (!s->strategy->overlap_grad_reduce || s->role > 0 || s->strategy->disable_bucketing ||
+      s->mesh->mirror)
+    return WEFT_BUCKET_INFINITE;
+  if (s->strategy->bucket_size != WEFT_NONE)
+    return s->strategy->bucket_size;
+  return weft_layout_default_threshold (replicas);
+}
+
+gboolean
+weft_params_is_expert (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  const uint32_t *of;
+
+  if (row->layer == WEFT_NO_LAYER)
+    return FALSE;
+  of = &s->layer_param[weft_step_slot (s, row->layer) * WEFT_N_LAYER_PARAM];
+  return of[WEFT_EXPERT_FC1] == param || of[WEFT_EXPERT_FC2] == param;
+}
+
+/* Experts that every rank holds whole are weights like others. */
+gboolean
+weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
+{
+  gboolean elsewhere = s->mesh->ep > 1 || s->mesh->etp != s->mesh->tp;
+
+  return elsewhere && weft_params_is_expert (s, param);
+}
+
+/* The type that a tensor is kept in for kernels, and its flat buffer. */
+static enum weft_dtype
+storage (const struct weft_step *s, uint32_t param)
+{
+  return weft_fp8_stores (s, param) ? WEFT_FP8 : s->weight_dtype;
+}
+
+static uint32_t
+find_flat (struct weft_step *s, uint32_t param)
+{
+  struct weft_flat wanted = { .dtype = storage (s, param),
+                              .grad_dtype = s->main_dtype,
+                              .expert = weft_params_is_shared_out (s, param),
+                              .weights = WEFT_NO_BUF,
+                              .grads = WEFT_NO_BUF,
+                              .chunk = g_array_index (s->params, struct weft_param, param).chunk };
+
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype &&
+        flat->expert == wanted.expert && flat->chunk == wanted.chunk)
+      return i;
+  }
+  g_array_append_val (s->flat, wanted);
+  return s->flat->len - 1;
+}
+
+/* The flat buffer of bytes that a chunk has, or none: UINT32_MAX. */
+static uint32_t
+bytes_of (const struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    if (flat->chunk == chunk && !flat->expert && weft_dtype_bytes (flat->dtype) == 1)
+      return i;
+  }
+  return UINT32_MAX;
+}
+
+/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).  Sums
+ * in fp32 at the owner end bucket by bucket.  Two copies of a stage must go alike, whichever chunk they
+ * are. */
+static enum weft_launch
+launch_of (const struct weft_step *s, uint32_t chunk)
+{
+  if (s->wrapper->units)
+    return WEFT_LAUNCH_UNITS;
+  if (s->strategy->reduce_scatter_with_fp32_accumulation)
+    return WEFT_LAUNCH_EACH;
+  if (s->strategy->disable_bucketing || chunk > 0 || s->mesh->mirror)
+    return WEFT_LAUNCH_ALL;
+  return bytes_of (s, chunk) != UINT32_MAX ? WEFT_LAUNCH_BYTES : WEFT_LAUNCH_EACH;
+}
+
+static void
+group_buckets (struct weft_step *s, const struct weft_layout_param *param)
+{
+  g_autofree struct weft_layout_launch *how = g_new (struct weft_layout_launch, s->n_chunks);
+
+  for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
+    how[chunk] = (struct weft_layout_launch){ launch_of (s, chunk), bytes_of (s, chunk) };
+  weft_layout_group (&s->layout, how, s->n_chunks, param);
+}
+
+static void
+lay_out (struct weft_step *s)
+{
+  uint32_t n = s->params->len, replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
+                                   .group = weft_mesh_slots (s->mesh),
+                                   .sharded = s->shard_optimizer,
+                                   .high_busbw = s->strategy->pad_buckets_for_high_nccl_busbw,
+                                   .whole_from = 1 };
+  g_autofree struct weft_layout_param *list = g_new0 (struct weft_layout_param, n);
+
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
+                                          .shared_embedding = param->tied,
+                                          .unit = s->wrapper->units ? weft_fsdp_unit (s, i)
+                                                                    : WEFT_NO_UNIT,
+                                          .columns = param->columns,
+                                          .chunk = param->chunk,
+                                          .buffer = find_flat (s, i),
+                                          .expert = weft_params_is_shared_out (s, i) };
+    if (list[i].expert && s->shard_optimizer)
+      list[i].ranks = weft_mesh_expert_replicas (s->mesh);
+  }
+  s->wrapper->lay_out (&s->layout, &rule, list, n);
+  group_buckets (s, list);
+}
+
+uint32_t
+weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n, const char *name)
+{
+  const struct weft_bucket *bucket = &s->layout.bucket[k];
+  const struct weft_buf *row = weft_build_buf_at (s->b, flat);
+  uint64_t size = weft_dtype_bytes (row->dtype),
+           first = bucket->start - s->layout.first[bucket->buffer];
+
+  if (row->slice)
+    first /= weft_mesh_group_size (s->mesh, row->slice);
+  return weft_build_view (s->b, flat, first * size, n * size, name);
+}
+
+uint32_t
+weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t offset)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  uint32_t size = weft_dtype_bytes (weft_build_buf_at (s->b, base)->dtype);
+  uint32_t view = weft_build_view (s->b, base, offset, row->rows * row->columns * size, "view");
+  struct weft_buf *buf = weft_build_buf_at (s->b, view);
+
+  buf->name = row->name;
+  buf->layer = row->layer;
+  return view;
+}
+
+/* Whole, or this rank's slice of every bucket, one after the other. */
+static uint32_t
+flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboolean sliced)
+{
+  const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
+  gboolean weights = kind == WEFT_BUF_WEIGHTS;
+  enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
+  enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
+  g_autofree char *name =
+      g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
+                   weft_buf_kind_words[kind], NULL);
+  uint32_t buf = (s->on_host ? weft_host_permanent : weft_step_permanent) (s, kind, dtype, n, name);
+
+  weft_build_buf_at (s->b, buf)->slice = group;
+  return buf;
+}
+
+static void
+add_flats (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    gboolean staged = flat->dtype == WEFT_FP8 && s->strategy->reuse_grad_buf_for_mxfp8_param_ag;
+    flat->weights = WEFT_NO_BUF;
+    if (!staged)
+      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+    flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  }
+}
+
+/* A view of every tensor in its flat buffer, where replicas keep that whole. */
+static uint32_t *
+add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
+{
+  uint32_t *view_of = g_new (uint32_t, s->params->len);
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_flat *flat = weft_step_flat (s, s->layout.place[i].bucket);
+    uint32_t buffer = s->layout.bucket[s->layout.place[i].bucket].buffer;
+    uint64_t start = s->layout.place[i].start - s->layout.first[buffer];
+    gboolean weights = kind == WEFT_BUF_WEIGHTS;
+
+    view_of[i] = WEFT_NO_BUF;
+    if (!sliced && (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
+      view_of[i] =
+          weft_params_view (s, i, weights ? flat->weights : flat->grads,
+                            start * weft_dtype_bytes (weights ? flat->dtype : flat->grad_dtype));
+  }
+  return view_of;
+}
+
+void
+weft_params_build (struct weft_step *s)
+{
+  s->params = g_array_new (FALSE, TRUE, sizeof (struct weft_param));
+  s->flat = g_array_new (FALSE, TRUE, sizeof (struct weft_flat));
+  s->layer_param = g_new (uint32_t, (size_t) s->n_layers * WEFT_N_LAYER_PARAM);
+  list_params (s);
+  mark_tied (s);
+  lay_out (s);
+  add_flats (s);
+  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+  s->grad_left = g_new0 (gboolean, s->params->len);
+  s->grad_shared = g_new0 (gboolean, s->params->len);
+  s->cast_view = g_new (uint32_t, s->params->len);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    s->cast_view[i] = WEFT_NO_BUF;
+  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  weft_fp8_build (s);
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    param->weight = s->weight_view[i];
+    param->grad = s->grad_view[i];
+    param->start = s->layout.place[i].start;
+    param->piece = s->layout.place[i].piece;
+    param->stride = s->layout.place[i].stride;
+    param->bucket = s->layout.place[i].bucket;
+    weft_build_param (s->b, param);
+  }
+  weft_sums_build (s);
+}
+
+uint32_t
+weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
+{
+  return s->layer_param[weft_step_slot (s, s->at.layer) * WEFT_N_LAYER_PARAM + which];
+}
+
+uint32_t
+weft_params_scale (const struct weft_step *s, uint32_t param)
+{
+  return g_array_index (s->params, struct weft_param, param).scale;
+}
+
+uint32_t
+weft_params_weight (struct weft_step *s, uint32_t param)
+{
+  if (param == WEFT_NO_PARAM)
+    return WEFT_NO_BUF;
+  if (s->wrapper->before_use)
+    s->wrapper->before_use (s, param);
+  return s->weight_view[param];
+}

@@ -1,0 +1,182 @@
+/* Tensor parallelism: how heads, MLP and vocabulary are shared out, and the collectives around the
+ * linear maps (Megatron-Core tensor_parallel/layers.py).
+ *
+ *   map       weights cut by   forward                        backward
+ *   qkv, fc1  rows             x whole                        dx is a partial sum: reduced beside
+ *   head                                                      the weight gradient
+ *   proj, fc2 columns          y is a partial sum: reduced    dy whole
+ *                              bias afterwards
+ *
+ * sequence_parallel: outside of the maps a rank has `rows` of the `tokens`.  What a map takes is
+ * gathered, what it makes is reduced and scattered; of a gathered input only the rank's rows are kept
+ * for backward, which gathers them again.
+ *
+ * Canonical order: a sum over what ranks share out is a tree of at most eight leaves (fold.h,
+ * kernels/leaves.h) in fp32, and is rounded at its end; of one rank inside the kernel, of several they
+ * meet in fp32 and are converted afterwards. */
+#include "core/passes/step.h"
+
+struct weft_widths
+weft_tensor_widths (const struct weft_job *job)
+{
+  const union weft_model *m = &job->model;
+  uint64_t tp = job->strategy.tensor_model_parallel_size;
+  uint64_t heads = m->num_attention_heads / tp, groups = m->num_query_groups / tp;
+  uint64_t value = m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
+  uint64_t f = m->ffn_hidden_size / tp;
+
+  return (struct weft_widths){ .h = m->hidden_size,
+                               .heads = heads,
+                               .groups = groups,
+                               .q = heads * value,
+                               .qkv = (heads + groups) * m->kv_channels + groups * value,
+                               .f = f,
+                               .up = f * weft_model_wide (m),
+                               .vocab = weft_job_padded_vocab (job) / tp };
+}
+
+void
+weft_tensor_start (struct weft_step *s)
+{
+  uint32_t tp = s->mesh->tp;
+
+  s->width = weft_tensor_widths (s->job);
+  s->rows = s->strategy->sequence_parallel ? s->tokens / tp : s->tokens;
+  s->attention_leaves = weft_job_leaves (s->job, s->model->num_query_groups) / tp;
+  s->mlp_leaves = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
+  weft_overlap_start (s);
+  s->vocab_leaves = weft_job_leaves (s->job, WEFT_MOST_LEAVES) / tp;
+}
+
+gboolean
+weft_tensor_scatters (const struct weft_step *s)
+{
+  return s->rows < s->tokens;
+}
+
+enum weft_dtype
+weft_tensor_partial (const struct weft_step *s)
+{
+  return s->mesh->tp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
+}
+
+/* ------------------------------------------------------------------------ collectives */
+
+/* Enqueued behind everything on the stream of kernels (c10d ProcessGroupNCCL). */
+static void
+collect (struct weft_step *s, struct weft_op row, const char *name, const uint32_t buf[2])
+{
+  gboolean gathers = row.kind == WEFT_OP_ALL_GATHER;
+  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU), whole = buf[gathers];
+  struct weft_shape shape =
+      WEFT_SHAPE (weft_build_buf_at (s->b, whole)->dtype, weft_step_elements (s, whole));
+  const struct weft_use uses[] = {
+    { .buf = buf[0], .read = 1, .write = !gathers },
+    { .buf = buf[1], .write = 1 },
+  };
+
+  row.group = WEFT_GROUP_TP;
+  row.flags |= s->at.flags;
+  row.name = weft_build_name (s->b, name);
+  weft_emit_on (s, WEFT_LANE_TP, row, shape, uses, row.kind == WEFT_OP_ALL_REDUCE ? 1 : 2);
+  weft_step_wait_for_stream (s, enqueued);
+}
+
+static uint32_t
+beside (struct weft_step *s, uint32_t buf, uint64_t elements, const char *name)
+{
+  const struct weft_buf *row = weft_build_buf_at (s->b, buf);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, row->dtype, elements, name);
+}
+
+void
+weft_tensor_all_reduce (struct weft_step *s, uint32_t buf, enum weft_reduce reduce,
+                        const char *name)
+{
+  if (s->mesh->tp == 1)
+    return;
+  collect (s, (struct weft_op){ .kind = WEFT_OP_ALL_REDUCE, .reduce = reduce }, name,
+           (const uint32_t[]){ buf, WEFT_NO_BUF });
+}
+
+uint32_t
+weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *name)
+{
+  uint32_t all = beside (s, buf, weft_step_elements (s, buf) * s->mesh->tp, name);
+
+  collect (s, (struct weft_op){ .kind = WEFT_OP_ALL_GATHER }, name, (const uint32_t[]){ buf, all });
+  return all;
+}
+
+uint32_t
+weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_tensor_scatters (s) ? weft_tensor_all_gather (s, buf, name) : buf;
+}
+
+uint32_t
+weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name)
+{
+  if (!weft_tensor_scatters (s)) {
+    weft_tensor_all_reduce (s, buf, WEFT_REDUCE_SUM, name);
+    return buf;
+  }
+  uint32_t mine = beside (s, buf, weft_step_elements (s, buf) / s->mesh->tp, name);
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER }, name,
+           (const uint32_t[]){ buf, mine });
+  return mine;
+}
+
+void
+weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name)
+{
+  collect (s, (struct weft_op){ .kind = WEFT_OP_ALL_GATHER, .flags = WEFT_OP_USER_BUFFER }, name,
+           (const uint32_t[]){ buf, all });
+}
+
+void
+weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine, const char *name)
+{
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .flags = WEFT_OP_USER_BUFFER },
+           name, (const uint32_t[]){ buf, mine });
+}
+
+/* ---------------------------------------------------------------- gradients in parts */
+
+void
+weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad)
+{
+  if (param == WEFT_NO_PARAM || s->mesh->tp == 1)
+    return;
+  if (!s->wrapper->shard_grads) {
+    s->grad_shared[param] = TRUE;
+    return;
+  }
+  weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
+  s->joined = weft_build_last (s->b, WEFT_LANE_TP);
+  g_array_append_val (s->wait_for, s->joined);
+}
+
+/* One launch for each type, behind what still works on gradients (Megatron-Core
+ * finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
+void
+weft_tensor_join_gradients (struct weft_step *s)
+{
+  const uint32_t before[] = { weft_build_last (s->b, WEFT_LANE_DP),
+                              weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
+  enum weft_dtype dtype = WEFT_N_DTYPE;
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    if (!s->grad_shared[i])
+      continue;
+    uint32_t grad = s->wrapper->reduced (s, i);
+    enum weft_dtype own = weft_build_buf_at (s->b, grad)->dtype;
+    s->at.flags = own == dtype ? WEFT_OP_GROUPED : 0;
+    weft_tensor_all_reduce (s, grad, WEFT_REDUCE_SUM, "shared_gradient");
+    for (unsigned b = 0; b < G_N_ELEMENTS (before); b++)
+      weft_build_dep (s->b, before[b]);
+    dtype = own;
+    s->joined = weft_build_last (s->b, WEFT_LANE_TP);
+  }
+  s->at.flags = 0;
+}

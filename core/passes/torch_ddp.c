@@ -1,0 +1,113 @@
+/* PyTorch's DistributedDataParallel, as it is from the second step on.
+ *
+ * Gradients lie where the framework puts them.  In the last microbatch each is copied into a bucket
+ * as it becomes complete, divided by the replicas on the way; a full bucket is all-reduced, and after
+ * the backward pass the sums are copied back (gradient_as_bucket_view is off).  Buckets are filled in
+ * the order in which gradients arrived in the first step: here that of the backward pass, so that they
+ * are also launched in their order.  The first one is full at 1 MiB, the others at 25 MiB.
+ *
+ * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
+ * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation (bucket_cap_mb). */
+#include "core/passes/step.h"
+
+#define FIRST_BUCKET ((uint64_t) 1 << 20)
+#define OTHER_BUCKETS ((uint64_t) 25 << 20)
+
+struct torch_ddp {
+  uint32_t n_bucket; /* launched */
+  uint32_t bucket;   /* the one that is being filled, or WEFT_NO_BUF */
+  uint32_t n_seen;   /* gradients that have arrived */
+  struct {
+    uint32_t param, view, reduced; /* its place in a bucket, and the all-reduce of that */
+  } seen[];
+};
+
+void
+weft_torch_ddp_start (struct weft_step *s)
+{
+  struct torch_ddp *d =
+      g_malloc0 (sizeof *d + s->params->len * sizeof (((struct torch_ddp *) NULL)->seen[0]));
+
+  weft_ddp_start (s);
+  d->bucket = WEFT_NO_BUF;
+  s->own = d;
+}
+
+/* Buckets stay for the whole training.  One is as large as what comes before it is full. */
+static uint32_t
+add_view (struct weft_step *s, uint32_t param)
+{
+  struct torch_ddp *d = s->own;
+  uint64_t size = weft_dtype_bytes (s->grad_dtype), n = s->sum[param].n;
+
+  if (d->bucket == WEFT_NO_BUF)
+    d->bucket = weft_step_permanent (s, WEFT_BUF_COMMUNICATION, s->grad_dtype, 0, "ddp_bucket");
+  struct weft_buf *bucket = weft_build_buf_at (s->b, d->bucket);
+  uint64_t start = bucket->bytes;
+  bucket->bytes += n * size;
+  return weft_params_view (s, param, d->bucket, start);
+}
+
+static void
+copy (struct weft_step *s, uint32_t from, uint32_t to, uint64_t divisor, const char *name)
+{
+  weft_emit (s, WEFT_OP_CAST, name,
+             WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, from), 1, divisor),
+             WEFT_USES (WEFT_R (from), WEFT_W (to)));
+}
+
+static void
+launch (struct weft_step *s)
+{
+  struct torch_ddp *d = s->own;
+  uint64_t n = weft_step_elements (s, d->bucket);
+  uint32_t reduced = weft_ddp_collective (
+      s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", d->n_bucket++),
+      WEFT_SHAPE (s->grad_dtype, n), WEFT_USES (WEFT_RW (d->bucket)));
+
+  for (uint32_t i = d->n_seen; i-- > 0 && d->seen[i].reduced == WEFT_NO_OP;)
+    d->seen[i].reduced = reduced;
+  d->bucket = WEFT_NO_BUF;
+}
+
+static gboolean
+is_full (const struct weft_step *s)
+{
+  const struct torch_ddp *d = s->own;
+
+  return d->n_seen == s->params->len || weft_build_buf_at (s->b, d->bucket)->bytes >=
+                                            (d->n_bucket ? OTHER_BUCKETS : FIRST_BUCKET);
+}
+
+void
+weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  struct torch_ddp *d = s->own;
+  struct weft_op at = s->at;
+
+  weft_sum_end (s, &s->sum[param], grad);
+  if (!s->last_micro)
+    return;
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = g_array_index (s->params, struct weft_param, param).layer;
+  d->seen[d->n_seen].param = param;
+  d->seen[d->n_seen].reduced = WEFT_NO_OP;
+  d->seen[d->n_seen].view = add_view (s, param);
+  copy (s, s->grad_view[param], d->seen[d->n_seen++].view,
+        s->canonical ? 1 : weft_mesh_group_size (s->mesh, WEFT_GROUP_DP), "to_bucket");
+  s->at.layer = WEFT_NO_LAYER;
+  if (is_full (s))
+    launch (s);
+  s->at = at;
+}
+
+void
+weft_torch_ddp_finish (struct weft_step *s)
+{
+  const struct torch_ddp *d = s->own;
+
+  for (uint32_t i = 0; i < d->n_seen; i++) {
+    g_array_append_val (s->wait_for, d->seen[i].reduced);
+    copy (s, d->seen[i].view, s->grad_view[d->seen[i].param], 1, "from_bucket");
+  }
+}

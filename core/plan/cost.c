@@ -1,0 +1,327 @@
+#include "core/plan/cost.h"
+#include <math.h>
+
+static double
+matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
+{
+  const double rate[WEFT_N_DTYPE] = {
+    [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
+    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32,
+  };
+  return rate[dtype];
+}
+
+/* Products of experts are many in one kernel: the dimension that says how many, or -1. */
+static int
+many (enum weft_op_kind kind)
+{
+  gboolean experts = kind == WEFT_OP_MOE_MATMUL || kind == WEFT_OP_MOE_MATMUL_DGRAD ||
+                     kind == WEFT_OP_MOE_MATMUL_WGRAD;
+  return experts ? 3 : -1;
+}
+
+/* Products of one head each, as many as there are heads and sequences, three of them for the
+ * gradients of queries, keys and values; or 0. */
+static double
+heads_of (enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double heads = (double) s->dim[0] * s->dim[2];
+
+  if (kind == WEFT_OP_SCORES || kind == WEFT_OP_CONTEXT || kind == WEFT_OP_CONTEXT_BWD)
+    return heads;
+  return kind == WEFT_OP_SCORES_BWD ? 3 * heads : 0;
+}
+
+static void
+head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
+             double *depth)
+{
+  gboolean square = kind == WEFT_OP_SCORES || kind == WEFT_OP_CONTEXT_BWD;
+
+  *rows = s->dim[1];
+  *columns = square ? s->dim[1] : s->dim[4];
+  *depth = square ? s->dim[4] : s->dim[1];
+}
+
+/* The output of a matmul op: (rows, columns, depth) of what its tiles cover.  Experts share the rows
+ * of the tokens evenly. */
+static void
+tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
+              double *depth)
+{
+  double n = s->dim[1], k = s->dim[2];
+  double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
+  gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD;
+  gboolean forward =
+      kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MOE_MATMUL;
+
+  *rows = wgrad ? n : m;
+  *columns = forward ? n : k;
+  *depth = forward ? k : wgrad ? m : n;
+}
+
+/* Whole waves of full tiles. */
+static double
+matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                double sms, struct weft_cost_parts *parts)
+{
+  const union weft_stack *stack = cost->stack;
+  double rows, columns, depth, times = many (kind) < 0 ? 1 : s->dim[many (kind)];
+  gboolean heads = heads_of (kind, s) > 0;
+
+  (heads ? head_extent : tiled_extent) (kind, s, &rows, &columns, &depth);
+  if (heads)
+    times = heads_of (kind, s);
+  double tiles = times * ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
+  double tile_flops =
+      2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
+  double sm_rate = parts->rate / cost->cluster->f.gpu_sms;
+  parts->waves = tiles / (ceil (tiles / sms) * sms);
+  parts->tiles = times * rows * columns / (tiles * stack->matmul_tile_m * stack->matmul_tile_n);
+  parts->depth = depth / (depth + stack->matmul_k_half);
+  return ceil (tiles / sms) * tile_flops / sm_rate;
+}
+
+static gboolean
+is_matmul (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 || many (kind) >= 0;
+}
+
+static gboolean
+is_attention (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_PART;
+}
+
+static gboolean
+is_attention_backward (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
+}
+
+/* Kernels that have an atomic and a deterministic form, of which the second is slower. */
+static double
+slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
+{
+  if (!cost->deterministic || weft_cluster_is_cpu (cost->cluster))
+    return 1;
+  return is_attention_backward (kind) ? cost->stack->deterministic_attention
+         : kind == WEFT_OP_EMBED_BWD   ? cost->stack->deterministic_embedding
+                                       : 1;
+}
+
+static struct weft_cost_parts
+split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+       uint32_t sms_taken)
+{
+  const struct weft_cluster *c = cost->cluster;
+  const union weft_stack *stack = cost->stack;
+  double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
+  struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
+                                   .bytes = weft_op_info[kind].bytes (s),
+                                   .rate = matmul_rate (c, s->dtype),
+                                   .gap = stack->kernel_gap };
+
+  if (is_matmul (kind) || heads_of (kind, s) > 0)
+    parts.work = matmul_seconds (cost, kind, s, sms, &parts);
+  if (is_attention (kind) || is_attention_backward (kind)) {
+    parts.share =
+        is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
+    parts.share /= slowdown (cost, kind);
+    parts.work = parts.flops / (parts.rate * parts.share * share);
+  }
+  /* Half of the SMs already saturate memory; below that bandwidth falls with them. */
+  parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
+  if (kind == WEFT_OP_EMBED_BWD)
+    parts.bandwidth /= slowdown (cost, kind);
+  parts.memory = parts.bytes / parts.bandwidth;
+  return parts;
+}
+
+struct weft_cost_parts
+weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
+                 const struct weft_shape *shape)
+{
+  return split (cost, kind, shape, 0);
+}
+
+static double
+roofline (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+          uint32_t sms_taken)
+{
+  struct weft_cost_parts parts = split (cost, kind, s, sms_taken);
+  return parts.gap + fmax (parts.work, parts.memory);
+}
+
+static double
+formula (const void *cost, enum weft_op_kind kind, const struct weft_shape *shape, uint32_t ranks)
+{
+  (void) ranks;
+  return roofline (cost, kind, shape, 0);
+}
+
+/* SMs that are missing slow a measured kernel as they slow the formula. */
+static double
+measured (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+          uint32_t sms_taken)
+{
+  double seconds =
+      weft_cost_table_seconds (cost->table, kind, s, cost->cluster->n_gpus, formula, cost);
+
+  return sms_taken == 0 || seconds < 0
+             ? seconds
+             : seconds * roofline (cost, kind, s, sms_taken) / roofline (cost, kind, s, 0);
+}
+
+/* A rank of a CPU is one thread: while it moves bytes it computes nothing, or next to nothing, so
+ * that times stay numbers. */
+#define PAUSED 1e9
+
+double
+weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                  uint32_t sms_taken)
+{
+  if (kind == WEFT_OP_RELEASE)
+    return 0;
+  if (sms_taken > 0 && weft_cluster_is_cpu (cost->cluster))
+    return PAUSED * weft_cost_kernel (cost, kind, s, 0);
+  double seconds = cost->table ? measured (cost, kind, s, sms_taken) : -1;
+  return seconds >= 0 ? seconds : roofline (cost, kind, s, sms_taken);
+}
+
+double
+weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
+                       const struct weft_shape *s)
+{
+  if (weft_cluster_is_cpu (cost->cluster))
+    return weft_cost_kernel (cost, kind, s, 0);
+  return weft_op_info[kind].bytes (s) / cost->cluster->f.node_host_bandwidth;
+}
+
+static double
+price (const struct weft_cost *cost, const weft_program *p, const struct weft_op *row,
+       uint32_t sms_taken)
+{
+  const struct weft_shape *shape = &p->shape[row->shape];
+
+  return row->lane == WEFT_LANE_HOST ? weft_cost_host_kernel (cost, row->kind, shape)
+                                     : weft_cost_kernel (cost, row->kind, shape, sms_taken);
+}
+
+/* Bytes that two neighbours in one kernel move once: what both use and the second reads, and what both
+ * write. */
+static double
+shared_bytes (const weft_program *p, uint32_t op, uint32_t before)
+{
+  double bytes = 0;
+
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+    for (uint32_t v = p->op[before].uses; v < p->op[before + 1].uses; v++)
+      if (p->uses[u].buf != WEFT_NO_BUF && p->uses[u].buf == p->uses[v].buf)
+        bytes += (double) p->buf[p->uses[u].buf].bytes *
+                 (p->uses[u].read + (p->uses[u].write && p->uses[v].write));
+  return bytes;
+}
+
+/* Kernels that were measured are shortened as the formula is. */
+static double
+fused_price (const struct weft_cost *cost, const weft_program *p, uint32_t op, uint32_t sms_taken)
+{
+  const struct weft_shape *shape = weft_op_shape (p, op);
+  uint32_t before = p->lane_ops[p->op[op].lane][p->pos[op] - 1];
+  struct weft_cost_parts parts = split (cost, p->op[op].kind, shape, sms_taken);
+  double alone = weft_cost_kernel (cost, p->op[op].kind, shape, sms_taken);
+  double left = fmax (0, parts.bytes - shared_bytes (p, op, before));
+
+  if (weft_cluster_is_cpu (cost->cluster))
+    return alone;
+  return alone * fmax (parts.work, left / parts.bandwidth) /
+         roofline (cost, p->op[op].kind, shape, sms_taken);
+}
+
+/* A program has thousands of ops and a few dozen shapes: one price for each (shape, kind), on the
+ * GPU and on the host; and one for each op that shares a kernel. */
+void
+weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t sms_taken,
+                   double *seconds)
+{
+  size_t n = (size_t) p->n_shape * WEFT_N_OP * 2;
+  g_autofree double *known = g_new (double, n + 1);
+
+  for (size_t i = 0; i < n; i++)
+    known[i] = NAN;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_op *row = &p->op[op];
+    gboolean on_host = row->lane == WEFT_LANE_HOST;
+    double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * 2 + on_host];
+    if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
+      continue;
+    if (row->flags & WEFT_OP_FUSED) {
+      seconds[op] = fused_price (cost, p, op, sms_taken);
+      continue;
+    }
+    if (isnan (*at))
+      *at = price (cost, p, row, sms_taken);
+    seconds[op] = *at;
+  }
+}
+
+uint32_t
+weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  if (kind == WEFT_OP_SHIFT) /* to a neighbour, and from one */
+    return stack->p2p_sms;
+  switch (weft_op_info[kind].class) {
+  case WEFT_CLASS_COLLECTIVE:
+    return stack->collective_sms;
+  case WEFT_CLASS_P2P:
+    return stack->p2p_sms;
+  default:
+    return 0;
+  }
+}
+
+enum weft_domain
+weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes, uint32_t n_local)
+{
+  if (n_nodes > 1 && n_local == 1)
+    return WEFT_DOMAIN_NETWORK;
+  if (cluster->f.node_intra != WEFT_NVLINK)
+    return WEFT_DOMAIN_OTHER;
+  return n_nodes > 1 ? WEFT_DOMAIN_BOTH : WEFT_DOMAIN_NVLINK;
+}
+
+uint32_t
+weft_cost_user_sms (enum weft_op_kind kind)
+{
+  static const uint32_t sms[WEFT_N_OP] = {
+#define USER_SMS_ROW(kind, sms) [kind] = (sms),
+#include "core/sms.def"
+  };
+  return sms[kind];
+}
+
+uint32_t
+weft_cost_registered_sms (const struct weft_cost *cost, enum weft_op_kind kind,
+                          enum weft_domain domain, gboolean symmetric)
+{
+  static const struct {
+    enum weft_domain domain;
+    int64_t sharp;
+    uint32_t gather, scatter;
+  } table[] = {
+#define SMS_ROW(domain, sharp, gather, scatter) { domain, sharp, gather, scatter },
+#include "core/sms.def"
+  };
+  uint32_t plain = weft_cost_sms (cost->stack, kind);
+
+  if ((kind != WEFT_OP_ALL_GATHER && kind != WEFT_OP_REDUCE_SCATTER) ||
+      (domain == WEFT_DOMAIN_NVLINK && !symmetric))
+    return plain;
+  for (unsigned i = 0; i < G_N_ELEMENTS (table); i++)
+    if (table[i].domain == domain && table[i].sharp == cost->cluster->f.fabric_sharp)
+      return MIN (plain, kind == WEFT_OP_ALL_GATHER ? table[i].gather : table[i].scatter);
+  return plain;
+}

@@ -1,0 +1,42 @@
+/* cost_table.h - seconds that somebody measured (weft measure), in front of formulas.
+ *
+ * A text file, one measurement a line, `#` begins a comment:
+ *
+ *   OP TYPE RESULT RANKS DIMENSIONS SECONDS
+ *   matmul fp32 fp32 1 128x192x64 2.1e-05
+ *   all_reduce fp32 fp32 2 65536 4.0e-05
+ *
+ * RESULT is the type that is written where it differs.  RANKS is how many computed at the same time,
+ * or the size of the group for communication.  A shape that was not measured takes the formula times
+ * what the nearest measured shape of the same op, types and ranks took over its formula. */
+#pragma once
+#include "core/program/op.h"
+#include <glib.h>
+
+struct weft_measurement {
+  enum weft_op_kind kind;
+  uint32_t ranks;
+  struct weft_shape shape;
+  double seconds;
+};
+
+typedef struct weft_cost_table weft_cost_table;
+
+/* Errors name the file, or `name`, and the line.  Caller frees. */
+weft_cost_table *weft_cost_table_load (const char *path, GError **error);
+weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const char *name,
+                                        GError **error);
+void weft_cost_table_free (weft_cost_table *table);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cost_table, weft_cost_table_free)
+
+/* Appends a line. */
+void weft_cost_table_print (GString *text, const struct weft_measurement *m);
+
+/* Seconds of an op, given what a formula says of any shape; negative when neither this shape nor
+ * a neighbour was measured.  Where nothing was measured with so many ranks, the nearest number of
+ * ranks speaks. */
+typedef double (*weft_cost_formula) (const void *user, enum weft_op_kind kind,
+                                     const struct weft_shape *shape, uint32_t ranks);
+double weft_cost_table_seconds (const weft_cost_table *table, enum weft_op_kind kind,
+                                const struct weft_shape *shape, uint32_t ranks,
+                                weft_cost_formula formula, const void *user);

@@ -1,0 +1,526 @@
+#include "core/plan/memory.h"
+#include <string.h>
+
+/* Free bytes, and the ops on each lane that must have ended before they are taken. */
+struct chunk {
+  uint64_t from, to;
+  uint32_t until[WEFT_N_LANE];
+};
+
+/* Part of a pool that is packed by itself. */
+struct region {
+  GArray *free; /* struct chunk, by address */
+  uint64_t top;
+};
+
+/* MIXED: all buffers in one region.  SPLIT: what one pass makes and uses up lies above what waits
+ * for backward.  SLABS: likewise, and what one microbatch leaves for its backward in a chunk of
+ * layers is one piece, so that every microbatch fits exactly where another was and long steps do not
+ * crumble. */
+enum packing { MIXED, SPLIT, SLABS, N_PACKING };
+
+/* What one microbatch keeps of a chunk: placed with its first buffer, free after the last use of its last. */
+struct slab {
+  uint64_t bytes, offset;
+  uint32_t n, n_closed;
+  gboolean placed;
+  struct chunk place;
+};
+
+struct planner {
+  weft_program *p;
+  uint32_t *before;
+  double *start, *end; /* of the earliest schedule */
+  enum packing packing;
+  struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
+  struct chunk *last_use; /* by owner: `until` only, of its own uses */
+  GArray *edges;          /* uint32_t[2] */
+  struct slab *slab;      /* [chunk][micro], with SLABS */
+  uint32_t n_micro, n_chunk;
+  uint64_t *inner; /* [buffer]: offset in its slab */
+};
+
+static uint64_t
+align (uint64_t bytes)
+{
+  return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
+}
+
+/* An op joins the group before it: all begin when the last of them may, and end together, collectives
+ * when their bytes have followed each other. */
+static void
+join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
+{
+  const uint32_t *lane = m->p->lane_ops[m->p->op[op].lane];
+  uint32_t last = m->p->pos[op], first = last;
+  double end = 0;
+
+  while (m->p->op[lane[first]].flags & WEFT_OP_GROUPED)
+    first--;
+  ready = MAX (ready, m->start[lane[first]]);
+  for (uint32_t i = first; i <= last; i++) {
+    double alone = ready + (seconds ? seconds[lane[i]] : 1);
+    gboolean follows = weft_op_info[m->p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
+    end = follows && i > first ? end + (alone - ready) : MAX (end, alone);
+  }
+  for (uint32_t i = first; i <= last; i++) {
+    m->start[lane[i]] = ready;
+    m->end[lane[i]] = end;
+  }
+}
+
+/* The role by itself: lanes in order, dependencies, no waiting for others. */
+static void
+earliest_schedule (struct planner *m, const double *seconds)
+{
+  const weft_program *p = m->p;
+  double lane_end[WEFT_N_LANE] = { 0 };
+
+  m->start = g_new (double, p->n_op + 1);
+  m->end = g_new (double, p->n_op + 1);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    gboolean grouped = p->op[op].flags & WEFT_OP_GROUPED;
+    double ready = grouped ? 0 : lane_end[p->op[op].lane];
+    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+      ready = MAX (ready, m->end[p->deps[d]]);
+    m->start[op] = ready;
+    m->end[op] = ready + (seconds ? seconds[op] : 1);
+    if (grouped)
+      join_group (m, op, ready, seconds);
+    lane_end[p->op[op].lane] = m->end[op];
+  }
+}
+
+static void
+find_last_uses (struct planner *m)
+{
+  const weft_program *p = m->p;
+
+  m->last_use = g_new (struct chunk, p->n_buf + 1);
+  memset (m->last_use, 0xff, (p->n_buf + 1) * sizeof *m->last_use);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+      if (p->uses[u].buf != WEFT_NO_BUF)
+        m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
+}
+
+enum readiness { NOT_YET, WITH_EDGES, READY };
+
+static enum readiness
+readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
+{
+  enum readiness result = READY;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    uint32_t last = chunk->until[lane];
+    if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
+      continue;
+    /* Not ordered on one lane: both belong to one group and run at once. */
+    if (last >= op || lane == m->p->op[op].lane || m->end[last] > m->start[op])
+      return NOT_YET;
+    result = WITH_EDGES;
+  }
+  return result;
+}
+
+static void
+add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
+{
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    uint32_t edge[2] = { chunk->until[lane], op };
+    if (edge[0] != WEFT_NO_OP && !weft_ordered (m->p, m->before, edge[0], op))
+      g_array_append_val (m->edges, edge);
+  }
+}
+
+/* Index of the best chunk, or -1: fits, needs no edge if possible, wastes least. */
+static int
+best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, uint32_t op)
+{
+  enum readiness best_ready = NOT_YET;
+  uint64_t best_size = 0;
+  int best = -1;
+
+  for (guint i = 0; i < free->len; i++) {
+    const struct chunk *chunk = &g_array_index (free, struct chunk, i);
+    uint64_t size = chunk->to - chunk->from;
+    if (size < bytes || (best_ready == READY && size >= best_size))
+      continue;
+    enum readiness ready = readiness (m, chunk, op);
+    if (ready > best_ready || (ready == best_ready && ready != NOT_YET && size < best_size)) {
+      best = i;
+      best_ready = ready;
+      best_size = size;
+    }
+  }
+  return best;
+}
+
+/* The arena grows; a free chunk that touches its end begins the new place when it is ready. */
+static uint64_t
+grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
+{
+  GArray *free = region->free;
+  uint64_t at = region->top;
+
+  if (free->len) {
+    const struct chunk *last = &g_array_index (free, struct chunk, free->len - 1);
+    if (last->to == at && readiness (m, last, op) == READY) {
+      at = last->from;
+      g_array_set_size (free, free->len - 1);
+    }
+  }
+  region->top = at + bytes;
+  return at;
+}
+
+static void
+merge (struct chunk *into, const struct chunk *other)
+{
+  into->from = MIN (into->from, other->from);
+  into->to = MAX (into->to, other->to);
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    if (other->until[lane] != WEFT_NO_OP &&
+        (into->until[lane] == WEFT_NO_OP || other->until[lane] > into->until[lane]))
+      into->until[lane] = other->until[lane];
+}
+
+/* Neighbours become one where both are at least as ready for an op as said.  Not earlier: bytes that a
+ * transfer still reads would spoil all they are joined to. */
+static void
+join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
+{
+  for (guint i = 0; i + 1 < free->len;) {
+    struct chunk *chunk = &g_array_index (free, struct chunk, i);
+    if (chunk[0].to != chunk[1].from || readiness (m, &chunk[0], op) < least ||
+        readiness (m, &chunk[1], op) < least) {
+      i++;
+      continue;
+    }
+    merge (&chunk[0], &chunk[1]);
+    g_array_remove_index (free, i + 1);
+  }
+}
+
+static int
+find_chunk (struct planner *m, GArray *free, uint64_t bytes, uint32_t op)
+{
+  join (m, free, READY, op);
+  int i = best_chunk (m, free, bytes, op);
+  if (i >= 0)
+    return i;
+  join (m, free, WITH_EDGES, op);
+  return best_chunk (m, free, bytes, op);
+}
+
+static uint64_t
+take (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
+{
+  int i = find_chunk (m, region->free, bytes, op);
+
+  if (i < 0)
+    return grow (m, region, bytes, op);
+  struct chunk *chunk = &g_array_index (region->free, struct chunk, i);
+  uint64_t at = chunk->from;
+  add_edges (m, chunk, op);
+  chunk->from += bytes;
+  if (chunk->from == chunk->to)
+    g_array_remove_index (region->free, i);
+  return at;
+}
+
+static void
+give_back (GArray *free, const struct chunk *chunk)
+{
+  guint low = 0, high = free->len;
+
+  while (low < high) {
+    guint middle = (low + high) / 2;
+    if (g_array_index (free, struct chunk, middle).from < chunk->from)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  g_array_insert_vals (free, low, chunk, 1);
+}
+
+static gboolean
+is_placed (const struct weft_buf *b)
+{
+  return b->base == WEFT_NO_BUF && b->bytes && !b->permanent && b->first != WEFT_NO_OP;
+}
+
+/* Buffers by the op of their first (or last) use: next[] chains from head[op]. */
+static void
+chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *next)
+{
+  memset (head, 0xff, (p->n_op + 1) * sizeof *head);
+  for (uint32_t i = p->n_buf; i-- > 0;)
+    if (is_placed (&p->buf[i])) {
+      uint32_t op = by_last ? p->buf[i].last : p->buf[i].first;
+      next[i] = head[op];
+      head[op] = i;
+    }
+}
+
+/* Made and used up by one microbatch's forward, or by its backward (recompute included). */
+static gboolean
+is_passing (const weft_program *p, const struct weft_buf *b)
+{
+  const struct weft_op *first = &p->op[b->first], *last = &p->op[b->last];
+
+  return first->micro == last->micro &&
+         (first->phase != WEFT_PHASE_FORWARD || last->phase == WEFT_PHASE_FORWARD);
+}
+
+static struct region *
+region_of (struct planner *m, const struct weft_buf *b)
+{
+  return &(m->packing != MIXED && is_passing (m->p, b) ? m->passing : m->kept)[b->pool];
+}
+
+static void
+place_permanent (struct planner *m)
+{
+  for (uint32_t i = 0; i < m->p->n_buf; i++) {
+    struct weft_buf *b = &m->p->buf[i];
+    if (!b->permanent || b->base != WEFT_NO_BUF)
+      continue;
+    b->offset = m->kept[b->pool].top;
+    m->kept[b->pool].top += align (b->bytes);
+  }
+}
+
+static struct slab *
+slab_of (struct planner *m, uint32_t i)
+{
+  const struct weft_buf *b = &m->p->buf[i];
+  gboolean kept = m->packing == SLABS && b->micro != WEFT_NO_MICRO && b->pool == WEFT_POOL_DEVICE;
+
+  return kept && !is_passing (m->p, b) ? &m->slab[m->p->op[b->first].chunk * m->n_micro + b->micro]
+                                       : NULL;
+}
+
+static void
+lay_out_slabs (struct planner *m)
+{
+  m->n_micro = m->n_chunk = 1;
+  for (uint32_t op = 0; op < m->p->n_op; op++) {
+    m->n_chunk = MAX (m->n_chunk, m->p->op[op].chunk + 1u);
+    if (m->p->op[op].micro != WEFT_NO_MICRO)
+      m->n_micro = MAX (m->n_micro, m->p->op[op].micro + 1u);
+  }
+  m->slab = g_new0 (struct slab, (size_t) m->n_chunk * m->n_micro);
+  m->inner = g_new0 (uint64_t, m->p->n_buf + 1);
+  for (uint32_t i = 0; i < m->p->n_buf; i++) {
+    struct slab *slab = is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;
+    if (!slab)
+      continue;
+    m->inner[i] = slab->bytes;
+    slab->bytes += align (m->p->buf[i].bytes);
+    slab->n++;
+    memset (slab->place.until, 0xff, sizeof slab->place.until);
+  }
+}
+
+static void
+open_buffer (struct planner *m, uint32_t i, uint32_t op)
+{
+  struct weft_buf *b = &m->p->buf[i];
+  struct slab *slab = slab_of (m, i);
+
+  if (!slab) {
+    b->offset = take (m, region_of (m, b), align (b->bytes), op);
+    return;
+  }
+  if (!slab->placed)
+    slab->offset = take (m, region_of (m, b), slab->bytes, op);
+  slab->placed = TRUE;
+  b->offset = slab->offset + m->inner[i];
+}
+
+static void
+close_buffer (struct planner *m, uint32_t i)
+{
+  struct weft_buf *b = &m->p->buf[i];
+  struct slab *slab = slab_of (m, i);
+  struct chunk *chunk = &m->last_use[i];
+
+  chunk->from = b->offset;
+  chunk->to = b->offset + align (b->bytes);
+  if (!slab) {
+    give_back (region_of (m, b)->free, chunk);
+    return;
+  }
+  if (slab->n_closed == 0)
+    slab->place.from = slab->place.to = chunk->from;
+  merge (&slab->place, chunk);
+  if (++slab->n_closed == slab->n)
+    give_back (region_of (m, b)->free, &slab->place);
+}
+
+static void
+place_others (struct planner *m)
+{
+  weft_program *p = m->p;
+  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1),
+                      *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
+                      *next_close = g_new (uint32_t, p->n_buf + 1);
+
+  chain_by_op (p, FALSE, opens, next_open);
+  chain_by_op (p, TRUE, closes, next_close);
+  /* Members of a group run at once: what one of them frees, none of them can take, and joined to
+   * other free bytes it would spoil those too.  So a group frees when it is over. */
+  for (uint32_t op = 0, closed = 0; op < p->n_op; op++) {
+    for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
+      open_buffer (m, i, op);
+    if (op + 1 < p->n_op && p->op[op + 1].flags & WEFT_OP_GROUPED)
+      continue;
+    for (; closed <= op; closed++)
+      for (uint32_t i = closes[closed]; i != WEFT_NO_OP; i = next_close[i])
+        close_buffer (m, i);
+  }
+}
+
+static void
+add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[][WEFT_N_BUF_KIND])
+{
+  for (uint32_t i = 0; i < p->n_buf; i++)
+    if (p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
+      memory->permanent[p->buf[i].pool][p->buf[i].kind] += p->buf[i].bytes;
+  memcpy (live, memory->permanent, sizeof memory->permanent);
+}
+
+/* Most bytes alive in op order: the arena can not be smaller. */
+static void
+find_peak (const weft_program *p, struct weft_memory *memory)
+{
+  uint64_t live[WEFT_N_POOL][WEFT_N_BUF_KIND], sum[WEFT_N_POOL] = { 0 };
+  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1),
+                      *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
+                      *next_close = g_new (uint32_t, p->n_buf + 1);
+
+  add_permanent (p, memory, live);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+      sum[pool] += live[pool][kind];
+    memory->live[pool] = sum[pool];
+    memcpy (memory->at_peak[pool], live[pool], sizeof live[pool]);
+  }
+  chain_by_op (p, FALSE, opens, next_open);
+  chain_by_op (p, TRUE, closes, next_close);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i]) {
+      live[p->buf[i].pool][p->buf[i].kind] += p->buf[i].bytes;
+      sum[p->buf[i].pool] += p->buf[i].bytes;
+    }
+    for (int pool = 0; pool < WEFT_N_POOL; pool++)
+      if (sum[pool] > memory->live[pool]) {
+        memory->live[pool] = sum[pool];
+        memory->peak_op[pool] = op;
+        memcpy (memory->at_peak[pool], live[pool], sizeof live[pool]);
+      }
+    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
+      live[p->buf[i].pool][p->buf[i].kind] -= p->buf[i].bytes;
+      sum[p->buf[i].pool] -= p->buf[i].bytes;
+    }
+  }
+}
+
+static void
+start_regions (struct planner *m)
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    m->kept[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+    m->passing[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
+  }
+  m->edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t));
+}
+
+static void
+end_regions (struct planner *m)
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    g_array_unref (m->kept[pool].free);
+    g_array_unref (m->passing[pool].free);
+  }
+  g_array_unref (m->edges);
+}
+
+/* Stacks the two regions of each pool. */
+static void
+stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    planned[pool] = m->kept[pool].top + m->passing[pool].top;
+  for (uint32_t i = 0; m->packing != MIXED && i < m->p->n_buf; i++) {
+    struct weft_buf *b = &m->p->buf[i];
+    if (is_placed (b) && is_passing (m->p, b))
+      b->offset += m->kept[b->pool].top;
+  }
+}
+
+static uint64_t
+place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
+{
+  uint64_t sum = 0;
+
+  m->packing = packing;
+  start_regions (m);
+  if (packing == SLABS)
+    lay_out_slabs (m);
+  place_permanent (m);
+  place_others (m);
+  stack_regions (m, planned);
+  g_clear_pointer (&m->slab, g_free);
+  g_clear_pointer (&m->inner, g_free);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    sum += planned[pool];
+  return sum;
+}
+
+/* No packing is always the smallest; a loss of half a percent is not worth another look. */
+static void
+place_best (struct planner *m, struct weft_memory *memory)
+{
+  static const enum packing order[N_PACKING] = { SLABS, SPLIT, MIXED };
+  uint64_t enough = 0, best = G_MAXUINT64;
+  enum packing best_packing = SLABS;
+
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    enough += memory->live[pool] + memory->live[pool] / 200;
+  for (int i = 0; i < N_PACKING && best > enough; i++) {
+    if (i)
+      end_regions (m);
+    uint64_t bytes = place (m, order[i], memory->planned);
+    if (bytes < best) {
+      best = bytes;
+      best_packing = order[i];
+    }
+  }
+  if (m->packing != best_packing) {
+    end_regions (m);
+    place (m, best_packing, memory->planned);
+  }
+}
+
+void
+weft_memory_plan (weft_program *p, const double *seconds, struct weft_memory *memory)
+{
+  struct planner m = { .p = p, .before = weft_program_order (p) };
+
+  *memory = (struct weft_memory){ 0 };
+  earliest_schedule (&m, seconds);
+  find_last_uses (&m);
+  find_peak (p, memory);
+  place_best (&m, memory);
+  memory->n_reuse_deps = m.edges->len;
+  weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
+  end_regions (&m);
+  g_free (m.before);
+  g_free (m.start);
+  g_free (m.end);
+  g_free (m.last_use);
+}

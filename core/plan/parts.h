@@ -1,0 +1,43 @@
+/* parts.h - a step cut where a training loop of one's own may look at it, or act.
+ *
+ * Every op belongs to one part.  A part needs nothing of a later one, neither by dependencies nor by
+ * lane order, so a step that is run part by part is the step: same ops, same lanes, same bits.  What
+ * waits between two parts is only whoever wrote the loop.
+ *
+ *   one stage       zero_grad_buffer, then a part for each cell of the schedule, then the rest
+ *   several stages  all cells are one part: a stage alone could not finish a cell of its own */
+#pragma once
+#include "core/plan/plan.h"
+
+/*    constant             word                    its ops */
+#define WEFT_PART_LIST(X)                                                                          \
+  X (WEFT_PART_ZERO, "zero_grad_buffer", "gradients and running sums are cleared")                 \
+  X (WEFT_PART_FORWARD, "forward", "one microbatch, with gathers of weights that it needs")        \
+  X (WEFT_PART_BACKWARD, "backward",                                                               \
+     "one microbatch, with the gradient collectives that its last gradients launch")               \
+  X (WEFT_PART_SCHEDULE, "forward_backward", "all cells of all stages")                            \
+  X (WEFT_PART_START, "start_grad_sync", "gradient collectives that no backward has launched")     \
+  X (WEFT_PART_FINISH, "finish_grad_sync", "what waits for gradient collectives, and their sums")  \
+  X (WEFT_PART_FINALIZE, "finalize_model_grads", "tied embedding, token count: finish.c")          \
+  X (WEFT_PART_UPDATE, "step", "norm, clip, update, gathers that nobody waits for, loss")
+enum weft_part_kind { WEFT_PART_LIST (WEFT_WORD_ID) WEFT_N_PART };
+extern const char *const weft_part_words[];
+
+struct weft_part {
+  uint8_t kind;
+  uint16_t micro; /* of forward and backward; else WEFT_NO_MICRO */
+};
+
+typedef struct weft_parts {
+  uint32_t n;
+  struct weft_part *part; /* in the order they run */
+  uint32_t n_roles;
+  uint32_t **of;          /* [role][op]: its part */
+} weft_parts;
+
+weft_parts *weft_parts_new (const weft_plan *plan);
+
+/* Whether gradients leave in a part: some rank launches a collective of them there. */
+gboolean weft_parts_reduces (const weft_parts *parts, const weft_plan *plan, uint32_t part);
+void weft_parts_free (weft_parts *parts);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_parts, weft_parts_free)

@@ -1,0 +1,396 @@
+#include "core/plan/plan.h"
+#include "core/plan/check.h"
+#include "core/plan/cost.h"
+#include "core/base/error.h"
+#include "core/passes/step.h"
+
+static struct weft_traffic
+measured (double seconds)
+{
+  return (struct weft_traffic){ .algorithm = "measured", .latency = seconds, .seconds = seconds };
+}
+
+struct transfer_question {
+  double latency, rate;
+};
+
+static double
+transfer_seconds (const void *question, enum weft_op_kind kind, const struct weft_shape *shape,
+                  uint32_t ranks)
+{
+  const struct transfer_question *q = question;
+
+  (void) ranks;
+  return q->latency + weft_op_info[kind].bytes (shape) / q->rate;
+}
+
+struct weft_traffic
+weft_plan_transfer (const weft_plan *plan, uint32_t from, uint32_t to,
+                    const struct weft_shape *shape)
+{
+  struct weft_route route;
+
+  weft_fabric_route (&plan->fabric, from, to, &route);
+  struct transfer_question q = { plan->job.stack.collective_base_latency + route.latency,
+                                 weft_fabric_route_rate (&plan->fabric, &route) };
+  double seconds = plan->table ? weft_cost_table_seconds (plan->table, WEFT_OP_SEND, shape, 2,
+                                                          transfer_seconds, &q)
+                               : -1;
+  if (seconds >= 0)
+    return measured (seconds);
+  return (struct weft_traffic){ .algorithm = "send",
+                                .bytes_local = weft_op_info[WEFT_OP_SEND].bytes (shape),
+                                .latency = q.latency,
+                                .seconds = transfer_seconds (&q, WEFT_OP_SEND, shape, 2) };
+}
+
+static double
+p2p_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
+{
+  uint32_t peer = weft_mesh_beside (&plan->mesh, rank, p->op[op].peer);
+  gboolean sends = p->op[op].kind == WEFT_OP_SEND;
+
+  return weft_plan_transfer (plan, sends ? rank : peer, sends ? peer : rank, weft_op_shape (p, op))
+      .seconds;
+}
+
+static double
+copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
+{
+  struct weft_route route;
+
+  weft_fabric_host_route (&plan->fabric, rank, weft_op_enters_device (p->op[op].kind), &route);
+  return plan->job.stack.kernel_gap +
+         weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
+}
+
+struct coll_question {
+  const weft_plan *plan;
+  const struct weft_coll_shape *group;
+};
+
+static struct weft_traffic
+closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct weft_shape *shape)
+{
+  const struct weft_job *job = &q->plan->job;
+
+  enum weft_coll_choice choice = job->train.reduction_order == WEFT_ORDER_CANONICAL
+                                     ? WEFT_COLL_CANONICAL
+                                 : job->strategy.deterministic_mode ? WEFT_COLL_RING
+                                                                    : WEFT_COLL_QUICKEST;
+
+  return weft_coll_plan (q->group, kind, weft_op_info[kind].bytes (shape),
+                         job->stack.collective_base_latency, choice);
+}
+
+static double
+closed_seconds (const void *question, enum weft_op_kind kind, const struct weft_shape *shape,
+                uint32_t ranks)
+{
+  (void) ranks;
+  return closed_form (question, kind, shape).seconds;
+}
+
+struct weft_traffic
+weft_plan_traffic (const weft_plan *plan, const struct weft_coll_shape *group,
+                   enum weft_op_kind kind, const struct weft_shape *shape)
+{
+  struct coll_question q = { plan, group };
+  double seconds =
+      plan->table ? weft_cost_table_seconds (plan->table, kind, shape, group->n, closed_seconds, &q)
+                  : -1;
+
+  if (seconds < 0)
+    return closed_form (&q, kind, shape);
+  return measured (seconds);
+}
+
+static double
+launch_seconds (const weft_plan *plan, const struct weft_coll_shape *group, const weft_program *p,
+                uint32_t op)
+{
+  struct weft_shape shape = weft_program_launch_shape (p, op);
+
+  return weft_plan_traffic (plan, group, p->op[op].kind, &shape).seconds;
+}
+
+static gboolean
+is_registered (const weft_program *p, uint32_t op)
+{
+  uint32_t first = p->op[op].uses;
+  return first < p->op[op + 1].uses && p->uses[first].buf != WEFT_NO_BUF &&
+         p->buf[p->uses[first].buf].pool == WEFT_POOL_SYMMETRIC;
+}
+
+uint32_t
+weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
+               const struct weft_coll_shape *group)
+{
+  struct weft_cost cost = weft_plan_cost (plan);
+  gboolean sends = weft_op_info[p->op[op].kind].class == WEFT_CLASS_P2P;
+
+  if (sends && plan->job.strategy.pipeline_model_parallel_comm_backend == WEFT_P2P_UCC)
+    return 0;
+  if (p->op[op].flags & WEFT_OP_USER_BUFFER)
+    return weft_cost_user_sms (p->op[op].kind);
+  if (!group || !is_registered (p, op))
+    return weft_cost_sms (cost.stack, p->op[op].kind);
+  return weft_cost_registered_sms (&cost, p->op[op].kind,
+                                   weft_cost_domain (cost.cluster, group->n_nodes, group->n_local),
+                                   !plan->job.strategy.disable_symmetric_registration);
+}
+
+double
+weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
+{
+  const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, rank)];
+
+  switch (weft_op_info[p->op[op].kind].class) {
+  case WEFT_CLASS_P2P:
+    return p2p_seconds (plan, rank, p, op);
+  case WEFT_CLASS_COPY:
+    return copy_seconds (plan, rank, p, op);
+  default:
+    break;
+  }
+  struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
+  struct weft_coll_shape shape;
+  weft_coll_shape_init (&shape, &plan->fabric, &group);
+  double seconds = launch_seconds (plan, &shape, p, op);
+  if (p->op[op].flags & WEFT_OP_GROUPED)
+    seconds -= launch_seconds (plan, &shape, p, p->lane_ops[p->op[op].lane][p->pos[op] - 1]);
+  weft_coll_shape_release (&shape);
+  return seconds;
+}
+
+/* Communication repeats itself too: one price for each (kind, shape, group, peer).  What joins a
+ * launch costs what it adds. */
+static double
+comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+  if (row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE)
+    return weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
+  uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 |
+                 (uint8_t) row->peer;
+  double *price = g_hash_table_lookup (known, &key);
+
+  if (!price) {
+    price = g_new (double, 1);
+    *price = weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
+    g_hash_table_insert (known, g_memdup2 (&key, sizeof key), price);
+  }
+  return *price;
+}
+
+static double *
+price_program (const weft_plan *plan, const weft_program *p)
+{
+  double *seconds = g_new (double, p->n_op + 1);
+  g_autoptr (GHashTable) known =
+      g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  weft_cost_program (&cost, p, 0, seconds);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
+      seconds[op] = comm_seconds (plan, known, p, op);
+  return seconds;
+}
+
+typedef weft_program *(*build_program) (const struct weft_job *job, const struct weft_mesh *mesh,
+                                        uint32_t role);
+
+static void
+build_role (weft_plan *plan, uint32_t role, build_program build)
+{
+  plan->role[role] = build (&plan->job, &plan->mesh, role);
+  plan->seconds[role] = price_program (plan, plan->role[role]);
+  weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
+}
+
+gboolean
+weft_plan_check (const weft_plan *plan, GError **error)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    if (!weft_check_program (plan->role[role], error) ||
+        !weft_check_addresses (plan->role[role], error))
+      return FALSE;
+  return weft_check_roles (&plan->mesh, plan->role, error);
+}
+
+static weft_plan *
+make_plan (const struct weft_job *job, build_program build, GError **error)
+{
+  g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
+
+  plan->job = *job;
+  plan->mesh = weft_step_mesh (job);
+  plan->fabric = weft_fabric_make (&plan->job.cluster);
+  plan->n_roles = plan->mesh.pp;
+  plan->role = g_new0 (weft_program *, plan->n_roles);
+  plan->memory = g_new0 (struct weft_memory, plan->n_roles);
+  plan->seconds = g_new0 (double *, plan->n_roles);
+  const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
+  if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
+    return NULL;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    build_role (plan, role, build);
+  if (!weft_plan_check (plan, error))
+    return NULL;
+  return g_steal_pointer (&plan);
+}
+
+weft_plan *
+weft_plan_new (const struct weft_job *job, GError **error)
+{
+  return make_plan (job, weft_step_build, error);
+}
+
+weft_plan *
+weft_plan_new_startup (const struct weft_job *job, GError **error)
+{
+  if (weft_init_does_something (job))
+    return make_plan (job, weft_init_build, error);
+  weft_bad_input (
+      error,
+      "nothing happens before the first step: found perform_initialization = false and for "
+      "broadcast_params %s, wanted several replicas that hold weights whole",
+      weft_init_keeps_slices (job) ? "weights of which every rank keeps a slice" : "one replica");
+  return NULL;
+}
+
+weft_plan *
+weft_plan_new_broadcast (const struct weft_job *job, GError **error)
+{
+  struct weft_job given = *job; /* its weights are there already */
+
+  given.strategy.perform_initialization = FALSE;
+  return weft_plan_new_startup (&given, error);
+}
+
+void
+weft_plan_free (weft_plan *plan)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    weft_program_free (plan->role[role]);
+    g_free (plan->seconds[role]);
+  }
+  g_free (plan->role);
+  g_free (plan->memory);
+  g_free (plan->seconds);
+  if (plan->table)
+    weft_cost_table_free (plan->table);
+  g_free (plan);
+}
+
+/* One communicator for every group of more than one rank that the role really uses. */
+uint64_t
+weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
+{
+  const weft_program *p = plan->role[role];
+  gboolean used[WEFT_N_GROUP] = { FALSE };
+  double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
+
+  /* Ranks that are threads of one machine have no CUDA context and no NCCL channels. */
+  if (weft_cluster_is_cpu (&plan->job.cluster))
+    return 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    used[p->op[op].group] = TRUE;
+  for (int kind = WEFT_GROUP_NONE + 1; kind < WEFT_N_GROUP; kind++)
+    if (used[kind])
+      bytes += plan->job.stack.communicator_bytes;
+  return bytes;
+}
+
+/* Weights as ranks keep them, in both types. */
+static uint64_t
+kept_weights (const weft_program *p)
+{
+  uint64_t bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    gboolean master = b->kind == WEFT_BUF_OPTIMIZER && g_str_equal (p->name[b->name], "master");
+    if (b->permanent && b->base == WEFT_NO_BUF && (b->kind == WEFT_BUF_WEIGHTS || master))
+      bytes += b->bytes;
+  }
+  return bytes;
+}
+
+/* Elements of the whole module, and of its largest bucket. */
+static uint64_t
+module_elements (const weft_program *p, uint64_t *largest)
+{
+  uint64_t all = 0;
+
+  *largest = 0;
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    uint64_t bucket = 0;
+    for (uint32_t j = 0; j < p->n_param; j++)
+      if (p->param[j].bucket == p->param[i].bucket)
+        bucket += p->param[j].rows * p->param[j].columns;
+    *largest = MAX (*largest, bucket);
+    all += p->param[i].rows * p->param[i].columns;
+  }
+  return all;
+}
+
+uint64_t
+weft_plan_init_bytes (const weft_plan *plan, uint32_t role)
+{
+  const union weft_strategy *k = &plan->job.strategy;
+  const weft_program *p = plan->role[role];
+  uint64_t largest, all = module_elements (p, &largest);
+
+  if (!k->use_megatron_fsdp)
+    return 0;
+  return kept_weights (p) + (k->init_fsdp_with_meta_device ? largest : all) *
+                                weft_dtype_bytes (weft_job_dtype (&plan->job));
+}
+
+uint64_t
+weft_plan_peak_bytes (const weft_plan *plan, uint32_t role)
+{
+  return plan->memory[role].planned[WEFT_POOL_DEVICE] +
+         plan->memory[role].planned[WEFT_POOL_SYMMETRIC] + weft_plan_reserved_bytes (plan, role);
+}
+
+uint64_t
+weft_plan_worst_bytes (const weft_plan *plan)
+{
+  uint64_t worst = 0;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    worst = MAX (worst, weft_plan_peak_bytes (plan, role));
+  return worst;
+}
+
+/* Ranks are dealt to nodes in order. */
+uint64_t
+weft_plan_host_bytes (const weft_plan *plan)
+{
+  uint32_t gpus = (uint32_t) MAX (1, plan->job.cluster.f.node_gpus);
+  uint64_t worst = 0, node = 0;
+
+  for (uint32_t rank = 0; rank < plan->mesh.n_ranks; rank++) {
+    uint32_t role = weft_mesh_stage (&plan->mesh, rank);
+    node = (rank % gpus ? node : 0) + plan->memory[role].planned[WEFT_POOL_HOST];
+    worst = MAX (worst, node);
+  }
+  return worst;
+}
+
+gboolean
+weft_plan_host_fits (const weft_plan *plan)
+{
+  return weft_plan_host_bytes (plan) <= plan->job.cluster.f.node_host_memory;
+}
+
+gboolean
+weft_plan_fits (const weft_plan *plan)
+{
+  return weft_plan_worst_bytes (plan) <= plan->job.cluster.f.gpu_memory &&
+         weft_plan_host_fits (plan);
+}

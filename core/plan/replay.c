@@ -1,0 +1,403 @@
+#include "core/plan/replay.h"
+#include "core/base/error.h"
+#include <string.h>
+
+/* One lane of one actor: the next op, when the lane is free, the communication it has posted. */
+struct lane {
+  uint32_t cursor;
+  double free_at;
+  gboolean posted;
+  uint32_t pending; /* transfers of the posted group that have not met their peer */
+  double group_end;
+};
+
+/* A communicator: who has arrived at the collective it is in. */
+struct meeting {
+  uint32_t arrived, first_actor;
+  double ready;
+};
+
+/* One direction of one stage boundary: a posted transfer waiting for the other side. */
+struct post {
+  uint32_t op; /* WEFT_NO_OP: none */
+  double ready;
+};
+
+struct run {
+  const struct weft_replay *r;
+  const weft_actors *a;
+  struct lane *lanes;         /* [actor][lane] */
+  struct meeting *meetings;   /* [comm] */
+  struct post *sends, *recvs; /* [actor][direction]: towards (send) or from (recv) peer +1, -1 */
+  GArray *dirty;              /* actors to advance */
+  gboolean *is_dirty;
+  GError *error;
+};
+
+static const weft_program *
+program_of (const struct run *x, uint32_t actor)
+{
+  return x->r->role[x->a->role[actor]];
+}
+
+static struct lane *
+lane_at (const struct run *x, uint32_t actor, enum weft_lane lane)
+{
+  return &x->lanes[(size_t) actor * WEFT_N_LANE + lane];
+}
+
+static void
+mark (struct run *x, uint32_t actor)
+{
+  if (x->is_dirty[actor])
+    return;
+  x->is_dirty[actor] = TRUE;
+  g_array_append_val (x->dirty, actor);
+}
+
+static double
+cost (const struct run *x, uint32_t actor, uint32_t op)
+{
+  return x->r->seconds ? x->r->seconds (x->r->user, actor, op) : 0;
+}
+
+static void
+record (const struct run *x, uint32_t actor, uint32_t op, double begin, double end)
+{
+  if (x->r->begin)
+    x->r->begin[actor][op] = begin;
+  if (x->r->end)
+    x->r->end[actor][op] = end;
+}
+
+/* When the dependencies of `op` have ended; FALSE while one has not. */
+static gboolean
+deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
+{
+  const weft_program *p = program_of (x, actor);
+
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
+    uint32_t dep = p->deps[d];
+    if (p->pos[dep] >= lane_at (x, actor, p->op[dep].lane)->cursor)
+      return FALSE;
+    if (x->r->end)
+      *ready = MAX (*ready, x->r->end[actor][dep]);
+  }
+  return TRUE;
+}
+
+static void
+disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
+{
+  g_autofree char *one = weft_op_label (program_of (x, a), op_a),
+                  *two = weft_op_label (program_of (x, b), op_b);
+
+  if (!x->error)
+    weft_bad_input (&x->error,
+                    "role %u issues %s %s (op %u) where role %u issues %s %s (op %u): members of a "
+                    "group must agree in kind, size, type and order",
+                    x->a->role[a], weft_op_info[program_of (x, a)->op[op_a].kind].word, one, op_a,
+                    x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
+}
+
+/* An op that talks to a stage or a group that its role does not have. */
+static void
+nobody_there (struct run *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = program_of (x, actor);
+  g_autofree char *text = weft_op_label (p, op);
+
+  if (!x->error)
+    weft_bad_input (&x->error,
+                    "role %u issues %s %s (op %u), and there is nobody at the other end: peer %+d, "
+                    "group %s, lane %s",
+                    x->a->role[actor], weft_op_info[p->op[op].kind].word, text, op, p->op[op].peer,
+                    weft_group_word (p->op[op].group), weft_lane_words[p->op[op].lane]);
+}
+
+static gboolean
+same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
+{
+  return memcmp (weft_op_shape (program_of (x, a), op_a), weft_op_shape (program_of (x, b), op_b),
+                 sizeof (struct weft_shape)) == 0;
+}
+
+/* One launch is ops of one kind over one group of ranks. */
+static gboolean
+is_alike (const struct weft_op *i, const struct weft_op *j)
+{
+  return i->kind == j->kind && i->reduce == j->reduce && i->group == j->group && i->peer == j->peer;
+}
+
+static gboolean
+same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
+{
+  const weft_program *p = program_of (x, a), *q = program_of (x, b);
+  const struct weft_op *i = &p->op[op_a], *j = &q->op[op_b];
+
+  return is_alike (i, j) && i->micro == j->micro &&
+         strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
+}
+
+/* The group of ops at the head of a lane: transfers, or the collectives of one launch. */
+static const uint32_t *
+group_of (const struct run *x, uint32_t actor, enum weft_lane lane, uint32_t *n)
+{
+  const weft_program *p = program_of (x, actor);
+  uint32_t first = lane_at (x, actor, lane)->cursor;
+
+  *n = weft_program_group_end (p, lane, first) - first;
+  return &p->lane_ops[lane][first];
+}
+
+static void
+finish_collective (struct run *x, struct meeting *m, const struct weft_comm *comm,
+                   enum weft_lane lane)
+{
+  double end = m->ready;
+  uint32_t n;
+  const uint32_t *op = group_of (x, m->first_actor, lane, &n);
+
+  for (uint32_t j = 0; j < n; j++)
+    end += cost (x, m->first_actor, op[j]);
+  for (uint32_t i = 0; i < comm->n_actor; i++) {
+    uint32_t actor = comm->actor[i];
+    struct lane *l = lane_at (x, actor, lane);
+    op = group_of (x, actor, lane, &n);
+    for (uint32_t j = 0; j < n; j++)
+      record (x, actor, op[j], m->ready, end);
+    l->cursor += n;
+    l->free_at = end;
+    l->posted = FALSE;
+    mark (x, actor);
+  }
+  *m = (struct meeting){ 0 };
+}
+
+/* A launch that is not like the first member's, or whose collectives are not alike. */
+static void
+compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum weft_lane lane)
+{
+  uint32_t n_first, n;
+  const uint32_t *first = group_of (x, m->first_actor, lane, &n_first),
+                 *op = group_of (x, actor, lane, &n);
+  const struct weft_op *row = program_of (x, actor)->op;
+
+  for (uint32_t i = 0; i < MAX (n_first, n); i++)
+    if (i >= n_first || i >= n || !is_alike (&row[op[0]], &row[op[i]]) ||
+        !same_collective (x, m->first_actor, first[i], actor, op[i])) {
+      disagree (x, m->first_actor, first[MIN (i, n_first - 1)], actor, op[MIN (i, n - 1)]);
+      return;
+    }
+}
+
+static void
+arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
+{
+  const struct weft_op *row = &program_of (x, actor)->op[op];
+  uint32_t c = x->a->comm_of[(size_t) actor * WEFT_N_GROUP + row->group];
+  if (c == WEFT_NO_ACTOR || weft_group_lane (row->group) != row->lane) {
+    nobody_there (x, actor, op);
+    return;
+  }
+  const struct weft_comm *comm = &x->a->comm[c];
+  struct meeting *m = &x->meetings[c];
+
+  if (m->arrived == 0)
+    m->first_actor = actor;
+  compare_launches (x, m, actor, row->lane);
+  m->ready = m->arrived ? MAX (m->ready, ready) : ready;
+  if (++m->arrived == comm->n_actor)
+    finish_collective (x, m, comm, row->lane);
+}
+
+/* A whole group is over: its lane goes on. */
+static void
+finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
+{
+  const weft_program *p = program_of (x, actor);
+  struct lane *l = lane_at (x, actor, lane);
+  uint32_t last = weft_program_group_end (p, lane, l->cursor);
+
+  for (uint32_t i = l->cursor; i < last; i++) {
+    uint32_t op = p->lane_ops[lane][i];
+    if (x->r->end)
+      x->r->end[actor][op] = l->group_end;
+  }
+  l->cursor = last;
+  l->free_at = l->group_end;
+  l->posted = FALSE;
+  mark (x, actor);
+}
+
+static void
+meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
+{
+  enum weft_lane lane = program_of (x, actor)->op[op].lane;
+  struct lane *l = lane_at (x, actor, lane);
+
+  record (x, actor, op, begin, end);
+  l->group_end = MAX (l->group_end, end);
+  if (--l->pending == 0)
+    finish_group (x, actor, lane);
+}
+
+/* A sender towards +1 meets the receiver from -1, and the other way round. */
+static void
+post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
+{
+  const struct weft_op *row = &program_of (x, actor)->op[op];
+  int direction = row->peer < 0;
+  gboolean sends = row->kind == WEFT_OP_SEND;
+  uint32_t peer = x->a->peer[2 * actor + direction];
+  if (peer == WEFT_NO_ACTOR || ABS (row->peer) != 1) {
+    nobody_there (x, actor, op);
+    return;
+  }
+  struct post *mine = &(sends ? x->sends : x->recvs)[2 * actor + direction];
+  struct post *theirs = &(sends ? x->recvs : x->sends)[2 * peer + !direction];
+
+  if (theirs->op == WEFT_NO_OP) {
+    *mine = (struct post){ op, ready };
+    return;
+  }
+  uint32_t other = theirs->op;
+  const struct weft_op *row2 = &program_of (x, peer)->op[other];
+  if (row->micro != row2->micro || row->phase != row2->phase ||
+      !same_shape (x, actor, op, peer, other))
+    disagree (x, actor, op, peer, other);
+  double begin = MAX (ready, theirs->ready);
+  double end = begin + (sends ? cost (x, actor, op) : cost (x, peer, other));
+  theirs->op = WEFT_NO_OP;
+  meet (x, actor, op, begin, end);
+  meet (x, peer, other, begin, end);
+}
+
+/* A group starts when all of it may. */
+static gboolean
+group_ready (const struct run *x, uint32_t actor, enum weft_lane lane, double *ready)
+{
+  uint32_t n;
+  const uint32_t *op = group_of (x, actor, lane, &n);
+
+  for (uint32_t i = 0; i < n; i++)
+    if (!deps_ready (x, actor, op[i], ready))
+      return FALSE;
+  return TRUE;
+}
+
+static void
+post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
+{
+  struct lane *l = lane_at (x, actor, lane);
+  uint32_t n;
+  const uint32_t *op = group_of (x, actor, lane, &n);
+
+  l->posted = TRUE;
+  l->pending = n;
+  l->group_end = 0;
+  for (uint32_t i = 0; i < n && !x->error; i++)
+    post_transfer (x, actor, op[i], ready);
+}
+
+/* Runs as far as the head of one lane can go; TRUE when anything happened. */
+static gboolean
+advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)
+{
+  const weft_program *p = program_of (x, actor);
+  struct lane *l = lane_at (x, actor, lane);
+  gboolean moved = FALSE;
+
+  while (l->cursor < p->lane_n[lane] && !l->posted && !x->error) {
+    uint32_t op = p->lane_ops[lane][l->cursor];
+    double ready = l->free_at;
+    enum weft_op_class class = weft_op_info[p->op[op].kind].class;
+
+    if (class == WEFT_CLASS_P2P || class == WEFT_CLASS_COLLECTIVE
+            ? !group_ready (x, actor, lane, &ready)
+            : !deps_ready (x, actor, op, &ready))
+      break;
+    if (class == WEFT_CLASS_P2P) {
+      post_group (x, actor, lane, ready);
+    } else if (class == WEFT_CLASS_COLLECTIVE) {
+      l->posted = TRUE;
+      arrive (x, actor, op, ready);
+    } else {
+      l->free_at = ready + cost (x, actor, op);
+      record (x, actor, op, ready, l->free_at);
+      l->cursor++;
+    }
+    moved = TRUE;
+  }
+  return moved;
+}
+
+static void
+advance (struct run *x, uint32_t actor)
+{
+  gboolean moved = TRUE;
+
+  while (moved && !x->error) {
+    moved = FALSE;
+    for (int lane = 0; lane < WEFT_N_LANE; lane++)
+      moved |= advance_lane (x, actor, lane);
+  }
+}
+
+static void
+report_deadlock (struct run *x)
+{
+  GString *who = g_string_new (NULL);
+  uint32_t listed = 0;
+
+  for (uint32_t actor = 0; actor < x->a->n && listed < 12; actor++)
+    for (int lane = 0; lane < WEFT_N_LANE && listed < 12; lane++) {
+      const weft_program *p = program_of (x, actor);
+      uint32_t cursor = lane_at (x, actor, lane)->cursor;
+      if (cursor == p->lane_n[lane])
+        continue;
+      uint32_t op = p->lane_ops[lane][cursor];
+      g_autofree char *text = weft_op_label (p, op);
+      g_string_append_printf (who, "%srole %u lane %s at op %u (%s %s)", listed++ ? "; " : "",
+                              p->role, weft_lane_words[lane], op, weft_op_info[p->op[op].kind].word,
+                              text);
+    }
+  if (listed)
+    weft_bad_input (&x->error, "everybody waits: %s", who->str);
+  g_string_free (who, TRUE);
+}
+
+gboolean
+weft_replay_run (const struct weft_replay *r, GError **error)
+{
+  const weft_actors *a = r->actors;
+  struct run x = { .r = r, .a = a };
+
+  x.lanes = g_new0 (struct lane, (size_t) a->n * WEFT_N_LANE);
+  x.meetings = g_new0 (struct meeting, a->n_comm + 1);
+  x.sends = g_new (struct post, (size_t) a->n * 2);
+  x.recvs = g_new (struct post, (size_t) a->n * 2);
+  memset (x.sends, 0xff, (size_t) a->n * 2 * sizeof *x.sends);
+  memset (x.recvs, 0xff, (size_t) a->n * 2 * sizeof *x.recvs);
+  x.dirty = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  x.is_dirty = g_new0 (gboolean, a->n);
+  for (uint32_t actor = a->n; actor-- > 0;)
+    mark (&x, actor);
+  while (x.dirty->len && !x.error) {
+    uint32_t actor = g_array_index (x.dirty, uint32_t, x.dirty->len - 1);
+    g_array_set_size (x.dirty, x.dirty->len - 1);
+    x.is_dirty[actor] = FALSE;
+    advance (&x, actor);
+  }
+  if (!x.error)
+    report_deadlock (&x);
+  g_free (x.lanes);
+  g_free (x.meetings);
+  g_free (x.sends);
+  g_free (x.recvs);
+  g_array_unref (x.dirty);
+  g_free (x.is_dirty);
+  if (x.error)
+    g_propagate_error (error, x.error);
+  return x.error == NULL;
+}

@@ -1,0 +1,75 @@
+#include "core/program/cut.h"
+
+#define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL }
+WORDS (weft_cut_words, WEFT_CUT_LIST);
+
+/* Rows of one part of a tensor: where they begin and how many there are, of a rank's and of all. */
+struct part {
+  uint64_t begin, rows, whole_begin, whole_rows;
+};
+
+static struct part
+part_of (const struct weft_param *param, uint64_t row)
+{
+  uint64_t first = param->rows - 2 * param->tail;
+  uint64_t whole_first = param->whole_rows - 2 * param->tail * param->ways;
+  uint64_t tails = row < first ? 0 : (row - first) / param->tail;
+
+  if (row < first)
+    return (struct part){ 0, first, 0, whole_first };
+  return (struct part){ first + tails * param->tail, param->tail,
+                        whole_first + tails * param->tail * param->ways,
+                        param->tail * param->ways };
+}
+
+static gboolean
+run_of_rows (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
+             struct weft_cut_run *run)
+{
+  uint64_t columns = param->columns;
+
+  while (at < end) {
+    struct part part = part_of (param, at / columns);
+    uint64_t part_end = MIN (end, (part.begin + part.rows) * columns);
+    uint64_t before = place * part.rows * columns + at - part.begin * columns;
+    uint64_t whole = part.whole_rows * columns;
+    if (before < whole) {
+      *run = (struct weft_cut_run){ at, part.whole_begin * columns + before,
+                                    MIN (part_end - at, whole - before) };
+      return TRUE;
+    }
+    at = part_end;
+  }
+  return FALSE;
+}
+
+gboolean
+weft_cut_run (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
+              struct weft_cut_run *run)
+{
+  uint64_t columns = param->columns, column = at % columns;
+
+  if (param->cut == WEFT_CUT_ROWS)
+    return run_of_rows (param, place, at, end, run);
+  if (at >= end)
+    return FALSE;
+  if (param->cut == WEFT_CUT_NONE)
+    *run = (struct weft_cut_run){ at, at, end - at };
+  else
+    *run =
+        (struct weft_cut_run){ at, at / columns * param->whole_columns + place * columns + column,
+                               MIN (end - at, columns - column) };
+  return TRUE;
+}
+
+void
+weft_cut_narrow (const struct weft_param *param, uint64_t first, uint64_t n, uint64_t *at,
+                 uint64_t *end)
+{
+  uint64_t width = param->whole_columns;
+
+  if (param->cut != WEFT_CUT_COLUMNS)
+    return;
+  *at = MAX (*at, first / width * param->columns);
+  *end = MIN (*end, (first + n + width - 1) / width * param->columns);
+}

@@ -1,0 +1,270 @@
+#include "core/program/layout.h"
+
+struct cursor {
+  uint64_t divisor;
+  uint64_t bucket_start;
+  uint32_t n_in_bucket;
+  GArray *buckets;
+};
+
+static uint64_t
+gcd (uint64_t a, uint64_t b)
+{
+  return b ? gcd (b, a % b) : a;
+}
+
+static uint64_t
+lcm (uint64_t a, uint64_t b)
+{
+  return a / gcd (a, b) * b;
+}
+
+static uint64_t
+round_up (uint64_t x, uint64_t to)
+{
+  return (x + to - 1) / to * to;
+}
+
+static void
+close_bucket (struct cursor *c, uint64_t end)
+{
+  uint64_t padded = c->bucket_start + round_up (end - c->bucket_start, c->divisor);
+  struct weft_bucket bucket = { c->bucket_start, padded, end - c->bucket_start };
+
+  g_array_append_val (c->buckets, bucket);
+  c->bucket_start = padded;
+  c->n_in_bucket = 0;
+}
+
+uint64_t
+weft_layout_default_threshold (uint32_t group)
+{
+  return MAX ((uint64_t) 40000000, (uint64_t) 1000000 * group);
+}
+
+static uint32_t
+count_buffers (const struct weft_layout_param *param, uint32_t n_param)
+{
+  uint32_t n = 1;
+
+  for (uint32_t q = 0; q < n_param; q++)
+    n = MAX (n, param[q].buffer + 1);
+  return n;
+}
+
+/* Lays the tensors of one buffer out, from the cursor on. */
+typedef void (*lay_buffer) (struct weft_layout *layout, struct cursor *c,
+                            const struct weft_layout_rule *rule,
+                            const struct weft_layout_param *param, uint32_t buffer);
+
+static void
+lay_out (struct weft_layout *layout, const struct weft_layout_rule *rule,
+         const struct weft_layout_param *param, uint32_t n_param, lay_buffer lay)
+{
+  struct cursor c = { 1, 0, 0, g_array_new (FALSE, FALSE, sizeof (struct weft_bucket)) };
+
+  *layout = (struct weft_layout){ .n_param = n_param, .n_buffer = count_buffers (param, n_param) };
+  layout->place = g_new0 (struct weft_layout_place, n_param);
+  layout->first = g_new0 (uint64_t, layout->n_buffer + 1);
+  for (uint32_t buffer = 0; buffer < layout->n_buffer; buffer++) {
+    guint before = c.buckets->len;
+    lay (layout, &c, rule, param, buffer);
+    for (guint k = before; k < c.buckets->len; k++)
+      g_array_index (c.buckets, struct weft_bucket, k).buffer = buffer;
+    layout->first[buffer + 1] = c.bucket_start;
+  }
+  layout->n_bucket = c.buckets->len;
+  layout->numel = c.bucket_start;
+  layout->bucket = (struct weft_bucket *) (void *) g_array_free (c.buckets, FALSE);
+}
+
+static uint64_t
+threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_param *param)
+{
+  return rule->whole_from && param->chunk >= rule->whole_from ? WEFT_BUCKET_INFINITE
+                                                              : rule->threshold;
+}
+
+/* Who reduces the tensors of a buffer. */
+static uint32_t
+ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
+          const struct weft_layout_param *param, uint32_t buffer)
+{
+  for (uint32_t q = 0; q < layout->n_param; q++)
+    if (param[q].buffer == buffer && param[q].ranks)
+      return param[q].ranks;
+  return rule->group;
+}
+
+static void
+lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
+              const struct weft_layout_param *param, uint32_t buffer)
+{
+  uint64_t align = rule->sharded ? 64 : 1, end = c->bucket_start;
+
+  if (rule->sharded)
+    c->divisor =
+        lcm (lcm (ranks_of (rule, layout, param, buffer), 128), rule->high_busbw ? 65536 : 1);
+  for (uint32_t q = layout->n_param; q-- > 0;) {
+    gboolean own = param[q].shared_embedding && rule->sharded;
+    uint64_t start = round_up (end, align);
+
+    if (param[q].buffer != buffer)
+      continue;
+    if (own && c->n_in_bucket) {
+      close_bucket (c, start);
+      start = c->bucket_start;
+    }
+    end = start + param[q].numel;
+    layout->place[q] =
+        (struct weft_layout_place){ .start = start, .end = end, .bucket = c->buckets->len };
+    c->n_in_bucket++;
+    if (own || end - c->bucket_start >= threshold_of (rule, &param[q])) {
+      close_bucket (c, end);
+      end = c->bucket_start;
+    }
+  }
+  if (c->n_in_bucket)
+    close_bucket (c, end);
+}
+
+void
+weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                  const struct weft_layout_param *param, uint32_t n_param)
+{
+  lay_out (layout, rule, param, n_param, lay_reversed);
+}
+
+/* Whether tensor b begins a new bucket after tensor a of the same buffer. */
+static gboolean
+begins_bucket (const struct weft_layout_rule *rule, const struct weft_layout_param *a,
+               const struct weft_layout_param *b, uint64_t so_far)
+{
+  return a->unit != b->unit || (rule->sharded && (a->shared_embedding || b->shared_embedding)) ||
+         (b->unit == WEFT_NO_UNIT && so_far >= threshold_of (rule, b));
+}
+
+static void
+lay_units (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
+           const struct weft_layout_param *param, uint32_t buffer)
+{
+  const struct weft_layout_param *before = NULL;
+  uint64_t end = c->bucket_start;
+
+  c->divisor = rule->group;
+  for (uint32_t q = 0; q < layout->n_param; q++) {
+    if (param[q].buffer != buffer)
+      continue;
+    if (c->n_in_bucket && begins_bucket (rule, before, &param[q], end - c->bucket_start)) {
+      close_bucket (c, end);
+      end = c->bucket_start;
+      c->divisor = rule->group;
+    }
+    layout->place[q] = (struct weft_layout_place){ .start = end,
+                                                   .end = end + param[q].numel,
+                                                   .bucket = c->buckets->len };
+    c->divisor = rule->sharded ? lcm (c->divisor, rule->group * param[q].columns) : 1;
+    c->n_in_bucket++;
+    end += param[q].numel;
+    before = &param[q];
+  }
+  if (c->n_in_bucket)
+    close_bucket (c, end);
+}
+
+void
+weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                        const struct weft_layout_param *param, uint32_t n_param)
+{
+  lay_out (layout, rule, param, n_param, lay_units);
+}
+
+/* ------------------------------------------------------------------------ groups */
+
+#define NO_GROUP UINT32_MAX
+
+/* Who goes with whom: numbers of groups, in the order in which groups are numbered. */
+static void
+name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t chunk)
+{
+  uint32_t n = l->n_group, last = n, any = 0;
+
+  for (uint32_t k = 0; k < l->n_bucket; k++) {
+    gboolean alone = how->launch == WEFT_LAUNCH_EACH ||
+                     (how->launch == WEFT_LAUNCH_BYTES && l->bucket[k].buffer == how->bytes);
+    if (l->bucket[k].chunk != chunk)
+      continue;
+    any = 1;
+    l->bucket[k].group = alone ? last = n++ : NO_GROUP;
+  }
+  for (uint32_t k = 0; k < l->n_bucket; k++)
+    if (l->bucket[k].chunk == chunk && l->bucket[k].group == NO_GROUP)
+      l->bucket[k].group = last;
+  l->n_group = MAX (n, l->n_group + any);
+}
+
+static void
+name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
+{
+  uint32_t unit = WEFT_NO_UNIT;
+
+  for (uint32_t k = 0; k < l->n_bucket; k++)
+    if (l->bucket[k].chunk == chunk)
+      l->bucket[k].group = NO_GROUP;
+  for (uint32_t q = 0; q < l->n_param; q++) {
+    struct weft_bucket *bucket = &l->bucket[l->place[q].bucket];
+    gboolean joins = param[q].unit != WEFT_NO_UNIT && param[q].unit == unit;
+    if (param[q].chunk != chunk)
+      continue;
+    if (bucket->group == NO_GROUP)
+      bucket->group = joins ? l->n_group - 1 : l->n_group++;
+    unit = param[q].unit;
+  }
+}
+
+static void
+fill_groups (struct weft_layout *l)
+{
+  l->group = g_new0 (struct weft_bucket_group, l->n_group + 1);
+  l->bucket_of = g_new0 (uint32_t, l->n_bucket + 1);
+  for (uint32_t k = 0; k < l->n_bucket; k++)
+    l->group[l->bucket[k].group + 1].first++;
+  for (uint32_t g = 0; g < l->n_group; g++)
+    l->group[g + 1].first += l->group[g].first;
+  for (uint32_t k = 0; k < l->n_bucket; k++) {
+    struct weft_bucket_group *group = &l->group[l->bucket[k].group];
+    l->bucket_of[group->first + group->n++] = k;
+    group->chunk = l->bucket[k].chunk;
+  }
+}
+
+void
+weft_layout_group (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t n_chunks,
+                   const struct weft_layout_param *param)
+{
+  for (uint32_t q = 0; q < l->n_param; q++)
+    l->bucket[l->place[q].bucket].chunk = param[q].chunk + (param[q].expert ? n_chunks : 0);
+  for (uint32_t chunk = 0; chunk < n_chunks; chunk++)
+    if (how[chunk].launch == WEFT_LAUNCH_UNITS)
+      name_units (l, chunk, param);
+    else
+      name_groups (l, &how[chunk], chunk);
+  for (uint32_t chunk = 0; chunk < n_chunks; chunk++) {
+    struct weft_layout_launch experts = how[chunk];
+    if (experts.launch == WEFT_LAUNCH_BYTES)
+      experts.launch = WEFT_LAUNCH_EACH;
+    name_groups (l, &experts, n_chunks + chunk);
+  }
+  fill_groups (l);
+}
+
+void
+weft_layout_release (struct weft_layout *layout)
+{
+  g_free (layout->place);
+  g_free (layout->bucket);
+  g_free (layout->first);
+  g_free (layout->group);
+  g_free (layout->bucket_of);
+  *layout = (struct weft_layout){ 0 };
+}

@@ -1,0 +1,67 @@
+/* Tensors cut into pieces of rows, one for each rank: FSDP2. */
+#include "core/program/layout.h"
+
+/* Rows that every rank gets, but for the last ones: torch.chunk(). */
+static uint64_t
+piece_of (const struct weft_layout_param *param, uint32_t ranks)
+{
+  uint64_t rows = param->numel / param->columns;
+  return (rows + ranks - 1) / ranks * param->columns;
+}
+
+/* The bucket of what is outside units is the first, wherever its tensors are registered. */
+static uint32_t
+number_buckets (struct weft_layout *layout, const struct weft_layout_param *param)
+{
+  uint32_t n = 0, last = WEFT_NO_UNIT;
+
+  for (uint32_t i = 0; i < layout->n_param && n == 0; i++)
+    n = param[i].unit == WEFT_NO_UNIT;
+  for (uint32_t i = 0; i < layout->n_param; i++) {
+    if (param[i].unit != WEFT_NO_UNIT && param[i].unit != last)
+      n++;
+    if (param[i].unit != WEFT_NO_UNIT)
+      last = param[i].unit;
+    layout->place[i].bucket = param[i].unit == WEFT_NO_UNIT ? 0 : n - 1;
+  }
+  return n;
+}
+
+static void
+place_bucket (struct weft_layout *layout, uint32_t k, uint32_t ranks,
+              const struct weft_layout_param *param)
+{
+  struct weft_bucket *bucket = &layout->bucket[k];
+  uint64_t slice = 0;
+
+  *bucket = (struct weft_bucket){ .start = layout->numel };
+  for (uint32_t i = 0; i < layout->n_param; i++) {
+    struct weft_layout_place *place = &layout->place[i];
+    if (place->bucket != k)
+      continue;
+    place->piece = piece_of (&param[i], ranks);
+    place->start = bucket->start + slice;
+    place->end = place->start + place->piece;
+    slice += place->piece;
+    bucket->unpadded += param[i].numel;
+    bucket->buffer = param[i].buffer;
+  }
+  for (uint32_t i = 0; i < layout->n_param; i++)
+    if (layout->place[i].bucket == k)
+      layout->place[i].stride = slice;
+  bucket->end = layout->numel = bucket->start + slice * ranks;
+}
+
+void
+weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
+                         const struct weft_layout_param *param, uint32_t n_param)
+{
+  *layout = (struct weft_layout){ .n_param = n_param, .n_buffer = 1 };
+  layout->place = g_new0 (struct weft_layout_place, n_param);
+  layout->n_bucket = number_buckets (layout, param);
+  layout->bucket = g_new0 (struct weft_bucket, layout->n_bucket);
+  for (uint32_t k = 0; k < layout->n_bucket; k++)
+    place_bucket (layout, k, rule->group, param);
+  layout->first = g_new0 (uint64_t, 2);
+  layout->first[1] = layout->numel;
+}

@@ -1,0 +1,145 @@
+/* mesh.h - ranks as coordinates, groups as arithmetic.
+ *
+ * Rank order is Megatron's tp-cp-ep-dp-pp, first axis fastest.  Dense layers see
+ *   rank = tp + t * (cp + c * (dp + d * pp))
+ * and experts, over the same ranks,
+ *   rank = etp + et * (ep + e * (edp + Ed * pp)),   Ed = t c d / (et e)
+ * (Megatron-Core parallel_state.py, RankGenerator).  A group is never an array of ranks: it is
+ * at most two nested strides. */
+#pragma once
+#include "core/program/zigzag.h"
+#include <stddef.h>
+#include <stdint.h>
+
+/*  constant            word     lane it talks on   who is in it */
+#define WEFT_GROUP_LIST(X)                                                                         \
+  X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "nobody: a local op")                                    \
+  X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
+  X (WEFT_GROUP_CP, "cp", WEFT_LANE_CP, "ranks that share a sequence")                             \
+  X (WEFT_GROUP_CP_HEADS, "cp_heads", WEFT_LANE_CP, "neighbours in cp that deal out heads")          \
+  X (WEFT_GROUP_CP_RING, "cp_ring", WEFT_LANE_CP, "one of each of those: they pass keys on")         \
+  X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
+  X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "ranks that share every product of an expert")            \
+  X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all of a layer's experts") \
+  X (WEFT_GROUP_EDP, "edp", WEFT_LANE_DP, "ranks that average their gradients of the same experts") \
+  X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
+  X (WEFT_GROUP_PP, "pp", WEFT_LANE_PP, "the stages of one pipeline")                              \
+  X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
+  X (WEFT_GROUP_INTRA, "intra", WEFT_LANE_DP, "ranks of dp that share one optimizer out")          \
+  X (WEFT_GROUP_INTER, "inter", WEFT_LANE_DP, "one rank of each instance: they hold one slice")    \
+  X (WEFT_GROUP_OUTER, "outer", WEFT_LANE_DP_OUTER, "the same ranks, of hybrid sharding")          \
+  X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: one optimizer's ranks")   \
+  X (WEFT_GROUP_EMP, "emp", WEFT_LANE_WORLD, "etp x ep x pp: the ranks that hold all experts once") \
+  X (WEFT_GROUP_MIRROR, "mirror", WEFT_LANE_DP, "ranks r and p-1-r: two copies of one stage")      \
+  X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
+  X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
+enum weft_group_kind {
+#define WEFT_GROUP_ROW(id, word, lane, doc) id,
+  WEFT_GROUP_LIST (WEFT_GROUP_ROW)
+#undef WEFT_GROUP_ROW
+      WEFT_N_GROUP
+};
+extern const char *const weft_group_words[]; /* NULL-terminated */
+const char *weft_group_word (enum weft_group_kind kind);
+
+struct weft_mesh {
+  uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
+  uint32_t n_ranks;
+  uint32_t cp_heads; /* of cp, ranks that deal out heads; the ring has one of each such group */
+  uint32_t ep, etp;        /* of the grid of experts, 1 where a model has none */
+  uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
+  uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
+  uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
+  uint32_t mirror;    /* rank p-1-r of a pipeline has copies of what rank r has */
+  uint32_t ring;      /* the last stage's next is the first: stages hold several chunks */
+};
+
+/* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
+struct weft_group {
+  uint32_t first, n[2], stride[2];
+};
+
+struct weft_mesh weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp);
+
+static inline uint32_t
+weft_mesh_stage_size (const struct weft_mesh *m)
+{
+  return m->tp * m->cp * m->dp;
+}
+
+/* Ranks that hold the same experts. */
+static inline uint32_t
+weft_mesh_expert_replicas (const struct weft_mesh *m)
+{
+  return weft_mesh_stage_size (m) / (m->ep * m->etp);
+}
+
+/* The ranks among which optimizer state is cut into slices. */
+static inline enum weft_group_kind
+weft_mesh_sharing (const struct weft_mesh *m)
+{
+  return m->instances > 1 ? WEFT_GROUP_INTRA : WEFT_GROUP_DP;
+}
+
+/* Slices that the optimizer's state is cut into. */
+static inline uint32_t
+weft_mesh_slots (const struct weft_mesh *m)
+{
+  return m->cp * m->dp / m->instances * m->outer_slices;
+}
+
+/* Which of them a rank keeps; `place` is the rank's in dp. */
+static inline uint32_t
+weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
+{
+  uint32_t share = m->cp * m->dp / m->instances;
+  return place % share * m->outer_slices + place / share % m->outer_slices;
+}
+
+/* Ranks that hold the same slice, one of each instance. */
+static inline enum weft_group_kind
+weft_mesh_across (const struct weft_mesh *m)
+{
+  return m->hybrid ? WEFT_GROUP_OUTER : WEFT_GROUP_INTER;
+}
+
+/* The pipeline stage of a rank: its role. */
+static inline uint32_t
+weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
+{
+  return rank / weft_mesh_stage_size (m);
+}
+
+/* The same rank of the stage after (by = 1) or before (by = -1); WEFT_NO_RANK where the pipeline ends. */
+#define WEFT_NO_RANK UINT32_MAX
+uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
+
+struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
+                                   enum weft_group_kind kind);
+
+static inline uint32_t
+weft_group_size (const struct weft_group *g)
+{
+  return g->n[0] * g->n[1];
+}
+
+static inline uint32_t
+weft_group_rank (const struct weft_group *g, uint32_t i)
+{
+  return g->first + i % g->n[0] * g->stride[0] + i / g->n[0] * g->stride[1];
+}
+
+/* Inverts weft_group_rank(). */
+uint32_t weft_group_index (const struct weft_group *g, uint32_t rank);
+
+/* Where a rank stands in its group. */
+static inline struct weft_place
+weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind)
+{
+  struct weft_group g = weft_mesh_group (m, rank, kind);
+  return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
+}
+
+/* Whether stage `role` takes part in groups of this kind, and the size of such a group. */
+int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
+uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

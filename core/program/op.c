@@ -1,0 +1,432 @@
+#include "core/program/op.h"
+
+const char *const weft_lane_words[] = { WEFT_LANE_LIST (WEFT_WORD_TEXT) NULL };
+const char *const weft_phase_words[] = { WEFT_PHASE_LIST (WEFT_WORD_TEXT) NULL };
+const char *const weft_reduce_words[] = { WEFT_REDUCE_LIST (WEFT_WORD_TEXT) NULL };
+
+static double
+elements (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * (s->dim[1] ? (double) s->dim[1] : 1.0);
+}
+
+static double
+none_flops (const struct weft_shape *s)
+{
+  (void) s;
+  return 0;
+}
+
+#define nothing_flops none_flops
+#define nothing_bytes none_flops
+
+static double
+none_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
+}
+
+/* Pointwise and row kernels: passes over (rows, columns); their FLOPs never bind and count 0. */
+#define PASS(n)                                                                                    \
+  static double pass##n##_bytes (const struct weft_shape *s)                                       \
+  {                                                                                                \
+    return n * elements (s) * weft_dtype_bytes (s->dtype);                                         \
+  }
+PASS (1)
+PASS (2)
+PASS (3)
+PASS (4)
+PASS (5)
+#undef PASS
+#define pass1_flops none_flops
+#define pass2_flops none_flops
+#define pass3_flops none_flops
+#define pass4_flops none_flops
+#define pass5_flops none_flops
+
+#define cast_flops none_flops
+
+static double
+cast_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
+#define repack_flops none_flops
+
+static double
+repack_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * s->dim[1] *
+         (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
+#define embed_flops none_flops
+#define embed_bytes pass2_bytes
+#define embed_bwd_flops none_flops
+
+static double
+embed_bwd_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 2.0 * weft_dtype_bytes (s->out_dtype));
+}
+
+static double
+matmul_flops (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * s->dim[1] * s->dim[2];
+}
+
+static double
+matmul_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + n * k + m * n) * weft_dtype_bytes (s->dtype);
+}
+
+#define matmul_fp8_flops matmul_flops
+
+static double
+matmul_fp8_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
+}
+
+#define quantise_mx_flops none_flops
+
+/* Two copies, with a byte for 32 elements of each. */
+static double
+quantise_mx_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 2 * (1 + 1 / 32.0));
+}
+
+#define wgrad_flops matmul_flops
+
+/* dw is read and written in the accumulator's type. */
+static double
+wgrad_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) +
+         2 * n * k * weft_dtype_bytes (s->out_dtype);
+}
+
+/* On average, of a query: half of those there are, or where it sees a window of them, all but the
+ * triangle that the first queries lack. */
+static double
+seen_keys (double keys, double window)
+{
+  return window > 0 && window < keys ? window - window * window / (2 * keys) : keys / 2;
+}
+
+/* Two products of (s, s, width) a head, half of them or more masked away. */
+static double
+attention_flops (const struct weft_shape *s)
+{
+  double batch = s->dim[0], sequence = s->dim[1], heads = s->dim[2];
+  double width = s->dim[6] ? (s->dim[4] + s->dim[6]) / 2.0 : s->dim[4];
+  return 4.0 * batch * heads * sequence * seen_keys (sequence, s->dim[5]) * width;
+}
+
+static double
+attention_bytes (const struct weft_shape *s)
+{
+  double tokens = (double) s->dim[0] * s->dim[1], heads = s->dim[2], groups = s->dim[3];
+  return tokens * s->dim[4] * (2 * heads + 2 * groups) * weft_dtype_bytes (s->dtype);
+}
+
+static double
+attention_bwd_flops (const struct weft_shape *s)
+{
+  return 2 * attention_flops (s);
+}
+
+static double
+attention_bwd_bytes (const struct weft_shape *s)
+{
+  return 2 * attention_bytes (s);
+}
+
+/* One product of (sequence, sequence, width) a head, the masked half too: a batch of plain products
+ * knows no mask.  A square of a head, and what comes from or goes to the rows of heads. */
+static double
+scores_flops (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * s->dim[2] * s->dim[1] * s->dim[1] * s->dim[4];
+}
+
+static double
+squares (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * s->dim[2] * s->dim[1] * s->dim[1] * weft_dtype_bytes (s->dtype);
+}
+
+static double
+scores_bytes (const struct weft_shape *s)
+{
+  double tokens = (double) s->dim[0] * s->dim[1], rows = s->dim[2] + s->dim[3];
+  return squares (s) + tokens * rows * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+static double
+scores_bwd_flops (const struct weft_shape *s)
+{
+  return 3 * scores_flops (s);
+}
+
+static double
+scores_bwd_bytes (const struct weft_shape *s)
+{
+  return 2 * squares (s) + 3 * (scores_bytes (s) - squares (s));
+}
+
+#define square2_flops none_flops
+#define square3_flops none_flops
+
+static double
+square2_bytes (const struct weft_shape *s)
+{
+  return 2 * squares (s);
+}
+
+static double
+square3_bytes (const struct weft_shape *s)
+{
+  return 3 * squares (s);
+}
+
+/* Passes over (rows, columns), and a byte for each element. */
+static double
+dropped (const struct weft_shape *s, double passes)
+{
+  return (double) s->dim[0] * s->dim[2] * (passes * weft_dtype_bytes (s->dtype) + 1);
+}
+
+#define drop2_flops none_flops
+#define drop3_flops none_flops
+
+static double
+drop2_bytes (const struct weft_shape *s)
+{
+  return dropped (s, 2);
+}
+
+static double
+drop3_bytes (const struct weft_shape *s)
+{
+  return dropped (s, 3);
+}
+
+#define stats_flops none_flops
+
+/* Three floats of each row from every part of the vocabulary. */
+static double
+stats_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
+}
+
+/* Work is balanced: to all keys of a sequence queries of a rank see half of them on average, and so
+ * they do to the keys of any rank (core/program/zigzag.h). */
+static double
+attention_part_flops (const struct weft_shape *s)
+{
+  double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], width = s->dim[4];
+  return 4.0 * tokens * seen_keys (keys, s->dim[5]) * heads * width;
+}
+
+/* Keys are those of as many sequences as there are tokens for, one at least. */
+static double
+attention_part_bytes (const struct weft_shape *s)
+{
+  double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], groups = s->dim[3];
+  double all_keys = tokens > keys ? tokens : keys;
+  return (tokens * 2 * heads + all_keys * 2 * groups) * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+static double
+attention_part_bwd_flops (const struct weft_shape *s)
+{
+  return 2 * attention_part_flops (s);
+}
+
+static double
+attention_part_bwd_bytes (const struct weft_shape *s)
+{
+  return 2 * attention_part_bytes (s);
+}
+
+#define merge_flops none_flops
+
+/* Two outputs read, one written; three logs of sums. */
+static double
+merge_bytes (const struct weft_shape *s)
+{
+  return 3 * elements (s) * ((double) s->dim[2] * weft_dtype_bytes (s->dtype) + 4);
+}
+
+#define kv_flops none_flops
+
+static double
+kv_bytes (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * s->dim[2] * s->dim[3] *
+         (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
+#define zigzag_flops none_flops
+
+static double
+zigzag_bytes (const struct weft_shape *s)
+{
+  return 2 * elements (s) * s->dim[2] * s->dim[3] * weft_dtype_bytes (s->dtype);
+}
+
+#define deal_flops none_flops
+
+static double
+deal_bytes (const struct weft_shape *s)
+{
+  double heads = (double) s->dim[2] + 2.0 * s->dim[3];
+  return 2 * (double) s->dim[0] * heads * s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+#define latent_split_flops none_flops
+
+static double
+latent_split_bytes (const struct weft_shape *s)
+{
+  return 2.0 * s->dim[0] * (s->dim[1] + s->dim[2]) * weft_dtype_bytes (s->dtype);
+}
+
+#define latent_join_flops none_flops
+
+/* Read once and written once, the shared part of keys for every head. */
+static double
+latent_join_bytes (const struct weft_shape *s)
+{
+  double heads = s->dim[1], nope = s->dim[2], rope = s->dim[3], value = s->dim[4];
+  return s->dim[0] * (heads * (4 * nope + 3 * rope + 2 * value) + rope) *
+         weft_dtype_bytes (s->dtype);
+}
+
+/* Logits and scores, which are fp32. */
+#define route_flops none_flops
+
+static double
+route_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (weft_dtype_bytes (s->dtype) + 4.0);
+}
+
+/* A choice and a row of four bytes each. */
+#define sort_flops none_flops
+
+static double
+sort_bytes (const struct weft_shape *s)
+{
+  return elements (s) * 8;
+}
+
+#define turn_flops none_flops
+
+static double
+turn_bytes (const struct weft_shape *s)
+{
+  return 16.0 * s->dim[0] * s->dim[1] * s->dim[2];
+}
+
+#define permute_flops none_flops
+
+static double
+permute_bytes (const struct weft_shape *s)
+{
+  return ((double) s->dim[0] + s->dim[3]) * s->dim[1] * weft_dtype_bytes (s->dtype);
+}
+
+#define moe_matmul_flops matmul_flops
+
+static double
+moe_matmul_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2], experts = s->dim[3];
+  return (m * k + experts * n * k + m * n) * weft_dtype_bytes (s->dtype);
+}
+
+#define moe_wgrad_flops matmul_flops
+
+static double
+moe_wgrad_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2], experts = s->dim[3];
+  return (m * k + m * n) * weft_dtype_bytes (s->dtype) +
+         2 * experts * n * k * weft_dtype_bytes (s->out_dtype);
+}
+
+#define moe_act_flops none_flops
+
+static double
+moe_act_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (s->dim[4] + 1.0) * weft_dtype_bytes (s->dtype);
+}
+
+#define moe_act_bwd_flops none_flops
+
+static double
+moe_act_bwd_bytes (const struct weft_shape *s)
+{
+  return elements (s) * (2.0 * s->dim[4] + 1) * weft_dtype_bytes (s->dtype);
+}
+
+#define slices_flops none_flops
+
+static double
+slices_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * ((double) s->dim[1] + 1) * weft_dtype_bytes (s->dtype);
+}
+
+#define adam_flops none_flops
+
+/* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
+ * 16-bit parameter; which is read and written in the place of a master that is absent. */
+static double
+adam_bytes (const struct weft_shape *s)
+{
+  double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
+  return s->dim[0] * (s->dim[1] ? 5 * 4.0 + 2 * parameter : 7 * 4.0 + parameter);
+}
+
+const struct weft_op_info weft_op_info[WEFT_N_OP] = {
+#define WEFT_OP_ROW(id, text, kind, cost, dimensions, uses, what)                                  \
+  [id] = { .word = text,                                                                           \
+           .class = WEFT_CLASS_##kind,                                                             \
+           .dims = dimensions,                                                                     \
+           .operands = uses,                                                                       \
+           .doc = what,                                                                            \
+           .flops = cost##_flops,                                                                  \
+           .bytes = cost##_bytes },
+  WEFT_OP_LIST (WEFT_OP_ROW)
+#undef WEFT_OP_ROW
+};
+
+const char *const weft_op_words[] = {
+#define WEFT_OP_ROW(id, word, ...) word,
+  WEFT_OP_LIST (WEFT_OP_ROW)
+#undef WEFT_OP_ROW
+      NULL
+};
+
+enum weft_lane
+weft_group_lane (enum weft_group_kind kind)
+{
+  static const uint8_t lanes[WEFT_N_GROUP] = {
+#define WEFT_GROUP_ROW(id, word, lane, doc) [id] = lane,
+    WEFT_GROUP_LIST (WEFT_GROUP_ROW)
+#undef WEFT_GROUP_ROW
+  };
+  return lanes[kind];
+}

@@ -1,0 +1,77 @@
+/* The orders that can be written down at once, rank by rank: GPipe (Huang et al. 2019), 1F1B and
+ * its interleaved form (Narayanan et al. 2021) as Megatron-Core runs it. */
+#include "core/program/pipeline_order.h"
+
+void
+weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro)
+{
+  struct weft_cell cell = { .phase = phase, .chunk = chunk, .micro = micro };
+
+  g_array_append_val (row, cell);
+}
+
+/* Microbatches of a rank in the order it meets them: groups of `group`, and within a group chunk by
+ * chunk.  `k` counts cells; backwards go through the chunks from the last to the first. */
+struct table {
+  uint32_t n_chunks, n_micro, group;
+};
+
+static void
+put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
+{
+  uint32_t first = k / (t->group * t->n_chunks) * t->group;
+  uint32_t size = MIN (t->group, t->n_micro - first), within = k - first * t->n_chunks;
+  uint32_t chunk = within / size;
+
+  if (phase != WEFT_PHASE_FORWARD)
+    chunk = t->n_chunks - 1 - chunk;
+  weft_order_put (row, phase, chunk, first + within % size);
+}
+
+/* `warm` forwards, then one forward and one backward in turn, then the backwards that remain. */
+static void
+alternate (GArray *row, const struct table *t, uint32_t warm)
+{
+  uint32_t n = t->n_chunks * t->n_micro;
+
+  for (uint32_t k = 0; k < warm; k++)
+    put_kth (row, t, WEFT_PHASE_FORWARD, k);
+  for (uint32_t k = 0; k < n; k++) {
+    if (warm + k < n)
+      put_kth (row, t, WEFT_PHASE_FORWARD, warm + k);
+    put_kth (row, t, WEFT_PHASE_BACKWARD, k);
+  }
+}
+
+void
+weft_order_gpipe (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
+{
+  const struct table t = { 1, grid->n_micro, 1 };
+
+  (void) spec;
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    alternate (row[rank], &t, grid->n_micro);
+}
+
+/* A rank warms up until its first forward has come back as a gradient.  With chunks, a gradient
+ * starts at the last chunk of the last rank, and forwards arrive a slot apart from gradients: two
+ * slots for each rank in between, and a group on each chunk but the last. */
+static uint32_t
+warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t group, uint32_t rank)
+{
+  uint64_t after = grid->n_ranks - 1 - rank, all = (uint64_t) grid->n_micro * grid->n_chunks;
+
+  if (grid->n_chunks == 1)
+    return MIN (after + spec->extra_warmup, all);
+  return MIN (2 * after + (uint64_t) (grid->n_chunks - 1) * group + spec->extra_warmup, all);
+}
+
+void
+weft_order_1f1b (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
+{
+  uint32_t group = weft_spec_group (spec);
+  const struct table t = { grid->n_chunks, grid->n_micro, MIN (group, grid->n_micro) };
+
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    alternate (row[rank], &t, warm_up (grid, spec, group, rank));
+}

@@ -1,0 +1,225 @@
+/* program.h - what every rank of one role does in one step: ops, buffers, shapes, parameters.
+ *
+ * Invariants of a frozen program:
+ *  - op i depends only on ops below i: op numbers are a topological order;
+ *  - ops of one lane run in op order; deps[] holds only what lane order does not already say;
+ *  - a program holds bytes, shapes and mesh groups, never seconds, ranks or pointers to memory;
+ *  - a buffer either owns memory or is a view into one that does (views are one level deep).
+ *
+ * A program is an array of rows with interned shapes and names; one op is 24 bytes. */
+#pragma once
+#include "core/program/op.h"
+#include <glib.h>
+
+#define WEFT_NO_LAYER 0xffffu
+#define WEFT_NO_MICRO 0xffffu
+#define WEFT_NO_BUF 0x3fffffffu
+#define WEFT_NO_OP 0xffffffffu
+
+#define WEFT_BUF_KIND_LIST(X)                                                                      \
+  X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them")                           \
+  X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients")                                     \
+  X (WEFT_BUF_OPTIMIZER, "optimizer", "master weights and moments")                                \
+  X (WEFT_BUF_ACTIVATIONS, "activations", "what forward leaves for backward, and both pass on")    \
+  X (WEFT_BUF_GATHERED, "gathered", "parameters gathered for use")                                 \
+  X (WEFT_BUF_COMMUNICATION, "communication", "received and staged data")                          \
+  X (WEFT_BUF_WORKSPACE, "workspace", "transient scratch, scalars and tokens")
+enum weft_buf_kind { WEFT_BUF_KIND_LIST (WEFT_WORD_ID) WEFT_N_BUF_KIND };
+extern const char *const weft_buf_kind_words[];
+
+#define WEFT_POOL_LIST(X)                                                                          \
+  X (WEFT_POOL_DEVICE, "device", "GPU memory, private")                                            \
+  X (WEFT_POOL_SYMMETRIC, "symmetric", "GPU memory registered with NCCL, same offsets everywhere")  \
+  X (WEFT_POOL_HOST, "host", "pinned host memory")
+enum weft_pool { WEFT_POOL_LIST (WEFT_WORD_ID) WEFT_N_POOL };
+extern const char *const weft_pool_words[];
+
+/* Flags of an op. */
+enum {
+  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup): transfers,
+                            or collectives of one kind and group of ranks, which are one launch */
+  WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
+  WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
+  WEFT_OP_USER_BUFFER = 8, /* communication beside a product, through a buffer of its own: overlap.c */
+};
+
+/*     byte 0        1        2        3
+ *  +--------+--------+--------+--------+
+ *  |  kind  |  lane  | group  | flags  |
+ *  +--------+--------+--------+--------+
+ *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO when not bound
+ *  +-----------------+-----------------+
+ *  |      shape      |      name       |   index into shapes[], names[]
+ *  +-----------------+-----------------+
+ *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 the one before;
+ *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
+ *  |              deps                 |   first index into deps[]; ends where the next op begins
+ *  |              uses                 |   first index into uses[]; likewise
+ *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
+ *                                          ranks: core/program/op.h */
+struct weft_op {
+  uint8_t kind, lane, group, flags;
+  uint16_t layer, micro;
+  uint16_t shape, name;
+  uint8_t chunk, phase;
+  int8_t peer;
+  uint8_t reduce;
+  uint32_t deps, uses;
+};
+_Static_assert (sizeof (struct weft_op) == 24, "an op is 24 bytes");
+
+struct weft_use {
+  uint32_t buf : 30, read : 1, write : 1;
+};
+
+struct weft_buf {
+  uint64_t bytes;
+  uint64_t offset;      /* in the pool, or in the base for a view */
+  uint32_t first, last; /* ops that touch it; a permanent one spans the step */
+  uint32_t base;        /* WEFT_NO_BUF: owns memory */
+  uint16_t name, layer, micro;
+  uint8_t kind, pool, dtype, permanent;
+  uint8_t shard; /* a group kind: uses touch one of n equal slices, by this rank's place in it */
+  uint8_t slice; /* a group kind: holds only this rank's slice of something n times as large */
+};
+_Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
+
+#define WEFT_CUT_LIST(X)                                                                           \
+  X (WEFT_CUT_NONE, "-", "every rank holds the tensor whole")                                      \
+  X (WEFT_CUT_ROWS, "rows", "each holds some rows, of each part of a tensor of several parts")     \
+  X (WEFT_CUT_COLUMNS, "columns", "each holds some columns")
+enum weft_cut { WEFT_CUT_LIST (WEFT_WORD_ID) };
+extern const char *const weft_cut_words[];
+
+/* A trained tensor as this role holds it: whole, or one of `ways` parts (core/program/cut.h). */
+struct weft_param {
+  uint16_t name, layer; /* names[]: "qkv.weight"; layer is global, WEFT_NO_LAYER outside layers */
+  uint8_t chunk;
+  uint8_t decay;        /* weight decay applies: matrices, not norms and biases */
+  uint8_t tied;         /* word embedding that another stage or the head shares */
+  uint8_t duplicate;    /* counted by another stage in global sums (norm): a tied copy */
+  uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
+  uint64_t rows, columns; /* of what a rank holds; columns 1 for vectors */
+  uint64_t whole_rows, whole_columns; /* of the tensor */
+  uint64_t tail;        /* rows come in three parts, each cut by itself: rows - 2 tail, tail, tail */
+  uint32_t ways;        /* ranks of `group` that share it out */
+  uint8_t cut, group;   /* enum weft_cut, enum weft_group_kind */
+  uint64_t start;       /* element, counted through all flat buffers, layout.h */
+  uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */
+  uint32_t bucket;
+  uint32_t scale;       /* of fp8: a view of one float, the tensor's largest magnitude, or a buffer of
+                           scales of blocks; otherwise WEFT_NO_BUF */
+};
+
+typedef struct weft_program {
+  uint32_t role, n_roles;
+  uint32_t n_op, n_buf, n_shape, n_name, n_param;
+  struct weft_op *op; /* n_op + 1 rows: the last only closes deps and uses */
+  uint32_t *deps;
+  struct weft_use *uses;
+  struct weft_buf *buf;
+  struct weft_shape *shape;
+  char **name;
+  struct weft_param *param;
+  uint32_t *pos;                   /* place of each op on its lane */
+  uint32_t *lane_ops[WEFT_N_LANE]; /* op numbers of each lane in order */
+  uint32_t lane_n[WEFT_N_LANE];
+} weft_program;
+
+void weft_program_free (weft_program *program);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_program, weft_program_free)
+
+/* Where a buffer lies: its own pool and offset, or its base's plus its own. */
+static inline uint64_t
+weft_buf_address (const weft_program *p, uint32_t buf)
+{
+  const struct weft_buf *b = &p->buf[buf];
+  return b->base == WEFT_NO_BUF ? b->offset : p->buf[b->base].offset + b->offset;
+}
+
+static inline uint32_t
+weft_buf_owner (const weft_program *p, uint32_t buf)
+{
+  return p->buf[buf].base == WEFT_NO_BUF ? buf : p->buf[buf].base;
+}
+
+static inline const struct weft_shape *
+weft_op_shape (const weft_program *p, uint32_t op)
+{
+  return &p->shape[p->op[op].shape];
+}
+
+/* One past the last position of the group that begins at position `first` of a lane. */
+uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
+
+/* The payload of a collective and of those before it in its group, as one: what a launch moves up to
+ * there.  Of the last of a group, what it moves. */
+struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
+
+/* Whether a loss is computed here. */
+gboolean weft_program_has_loss (const weft_program *p);
+
+double weft_op_flops (const weft_program *p, uint32_t op);
+
+/* Memory traffic of a kernel, payload of communication. */
+double weft_op_bytes (const weft_program *p, uint32_t op);
+
+/* "L3 qkv m5", "bucket 2": for messages, traces and listings.  Caller frees. */
+char *weft_op_label (const weft_program *p, uint32_t op);
+char *weft_buf_label (const weft_program *p, uint32_t buf);
+
+/* ------------------------------------------------------------------ building */
+
+/* Appends ops in a topological order.  Hazards between lanes are added by itself: whoever reads a
+ * buffer waits for its last writer, whoever writes it for its readers.  Views count as themselves:
+ * a pass that touches the same bytes through two views states the order with weft_build_dep(). */
+typedef struct weft_builder weft_builder;
+
+weft_builder *weft_builder_new (uint32_t role, uint32_t n_roles);
+void weft_builder_free (weft_builder *b);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_builder, weft_builder_free)
+
+uint16_t weft_build_name (weft_builder *b, const char *name);
+const char *weft_build_name_at (const weft_builder *b, uint16_t name);
+uint32_t weft_build_buf (weft_builder *b, const struct weft_buf *row);
+uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint64_t bytes,
+                          const char *name);
+uint32_t weft_build_param (weft_builder *b, const struct weft_param *row);
+struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
+
+/* Opens a new op, to which deps and uses that follow belong; shape, deps, uses are filled here. */
+uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
+void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
+void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: nothing to wait for */
+
+/* The newest op on a lane so far, or WEFT_NO_OP. */
+uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
+
+/* Finishes: lifetimes, lane order.  The builder is empty afterwards. */
+weft_program *weft_builder_freeze (weft_builder *b);
+
+/* A copy of a program with some extra dependencies (pairs before, after); used by the memory
+ * planner.  Takes the arrays of `program`; only deps change. */
+void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
+
+/* Fills pos, lane_ops, first and last after op, uses and buf are complete. */
+void weft_program_index (weft_program *program);
+
+/* ---------------------------------------------------------------- happens-before */
+
+/* before[op * WEFT_N_LANE + lane]: how many ops of that lane are known to have ended when op
+ * starts, by dependencies and lane order.  Caller frees with g_free(). */
+uint32_t *weft_program_order (const weft_program *program);
+
+static inline gboolean
+weft_ordered (const weft_program *p, const uint32_t *before, uint32_t first, uint32_t then)
+{
+  return before[then * WEFT_N_LANE + p->op[first].lane] > p->pos[first];
+}
+
+/* ------------------------------------------------------------------------ text */
+
+/* Prints the whole program; weft_program_parse() inverts it exactly.  Caller frees. */
+#define WEFT_PROGRAM_TEXT_VERSION 1
+char *weft_program_print (const weft_program *program);
+weft_program *weft_program_parse (const char *text, const char *name, GError **error);

@@ -1,0 +1,48 @@
+/* zigzag.h - which tokens of a sequence a rank of context parallel size c has, and the order in which
+ * canonical sums over a sequence are taken.
+ *
+ * A sequence is cut into 2c pieces; rank r has pieces r and 2c - 1 - r, one after the other, so that
+ * each has as much of the causal triangle as any other (Megatron-Core, Transformer Engine).
+ *
+ * Canonical sums: the leaves of a sequence are its chunks, 8 of them, in the order 0, 7, 1, 6, 2 ...
+ * (core/base/fold.h adds them as a tree).  What a rank of c = 1, 2, 4 has is then one aligned block of
+ * leaves, so it computes one node of the tree, and its own chunks are in zigzag order as well. */
+#pragma once
+#include <stdint.h>
+
+#define WEFT_MOST_CHUNKS 8
+
+/* Which of `of` ranks a rank is; of 0 or 1 it is alone. */
+struct weft_place {
+  uint32_t at, of;
+};
+
+/* Chunks of a sequence: the largest power of two that divides it, at most WEFT_MOST_CHUNKS. */
+static inline uint32_t
+weft_chunks (uint64_t sequence)
+{
+  uint32_t n = WEFT_MOST_CHUNKS;
+
+  while (sequence % n)
+    n /= 2;
+  return n;
+}
+
+/* The chunk, of n, that is leaf i. */
+static inline uint32_t
+weft_zigzag (uint32_t i, uint32_t n)
+{
+  return i % 2 ? n - 1 - i / 2 : i / 2;
+}
+
+/* Where token t of the `tokens` that a rank has of a sequence stands in the whole of it. */
+static inline uint64_t
+weft_position (struct weft_place place, uint64_t tokens, uint64_t t)
+{
+  uint64_t half = tokens / 2;
+
+  if (place.of <= 1)
+    return t;
+  return t < half ? place.at * half + t
+                  : (2 * place.of - 1 - place.at) * half + (t - half);
+}

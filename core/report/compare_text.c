@@ -1,0 +1,219 @@
+/* A comparison for people: the two sides, what they do not share, the step, ops by kind, and the
+ * single ops that differ most. */
+#include "core/report/compare.h"
+#include "core/base/units.h"
+#include <math.h>
+#include <string.h>
+
+enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
+enum { LABEL = 24, VALUE = 11, RATIO = 9, COUNT = 9, RANK = 7 };
+
+static const char letters[] = "AB";
+
+/* B over A; a dash where A has nothing. */
+static char *
+ratio_text (double a, double b)
+{
+  if (!(a > 0))
+    return g_strdup ("-");
+  return g_strdup_printf (b / a < 1000 ? "%.3f" : "%.3g", b / a);
+}
+
+static void
+append_seconds (GString *out, double seconds)
+{
+  g_autofree char *text = weft_units_human (seconds, "s");
+  g_string_append_printf (out, "%*s", VALUE, text);
+}
+
+static void
+append_pair (GString *out, const double *seconds)
+{
+  g_autofree char *ratio = ratio_text (seconds[A], seconds[B]);
+
+  append_seconds (out, seconds[A]);
+  append_seconds (out, seconds[B]);
+  g_string_append_printf (out, "%*s", RATIO, ratio);
+}
+
+/* ------------------------------------------------------------------------- sides */
+
+static void
+print_side (const weft_compare *c, int side, GString *out)
+{
+  const struct weft_compare_side *s = &c->side[side];
+  const weft_timeline *t = s->timeline;
+  g_autoptr (GString) job = g_string_new (NULL);
+
+  if (side == B && c->setting->len == 0)
+    g_string_append (job, "the same job");
+  else
+    weft_report_print_job (&s->plan->job, job);
+  g_string_append_printf (out, "%c  %s: executor %s%s%s, %u of %u ranks watched%s\n", letters[side],
+                          s->name, t->executor, *t->engine ? " " : "", t->engine, t->n,
+                          s->plan->mesh.n_ranks,
+                          t->folded ? ", each for all that behave like it" : "");
+  g_auto (GStrv) lines = g_strsplit (g_strchomp (job->str), "\n", -1);
+  for (unsigned i = 0; lines[i]; i++)
+    g_string_append_printf (out, "   %s\n", lines[i]);
+}
+
+static void
+print_settings (const weft_compare *c, GString *out)
+{
+  if (c->setting->len == 0)
+    return;
+  g_string_append (out, "\nsettings that differ\n");
+  for (unsigned i = 0; i < c->setting->len; i++) {
+    const struct weft_compare_setting *s =
+        &g_array_index (c->setting, struct weft_compare_setting, i);
+    g_string_append_printf (out, "  %s: %s -> %s\n", s->name, s->text[A], s->text[B]);
+  }
+}
+
+/* -------------------------------------------------------------------------- step */
+
+static void
+step_line (GString *out, const char *label, double a, double b)
+{
+  g_string_append_printf (out, "%-*s", LABEL, label);
+  append_pair (out, (const double[]){ a, b });
+  g_string_append_c (out, '\n');
+}
+
+static void
+share_line (GString *out, const char *label, double a, double b)
+{
+  g_string_append_printf (out, "%-*s%*.1f %%%*.1f %%\n", LABEL, label, VALUE - 2, 100 * a,
+                          VALUE - 2, 100 * b);
+}
+
+static void
+print_step (const weft_compare *c, GString *out)
+{
+  const struct weft_report_overlap *a = &c->report[A]->overlap, *b = &c->report[B]->overlap;
+
+  g_string_append_printf (out, "\n%-*s%*s%*s%*s\n", LABEL, "", VALUE, "A", VALUE, "B", RATIO,
+                          "B/A");
+  step_line (out, "step time", c->side[A].timeline->seconds, c->side[B].timeline->seconds);
+  step_line (out, "compute", a->compute_s, b->compute_s);
+  step_line (out, "transfers", a->communication_s, b->communication_s);
+  step_line (out, "exposed transfers", a->exposed_communication_s, b->exposed_communication_s);
+  share_line (out, "hidden transfers", a->overlap_fraction, b->overlap_fraction);
+  step_line (out, "idle (bubble)", a->bubble_s, b->bubble_s);
+  share_line (out, "idle, of the step", a->bubble_fraction, b->bubble_fraction);
+}
+
+/* ------------------------------------------------------------------------- kinds */
+
+static void
+print_joined (const weft_compare *c, GString *out)
+{
+  if (c->mismatch) {
+    g_string_append_printf (out,
+                            "\ndifferent programs: %s;\nno op is joined, each side is summed up "
+                            "alone\n",
+                            c->mismatch);
+    return;
+  }
+  g_string_append_printf (out, "\nthe same program: %" G_GUINT64_FORMAT " ops joined on %u ranks",
+                          c->n_joined, c->n_ranks[A]);
+  for (int side = 0; side < SIDES; side++)
+    if (c->n_only[side])
+      g_string_append_printf (out, "; %" G_GUINT64_FORMAT " ran in %c alone", c->n_only[side],
+                              letters[side]);
+  g_string_append_c (out, '\n');
+}
+
+static char *
+sum_text (const struct weft_compare_sum *sum)
+{
+  const char *kind = weft_op_info[sum->kind].word;
+
+  if (sum->label)
+    return g_strdup_printf ("    %s", sum->label);
+  if (sum->group == WEFT_GROUP_NONE)
+    return g_strdup_printf ("  %s", kind);
+  return g_strdup_printf ("  %s, %s", kind, weft_group_word (sum->group));
+}
+
+static const struct weft_compare_sum *
+sum_at (const weft_compare *c, unsigned i)
+{
+  return i < c->sum->len ? &g_array_index (c->sum, struct weft_compare_sum, i) : NULL;
+}
+
+/* A label is worth a row when its kind has another, and no row is when nothing took time. */
+static gboolean
+is_shown (const weft_compare *c, unsigned i)
+{
+  const struct weft_compare_sum *sum = sum_at (c, i), *next = sum_at (c, i + 1);
+  gboolean timed =
+      sum->seconds[A] > 0 || sum->seconds[B] > 0 || sum->wait[A] > 0 || sum->wait[B] > 0;
+  return timed && (!sum->label || sum_at (c, i - 1)->label || (next && next->label));
+}
+
+static void
+print_count (const weft_compare *c, const struct weft_compare_sum *sum, GString *out)
+{
+  for (int side = 0; side < (c->mismatch ? SIDES : 1); side++)
+    g_string_append_printf (out, "%*" G_GUINT64_FORMAT, COUNT, sum->n[side]);
+}
+
+static void
+print_sums (const weft_compare *c, GString *out)
+{
+  g_string_append_printf (out, "%-*s%*s", LABEL, "seconds of a mean rank", COUNT,
+                          c->mismatch ? "ops A" : "ops");
+  if (c->mismatch)
+    g_string_append_printf (out, "%*s", COUNT, "ops B");
+  g_string_append_printf (out, "%*s%*s%*s%*s%*s\n", VALUE, "A", VALUE, "B", RATIO, "B/A", VALUE,
+                          "waits A", VALUE, "waits B");
+  for (unsigned i = 0; i < c->sum->len; i++) {
+    const struct weft_compare_sum *sum = sum_at (c, i);
+    g_autofree char *label = sum_text (sum);
+    if (!is_shown (c, i))
+      continue;
+    g_string_append_printf (out, "%-*s", LABEL, label);
+    print_count (c, sum, out);
+    append_pair (out, sum->seconds);
+    append_seconds (out, sum->wait[A]);
+    append_seconds (out, sum->wait[B]);
+    g_string_append_c (out, '\n');
+  }
+}
+
+/* ------------------------------------------------------------------------- worst */
+
+static void
+print_worst (const weft_compare *c, GString *out)
+{
+  if (c->worst->len == 0)
+    return;
+  g_string_append_printf (out, "\n%-*s%*s%*s%*s%*s%*s%*s\n", LABEL, "largest differences", RANK,
+                          "rank", COUNT, "op", VALUE, "A", VALUE, "B", RATIO, "B/A", VALUE,
+                          "B - A");
+  for (unsigned i = 0; i < c->worst->len; i++) {
+    const struct weft_compare_op *op = &g_array_index (c->worst, struct weft_compare_op, i);
+    const weft_program *p = c->side[A].plan->role[op->role];
+    g_autofree char *label = weft_op_label (p, op->op);
+    g_autofree char *text =
+        g_strdup_printf ("  %s %s", weft_op_info[p->op[op->op].kind].word, label);
+    g_string_append_printf (out, "%-*s%*u%*u", LABEL, text, RANK, op->rank, COUNT, op->op);
+    append_pair (out, op->seconds);
+    append_seconds (out, op->seconds[B] - op->seconds[A]);
+    g_string_append_c (out, '\n');
+  }
+}
+
+void
+weft_compare_print (const weft_compare *c, GString *out)
+{
+  for (int side = 0; side < SIDES; side++)
+    print_side (c, side, out);
+  print_settings (c, out);
+  print_step (c, out);
+  print_joined (c, out);
+  print_sums (c, out);
+  print_worst (c, out);
+}

@@ -1,0 +1,70 @@
+/* explain.h - the numbers behind a prediction, formula by formula, for one role.
+ *
+ * A row says what is computed, the formula with the job's own numbers in it, and its value; the
+ * value is the one that plan and report use, never computed a second way.  Sections carry the
+ * source of their formulas.
+ *
+ *   batch        replicas, microbatches, tokens
+ *   parameters   one layer tensor by tensor, the stage, what padding adds
+ *   state        who keeps how many bytes of what; the sum
+ *   levels       the same model state under Megatron-FSDP's four sharding levels
+ *   transfers    every kind of communication op: algorithm, steps, the slowest link, seconds
+ *   kernels      one layer and microbatch: products with their efficiency, attention, the rest
+ *   offload      what copies of activations take, and the kernels that they can hide behind
+ *   pipeline     the bubble by formula and as found
+ *   step         seconds as a sum; model FLOPs; MFU
+ *   activations  what one layer keeps of a microbatch, by formula and as found; Megatron-LM's estimate
+ *   memory       what the peak is made of */
+#pragma once
+#include "core/report/report.h"
+
+/*  topic       key           title
+ *              source */
+#define WEFT_EXPLAIN_LIST(X)                                                                       \
+  X (BATCH, "batch", "Batch", "Narayanan et al. 2021, arXiv 2104.04473, section 2")                \
+  X (PARAMETERS, "parameters", "Parameters",                                                       \
+     "Vaswani et al. 2017, arXiv 1706.03762; the model's config")                                  \
+  X (STATE, "state", "Model state", "Rajbhandari et al. 2020, arXiv 1910.02054, section 3")        \
+  X (LEVELS, "levels", "Sharding levels",                                                          \
+     "Rajbhandari et al. 2020, arXiv 1910.02054, section 5; Megatron-FSDP")                        \
+  X (TRANSFERS, "transfers", "Transfers, steps in a node + between nodes",                                                     \
+     "Patarasuk and Yuan 2009; bus bandwidth of nccl-tests; core/program/coll.h")                          \
+  X (KERNELS, "kernels", "Kernels of one layer",                                                \
+     "Williams et al. 2009 (roofline); NVIDIA matrix multiplication guide; core/plan/cost.h")           \
+  X (OFFLOAD, "offload", "Activations on the host",                                                \
+     "Transformer Engine pytorch/cpu_offload.py; core/passes/offload.c")                                  \
+  X (PIPELINE, "pipeline", "Pipeline", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2")     \
+  X (STEP, "step", "Step",                                                                         \
+     "Chowdhery et al. 2022, arXiv 2204.02311, appendix B (MFU); core/report/report.h")                   \
+  X (ACTIVATIONS, "activations", "Activations that one layer keeps of a microbatch",               \
+     "Korthikanti et al. 2022, arXiv 2205.05198, section 4; core/plan/activations.h")                   \
+  X (MEMORY, "memory", "Memory", "Korthikanti et al. 2022, arXiv 2205.05198, section 4")
+enum weft_explain_topic {
+#define WEFT_EXPLAIN_ID(id, ...) WEFT_EXPLAIN_##id,
+  WEFT_EXPLAIN_LIST (WEFT_EXPLAIN_ID)
+#undef WEFT_EXPLAIN_ID
+      WEFT_N_EXPLAIN
+};
+
+struct weft_explain_row {
+  char *what, *formula;
+  double value;     /* of one */
+  const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
+  uint32_t count;   /* how many there are in a step; 0: that is no question */
+  gboolean sum;     /* of the rows above */
+};
+
+struct weft_explain_section {
+  const char *key, *title, *source;
+  GArray *row; /* struct weft_explain_row; empty where a job has nothing of it */
+};
+
+typedef struct weft_explain {
+  uint32_t role;
+  struct weft_explain_section section[WEFT_N_EXPLAIN];
+} weft_explain;
+
+/* The report has a timeline. */
+weft_explain *weft_explain_new (const weft_report *report, uint32_t role);
+void weft_explain_free (weft_explain *explain);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_explain, weft_explain_free)

@@ -1,0 +1,150 @@
+/* report.h - what one step costs, computed from a plan and a timeline and from nothing else.
+ *
+ * iteration
+ *   model FLOPs      forward and backward of the model once, nothing done again: 6 N + 6 L a d s a
+ *                    token, causal half of attention (weft_model_flops_per_token; the convention
+ *                    of Megatron-LM since 2024).  MFU divides their rate by the dense peak that
+ *                    the vendor prints for the type products are taken in.
+ *   hardware FLOPs   those of the ops that really run: recompute and padded vocabulary included.
+ *                    HFU divides their rate by the same peak.
+ *
+ * overlap, for each rank, after merging the intervals of its lanes (definitions of Meta's Holistic
+ * Trace Analysis: communication computation overlap and temporal breakdown)
+ *   compute          a kernel runs on lane gpu
+ *   communication    an op runs on a lane that moves data: all lanes but gpu and host
+ *   exposed          communication while no kernel runs
+ *   overlap          (communication - exposed) / communication; 0 where nothing is sent
+ *   bubble           the rest of the step: neither compute nor communication; the fraction is of
+ *                    the step.  compute + exposed + bubble is the step.
+ * An axis counts its own lane alone: exposed times of two axes may cover the same second, so they
+ * may add up to more than the whole.  Its bytes are the payloads of its ops; what a stage
+ * receives counts as what it sends.  All are means over ranks; a row of the timeline counts as
+ * many ranks as it stands for.
+ *
+ * memory, by role: planned is the arena that the executors allocate on the GPU, reserved what
+ * libraries take beside it, peak their sum.  Kinds are those alive when most is, and padding is
+ * what the placement of buffers costs above that, so kinds and padding add up to planned. */
+#pragma once
+#include "core/exec/timeline.h"
+#include <json-glib/json-glib.h>
+
+#define WEFT_REPORT_ITERATION_LIST(X)                                                              \
+  X (time_s, "seconds of the step")                                                                \
+  X (tokens_per_s, "tokens of the global batch over the step")                                     \
+  X (tokens_per_s_per_gpu, "the same for one GPU")                                                 \
+  X (model_tflops_per_gpu, "1e12 model FLOPs each second, one GPU")                                \
+  X (hardware_tflops_per_gpu, "1e12 FLOPs really run each second, mean GPU")                       \
+  X (mfu, "model FLOP/s over the printed peak")                                                    \
+  X (hfu, "hardware FLOP/s over the printed peak")
+
+#define WEFT_REPORT_OVERLAP_LIST(X)                                                                \
+  X (compute_s, "kernels")                                                                         \
+  X (communication_s, "communication")                                                             \
+  X (exposed_communication_s, "communication without kernels beside it")                           \
+  X (overlap_fraction, "share of communication that hides behind kernels")                         \
+  X (bubble_s, "neither")                                                                          \
+  X (bubble_fraction, "of the step")
+
+#define WEFT_REPORT_REAL(name, doc) double name;
+struct weft_report_iteration {
+  WEFT_REPORT_ITERATION_LIST (WEFT_REPORT_REAL)
+};
+struct weft_report_overlap {
+  WEFT_REPORT_OVERLAP_LIST (WEFT_REPORT_REAL)
+};
+#undef WEFT_REPORT_REAL
+
+struct weft_report_axis {
+  double busy_s, exposed_s;
+  double bytes;
+};
+
+struct weft_report_role {
+  uint64_t peak_bytes, planned_bytes, reserved_bytes, host_bytes;
+  uint64_t registered_bytes; /* of planned: the pool that is registered with NCCL */
+  uint64_t live_bytes; /* most alive at once: planned without padding */
+  uint64_t by_kind[WEFT_N_BUF_KIND], padding;
+  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* at the peak of the host pool */
+  uint32_t peak_op;    /* where that is */
+};
+
+/* What happens once, before the first step (weft_plan_new_startup); all zero where nothing does. */
+struct weft_report_startup {
+  double initialisation_s, broadcast_params_s; /* one after the other */
+  uint64_t fills, fill_bytes;                  /* of the rank with most of them: kernels, weights */
+  uint64_t broadcasts, bytes;                  /* likewise: tensors, and their payload */
+};
+
+typedef struct weft_report {
+  const weft_plan *plan;         /* borrowed, both */
+  const weft_timeline *timeline; /* NULL: only memory is reported */
+  struct weft_report_iteration iteration;
+  struct weft_report_overlap overlap;
+  struct weft_report_axis axis[WEFT_N_LANE]; /* gpu and host stay empty */
+  uint64_t capacity_bytes, peak_bytes;
+  uint64_t host_capacity_bytes, host_bytes; /* of a node; of the fullest one's ranks together */
+  gboolean fits;
+  struct weft_report_startup startup;
+  struct weft_report_role *role;
+} weft_report;
+
+weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeline);
+void weft_report_free (weft_report *report);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
+
+/* Adds what the start-up of the same job takes. */
+void weft_report_add_startup (weft_report *report, const weft_plan *startup,
+                              const weft_timeline *timeline);
+
+/* What the vendor prints for dense products in the type products are taken in, one GPU: MFU is a share of it. */
+double weft_report_printed_peak (const struct weft_job *job);
+
+/* What a role's memory is made of, in the order it is shown: kinds, padding, reserved. */
+enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
+const char *weft_report_part_word (int part);
+uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
+
+/* Lanes that move data. */
+static inline gboolean
+weft_report_is_axis (enum weft_lane lane)
+{
+  return lane != WEFT_LANE_GPU && lane != WEFT_LANE_HOST;
+}
+
+/* ------------------------------------------------------------------------ JSON */
+
+/* The weft.sim/1 document. */
+void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
+
+/* Parts of it, for other documents: each adds one object. */
+void weft_report_build_iteration (const weft_report *report, JsonBuilder *builder);
+void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
+
+/* { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} }: every field, but of the
+ * knobs only the sizes, those that were set and those away from their default. */
+void weft_report_build_job (const struct weft_job *job, JsonBuilder *builder);
+void weft_report_build_strategy (const struct weft_job *job, JsonBuilder *builder);
+void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
+
+/* ------------------------------------------------------------------------ text */
+
+struct weft_report_style {
+  int columns;     /* of the terminal, at least 60 are used */
+  gboolean colour; /* ANSI escapes */
+};
+
+/* The whole page: job, numbers, communication, memory, pipeline. */
+void weft_report_print (const weft_report *report, struct weft_report_style style, GString *out);
+
+/* One line that names the job, and its sizes. */
+void weft_report_print_job (const struct weft_job *job, GString *out);
+
+/* A bar and a line of numbers for every role. */
+void weft_report_print_memory (const weft_report *report, struct weft_report_style style,
+                               GString *out);
+
+/* One row for each stage, time from left to right: digits are forward passes and letters backward
+ * ones of that microbatch (capitals: weight gradients alone), # is the update, ~ waits for
+ * communication, and a dot is idle. */
+void weft_report_print_pipeline (const weft_report *report, struct weft_report_style style,
+                                 GString *out);
