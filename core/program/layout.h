@@ -51,7 +51,7 @@ struct weft_bucket {
 };
 
 /* Buckets whose collectives are one launch: those at bucket_of[first] and after.  Groups of a chunk
- * follow each other; experts of chunk q of n are chunk n + q. */
+ * follow each other; experts of chunk q of n are chunk n + q, but where groups are units. */
 struct weft_bucket_group {
   uint32_t first, n, chunk;
 };
@@ -98,7 +98,8 @@ enum weft_launch {
   WEFT_LAUNCH_ALL,   /* one group */
   WEFT_LAUNCH_BYTES, /* each bucket of the buffer of bytes; the last of them takes along all others,
                         whose tensors are spread over the whole model */
-  WEFT_LAUNCH_UNITS, /* buckets of one unit, the others alone, in the order of their first tensors */
+  WEFT_LAUNCH_UNITS, /* buckets of one unit, its experts' by themselves, the others alone, in the
+                        order of their first tensors */
 };
 
 /* How those of one chunk go; `bytes`: the buffer of which WEFT_LAUNCH_BYTES speaks. */
