@@ -28,11 +28,12 @@ static const char *const models[] = {
 
 static const char *const precisions[] = {
   "precision=fp32",
-  "precision=bf16 grad_reduce_in_fp32=true",
+  "precision=bf16",
 };
 
 #define EP(n) "expert_model_parallel_size=" #n " "
 #define UNITS(level) "use_megatron_fsdp=true data_parallel_sharding_strategy=" #level " "
+#define FSDP2 "distributed_config=fsdp2 "
 #define INSTANCES(n) "num_distributed_optimizer_instances=" #n " "
 
 static const char *const strategies[] = {
@@ -64,12 +65,32 @@ static const char *const strategies[] = {
   EP (2) "gpus=8 use_distributed_optimizer=true " INSTANCES (2),
   EP (2) "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true "
          "overlap_param_gather=true bucket_size=3000 " INSTANCES (4),
+  EP (2) "gpus=4 " FSDP2,
+  EP (4) "gpus=4 " FSDP2,
+  EP (2) "gpus=8 " FSDP2 "defer_fsdp_grad_sync=false",
+  EP (4) "gpus=4 " FSDP2 "defer_fsdp_grad_sync=false",
+  EP (2) "gpus=4 " FSDP2 "micro_batch_size=4",
+  EP (2) "gpus=8 " FSDP2 "dp_replicate_size=2",
+  EP (2) "gpus=8 " FSDP2 "dp_replicate_size=4 defer_fsdp_grad_sync=false",
+  EP (2) "gpus=8 " FSDP2 "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=3",
+  EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2",
+  EP (2) "gpus=4 " FSDP2 "recompute_granularity=full recompute_method=uniform "
+         "recompute_num_layers=2 delay_wgrad_compute=true",
 };
+
+/* Where gradients are of another type in bf16 than weights: what one rank has without FSDP2. */
+static const char *
+in_fp32 (const char *precision, const char *strategy)
+{
+  gboolean other = strstr (precision, "bf16") && !strstr (strategy, "fsdp2");
+  return other ? "grad_reduce_in_fp32=true" : "";
+}
 
 static struct real_result
 run (const char *model, const char *precision, const char *strategy, struct real_run run)
 {
-  g_autofree char *words = g_strdup_printf ("topology=cpu %s %s %s", model, precision, strategy);
+  g_autofree char *words = g_strdup_printf ("topology=cpu %s %s %s %s", model, precision, strategy,
+                                             in_fp32 (precision, strategy));
 
   run.words = words;
   run.steps = STEPS;

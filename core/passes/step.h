@@ -865,20 +865,6 @@ uint32_t weft_host_optimizer_factor (struct weft_step *s); /* of the clip, a cop
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);
-/* fsdp2.c, fsdp2_grads.c */
-void weft_fsdp2_start (struct weft_step *s);
-void weft_fsdp2_enter_pass (struct weft_step *s);
-void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
-void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
-struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
-void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
-struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
-void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
-void weft_fsdp2_leave_pass (struct weft_step *s);
-void weft_fsdp2_finish (struct weft_step *s);
-uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
-uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
-
 /* torch_ddp.c */
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
