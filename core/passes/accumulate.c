@@ -88,8 +88,8 @@ weft_sum_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_u
 {
   if (!sum->sources)
     return to;
-  return (struct weft_use) WEFT_W (weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype,
-                                                     sum->n * sum->sources, "by_source"));
+  return (struct weft_use) WEFT_W (
+      weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n * sum->sources, "by_source"));
 }
 
 struct weft_use

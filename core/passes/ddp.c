@@ -371,8 +371,7 @@ add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 
   s->at.micro = WEFT_NO_MICRO;
   weft_ddp_collective (
-      s, row,
-      WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
+      s, row, WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
       WEFT_USES (WEFT_RW (grads)));
   s->at = at;
 }

@@ -329,7 +329,8 @@ add_experts (struct weft_step *s)
 
   if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || !has_experts_apart (s)))
     return;
-  weft_reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_EMP, WEFT_REDUCE_SUM, expert_squares (s), "expert_grad_norm");
+  weft_reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_EMP, WEFT_REDUCE_SUM,
+                   expert_squares (s), "expert_grad_norm");
   weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
              WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
              WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));

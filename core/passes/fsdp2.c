@@ -176,7 +176,8 @@ take_slot (struct weft_step *s, uint32_t k)
   if (u->slot == f->n_slot)
     return new_slot (s, k);
   struct weft_fsdp2_slot *slot = &f->ring[u->slot];
-  if (slot->wire == WEFT_NO_BUF || weft_step_elements (s, slot->wire) != weft_ddp_bucket_size (s, k) ||
+  if (slot->wire == WEFT_NO_BUF ||
+      weft_step_elements (s, slot->wire) != weft_ddp_bucket_size (s, k) ||
       weft_build_buf_at (s->b, slot->mine)->shard != weft_bucket_sharing (s, k)) {
     uint32_t free = slot->wire == WEFT_NO_BUF ? WEFT_NO_OP : slot->free;
     s->at.layer = s->at.micro = WEFT_NO_LAYER;

@@ -62,8 +62,7 @@ keep_head (struct weft_step *s)
   state->grad_shard = (s->on_host ? weft_host_permanent : weft_step_permanent) (
       s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
   weft_build_buf_at (s->b, state->grad_shard)->slice = weft_mesh_sharing (s->mesh);
-  weft_sum_start (&state->sum, state->grad_shard, place->piece,
-                  sum_lane (s, weft_fsdp2_head (s)));
+  weft_sum_start (&state->sum, state->grad_shard, place->piece, sum_lane (s, weft_fsdp2_head (s)));
   state->grads = WEFT_NO_BUF;
   weft_sum_start (sum, WEFT_NO_BUF, numel, WEFT_LANE_GPU);
 }
@@ -157,7 +156,8 @@ head_main (struct weft_step *s)
 {
   uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT],
            *grads = &s->bucket[weft_fsdp2_head (s)].grads;
-  uint64_t n = s->layout.place[embedding].piece * ranks (s, weft_fsdp2_head (s)), numel = weft_head_sum (s)->n;
+  uint64_t n = s->layout.place[embedding].piece * ranks (s, weft_fsdp2_head (s)),
+           numel = weft_head_sum (s)->n;
   uint64_t size = weft_dtype_bytes (s->grad_dtype);
 
   if (*grads == WEFT_NO_BUF) {

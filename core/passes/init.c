@@ -24,9 +24,7 @@ broadcast (struct weft_step *s, uint32_t param)
     return;
   s->at.layer = row->layer;
   weft_emit_on (s, WEFT_LANE_DP,
-                (struct weft_op){ .kind = WEFT_OP_BROADCAST,
-                                  .group = group,
-                                  .name = row->name },
+                (struct weft_op){ .kind = WEFT_OP_BROADCAST, .group = group, .name = row->name },
                 WEFT_SHAPE (weft_build_buf_at (s->b, view)->dtype, row->rows * row->columns),
                 WEFT_USES (WEFT_RW (view)));
   for (size_t i = 0; i < G_N_ELEMENTS (filled); i++)

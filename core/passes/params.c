@@ -339,8 +339,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
   const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
-  enum weft_group_kind group = (weights ? flat->cut_weights : flat->cut_grads) ? sharing (s, flat)
-                                                                               : WEFT_GROUP_NONE;
+  enum weft_group_kind group =
+      (weights ? flat->cut_weights : flat->cut_grads) ? sharing (s, flat) : WEFT_GROUP_NONE;
   uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
@@ -356,7 +356,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 static void
 choose_cuts (struct weft_step *s, struct weft_flat *flat)
 {
-  gboolean alone = weft_mesh_group_size (s->mesh, sharing (s, flat)) == 1 && !s->wrapper->overwrites;
+  gboolean alone =
+      weft_mesh_group_size (s->mesh, sharing (s, flat)) == 1 && !s->wrapper->overwrites;
 
   flat->cut_weights = s->wrapper->shard_weights && !alone;
   flat->cut_grads = s->wrapper->shard_grads && !alone;
