@@ -20,8 +20,7 @@
  * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
  * are put off, with what they read.
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
-#include "core/passes/moe.h"
-#include "core/passes/step.h"
+#include "core/passes/turns.h"
 
 static void
 forget (struct weft_saved *saved)

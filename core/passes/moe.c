@@ -1,5 +1,6 @@
 /* A layer of experts: the router, and what its experts and those that see every token make. */
 #include "core/passes/moe.h"
+#include "core/passes/turns.h"
 #include "core/program/zigzag.h"
 #include <math.h>
 

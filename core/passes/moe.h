@@ -40,17 +40,6 @@ weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 /* moe.c: a sum of two products. */
 uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
-/* What a layer of experts does in each turn of a pass (step.h); backward they come the other way round.
- *
- *   turn     forward                         backward
- *   attend   norm2, router, sort, pack       unpack, router, norm2
- *   go       rows to experts                 gradients of what experts took, back
- *   mlp      experts, shared experts         the same
- *   return   rows back                       pack; gradients of what experts made, to them
- *   add      unpack, shared experts added */
-void weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
-void weft_moe_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
-
 /* dispatch.c: fills row, counts and what rows need to travel, from choice and prob. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 

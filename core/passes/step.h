@@ -712,28 +712,6 @@ uint32_t weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x,
 uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved,
                               uint32_t dresidual);
 
-/* The same in turns, between which rows travel to experts and back: moe.h.  Backward they come in the
- * opposite order. */
-enum weft_turn {
-  WEFT_TURN_ATTEND, /* attention, norms, and where tokens go */
-  WEFT_TURN_GO,
-  WEFT_TURN_MLP,
-  WEFT_TURN_RETURN,
-  WEFT_TURN_ADD,    /* to the residual stream */
-  WEFT_N_TURN
-};
-
-/* A pass through one layer. */
-struct weft_pass {
-  uint32_t layer;
-  struct weft_saved *saved;
-  uint32_t x;             /* what it takes, in the end what it makes; backward gradients of it */
-  uint32_t mlp;           /* what the MLP, or shared experts, make, and its gradient */
-  uint32_t rows, weights; /* on their way to experts, or back */
-};
-void weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
-void weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
-
 /* autocast.c: a buffer in another type, the weight that a product reads, and the end of the forward
  * pass of a microbatch. */
 #define WEFT_CAST_ALIGN 256u
