@@ -19,7 +19,7 @@ enum { N_TRIAL = 60 /* of each op */, MOST_SEQUENCES = 9 };
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
   "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
   "head_norm_wgrad settle join_columns xent_max xent_part xent_end latent_split latent_split_bwd " \
-  "latent_join latent_join_bwd" /* of test_fp8.c, _context, _unfused_attention, _tensor */
+  "latent_join latent_join_bwd take_part" /* of test_fp8.c, _context, _unfused_attention, _tensor */
 #define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !is_one_of (word, OTHERS))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
@@ -126,10 +126,10 @@ dimension (GRand *rand, const struct made *made, const char *word)
     { "heads", (uint64_t) m->num_attention_heads },
     { "groups", (uint64_t) m->num_query_groups },
     { "width", (uint64_t) m->kv_channels },
-    { "n k", (uint64_t) pick (rand, "1 5 16 37 70") },
+    { "n k a b", (uint64_t) pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) pick (rand, "1 5 1024 5003") },
     { "one parts", 1 },
-    { "leaves tail whole own piece window value", 0 }, /* one rank has all; one tensor fills a slice */
+    { "leaves tail whole own piece window value depth", 0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) pick (rand, "2 3 7") },
   };
@@ -147,7 +147,7 @@ choose_shape (GRand *rand, struct made *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!is_one_of (words[d], "leaves tail whole own")) /* test_gemm.c, test_tensor_kernels.c */
+    if (!is_one_of (words[d], "leaves tail whole own depth")) /* test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 

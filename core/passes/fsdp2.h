@@ -95,3 +95,17 @@ weft_fsdp2_slice_lane (const struct weft_step *s)
 
 /* The weights of a unit are of no use for now. */
 void weft_fsdp2_let_go (struct weft_step *s, uint32_t k);
+
+/* What wrapper.c has it do. */
+void weft_fsdp2_start (struct weft_step *s);
+void weft_fsdp2_enter_pass (struct weft_step *s);
+void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
+void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
+struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
+void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
+void weft_fsdp2_leave_pass (struct weft_step *s);
+void weft_fsdp2_finish (struct weft_step *s);
+uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp2_reduced_head (struct weft_step *s);

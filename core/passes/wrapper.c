@@ -1,5 +1,5 @@
 /* Data-parallel strategies as tables of what they do: see struct weft_wrapper. */
-#include "core/passes/step.h"
+#include "core/passes/fsdp2.h"
 #include "core/job/unit_modules.h"
 
 /* The bucketed wrapper, gradients whole on every replica. */
