@@ -463,6 +463,28 @@ random_modes (GString *words, GRand *rand)
     add_word (words, "barrier_with_L1_time", "false");
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* A forward and a backward that take turns, where experts are on several ranks. */
+static void
+random_turns (GString *words, GRand *rand, uint32_t stages)
+{
+  static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
+                                          "cpu_offloading=true", "activation_checkpointing",
+                                          "pipeline_schedule",   "use_megatron_fsdp",
+                                          "distributed_config",  NULL };
+
+  if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
+    return;
+  if (stages == 1 || strstr (words->str, "virtual_pipeline"))
+    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -471,13 +493,6 @@ spread_out (GString *words)
   add (words, "p2p_sms", 0);
   add (words, "node_gpus_per_switch", 1);
   add_word (words, "node_host_bandwidth", "1PB/s");
-}
-
-static uint32_t
-drawn (const GString *words, const char *knob, uint32_t unknown)
-{
-  const char *at = strstr (words->str, knob);
-  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
 static void
@@ -594,6 +609,7 @@ weft_random_job (GRand *rand)
   random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
+  random_turns (words, rand, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)

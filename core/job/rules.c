@@ -387,6 +387,12 @@ truth (int64_t value)
   return value ? "true" : "false";
 }
 
+static gboolean
+combines (const struct weft_job *j)
+{
+  return S (overlap_moe_expert_parallel_comm);
+}
+
 /* Each row becomes a check and a text of its own; the numbers are printed only when it fails. */
 #define RULE(id, condition, doc, ...)                                                              \
   static gboolean id##_holds (const struct weft_job *j)                                            \
