@@ -196,6 +196,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
   X (WEFT_OP_SETTLE, settle, FALSE)                                                                \
   X (WEFT_OP_JOIN_COLUMNS, join_columns, TRUE)                                                     \
+  X (WEFT_OP_TAKE_PART, take_part, TRUE)                                                           \
+  X (WEFT_OP_CONCAT, concat, TRUE)                                                                 \
+  X (WEFT_OP_CONCAT_BWD, concat_bwd, TRUE)                                                         \
   X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
   X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
   X (WEFT_OP_XENT_END, xent_end, FALSE)

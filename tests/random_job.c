@@ -685,6 +685,22 @@ random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
             WEFT_SOURCE_DIR "/tests/data/schedule-4-ranks-4-microbatches.csv");
 }
 
+/* Layers that look further ahead. */
+static void
+random_predictions (GString *words, GRand *rand)
+{
+  static const char *const without[] = { "distributed_config", "share_embeddings",
+                                         "position_embedding_type=learned", "gpt2-nano", NULL };
+  uint32_t block = drawn (words, "recompute_num_layers=", 1);
+
+  if (has_any (words, without) || !one_in (rand, 4) ||
+      (block > 1 && strstr (words->str, "recompute_method=uniform")))
+    return;
+  add (words, "mtp_num_layers", strstr (words->str, "reduction_order=fast") ? 2 : 1);
+  if (one_in (rand, 2))
+    add_word (words, "mtp_loss_scaling_factor", "0.3");
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -701,6 +717,7 @@ weft_random_job (GRand *rand)
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
+  random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
   random_turns (words, rand, stages);

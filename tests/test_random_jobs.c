@@ -666,7 +666,8 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     uint32_t size = weft_dtype_bytes (fp8 ? WEFT_FP8 : weft_job_dtype (&plan->job));
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
-        if (p->param[i].layer >= first && p->param[i].layer < end)
+        if (p->param[i].layer >= first && p->param[i].layer < end &&
+            !g_str_has_prefix (p->name[p->param[i].name], "mtp_")) /* beside the layer there */
           bytes += slice[k].n * slots_of (plan, p, slice[k].weight) * size;
         break;
       }
@@ -718,7 +719,7 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
-  uint32_t n = plan->job.model.num_layers;
+  uint32_t n = plan->job.model.num_layers + plan->job.model.mtp_num_layers;
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job),
            uses = plan->job.model.share_embeddings_and_output_weights ? 2 : 1;

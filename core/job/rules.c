@@ -135,14 +135,21 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
+/* Whether tensor parallel ranks have equal parts of so many units, in canonical order equal leaves. */
 static gboolean
-shares_leaves (const struct weft_job *j)
+deals_leaves (const struct weft_job *j, int64_t units)
 {
   int64_t tp = S (tensor_model_parallel_size);
 
-  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
-         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
-          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
+  return units % tp == 0 && (T (reduction_order) != WEFT_ORDER_CANONICAL ||
+                             weft_job_leaves (j, (uint64_t) units) % tp == 0);
+}
+
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  return T (reduction_order) != WEFT_ORDER_CANONICAL ||
+         (deals_leaves (j, M (num_query_groups)) && deals_leaves (j, M (ffn_hidden_size)));
 }
 
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
@@ -324,7 +331,7 @@ step_bytes (const struct weft_job *j)
 static int64_t
 most_buckets (const struct weft_job *j)
 {
-  int64_t tensors = 34 * stage_layers (j) * chunks (j) + 5;
+  int64_t tensors = 42 * (stage_layers (j) * chunks (j) + M (mtp_num_layers)) + 6;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
   if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))
