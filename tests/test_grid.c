@@ -71,7 +71,9 @@ static const char *const axes[][MOST_WORDS] = {
     "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
     "recompute_granularity=full recompute_method=block recompute_num_layers=1",
     "recompute_granularity=selective recompute_modules=mlp",
-    "recompute_granularity=selective recompute_modules=layernorm" },
+    "recompute_granularity=selective recompute_modules=layernorm",
+    "recompute_granularity=selective recompute_modules=moe",
+    "recompute_granularity=selective recompute_modules=moe_act,layernorm" },
 };
 
 static uint32_t

@@ -88,10 +88,22 @@ activate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t
   return du;
 }
 
+static void
+activate_again (struct weft_step *s, struct weft_saved *saved)
+{
+  struct weft_op at = weft_step_again (s);
+
+  activate (s, saved);
+  s->at = at;
+}
+
 uint32_t
 weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy, uint32_t *dpp)
 {
   struct weft_moe z = weft_moe_sizes (s);
+
+  if (weft_runs_again (s, WEFT_MODULE_MOE_ACT) && !weft_runs_again (s, WEFT_MODULE_MOE))
+    activate_again (s, saved);
   struct weft_delayed fc2 = { "expert_fc2",
                               s->at.layer,
                               weft_params_layer (s, WEFT_EXPERT_FC2),
