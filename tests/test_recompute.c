@@ -266,7 +266,7 @@ recompute_of_experts_trades_memory_for_time (void **state)
   for (int i = 0; i < 3; i++) {
     g_autoptr (weft_plan) plan = weft_test_plan (
         EXPERTS "%s hidden_size=2048 num_attention_heads=16 moe_ffn_hidden_size=1024 "
-                "seq_length=2048 gpus=8 expert_model_parallel_size=4 global_batch_size=16",
+                "seq_length=2048 gpus=8 expert_model_parallel_size=2 global_batch_size=16",
         modules[i]);
     g_autoptr (weft_timeline) t = made_run (plan);
     seconds[i] = t->seconds;
