@@ -188,8 +188,11 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add (words, "moe_shared_expert_intermediate_size", 8 * (1 + up_to (rand, 7)));
+    flip (words, rand, 2, "moe_shared_expert_gate");
+  }
+  flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
   if (one_in (rand, 3))

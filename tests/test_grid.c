@@ -38,7 +38,8 @@ static const struct {
     "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
     "" },
   { "precision=fp32 " EXPERTS, "" },
-  { "precision=bf16 " EXPERTS, " overlap_moe_expert_parallel_comm=true" },
+  { "precision=bf16 moe_shared_expert_intermediate_size=32 moe_shared_expert_gate=true " EXPERTS,
+    " overlap_moe_expert_parallel_comm=true" },
 };
 #define BATCH " topology=cpu micro_batch_size=1 global_batch_size=16"
 

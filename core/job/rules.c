@@ -310,7 +310,7 @@ step_bytes (const struct weft_job *j)
 static int64_t
 most_buckets (const struct weft_job *j)
 {
-  int64_t tensors = 34 * stage_layers (j) * chunks (j) + 5;
+  int64_t tensors = 36 * stage_layers (j) * chunks (j) + 5;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
   if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))

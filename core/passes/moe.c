@@ -115,8 +115,9 @@ shared_forward (struct weft_step *s, struct weft_saved *saved)
   saved->su =
       weft_linear (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, saved->n2, shared_up (s), s->width.h);
   saved->sa = weft_activate (s, shared_width (s), saved->su);
-  return weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
-                      shared_width (s));
+  uint32_t y = weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
+                            shared_width (s));
+  return weft_moe_gate (s, saved, y);
 }
 
 static gboolean
@@ -133,12 +134,14 @@ shared_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy)
     shared_forward (s, saved);
     s->at = at;
   }
-  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dy, saved->sa,
+  uint32_t of_gate, dsy = weft_moe_gate_backward (s, saved, dy, &of_gate);
+  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dsy, saved->sa,
                                       s->width.h, shared_width (s));
   uint32_t du = weft_activate_backward (s, shared_width (s), saved->su, da);
+  uint32_t dn2 = weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
+                                       shared_up (s), s->width.h);
 
-  return weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
-                               shared_up (s), s->width.h);
+  return of_gate == WEFT_NO_BUF ? dn2 : weft_moe_add (s, "dn2", dn2, of_gate);
 }
 
 /* ------------------------------------------------------------------------- the layer */

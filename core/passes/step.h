@@ -69,7 +69,9 @@
   X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
   X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
   X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
-  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")                                                      \
+  X (WEFT_SHARED_GATE_WEIGHT, "shared.gate.weight")                                                \
+  X (WEFT_SHARED_GATE_BIAS, "shared.gate.bias")
 enum weft_layer_param {
 #define WEFT_PARAM_ROW(id, name) id,
   WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
@@ -98,8 +100,8 @@ enum weft_end_param {
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
-  uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
-  uint32_t su, sa;                                      /* of shared experts */
+  uint32_t scores, choice, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa, sy, gate;                            /* of shared experts */
   uint32_t ql, qn, kl, kn, kp; /* latents of queries, of keys, and positions of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
