@@ -176,8 +176,7 @@ has_any (const GString *words, const char *const *knobs)
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "use_megatron_fsdp", "distributed_config",
-                                            "num_distributed_optimizer_instances",
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu",
                                             "context_parallel_size=2", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
