@@ -187,8 +187,11 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add (words, "moe_shared_expert_intermediate_size", 8 * (1 + up_to (rand, 7)));
+    flip (words, rand, 2, "moe_shared_expert_gate");
+  }
+  flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
   if (one_in (rand, 3))
@@ -433,6 +436,9 @@ static void
 random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
 {
   static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
+  static const char *const of_experts[] = { "moe", "moe_act", "moe_act,layernorm",
+                                            "moe,layernorm" };
+  gboolean moe = strstr (words->str, "num_moe_experts=") && one_in (rand, 2);
 
   flip (words, rand, 5, "delay_wgrad_compute");
   flip (words, rand, 6, "enable_compile");
@@ -440,14 +446,14 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
     return;
   if (one_in (rand, 3)) {
     add_word (words, "recompute_granularity", "selective");
-    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    add_word (words, "recompute_modules", (moe ? of_experts : modules)[up_to (rand, 3)]);
     return;
   }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
   if (one_in (rand, 3)) {
     add (words, "num_microbatches_with_partial_activation_checkpoints", up_to (rand, 3));
-    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    add_word (words, "recompute_modules", (moe ? of_experts : modules)[up_to (rand, 3)]);
   }
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
