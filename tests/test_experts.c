@@ -36,6 +36,9 @@ static const char *const precisions[] = {
 };
 
 #define EP(n) "expert_model_parallel_size=" #n " "
+#define ETP(n) "expert_tensor_parallel_size=" #n " "
+#define TP(n) "tensor_model_parallel_size=" #n " sequence_parallel=true "
+#define CP(n, kind) "context_parallel_size=" #n " cp_comm_type=" #kind " "
 
 static const char *const strategies[] = {
   EP (2) "gpus=2",
@@ -63,6 +66,33 @@ static const char *const strategies[] = {
   EP (2) "gpus=4 delay_wgrad_compute=true overlap_grad_reduce=true",
   EP (2) "gpus=2 cpu_offloading=true cpu_offloading_num_layers=2",
   EP (2) "gpus=2 moe_load_imbalance=1.5 enable_compile=true",
+  TP (2) "gpus=2",
+  TP (2) "gpus=4 delay_wgrad_compute=true use_distributed_optimizer=true",
+  TP (2) EP (2) "gpus=4",
+  TP (2) EP (4) "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=10000",
+  TP (2) EP (2) "gpus=4 micro_batch_size=2",
+  TP (2) EP (2) "gpus=8 pipeline_model_parallel_size=2",
+  TP (2) EP (2) "gpus=4 recompute_granularity=full recompute_method=uniform "
+         "recompute_num_layers=1",
+  TP (2) EP (2) ETP (1) "gpus=2",
+  TP (2) EP (2) ETP (1) "gpus=4 use_distributed_optimizer=true overlap_param_gather=true "
+         "overlap_grad_reduce=true",
+  TP (2) EP (4) ETP (1) "gpus=4",
+  TP (2) EP (4) ETP (1) "gpus=8 micro_batch_size=2",
+  TP (2) EP (4) ETP (1) "gpus=8 pipeline_model_parallel_size=2",
+  ETP (2) "gpus=2",
+  EP (2) ETP (2) "gpus=4",
+  EP (2) ETP (4) "gpus=8 use_distributed_optimizer=true",
+  TP (2) EP (2) "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2",
+  EP (2) CP (2, p2p) "gpus=2",
+  EP (2) CP (2, a2a) "gpus=4",
+  EP (4) CP (2, all_gather) "gpus=4",
+  EP (2) CP (4, p2p) "gpus=4",
+  EP (2) CP (4, all_gather) "gpus=8 use_distributed_optimizer=true",
+  TP (2) CP (2, p2p) "gpus=4",
+  TP (2) CP (2, p2p) EP (2) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true",
+  TP (2) CP (2, all_gather) EP (4) ETP (1) "gpus=4",
+  TP (2) CP (2, all_gather) EP (2) ETP (1) "gpus=8 pipeline_model_parallel_size=2",
 };
 
 static struct real_result

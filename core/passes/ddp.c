@@ -332,8 +332,9 @@ launch_collectives (struct weft_step *s, uint32_t g)
     launch (s, g, add_instances);
 }
 
-/* Experts have seen the tokens of all replicas that share them out: what ranks average is too much by
- * their number (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
+/* Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
+ * the replicas among these, or too little where tensor parallel ranks have whole experts (Megatron-Core
+ * distributed_data_parallel.py, expert_gradient_scaling_factor). */
 static void
 scale_bucket (struct weft_step *s, uint32_t k)
 {
@@ -341,8 +342,10 @@ scale_bucket (struct weft_step *s, uint32_t k)
   uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
   uint64_t n = weft_ddp_bucket_size (s, k);
 
-  if (s->strategy->average_in_collective && few < all)
-    weft_emit (s, WEFT_OP_SCALE, "scale_experts", WEFT_SHAPE (s->grad_dtype, n, 1, all / few),
+  if (s->strategy->average_in_collective && few != all)
+    weft_emit (s, WEFT_OP_SCALE, "scale_experts",
+               all % few ? WEFT_SHAPE (s->grad_dtype, n, 1, all, few)
+                         : WEFT_SHAPE (s->grad_dtype, n, 1, all / few),
                WEFT_USES (WEFT_RW (s->bucket[k].grads), WEFT_R (WEFT_NO_BUF)));
   else if (all > 1)
     weft_ddp_scale (s, s->bucket[k].grads, n);
@@ -363,8 +366,7 @@ add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 
   s->at.micro = WEFT_NO_MICRO;
   weft_ddp_collective (
-      s, row,
-      WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
+      s, row, WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
       WEFT_USES (WEFT_RW (grads)));
   s->at = at;
 }

@@ -320,7 +320,8 @@ add_experts (struct weft_step *s)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
 
-  if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || s->shard_optimizer))
+  if (s->expert_squares == WEFT_NO_BUF &&
+      (!weft_mesh_deals_experts (s->mesh) || s->shard_optimizer))
     return;
   weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, expert_squares (s), "expert_grad_norm");
   weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",

@@ -123,8 +123,9 @@ struct weft_sum {
   uint64_t n;    /* elements */
   enum weft_lane lane; /* where microbatches are added */
   GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
-  uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
+  uint32_t sources; /* canonical, of experts: replicas whose tokens are summed by themselves, slice by
                        slice of main, until all microbatches are there; else 0 */
+  enum weft_group_kind sequence; /* canonical: who has other parts of the sequences */
   uint32_t total;   /* and then added to this */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
 };
@@ -191,6 +192,7 @@ struct weft_widths {
   uint64_t heads, groups; /* of queries; of keys and values */
   uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
+  uint64_t shared;        /* inside shared experts */
   uint64_t vocab;         /* logits */
 };
 
@@ -278,7 +280,8 @@ struct weft_step {
   uint64_t tokens;                /* of one microbatch on this rank */
   uint64_t rows;                  /* of the residual stream: tokens, or this rank's share of them */
   struct weft_widths width;
-  uint32_t attention_leaves, mlp_leaves, vocab_leaves; /* of this rank: tensor.c; 0: one sum */
+  uint32_t attention_leaves, mlp_leaves, shared_leaves, expert_leaves, vocab_leaves; /* of this rank:
+                                     tensor.c; 0: one sum */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -691,7 +694,7 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_sav
                                       uint32_t d_o, uint32_t dqkv);
 /* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
  * order: a sequence is whole before sequences are added. */
-void weft_context_sum (struct weft_step *s, uint32_t grad);
+void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
