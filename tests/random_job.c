@@ -196,8 +196,7 @@ random_parts (GString *words, GRand *rand)
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "use_megatron_fsdp", "distributed_config",
-                                            "num_distributed_optimizer_instances", NULL };
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
 
@@ -488,6 +487,21 @@ random_modes (GString *words, GRand *rand)
     add_word (words, "barrier_with_L1_time", "false");
 }
 
+/* A forward and a backward that take turns, where experts are on several ranks. */
+static void
+random_turns (GString *words, GRand *rand, uint32_t stages)
+{
+  static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
+                                          "cpu_offloading=true", "activation_checkpointing",
+                                          "pipeline_schedule",   "use_megatron_fsdp",
+                                          "distributed_config",  NULL };
+
+  if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
+    return;
+  if (stages == 1 || strstr (words->str, "virtual_pipeline"))
+    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -595,6 +609,7 @@ weft_random_job (GRand *rand)
   random_recompute (words, rand, stage_layers);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
+  random_turns (words, rand, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)

@@ -88,10 +88,12 @@ check_against_one_rank (const char *words)
       "recompute_method=none recompute_num_layers=none "
       "recompute_modules=none num_microbatches_with_partial_activation_checkpoints=none "
       "activation_checkpointing=false delay_wgrad_compute=false "
+      "overlap_moe_expert_parallel_comm=false "
       "optimizer_cpu_offload=false cpu_offloading=false virtual_pipeline_model_parallel_size=none "
       "batch_p2p_comm=true overlap_p2p_comm=false overlap_p2p_comm_warmup_flush=false "
       "grad_sync_func=none align_param_gather=false "
-      "defer_embedding_wgrad_compute=false use_ring_exchange_p2p=false pipeline_schedule=1f1b decoder_first_pipeline_num_layers=none "
+      "defer_embedding_wgrad_compute=false use_ring_exchange_p2p=false pipeline_schedule=1f1b "
+      "decoder_first_pipeline_num_layers=none "
       "decoder_last_pipeline_num_layers=none",
       NULL);
   struct real_result many =

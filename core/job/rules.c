@@ -27,6 +27,20 @@ expert_mesh (const struct weft_job *j)
   return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
+/* Whether ranks share experts out, which are then reduced by other ranks than all else. */
+static gboolean
+spreads_experts (const struct weft_job *j)
+{
+  return M (num_moe_experts) > 0 && (S (expert_model_parallel_size) > 1 ||
+                                     weft_job_expert_tp (j) != S (tensor_model_parallel_size));
+}
+
+static int64_t
+expert_replicas (const struct weft_job *j)
+{
+  return j->cluster.n_gpus / expert_mesh (j);
+}
+
 static gboolean
 power_of_two (int64_t n)
 {
@@ -131,13 +145,6 @@ shares_leaves (const struct weft_job *j)
           weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
 }
 
-static gboolean
-deals_experts (const struct weft_job *j)
-{
-  return M (num_moe_experts) > 0 && (S (expert_model_parallel_size) > 1 ||
-                                     weft_job_expert_tp (j) != S (tensor_model_parallel_size));
-}
-
 /* Ranks whose tokens an expert gets, and those that have one sequence. */
 static int64_t
 expert_sources (const struct weft_job *j)
@@ -151,10 +158,11 @@ sequence_ranks (const struct weft_job *j)
   return S (tensor_model_parallel_size) * S (context_parallel_size);
 }
 
+/* Replicas whose sequences come to an expert. */
 static int64_t
-expert_replicas (const struct weft_job *j)
+expert_batches (const struct weft_job *j)
 {
-  return deals_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
+  return spreads_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
 }
 
 /* Whether the tokens that an expert gets are a node of the canonical tree: those of some context parallel
@@ -164,7 +172,7 @@ experts_see_nodes (const struct weft_job *j)
 {
   int64_t all = expert_sources (j), one = sequence_ranks (j);
 
-  if (!deals_experts (j))
+  if (!spreads_experts (j))
     return TRUE;
   return all >= one ? all % one == 0 && power_of_two (all / one)
                     : all % S (tensor_model_parallel_size) == 0 && one % all == 0;
@@ -426,6 +434,12 @@ static const char *
 truth (int64_t value)
 {
   return value ? "true" : "false";
+}
+
+static gboolean
+combines (const struct weft_job *j)
+{
+  return S (overlap_moe_expert_parallel_comm);
 }
 
 /* Each row becomes a check and a text of its own; the numbers are printed only when it fails. */

@@ -12,7 +12,12 @@
  *   share     ranks that have parts of the same experts gather what each of them got
  *   group     they are put by expert, and within an expert by source
  *
- * What parts of experts made is summed by those ranks, each for what it got.  What experts made goes back the same way, and gradients both ways again.  Order within an expert is
+ * What parts of experts made is summed by those ranks, each for what it got.
+ *
+ * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are made of
+ * alone, not for all kernels that were enqueued before (combined.c).
+ *
+ * What experts made goes back the same way, and gradients both ways again.  Order within an expert is
  * that of the sources and their tokens: on one rank it would be the same. */
 #include "core/passes/moe.h"
 
@@ -50,7 +55,10 @@ static void
 meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const struct weft_use *uses,
       uint32_t n_uses)
 {
-  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
+  gboolean aside = s->strategy->overlap_moe_expert_parallel_comm && weft_op_swaps (row.kind);
+  uint32_t enqueued = aside ? WEFT_NO_OP : weft_build_last (s->b, WEFT_LANE_GPU);
+
+  row.flags = s->at.flags;
 
   weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
   weft_build_dep (s->b, enqueued);
@@ -116,12 +124,6 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
     weft_step_host_reads (s, "splits", saved->counts);
 }
 
-/* A row for each of `each` experts of a thing: of a token, or of one of its weights. */
-struct move {
-  const char *name;
-  uint64_t things, columns, each;
-};
-
 /* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how many
  * there is room for where they arrive. */
 struct journey {
@@ -132,7 +134,7 @@ struct journey {
 };
 
 static uint32_t
-go (struct weft_step *s, const struct move *m, const struct journey *j, uint32_t x)
+go (struct weft_step *s, const struct weft_move *m, const struct journey *j, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -154,7 +156,7 @@ go (struct weft_step *s, const struct move *m, const struct journey *j, uint32_t
 }
 
 static uint32_t
-exchange (struct weft_step *s, const struct weft_saved *saved, const struct move *m,
+exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
           gboolean returns, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
@@ -171,7 +173,7 @@ exchange (struct weft_step *s, const struct weft_saved *saved, const struct move
 }
 
 static uint32_t
-share (struct weft_step *s, const struct weft_saved *saved, const struct move *m, uint32_t x)
+share (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   struct journey j = { WEFT_OP_ALL_GATHER_V, WEFT_GROUP_ETP, saved->back, z.rows, z.room };
@@ -181,7 +183,7 @@ share (struct weft_step *s, const struct weft_saved *saved, const struct move *m
 
 /* What is more exact than products is so up to here. */
 static uint32_t
-sum (struct weft_step *s, const struct weft_saved *saved, const struct move *m, uint32_t x)
+sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   struct journey j = { WEFT_OP_REDUCE_SCATTER_V, WEFT_GROUP_ETP, saved->back, z.rows, z.got_room };
@@ -209,20 +211,20 @@ regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *s
 
 /* ------------------------------------------------------------------ there and back */
 
-static struct move
-tokens (const struct weft_step *s, const char *name)
+struct weft_move
+weft_rows_tokens (const struct weft_step *s, const char *name)
 {
-  return (struct move){ name, s->rows, s->width.h, (uint64_t) s->model->moe_router_topk };
+  return (struct weft_move){ name, s->rows, s->width.h, (uint64_t) s->model->moe_router_topk };
 }
 
-static struct move
-weights (const struct weft_step *s, const char *name)
+struct weft_move
+weft_rows_weights (const struct weft_step *s, const char *name)
 {
-  return (struct move){ name, s->rows * (uint64_t) s->model->moe_router_topk, 1, 1 };
+  return (struct weft_move){ name, s->rows * (uint64_t) s->model->moe_router_topk, 1, 1 };
 }
 
-static uint32_t
-to_experts (struct weft_step *s, const struct weft_saved *saved, struct move m, uint32_t x)
+uint32_t
+weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t y =
@@ -231,24 +233,49 @@ to_experts (struct weft_step *s, const struct weft_saved *saved, struct move m, 
   weft_emit (s, WEFT_OP_MOE_PERMUTE, m.name,
              WEFT_SHAPE (s->product_dtype, m.things, m.columns, m.each, z.sent),
              WEFT_USES (WEFT_R (x), WEFT_R (saved->row), WEFT_W (y)));
-  if (!travels (s))
-    return y;
-  y = share (s, saved, &m, exchange (s, saved, &m, FALSE, y));
-  return regroup (s, WEFT_OP_MOE_GROUP, saved, y, m.columns);
+  return y;
 }
 
-static uint32_t
-from_experts (struct weft_step *s, const struct weft_saved *saved, struct move m, uint32_t x)
+uint32_t
+weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
+{
+  if (!travels (s))
+    return x;
+  return share (s, saved, &m, exchange (s, saved, &m, FALSE, x));
+}
+
+uint32_t
+weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  return travels (s) ? regroup (s, WEFT_OP_MOE_GROUP, saved, x, m.columns) : x;
+}
+
+uint32_t
+weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                 uint32_t x)
+{
+  return travels (s) ? regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns) : x;
+}
+
+uint32_t
+weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  if (!travels (s))
+    return x;
+  return exchange (s, saved, &m, TRUE, sum (s, saved, &m, x));
+}
+
+uint32_t
+weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t choice = m.each > 1 ? saved->choice : WEFT_NO_BUF;
-
-  if (travels (s)) {
-    x = regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns);
-    x = exchange (s, saved, &m, TRUE, sum (s, saved, &m, x));
-  }
   uint32_t y =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, m.things * m.columns, m.name);
+
   weft_emit (s, WEFT_OP_MOE_UNPERMUTE, m.name,
              WEFT_SHAPE (s->product_dtype, m.things, m.columns, m.each, z.sent, z.experts),
              WEFT_USES (WEFT_R (x), WEFT_R (saved->row), WEFT_R (choice), WEFT_W (y)));
@@ -256,7 +283,7 @@ from_experts (struct weft_step *s, const struct weft_saved *saved, struct move m
 }
 
 void
-weft_moe_dispatch (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
+weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
   uint32_t counts = sort (s, saved, prob);
 
@@ -264,30 +291,4 @@ weft_moe_dispatch (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
     exchange_counts (s, saved, counts);
   else
     saved->counts = counts;
-  saved->xp = to_experts (s, saved, tokens (s, "dispatch"), saved->n2);
-  saved->pp = to_experts (s, saved, weights (s, "dispatch_prob"), prob);
-}
-
-uint32_t
-weft_moe_combine (struct weft_step *s, const struct weft_saved *saved, uint32_t rows)
-{
-  return from_experts (s, saved, tokens (s, "combine"), rows);
-}
-
-uint32_t
-weft_moe_combine_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy)
-{
-  return to_experts (s, saved, tokens (s, "combine"), dy);
-}
-
-uint32_t
-weft_moe_dispatch_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxp)
-{
-  return from_experts (s, saved, tokens (s, "dispatch"), dxp);
-}
-
-uint32_t
-weft_moe_weights_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dpp)
-{
-  return from_experts (s, saved, weights (s, "dispatch_prob"), dpp);
 }

@@ -12,7 +12,7 @@
  *
  * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
  * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
-#include "core/passes/step.h"
+#include "core/passes/turns.h"
 
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
@@ -98,6 +98,19 @@ leave (struct weft_step *s, uint32_t l)
   weft_fp8_leave (s, layer_at (s, l));
 }
 
+struct weft_pass
+weft_chunk_enter (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
+{
+  enter (s, l);
+  return (struct weft_pass){ .layer = layer_at (s, l), .saved = saved_at (s, micro, l), .x = x };
+}
+
+void
+weft_chunk_leave (struct weft_step *s, uint32_t l)
+{
+  leave (s, l);
+}
+
 static uint32_t
 layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
 {
@@ -153,6 +166,8 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 uint32_t
 weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
+  if (weft_step_combines (s))
+    return weft_combined_backward (s, dy);
   for (uint32_t l = weft_step_chunk (s)->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
     weft_offload_before_backward (s, micro, l);
