@@ -47,7 +47,7 @@ read_out (struct cpu_rank *r, uint32_t op)
   const void *value[WEFT_MOST_OPERANDS];
 
   for (uint32_t i = 0; i < r->p->op[op + 1].uses - r->p->op[op].uses; i++)
-    value[i] = cpu_arena_at (r, cpu_use (r, op, i)->buf);
+    value[i] = weft_bind_operand (&r->bind, cpu_use (r, op, i)).data;
   if (!weft_watch_read (&r->watch, r->m->base.plan, r->rank, op, value,
                         &r->m->base.metrics[r->row]))
     atomic_store (&r->m->bad, (uint64_t) (r->rank + 1) << 32 | op);

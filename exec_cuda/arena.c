@@ -43,8 +43,8 @@ lay_out_mailbox (struct cuda_rank *r)
     if (kind != WEFT_OP_COPY_IN && kind != WEFT_OP_COPY_OUT)
       continue;
     r->slot[op] = (uint32_t) at;
-    for (uint32_t u = r->p->op[op].uses; u < r->p->op[op + 1].uses; u++)
-      at += cuda_slot_bytes (r->p->buf[r->p->uses[u].buf].bytes);
+    for (uint32_t i = 0; i < r->p->op[op + 1].uses - r->p->op[op].uses; i++)
+      at += cuda_slot_bytes (cuda_mail_bytes (r, op, i));
   }
   r->mailbox_bytes = at;
 }
@@ -163,7 +163,7 @@ cuda_arena_read (struct cuda_rank *r, struct weft_metrics *metrics, GError **err
       continue;
     for (uint32_t i = 0; i < r->p->op[op + 1].uses - row->uses; i++) {
       value[i] = r->mailbox + at;
-      at += cuda_slot_bytes (r->p->buf[weft_bind_use (&r->bind, op, i)->buf].bytes);
+      at += cuda_slot_bytes (cuda_mail_bytes (r, op, i));
     }
     if (!weft_watch_read (&r->watch, r->m->base.plan, r->rank, op, value, metrics))
       bad = MIN (bad, op);

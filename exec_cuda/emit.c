@@ -127,9 +127,8 @@ emit_mail (struct cuda_there at, uint32_t op)
   uint8_t *slot = r->mailbox + r->slot[op];
 
   for (uint32_t i = 0; i < r->p->op[op + 1].uses - r->p->op[op].uses; i++) {
-    uint32_t buf = weft_bind_use (&r->bind, op, i)->buf;
-    uint64_t bytes = r->p->buf[buf].bytes;
-    void *here = weft_bind_at (&r->bind, buf);
+    uint64_t bytes = cuda_mail_bytes (r, op, i);
+    void *here = bytes ? weft_bind_at (&r->bind, weft_bind_use (&r->bind, op, i)->buf) : NULL;
     struct weft_cuda_copy copy = { in ? WEFT_CUDA_TO_DEVICE : WEFT_CUDA_TO_HOST, in ? here : slot,
                                    in ? slot : here, bytes };
     emit_copy (at, op, &copy);

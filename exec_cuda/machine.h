@@ -192,6 +192,14 @@ cuda_slot_bytes (uint64_t bytes)
   return (bytes + 63) / 64 * 64;
 }
 
+/* Bytes of an operand that a copy brings in or out; 0: it is absent. */
+static inline uint64_t
+cuda_mail_bytes (const struct cuda_rank *r, uint32_t op, uint32_t operand)
+{
+  uint32_t buf = weft_bind_use (&r->bind, op, operand)->buf;
+  return buf == WEFT_NO_BUF ? 0 : r->p->buf[buf].bytes;
+}
+
 /* The word by which a lane says how far it has come: units of it that are over. */
 static inline uint32_t *
 cuda_progress (const struct cuda_rank *r, uint32_t lane)

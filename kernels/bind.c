@@ -278,8 +278,22 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
   }
 }
 
-/* One call for each tensor of the layer: they follow each other on the one side, and on the other
- * their pieces do in every slice. */
+/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the experts that
+ * go by themselves. */
+static gboolean
+is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
+{
+  const struct weft_param *first = b->p->param;
+
+  if (param->layer != row->layer)
+    return FALSE;
+  while (first->layer != row->layer)
+    first++;
+  return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
+}
+
+/* One call for each of these tensors: they follow each other on the one side, and on the other their
+ * pieces do in every slice. */
 static void
 bind_repack (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -292,7 +306,7 @@ bind_repack (const weft_bind *b, uint32_t op, struct to to)
     const struct weft_param *param = &b->p->param[i];
     struct weft_segment piece = { .offset = offset, .n = cut.n - offset };
     struct weft_segment all = { .offset = done, .n = param->rows * param->columns };
-    if (param->layer != b->p->op[op].layer)
+    if (!is_packed (b, &b->p->op[op], param))
       continue;
     k.operand[slices] = cut;
     k.operand[!slices] = whole;

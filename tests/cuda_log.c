@@ -363,12 +363,15 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
 {
   const weft_program *p = program_of (log, row);
   enum weft_op_kind kind = p->op[op].kind;
-  uint32_t uses = p->op[op + 1].uses - p->op[op].uses;
+  uint32_t uses = 0;
   gboolean mail = kind == WEFT_OP_COPY_IN || kind == WEFT_OP_COPY_OUT;
   uint64_t bytes = 0, wanted = 0;
 
   for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses && mail; u++)
-    wanted += p->buf[p->uses[u].buf].bytes;
+    if (p->uses[u].buf != WEFT_NO_BUF) {
+      wanted += p->buf[p->uses[u].buf].bytes;
+      uses++;
+    }
   if (!mail)
     wanted = weft_op_shape (p, op)->dim[0] * weft_dtype_bytes (weft_op_shape (p, op)->dtype);
   if (n_works (log, row, op) != (mail ? uses : 1))

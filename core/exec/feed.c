@@ -56,31 +56,40 @@ weft_feed_tokens (const weft_plan *plan, uint32_t rank, uint32_t op, const int32
   const weft_program *p = program_of (plan, rank);
   struct weft_place context = weft_mesh_place (&plan->mesh, rank, WEFT_GROUP_CP);
   uint64_t length = plan->job.model.seq_length, n = length / context.of;
-  uint64_t ahead = strcmp (p->name[p->op[op].name], "targets") == 0;
+  gboolean targets = strcmp (p->name[p->op[op].name], "targets") == 0;
+  uint64_t depth = weft_op_shape (p, op)->dim[1];
   uint64_t rows = plan->job.train.micro_batch_size;
 
   if (!out)
     return rows * n;
   uint64_t first = (uint64_t) weft_feed_first_sequence (plan, rank, &p->op[op]);
   for (uint64_t i = 0; i < rows; i++) {
-    const int32_t *from = tokens + (first + i) * (length + 1) + ahead;
-    for (uint64_t t = 0; t < n; t++)
-      *out++ = from[weft_position (context, n, t)];
+    const int32_t *from = tokens + (first + i) * (length + 1) + targets;
+    for (uint64_t t = 0; t < n; t++) {
+      uint64_t at = weft_position (context, n, t) + depth;
+      *out++ = at < length ? from[at] : targets ? -1 : 0;
+    }
   }
   return rows * n;
 }
 
 /* ------------------------------------------------------------------ numbers out */
 
-/* What operand i of an op begins with. */
+/* One of several numbers after each other, of operand i of an op. */
 static double
-scalar (const weft_program *p, uint32_t op, uint32_t i, const void *const *value)
+scalar_at (const weft_program *p, uint32_t op, uint32_t i, const void *const *value, int64_t at)
 {
   const struct weft_use *use = &p->uses[p->op[op].uses + i];
 
   if (p->buf[use->buf].dtype == WEFT_INT64)
-    return weft_exact_value (value[i]);
-  return *(const float *) value[i];
+    return weft_exact_value ((const int64_t *) value[i] + at * WEFT_EXACT_WORDS);
+  return ((const float *) value[i])[at];
+}
+
+static double
+scalar (const weft_program *p, uint32_t op, uint32_t i, const void *const *value)
+{
+  return scalar_at (p, op, i, value, 0);
 }
 
 /* As Megatron-Core's rerun_state_machine.py: large is ten times the largest of the first hundred. */
@@ -102,6 +111,20 @@ check_bucket (struct weft_watch *watch, const struct weft_job *job, double norm)
   return TRUE;
 }
 
+/* Of multi-token prediction the mean over depths, as if each had a target for every token. */
+static double
+mtp_loss (const weft_plan *plan, const weft_program *p, uint32_t op, const void *const *value)
+{
+  const union weft_model *m = &plan->job.model;
+  double n = (double) m->mtp_num_layers, s = (double) m->seq_length, sum = 0;
+
+  if (p->op[op + 1].uses - p->op[op].uses <= 2 || p->uses[p->op[op].uses + 2].buf == WEFT_NO_BUF)
+    return NAN;
+  for (int64_t depth = 0; depth < m->mtp_num_layers; depth++)
+    sum += scalar_at (p, op, 2, value, depth) * s / (s - (double) (depth + 1)) / n;
+  return sum;
+}
+
 /* An exact loss is the sum over all tokens of the batch, a float one over those of a replica. */
 static struct weft_metrics
 metrics_of (const struct weft_watch *watch, const weft_plan *plan, uint32_t rank, uint32_t op,
@@ -115,6 +138,7 @@ metrics_of (const struct weft_watch *watch, const weft_plan *plan, uint32_t rank
   double norm = sqrt (scalar (p, op, 1, value));
 
   return (struct weft_metrics){ .loss = last ? scalar (p, op, 0, value) * replicas / tokens : NAN,
+                                .mtp_loss = mtp_loss (plan, p, op, value) * replicas / tokens,
                                 .grad_norm = clips ? norm : NAN,
                                 .skipped = watch->overflow || (clips && !isfinite (norm)),
                                 .large = watch->n_large };

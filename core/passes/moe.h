@@ -7,7 +7,9 @@
  *
  * Kept for backward: scores (4 bytes for each token and expert), choice, row and counts (with experts on
  * several ranks: of its experts, and how many rows went to each rank and go back), and for each
- * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations.
+ * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations, or with
+ * moe_apply_probs_on_input with what fc1 takes, xw.  A gate of shared experts keeps what these made, and its
+ * logits.
  *
  * A row is a token for one of its experts (kernels/moe.h). */
 #pragma once
@@ -40,22 +42,31 @@ weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 /* moe.c: a sum of two products. */
 uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
-/* As weft_layer_mlp(). */
-uint32_t weft_layer_moe (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved,
-                                  uint32_t dresidual);
+/* dispatch.c: fills row, counts and what rows need to travel, from choice and prob. */
+void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
-/* dispatch.c: fills row, counts, xp and pp from n2, choice and prob; tokens from what experts made.
- * Backward: the rows of a gradient of tokens; from gradients of rows to that of tokens, and to that of
- * their weights. */
-void weft_moe_dispatch (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
-uint32_t weft_moe_combine (struct weft_step *s, const struct weft_saved *saved, uint32_t rows);
-uint32_t weft_moe_combine_backward (struct weft_step *s, const struct weft_saved *saved,
-                                    uint32_t dy);
-uint32_t weft_moe_dispatch_backward (struct weft_step *s, const struct weft_saved *saved,
-                                     uint32_t dxp);
-uint32_t weft_moe_weights_backward (struct weft_step *s, const struct weft_saved *saved,
-                                    uint32_t dpp);
+/* Rows that travel: `each` of a thing, of a token or of one of its weights. */
+struct weft_move {
+  const char *name;
+  uint64_t things, columns, each;
+};
+struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
+struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
+
+/* Things become rows in the order of experts, go to the ranks of these and are put by expert; there they
+ * are put by source, return, and become things again: the sum of their rows. */
+uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                         uint32_t x);
+uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                       uint32_t x);
+uint32_t weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                           uint32_t x);
+uint32_t weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                          uint32_t x);
+uint32_t weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                           uint32_t x);
+uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                           uint32_t x);
 
 /* experts.c: fills eu and ea from xp and pp, and returns what fc2 makes; from the gradient of that to
  * those of xp, which is returned, and of pp. */
@@ -63,3 +74,14 @@ uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy,
                                 uint32_t *dpp);
 void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
+
+/* gates.c: what experts take of xp, which is that itself without moe_apply_probs_on_input; from its
+ * gradient to that of xp, and then of pp. */
+uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
+                                  uint32_t *dpp);
+/* What shared experts made, behind their gate if they have one; from its gradient to that before it, and
+ * to the gate's part of that of n2, or WEFT_NO_BUF. */
+uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
+uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
+                                 uint32_t *dn2);
