@@ -8,6 +8,7 @@
  * those marked "waits", which are never made inside a step. */
 #pragma once
 #include "core/program/program.h"
+#include "exec_cuda/shared.h"
 #include "kernels/kernel.h"
 
 typedef struct weft_cuda_stream weft_cuda_stream;
@@ -36,29 +37,6 @@ struct weft_cuda_copy {
 struct weft_cuda_scratch {
   void *at;
   uint64_t bytes;
-};
-
-/* Of ranks that share one device: out = terms joined in the order of core/base/fold.h, every node rounded to
- * the type; each term is divided by `before` first, and rounded, the whole by `after`.  `out` may be one
- * of the terms. */
-struct weft_cuda_join {
-  uint8_t dtype, reduce;
-  float before, after;
-  uint32_t n_term;
-  const void *const *term;
-  void *out;
-  uint64_t n; /* elements */
-};
-
-/* Likewise: rows that counts, which are on the device, say how many there are of.  Member j's counts,
- * `each` for every member, are at send[j]; its rows for member i follow those for member i - 1 from
- * from[j] on, and come to rest at to[i], in the order of the members they came from. */
-struct weft_cuda_exchange {
-  uint32_t n, each;
-  uint64_t row; /* bytes */
-  const void *const *from;
-  const int64_t *const *send;
-  void *const *to;
 };
 
 #define WEFT_CUDA_ID_BYTES 128

@@ -1,47 +1,57 @@
 /* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops of some
- * role talk in; transfers to the stage before have one of their own where they have a lane of their own.
+ * role talk in.
+ *
+ * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one stream:
+ * transfers that are one launch with others go over that of all stages; where they are posted one by one,
+ * and may overtake each other, two neighbours have one for each way.
  *
  * All ranks of this process are opened by one thread, as one launch. */
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
 
-static weft_cuda_comm **
-place_of (struct cuda_rank *r, enum weft_group_kind kind, gboolean back)
+static gboolean
+goes_apart (const struct cuda_machine *m, const struct weft_op *row)
 {
-  return back ? &r->comm_back : &r->comm[kind];
-}
-
-/* Transfers between stages are no group's op, but travel in that of the stages. */
-static enum weft_group_kind
-group_of (const struct weft_op *row)
-{
-  return weft_op_info[row->kind].class == WEFT_CLASS_P2P ? WEFT_GROUP_PP : row->group;
+  return m->apart && weft_op_info[row->kind].class == WEFT_CLASS_P2P && row->group == WEFT_GROUP_PP;
 }
 
 weft_cuda_comm *
 cuda_comm_of (const struct cuda_rank *r, const struct weft_op *row)
 {
-  return row->lane == WEFT_LANE_PP_BACK ? r->comm_back : r->comm[group_of (row)];
+  gboolean before = row->peer < 0, back = (row->kind == WEFT_OP_SEND) == before;
+
+  return goes_apart (r->m, row) ? r->pair[before][back] : r->comm[row->group];
+}
+
+/* Of two neighbours the earlier stage is member 0. */
+uint32_t
+cuda_comm_peer (const struct cuda_rank *r, const struct weft_op *row)
+{
+  const struct weft_mesh *mesh = &r->m->base.plan->mesh;
+  struct weft_group group = weft_mesh_group (mesh, r->rank, row->group);
+
+  if (goes_apart (r->m, row))
+    return row->peer > 0;
+  return weft_group_index (&group, weft_mesh_beside (mesh, r->rank, row->peer < 0 ? -1 : 1));
 }
 
 static gboolean
-role_talks (const weft_program *p, enum weft_group_kind kind, gboolean back)
+role_talks (const struct cuda_machine *m, const weft_program *p, enum weft_group_kind kind)
 {
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (weft_op_is_comm (p->op[op].kind) && group_of (&p->op[op]) == kind &&
-        (p->op[op].lane == WEFT_LANE_PP_BACK) == back)
+    if (weft_op_is_comm (p->op[op].kind) && p->op[op].group == kind && !goes_apart (m, &p->op[op]))
       return TRUE;
   return FALSE;
 }
 
 /* Alone in a group nobody does. */
 static gboolean
-anybody_talks (const struct cuda_machine *m, enum weft_group_kind kind, gboolean back)
+anybody_talks (const struct cuda_machine *m, enum weft_group_kind kind)
 {
   if (weft_mesh_group_size (&m->base.plan->mesh, kind) == 1)
     return FALSE;
   for (uint32_t role = 0; role < m->base.plan->n_roles; role++)
-    if (role_talks (m->base.plan->role[role], kind, back))
+    if (role_talks (m, m->base.plan->role[role], kind))
       return TRUE;
   return FALSE;
 }
@@ -80,29 +90,73 @@ open_world (struct cuda_machine *m, GError **error)
   return TRUE;
 }
 
-/* Ranks of one group have one color: that of its first. */
 static gboolean
-split_rank (struct cuda_rank *r, enum weft_group_kind kind, gboolean back, GError **error)
+split (struct cuda_rank *r, int color, const struct weft_cuda_member *member, weft_cuda_comm **out,
+       GError **error)
 {
-  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
-  gboolean talks = role_talks (r->p, kind, back);
-  struct weft_cuda_member member = { .n = weft_group_size (&group),
-                                     .rank = talks ? weft_group_index (&group, r->rank) : 0 };
-  weft_cuda_comm **out = place_of (r, kind, back);
-
   return choose (r, error) &&
-         cuda_ok (r->m,
-                  CUDA_CALL (r->m, comm_split, r->comm[WEFT_GROUP_WORLD],
-                             talks ? (int) group.first : -1, &member, out),
-                  error, "rank %u: a communicator for %s", r->rank, weft_group_word (kind)) &&
+         cuda_ok (r->m, CUDA_CALL (r->m, comm_split, r->comm[WEFT_GROUP_WORLD], color, member, out),
+                  error, "rank %u: a communicator of some ranks", r->rank) &&
          keep (r->m, *out);
 }
 
+/* Ranks of one group have one color: that of its first. */
 static gboolean
-split_world (struct cuda_machine *m, enum weft_group_kind kind, gboolean back, GError **error)
+split_group (struct cuda_rank *r, enum weft_group_kind kind, GError **error)
+{
+  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
+  gboolean talks = role_talks (r->m, r->p, kind);
+  struct weft_cuda_member member = { .n = weft_group_size (&group),
+                                     .rank = talks ? weft_group_index (&group, r->rank) : 0 };
+
+  return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
+}
+
+/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in three
+ * turns, odd ones, even ones, and that of the last stage with the first. */
+static uint32_t
+turn_of (const struct weft_mesh *mesh, uint32_t earlier)
+{
+  uint32_t stage = weft_mesh_stage (mesh, earlier);
+  return stage == mesh->pp - 1 ? 2 : stage % 2;
+}
+
+static gboolean
+split_pair (struct cuda_rank *r, uint32_t turn, gboolean back, GError **error)
+{
+  const struct weft_mesh *mesh = &r->m->base.plan->mesh;
+  uint32_t next = weft_mesh_beside (mesh, r->rank, 1),
+           previous = weft_mesh_beside (mesh, r->rank, -1);
+  gboolean earlier = next != WEFT_NO_RANK && turn_of (mesh, r->rank) == turn;
+  gboolean later = previous != WEFT_NO_RANK && turn_of (mesh, previous) == turn;
+  struct weft_cuda_member member = { .n = 2, .rank = !earlier };
+  weft_cuda_comm *none = NULL;
+
+  return split (r,
+                earlier ? (int) r->rank
+                : later ? (int) previous
+                        : -1,
+                &member,
+                earlier ? &r->pair[0][back]
+                : later ? &r->pair[1][back]
+                        : &none,
+                error);
+}
+
+static gboolean
+split_groups (struct cuda_machine *m, enum weft_group_kind kind, GError **error)
 {
   for (uint32_t row = 0; row < m->n; row++)
-    if (!split_rank (&m->rank[row], kind, back, error))
+    if (!split_group (&m->rank[row], kind, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+split_pairs (struct cuda_machine *m, uint32_t turn, gboolean back, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++)
+    if (!split_pair (&m->rank[row], turn, back, error))
       return FALSE;
   return TRUE;
 }
@@ -165,21 +219,30 @@ end (struct cuda_machine *m, gboolean ok, GError **error)
   return ok && cuda_ok (m, said, error, "communicators");
 }
 
+static gboolean
+has_apart (const struct cuda_machine *m)
+{
+  for (uint32_t role = 0; role < m->base.plan->n_roles; role++)
+    if (m->base.plan->role[role]->lane_n[WEFT_LANE_PP_BACK])
+      return TRUE;
+  return FALSE;
+}
+
 gboolean
 cuda_comms_open (struct cuda_machine *m, GError **error)
 {
   if (m->shared || m->n == 1)
     return TRUE;
+  m->apart = has_apart (m);
   if (!start (m, error) || !end (m, open_world (m, error), error))
     return FALSE;
-  for (uint32_t i = 0; i < 2 * WEFT_N_GROUP; i++) {
-    enum weft_group_kind kind = i / 2;
-    gboolean back = i % 2;
-    if (kind == WEFT_GROUP_WORLD || !anybody_talks (m, kind, back))
-      continue;
-    if (!start (m, error) || !end (m, split_world (m, kind, back, error), error))
+  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
+    if (kind != WEFT_GROUP_WORLD && anybody_talks (m, kind) &&
+        (!start (m, error) || !end (m, split_groups (m, kind, error), error)))
       return FALSE;
-  }
+  for (uint32_t i = 0; i < 6 && m->apart; i++)
+    if (!start (m, error) || !end (m, split_pairs (m, i / 2, i % 2, error), error))
+      return FALSE;
   return start (m, error) && end (m, open_windows (m, error), error);
 }
 

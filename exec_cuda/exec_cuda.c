@@ -174,6 +174,9 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
                            "--ranks-per-gpu: found %u, wanted 1, a GPU for each rank, or %u, all "
                            "ranks on one",
                            o->ranks_per_gpu, ranks);
+  if (o->ranks_per_gpu > WEFT_CUDA_MOST_SHARED)
+    return weft_bad_input (error, "--ranks-per-gpu: found %u, wanted at most %u", o->ranks_per_gpu,
+                           WEFT_CUDA_MOST_SHARED);
   return TRUE;
 }
 

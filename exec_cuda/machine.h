@@ -59,13 +59,14 @@ struct cuda_rank {
   uint32_t n_unit, first_unit[WEFT_N_LANE + 1]; /* of each lane */
   struct cuda_unit *unit, end;                  /* end: what the end of the step comes after */
   uint32_t *unit_of;                            /* op -> unit */
-  uint32_t *transfer[2][2], n_transfer[2][2];   /* [recv][direction][k]: ops */
+  uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer, then k: ops */
   uint32_t *transfer_of;                        /* op -> k */
   weft_cuda_event **taken;                      /* by receive: who sent it may go on */
 
-  weft_cuda_comm *comm[WEFT_N_GROUP], *comm_back; /* back: of pp, on its second lane */
-  weft_cuda_event *tail;                          /* the end of the newest step */
-  uint8_t *issued;                                /* by op */
+  weft_cuda_comm *comm[WEFT_N_GROUP];
+  weft_cuda_comm *pair[2][2]; /* [stage before][way back]: of transfers posted one by one */
+  weft_cuda_event *tail;      /* the end of the newest step */
+  uint8_t *issued;            /* by op */
 };
 
 /*   constant          word                    what is played */
@@ -136,6 +137,7 @@ struct cuda_machine {
   struct weft_exec_options options;
   const struct weft_cuda_calls *calls;
   gboolean shared; /* virtual ranks */
+  gboolean apart;  /* transfers are posted one by one */
   uint32_t n, n_score;
   struct cuda_rank *rank;
   struct cuda_score *score;
@@ -253,6 +255,7 @@ gboolean cuda_comms_open (struct cuda_machine *m, GError **error);
 void cuda_comms_close (struct cuda_machine *m);
 gboolean cuda_comms_look (struct cuda_machine *m, GError **error); /* for errors since */
 weft_cuda_comm *cuda_comm_of (const struct cuda_rank *r, const struct weft_op *row);
+uint32_t cuda_comm_peer (const struct cuda_rank *r, const struct weft_op *row); /* of a transfer */
 gboolean cuda_scaled_of (struct cuda_rank *r, weft_cuda_comm *comm, const struct weft_shape *shape,
                          int *out, GError **error); /* of premul_sum */
 

@@ -74,6 +74,11 @@ copy (const struct meeting *x, void *to, const void *from, uint64_t bytes)
 static void
 join (const struct meeting *x, const struct weft_move *move)
 {
+  static const uint8_t hows[] = { [WEFT_REDUCE_SUM] = WEFT_CUDA_ADD,
+                                  [WEFT_REDUCE_AVG] = WEFT_CUDA_ADD,
+                                  [WEFT_REDUCE_PREMUL] = WEFT_CUDA_ADD,
+                                  [WEFT_REDUCE_MIN] = WEFT_CUDA_LEAST,
+                                  [WEFT_REDUCE_MAX] = WEFT_CUDA_MOST };
   struct cuda_score *s = cuda_score_of (x->member[0].r->m, x->member[0].r);
   gboolean premul = x->row->reduce == WEFT_REDUCE_PREMUL;
   struct weft_cuda_join *j = g_new0 (struct weft_cuda_join, 1);
@@ -83,7 +88,7 @@ join (const struct meeting *x, const struct weft_move *move)
   for (uint32_t i = 0; i < x->n; i++)
     term[i] = x->bound[i].data + start * x->size;
   j->dtype = x->shape->dtype;
-  j->reduce = x->row->reduce;
+  j->how = hows[x->row->reduce];
   j->before = premul ? (float) x->shape->dim[1] : 1;
   j->after = x->row->reduce == WEFT_REDUCE_AVG ? (float) x->n : 1;
   j->n_term = x->n;
@@ -214,21 +219,18 @@ emit_transfer (struct cuda_there at, uint32_t op, gboolean recv, const struct we
   cuda_emit (at, op, recv ? CUDA_RECV : CUDA_SEND)->at = transfers->len - 1;
 }
 
-/* A send or a receive: the neighbour by its place among the stages. */
+/* A send or a receive. */
 static void
 emit_neighbour (struct cuda_there at, uint32_t op)
 {
-  const struct weft_mesh *mesh = &at.r->m->base.plan->mesh;
   const struct weft_op *row = &at.r->p->op[op];
   const struct weft_buf *buf = &at.r->p->buf[weft_bind_use (&at.r->bind, op, 0)->buf];
-  struct weft_group stages = weft_mesh_group (mesh, at.r->rank, WEFT_GROUP_PP);
-  uint32_t other = weft_mesh_beside (mesh, at.r->rank, row->peer < 0 ? -1 : 1);
   struct weft_cuda_transfer t = { .comm = cuda_comm_of (at.r, row),
                                   .data = weft_bind_at (&at.r->bind,
                                                         weft_bind_use (&at.r->bind, op, 0)->buf),
                                   .n = buf->bytes / weft_dtype_bytes (buf->dtype),
                                   .dtype = buf->dtype,
-                                  .peer = weft_group_index (&stages, other) };
+                                  .peer = cuda_comm_peer (at.r, row) };
 
   emit_transfer (at, op, row->kind == WEFT_OP_RECV, &t);
 }

@@ -197,21 +197,28 @@ order_units (struct cuda_rank *r)
   order_unit (r, &r->end);
 }
 
+/* Of eight kinds: sends or receives, to the stage after or before, of data or over the world. */
+static uint32_t
+kind_of (const struct weft_op *row, gboolean recv, gboolean back)
+{
+  return 4 * recv + 2 * back + (row->group == WEFT_GROUP_WORLD);
+}
+
 /* The k-th send to a neighbour meets its k-th receive from here. */
 static void
 count_transfers (struct cuda_rank *r)
 {
   r->transfer_of = g_new0 (uint32_t, r->p->n_op + 1);
   r->taken = g_new0 (weft_cuda_event *, r->p->n_op + 1);
-  for (uint32_t i = 0; i < 4; i++)
-    r->transfer[i / 2][i % 2] = g_new (uint32_t, r->p->n_op + 1);
+  for (uint32_t i = 0; i < G_N_ELEMENTS (r->transfer); i++)
+    r->transfer[i] = g_new (uint32_t, r->p->n_op + 1);
   for (uint32_t op = 0; op < r->p->n_op; op++) {
     const struct weft_op *row = &r->p->op[op];
-    gboolean recv = row->kind == WEFT_OP_RECV, back = row->peer < 0;
     if (weft_op_info[row->kind].class != WEFT_CLASS_P2P)
       continue;
-    r->transfer_of[op] = r->n_transfer[recv][back];
-    r->transfer[recv][back][r->n_transfer[recv][back]++] = op;
+    uint32_t kind = kind_of (row, row->kind == WEFT_OP_RECV, row->peer < 0);
+    r->transfer_of[op] = r->n_transfer[kind];
+    r->transfer[kind][r->n_transfer[kind]++] = op;
   }
 }
 
@@ -225,10 +232,11 @@ cuda_transfer_peer (const struct cuda_rank *r, uint32_t op, uint32_t *row, uint3
   if (rank == WEFT_NO_RANK)
     return FALSE;
   const struct cuda_rank *other = &r->m->rank[rank];
-  if (r->transfer_of[op] >= other->n_transfer[!recv][!back])
+  uint32_t kind = kind_of (mine, !recv, !back);
+  if (r->transfer_of[op] >= other->n_transfer[kind])
     return FALSE;
   *row = rank;
-  *peer = other->transfer[!recv][!back][r->transfer_of[op]];
+  *peer = other->transfer[kind][r->transfer_of[op]];
   return TRUE;
 }
 
@@ -249,6 +257,6 @@ cuda_order_close (struct cuda_rank *r)
   g_free (r->unit_of);
   g_free (r->transfer_of);
   g_free (r->taken);
-  for (uint32_t i = 0; i < 4; i++)
-    g_free (r->transfer[i / 2][i % 2]);
+  for (uint32_t i = 0; i < G_N_ELEMENTS (r->transfer); i++)
+    g_free (r->transfer[i]);
 }

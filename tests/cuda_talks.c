@@ -14,13 +14,26 @@ struct talks {
   const cuda_log *log;
   uint32_t n;
   struct queue *queue;
-  GHashTable *count; /* transfers that were posted, by what tells them apart */
+  GHashTable *count;  /* transfers that were posted, by what tells them apart */
+  GHashTable *stream; /* communicator -> the only one it is enqueued on */
+  char *wrong;
 };
 
 static gboolean
 is_talk (enum recorded_kind kind)
 {
   return kind == RECORDED_collective || kind == RECORDED_send || kind == RECORDED_recv;
+}
+
+static const struct recorded_thing *
+comm_of (const cuda_log *log, const struct recorded_call *c)
+{
+  if (c->kind == RECORDED_collective)
+    return (const void *) g_array_index (log->device->collective, struct weft_cuda_collective,
+                                         c->at)
+        .comm;
+  return (const void *) g_array_index (log->device->transfer, struct weft_cuda_transfer, c->at)
+      .comm;
 }
 
 static void
@@ -30,6 +43,20 @@ add_launch (struct talks *t, const struct recorded_call *first, GArray *launch)
   uint32_t at = transfers ? t->log->x->actors->n + cuda_log_stream (t->log, first) : first->row;
 
   g_ptr_array_add (t->queue[at].launch, launch);
+}
+
+/* NCCL runs what one communicator is given in that order, on whatever streams. */
+static void
+keep_stream (struct talks *t, const struct recorded_call *c)
+{
+  const struct recorded_thing *comm = comm_of (t->log, c),
+                              *stream = g_hash_table_lookup (t->stream, comm);
+
+  if (stream && stream != c->stream && !t->wrong) {
+    g_autofree char *name = cuda_log_name (t->log, c->row, c->op);
+    t->wrong = g_strdup_printf ("%s: its communicator has another stream besides", name);
+  }
+  g_hash_table_insert (t->stream, (void *) (uintptr_t) comm, (void *) (uintptr_t) c->stream);
 }
 
 /* A shift is a send and a receive, and a collective all the same. */
@@ -44,22 +71,13 @@ find_launches (struct talks *t, uint32_t row)
       continue;
     if (c->kind == RECORDED_group_start)
       launch = g_array_new (FALSE, FALSE, sizeof c);
-    if (is_talk (c->kind))
+    if (is_talk (c->kind)) {
       g_array_append_val (launch, c);
+      keep_stream (t, c);
+    }
     if (c->kind == RECORDED_group_end)
       add_launch (t, g_array_index (launch, const struct recorded_call *, 0), launch);
   }
-}
-
-static const struct recorded_thing *
-comm_of (const cuda_log *log, const struct recorded_call *c)
-{
-  if (c->kind == RECORDED_collective)
-    return (const void *) g_array_index (log->device->collective, struct weft_cuda_collective,
-                                         c->at)
-        .comm;
-  return (const void *) g_array_index (log->device->transfer, struct weft_cuda_transfer, c->at)
-      .comm;
 }
 
 /* The same with all members. */
@@ -184,8 +202,8 @@ char *
 cuda_log_comms (const cuda_log *log)
 {
   struct talks t = { .log = log, .n = log->x->actors->n + log->n_stream };
-  char *wrong = NULL;
 
+  t.stream = g_hash_table_new (NULL, NULL);
   t.queue = g_new0 (struct queue, t.n);
   t.count = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   for (uint32_t i = 0; i < t.n; i++)
@@ -196,13 +214,14 @@ cuda_log_comms (const cuda_log *log)
     continue;
   for (uint32_t i = 0; i < t.n; i++) {
     const GArray *head = head_of (&t.queue[i]);
-    if (head && !wrong) {
+    if (head && !t.wrong) {
       g_autofree char *name = cuda_log_name (log, call_of (head, 0)->row, call_of (head, 0)->op);
-      wrong = g_strdup_printf ("%s: nobody to talk to", name);
+      t.wrong = g_strdup_printf ("%s: nobody to talk to", name);
     }
     g_ptr_array_unref (t.queue[i].launch);
   }
   g_free (t.queue);
   g_hash_table_unref (t.count);
-  return wrong;
+  g_hash_table_unref (t.stream);
+  return t.wrong;
 }

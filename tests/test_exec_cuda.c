@@ -43,7 +43,7 @@ static void
 assert_right (const char *words, char *wrong)
 {
   if (wrong)
-    fail_msg ("%s: %s", words, wrong);
+    fail_msg ("%s; in %s", wrong, words);
 }
 
 /* Looks at what a step was: everything that is called between two marks. */
@@ -72,7 +72,7 @@ step (weft_exec *x, const char *words)
   g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
 
   if (!t)
-    fail_msg ("%s: %s", words, error->message);
+    fail_msg ("%s; in %s", error->message, words);
 }
 
 /* What NCCL does not have is refused, and what nobody can compute. */
@@ -98,7 +98,7 @@ open_plan (recorded_cuda *d, const weft_plan *plan, struct weft_exec_options opt
   weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, &error);
 
   if (!x && !is_refusal (error))
-    fail_msg ("%s: %s", words, error->message);
+    fail_msg ("%s; in %s", error->message, words);
   if (!x)
     assert_int_equal (d->n_open, 0);
   return x;
@@ -219,7 +219,7 @@ run_parts (weft_exec *x, const weft_parts *parts, const char *words)
       fail_msg ("%s: part %u: %s", words, i, error->message);
   g_autoptr (weft_timeline) t = weft_exec_end_parts (x, &error);
   if (!t)
-    fail_msg ("%s: %s", words, error->message);
+    fail_msg ("%s; in %s", error->message, words);
 }
 
 static void

@@ -27,18 +27,23 @@ find (const char *path, GError **error)
   return open;
 }
 
+/* Written once. */
+static const struct weft_cuda_calls *loaded;
+
 const struct weft_cuda_calls *
 weft_cuda_load (GError **error)
 {
   const char *prefix = weft_home_prefix (), *said = NULL;
+
+  if (loaded)
+    return loaded;
   g_autofree char *path =
       prefix ? g_build_filename (prefix, WEFT_CUDA_INSTALLED, NULL) : g_strdup (WEFT_CUDA_MODULE);
   calls_open open = find (path, error);
-  const struct weft_cuda_calls *calls = open ? open (&said) : NULL;
 
-  if (open && !calls)
+  if (open && !(loaded = open (&said)))
     weft_bad_input (error, "--executor: cuda cannot be used: %s", said);
-  return calls;
+  return loaded;
 }
 
 #else
