@@ -222,6 +222,10 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   if (one_in (rand, 3))
     add_word (words, "moe_router_score_function", "sigmoid");
   add (words, "expert_model_parallel_size", ranks);
+  gboolean whole = strstr (words->str, "expert_tensor_parallel_size=1") ||
+                   drawn (words, "tensor_model_parallel_size=", 1) == 1;
+  if (ranks > 1 && whole && one_in (rand, 3))
+    add_word (words, "moe_token_dispatcher_type", "flex");
   if (one_in (rand, 4)) {
     add_word (words, "moe_expert_capacity_factor", one_in (rand, 2) ? "0.7" : "1.5");
     flip (words, rand, 2, "moe_pad_expert_input_to_capacity");

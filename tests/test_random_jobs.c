@@ -180,8 +180,7 @@ the_sample_has_some_of_everything (void **state)
 
 /* Knobs that no legal job has away from their default, or that jobs of one such value cannot show. */
 static const char *const undrawn[] = {
-  "optimizer",                 /* has one word */
-  "moe_token_dispatcher_type", /* rule dispatcher takes one */
+  "optimizer", /* has one word */
 };
 
 static gboolean
@@ -214,8 +213,7 @@ check_drawn (const struct samples *all, const struct weft_table *table,
     for (uint32_t i = 0; i < N_JOB; i++)
       n += !weft_field_is_default (&table->field[f], values (&all->at[i].plan->job)[f]);
     if (n < LEAST && can_be_drawn (&table->field[f]))
-      fail_msg ("only %u of %u jobs have %s away from its default", n, N_JOB,
-                table->field[f].name);
+      fail_msg ("only %u of %u jobs have %s away from its default", n, N_JOB, table->field[f].name);
   }
 }
 
@@ -820,8 +818,9 @@ check_bytes (const struct sample *s, uint32_t role)
   gboolean shared = sharing (plan) > 1;
   const weft_program *p = plan->role[role];
 
-  assert_holds (s, "buckets are all gradients, as often as they are reduced",
-                is_reduced (plan, sum.reduced, shared ? reductions * bytes_to_reduce (plan, p) : 0));
+  assert_holds (
+      s, "buckets are all gradients, as often as they are reduced",
+      is_reduced (plan, sum.reduced, shared ? reductions * bytes_to_reduce (plan, p) : 0));
   assert_holds (s, "instances add what each has reduced, once",
                 is_reduced (plan, sum.reduced_outside, reduced_outside (plan, p)));
   assert_holds (s, "slices that were cut again are put together once",
