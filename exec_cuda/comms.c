@@ -1,9 +1,9 @@
-/* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops of some
- * role talk in.
+/* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops
+ * of some role talk in.
  *
- * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one stream:
- * transfers that are one launch with others go over that of all stages; where they are posted one by one,
- * and may overtake each other, two neighbours have one for each way.
+ * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one
+ * stream: transfers that are one launch with others go over that of all stages; where they are
+ * posted one by one, and may overtake each other, two neighbours have one for each way.
  *
  * All ranks of this process are opened by one thread, as one launch. */
 #include "core/base/error.h"
@@ -65,13 +65,6 @@ keep (struct cuda_machine *m, weft_cuda_comm *comm)
 }
 
 static gboolean
-choose (struct cuda_rank *r, GError **error)
-{
-  return cuda_ok (r->m, CUDA_CALL (r->m, choose, r->device), error, "rank %u: GPU %u", r->rank,
-                  r->device);
-}
-
-static gboolean
 open_world (struct cuda_machine *m, GError **error)
 {
   struct weft_cuda_id id;
@@ -81,7 +74,7 @@ open_world (struct cuda_machine *m, GError **error)
   for (uint32_t row = 0; row < m->n; row++) {
     struct cuda_rank *r = &m->rank[row];
     struct weft_cuda_member member = { .id = &id, .n = m->n, .rank = r->rank };
-    if (!choose (r, error) ||
+    if (!cuda_choose (r, error) ||
         !cuda_ok (m, CUDA_CALL (m, comm_open, &member, &r->comm[WEFT_GROUP_WORLD]), error,
                   "rank %u: a communicator of all ranks", r->rank))
       return FALSE;
@@ -94,7 +87,7 @@ static gboolean
 split (struct cuda_rank *r, int color, const struct weft_cuda_member *member, weft_cuda_comm **out,
        GError **error)
 {
-  return choose (r, error) &&
+  return cuda_choose (r, error) &&
          cuda_ok (r->m, CUDA_CALL (r->m, comm_split, r->comm[WEFT_GROUP_WORLD], color, member, out),
                   error, "rank %u: a communicator of some ranks", r->rank) &&
          keep (r->m, *out);
@@ -112,8 +105,8 @@ split_group (struct cuda_rank *r, enum weft_group_kind kind, GError **error)
   return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
 }
 
-/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in three
- * turns, odd ones, even ones, and that of the last stage with the first. */
+/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in
+ * three turns, odd ones, even ones, and that of the last stage with the first. */
 static uint32_t
 turn_of (const struct weft_mesh *mesh, uint32_t earlier)
 {
@@ -180,7 +173,7 @@ open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
   for (uint32_t i = 0; i < r->m->window->len; i++)
     if (g_array_index (r->m->window, struct cuda_window, i).comm == comm)
       return TRUE;
-  if (!choose (r, error) ||
+  if (!cuda_choose (r, error) ||
       !cuda_ok (r->m,
                 CUDA_CALL (r->m, window_open, comm, r->bind.arena[WEFT_POOL_SYMMETRIC], bytes,
                            &window.window),
