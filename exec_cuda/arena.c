@@ -139,6 +139,7 @@ cuda_arena_fill (struct cuda_rank *r)
 {
   const struct weft_control *control = r->m->options.control;
 
+  memset (cuda_progress (r, 0), 0, WEFT_N_LANE * sizeof (uint32_t));
   if (!control)
     return;
   memcpy (r->mailbox, control, sizeof *control);

@@ -64,6 +64,22 @@ keep (struct cuda_machine *m, weft_cuda_comm *comm)
   return TRUE;
 }
 
+/* SMs that the plan gives to communication in a group: the most of its ops, or 0. */
+static uint32_t
+sms_of (const struct cuda_rank *r, enum weft_group_kind kind)
+{
+  const weft_plan *plan = r->m->base.plan;
+  struct weft_group group = weft_mesh_group (&plan->mesh, r->rank, kind);
+  struct weft_coll_shape shape;
+  uint32_t most = 0;
+
+  weft_coll_shape_outline (&shape, &plan->fabric, &group);
+  for (uint32_t op = 0; op < r->p->n_op; op++)
+    if (weft_op_is_comm (r->p->op[op].kind) && r->p->op[op].group == kind)
+      most = MAX (most, weft_plan_sms (plan, r->p, op, &shape));
+  return most;
+}
+
 static gboolean
 open_world (struct cuda_machine *m, GError **error)
 {
@@ -73,7 +89,9 @@ open_world (struct cuda_machine *m, GError **error)
     return FALSE;
   for (uint32_t row = 0; row < m->n; row++) {
     struct cuda_rank *r = &m->rank[row];
-    struct weft_cuda_member member = { .id = &id, .n = m->n, .rank = r->rank };
+    struct weft_cuda_member member = {
+      .id = &id, .n = m->n, .rank = r->rank, .most_ctas = sms_of (r, WEFT_GROUP_WORLD)
+    };
     if (!cuda_choose (r, error) ||
         !cuda_ok (m, CUDA_CALL (m, comm_open, &member, &r->comm[WEFT_GROUP_WORLD]), error,
                   "rank %u: a communicator of all ranks", r->rank))
@@ -100,7 +118,8 @@ split_group (struct cuda_rank *r, enum weft_group_kind kind, GError **error)
   struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
   gboolean talks = role_talks (r->m, r->p, kind);
   struct weft_cuda_member member = { .n = weft_group_size (&group),
-                                     .rank = talks ? weft_group_index (&group, r->rank) : 0 };
+                                     .rank = talks ? weft_group_index (&group, r->rank) : 0,
+                                     .most_ctas = talks ? sms_of (r, kind) : 0 };
 
   return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
 }
@@ -122,7 +141,9 @@ split_pair (struct cuda_rank *r, uint32_t turn, gboolean back, GError **error)
            previous = weft_mesh_beside (mesh, r->rank, -1);
   gboolean earlier = next != WEFT_NO_RANK && turn_of (mesh, r->rank) == turn;
   gboolean later = previous != WEFT_NO_RANK && turn_of (mesh, previous) == turn;
-  struct weft_cuda_member member = { .n = 2, .rank = !earlier };
+  struct weft_cuda_member member = { .n = 2,
+                                     .rank = !earlier,
+                                     .most_ctas = sms_of (r, WEFT_GROUP_PP) };
   weft_cuda_comm *none = NULL;
 
   return split (r,

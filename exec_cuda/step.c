@@ -311,7 +311,21 @@ cuda_step_run (struct cuda_machine *m, GError **error)
   return ok;
 }
 
-/* The first op of each rank and lane that has not come to its end, by what the lanes have said. */
+/* The first communication of a lane that has not come to its end, by what the lane has said. */
+static const struct cuda_unit *
+late_unit (const struct cuda_rank *r, uint32_t lane)
+{
+  uint32_t done = *(volatile uint32_t *) cuda_progress (r, lane);
+
+  for (uint32_t i = done; i < cuda_units_of (r, lane); i++) {
+    const struct cuda_unit *u = cuda_unit_at (r, lane, i);
+    const struct weft_op *row = &r->p->op[cuda_unit_op (r, u, 0)];
+    if (weft_op_is_comm (row->kind) && cuda_comm_of (r, row) && !u->idle)
+      return u;
+  }
+  return NULL;
+}
+
 static gboolean
 report_late (const struct cuda_machine *m, GError **error)
 {
@@ -320,11 +334,10 @@ report_late (const struct cuda_machine *m, GError **error)
   for (uint32_t row = 0; row < m->n; row++)
     for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
       const struct cuda_rank *r = &m->rank[row];
-      uint32_t done = *(volatile uint32_t *) cuda_progress (r, lane);
-      if (m->shared || !r->p->lane_n[lane] || done >= cuda_units_of (r, lane) ||
-          !weft_op_is_comm (r->p->op[r->p->lane_ops[lane][0]].kind))
+      const struct cuda_unit *u = late_unit (r, lane);
+      if (!u)
         continue;
-      uint32_t op = cuda_unit_op (r, cuda_unit_at (r, lane, done), 0);
+      uint32_t op = cuda_unit_op (r, u, 0);
       g_autofree char *label = weft_op_label (r->p, op);
       g_string_append_printf (text, " rank %u has not ended %s %s (op %u);", r->rank,
                               weft_op_words[r->p->op[op].kind], label, op);

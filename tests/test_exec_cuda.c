@@ -546,6 +546,7 @@ a_step_that_does_not_end_names_what_is_late (void **state)
   d->never_ends = TRUE;
   g_autofree char *late = refused (TINY "gpus=2", d, &options);
   assert_non_null (strstr (late, "takes longer than 0.01 s (deadline)"));
+  assert_non_null (strstr (late, "rank 1 has not ended all_reduce bucket 0"));
   for (uint32_t i = 0; i < d->call->len; i++)
     aborted += recorded_call_at (d, i)->kind == RECORDED_comm_abort;
   assert_true (aborted >= 2);
