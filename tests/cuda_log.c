@@ -307,6 +307,18 @@ struct wanted {
   gboolean wrong;
 };
 
+static gboolean
+has_operands (const struct weft_kernel *a, const struct weft_kernel *b)
+{
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
+    const struct weft_operand *x = &a->operand[i], *y = &b->operand[i];
+    if (x->data != y->data || x->n != y->n || x->dtype != y->dtype ||
+        x->accumulate != y->accumulate)
+      return FALSE;
+  }
+  return TRUE;
+}
+
 /* Operands as kernels/bind.h has them, for arenas that this file found; and each in its buffer. */
 static void
 compare_kernel (void *user, const struct weft_kernel *k)
@@ -316,8 +328,8 @@ compare_kernel (void *user, const struct weft_kernel *k)
 
   w->n++;
   w->wrong |= !found || found->kind != k->kind || found->decay != k->decay ||
-              memcmp (&found->shape, &k->shape, sizeof k->shape) ||
-              memcmp (found->operand, k->operand, sizeof k->operand);
+              memcmp (found->shape.dim, k->shape.dim, sizeof k->shape.dim) ||
+              !has_operands (found, k);
   for (uint32_t i = 0; i < WEFT_MOST_OPERANDS && !w->wrong; i++)
     w->wrong |= found->operand[i].data && found->kind != WEFT_OP_AMAX &&
                 found->kind != WEFT_OP_QUANTISE &&
