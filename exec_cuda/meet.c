@@ -4,25 +4,43 @@
 #include "exec_cuda/machine.h"
 #include <string.h>
 
+/* How many rows go where is known to the GPUs alone; ranks that share one exchange them there. */
+static gboolean
+can_count (const struct cuda_machine *m, enum weft_op_kind kind)
+{
+  return kind == weft_op_even (kind) || (m->shared && kind == WEFT_OP_ALL_TO_ALL_V);
+}
+
+static gboolean
+has_equal_parts (const struct cuda_machine *m, const struct weft_op *row,
+                 const struct weft_shape *shape)
+{
+  gboolean whole = row->kind == WEFT_OP_ALL_REDUCE || row->kind == WEFT_OP_BROADCAST ||
+                   row->kind == WEFT_OP_SHIFT;
+
+  return m->shared || whole ||
+         shape->dim[0] % weft_mesh_group_size (&m->base.plan->mesh, row->group) == 0;
+}
+
 gboolean
 cuda_meet_can (const struct cuda_machine *m, const weft_program *p, GError **error)
 {
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_op *row = &p->op[op];
-    if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE || m->shared)
+    if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
       continue;
-    uint32_t n = weft_mesh_group_size (&m->base.plan->mesh, row->group);
-    gboolean whole = row->kind == WEFT_OP_ALL_REDUCE || row->kind == WEFT_OP_BROADCAST ||
-                     row->kind == WEFT_OP_SHIFT;
-    if (row->kind == WEFT_OP_ALL_TO_ALL_V)
-      return weft_bad_input (error,
-                             "the cuda executor has no all_to_all_v between GPUs: how many "
-                             "rows go where is known to them alone (--ranks-per-gpu has it)");
-    if (!whole && weft_op_shape (p, op)->dim[0] % n)
+    if (!can_count (m, row->kind))
+      return weft_bad_input (error, "op %u: the cuda executor has no %s %s", op,
+                             weft_op_words[row->kind],
+                             m->shared ? "between ranks that share a GPU"
+                                       : "between GPUs: how many rows go where is known to them "
+                                         "alone (--ranks-per-gpu has all_to_all_v)");
+    if (!has_equal_parts (m, row, weft_op_shape (p, op)))
       return weft_bad_input (error,
                              "op %u, %s: found %" G_GUINT64_FORMAT
                              " elements, wanted a multiple of the %u members: NCCL has equal parts",
-                             op, weft_op_words[row->kind], weft_op_shape (p, op)->dim[0], n);
+                             op, weft_op_words[row->kind], weft_op_shape (p, op)->dim[0],
+                             weft_mesh_group_size (&m->base.plan->mesh, row->group));
   }
   return TRUE;
 }

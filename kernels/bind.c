@@ -12,7 +12,7 @@ weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank)
                     .rank = rank,
                     .context = weft_mesh_place (mesh, rank, WEFT_GROUP_CP),
                     .ring = weft_mesh_place (mesh, rank, WEFT_GROUP_CP_RING) };
-  b->slice = weft_slices (b->p, mesh, weft_mesh_place (mesh, rank, WEFT_GROUP_DP).at, &b->n_slice);
+  b->slice = weft_slices (b->p, mesh, rank, &b->n_slice);
   b->segment = g_new (struct weft_segment, b->p->n_param + 1);
 }
 
@@ -27,7 +27,9 @@ weft_bind_clear (weft_bind *b)
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
-  if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
+  enum weft_op_kind kind = weft_op_even (row->kind);
+
+  if (kind != WEFT_OP_ALL_REDUCE && kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
   return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
                                                        row->reduce != WEFT_REDUCE_PREMUL));
@@ -234,7 +236,8 @@ static gboolean
 is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 {
   return param->duplicate ||
-         (param->ways == 1 && weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
+         (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
+          weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
 }
 
 /* Operands that have an element for each of a part's, by op; of adam all but the factor. */
@@ -378,7 +381,7 @@ weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *
   if (n == 1)
     bound.data += shard_before (b, weft_bind_use (b, op, 0)->buf) * shape->dim[0] * size;
   bound.slice = bound.data + shape->dim[0] * member->at / member->of * size;
-  if (row->kind == WEFT_OP_ALL_TO_ALL_V) {
+  if (row->kind != weft_op_even (row->kind)) {
     bound.send = weft_bind_operand (b, weft_bind_use (b, op, 1));
     bound.slice = weft_bind_at (b, weft_bind_use (b, op, 2)->buf);
   } else if (n > 1 && b->p->buf[weft_bind_use (b, op, !whole)->buf].shard == 0) {
