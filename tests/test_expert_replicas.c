@@ -36,6 +36,7 @@ static const char *const precisions[] = {
 #define EP(n) "expert_model_parallel_size=" #n " "
 #define UNITS(level) "use_megatron_fsdp=true data_parallel_sharding_strategy=" #level " "
 #define FSDP2 "distributed_config=fsdp2 "
+#define CHUNKS "virtual_pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true "
 #define INSTANCES(n) "num_distributed_optimizer_instances=" #n " "
 
 static const char *const strategies[] = {
@@ -76,6 +77,9 @@ static const char *const strategies[] = {
   EP (2) "gpus=8 " FSDP2 "dp_replicate_size=4 defer_fsdp_grad_sync=false",
   EP (2) "gpus=8 " FSDP2 "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=3",
   EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2",
+  EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 " CHUNKS,
+  EP (4) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 defer_fsdp_grad_sync=false " CHUNKS,
+  EP (2) "gpus=8 " UNITS (optim_grads_params) "pipeline_model_parallel_size=2 " CHUNKS,
   EP (2) "gpus=4 " FSDP2 "recompute_granularity=full recompute_method=uniform "
          "recompute_num_layers=2 delay_wgrad_compute=true",
 };

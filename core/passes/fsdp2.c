@@ -48,7 +48,8 @@ start_unit (struct weft_step *s, uint32_t k)
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_bucket_state *state = &s->bucket[k];
-  gboolean last = u->layer == s->chunk->first_layer + s->chunk->n_layers - 1;
+  const struct weft_chunk *chunk = &s->chunk[s->layout.bucket[k].chunk];
+  gboolean last = u->layer == chunk->first_layer + chunk->n_layers - 1;
 
   u->slice = weft_ddp_bucket_size (s, k) / ranks_of (s, k);
   u->whole = s->layout.bucket[k].unpadded;
@@ -84,7 +85,7 @@ count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 }
 
 static void
-note_layers (struct weft_step *s)
+note_units (struct weft_step *s)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
 
@@ -92,7 +93,14 @@ note_layers (struct weft_step *s)
     uint32_t k = s->layout.place[i].bucket;
     f->unit[k].layer = g_array_index (s->params, struct weft_param, i).layer;
     f->unit[k].expert = weft_bucket_of_experts (s, k);
-    f->first |= f->unit[k].layer == WEFT_NO_LAYER;
+  }
+  for (uint32_t q = 0, k = 0; q < s->n_chunks; q++) {
+    gboolean root = k < f->n_unit && f->unit[k].layer == WEFT_NO_LAYER;
+    uint32_t first = k += root;
+    while (k < f->n_unit && s->layout.bucket[k].chunk == q)
+      k++;
+    f->chunk[q] =
+        (struct weft_fsdp2_chunk){ first, k, root, FALSE, WEFT_NO_OP, WEFT_NO_OP, WEFT_NO_OP };
   }
 }
 
@@ -103,9 +111,6 @@ weft_fsdp2_start (struct weft_step *s)
   struct weft_fsdp2 plan = { .n_unit = n,
                              .pipelined = s->mesh->pp > 1,
                              .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
-                             .streams = WEFT_NO_OP,
-                             .held = WEFT_NO_OP,
-                             .reducing = WEFT_NO_OP,
                              .copied_in = WEFT_NO_OP,
                              .sent = WEFT_NO_OP,
                              .fetched = WEFT_NO_BUF,
@@ -115,16 +120,18 @@ weft_fsdp2_start (struct weft_step *s)
   uint32_t n_slot = count_slots (s, &plan);
   size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);
   size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = s->params->len;
-  char *room = g_malloc0 (units + slots + each * (sizeof (gboolean) + sizeof (uint32_t)));
+  size_t chunks = s->n_chunks * sizeof (struct weft_fsdp2_chunk);
+  char *room = g_malloc0 (units + slots + chunks + each * (sizeof (gboolean) + sizeof (uint32_t)));
   struct weft_fsdp2 *f = s->own = room;
 
   weft_ddp_start (s);
   *f = plan;
-  note_layers (s);
   f->ring = (struct weft_fsdp2_slot *) (void *) (room + units);
-  f->started = (gboolean *) (void *) (room + units + slots);
+  f->chunk = (struct weft_fsdp2_chunk *) (void *) (room + units + slots);
+  f->started = (gboolean *) (void *) (room + units + slots + chunks);
   f->on_host = (uint32_t *) (void *) (f->started + each);
   f->n_slot = n_slot;
+  note_units (s);
   for (uint32_t k = 0; k < n; k++)
     start_unit (s, k);
   for (uint32_t i = 0; i < n_slot; i++)
@@ -206,7 +213,7 @@ ask_for (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_slot slot = take_slot (s, k);
   struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, u->slice);
   shape.out_dtype = s->dtype;
-  const uint32_t before[] = { f->streams, u->left, slot.free };
+  const uint32_t before[] = { weft_fsdp2_chunk (s)->streams, u->left, slot.free };
   uint32_t n_before = G_N_ELEMENTS (before);
   uint32_t pieces =
       s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
@@ -251,18 +258,18 @@ copy_out (struct weft_step *s, uint32_t k)
 static void
 make_whole (struct weft_step *s, uint32_t k)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (s->bucket[k].weights != WEFT_NO_BUF)
     return;
   ask_for (s, k);
-  if (s->at.phase != WEFT_PHASE_BACKWARD && f->held != WEFT_NO_OP)
-    f->streams = f->held;
+  if (s->at.phase != WEFT_PHASE_BACKWARD && c->held != WEFT_NO_OP)
+    c->streams = c->held;
   copy_out (s, k);
   if (s->at.phase == WEFT_PHASE_BACKWARD)
-    f->streams = s->bucket[k].gathered;
+    c->streams = s->bucket[k].gathered;
   else
-    f->held = s->bucket[k].gathered;
+    c->held = s->bucket[k].gathered;
 }
 
 void
@@ -283,21 +290,22 @@ turned (const struct weft_fsdp2 *f, uint32_t k)
 {
   if (f->unit[k].expert)
     return k + 1;
-  return k > f->first && f->unit[k - 1].expert ? k - 1 : k;
+  return k > 0 && f->unit[k - 1].expert ? k - 1 : k;
 }
 
 static void
 pre_forward (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t ahead = f->explicit && k >= f->first && s->at.phase == WEFT_PHASE_FORWARD
+  const struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+  uint32_t ahead = f->explicit && k >= c->first && s->at.phase == WEFT_PHASE_FORWARD
                        ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
                        : 0;
 
   uint32_t at = turned (f, k);
 
   make_whole (s, k);
-  for (uint32_t i = 1; i <= ahead && at + i < f->n_unit; i++)
+  for (uint32_t i = 1; i <= ahead && at + i < c->end; i++)
     ask_for (s, turned (f, at + i));
 }
 
@@ -306,11 +314,12 @@ static void
 pre_backward (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t from = k < f->first ? f->n_unit : k;
-  int64_t depth = f->explicit && k >= f->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
+  const struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+  uint32_t from = k < c->first ? c->end : k;
+  int64_t depth = f->explicit && k >= c->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
 
   make_whole (s, k);
-  for (uint32_t i = 1; i <= MAX (1, depth) && from >= f->first + i; i++)
+  for (uint32_t i = 1; i <= MAX (1, depth) && from >= c->first + i; i++)
     ask_for (s, from - i);
 }
 
@@ -378,12 +387,12 @@ weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
 void
 weft_fsdp2_enter_pass (struct weft_step *s)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
-  if (s->at.phase == WEFT_PHASE_FORWARD && !f->forward_begun) {
-    f->streams = weft_build_last (s->b, WEFT_LANE_GPU);
-    f->forward_begun = TRUE;
+  if (s->at.phase == WEFT_PHASE_FORWARD && !c->forward_begun) {
+    c->streams = weft_build_last (s->b, WEFT_LANE_GPU);
+    c->forward_begun = TRUE;
   }
-  if (weft_fsdp2_has_root (s))
-    (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, 0);
+  if (c->root)
+    (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, c->first - 1);
 }

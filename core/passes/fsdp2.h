@@ -28,18 +28,26 @@ struct weft_fsdp2_slot {
   uint32_t free;       /* the copy-out that was its last reader, or WEFT_NO_OP */
 };
 
+/* A chunk is wrapped by itself: its units but for the root, which is before them; and what waits for
+ * what among them. */
+struct weft_fsdp2_chunk {
+  uint32_t first, end;
+  gboolean root;
+  gboolean forward_begun; /* gathers of this forward have waited for the optimizer */
+  uint32_t streams;       /* the kernel that gathers wait for */
+  uint32_t held;          /* forward: the newest copy-out, for which they will */
+  uint32_t reducing;      /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
+};
+
 struct weft_fsdp2 {
   struct weft_fsdp2_slot *ring; /* one allocation with this struct */
+  struct weft_fsdp2_chunk *chunk; /* likewise */
   gboolean *started;            /* of each parameter: a microbatch is in what is kept; likewise */
   uint32_t n_slot, turn;
-  uint32_t n_unit, first;       /* units; the first layer's */
+  uint32_t n_unit;
   gboolean pipelined;           /* weights stay from their first use to their last */
   gboolean explicit;            /* enable_fsdp2_prefetch */
   gboolean keeps;               /* gradients of several microbatches are added before they travel */
-  gboolean forward_begun;       /* gathers of this forward have waited for the optimizer */
-  uint32_t streams;             /* the kernel that gathers wait for */
-  uint32_t held;                /* forward: the newest copy-out, for which they will */
-  uint32_t reducing;            /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
   uint32_t *on_host;            /* of each parameter: the piece of its weights there; likewise */
   uint32_t copied_in, sent;     /* offload_policy: the newest copy-in, the newest gradient to leave */
   uint32_t fetched, leaving;    /* and the places of layers' pieces on their way, or WEFT_NO_BUF: of
@@ -55,10 +63,11 @@ weft_fsdp2 (const struct weft_step *s)
   return s->own;
 }
 
-static inline gboolean
-weft_fsdp2_has_root (const struct weft_step *s)
+/* The one whose ops are being added. */
+static inline struct weft_fsdp2_chunk *
+weft_fsdp2_chunk (const struct weft_step *s)
 {
-  return weft_fsdp2 (s)->first == 1;
+  return &weft_fsdp2 (s)->chunk[s->at.chunk];
 }
 
 /* Views of all tensors of a unit in a buffer where they follow each other; WEFT_NO_BUF: none. */

@@ -256,7 +256,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   uint64_t n = s->bucket[k].sum.n;
   uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
 
-  f->reducing = weft_ddp_collective (
+  weft_fsdp2_chunk (s)->reducing = weft_ddp_collective (
       s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_bucket_sharing (s, k), "reduce"),
       WEFT_SHAPE (f->reduce_dtype, n * ranks (s, k)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
   if (s->mesh->instances > 1 && !weft_bucket_of_experts (s, k))
@@ -271,11 +271,11 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
 static void
 wait_for_previous (struct weft_step *s)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
-  if (f->reducing != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, f->reducing);
-  f->reducing = WEFT_NO_OP;
+  if (c->reducing != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, c->reducing);
+  c->reducing = WEFT_NO_OP;
 }
 
 /* Experts that one rank alone holds meet nobody: what is packed is the slice. */
@@ -304,13 +304,14 @@ reduce_unit (struct weft_step *s, uint32_t k)
     scatter (s, k, input, first);
 }
 
+/* With the root of the embedding. */
 static void
-reduce_head (struct weft_step *s)
+reduce_head (struct weft_step *s, uint32_t root)
 {
   uint32_t k = weft_fsdp2_head (s);
 
   wait_for_previous (s);
-  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[0].n_reduced == 0);
+  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[root].n_reduced == 0);
   s->bucket[k].grads = WEFT_NO_BUF;
 }
 
@@ -335,8 +336,9 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
     weft_fsdp2_let_go (s, k);
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = f->unit[k].layer;
-  if (k < f->first && weft_head_has_own_sum (s) && syncs (s))
-    reduce_head (s);
+  if (weft_head_has_own_sum (s) && k == s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]].bucket &&
+      syncs (s))
+    reduce_head (s, k);
   if (syncs (s))
     reduce_unit (s, k);
   s->at = at;
@@ -357,7 +359,7 @@ join_all (struct weft_step *s)
                         weft_build_last (s->b, weft_fsdp2_slice_lane (s, weft_fsdp2_head (s))),
                         s->on_host ? weft_fsdp2 (s)->sent : WEFT_NO_OP };
 
-  weft_fsdp2 (s)->reducing = WEFT_NO_OP;
+  weft_fsdp2_chunk (s)->reducing = WEFT_NO_OP;
   for (unsigned i = 0; i < G_N_ELEMENTS (newest); i++)
     if (newest[i] != WEFT_NO_OP)
       g_array_append_val (s->wait_for, newest[i]);
@@ -366,18 +368,18 @@ join_all (struct weft_step *s)
 void
 weft_fsdp2_leave_pass (struct weft_step *s)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (s->at.phase == WEFT_PHASE_FORWARD) {
-    if (f->held != WEFT_NO_OP)
-      f->streams = f->held;
-    f->held = WEFT_NO_OP;
+    if (c->held != WEFT_NO_OP)
+      c->streams = c->held;
+    c->held = WEFT_NO_OP;
     return;
   }
-  f->forward_begun = FALSE;
-  if (weft_fsdp2_has_root (s)) {
-    f->unit[0].passed = TRUE;
-    weft_fsdp2_post_backward (s, 0);
+  c->forward_begun = FALSE;
+  if (c->root) {
+    weft_fsdp2 (s)->unit[c->first - 1].passed = TRUE;
+    weft_fsdp2_post_backward (s, c->first - 1);
   }
   if (syncs (s))
     join_all (s);
