@@ -55,7 +55,7 @@ start_unit (struct weft_step *s, uint32_t k)
   u->whole = s->layout.bucket[k].unpadded;
   u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
   u->wire = WEFT_NO_BUF;
-  u->gathering = u->left = WEFT_NO_OP;
+  u->left = WEFT_NO_OP;
   state->weights = state->grads = WEFT_NO_BUF;
   state->weight_shard =
       weft_params_flat_view (s, weft_step_flat (s, k)->weights, k, u->slice, "pieces");
@@ -195,7 +195,7 @@ take_slot (struct weft_step *s, uint32_t k)
   return f->ring[u->slot];
 }
 
-/* Starts the gather of a unit, unless it is whole or on its way. */
+/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of it. */
 static void
 ask_for (struct weft_step *s, uint32_t k)
 {
@@ -207,7 +207,7 @@ ask_for (struct weft_step *s, uint32_t k)
                             .group = weft_bucket_sharing (s, k),
                             .name = weft_build_name (s->b, "gather") };
 
-  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF)
+  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF || ranks_of (s, k) == 1)
     return;
   s->at.layer = u->layer;
   struct weft_fsdp2_slot slot = take_slot (s, k);
@@ -217,40 +217,56 @@ ask_for (struct weft_step *s, uint32_t k)
   uint32_t n_before = G_N_ELEMENTS (before);
   uint32_t pieces =
       s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
-  uint32_t to = ranks_of (s, k) > 1 ? slot.mine : slot.wire;
   f->copied_in =
-      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (to)));
+      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
   for (uint32_t i = 0; i < n_before; i++)
     weft_build_dep (s->b, before[i]);
   uint64_t n = weft_ddp_bucket_size (s, k);
-  u->gathering = f->copied_in;
-  if (ranks_of (s, k) > 1)
-    u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
-                                 WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
+  weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
+                WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
   u->wire = slot.wire;
   s->at = at;
 }
 
 static void
-copy_out (struct weft_step *s, uint32_t k)
+unpack (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_bucket_state *state = &s->bucket[k];
-  struct weft_op at = s->at;
-  uint64_t ranks = weft_ddp_bucket_size (s, k) / u->slice;
 
-  s->at.layer = u->layer;
   s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
-  state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
   state->gathered =
-      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks),
+      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks_of (s, k)),
                  WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
-  s->at = at;
-  weft_fsdp2_set_views (s, k, state->weights, s->weight_view);
   if (u->slot < f->n_slot)
     f->ring[u->slot].free = state->gathered;
   u->wire = WEFT_NO_BUF;
+}
+
+/* What one rank has is only of another type. */
+static void
+convert (struct weft_step *s, uint32_t k)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, weft_fsdp2 (s)->unit[k].whole);
+
+  shape.out_dtype = s->dtype;
+  state->gathered = weft_emit (s, WEFT_OP_CAST, "convert", shape,
+                               WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+}
+
+static void
+copy_out (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
+  struct weft_op at = s->at;
+
+  s->at.layer = u->layer;
+  s->bucket[k].weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
+  (ranks_of (s, k) > 1 ? unpack : convert) (s, k);
+  s->at = at;
+  weft_fsdp2_set_views (s, k, s->bucket[k].weights, s->weight_view);
 }
 
 /* Forward gathers wait for the copy-out before this one: its pack is held until now.  In backward

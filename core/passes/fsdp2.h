@@ -16,7 +16,6 @@ struct weft_fsdp2_unit {
   gboolean passed;       /* backward is through with its weights */
   uint64_t whole, slice; /* elements: of its tensors, of this rank's pieces of them */
   uint32_t wire, slot;   /* what was gathered and is not copied out yet; its place in the ring */
-  uint32_t gathering;    /* the all-gather that fills it */
   uint32_t left;         /* the last kernel before the unit was let go */
   uint32_t kept;         /* gradients of the microbatches so far, whole; WEFT_NO_BUF: none are kept */
   uint32_t n_reduced;    /* reductions so far in this step */

@@ -278,30 +278,46 @@ wait_for_previous (struct weft_step *s)
   c->reducing = WEFT_NO_OP;
 }
 
-/* Experts that one rank alone holds meet nobody: what is packed is the slice. */
+/* Experts that one rank alone holds meet nobody. */
 static void
-reduce_unit (struct weft_step *s, uint32_t k)
+convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
+{
+  uint32_t to = arrival (s, k, first);
+  struct weft_shape shape =
+      WEFT_SHAPE (weft_build_buf_at (s->b, from)->dtype, weft_fsdp2 (s)->unit[k].whole);
+
+  shape.out_dtype = weft_build_buf_at (s->b, to)->dtype;
+  weft_emit (s, WEFT_OP_CAST, "grad_cast", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  join (s, k, to, first);
+}
+
+static void
+pack_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  struct weft_fsdp2_unit *u = &f->unit[k];
-  gboolean first = u->n_reduced++ == 0, alone = ranks (s, k) == 1;
-  uint32_t from = f->keeps ? u->kept : s->bucket[k].grads;
+  const struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_shape shape =
       WEFT_SHAPE (f->keeps ? f->reduce_dtype : s->grad_dtype, u->slice, ranks (s, k));
   struct weft_op at = s->at;
 
-  uint32_t input = alone ? arrival (s, k, first)
-                         : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
-                                             u->slice * ranks (s, k), "reduce_input");
+  uint32_t input = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
+                                     u->slice * ranks (s, k), "reduce_input");
   shape.out_dtype = f->reduce_dtype;
   wait_for_previous (s);
   s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
   weft_emit (s, WEFT_OP_PACK, "pack_gradients", shape, WEFT_USES (WEFT_R (from), WEFT_W (input)));
   s->at = at;
-  if (alone)
-    join (s, k, input, first);
-  else
-    scatter (s, k, input, first);
+  scatter (s, k, input, first);
+}
+
+static void
+reduce_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t from = f->keeps ? f->unit[k].kept : s->bucket[k].grads;
+  gboolean first = f->unit[k].n_reduced++ == 0;
+
+  (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
 }
 
 /* With the root of the embedding. */
