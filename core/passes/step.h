@@ -868,6 +868,7 @@ void weft_host_optimizer_finish (struct weft_step *s);
 /* torch_ddp.c */
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+void weft_torch_ddp_leave_pass (struct weft_step *s);
 void weft_torch_ddp_finish (struct weft_step *s);
 
 /* timers.c: a phase of timing_log_level 1 or 2 begins, and ends; and whether the next op of a lane has
