@@ -25,8 +25,8 @@ weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane 
 gboolean
 weft_head_has_own_sum (const struct weft_step *s)
 {
-  return s->canonical && s->model->share_embeddings_and_output_weights &&
-         weft_step_has_embedding (s) && weft_step_has_head (s);
+  return s->canonical && weft_step_shares_embedding (s) && weft_step_has_embedding (s) &&
+         weft_step_has_head (s);
 }
 
 /* Where ranks meet in every microbatch, those of one are together in the tree. */

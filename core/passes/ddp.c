@@ -90,12 +90,13 @@ chunk_of (const struct weft_step *s, uint32_t g)
   return s->layout.group[g].chunk % s->n_chunks;
 }
 
-/* A tied head on the embedding's own stage adds to the embedding's gradient. */
+/* A tied head, or a layer of multi-token prediction, on the embedding's own stage adds to the
+ * embedding's gradient. */
 static gboolean
 shares_sum (const struct weft_step *s)
 {
-  return s->end_param[WEFT_EMBED_WEIGHT] != WEFT_NO_PARAM && weft_step_has_head (s) &&
-         s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM && !weft_head_has_own_sum (s);
+  return weft_step_shares_embedding (s) && weft_step_has_embedding (s) && weft_step_has_head (s) &&
+         !weft_head_has_own_sum (s);
 }
 
 /* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among others. */

@@ -119,10 +119,10 @@ tied_param (const struct weft_step *s)
 {
   gboolean both = weft_step_has_embedding (s) && weft_step_has_head (s);
 
-  if (!s->model->share_embeddings_and_output_weights || (both && !weft_head_has_own_sum (s)))
+  if (!weft_step_shares_embedding (s) || (both && !weft_head_has_own_sum (s)))
     return WEFT_NO_PARAM;
-  return weft_step_has_embedding (s) ? s->end_param[WEFT_EMBED_WEIGHT]
-                                     : s->end_param[WEFT_HEAD_WEIGHT];
+  return s->end_param[WEFT_EMBED_WEIGHT] != WEFT_NO_PARAM ? s->end_param[WEFT_EMBED_WEIGHT]
+                                                          : s->end_param[WEFT_HEAD_WEIGHT];
 }
 
 enum weft_reduce
@@ -453,6 +453,22 @@ agree (struct weft_step *s)
     weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
 }
 
+/* Losses of multi-token prediction likewise, which kernels have added to through views. */
+static void
+report_mtp (struct weft_step *s)
+{
+  uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
+
+  if (s->mtp_loss == WEFT_NO_BUF)
+    return;
+  if (weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->mtp_loss, "mirror of the loss") !=
+      WEFT_NO_OP)
+    weft_build_dep (s->b, kernel);
+  if (weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG,
+                       s->mtp_loss, "mtp loss") != WEFT_NO_OP)
+    weft_build_dep (s->b, kernel);
+}
+
 /* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
 static void
 report (struct weft_step *s)
@@ -464,10 +480,15 @@ report (struct weft_step *s)
   if (weft_step_has_head (s))
     weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
                      "loss");
+  report_mtp (s);
   const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
+  uint64_t more = s->mtp_loss == WEFT_NO_BUF ? 0 : weft_step_elements (s, s->mtp_loss);
+  const struct weft_use uses[] = { WEFT_R (s->loss), WEFT_R (s->squares), WEFT_R (s->mtp_loss) };
   weft_emit_on (s, WEFT_LANE_D2H, row,
-                WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype)),
-                WEFT_USES (WEFT_R (s->loss), WEFT_R (s->squares)));
+                WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype) + more),
+                uses, more ? 3 : 2);
+  if (more)
+    weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
 /* finalize_model_grads(): what completes gradients, in Megatron-Core's order.  Without it only a head

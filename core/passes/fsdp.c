@@ -20,6 +20,17 @@ norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
   return s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + norm];
 }
 
+/* Multi-token prediction: what lies around the transformer layer in it, which alone is a unit. */
+static gboolean
+is_beside_layer (const struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+
+  return layer != WEFT_NO_LAYER && layer >= s->model->num_layers &&
+         (param < norm_of (s, layer, WEFT_NORM1_WEIGHT) ||
+          param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
+}
+
 /* Units are numbered: two for the halves of each layer, the first where they are one, then those of
  * the ends. */
 uint32_t
@@ -29,7 +40,10 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
   gboolean embedding =
       param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT];
   enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
-  uint32_t number = 2 * s->model->num_layers + !embedding;
+  uint32_t number = 2 * (s->model->num_layers + s->model->mtp_num_layers) + !embedding;
+
+  if (is_beside_layer (s, param))
+    return WEFT_NO_UNIT;
 
   if (layer != WEFT_NO_LAYER) {
     gboolean whole = s->unit_modules >> WEFT_UNIT_LAYER & 1;

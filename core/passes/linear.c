@@ -57,6 +57,7 @@ deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape 
     [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
     [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
     [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+    [WEFT_MTP_PROJ_WEIGHT] = { TRUE, weft_job_leaves (s->job, w->h) / s->mesh->tp, 0 },
   };
 
   if (maps[which].leaves == 0 || maps[which].outputs != backward)
@@ -92,9 +93,8 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t scale, uint3
     weft_emit (s, WEFT_OP_MATMUL, p->name, p->shape,
                WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias), WEFT_W (y)));
   else
-    weft_emit (
-        s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
-        WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
+    weft_emit (s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
   return y;
 }
 

@@ -27,7 +27,16 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t rank = m->kv_lora_rank, q_rank = m->q_lora_rank;
   uint64_t head_norm = m->qk_layernorm && !rank ? m->kv_channels : 0;
+  gboolean mtp = layer >= m->num_layers;
+  uint64_t joint = mtp ? h : 0, joint_bias = mtp ? norm_bias : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
+    [WEFT_MTP_WORDS_NORM_WEIGHT] = { joint, 1 },
+    [WEFT_MTP_WORDS_NORM_BIAS] = { joint_bias, 1 },
+    [WEFT_MTP_STREAM_NORM_WEIGHT] = { joint, 1 },
+    [WEFT_MTP_STREAM_NORM_BIAS] = { joint_bias, 1 },
+    [WEFT_MTP_PROJ_WEIGHT] = { joint / s->mesh->tp, 2 * h, WEFT_CUT_ROWS },
+    [WEFT_MTP_NORM_WEIGHT] = { joint, 1 },
+    [WEFT_MTP_NORM_BIAS] = { joint_bias, 1 },
     [WEFT_NORM1_WEIGHT] = { h, 1 },
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
     [WEFT_QKV_WEIGHT] = { rank ? 0 : w->qkv, h, WEFT_CUT_ROWS, kv },
@@ -55,6 +64,7 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
     [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
     [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
+    [WEFT_SHARED_GATE_WEIGHT] = { shared && m->moe_shared_expert_gate ? 1 : 0, h },
   };
   return table[which];
 }
@@ -65,9 +75,9 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
   const union weft_model *m = s->model;
   uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
   gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
-  gboolean tied = m->share_embeddings_and_output_weights;
+  gboolean tied = m->share_embeddings_and_output_weights, words = last && m->mtp_num_layers > 0;
   const struct extent table[WEFT_N_END_PARAM] = {
-    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h, WEFT_CUT_ROWS, 0, all },
+    [WEFT_EMBED_WEIGHT] = { first || words ? v : 0, h, WEFT_CUT_ROWS, 0, all },
     [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
                                    ? (uint64_t) m->max_position_embeddings
                                    : 0,
@@ -141,7 +151,27 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Registration order of each chunk: embeddings, layers, final norm, head. */
+/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of it. */
+static gboolean
+copies_embedding (const struct weft_step *s)
+{
+  return weft_step_chunk (s)->n_mtp > 0 && !weft_step_has_embedding (s);
+}
+
+/* The end of the model, in registration order. */
+static void
+add_head (struct weft_step *s)
+{
+  const struct weft_chunk *chunk = weft_step_chunk (s);
+
+  add_end (s, WEFT_FINAL_NORM_WEIGHT);
+  add_end (s, WEFT_FINAL_NORM_BIAS);
+  for (uint32_t d = 0; d < chunk->n_mtp; d++)
+    add_layer (s, s->model->num_layers + d);
+  add_end (s, WEFT_HEAD_WEIGHT);
+}
+
+/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction, head. */
 static void
 list_params (struct weft_step *s)
 {
@@ -151,29 +181,36 @@ list_params (struct weft_step *s)
     const struct weft_chunk *chunk = weft_step_chunk (s);
     for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_POSITION_WEIGHT && chunk->embedding; which++)
       add_end (s, which);
+    if (copies_embedding (s))
+      add_end (s, WEFT_EMBED_WEIGHT);
     for (uint32_t l = 0; l < chunk->n_layers; l++)
       add_layer (s, chunk->first_layer + l);
-    for (int which = WEFT_FINAL_NORM_WEIGHT; which <= WEFT_HEAD_WEIGHT && chunk->head; which++)
-      add_end (s, which);
+    if (chunk->head)
+      add_head (s);
   }
   s->at.chunk = 0;
 }
 
-/* A tied embedding lives on the first and the last stage; the last stage's copy is not counted
- * twice in global sums. */
+static void
+mark (struct weft_step *s, uint32_t param, gboolean copy)
+{
+  if (param == WEFT_NO_PARAM)
+    return;
+  struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  row->tied = 1;
+  row->duplicate |= copy;
+}
+
+/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first and
+ * the last stage; the last stage's copy is not counted twice in global sums. */
 static void
 mark_tied (struct weft_step *s)
 {
-  uint32_t tied[] = { s->end_param[WEFT_EMBED_WEIGHT], s->end_param[WEFT_HEAD_WEIGHT] };
-
-  if (!s->model->share_embeddings_and_output_weights)
+  if (!weft_step_shares_embedding (s))
     return;
-  for (int i = 0; i < 2; i++)
-    if (tied[i] != WEFT_NO_PARAM) {
-      struct weft_param *param = &g_array_index (s->params, struct weft_param, tied[i]);
-      param->tied = 1;
-      param->duplicate |= i == 1;
-    }
+  mark (s, s->end_param[WEFT_EMBED_WEIGHT], !weft_step_has_embedding (s));
+  if (s->model->share_embeddings_and_output_weights)
+    mark (s, s->end_param[WEFT_HEAD_WEIGHT], TRUE);
 }
 
 static uint64_t

@@ -10,6 +10,7 @@
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss (loss.c) on the last
+ *   mtp        layers after the last, each of which predicts a token further ahead
  *   exchange   sends and receives between the cells of the pipeline grid; exchange_interleaved.c where
  *              ranks hold several chunks
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
@@ -36,6 +37,12 @@
 
 /* Parameters of one layer, by meaning; WEFT_NO_PARAM where a model has none. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
+  X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
+  X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
+  X (WEFT_MTP_STREAM_NORM_WEIGHT, "mtp_stream_norm.weight")                                        \
+  X (WEFT_MTP_STREAM_NORM_BIAS, "mtp_stream_norm.bias")                                            \
+  X (WEFT_MTP_PROJ_WEIGHT, "mtp_proj.weight")                                                      \
+  X (WEFT_MTP_PROJ_BIAS, "mtp_proj.bias")                                                          \
   X (WEFT_NORM1_WEIGHT, "norm1.weight")                                                            \
   X (WEFT_NORM1_BIAS, "norm1.bias")                                                                \
   X (WEFT_QKV_WEIGHT, "qkv.weight")                                                                \
@@ -69,7 +76,11 @@
   X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
   X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
   X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
-  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")                                                      \
+  X (WEFT_SHARED_GATE_WEIGHT, "shared.gate.weight")                                                \
+  X (WEFT_SHARED_GATE_BIAS, "shared.gate.bias")                                                    \
+  X (WEFT_MTP_NORM_WEIGHT, "mtp_norm.weight")                                                      \
+  X (WEFT_MTP_NORM_BIAS, "mtp_norm.bias")
 enum weft_layer_param {
 #define WEFT_PARAM_ROW(id, name) id,
   WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
@@ -98,17 +109,11 @@ enum weft_end_param {
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
-  uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
-  uint32_t su, sa;                                      /* of shared experts */
-  uint32_t ql, qn, kl, kn;                              /* latents of queries, of keys: latent.c */
+  uint32_t scores, choice, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa, sy, gate;                            /* of shared experts */
+  uint32_t ql, qn, kl, kn, kp; /* latents of queries, of keys, and positions of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
-};
-
-/* What the two ends leave: token ids, the mask of embeddings, the final norm's input and output,
- * logits. */
-struct weft_saved_end {
-  uint32_t ids, targets, mask, x, normed, logits, lse;
 };
 
 /* A layer's activations on the host, for one microbatch: offload.c. */
@@ -220,6 +225,7 @@ struct weft_posting {
 struct weft_chunk {
   uint32_t stage, copy;     /* of which copy of the model */
   uint32_t first_layer, n_layers;
+  uint32_t n_mtp;           /* layers of multi-token prediction, numbered after the model's last */
   uint32_t slot;            /* its first layer among those of the role */
   gboolean embedding, head;
   uint32_t first_micro, n_micro; /* microbatches that go through it */
@@ -321,6 +327,7 @@ struct weft_step {
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
+  struct weft_saved_mtp *saved_mtp; /* [n_micro][mtp_num_layers] */
   uint32_t n_offload;             /* layers whose activations wait on the host: offload.c */
   struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
   struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
@@ -347,6 +354,7 @@ struct weft_step {
   uint32_t overlap_room[WEFT_N_LAYER_PARAM * 3]; /* by map and pass: overlap.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
+  uint32_t mtp_loss;              /* likewise, one for each depth, or WEFT_NO_BUF */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
   uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
   uint32_t expert_squares;        /* of experts that ranks share out, or WEFT_NO_BUF */
@@ -588,11 +596,18 @@ void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, str
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
-/* A tied head on the embedding's own stage: it shares the embedding's sum, or has its own when
- * order matters, as the head of a last stage has; then finish.c adds the two. */
+/* A tied head on the embedding's own stage, or embeddings of multi-token prediction there: they share
+ * the embedding's sum, or have their own when order matters, as those of a last stage have; then
+ * finish.c adds the two. */
 struct weft_use weft_head_grad_begin (struct weft_step *s);
 void weft_head_grad_end (struct weft_step *s, struct weft_use grad);
 gboolean weft_head_has_own_sum (const struct weft_step *s);
+/* Whether two stages hold the embedding. */
+static inline gboolean
+weft_step_shares_embedding (const struct weft_step *s)
+{
+  return s->model->share_embeddings_and_output_weights || s->model->mtp_num_layers > 0;
+}
 static inline struct weft_sum *
 weft_head_sum (const struct weft_step *s)
 {
@@ -664,6 +679,8 @@ void weft_layer_delayed (struct weft_step *s);
 /* norm.c: the norm of the residual stream as the product behind it takes it; the same inside
  * backward; dresidual plus the norm's input gradient. */
 uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
+uint32_t weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param which,
+                           uint32_t x); /* in the type of the residual stream */
 uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
                           uint32_t x);
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
@@ -714,8 +731,9 @@ uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
-/* latent.c: fills qkv from n1; from its gradient to that of n1. */
+/* latent.c: fills qkv from n1, or inside backward from latents; from its gradient to that of n1. */
 void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
+void weft_latent_again (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv);
 
 /* layer.c: x is the layer's input, the result its output. */
@@ -734,21 +752,14 @@ void weft_cast_end_pass (struct weft_step *s);
 /* recompute.c: which layers of a stage keep only their block's input, and whether selective
  * recompute runs a module of the microbatch under way again. */
 gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
+/* The pass comes to a layer, and is through with it. */
+void weft_layer_enter (struct weft_step *s, uint32_t layer);
+void weft_layer_leave (struct weft_step *s, uint32_t layer);
+/* Whether a layer of multi-token prediction keeps its inputs alone. */
+gboolean weft_recomputes_mtp (const struct weft_step *s);
 void weft_recompute_start (struct weft_step *s);
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
-
-/* loss.c: fills lse. */
-void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
-
-/* ends.c */
-uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
-void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
-void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
-uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
-void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
-void weft_head_deferred (struct weft_step *s); /* all of them: defer_embedding_wgrad_compute */
-void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
 
 /* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
 void weft_exchange (struct weft_step *s, uint32_t i);

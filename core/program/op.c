@@ -61,6 +61,22 @@ repack_bytes (const struct weft_shape *s)
          (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
 }
 
+#define join_flops none_flops
+#define take_flops none_flops
+
+/* Read once and written once, where it is done at all. */
+static double
+join_bytes (const struct weft_shape *s)
+{
+  return s->dim[3] ? 2 * elements (s) * (double) s->dim[2] * weft_dtype_bytes (s->dtype) : 0;
+}
+
+static double
+take_bytes (const struct weft_shape *s)
+{
+  return 2 * elements (s) / (double) (s->dim[2] * s->dim[3]) * weft_dtype_bytes (s->dtype);
+}
+
 #define embed_flops none_flops
 #define embed_bytes pass2_bytes
 #define embed_bwd_flops none_flops

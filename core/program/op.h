@@ -47,7 +47,7 @@ enum weft_op_class {
      "y(m,n) = x(m,k) w(n,k)^T + b(n); leaves, tail: kernels/leaves.h, of terms k")                \
   X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k leaves tail", "dy:r w:r dx:w",  \
      "dx(m,k) = dy(m,n) w(n,k); leaves of terms n")                                                \
-  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
+  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k parts", "dy:r x:r dw:rw db:rw?",       \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
   X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",                   \
      "x:r w:r scale:r b:r? y:w",                                                                   \
@@ -166,10 +166,19 @@ enum weft_op_class {
      "dy:r x:r counts:r dw:rw",                                                                    \
      "dw += dy^T x; in canonical order for each source of the rows by itself")                     \
   X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
-     "u:r prob:r counts:r y:w",                                                                    \
+     "u:r prob:r? counts:r y:w",                                                                   \
      "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
   X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
-     "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
+     "rows columns experts stride wide", "u:r prob:r? counts:r dy:r du:w dprob:w?",                \
+     "its gradients")                                                                              \
+  X (WEFT_OP_MOE_WEIGH, "moe_weigh", COMPUTE, pass2, "rows columns experts stride",                \
+     "x:r prob:r counts:r y:w", "y = x times the row's weight: before experts, not behind them")   \
+  X (WEFT_OP_MOE_WEIGH_BWD, "moe_weigh_bwd", COMPUTE, pass3, "rows columns experts stride",        \
+     "x:r prob:r counts:r dy:r dx:w dprob:w", "its gradients")                                     \
+  X (WEFT_OP_GATE, "gate", COMPUTE, pass2, "rows columns", "x:r logit:r y:w",                      \
+     "y = x times the logistic function of the row's logit")                                       \
+  X (WEFT_OP_GATE_BWD, "gate_bwd", COMPUTE, pass3, "rows columns",                                 \
+     "x:r logit:r dy:r dx:w dlogit:w", "its gradients")                                            \
   X (WEFT_OP_MOE_FOLD, "moe_fold", COMPUTE, slices, "elements slices", "x:r y:w",                  \
      "y = sum of the slices of x as fold.h says, every node rounded")                              \
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
@@ -181,7 +190,7 @@ enum weft_op_class {
      "those past it are padding; own: kernels/soft.h")                                             \
   X (WEFT_OP_SCALE_LOSS, "scale_loss", COMPUTE, pass1, "elements", "gradient:w",                   \
      "gradient = the loss scale: what backward of a microbatch begins with")                       \
-  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole",                    \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole depth",              \
      "logits:rw targets:r lse:r gradient:r?",                                                      \
      "logits become their gradient, divided by tokens: what the loss is a mean over; times that of "\
      "the loss")                                                                                   \
@@ -244,8 +253,14 @@ enum weft_op_class {
   X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r came:r all:w",           \
      "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
      "finds and leaves them there: no time")                                                       \
-  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, nothing, "rows columns parts", "x:r y:w",      \
-     "rows whose columns came in parts; likewise")                                                 \
+  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, join, "rows columns parts copies", "x:r y:w",  \
+     "rows whose columns came in parts; likewise, unless it copies")                               \
+  X (WEFT_OP_TAKE_PART, "take_part", COMPUTE, take, "rows columns row_parts column_parts",         \
+     "x:r y:w", "this rank's rows, or columns, of what all of them have")                          \
+  X (WEFT_OP_CONCAT, "concat", COMPUTE, latent_split, "rows a b", "a:r b:r y:w",                   \
+     "rows of a columns, each followed by one of b columns")                                       \
+  X (WEFT_OP_CONCAT_BWD, "concat_bwd", COMPUTE, latent_split, "rows a b", "dy:r a:w b:w",        \
+     "its gradient: the two apart")                                                 \
   X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
      "largest logit of each row, in fp32")                                                         \
   X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
@@ -253,7 +268,7 @@ enum weft_op_class {
      "of each row the logit of its target and the sum of exponentials, in fp32; where the largest is "\
      "not given this rank's own comes first")                                                      \
   X (WEFT_OP_XENT_END, "xent_end", COMPUTE, stats, "rows parts",                                   \
-     "stats:r lse:w count:rw? loss:rw",                                                            \
+     "stats:r lse:w count:rw? loss:rw targets:r",                                                  \
      "xent from what the parts of the vocabulary have: largest, target, sum")                      \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw",               \
      "reduce, to all")                                                                             \
@@ -274,7 +289,9 @@ enum weft_op_class {
      "from member 0 to all; with peer -1 from the last member")                                    \
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
-  X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
+  X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements ahead", "x:w",                              \
+     "from the host: tokens; so many further ahead, and past the end of a sequence 0, or -1 where they "\
+     "are targets") \
   X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r",                                  \
      "to the host: loss and norm, or one number that it waits for")                                \
   X (WEFT_OP_TO_HOST, "to_host", COPY, none, "elements first", "x:r y:w",                          \
