@@ -80,6 +80,8 @@ static const char *const strategies[] = {
   EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 " CHUNKS,
   EP (4) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 defer_fsdp_grad_sync=false " CHUNKS,
   EP (2) "gpus=8 " UNITS (optim_grads_params) "pipeline_model_parallel_size=2 " CHUNKS,
+  EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 pipeline_schedule=zb-h1",
+  EP (4) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 pipeline_schedule=zb-v",
   EP (2) "gpus=4 " FSDP2 "recompute_granularity=full recompute_method=uniform "
          "recompute_num_layers=2 delay_wgrad_compute=true",
 };

@@ -110,6 +110,7 @@ weft_fsdp2_start (struct weft_step *s)
   uint32_t n = s->layout.n_bucket;
   struct weft_fsdp2 plan = { .n_unit = n,
                              .pipelined = s->mesh->pp > 1,
+                             .splits = weft_grid_splits (s->grid),
                              .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
                              .copied_in = WEFT_NO_OP,
                              .sent = WEFT_NO_OP,
@@ -279,10 +280,10 @@ make_whole (struct weft_step *s, uint32_t k)
   if (s->bucket[k].weights != WEFT_NO_BUF)
     return;
   ask_for (s, k);
-  if (s->at.phase != WEFT_PHASE_BACKWARD && c->held != WEFT_NO_OP)
+  if (!weft_fsdp2_goes_back (s) && c->held != WEFT_NO_OP)
     c->streams = c->held;
   copy_out (s, k);
-  if (s->at.phase == WEFT_PHASE_BACKWARD)
+  if (weft_fsdp2_goes_back (s))
     c->streams = s->bucket[k].gathered;
   else
     c->held = s->bucket[k].gathered;
@@ -352,7 +353,7 @@ unit_of (const struct weft_step *s, uint32_t layer)
 void
 weft_fsdp2_enter (struct weft_step *s, uint32_t layer)
 {
-  (s->at.phase == WEFT_PHASE_BACKWARD ? pre_backward : pre_forward) (s, unit_of (s, layer));
+  (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
 /* Of experts, which are entered inside their layer: their gradients are the last of their kernels. */
@@ -361,18 +362,11 @@ weft_fsdp2_before_use (struct weft_step *s, uint32_t param)
 {
   uint32_t k = s->layout.place[param].bucket;
   struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
-  enum weft_phase phase = s->at.phase;
 
   if (!u->expert)
     return;
-  if (phase == WEFT_PHASE_FORWARD || phase == WEFT_PHASE_RECOMPUTE) {
-    pre_forward (s, k);
-    return;
-  }
-  u->passed = TRUE;
-  s->at.phase = WEFT_PHASE_BACKWARD;
-  pre_backward (s, k);
-  s->at.phase = phase;
+  u->passed |= weft_fsdp2_goes_back (s);
+  (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, k);
 }
 
 static void
@@ -390,7 +384,7 @@ weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   uint32_t k = unit_of (s, layer), experts = turned (f, k);
 
-  if (s->at.phase == WEFT_PHASE_BACKWARD) {
+  if (weft_fsdp2_goes_back (s)) {
     f->unit[k].passed = TRUE;
     weft_fsdp2_post_backward (s, k);
     return;
@@ -409,6 +403,6 @@ weft_fsdp2_enter_pass (struct weft_step *s)
     c->streams = weft_build_last (s->b, WEFT_LANE_GPU);
     c->forward_begun = TRUE;
   }
-  if (c->root)
+  if (c->root && s->at.phase != WEFT_PHASE_WEIGHT_GRAD)
     (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, c->first - 1);
 }

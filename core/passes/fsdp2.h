@@ -46,6 +46,7 @@ struct weft_fsdp2 {
   uint32_t n_unit;
   gboolean pipelined;           /* weights stay from their first use to their last */
   gboolean explicit;            /* enable_fsdp2_prefetch */
+  gboolean splits;              /* weight gradients have cells of their own */
   gboolean keeps;               /* gradients of several microbatches are added before they travel */
   uint32_t *on_host;            /* of each parameter: the piece of its weights there; likewise */
   uint32_t copied_in, sent;     /* offload_policy: the newest copy-in, the newest gradient to leave */
@@ -60,6 +61,13 @@ static inline struct weft_fsdp2 *
 weft_fsdp2 (const struct weft_step *s)
 {
   return s->own;
+}
+
+/* Whether units are passed from the last to the first. */
+static inline gboolean
+weft_fsdp2_goes_back (const struct weft_step *s)
+{
+  return s->at.phase != WEFT_PHASE_FORWARD && s->at.phase != WEFT_PHASE_RECOMPUTE;
 }
 
 /* The one whose ops are being added. */

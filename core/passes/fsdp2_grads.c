@@ -6,6 +6,8 @@
  * last.  With dp_replicate_size the slice is then summed over the groups that hold all slices, on a
  * lane of its own.
  *
+ * Where the schedule has cells for weight gradients alone, a unit is reduced after the last of all.
+ *
  * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
  * the type of the reduction, and one reduction a step takes them all.
  *
@@ -184,8 +186,17 @@ weft_fsdp2_head_begin (struct weft_step *s)
 void
 weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 {
-  if (weft_head_has_own_sum (s) && weft_fsdp2 (s)->keeps)
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT], root = s->layout.place[embedding].bucket;
+
+  if (weft_head_has_own_sum (s) && f->keeps)
     weft_sum_end (s, weft_head_sum (s), grad);
+  if (!f->splits)
+    return;
+  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's may have come before */
+    end_kept (s, embedding, grad);
+  s->bucket[root].n_ready++;
+  weft_fsdp2_post_backward (s, root);
 }
 
 /* ------------------------------------------------------------------------ reducing */
@@ -334,7 +345,32 @@ reduce_head (struct weft_step *s, uint32_t root)
 static gboolean
 syncs (const struct weft_step *s)
 {
-  return !weft_fsdp2 (s)->keeps || s->last_micro;
+  return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
+}
+
+/* The unit that a tied head on the embedding's stage adds to, or WEFT_NO_UNIT. */
+static uint32_t
+head_root (const struct weft_step *s)
+{
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT];
+  gboolean adds = embedding != WEFT_NO_PARAM && weft_step_has_head (s) &&
+                  s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM;
+
+  return adds ? s->layout.place[embedding].bucket : WEFT_NO_UNIT;
+}
+
+/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or where weight
+ * gradients come when they like in all of them (PyTorch torch/distributed/pipelining/stage.py reduces
+ * after the last). */
+static gboolean
+is_through (const struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  const struct weft_bucket_state *state = &s->bucket[k];
+  uint32_t due = state->n_param + (k == head_root (s));
+
+  return f->splits ? state->n_ready == due * s->n_micro
+                   : f->unit[k].passed && state->n_ready >= state->n_param;
 }
 
 void
@@ -344,16 +380,16 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
   struct weft_bucket_state *state = &s->bucket[k];
   struct weft_op at = s->at;
 
-  if (!f->unit[k].passed || state->n_ready < state->n_param)
+  if (!is_through (s, k))
     return;
   f->unit[k].passed = FALSE;
   state->n_ready = 0;
-  if (!f->pipelined || s->last_micro)
+  if (!f->pipelined || s->last_micro || f->splits)
     weft_fsdp2_let_go (s, k);
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = f->unit[k].layer;
-  if (weft_head_has_own_sum (s) && k == s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]].bucket &&
-      syncs (s))
+  s->at.chunk = s->layout.bucket[k].chunk;
+  if (weft_head_has_own_sum (s) && k == head_root (s) && syncs (s))
     reduce_head (s, k);
   if (syncs (s))
     reduce_unit (s, k);
