@@ -610,7 +610,7 @@ random_slots (GString *words, GRand *rand)
 static const struct extra {
   const char *word;
   uint32_t one_in;
-  const char *with[3], *without[4];
+  const char *with[3], *without[5];
 } extras[] = {
   { "use_te_rng_tracker=true", 12 },
   { "async_tensor_model_parallel_allreduce=true", 12 },
@@ -654,7 +654,8 @@ static const struct extra {
   { "finalize_model_grads_func=none",
     16,
     { NULL },
-    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss" } },
+    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
+      "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
 };
 

@@ -72,7 +72,7 @@ new_slot (struct weft_step *s, const struct weft_fsdp2_unit *u)
   uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
 
   weft_build_buf_at (s->b, mine)->shard = weft_mesh_sharing (s->mesh);
-  return (struct weft_fsdp2_slot){ wire, mine, WEFT_NO_OP };
+  return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
 /* Packs on their way: of the unit that runs and of those asked for. */
@@ -124,6 +124,19 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
+/* The next one in turn whose pack nobody waits for: layers that run again come between the asking for
+ * the unit before them and its use.  n_slot: there is none. */
+static uint32_t
+next_slot (struct weft_fsdp2 *f)
+{
+  for (uint32_t i = 0; i < f->n_slot; i++) {
+    uint32_t slot = f->turn++ % f->n_slot;
+    if (!f->ring[slot].taken)
+      return slot;
+  }
+  return f->n_slot;
+}
+
 /* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
  * before it (the first of experts) brings packs of that size.  The root has a pack of its own. */
 static struct weft_fsdp2_slot
@@ -132,9 +145,9 @@ take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_op at = s->at;
 
-  if (u->layer == WEFT_NO_LAYER)
+  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (f);
+  if (u->slot == f->n_slot)
     return new_slot (s, u);
-  u->slot = f->turn++ % f->n_slot;
   struct weft_fsdp2_slot *slot = &f->ring[u->slot];
   if (slot->wire == WEFT_NO_BUF || weft_step_elements (s, slot->wire) != pack_size (s, u)) {
     uint32_t free = slot->wire == WEFT_NO_BUF ? WEFT_NO_OP : slot->free;
@@ -143,7 +156,8 @@ take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
     slot->free = free;
     s->at = at;
   }
-  return f->ring[u->slot];
+  slot->taken = TRUE;
+  return *slot;
 }
 
 /* Starts the gather of a unit, unless it is whole or on its way. */
@@ -195,8 +209,10 @@ copy_out (struct weft_step *s, uint32_t k)
                  WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
   s->at = at;
   weft_fsdp2_set_views (s, k, state->weights, s->weight_view);
-  if (u->layer != WEFT_NO_LAYER)
+  if (u->slot < f->n_slot) {
     f->ring[u->slot].free = state->gathered;
+    f->ring[u->slot].taken = FALSE;
+  }
   u->wire = WEFT_NO_BUF;
 }
 
