@@ -373,6 +373,44 @@ mp_policy_output_dtype_converts_between_layers (void **state)
 
 /* ----------------------------------------------------------------- recompute */
 
+/* Between a gather into a pack and the copy-out of it. */
+static void
+assert_packs_are_whole (const char *words)
+{
+  g_autoptr (weft_program) p = built (words, 0);
+  g_autofree gboolean *full = g_new0 (gboolean, p->n_buf);
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_use *use = &p->uses[p->op[op].uses];
+    if (is_named (p, op, "gather")) {
+      if (full[use[1].buf])
+        fail_msg ("%s: op %u gathers over a pack that is still to be copied out", words, op);
+      full[use[1].buf] = TRUE;
+    }
+    if (is_named (p, op, "copy_out"))
+      full[use[0].buf] = FALSE;
+  }
+}
+
+static void
+layers_that_run_again_leave_the_pack_of_the_one_before_them_alone (void **state)
+{
+  static const char *const prefetch[] = {
+    "", "enable_fsdp2_prefetch=true fsdp2_backward_prefetch_depth=3",
+    "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=4 fsdp2_backward_prefetch_depth=0"
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (prefetch); i++)
+    for (uint32_t block = 1; block < LAYERS; block++) {
+      g_autofree char *words =
+          g_strdup_printf (FOUR "recompute_granularity=full recompute_method=uniform "
+                                "recompute_num_layers=%u %s",
+                           block, prefetch[i]);
+      assert_packs_are_whole (words);
+    }
+}
+
 static void
 recompute_and_backward_share_one_gather (void **state)
 {
@@ -529,6 +567,7 @@ main (void)
     cmocka_unit_test (one_reduction_is_in_flight),
     cmocka_unit_test (mp_policy_reduce_dtype_is_what_travels),
     cmocka_unit_test (mp_policy_output_dtype_converts_between_layers),
+    cmocka_unit_test (layers_that_run_again_leave_the_pack_of_the_one_before_them_alone),
     cmocka_unit_test (recompute_and_backward_share_one_gather),
     cmocka_unit_test (an_edge_less_between_gathers_reductions_and_kernels_is_refused),
     cmocka_unit_test (pieces_that_are_left_out_show_in_the_bits),

@@ -72,7 +72,7 @@ new_slot (struct weft_step *s, uint32_t k)
   uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
 
   weft_build_buf_at (s->b, mine)->shard = weft_bucket_sharing (s, k);
-  return (struct weft_fsdp2_slot){ wire, mine, WEFT_NO_OP };
+  return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
 /* Packs on their way: of the unit that runs and of those asked for. */
@@ -144,27 +144,14 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* Whether a pack holds what is still to be copied out: a unit was asked for in backward, and then others
- * before it, whose forward runs again. */
-static gboolean
-is_waited_for (const struct weft_step *s, const struct weft_fsdp2_slot *slot)
-{
-  const struct weft_fsdp2 *f = weft_fsdp2 (s);
-
-  for (uint32_t k = 0; k < f->n_unit; k++)
-    if (f->unit[k].wire != WEFT_NO_BUF && f->unit[k].wire == slot->wire)
-      return TRUE;
-  return FALSE;
-}
-
+/* The next one in turn whose pack nobody waits for: layers that run again come between the asking for
+ * the unit before them and its use.  n_slot: there is none. */
 static uint32_t
-next_slot (struct weft_step *s)
+next_slot (struct weft_fsdp2 *f)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
-
   for (uint32_t i = 0; i < f->n_slot; i++) {
     uint32_t slot = f->turn++ % f->n_slot;
-    if (!is_waited_for (s, &f->ring[slot]))
+    if (!f->ring[slot].taken)
       return slot;
   }
   return f->n_slot;
@@ -180,7 +167,7 @@ take_slot (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_op at = s->at;
 
-  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (s);
+  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (f);
   if (u->slot == f->n_slot)
     return new_slot (s, k);
   struct weft_fsdp2_slot *slot = &f->ring[u->slot];
@@ -193,7 +180,8 @@ take_slot (struct weft_step *s, uint32_t k)
     slot->free = free;
     s->at = at;
   }
-  return f->ring[u->slot];
+  slot->taken = TRUE;
+  return *slot;
 }
 
 /* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of it. */
@@ -240,8 +228,10 @@ unpack (struct weft_step *s, uint32_t k)
   state->gathered =
       weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks_of (s, k)),
                  WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
-  if (u->slot < f->n_slot)
+  if (u->slot < f->n_slot) {
     f->ring[u->slot].free = state->gathered;
+    f->ring[u->slot].taken = FALSE;
+  }
   u->wire = WEFT_NO_BUF;
 }
 

@@ -1,4 +1,5 @@
 /* Data-parallel strategies as tables of what they do: see struct weft_wrapper. */
+#include "core/passes/fsdp.h"
 #include "core/passes/fsdp2.h"
 #include "core/job/unit_modules.h"
 
