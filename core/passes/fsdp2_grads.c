@@ -442,12 +442,8 @@ weft_fsdp2_leave_pass (struct weft_step *s)
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
-  uint64_t more = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) / ranks (s, k);
-
-  if (weft_fsdp2 (s)->unit[k].expert && !s->canonical && more > 1)
-    weft_emit (s, WEFT_OP_SCALE, "scale_experts",
-               WEFT_SHAPE (s->main_dtype, weft_fsdp2 (s)->unit[k].slice, 1, more),
-               WEFT_USES (WEFT_RW (s->bucket[k].grad_shard), WEFT_R (WEFT_NO_BUF)));
+  if (weft_fsdp2 (s)->unit[k].expert && !s->canonical)
+    weft_ddp_scale_experts (s, s->bucket[k].grad_shard, ranks (s, k));
 }
 
 void

@@ -812,6 +812,8 @@ void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags
 void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
+/* From the mean over those who hold the same experts to that over all replicas. */
+void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);
 
 /* fsdp.c: whether group `other` is asked for when g is first used: little enough lies between the two; the
  * unit that a parameter lies in, or WEFT_NO_UNIT. */
