@@ -186,7 +186,7 @@ random_parts (GString *words, GRand *rand)
 {
   uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
 
-  if (tensor == 1 || one_in (rand, 2))
+  if (tensor == 1 || one_in (rand, 4))
     return 1;
   add (words, "expert_tensor_parallel_size", 1);
   return tensor;
@@ -530,7 +530,7 @@ random_modes (GString *words, GRand *rand)
 
 /* A forward and a backward that take turns, where experts are on several ranks. */
 static void
-random_turns (GString *words, GRand *rand, uint32_t stages)
+random_turns (GString *words, uint32_t stages)
 {
   static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
                                           "cpu_offloading=true", "activation_checkpointing",
@@ -540,7 +540,7 @@ random_turns (GString *words, GRand *rand, uint32_t stages)
   if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
     return;
   if (stages == 1 || strstr (words->str, "virtual_pipeline"))
-    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+    add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
@@ -637,7 +637,7 @@ random_slots (GString *words, GRand *rand)
 static const struct extra {
   const char *word;
   uint32_t one_in;
-  const char *with[3], *without[4];
+  const char *with[3], *without[5];
 } extras[] = {
   { "use_te_rng_tracker=true", 12 },
   { "async_tensor_model_parallel_allreduce=true", 12 },
@@ -681,7 +681,8 @@ static const struct extra {
   { "finalize_model_grads_func=none",
     16,
     { NULL },
-    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss" } },
+    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
+      "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
 };
 
@@ -748,7 +749,7 @@ weft_random_job (GRand *rand)
   random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
-  random_turns (words, rand, stages);
+  random_turns (words, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)
