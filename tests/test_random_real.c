@@ -21,6 +21,14 @@
 #define MOST_PARAMETERS 200000
 #define MOST_TOKENS 2500
 
+/* Gradients of a sum over all tokens, times a scale, may leave the range of fp16, and are looked at. */
+static gboolean
+overflows (const struct weft_job *job)
+{
+  return job->train.precision == WEFT_FP16 && job->strategy.calculate_per_token_loss &&
+         job->strategy.check_for_nan_in_grad;
+}
+
 /* Clusters do not matter to numbers: all jobs run on this machine.  Ranks have room for as many tokens
  * as may come to them. */
 static char *
@@ -33,7 +41,7 @@ small_job (GRand *rand, struct weft_job *job)
     g_autoptr (GError) error = NULL;
     if (!weft_test_job (drawn, job, &error) || job->cluster.n_gpus > MOST_RANKS ||
         job->train.precision == WEFT_FP8 || /* planned, not run */
-        weft_model_parameters (&job->model) > MOST_PARAMETERS ||
+        overflows (job) || weft_model_parameters (&job->model) > MOST_PARAMETERS ||
         job->train.global_batch_size * job->model.seq_length > MOST_TOKENS)
       continue;
     return g_steal_pointer (&drawn);
