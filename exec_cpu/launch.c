@@ -13,7 +13,9 @@
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
-  if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
+  enum weft_op_kind kind = weft_op_even (row->kind);
+
+  if (kind != WEFT_OP_ALL_REDUCE && kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
   return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
                                                        row->reduce != WEFT_REDUCE_PREMUL));
@@ -206,7 +208,7 @@ static gboolean
 is_counted_elsewhere (const struct cpu_rank *r, const struct weft_param *param)
 {
   return param->duplicate ||
-         (param->ways == 1 &&
+         (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
           weft_mesh_place (&r->m->base.plan->mesh, r->rank, WEFT_GROUP_TP).at > 0);
 }
 
@@ -235,7 +237,21 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
   }
 }
 
-/* One launch for each tensor of the layer: they follow each other on the one side, and on the other
+/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the experts that
+ * go by themselves. */
+static gboolean
+is_packed (const struct cpu_rank *r, const struct weft_op *row, const struct weft_param *param)
+{
+  const struct weft_param *first = r->p->param;
+
+  if (param->layer != row->layer)
+    return FALSE;
+  while (first->layer != row->layer)
+    first++;
+  return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
+}
+
+/* One launch for each of these tensors: they follow each other on the one side, and on the other
  * their pieces do in every slice. */
 static void
 run_repack (struct cpu_rank *r, uint32_t op)
@@ -249,7 +265,7 @@ run_repack (struct cpu_rank *r, uint32_t op)
     const struct weft_param *param = &r->p->param[i];
     struct weft_segment to = { .offset = offset, .n = cut.n - offset };
     struct weft_segment from = { .offset = done, .n = param->rows * param->columns };
-    if (param->layer != r->p->op[op].layer)
+    if (!is_packed (r, &r->p->op[op], param))
       continue;
     k.operand[slices] = cut;
     k.operand[!slices] = whole;
@@ -269,25 +285,35 @@ copy_in (struct cpu_rank *r, uint32_t op)
 {
   const union weft_train *train = &r->m->base.plan->job.train;
   uint64_t length = r->m->base.plan->job.model.seq_length, n = length / r->context.of;
-  uint64_t ahead = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
+  gboolean targets = strcmp (r->p->name[r->p->op[op].name], "targets") == 0;
+  uint64_t depth = weft_op_shape (r->p, op)->dim[1];
   uint64_t first = (uint64_t) first_sequence (r, op);
   int32_t *to = (int32_t *) (void *) cpu_arena_at (r, cpu_use (r, op, 0)->buf);
 
   for (int64_t i = 0; i < train->micro_batch_size; i++) {
-    const int32_t *from = r->m->options.control->tokens + (first + i) * (length + 1) + ahead;
-    for (uint64_t t = 0; t < n; t++)
-      *to++ = from[weft_position (r->context, n, t)];
+    const int32_t *from = r->m->options.control->tokens + (first + i) * (length + 1) + targets;
+    for (uint64_t t = 0; t < n; t++) {
+      uint64_t at = weft_position (r->context, n, t) + depth;
+      *to++ = at < length ? from[at] : targets ? -1 : 0;
+    }
   }
+}
+
+/* One of several after each other. */
+static double
+scalar_at (const struct cpu_rank *r, uint32_t buf, int64_t i)
+{
+  const uint8_t *data = cpu_arena_at (r, buf);
+
+  if (r->p->buf[buf].dtype == WEFT_INT64)
+    return weft_exact_value ((const int64_t *) (const void *) data + i * WEFT_EXACT_WORDS);
+  return ((const float *) (const void *) data)[i];
 }
 
 static double
 scalar (const struct cpu_rank *r, uint32_t buf)
 {
-  const uint8_t *data = cpu_arena_at (r, buf);
-
-  if (r->p->buf[buf].dtype == WEFT_INT64)
-    return weft_exact_value ((const int64_t *) (const void *) data);
-  return *(const float *) (const void *) data;
+  return scalar_at (r, buf, 0);
 }
 
 /* As Megatron-Core's rerun_state_machine.py: large is ten times the largest of the first hundred. */
@@ -311,6 +337,20 @@ check_bucket (struct cpu_rank *r, uint32_t op)
   }
 }
 
+/* Of multi-token prediction the mean over depths, as if each had a target for every token. */
+static double
+mtp_loss (struct cpu_rank *r, uint32_t buf)
+{
+  const union weft_model *m = &r->m->base.plan->job.model;
+  double n = (double) m->mtp_num_layers, s = (double) m->seq_length, sum = 0;
+
+  if (buf == WEFT_NO_BUF)
+    return NAN;
+  for (int64_t depth = 0; depth < m->mtp_num_layers; depth++)
+    sum += scalar_at (r, buf, depth) * s / (s - (double) (depth + 1)) / n;
+  return sum;
+}
+
 /* An exact loss is the sum over all tokens of the batch, a float one over those of a replica. */
 static void
 copy_out (struct cpu_rank *r, uint32_t op)
@@ -321,9 +361,11 @@ copy_out (struct cpu_rank *r, uint32_t op)
   gboolean last = weft_program_has_loss (r->p), clips = plan->job.train.clip_grad > 0;
   double replicas = r->p->buf[use[0].buf].dtype == WEFT_INT64 ? 1 : r->size;
   double norm = sqrt (scalar (r, use[1].buf));
+  uint32_t mtp = r->p->op[op + 1].uses - r->p->op[op].uses > 2 ? use[2].buf : WEFT_NO_BUF;
 
   r->m->base.metrics[r->row] =
       (struct weft_metrics){ .loss = last ? scalar (r, use[0].buf) * replicas / tokens : NAN,
+                             .mtp_loss = mtp_loss (r, mtp) * replicas / tokens,
                              .grad_norm = clips ? norm : NAN,
                              .skipped = r->overflow || (clips && !isfinite (norm)),
                              .large = r->n_large };

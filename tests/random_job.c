@@ -172,24 +172,51 @@ has_any (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* Ranks that have a part of each expert; those that share out all else may have whole ones.  Returns how
+ * many experts are dealt to in place of one. */
+static uint32_t
+random_parts (GString *words, GRand *rand)
+{
+  uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
+
+  if (tensor == 1 || one_in (rand, 2))
+    return 1;
+  add (words, "expert_tensor_parallel_size", 1);
+  return tensor;
+}
+
 /* Experts, on several ranks where the data-parallel strategy knows them. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "use_megatron_fsdp", "distributed_config",
-                                            "num_distributed_optimizer_instances",
-                                            "context_parallel_size=2", NULL };
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
 
   if (!one_in (rand, 3) || strstr (words->str, "nano") || strstr (words->str, "add_bias_linear"))
     return;
-  ranks = has_any (words, only_whole) ? 1 : ranks;
+  if (drawn (words, "tensor_model_parallel_size=", 1) > 1 &&
+      !strstr (words->str, "sequence_parallel"))
+    return;
+  if (has_any (words, only_whole))
+    ranks = 1;
+  else
+    ranks *= random_parts (words, rand);
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add (words, "moe_shared_expert_intermediate_size", 8 * (1 + up_to (rand, 7)));
+    flip (words, rand, 2, "moe_shared_expert_gate");
+  }
+  flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
   if (one_in (rand, 3))
@@ -434,6 +461,9 @@ static void
 random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
 {
   static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
+  static const char *const of_experts[] = { "moe", "moe_act", "moe_act,layernorm",
+                                            "moe,layernorm" };
+  gboolean moe = strstr (words->str, "num_moe_experts=") && one_in (rand, 2);
 
   flip (words, rand, 5, "delay_wgrad_compute");
   flip (words, rand, 6, "enable_compile");
@@ -441,14 +471,14 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
     return;
   if (one_in (rand, 3)) {
     add_word (words, "recompute_granularity", "selective");
-    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    add_word (words, "recompute_modules", (moe ? of_experts : modules)[up_to (rand, 3)]);
     return;
   }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
   if (one_in (rand, 3)) {
     add (words, "num_microbatches_with_partial_activation_checkpoints", up_to (rand, 3));
-    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    add_word (words, "recompute_modules", (moe ? of_experts : modules)[up_to (rand, 3)]);
   }
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
@@ -492,13 +522,6 @@ random_modes (GString *words, GRand *rand)
   add (words, "timing_log_level", up_to (rand, 2));
   if (one_in (rand, 2))
     add_word (words, "barrier_with_L1_time", "false");
-}
-
-static uint32_t
-drawn (const GString *words, const char *knob, uint32_t unknown)
-{
-  const char *at = strstr (words->str, knob);
-  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
 /* A forward and a backward that take turns, where experts are on several ranks. */
@@ -687,6 +710,22 @@ random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
             WEFT_SOURCE_DIR "/tests/data/schedule-4-ranks-4-microbatches.csv");
 }
 
+/* Layers that look further ahead. */
+static void
+random_predictions (GString *words, GRand *rand)
+{
+  static const char *const without[] = { "distributed_config", "share_embeddings",
+                                         "position_embedding_type=learned", "gpt2-nano", NULL };
+  uint32_t block = drawn (words, "recompute_num_layers=", 1);
+
+  if (has_any (words, without) || !one_in (rand, 4) ||
+      (block > 1 && strstr (words->str, "recompute_method=uniform")))
+    return;
+  add (words, "mtp_num_layers", strstr (words->str, "reduction_order=fast") ? 2 : 1);
+  if (one_in (rand, 2))
+    add_word (words, "mtp_loss_scaling_factor", "0.3");
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -703,6 +742,7 @@ weft_random_job (GRand *rand)
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
+  random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
   random_turns (words, rand, stages);

@@ -24,6 +24,8 @@ static const char *const models[] = {
   SMALL "precision=bf16",
   SMALL "precision=bf16 grad_reduce_in_fp32=true moe_shared_expert_intermediate_size=40 "
         "moe_first_dense_layers=2",
+  "topology=cpu model=deepseek-nano mtp_num_layers=1 seq_length=16 global_batch_size=16 "
+  "precision=bf16 ",
   SMALL "precision=fp16 loss_scale=64 moe_layer_freq=2 moe_shared_expert_intermediate_size=40",
 };
 
@@ -36,7 +38,8 @@ static const char *const strategies[] = {
   EP (2) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
   EP (2) "gpus=2 micro_batch_size=2",
   EP (2) "gpus=8 micro_batch_size=2",
-  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=layernorm,mlp",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=layernorm,mlp,moe_act",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=moe",
   EP (2) "gpus=4 pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true " CHUNKS,
   EP (2) "gpus=4 pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true "
          "overlap_p2p_comm_warmup_flush=true virtual_pipeline_model_parallel_size=4",

@@ -1,5 +1,7 @@
 /* The passes in order, and the few functions through which they append ops. */
 #include "core/base/exact.h"
+#include "core/passes/exchange.h"
+#include "core/passes/ends.h"
 #include "core/passes/turns.h"
 
 uint32_t
@@ -156,6 +158,7 @@ weft_step_mesh (const struct weft_job *job)
     mesh.etp = weft_job_expert_tp (job);
   }
   mesh.instances = weft_job_instances (job);
+  mesh.expert_instances = weft_job_expert_instances (job);
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
@@ -192,7 +195,7 @@ weft_step_slot (const struct weft_step *s, uint32_t layer)
 {
   const struct weft_chunk *chunk = s->chunk;
 
-  while (layer < chunk->first_layer || layer >= chunk->first_layer + chunk->n_layers)
+  while (layer < chunk->first_layer || layer >= chunk->first_layer + chunk->n_layers + chunk->n_mtp)
     chunk++;
   return chunk->slot + layer - chunk->first_layer;
 }
@@ -222,7 +225,10 @@ start_buffers (struct weft_step *s)
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
   if (s->strategy->variable_seq_lengths && s->mesh->pp > 1)
     s->shape = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_INT64, 3, "shape");
-  s->count = s->found = WEFT_NO_BUF;
+  s->count = s->found = s->mtp_loss = WEFT_NO_BUF;
+  if (s->model->mtp_num_layers > 0 && weft_step_has_head (s))
+    s->mtp_loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n * s->model->mtp_num_layers,
+                                       "mtp_loss");
   if (s->scales_loss)
     s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
   if (s->strategy->calculate_per_token_loss)
@@ -245,6 +251,10 @@ zero (struct weft_step *s)
   }
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
+  if (s->mtp_loss != WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_ZERO, "zero_mtp_loss",
+               WEFT_SHAPE (scalar_dtype (s), weft_step_elements (s, s->mtp_loss)),
+               WEFT_USES (WEFT_W (s->mtp_loss)));
   if (s->count != WEFT_NO_BUF && weft_step_has_head (s))
     weft_emit (s, WEFT_OP_ZERO, "zero_count", WEFT_SHAPE (WEFT_FP32, 1),
                WEFT_USES (WEFT_W (s->count)));
@@ -442,11 +452,12 @@ list_chunks (struct weft_step *s)
                                        .copy = copy,
                                        .first_layer = stage.first_layer,
                                        .n_layers = stage.n_layers,
+                                       .n_mtp = stage.head ? s->model->mtp_num_layers : 0,
                                        .slot = s->n_layers,
                                        .embedding = stage.embedding,
                                        .head = stage.head };
     count_micros (s->grid, copy, &s->chunk[q]);
-    s->n_layers += stage.n_layers;
+    s->n_layers += s->chunk[q].n_layers + s->chunk[q].n_mtp;
   }
 }
 
@@ -475,6 +486,7 @@ weft_step_begin (struct weft_step *s)
   list_chunks (s);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
+  s->saved_mtp = g_new0 (struct weft_saved_mtp, s->n_micro * s->model->mtp_num_layers);
   weft_offload_start (s);
   s->output = g_new0 (uint32_t, s->n_micro * s->n_chunks);
   s->input_grad = g_new0 (uint32_t, s->n_micro * s->n_chunks);
@@ -523,6 +535,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->bucket);
   g_free (s->saved);
   g_free (s->saved_end);
+  g_free (s->saved_mtp);
   weft_offload_end (s);
   g_free (s->output);
   g_free (s->input_grad);
