@@ -36,7 +36,7 @@ small_job (GRand *rand, struct weft_job *job)
 {
   for (;;) {
     g_autofree char *plain = weft_random_job (rand);
-    const char *order = g_rand_int_range (rand, 0, 3) ? "" : " reduction_order=canonical";
+    const char *order = g_rand_int_range (rand, 0, 10) ? "" : " reduction_order=canonical";
     g_autofree char *drawn = g_strconcat (plain, " moe_load_imbalance=64", order, NULL);
     g_autoptr (GError) error = NULL;
     if (!weft_test_job (drawn, job, &error) || job->cluster.n_gpus > MOST_RANKS ||
