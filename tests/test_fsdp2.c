@@ -496,6 +496,58 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
+/* Three chunks of a layer each, and the embedding's root: each is gathered and reduced once a step, in its
+ * own last backward. */
+static void
+chunks_of_a_stage_are_wrapped_by_themselves (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TINY "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=3 "
+                  "batch_p2p_comm=false overlap_p2p_comm=true global_batch_size=8",
+             0);
+  uint32_t gathers = 0, sums[3] = { 0 };
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    gathers += p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].group == WEFT_GROUP_DP;
+    if (p->op[op].kind != WEFT_OP_REDUCE_SCATTER)
+      continue;
+    sums[p->op[op].chunk]++;
+    assert_int_equal (p->op[op].micro, 3);
+    assert_true (p->op[op].layer == WEFT_NO_LAYER || p->op[op].layer == 2u * p->op[op].chunk);
+  }
+  assert_int_equal (gathers, 4);
+  assert_int_equal (sums[0], 2);
+  assert_int_equal (sums[1], 1);
+  assert_int_equal (sums[2], 1);
+}
+
+/* Weight gradients of all microbatches come before the one reduction of their unit, whatever runs between
+ * them. */
+static void
+weight_gradients_apart_are_reduced_after_the_last (void **state)
+{
+  g_autoptr (weft_program) p = built (TINY "gpus=8 pipeline_model_parallel_size=2 "
+                                           "pipeline_schedule=zb-h1 global_batch_size=16",
+                                      0);
+  uint32_t sums = 0, products = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_REDUCE_SCATTER)
+      continue;
+    sums++;
+    for (uint32_t other = 0; other < p->n_op; other++) {
+      if (p->op[other].kind != WEFT_OP_MATMUL_WGRAD || p->op[other].layer != p->op[op].layer)
+        continue;
+      assert_true (comes_after (p, other, op));
+      products++;
+    }
+  }
+  assert_int_equal (sums, 1 + LAYERS / 2);
+  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* maps, microbatches, layers */
+}
+
 int
 main (void)
 {
@@ -519,6 +571,8 @@ main (void)
     cmocka_unit_test (recompute_and_backward_share_one_gather),
     cmocka_unit_test (an_edge_less_between_gathers_reductions_and_kernels_is_refused),
     cmocka_unit_test (pieces_that_are_left_out_show_in_the_bits),
+    cmocka_unit_test (chunks_of_a_stage_are_wrapped_by_themselves),
+    cmocka_unit_test (weight_gradients_apart_are_reduced_after_the_last),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -191,7 +191,7 @@ random_jobs_run_as_planned_and_simulated (void **state)
     canonical++;
   }
   print_message ("%u jobs, %u of them against one rank\n", draw->jobs, canonical);
-  assert_true (canonical > draw->jobs / 10);
+  assert_true (draw->jobs < 100 || canonical > draw->jobs / 10);
 }
 
 int
