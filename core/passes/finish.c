@@ -1,7 +1,7 @@
 /* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py,
  * distrib_optimizer.py): join the buckets, add the two copies of a tied embedding, measure the
  * gradient norm, clip, update, gather. */
-#include "core/passes/step.h"
+#include "core/passes/moe.h"
 
 static uint32_t
 flat_state (struct weft_step *s, uint64_t elements, const char *name)
@@ -513,6 +513,7 @@ finalize (struct weft_step *s, uint32_t tied)
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   weft_timer_stop (s, 1, "embedding-grads-all-reduce");
+  weft_balance_update (s);
   if (s->count != WEFT_NO_BUF)
     divide_by_tokens (s, tied_reduced);
   return tied_reduced;
