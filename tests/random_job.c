@@ -172,18 +172,43 @@ has_any (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* Ranks that have a part of each expert; those that share out all else may have whole ones.  Returns how
+ * many experts are dealt to in place of one. */
+static uint32_t
+random_parts (GString *words, GRand *rand)
+{
+  uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
+
+  if (tensor == 1 || one_in (rand, 2))
+    return 1;
+  add (words, "expert_tensor_parallel_size", 1);
+  return tensor;
+}
+
 /* Experts, on several ranks where the data-parallel strategy knows them. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu",
-                                            "context_parallel_size=2", NULL };
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
 
   if (!one_in (rand, 3) || strstr (words->str, "nano") || strstr (words->str, "add_bias_linear"))
     return;
-  ranks = has_any (words, only_whole) ? 1 : ranks;
+  if (drawn (words, "tensor_model_parallel_size=", 1) > 1 &&
+      !strstr (words->str, "sequence_parallel"))
+    return;
+  if (has_any (words, only_whole))
+    ranks = 1;
+  else
+    ranks *= random_parts (words, rand);
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
@@ -194,8 +219,10 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add_word (words, "moe_router_score_function", "sigmoid");
+    flip (words, rand, 2, "moe_router_enable_expert_bias");
+  }
   add (words, "expert_model_parallel_size", ranks);
   if (one_in (rand, 4)) {
     add_word (words, "moe_expert_capacity_factor", one_in (rand, 2) ? "0.7" : "1.5");
@@ -497,13 +524,6 @@ random_modes (GString *words, GRand *rand)
   add (words, "timing_log_level", up_to (rand, 2));
   if (one_in (rand, 2))
     add_word (words, "barrier_with_L1_time", "false");
-}
-
-static uint32_t
-drawn (const GString *words, const char *knob, uint32_t unknown)
-{
-  const char *at = strstr (words->str, knob);
-  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
 /* A forward and a backward that take turns, where experts are on several ranks. */

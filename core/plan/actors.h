@@ -36,6 +36,8 @@
   X (WEFT_PATTERN_TP_EP_REMOTE, "tp_ep remote", "between nodes, tensor and expert parallel")       \
   X (WEFT_PATTERN_ETP_LOCAL, "etp local", "inside the node, parts of an expert")                   \
   X (WEFT_PATTERN_ETP_REMOTE, "etp remote", "between nodes, parts of an expert")                   \
+  X (WEFT_PATTERN_ECP_LOCAL, "ecp local", "inside the node, parts of sequences that see one expert") \
+  X (WEFT_PATTERN_ECP_REMOTE, "ecp remote", "between nodes, parts of sequences that see one expert") \
   X (WEFT_PATTERN_EDP_LOCAL, "edp local", "ring inside the node, replicas of experts")             \
   X (WEFT_PATTERN_EDP_REMOTE, "edp remote", "ring between nodes, replicas of experts")             \
   X (WEFT_PATTERN_EDP_INTRA_LOCAL, "edp_intra local", "inside the node, experts of one instance") \
@@ -50,6 +52,8 @@
   X (WEFT_PATTERN_OUTER_REMOTE, "outer remote", "ring between nodes, hybrid sharding")             \
   X (WEFT_PATTERN_MIRROR_LOCAL, "mirror local", "two copies of one stage, same node")              \
   X (WEFT_PATTERN_MIRROR_REMOTE, "mirror remote", "two copies of one stage, other nodes")          \
+  X (WEFT_PATTERN_STAGE_LOCAL, "stage local", "all ranks of one stage, same node")                  \
+  X (WEFT_PATTERN_STAGE_REMOTE, "stage remote", "all ranks of one stage, other nodes")              \
   X (WEFT_PATTERN_NEXT, "next", "next stage")                                                      \
   X (WEFT_PATTERN_PREVIOUS, "previous", "stage before")                                            \
   X (WEFT_PATTERN_H2D, "h2d", "from the host")                                                     \
