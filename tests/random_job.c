@@ -186,7 +186,7 @@ random_parts (GString *words, GRand *rand)
 {
   uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
 
-  if (tensor == 1 || one_in (rand, 2))
+  if (tensor == 1 || one_in (rand, 4))
     return 1;
   add (words, "expert_tensor_parallel_size", 1);
   return tensor;

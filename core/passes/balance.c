@@ -60,7 +60,7 @@ build (struct weft_step *s, uint32_t n)
   b->experts = (uint64_t) s->model->num_moe_experts;
   b->tally =
       weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, n * b->experts, "expert_tallies");
-  b->bias = weft_step_permanent (s, WEFT_BUF_WEIGHTS, WEFT_FP32, n * b->experts, "expert_biases");
+  b->bias = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, n * b->experts, "expert_biases");
   b->tally_of = g_new (uint32_t, s->n_layers);
   b->bias_of = g_new (uint32_t, s->n_layers);
   b->of_chunk = g_new (uint32_t, s->n_chunks);

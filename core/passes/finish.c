@@ -257,6 +257,8 @@ static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
   weft_build_dep (s->b, s->joined);
+  if (s->bucket[k].exchanged != WEFT_NO_BUF) /* reads the bucket, and may not have been joined */
+    weft_build_dep (s->b, s->bucket[k].reduced);
   if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
     weft_build_dep (s->b, tied_reduced);
 }
