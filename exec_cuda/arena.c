@@ -1,5 +1,5 @@
-/* Memory and streams of a rank: one allocation for each pool, exactly as large as planned, and beside
- * them what the plan does not know: the mailbox, the control block, scratch of kernels. */
+/* Memory and streams of a rank: one allocation for each pool, exactly as large as planned, and
+ * beside them what the plan does not know: the mailbox, the control block, scratch of kernels. */
 #include "exec_cuda/machine.h"
 #include <string.h>
 
@@ -98,9 +98,8 @@ cuda_arena_open (struct cuda_rank *r, GError **error)
   void *mailbox = NULL;
 
   lay_out_mailbox (r);
-  if (!cuda_ok (r->m, CUDA_CALL (r->m, choose, r->device), error, "rank %u: GPU %u", r->rank,
-                r->device) ||
-      !open_pools (r, error) || !alloc (r, WEFT_POOL_HOST, r->mailbox_bytes, &mailbox, error))
+  if (!cuda_choose (r, error) || !open_pools (r, error) ||
+      !alloc (r, WEFT_POOL_HOST, r->mailbox_bytes, &mailbox, error))
     return FALSE;
   r->mailbox = mailbox;
   memset (r->mailbox, 0, r->mailbox_bytes);
@@ -140,6 +139,7 @@ cuda_arena_fill (struct cuda_rank *r)
 {
   const struct weft_control *control = r->m->options.control;
 
+  memset (cuda_progress (r, 0), 0, WEFT_N_LANE * sizeof (uint32_t));
   if (!control)
     return;
   memcpy (r->mailbox, control, sizeof *control);
@@ -159,7 +159,7 @@ cuda_arena_read (struct cuda_rank *r, struct weft_metrics *metrics, GError **err
   for (uint32_t op = 0; op < r->p->n_op; op++) {
     const struct weft_op *row = &r->p->op[op];
     uint64_t at = r->slot[op];
-    if (row->kind != WEFT_OP_COPY_OUT || !r->issued[op])
+    if (row->kind != WEFT_OP_COPY_OUT || !r->issued[op] || cuda_skips (r, op))
       continue;
     for (uint32_t i = 0; i < r->p->op[op + 1].uses - row->uses; i++) {
       value[i] = r->mailbox + at;

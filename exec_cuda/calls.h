@@ -1,11 +1,11 @@
 /* calls.h - every call of a runtime that the CUDA executor makes, and nothing else.
  *
- * The executor knows no header of CUDA: it is handed a table of these calls.  calls_cuda.c makes them of
- * the CUDA runtime and NCCL; a recording device of the tests writes them down.  Every call returns
- * NULL, or what went wrong in words that stay until the next call of the same thread.
+ * The executor knows no header of CUDA: it is handed a table of these calls.  calls_cuda.c makes
+ * them of the CUDA runtime and NCCL; a recording device of the tests writes them down.  Every call
+ * returns NULL, or what went wrong in words that stay until the next call of the same thread.
  *
- * `self` is the table's own.  Calls on a stream only enqueue; they may be captured into a graph, but for
- * those marked "waits", which are never made inside a step. */
+ * `self` is the table's own.  Calls on a stream only enqueue; they may be captured into a graph,
+ * but for those marked "waits", which are never made inside a step. */
 #pragma once
 #include "core/program/program.h"
 #include "exec_cuda/shared.h"
@@ -50,8 +50,8 @@ struct weft_cuda_member {
   uint32_t most_ctas; /* SMs that its kernels may take; 0: as many as they like */
 };
 
-/* Elements are counted as NCCL does: of the whole for all_reduce and broadcast, of one member for the
- * others. */
+/* Elements are counted as NCCL does: of the whole for all_reduce and broadcast, of one member for
+ * the others. */
 struct weft_cuda_collective {
   enum weft_op_kind kind; /* all_reduce, reduce_scatter, all_gather, all_to_all, broadcast */
   weft_cuda_comm *comm;
@@ -77,7 +77,7 @@ struct weft_cuda_transfer {
   X (describe, (void *self, uint32_t device, struct weft_cuda_device *out), "what one is")         \
   X (choose, (void *self, uint32_t device), "the one that further calls of this thread mean")      \
   X (about, (void *self, uint32_t row, uint32_t op),                                               \
-     "what further calls of this thread belong to, for traces; op WEFT_NO_OP: the step")            \
+     "what further calls of this thread belong to, for traces; op WEFT_NO_OP: the step")           \
   X (alloc, (void *self, enum weft_pool pool, uint64_t bytes, void **out),                         \
      "an arena: of the device, of the device for windows of NCCL, or pinned on the host")          \
   X (release, (void *self, enum weft_pool pool, void *at), "gives it back")                        \

@@ -1,9 +1,9 @@
-/* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops of some
- * role talk in.
+/* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops
+ * of some role talk in.
  *
- * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one stream:
- * transfers that are one launch with others go over that of all stages; where they are posted one by one,
- * and may overtake each other, two neighbours have one for each way.
+ * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one
+ * stream: transfers that are one launch with others go over that of all stages; where they are
+ * posted one by one, and may overtake each other, two neighbours have one for each way.
  *
  * All ranks of this process are opened by one thread, as one launch. */
 #include "core/base/error.h"
@@ -64,11 +64,20 @@ keep (struct cuda_machine *m, weft_cuda_comm *comm)
   return TRUE;
 }
 
-static gboolean
-choose (struct cuda_rank *r, GError **error)
+/* SMs that the plan gives to communication in a group: the most of its ops, or 0. */
+static uint32_t
+sms_of (const struct cuda_rank *r, enum weft_group_kind kind)
 {
-  return cuda_ok (r->m, CUDA_CALL (r->m, choose, r->device), error, "rank %u: GPU %u", r->rank,
-                  r->device);
+  const weft_plan *plan = r->m->base.plan;
+  struct weft_group group = weft_mesh_group (&plan->mesh, r->rank, kind);
+  struct weft_coll_shape shape;
+  uint32_t most = 0;
+
+  weft_coll_shape_outline (&shape, &plan->fabric, &group);
+  for (uint32_t op = 0; op < r->p->n_op; op++)
+    if (weft_op_is_comm (r->p->op[op].kind) && r->p->op[op].group == kind)
+      most = MAX (most, weft_plan_sms (plan, r->p, op, &shape));
+  return most;
 }
 
 static gboolean
@@ -80,8 +89,10 @@ open_world (struct cuda_machine *m, GError **error)
     return FALSE;
   for (uint32_t row = 0; row < m->n; row++) {
     struct cuda_rank *r = &m->rank[row];
-    struct weft_cuda_member member = { .id = &id, .n = m->n, .rank = r->rank };
-    if (!choose (r, error) ||
+    struct weft_cuda_member member = {
+      .id = &id, .n = m->n, .rank = r->rank, .most_ctas = sms_of (r, WEFT_GROUP_WORLD)
+    };
+    if (!cuda_choose (r, error) ||
         !cuda_ok (m, CUDA_CALL (m, comm_open, &member, &r->comm[WEFT_GROUP_WORLD]), error,
                   "rank %u: a communicator of all ranks", r->rank))
       return FALSE;
@@ -94,7 +105,7 @@ static gboolean
 split (struct cuda_rank *r, int color, const struct weft_cuda_member *member, weft_cuda_comm **out,
        GError **error)
 {
-  return choose (r, error) &&
+  return cuda_choose (r, error) &&
          cuda_ok (r->m, CUDA_CALL (r->m, comm_split, r->comm[WEFT_GROUP_WORLD], color, member, out),
                   error, "rank %u: a communicator of some ranks", r->rank) &&
          keep (r->m, *out);
@@ -107,13 +118,14 @@ split_group (struct cuda_rank *r, enum weft_group_kind kind, GError **error)
   struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
   gboolean talks = role_talks (r->m, r->p, kind);
   struct weft_cuda_member member = { .n = weft_group_size (&group),
-                                     .rank = talks ? weft_group_index (&group, r->rank) : 0 };
+                                     .rank = talks ? weft_group_index (&group, r->rank) : 0,
+                                     .most_ctas = talks ? sms_of (r, kind) : 0 };
 
   return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
 }
 
-/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in three
- * turns, odd ones, even ones, and that of the last stage with the first. */
+/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in
+ * three turns, odd ones, even ones, and that of the last stage with the first. */
 static uint32_t
 turn_of (const struct weft_mesh *mesh, uint32_t earlier)
 {
@@ -129,7 +141,9 @@ split_pair (struct cuda_rank *r, uint32_t turn, gboolean back, GError **error)
            previous = weft_mesh_beside (mesh, r->rank, -1);
   gboolean earlier = next != WEFT_NO_RANK && turn_of (mesh, r->rank) == turn;
   gboolean later = previous != WEFT_NO_RANK && turn_of (mesh, previous) == turn;
-  struct weft_cuda_member member = { .n = 2, .rank = !earlier };
+  struct weft_cuda_member member = { .n = 2,
+                                     .rank = !earlier,
+                                     .most_ctas = sms_of (r, WEFT_GROUP_PP) };
   weft_cuda_comm *none = NULL;
 
   return split (r,
@@ -180,7 +194,7 @@ open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
   for (uint32_t i = 0; i < r->m->window->len; i++)
     if (g_array_index (r->m->window, struct cuda_window, i).comm == comm)
       return TRUE;
-  if (!choose (r, error) ||
+  if (!cuda_choose (r, error) ||
       !cuda_ok (r->m,
                 CUDA_CALL (r->m, window_open, comm, r->bind.arena[WEFT_POOL_SYMMETRIC], bytes,
                            &window.window),

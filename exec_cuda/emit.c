@@ -2,10 +2,14 @@
 #include "exec_cuda/machine.h"
 #include "core/base/error.h"
 
+/* An event is of the GPU whose streams record it. */
 gboolean
-cuda_event_open (struct cuda_machine *m, gboolean timed, weft_cuda_event **out, GError **error)
+cuda_event_open (struct cuda_rank *r, gboolean timed, weft_cuda_event **out, GError **error)
 {
-  if (!cuda_ok (m, CUDA_CALL (m, event_open, timed, out), error, "an event"))
+  struct cuda_machine *m = r->m;
+
+  if (!cuda_choose (r, error) ||
+      !cuda_ok (m, CUDA_CALL (m, event_open, timed, out), error, "rank %u: an event", r->rank))
     return FALSE;
   g_ptr_array_add (m->event, *out);
   return TRUE;
@@ -49,7 +53,7 @@ emit_waits (struct cuda_there at)
 static gboolean
 emit_new_record (struct cuda_there at, weft_cuda_event **event, GError **error)
 {
-  if (!cuda_event_open (at.r->m, FALSE, event, error))
+  if (!cuda_event_open (at.r, FALSE, event, error))
     return FALSE;
   emit_event (at, CUDA_RECORD, *event);
   return TRUE;
@@ -67,7 +71,7 @@ emit_stamp (struct cuda_there at, weft_cuda_event **event, GError **error)
 {
   if (!at.r->m->options.times)
     return TRUE;
-  if (!cuda_event_open (at.r->m, TRUE, event, error))
+  if (!cuda_event_open (at.r, TRUE, event, error))
     return FALSE;
   emit_event (at, CUDA_STAMP, *event);
   return TRUE;
@@ -264,8 +268,8 @@ has (struct cuda_there at, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Whether an op before op i of a unit has the same unit at its other end; of a kind, or WEFT_N_OP: of
- * any. */
+/* Whether an op before op i of a unit has the same unit at its other end; of a kind, or WEFT_N_OP:
+ * of any. */
 static gboolean
 is_repeated (struct cuda_there at, uint32_t i, enum weft_op_kind kind)
 {
@@ -290,7 +294,7 @@ emit_receives (struct cuda_there to, struct cuda_there from, GError **error)
     if (!is_kind (to, i, WEFT_OP_RECV) || other_end (to, op, &peer).u != from.u)
       continue;
     if (!taken) {
-      if (!cuda_event_open (to.r->m, FALSE, &taken, error))
+      if (!cuda_event_open (to.r, FALSE, &taken, error))
         return FALSE;
       emit_event (to, CUDA_WAIT, from.u->arrived);
     }
@@ -379,7 +383,7 @@ cuda_emit_start (struct cuda_score *s, GError **error)
   emit_copy (at, WEFT_NO_OP, &copy);
   if (!awaited)
     return TRUE;
-  if (!cuda_event_open (s->m, s->m->options.times, &s->start, error))
+  if (!cuda_event_open (first, s->m->options.times, &s->start, error))
     return FALSE;
   emit_event (at, CUDA_RECORD, s->start);
   return TRUE;

@@ -19,6 +19,20 @@ cuda_ok (struct cuda_machine *m, const char *said, GError **error, const char *w
   return weft_run_error (error, "%s: %s", about, said);
 }
 
+gboolean
+cuda_choose (struct cuda_rank *r, GError **error)
+{
+  return cuda_ok (r->m, CUDA_CALL (r->m, choose, r->device), error, "rank %u: GPU %u", r->rank,
+                  r->device);
+}
+
+gboolean
+cuda_skips (const struct cuda_rank *r, uint32_t op)
+{
+  const struct weft_control *control = r->m->options.control;
+  return control && control->forward_only && weft_feed_is_training (r->p, op);
+}
+
 /* ------------------------------------------------------------------------ closing */
 
 static void
@@ -166,6 +180,10 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
   if (o->stress || o->poison)
     return weft_bad_input (error, "the cuda executor has neither stress nor poison: --executor cpu "
                                   "has them");
+  if (o->graph && o->times)
+    return weft_bad_input (error,
+                           "found --graph with --trace or --timeline, wanted one of them: in a "
+                           "graph nothing says when an op has begun");
   if (o->threads > 1)
     return weft_bad_input (error, "--threads: found %u, wanted 1: kernels run on the GPU",
                            o->threads);
@@ -340,7 +358,7 @@ move (struct cuda_rank *r, uint32_t buf, const struct weft_cuda_copy *copy)
     memcpy (copy->to, copy->from, copy->bytes);
     return;
   }
-  if (!cuda_ok (r->m, CUDA_CALL (r->m, choose, r->device), &error, "rank %u", r->rank) ||
+  if (!cuda_choose (r, &error) ||
       !cuda_ok (r->m, CUDA_CALL (r->m, copy, copy, stream), &error, "rank %u", r->rank) ||
       !cuda_ok (r->m, CUDA_CALL (r->m, finish, stream), &error, "rank %u", r->rank)) {
     g_warning ("%s", error->message); /* the next step is refused */

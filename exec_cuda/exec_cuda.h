@@ -1,7 +1,7 @@
 /* exec_cuda.h - the executor of GPUs.
  *
- * Ranks have a GPU each, or share one: virtual ranks, whose collectives are kernels and copies of that
- * GPU.  What of it needs CUDA and NCCL is a module that the first opening loads. */
+ * Ranks have a GPU each, or share one: virtual ranks, whose collectives are kernels and copies of
+ * that GPU.  What of it needs CUDA and NCCL is a module that the first opening loads. */
 #pragma once
 #include "core/exec/exec.h"
 #include "exec_cuda/calls.h"

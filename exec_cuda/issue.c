@@ -1,12 +1,13 @@
 /* The order in which units of all ranks are issued.
  *
- * Each lane has a cursor.  A unit is issued when what it waits for has been, a collective when it has
- * come to the head of its lane with all who take part.
+ * Each lane has a cursor.  A unit is issued when what it waits for has been, a collective when it
+ * has come to the head of its lane with all who take part.
  *
- *   a GPU each    one cursor for all ranks of a stage, so their calls have one order, whatever their
- *                 number; collectives of several stages have one order in all of them
- *   a shared GPU  a cursor for each rank; a group of transfers is over when all other ends have come.
- *                 What a call waits for has been given to the GPU before it, so nothing gets stuck */
+ *   a GPU each    one cursor for all ranks of a stage, so their calls have one order, whatever
+ *                 their number; collectives of several stages have one order in all of them
+ *   a shared GPU  a cursor for each rank; a group of transfers is over when all other ends have
+ *                 come.  What a call waits for has been given to the GPU before it, so nothing gets
+ *                 stuck */
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
 

@@ -9,8 +9,9 @@
  *   step.c     a step: plays the calls, or the graph that they were captured into
  *   exec_cuda.c the contract
  *
- * A plan is compiled once, when the executor opens, into scores: lists of calls with all their pointers.
- * A step plays them.  Whatever order the ops of all ranks have is decided then, from the plan alone. */
+ * A plan is compiled once, when the executor opens, into scores: lists of calls with all their
+ * pointers. A step plays them.  Whatever order the ops of all ranks have is decided then, from the
+ * plan alone. */
 #pragma once
 #include "core/exec/feed.h"
 #include "exec_cuda/exec_cuda.h"
@@ -96,8 +97,8 @@ struct cuda_call {
   weft_cuda_event *event;
 };
 
-/* The calls of a step by one thread of the host: of all ranks that share a GPU, or of one that has its
- * own. */
+/* The calls of a step by one thread of the host: of all ranks that share a GPU, or of one that has
+ * its own. */
 struct cuda_score {
   struct cuda_machine *m;
   uint32_t row;                                  /* the first of them, where it begins */
@@ -161,6 +162,12 @@ struct cuda_machine {
 /* What a call said, as an error about `what`, a printf format; TRUE when it said nothing. */
 gboolean cuda_ok (struct cuda_machine *m, const char *said, GError **error, const char *what, ...)
     G_GNUC_PRINTF (4, 5);
+
+/* The GPU of a rank, for the calls that follow. */
+gboolean cuda_choose (struct cuda_rank *r, GError **error);
+
+/* Whether an op is left out: in an evaluation. */
+gboolean cuda_skips (const struct cuda_rank *r, uint32_t op);
 
 static inline struct cuda_score *
 cuda_score_of (struct cuda_machine *m, const struct cuda_rank *r)
@@ -235,14 +242,14 @@ gboolean cuda_emit_start (struct cuda_score *s, GError **error);
 gboolean cuda_emit_local (struct cuda_there at, GError **error);
 gboolean cuda_emit_launch (struct cuda_there at, GError **error); /* over communicators */
 
-/* Of ranks that share a GPU: a collective of all its members; a group of transfers that has come, and
- * one whose other ends have all come. */
+/* Of ranks that share a GPU: a collective of all its members; a group of transfers that has come,
+ * and one whose other ends have all come. */
 gboolean cuda_emit_collective (const struct cuda_there *member, uint32_t n, GError **error);
 gboolean cuda_emit_post (struct cuda_there at, GError **error);
 gboolean cuda_emit_leave (struct cuda_there at, GError **error);
 gboolean cuda_emit_end (struct cuda_score *s, GError **error);
-gboolean
-cuda_event_open (struct cuda_machine *m, gboolean timed, weft_cuda_event **out, GError **error);
+gboolean cuda_event_open (struct cuda_rank *r, gboolean timed, weft_cuda_event **out,
+                          GError **error);
 struct cuda_call *cuda_emit (struct cuda_there at, uint32_t op, enum cuda_call_kind kind);
 
 /* meet.c: calls of one collective op of a unit, without waits. */

@@ -1,8 +1,8 @@
-# The module of the CUDA executor: the one part that needs a CUDA toolkit with NCCL.  Without them the
-# build goes on, and --executor cuda says what was not there.
+# The module of the CUDA executor: the one part that needs a CUDA toolkit with NCCL.  Without them
+# the build goes on, and --executor cuda says what was not there.
 #
-# For A100 (sm_80), H100 and H200 (sm_90a), B200 (sm_100), and as PTX for what comes after.  The runtime
-# is linked statically: the module loads without a driver, and says so.
+# For A100 (sm_80), H100 and H200 (sm_90a), B200 (sm_100), and as PTX for what comes after.  The
+# runtime is linked statically: the module loads without a driver, and says so.
 include(CheckLanguage)
 check_language(CUDA)
 find_package(CUDAToolkit 12.8 QUIET)

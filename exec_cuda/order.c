@@ -1,11 +1,12 @@
 /* Units of a rank and their waits.
  *
- * A lane is a stream, which keeps the order of what it is given; between streams there are events.  A
- * unit waits for an event only where nothing else that it waits for, and nothing before it on its lane,
- * comes after that event already: the transitive reduction of the plan's order, which is unique.
+ * A lane is a stream, which keeps the order of what it is given; between streams there are events.
+ * A unit waits for an event only where nothing else that it waits for, and nothing before it on
+ * its lane, comes after that event already: the transitive reduction of the plan's order, which is
+ * unique.
  *
- * What is nothing on a device (memory that is let go, a collective of one rank) has no place in that
- * order: who comes after it comes after what it came after. */
+ * What is nothing on a device (memory that is let go, a collective of one rank) has no place in
+ * that order: who comes after it comes after what it came after. */
 #include "exec_cuda/machine.h"
 #include <string.h>
 
@@ -105,8 +106,8 @@ widen (uint32_t *into, const uint32_t *with)
     into[column] = MAX (into[column], with[column]);
 }
 
-/* Needs in terms of units that are something.  To come after one of those is to come after it; after
- * another, after what that one came after. */
+/* Needs in terms of units that are something.  To come after one of those is to come after it;
+ * after another, after what that one came after. */
 static void
 settle_needs (struct cuda_rank *r, struct cuda_unit *u)
 {

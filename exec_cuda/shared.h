@@ -1,4 +1,5 @@
-/* shared.h - what ranks that share one GPU do in place of NCCL, in words that C and CUDA C++ read. */
+/* shared.h - what ranks that share one GPU do in place of NCCL, in words that C and CUDA C++
+ * read. */
 #pragma once
 #include "core/base/words.h"
 #include <stdint.h>
@@ -19,9 +20,9 @@ struct weft_cuda_join {
   uint64_t n; /* elements */
 };
 
-/* Rows that counts, which are on the device, say how many there are of.  Member j's counts, `each` for
- * every member, are at send[j]; its rows for member i follow those for member i - 1 from from[j] on, and
- * come to rest at to[i], in the order of the members they came from. */
+/* Rows that counts, which are on the device, say how many there are of.  Member j's counts, `each`
+ * for every member, are at send[j]; its rows for member i follow those for member i - 1 from
+ * from[j] on, and come to rest at to[i], in the order of the members they came from. */
 struct weft_cuda_exchange {
   uint32_t n, each;
   uint64_t row; /* bytes */

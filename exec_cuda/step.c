@@ -1,7 +1,9 @@
-/* A step: the calls of the scores, made one after the other, or captured once into a graph and replayed.
+/* A step: the calls of the scores, made one after the other, or captured once into a graph and
+ * replayed.
  *
- * Nothing is allocated and nothing waits for a GPU until the step is drained.  Ranks with a GPU each have
- * a thread of the host each, so that the calls of eight of them do not wait in one line. */
+ * Nothing is allocated and nothing waits for a GPU until the step is drained.  Ranks with a GPU
+ * each have a thread of the host each, so that the calls of eight of them do not wait in one
+ * line. */
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
 #include <string.h>
@@ -76,13 +78,11 @@ make_call (const struct cuda_score *s, const struct cuda_call *c)
 static gboolean
 is_skipped (const struct cuda_score *s, const struct cuda_call *c)
 {
-  const struct weft_control *control = s->m->options.control;
   gboolean orders = c->kind == CUDA_RECORD || c->kind == CUDA_WAIT || c->kind == CUDA_STAMP ||
                     c->kind == CUDA_GROUP_START || c->kind == CUDA_GROUP_END ||
                     c->kind == CUDA_MARK;
 
-  return control && control->forward_only && !orders && c->op != WEFT_NO_OP &&
-         weft_feed_is_training (s->m->rank[c->row].p, c->op);
+  return !orders && c->op != WEFT_NO_OP && cuda_skips (&s->m->rank[c->row], c->op);
 }
 
 /* Calls of the step as a whole come first, and last: when all others have been made. */
@@ -148,8 +148,8 @@ is_whole (const struct cuda_score *s)
   return TRUE;
 }
 
-/* The first step is played, because libraries load and connect when they are first used, which cannot
- * be captured; evaluations always are. */
+/* The first step is played, because libraries load and connect when they are first used, which
+ * cannot be captured; evaluations always are. */
 static gboolean
 wants_graph (const struct cuda_score *s)
 {
@@ -188,9 +188,7 @@ play (struct cuda_score *s, GError **error)
 
   if (s->n_played == s->call->len)
     return TRUE;
-  if (!cuda_ok (s->m, CUDA_CALL (s->m, choose, first->device), error, "rank %u: GPU %u",
-                first->rank, first->device) ||
-      !(wants_graph (s) ? replay : play_calls) (s, error))
+  if (!cuda_choose (first, error) || !(wants_graph (s) ? replay : play_calls) (s, error))
     return FALSE;
   return s->n_played < s->call->len ||
          cuda_ok (s->m, CUDA_CALL (s->m, record, first->tail, first_stream (s)), error,
@@ -252,7 +250,7 @@ open_score (struct cuda_score *s, GError **error)
   struct cuda_machine *m = s->m;
 
   s->played = g_new0 (uint8_t, s->call->len + 1);
-  if (!cuda_event_open (m, m->options.times, &m->rank[s->row].tail, error))
+  if (!cuda_event_open (&m->rank[s->row], m->options.times, &m->rank[s->row].tail, error))
     return FALSE;
   if (m->n_score == 1)
     return TRUE;
@@ -313,7 +311,21 @@ cuda_step_run (struct cuda_machine *m, GError **error)
   return ok;
 }
 
-/* The first op of each rank and lane that has not come to its end, by what the lanes have said. */
+/* The first communication of a lane that has not come to its end, by what the lane has said. */
+static const struct cuda_unit *
+late_unit (const struct cuda_rank *r, uint32_t lane)
+{
+  uint32_t done = *(volatile uint32_t *) cuda_progress (r, lane);
+
+  for (uint32_t i = done; i < cuda_units_of (r, lane); i++) {
+    const struct cuda_unit *u = cuda_unit_at (r, lane, i);
+    const struct weft_op *row = &r->p->op[cuda_unit_op (r, u, 0)];
+    if (weft_op_is_comm (row->kind) && cuda_comm_of (r, row) && !u->idle)
+      return u;
+  }
+  return NULL;
+}
+
 static gboolean
 report_late (const struct cuda_machine *m, GError **error)
 {
@@ -322,11 +334,10 @@ report_late (const struct cuda_machine *m, GError **error)
   for (uint32_t row = 0; row < m->n; row++)
     for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
       const struct cuda_rank *r = &m->rank[row];
-      uint32_t done = *(volatile uint32_t *) cuda_progress (r, lane);
-      if (m->shared || !r->p->lane_n[lane] || done >= cuda_units_of (r, lane) ||
-          !weft_op_is_comm (r->p->op[r->p->lane_ops[lane][0]].kind))
+      const struct cuda_unit *u = late_unit (r, lane);
+      if (!u)
         continue;
-      uint32_t op = cuda_unit_op (r, cuda_unit_at (r, lane, done), 0);
+      uint32_t op = cuda_unit_op (r, u, 0);
       g_autofree char *label = weft_op_label (r->p, op);
       g_string_append_printf (text, " rank %u has not ended %s %s (op %u);", r->rank,
                               weft_op_words[r->p->op[op].kind], label, op);

@@ -159,8 +159,9 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-/* The elements of the flat buffers that an op works on: those of its part, of a norm all of the slice
- * whose gradient it reads.  Some begin with the masters.  FALSE: it works on something else. */
+/* The elements of the flat buffers that an op works on: those of its part, of a norm all of the
+ * slice whose gradient it reads.  Some begin with the masters.  FALSE: it works on something
+ * else. */
 static gboolean
 first_element (const weft_bind *b, uint32_t op, uint64_t *first)
 {
@@ -195,7 +196,8 @@ struct to {
   void *user;
 };
 
-/* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is whole. */
+/* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is
+ * whole. */
 static void
 bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -228,8 +230,8 @@ scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operan
   return all;
 }
 
-/* Whether the norm counts a tensor on another rank: a tied copy, or one that ranks which share others
- * out hold all alike. */
+/* Whether the norm counts a tensor on another rank: a tied copy, or one that ranks which share
+ * others out hold all alike. */
 static gboolean
 is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 {
@@ -281,8 +283,8 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
   }
 }
 
-/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the experts that
- * go by themselves. */
+/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the
+ * experts that go by themselves. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {
@@ -295,8 +297,8 @@ is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_para
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }
 
-/* One call for each of these tensors: they follow each other on the one side, and on the other their
- * pieces do in every slice. */
+/* One call for each of these tensors: they follow each other on the one side, and on the other
+ * their pieces do in every slice. */
 static void
 bind_repack (const weft_bind *b, uint32_t op, struct to to)
 {

@@ -1,5 +1,5 @@
-/* bind.h - an op of a plan as calls of kernels: operands in the memory of a rank, arguments, and one
- * call for each tensor where kernels treat tensors differently.
+/* bind.h - an op of a plan as calls of kernels: operands in the memory of a rank, arguments, and
+ * one call for each tensor where kernels treat tensors differently.
  *
  * Executors of real numbers share it; addresses may be of any memory, nothing is read. */
 #pragma once
@@ -42,16 +42,16 @@ void weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, vo
 void weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from,
                      struct weft_operand *to);
 
-/* What a member brings to a collective: the whole tensor, which a sum or an exchange begins with and a
- * gather ends with; its own slice of it, which may lie elsewhere, or what an exchange ends with; and of
- * an exchange by counts, rows for each member. */
+/* What a member brings to a collective: the whole tensor, which a sum or an exchange begins with
+ * and a gather ends with; its own slice of it, which may lie elsewhere, or what an exchange ends
+ * with; and of an exchange by counts, rows for each member. */
 struct weft_bound {
   uint8_t *data, *slice;
   struct weft_operand send;
 };
-struct weft_bound
-weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *member);
+struct weft_bound weft_bind_collective (const weft_bind *b, uint32_t op,
+                                        const struct weft_place *member);
 
-/* Refuses a plan that no executor of real numbers can run: ops that nobody has, a model that kernels
- * would compute as another, too little room for real tokens.  `name` is the executor's. */
+/* Refuses a plan that no executor of real numbers can run: ops that nobody has, a model that
+ * kernels would compute as another, too little room for real tokens.  `name` is the executor's. */
 gboolean weft_bind_can (const weft_plan *plan, const char *name, GError **error);

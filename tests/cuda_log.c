@@ -68,7 +68,8 @@ add_work (cuda_log *log, const struct recorded_call *c, uint32_t *clock)
   log->last_work[c->row][c->op] = log->work->len - 1;
 }
 
-/* Plays the calls: of each stream the works that are known to have ended when its next one starts. */
+/* Plays the calls: of each stream the works that are known to have ended when its next one
+ * starts. */
 static void
 run_clocks (cuda_log *log)
 {
@@ -98,7 +99,8 @@ run_clocks (cuda_log *log)
 
 /* ------------------------------------------------------------------------ workers */
 
-/* Ops of one row that meet others, in order: collectives of a group, sends and receives of a direction. */
+/* Ops of one row that meet others, in order: collectives of a group, sends and receives of a
+ * direction. */
 struct meetings {
   GArray *op[WEFT_N_GROUP + 4];
 };
@@ -305,6 +307,18 @@ struct wanted {
   gboolean wrong;
 };
 
+static gboolean
+has_operands (const struct weft_kernel *a, const struct weft_kernel *b)
+{
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
+    const struct weft_operand *x = &a->operand[i], *y = &b->operand[i];
+    if (x->data != y->data || x->n != y->n || x->dtype != y->dtype ||
+        x->accumulate != y->accumulate)
+      return FALSE;
+  }
+  return TRUE;
+}
+
 /* Operands as kernels/bind.h has them, for arenas that this file found; and each in its buffer. */
 static void
 compare_kernel (void *user, const struct weft_kernel *k)
@@ -314,8 +328,8 @@ compare_kernel (void *user, const struct weft_kernel *k)
 
   w->n++;
   w->wrong |= !found || found->kind != k->kind || found->decay != k->decay ||
-              memcmp (&found->shape, &k->shape, sizeof k->shape) ||
-              memcmp (found->operand, k->operand, sizeof k->operand);
+              memcmp (found->shape.dim, k->shape.dim, sizeof k->shape.dim) ||
+              !has_operands (found, k);
   for (uint32_t i = 0; i < WEFT_MOST_OPERANDS && !w->wrong; i++)
     w->wrong |= found->operand[i].data && found->kind != WEFT_OP_AMAX &&
                 found->kind != WEFT_OP_QUANTISE &&
@@ -525,7 +539,8 @@ cuda_log_order (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- waits */
 
-/* The calls of one row alone: what it meets others in is a work of its stream, whatever others know. */
+/* The calls of one row alone: what it meets others in is a work of its stream, whatever others
+ * know. */
 struct alone {
   const cuda_log *log;
   uint32_t row, n;   /* n: one column more than streams, for the beginning of the step */
@@ -692,6 +707,12 @@ cuda_log_quiet (const cuda_log *log)
         c->kind != RECORDED_choose && c->kind != RECORDED_mark && c->kind != RECORDED_group_start &&
         c->kind != RECORDED_group_end)
       return g_strdup_printf ("%s inside a step", recorded_words[c->kind]);
+    /* What a stream is given is of its GPU, and comes from a thread that has chosen it. */
+    if (c->stream && (c->device != c->stream->device ||
+                      (c->kind == RECORDED_record && c->thing->device != c->device))) {
+      g_autofree char *name = cuda_log_name (log, c->row, c->op);
+      return g_strdup_printf ("%s: %s is of another GPU", name, recorded_words[c->kind]);
+    }
   }
   return NULL;
 }

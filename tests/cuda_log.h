@@ -1,5 +1,5 @@
-/* cuda_log.h - what a recording device was told in one step, looked at: which work comes after which, by
- * vector clocks over streams and events, and whether that is what the plan says.
+/* cuda_log.h - what a recording device was told in one step, looked at: which work comes after
+ * which, by vector clocks over streams and events, and whether that is what the plan says.
  *
  * Every function returns NULL, or what is wrong; the caller frees it. */
 #pragma once

@@ -1,8 +1,8 @@
 /* Communication of ranks with a GPU each: who talks to whom, in which order. */
 #include "tests/cuda_log.h"
 
-/* Launches that follow each other, and the next one.  Collectives are one queue a rank, as if its GPU
- * had room for no other; transfers are one a stream, since the plan has both ways at once. */
+/* Launches that follow each other, and the next one.  Collectives are one queue a rank, as if its
+ * GPU had room for no other; transfers are one a stream, since the plan has both ways at once. */
 struct queue {
   GPtrArray
       *launch; /* GArray of const struct recorded_call *, from one group_start to the group_end */

@@ -257,7 +257,7 @@ rec_mark (void *self, uint32_t *word, uint32_t value, weft_cuda_stream *stream)
 {
   const char *said = note_with (self, RECORDED_mark, stream, ((recorded_cuda *) self)->mark, &word);
 
-  if (!said)
+  if (!said && !((recorded_cuda *) self)->never_ends)
     *word = value;
   return said;
 }

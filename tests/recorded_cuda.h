@@ -1,8 +1,8 @@
 /* recorded_cuda.h - a device that does nothing and writes down what it is told: the calls of
  * exec_cuda/calls.h for tests.
  *
- * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be closed,
- * and any call can be made to fail. */
+ * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be
+ * closed, and any call can be made to fail. */
 #pragma once
 #include "exec_cuda/calls.h"
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* The CUDA executor on a device that writes down what it is told: streams and events are the plan. */
+/* The CUDA executor on a device that writes down what it is told: streams and events are the
+ * plan. */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/cuda_log.h"
 #include "tests/random_job.h"
@@ -79,8 +80,8 @@ step (weft_exec *x, const char *words)
 static gboolean
 is_refusal (const GError *error)
 {
-  static const char *const reasons[] = { "all_to_all_v between GPUs", "NCCL has equal parts",
-                                         "moe_load_imbalance: found",
+  static const char *const reasons[] = { "between GPUs:", "between ranks that share a GPU",
+                                         "NCCL has equal parts", "moe_load_imbalance: found",
                                          "can be planned and simulated" };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
@@ -516,8 +517,9 @@ static void
 what_a_device_lacks_is_told_when_it_opens (void **state)
 {
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
-  const struct weft_exec_options plain = { 0 }, three = { .ranks_per_gpu = 3 };
-  g_autofree char *kernel = NULL, *gpus = NULL, *split = NULL;
+  const struct weft_exec_options plain = { 0 }, three = { .ranks_per_gpu = 3 },
+                                 timed = { .graph = TRUE, .times = TRUE };
+  g_autofree char *kernel = NULL, *gpus = NULL, *split = NULL, *graph = NULL;
 
   (void) state;
   d->no_kernel = "gelu_bwd";
@@ -529,6 +531,8 @@ what_a_device_lacks_is_told_when_it_opens (void **state)
   assert_non_null (strstr (gpus, "found 1 GPU, wanted 2"));
   split = refused (TINY "gpus=2", d, &three);
   assert_non_null (strstr (split, "--ranks-per-gpu: found 3, wanted 1"));
+  graph = refused (TINY "gpus=2", d, &timed);
+  assert_non_null (strstr (graph, "found --graph with --trace"));
 }
 
 static void
@@ -542,6 +546,7 @@ a_step_that_does_not_end_names_what_is_late (void **state)
   d->never_ends = TRUE;
   g_autofree char *late = refused (TINY "gpus=2", d, &options);
   assert_non_null (strstr (late, "takes longer than 0.01 s (deadline)"));
+  assert_non_null (strstr (late, "rank 1 has not ended all_reduce bucket 0"));
   for (uint32_t i = 0; i < d->call->len; i++)
     aborted += recorded_call_at (d, i)->kind == RECORDED_comm_abort;
   assert_true (aborted >= 2);

@@ -92,7 +92,8 @@ scalar (const weft_program *p, uint32_t op, uint32_t i, const void *const *value
   return scalar_at (p, op, i, value, 0);
 }
 
-/* As Megatron-Core's rerun_state_machine.py: large is ten times the largest of the first hundred. */
+/* As Megatron-Core's rerun_state_machine.py: large is ten times the largest of the first
+ * hundred. */
 enum { N_SAMPLES = 100, TIMES_LARGER = 10 };
 
 static gboolean

@@ -11,8 +11,8 @@ gboolean weft_feed_is_training (const weft_program *p, uint32_t op);
 /* Of the global batch, the first sequence that the microbatch of an op has. */
 int64_t weft_feed_first_sequence (const weft_plan *plan, uint32_t rank, const struct weft_op *row);
 
-/* The token ids that a copy_in brings to a rank, one after the other; returns how many.  `out` NULL:
- * only counts. */
+/* The token ids that a copy_in brings to a rank, one after the other; returns how many.  `out`
+ * NULL: only counts. */
 uint64_t weft_feed_tokens (const weft_plan *plan, uint32_t rank, uint32_t op, const int32_t *tokens,
                            int32_t *out);
 
@@ -24,8 +24,8 @@ struct weft_watch {
 };
 
 /* Takes what a copy_out has brought: value[i] holds operand i.  The metrics, or one number that the
- * host waits for: of a bucket, or of all gradients of a scaled loss, or whether sequences are packed,
- * which they never are here.  FALSE: a bucket is not finite, and the job asks for an end
+ * host waits for: of a bucket, or of all gradients of a scaled loss, or whether sequences are
+ * packed, which they never are here.  FALSE: a bucket is not finite, and the job asks for an end
  * (check_for_nan_in_grad). */
 gboolean weft_watch_read (struct weft_watch *watch, const weft_plan *plan, uint32_t rank,
                           uint32_t op, const void *const *value, struct weft_metrics *metrics);

@@ -1,6 +1,6 @@
-/* The calls on demand.  CUDA and NCCL are hundreds of megabytes, and most commands use no GPU: the calls
- * are a module of its own that the first opening of the executor loads, where it was built.  It is never
- * closed, because CUDA cannot be. */
+/* The calls on demand.  CUDA and NCCL are hundreds of megabytes, and most commands use no GPU: the
+ * calls are a module of its own that the first opening of the executor loads, where it was built.
+ * It is never closed, because CUDA cannot be. */
 #include "core/base/error.h"
 #include "core/base/home.h"
 #include "exec_cuda/exec_cuda.h"

@@ -307,13 +307,15 @@ keep (weft_cuda_comm *comm, ncclResult_t result, weft_cuda_comm **out)
   return told (result);
 }
 
+#define MOST_CTAS 32u /* of ncclConfig_t.maxCTAs (NCCL user guide) */
+
 static ncclConfig_t
 config_of (const struct weft_cuda_member *member)
 {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
   if (member->most_ctas)
-    config.maxCTAs = (int) member->most_ctas;
+    config.maxCTAs = (int) MIN (member->most_ctas, MOST_CTAS);
   return config;
 }
 
