@@ -155,6 +155,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_LATENT_JOIN_BWD, latent_join_bwd, TRUE)                                               \
   X (WEFT_OP_MOE_ROUTE, moe_route, TRUE)                                                           \
   X (WEFT_OP_MOE_ROUTE_BWD, moe_route_bwd, TRUE)                                                   \
+  X (WEFT_OP_MOE_TALLY, moe_tally, FALSE)                                                          \
+  X (WEFT_OP_MOE_BALANCE, moe_balance, FALSE)                                                      \
   X (WEFT_OP_MOE_SORT, moe_sort, FALSE)                                                            \
   X (WEFT_OP_MOE_PERMUTE, moe_permute, TRUE)                                                       \
   X (WEFT_OP_MOE_UNPERMUTE, moe_unpermute, TRUE)                                                   \

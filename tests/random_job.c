@@ -219,8 +219,10 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add_word (words, "moe_router_score_function", "sigmoid");
+    flip (words, rand, 2, "moe_router_enable_expert_bias");
+  }
   add (words, "expert_model_parallel_size", ranks);
   gboolean whole = strstr (words->str, "expert_tensor_parallel_size=1") ||
                    drawn (words, "tensor_model_parallel_size=", 1) == 1;

@@ -97,8 +97,9 @@ route (struct weft_step *s, struct weft_saved *saved)
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, z.tokens * z.topk, "choice");
   weft_emit (s, WEFT_OP_MOE_ROUTE, "route",
              WEFT_SHAPE (s->product_dtype, z.tokens, z.experts, z.topk),
-             WEFT_USES (WEFT_R (logits), WEFT_R (WEFT_NO_BUF), WEFT_W (saved->scores),
+             WEFT_USES (WEFT_R (logits), WEFT_R (weft_balance_bias (s)), WEFT_W (saved->scores),
                         WEFT_W (saved->choice), WEFT_W (prob)));
+  weft_balance_count (s, saved->choice);
   return prob;
 }
 

@@ -359,6 +359,7 @@ struct weft_step {
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
   uint32_t host_wait;             /* a copy that the next update on the host waits for */
+  struct weft_balance *balance;   /* of experts: balance.c; or NULL */
   uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 

@@ -356,6 +356,14 @@ turn_bytes (const struct weft_shape *s)
   return 16.0 * s->dim[0] * s->dim[1] * s->dim[2];
 }
 
+#define tally_flops none_flops
+
+static double
+tally_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * s->dim[2] * 4 + 2.0 * s->dim[1] * 4;
+}
+
 #define permute_flops none_flops
 
 static double

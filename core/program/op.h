@@ -145,6 +145,11 @@ enum weft_op_class {
      "alone")                                                                                      \
   X (WEFT_OP_MOE_ROUTE_BWD, "moe_route_bwd", COMPUTE, route, "tokens experts topk",                \
      "scores:r choice:r dprob:r dlogits:w", "gradient of the weights, to the logits")              \
+  X (WEFT_OP_MOE_TALLY, "moe_tally", COMPUTE, tally, "tokens experts topk", "choice:r tally:rw",   \
+     "tally(expert) += tokens that chose it, as fp32")                                             \
+  X (WEFT_OP_MOE_BALANCE, "moe_balance", COMPUTE, pass3, "layers experts", "tally:r bias:rw",      \
+     "the bias of experts with less than the mean of their layer grows by a step, of those with more it "\
+     "shrinks")                                                                                    \
   X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded leaves",    \
      "choice:r prob:r counts:w row:w",                                                             \
      "counts of each expert, and the row of each (token, expert); over capacity the least weights "\
