@@ -235,7 +235,21 @@ run_segments (struct cpu_rank *r, uint32_t op, uint32_t bulk, gboolean once)
   }
 }
 
-/* One launch for each tensor of the layer: they follow each other on the one side, and on the other
+/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the experts that
+ * go by themselves. */
+static gboolean
+is_packed (const struct cpu_rank *r, const struct weft_op *row, const struct weft_param *param)
+{
+  const struct weft_param *first = r->p->param;
+
+  if (param->layer != row->layer)
+    return FALSE;
+  while (first->layer != row->layer)
+    first++;
+  return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
+}
+
+/* One launch for each of these tensors: they follow each other on the one side, and on the other
  * their pieces do in every slice. */
 static void
 run_repack (struct cpu_rank *r, uint32_t op)
@@ -249,7 +263,7 @@ run_repack (struct cpu_rank *r, uint32_t op)
     const struct weft_param *param = &r->p->param[i];
     struct weft_segment to = { .offset = offset, .n = cut.n - offset };
     struct weft_segment from = { .offset = done, .n = param->rows * param->columns };
-    if (param->layer != r->p->op[op].layer)
+    if (!is_packed (r, &r->p->op[op], param))
       continue;
     k.operand[slices] = cut;
     k.operand[!slices] = whole;

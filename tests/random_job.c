@@ -172,12 +172,29 @@ has_any (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
+/* Narrow latents that all heads come from. */
+static void
+random_latents (GString *words, GRand *rand)
+{
+  static const char *const without[] = {
+    "nano", "qk_layernorm", "add_qkv_bias", "add_bias_linear", "position_embedding_type=learned",
+    NULL
+  };
+
+  if (has_any (words, without) || !one_in (rand, 2))
+    return;
+  add (words, "kv_lora_rank", PICK (rand, 4, 12, 16));
+  add (words, "q_lora_rank", PICK (rand, 0, 8, 24));
+  add (words, "qk_head_dim", PICK (rand, 4, 8));
+  add (words, "qk_pos_emb_head_dim", PICK (rand, 2, 4, 8));
+  add (words, "v_head_dim", PICK (rand, 4, 8, 10));
+}
+
 /* Experts, on several ranks where the data-parallel strategy knows them. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "use_megatron_fsdp", "distributed_config",
-                                            "num_distributed_optimizer_instances",
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu",
                                             "context_parallel_size=2", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
@@ -547,7 +564,8 @@ random_attention (GString *words, GRand *rand)
 {
   if (one_in (rand, 5))
     add_word (words, "hidden_dropout", "0.2");
-  if (strstr (words->str, "context_parallel_size=") || !one_in (rand, 4))
+  if (strstr (words->str, "context_parallel_size=") || strstr (words->str, "kv_lora_rank") ||
+      !one_in (rand, 4))
     return;
   add_word (words, "attention_backend", "unfused");
   if (one_in (rand, 2))
@@ -600,6 +618,7 @@ weft_random_job (GRand *rand)
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t chunks = random_chunks (words, rand, stages);
   uint32_t stage_layers = random_model (words, rand, stages * chunks);
+  random_latents (words, rand);
   uint32_t ranks = random_tensor (words, rand, gpus / stages);
   uint32_t replicas = random_context (words, rand, ranks);
   random_batch (words, rand, replicas, stages);

@@ -27,6 +27,20 @@ expert_mesh (const struct weft_job *j)
   return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
+/* Whether ranks share experts out, which are then reduced by other ranks than all else. */
+static gboolean
+spreads_experts (const struct weft_job *j)
+{
+  return M (num_moe_experts) > 0 && (S (expert_model_parallel_size) > 1 ||
+                                     weft_job_expert_tp (j) != S (tensor_model_parallel_size));
+}
+
+static int64_t
+expert_replicas (const struct weft_job *j)
+{
+  return j->cluster.n_gpus / expert_mesh (j);
+}
+
 static gboolean
 power_of_two (int64_t n)
 {

@@ -29,11 +29,15 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
+/* Where ranks meet in every microbatch, those of one are together in the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
   sum->sources = s->mesh->ep;
   sum->total = sum->main;
+  sum->each = s->wrapper->shard_grads && (weft_job_reduces_each (s->job) || s->n_micro == 1);
+  if (sum->each)
+    return;
   sum->n *= sum->sources;
   sum->main = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "by_source");
 }
@@ -70,9 +74,29 @@ weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
   return sum->main;
 }
 
+void
+weft_sum_place (struct weft_sum *sum, uint32_t total)
+{
+  if (sum->sources)
+    sum->total = total;
+  if (!sum->sources || sum->each)
+    sum->main = total;
+}
+
+struct weft_use
+weft_sum_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use to)
+{
+  if (!sum->sources)
+    return to;
+  return (struct weft_use) WEFT_W (
+      weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n * sum->sources, "by_source"));
+}
+
 struct weft_use
 weft_sum_begin (struct weft_step *s, struct weft_sum *sum)
 {
+  if (sum->each)
+    return weft_sum_sources (s, sum, (struct weft_use){ 0 });
   if (s->canonical)
     return (struct weft_use) WEFT_W (weft_sum_leaf (s, sum));
   if (s->strategy->gradient_accumulation_fusion)
@@ -140,11 +164,19 @@ take_held (struct weft_sum *sum, struct node *wanted)
 /* Tokens of experts come from several ranks, whose sequences stand apart in the tree: those of each are
  * a slice of their own until all microbatches are there. */
 static void
-fold_sources (struct weft_step *s, const struct weft_sum *sum)
+fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {
   weft_emit (s, WEFT_OP_MOE_FOLD, "fold_sources",
-             WEFT_SHAPE (s->grad_dtype, sum->n / sum->sources, sum->sources),
-             WEFT_USES (WEFT_R (sum->main), WEFT_W (sum->total)));
+             WEFT_SHAPE (s->grad_dtype, sum->each ? sum->n : sum->n / sum->sources, sum->sources),
+             WEFT_USES (WEFT_R (from), WEFT_W (to)));
+}
+
+void
+weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
+                       uint32_t to)
+{
+  if (sum->sources)
+    fold_sources (s, sum, grad.buf, to);
 }
 
 static void
@@ -163,8 +195,8 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
     emit_add (s, sum, parent.buf, stays ? other.buf : node.buf, s->grad_dtype);
     node = parent;
   }
-  if (sum->sources)
-    fold_sources (s, sum);
+  if (sum->sources && !sum->each)
+    fold_sources (s, sum, sum->main, sum->total);
 }
 
 /* Slices: a microbatch's reduced gradient joins the others, whatever the order. */
@@ -182,7 +214,10 @@ weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
   if (s->canonical) {
     weft_context_sum (s, grad.buf);
-    add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
+    uint32_t leaf = sum->each ? weft_sum_leaf (s, sum) : grad.buf;
+    if (sum->each)
+      weft_sum_join_sources (s, sum, grad, leaf);
+    add_leaf (s, sum, (struct node){ s->at.micro, 1, leaf });
   } else if (grad.buf != sum->main)
     emit_add (s, sum, sum->main, grad.buf, s->dtype);
 }

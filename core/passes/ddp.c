@@ -14,7 +14,7 @@
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
  * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
  * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
-#include "core/passes/step.h"
+#include "core/passes/fsdp.h"
 
 static gboolean
 alone (const struct weft_step *s, uint32_t k)
@@ -56,11 +56,11 @@ make_views (struct weft_step *s, uint32_t k)
   gboolean sharded = slices (s, k) > 1;
   uint64_t n = weft_ddp_bucket_size (s, k);
 
-  if (!s->wrapper->shard_grads) {
+  if (!flat->cut_grads) {
     state->grads = weft_params_flat_view (s, flat->grads, k, n, "bucket");
     state->grad_shard = sharded ? shard_of (s, k, state->grads) : state->grads;
   }
-  if (!s->wrapper->shard_weights) {
+  if (!flat->cut_weights) {
     state->weights = weft_fp8_is_staged (s, k)
                          ? weft_fp8_staging (s, k)
                          : weft_params_flat_view (s, flat->weights, k, n, "bucket");
@@ -99,6 +99,16 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
+/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among others. */
+static gboolean
+chain_gathers (const struct weft_step *s, uint32_t chain)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (s->layout.group[g].chunk == chain && group_slices (s, g) > 1)
+      return TRUE;
+  return FALSE;
+}
+
 void
 weft_ddp_start (struct weft_step *s)
 {
@@ -113,7 +123,7 @@ weft_ddp_start (struct weft_step *s)
   for (uint32_t g = 0; g < s->layout.n_group; g++) {
     uint32_t q = s->layout.group[g].chunk;
     s->group[g].n_due = s->group[g].n_param * s->chunk[chunk_of (s, g)].n_micro;
-    s->chain[q].n_gather += s->strategy->overlap_param_gather && group_slices (s, g) > 1;
+    s->chain[q].n_gather += s->strategy->overlap_param_gather && chain_gathers (s, q);
   }
   if (shares_sum (s))
     s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due +=
@@ -206,14 +216,12 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
   weft_step_host_reads (s, name, squares);
 }
 
-/* The mean over replicas: before the sum, in the collective, or in the loss. */
-void
-weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
+static void
+scale (struct weft_step *s, uint32_t grads, uint64_t divisor, const char *name)
 {
-  if (divides (s) && !divides_in_sum (s))
-    weft_emit (s, WEFT_OP_SCALE, "scale",
-               WEFT_SHAPE (s->grad_dtype, n, 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
-               WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
+  weft_emit (s, WEFT_OP_SCALE, name,
+             WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, divisor),
+             WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
 }
 
 struct weft_shape
@@ -333,20 +341,20 @@ launch_collectives (struct weft_step *s, uint32_t g)
     launch (s, g, add_instances);
 }
 
-/* Experts have seen the tokens of all replicas that share them out: what ranks average is too much by
+/* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
+ *
+ * Experts have seen the tokens of all replicas that share them out: what ranks average is too much by
  * their number (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
-static void
-scale_bucket (struct weft_step *s, uint32_t k)
+void
+weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
   uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
-  uint64_t n = weft_ddp_bucket_size (s, k);
 
   if (s->strategy->average_in_collective && few < all)
-    weft_emit (s, WEFT_OP_SCALE, "scale_experts", WEFT_SHAPE (s->grad_dtype, n, 1, all / few),
-               WEFT_USES (WEFT_RW (s->bucket[k].grads), WEFT_R (WEFT_NO_BUF)));
-  else if (all > 1)
-    weft_ddp_scale (s, s->bucket[k].grads, n);
+    scale (s, s->bucket[k].grads, all / few, "scale_experts");
+  else if (all > 1 && divides (s) && (few == 1 || !divides_in_sum (s)))
+    scale (s, s->bucket[k].grads, all, "scale");
 }
 
 /* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its
@@ -382,7 +390,7 @@ launch_reduce (struct weft_step *s, uint32_t g)
   for (uint32_t i = 0; i < n; i++) {
     uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
     weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
-    scale_bucket (s, bucket[i]);
+    weft_ddp_scale_bucket (s, bucket[i]);
     add_mirror (s, s->bucket[bucket[i]].grads, i);
   }
   if (!alone (s, bucket[0]))
@@ -493,6 +501,14 @@ weft_ddp_finish (struct weft_step *s)
   weft_ddp_join_across (s);
 }
 
+void
+weft_ddp_finish_whole (struct weft_step *s)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (!weft_step_flat (s, s->layout.bucket_of[s->layout.group[g].first])->cut_grads)
+      finish_group (s, g);
+}
+
 static void
 gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
@@ -504,11 +520,14 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
+/* What a rank alone holds is whole. */
 static void
 launch_gather (struct weft_step *s, uint32_t g)
 {
   struct weft_op at = s->at;
 
+  if (group_slices (s, g) == 1)
+    return;
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   s->at.layer = s->at.micro = WEFT_NO_LAYER;
   launch (s, g, gather_bucket);
@@ -601,7 +620,7 @@ gather_chunk (struct weft_step *s, uint32_t chunk)
   uint32_t n;
 
   first_group (s, chunk, &n);
-  for (uint32_t i = 0; i < n && group_slices (s, gathered_at (s, chunk, i)) > 1; i++)
+  for (uint32_t i = 0; i < n; i++)
     launch_gather (s, gathered_at (s, chunk, i));
   for (uint32_t i = 0; i < n; i++) {
     uint32_t g = gathered_at (s, chunk, i), op = gathered (s, g);

@@ -284,11 +284,18 @@ slice_grad (const struct weft_step *s, uint32_t k)
 }
 
 /* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
- * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own. */
+ * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own; where
+ * instances share out experts alone, an instance has not all of these. */
+static gboolean
+has_experts_apart (const struct weft_step *s)
+{
+  return !s->shard_optimizer || s->mesh->expert_instances < s->mesh->instances;
+}
+
 static gboolean
 measures_apart (const struct weft_step *s, uint32_t k)
 {
-  return weft_step_flat (s, k)->expert && !s->shard_optimizer;
+  return weft_step_flat (s, k)->expert && has_experts_apart (s);
 }
 
 static uint32_t
@@ -320,9 +327,10 @@ add_experts (struct weft_step *s)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
 
-  if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || s->shard_optimizer))
+  if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || !has_experts_apart (s)))
     return;
-  weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, expert_squares (s), "expert_grad_norm");
+  weft_reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_EMP, WEFT_REDUCE_SUM,
+                   expert_squares (s), "expert_grad_norm");
   weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
              WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
              WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));

@@ -6,7 +6,8 @@
  *   fsdp_outer.c  hybrid sharding: what groups with slices of their own exchange
  *
  * Buckets are those of the layout; one more stands for a tied head that is summed apart, in a group of
- * its own.  What a unit does, all buckets of its group do: weights in fp8 and others are in two. */
+ * its own.  What a unit does, all buckets of its group do: weights in fp8 and others are in two.  Experts
+ * that ranks share out are a group of their own, gathered and reduced by those who hold the same ones. */
 #pragma once
 #include "core/passes/step.h"
 
@@ -32,8 +33,10 @@ uint64_t weft_fsdp_slice_size (const struct weft_step *s, uint32_t k);
 /* This rank's slice of a bucket in a flat buffer of slices. */
 uint32_t weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k);
 
-/* Whether a group is let go after its passes. */
+/* Whether a group is let go after its passes; and the number of its unit, which a unit's experts and the
+ * rest of it have alike, or WEFT_NO_UNIT. */
 gboolean weft_fsdp_is_unit (const struct weft_step *s, uint32_t g);
+uint32_t weft_fsdp_number (const struct weft_step *s, uint32_t g);
 
 /* Views of all tensors of a bucket in the buffer that holds it whole from byte `offset` on, or none:
  * WEFT_NO_BUF. */
@@ -52,3 +55,18 @@ void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 
 /* What all groups have reduced, after the last microbatch. */
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
+
+/* fsdp.c, fsdp_grads.c: what wrapper.c has it do. */
+void weft_fsdp_start (struct weft_step *s);
+void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
+/* Whether group `other` is asked for when g is first used: little enough lies between the two. */
+gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
+void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+void weft_fsdp_through (struct weft_step *s, uint32_t param);
+void weft_fsdp_finish (struct weft_step *s);
+struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_fsdp_head_begin (struct weft_step *s);
+void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
+uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp_reduced_head (struct weft_step *s);

@@ -54,6 +54,13 @@ weft_moe_rows (struct weft_step *s, uint64_t columns, const char *name)
                            weft_moe_sizes (s).room * columns, name);
 }
 
+/* A buffer of `columns` for each token that this rank sends. */
+static uint32_t
+by_token (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * columns, name);
+}
+
 /* ------------------------------------------------------------------------- router */
 
 /* Returns the weights of the chosen experts. */
@@ -129,9 +136,9 @@ shared_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d
 uint32_t
 weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
 {
-  uint32_t y = weft_product (s, s->width.h, name);
+  uint32_t y = by_token (s, s->width.h, name);
 
-  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->product_dtype, s->tokens, s->width.h),
+  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->product_dtype, s->rows, s->width.h),
              WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));
   return y;
 }

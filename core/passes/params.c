@@ -54,11 +54,13 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_Q_DOWN_WEIGHT] = { rank ? q_rank : 0, h },
     [WEFT_Q_LATENT_NORM_WEIGHT] = { rank ? q_rank : 0, 1 },
     [WEFT_Q_LATENT_NORM_BIAS] = { rank && norm_bias ? q_rank : 0, 1 },
-    [WEFT_Q_UP_WEIGHT] = { rank ? w->heads * m->kv_channels : 0, q_rank ? q_rank : h },
+    [WEFT_Q_UP_WEIGHT] = { rank ? w->heads * m->kv_channels : 0, q_rank ? q_rank : h,
+                           WEFT_CUT_ROWS },
     [WEFT_KV_DOWN_WEIGHT] = { rank ? rank + m->qk_pos_emb_head_dim : 0, h },
     [WEFT_KV_LATENT_NORM_WEIGHT] = { rank, 1 },
     [WEFT_KV_LATENT_NORM_BIAS] = { norm_bias ? rank : 0, 1 },
-    [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank },
+    [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank,
+                            WEFT_CUT_ROWS },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
     [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
     [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
@@ -330,7 +332,7 @@ lay_out (struct weft_step *s)
                                           .buffer = find_flat (s, i),
                                           .expert = weft_params_is_shared_out (s, i) };
     if (list[i].expert && s->shard_optimizer)
-      list[i].ranks = weft_mesh_expert_replicas (s->mesh);
+      list[i].ranks = weft_mesh_expert_slots (s->mesh);
   }
   s->wrapper->lay_out (&s->layout, &rule, list, n);
   group_buckets (s, list);
@@ -362,14 +364,21 @@ weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t o
   return view;
 }
 
+static enum weft_group_kind
+sharing (const struct weft_step *s, const struct weft_flat *flat)
+{
+  return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
+}
+
 /* Whole, or this rank's slice of every bucket, one after the other. */
 static uint32_t
-flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboolean sliced)
+flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {
   const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
-  enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  enum weft_group_kind group =
+      (weights ? flat->cut_weights : flat->cut_grads) ? sharing (s, flat) : WEFT_GROUP_NONE;
   uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
@@ -380,22 +389,35 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   return buf;
 }
 
+/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for the size
+ * of the group); FSDP2 has units of one rank. */
+static void
+choose_cuts (struct weft_step *s, struct weft_flat *flat)
+{
+  gboolean alone =
+      weft_mesh_group_size (s->mesh, sharing (s, flat)) == 1 && !s->wrapper->overwrites;
+
+  flat->cut_weights = s->wrapper->shard_weights && !alone;
+  flat->cut_grads = s->wrapper->shard_grads && !alone;
+}
+
 static void
 add_flats (struct weft_step *s)
 {
   for (uint32_t i = 0; i < s->flat->len; i++) {
     struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    choose_cuts (s, flat);
     gboolean staged = flat->dtype == WEFT_FP8 && s->strategy->reuse_grad_buf_for_mxfp8_param_ag;
     flat->weights = WEFT_NO_BUF;
     if (!staged)
-      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
-    flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS);
+    flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS);
   }
 }
 
 /* A view of every tensor in its flat buffer, where replicas keep that whole. */
 static uint32_t *
-add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
+add_views (struct weft_step *s, enum weft_buf_kind kind)
 {
   uint32_t *view_of = g_new (uint32_t, s->params->len);
 
@@ -406,7 +428,8 @@ add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
     gboolean weights = kind == WEFT_BUF_WEIGHTS;
 
     view_of[i] = WEFT_NO_BUF;
-    if (!sliced && (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
+    if (!(weights ? flat->cut_weights : flat->cut_grads) &&
+        (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
       view_of[i] =
           weft_params_view (s, i, weights ? flat->weights : flat->grads,
                             start * weft_dtype_bytes (weights ? flat->dtype : flat->grad_dtype));
@@ -424,13 +447,13 @@ weft_params_build (struct weft_step *s)
   mark_tied (s);
   lay_out (s);
   add_flats (s);
-  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS);
   s->grad_left = g_new0 (gboolean, s->params->len);
   s->grad_shared = g_new0 (gboolean, s->params->len);
   s->cast_view = g_new (uint32_t, s->params->len);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->cast_view[i] = WEFT_NO_BUF;
-  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS);
   weft_fp8_build (s);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);

@@ -157,6 +157,7 @@ weft_step_mesh (const struct weft_job *job)
     mesh.etp = weft_job_expert_tp (job);
   }
   mesh.instances = weft_job_instances (job);
+  mesh.expert_instances = weft_job_expert_instances (job);
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;

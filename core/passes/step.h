@@ -129,6 +129,7 @@ struct weft_sum {
   uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
                        slice of main, until all microbatches are there; else 0 */
   uint32_t total;   /* and then added to this */
+  gboolean each;    /* they are added in every microbatch: main holds the total, as of others */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
 };
 
@@ -168,6 +169,7 @@ struct weft_group_state {
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   gboolean expert; /* ranks share the experts out */
+  gboolean cut_weights, cut_grads; /* replicas keep slices */
   uint32_t weights, grads;
   uint32_t chunk; /* each has buffers of its own, as each is wrapped by itself */
 };
@@ -243,7 +245,8 @@ struct weft_wrapper {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
   gboolean units;                     /* in registration order, a bucket for each unit */
-  gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of */
+  gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of, where there are
+                                           others: struct weft_flat */
   gboolean overwrites;                /* gradients are not cleared when the step begins */
 
   void (*start) (struct weft_step *s);                       /* the step begins */
@@ -427,7 +430,8 @@ weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {
-  return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
+  return weft_bucket_of_experts (s, bucket) ? weft_mesh_expert_sharing (s->mesh)
+                                            : weft_mesh_sharing (s->mesh);
 }
 
 /* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
@@ -578,6 +582,14 @@ uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
+/* Where the total is to be. */
+void weft_sum_place (struct weft_sum *sum, uint32_t total);
+/* One microbatch of a sum that others take further: where a kernel leaves what will be in `to`, and what
+ * follows. */
+struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *sum,
+                                  struct weft_use to);
+void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
+                            uint32_t to);
 
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
@@ -674,6 +686,7 @@ uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_la
 /* The same of any norm, by its weight and bias. */
 struct weft_norm_operands {
   uint32_t dy, x, dresidual, dx;
+  uint64_t columns; /* 0: those of the residual stream */
 };
 void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
                           const struct weft_norm_operands *operands);
@@ -794,6 +807,7 @@ void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gra
 struct weft_use weft_ddp_head_begin (struct weft_step *s);
 void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
 void weft_ddp_finish (struct weft_step *s);
+void weft_ddp_finish_whole (struct weft_step *s); /* of buckets that are not cut into slices */
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
@@ -825,24 +839,10 @@ void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
 void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
-void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
+void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
 
-/* fsdp.c */
-void weft_fsdp_start (struct weft_step *s);
-void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
-/* Whether group `other` is asked for when g is first used: little enough lies between the two. */
-gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
-void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
-void weft_fsdp_through (struct weft_step *s, uint32_t param);
-/* The unit that a parameter lies in, or WEFT_NO_UNIT. */
+/* fsdp.c: the unit that a parameter lies in, or WEFT_NO_UNIT. */
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
-void weft_fsdp_finish (struct weft_step *s);
-struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
-void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
-struct weft_use weft_fsdp_head_begin (struct weft_step *s);
-void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
-uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
-uint32_t weft_fsdp_reduced_head (struct weft_step *s);
 
 /* offload.c: the first layers' activations leave for the host and come back; `l` counts the layers of
  * the stage. */

@@ -41,6 +41,7 @@ enum {
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
   WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
   WEFT_OP_USER_BUFFER = 8, /* communication beside a product, through a buffer of its own: overlap.c */
+  WEFT_OP_EXPERTS = 16, /* about the layer's experts that ranks share out, not all else: fsdp2.c */
 };
 
 /*     byte 0        1        2        3

@@ -515,6 +515,8 @@ read_op_options (struct reader *r, struct weft_op *op, GError **error)
     op->flags |= WEFT_OP_FUSED;
   if (accept (r, "user_buffer"))
     op->flags |= WEFT_OP_USER_BUFFER;
+  if (accept (r, "experts"))
+    op->flags |= WEFT_OP_EXPERTS;
   if (op->flags & WEFT_OP_GROUPED && r->lane_n[op->lane] == 0)
     return complain (r, error, "op %u is grouped, wanted an op before it on lane %s", r->n[ROW_OP],
                      weft_lane_words[op->lane]);

@@ -171,6 +171,8 @@ put_op_options (GString *text, const struct weft_op *op)
     put_word (text, "fused");
   if (op->flags & WEFT_OP_USER_BUFFER)
     put_word (text, "user_buffer");
+  if (op->flags & WEFT_OP_EXPERTS)
+    put_word (text, "experts");
 }
 
 static void

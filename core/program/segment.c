@@ -128,8 +128,10 @@ buffers_of (const weft_program *p, uint32_t op)
 static uint32_t
 slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t place)
 {
-  if (weight->shard == WEFT_GROUP_EDP || weight->slice == WEFT_GROUP_EDP)
-    return place * mesh->tp / (mesh->ep * mesh->etp);
+  enum weft_group_kind sharing = weft_mesh_expert_sharing (mesh);
+
+  if (weight->shard == sharing || weight->slice == sharing)
+    return weft_mesh_expert_slot (mesh, place * mesh->tp / (mesh->ep * mesh->etp));
   return weft_mesh_slot (mesh, place);
 }
 
