@@ -80,11 +80,14 @@ activate (const struct weft_kernel *k, uint64_t r, float *to)
   weft_kernels[row.kind].cpu (&row, 0, 1);
 }
 
+/* Rows whose weight was applied before they came have none. */
 static float
 weight_of (const struct weft_kernel *k, uint64_t r)
 {
   float room;
 
+  if (!k->operand[PROB].data)
+    return 1;
   return *weft_floats (k->operand[PROB].data, k->operand[PROB].dtype, r, 1, &room);
 }
 
@@ -130,7 +133,8 @@ row_bwd (const struct weft_kernel *k, uint64_t r, float *value, float *dy)
   float dprob = product (given, value, n);
   for (uint64_t i = 0; i < n; i++)
     dy[i] = given[i] * weight;
-  weft_store (o[DPROB].data, o[DPROB].dtype, r, 1, &dprob);
+  if (o[DPROB].data)
+    weft_store (o[DPROB].data, o[DPROB].dtype, r, 1, &dprob);
   row.operand[0] = stretch (&o[U], r * wide, wide, weft_dtype_bytes (o[U].dtype));
   row.operand[1] = floats (dy, n);
   row.operand[2] = stretch (&o[DU], r * wide, wide, weft_dtype_bytes (o[DU].dtype));
@@ -164,7 +168,7 @@ weft_ref_moe_act (const struct weft_kernel *k)
     row.operand[1] = stretch (&k->operand[Y], r * n, n, sizeof (double));
     weft_kernels[row.kind].reference (&row);
     for (uint64_t i = 0; i < n; i++)
-      y[r * n + i] *= prob[r];
+      y[r * n + i] *= prob ? prob[r] : 1;
   }
 }
 
@@ -174,17 +178,19 @@ ref_row_bwd (const struct weft_kernel *k, uint64_t r, double *value, double *wei
   const struct weft_operand *o = k->operand;
   uint64_t n = k->shape.dim[COLUMNS], wide = n * k->shape.dim[WIDE];
   const double *dy = (const double *) o[BWD_DY].data + r * n;
-  double *dprob = (double *) o[DPROB].data + r;
+  const double *prob = o[PROB].data;
+  double dprob = 0;
   struct weft_kernel row = row_kernel (k, kinds[k->model->activation].forward);
 
   row.operand[0] = stretch (&o[U], r * wide, wide, sizeof (double));
   row.operand[1] = (struct weft_operand){ .data = value, .n = n };
   weft_kernels[row.kind].reference (&row);
-  *dprob = 0;
   for (uint64_t i = 0; i < n; i++) {
-    *dprob += dy[i] * value[i];
-    weighted[i] = dy[i] * ((const double *) o[PROB].data)[r];
+    dprob += dy[i] * value[i];
+    weighted[i] = dy[i] * (prob ? prob[r] : 1);
   }
+  if (o[DPROB].data)
+    ((double *) o[DPROB].data)[r] = dprob;
   row.kind = kinds[k->model->activation].backward;
   row.operand[1].data = weighted;
   row.operand[2] = stretch (&o[DU], r * wide, wide, sizeof (double));

@@ -36,7 +36,8 @@ static const char *const strategies[] = {
   EP (2) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
   EP (2) "gpus=2 micro_batch_size=2",
   EP (2) "gpus=8 micro_batch_size=2",
-  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=layernorm,mlp",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=layernorm,mlp,moe_act",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=moe",
   EP (2) "gpus=4 pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true " CHUNKS,
   EP (2) "gpus=4 pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true "
          "overlap_p2p_comm_warmup_flush=true virtual_pipeline_model_parallel_size=4",

@@ -60,6 +60,10 @@ static const char *const strategies[] = {
   EP (2) "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
   EP (2) "gpus=4 recompute_granularity=full recompute_method=block recompute_num_layers=3",
   EP (2) "gpus=2 recompute_granularity=selective recompute_modules=layernorm",
+  EP (2) "gpus=2 recompute_granularity=selective recompute_modules=moe",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=moe,layernorm "
+         "delay_wgrad_compute=true",
+  EP (4) "gpus=4 recompute_granularity=selective recompute_modules=moe_act",
   EP (2) "gpus=4 delay_wgrad_compute=true overlap_grad_reduce=true",
   EP (2) "gpus=2 cpu_offloading=true cpu_offloading_num_layers=2",
   EP (2) "gpus=2 moe_load_imbalance=1.5 enable_compile=true",

@@ -38,7 +38,8 @@ static const struct {
     "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
     "" },
   { "precision=fp32 " EXPERTS, "" },
-  { "precision=bf16 " EXPERTS, " overlap_moe_expert_parallel_comm=true" },
+  { "precision=bf16 moe_shared_expert_intermediate_size=32 moe_shared_expert_gate=true " EXPERTS,
+    " overlap_moe_expert_parallel_comm=true" },
   { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
     "num_query_groups=4 kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 "
     "max_position_embeddings=16 mtp_num_layers=1",
@@ -82,7 +83,9 @@ static const char *const axes[][MOST_WORDS] = {
     "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
     "recompute_granularity=full recompute_method=block recompute_num_layers=1",
     "recompute_granularity=selective recompute_modules=mlp",
-    "recompute_granularity=selective recompute_modules=layernorm" },
+    "recompute_granularity=selective recompute_modules=layernorm",
+    "recompute_granularity=selective recompute_modules=moe",
+    "recompute_granularity=selective recompute_modules=moe_act,layernorm" },
 };
 
 static uint32_t

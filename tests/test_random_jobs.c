@@ -14,7 +14,8 @@
 
 #include <cmocka.h>
 
-#define N_JOB 500
+#define N_JOB 2000
+#define LEAST 5 /* jobs with a knob away from its default */
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 #define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
@@ -175,6 +176,54 @@ the_sample_has_some_of_everything (void **state)
       fail_msg ("only %u of %u jobs have %s", count_word (all, wanted[i]), N_JOB, wanted[i]);
   print_message ("%u jobs, %u drawn and refused by a rule\n", N_JOB, all->filtered);
   assert_in_range (all->filtered, 1, N_JOB);
+}
+
+/* Knobs that no legal job has away from their default, or that jobs of one such value cannot show. */
+static const char *const undrawn[] = {
+  "optimizer",                 /* has one word */
+  "moe_token_dispatcher_type", /* rule dispatcher takes one */
+};
+
+static gboolean
+can_be_drawn (const struct weft_field *field)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS (undrawn); i++)
+    if (g_str_equal (field->name, undrawn[i]))
+      return FALSE;
+  return field->type != WEFT_TYPE_METHOD && !weft_field_is_pending (field);
+}
+
+static const union weft_value *
+strategy_values (const struct weft_job *job)
+{
+  return job->strategy.at;
+}
+
+static const union weft_value *
+train_values (const struct weft_job *job)
+{
+  return job->train.at;
+}
+
+static void
+check_drawn (const struct samples *all, const struct weft_table *table,
+             const union weft_value *(*values) (const struct weft_job *job))
+{
+  for (unsigned f = 0; f < table->n; f++) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_JOB; i++)
+      n += !weft_field_is_default (&table->field[f], values (&all->at[i].plan->job)[f]);
+    if (n < LEAST && can_be_drawn (&table->field[f]))
+      fail_msg ("only %u of %u jobs have %s away from its default", n, N_JOB,
+                table->field[f].name);
+  }
+}
+
+static void
+every_knob_is_drawn_away_from_its_default (void **state)
+{
+  check_drawn (*state, &weft_strategy_table, strategy_values);
+  check_drawn (*state, &weft_train_table, train_values);
 }
 
 /* ---------------------------------------------------------------------- text */
@@ -665,19 +714,24 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
+/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices.
+ * Which modules are units is a matter of test_fsdp_knobs.c. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
   uint32_t n = plan->job.model.num_layers + plan->job.model.mtp_num_layers;
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
-           micros = weft_job_microbatches (&plan->job);
+           micros = weft_job_microbatches (&plan->job),
+           uses = plan->job.model.share_embeddings_and_output_weights ? 2 : 1;
   int level = weft_job_sharding (&plan->job);
 
   if (sharing (plan) == plan->mesh.instances) /* nothing is cut */
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
+  if (level == WEFT_SHARD_PARAMS && plan->job.knob_set[WEFT_KNOB_megatron_fsdp_unit_modules])
+    return gathered >= flat &&
+           gathered <= (2 * uses * flat + most_gathered_again (plan, p)) * micros;
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;
     return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
@@ -740,6 +794,15 @@ crossings (const weft_plan *plan, uint32_t role, gboolean after)
   return n;
 }
 
+/* Without finalize_model_grads nobody launches what backward passes have not. */
+static gboolean
+is_reduced (const weft_plan *plan, uint64_t reduced, uint64_t all)
+{
+  if (plan->job.strategy.finalize_model_grads_func == WEFT_FINALIZE_NONE)
+    return reduced <= all;
+  return reduced == all;
+}
+
 static void
 check_bytes (const struct sample *s, uint32_t role)
 {
@@ -758,9 +821,9 @@ check_bytes (const struct sample *s, uint32_t role)
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
-                sum.reduced == (shared ? reductions * bytes_to_reduce (plan, p) : 0));
+                is_reduced (plan, sum.reduced, shared ? reductions * bytes_to_reduce (plan, p) : 0));
   assert_holds (s, "instances add what each has reduced, once",
-                sum.reduced_outside == reduced_outside (plan, p));
+                is_reduced (plan, sum.reduced_outside, reduced_outside (plan, p)));
   assert_holds (s, "slices that were cut again are put together once",
                 sum.gathered_outside ==
                     (plan->mesh.outer_slices == 1 ? 0 : gathered_bytes (plan, p, TRUE)));
@@ -786,6 +849,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (the_sample_has_some_of_everything),
+    cmocka_unit_test (every_knob_is_drawn_away_from_its_default),
     cmocka_unit_test (every_program_comes_back_from_its_text),
     cmocka_unit_test (folding_changes_no_time_of_any_op_on_any_rank),
     cmocka_unit_test (the_clock_is_never_later_than_the_simulation),

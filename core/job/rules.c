@@ -331,7 +331,7 @@ step_bytes (const struct weft_job *j)
 static int64_t
 most_buckets (const struct weft_job *j)
 {
-  int64_t tensors = 42 * (stage_layers (j) * chunks (j) + M (mtp_num_layers)) + 6;
+  int64_t tensors = 44 * (stage_layers (j) * chunks (j) + M (mtp_num_layers)) + 6;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
   if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))
@@ -348,12 +348,32 @@ full (const struct weft_job *j)
 static gboolean
 has_unknown_module (const struct weft_job *j)
 {
-  const uint32_t built =
-      1u << WEFT_MODULE_CORE_ATTN | 1u << WEFT_MODULE_MLP | 1u << WEFT_MODULE_LAYERNORM;
+  g_autofree char *unknown = NULL;
+
+  weft_job_modules (j, &unknown);
+  return unknown != NULL;
+}
+
+/* A module that is asked for and that the model does not have; or NULL. */
+static const char *
+absent_module (const struct weft_job *j)
+{
+  const struct {
+    enum weft_recompute_module module;
+    int64_t size;
+  } parts[] = {
+    { WEFT_MODULE_MOE, M (num_moe_experts) },
+    { WEFT_MODULE_MOE_ACT, M (num_moe_experts) },
+    { WEFT_MODULE_SHARED_EXPERTS, M (moe_shared_expert_intermediate_size) },
+    { WEFT_MODULE_MLA_UP_PROJ, M (kv_lora_rank) },
+  };
   g_autofree char *unknown = NULL;
   uint32_t set = weft_job_modules (j, &unknown);
 
-  return unknown || (set & ~built);
+  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
+    if (set >> parts[i].module & 1 && parts[i].size == 0)
+      return weft_module_words[parts[i].module];
+  return NULL;
 }
 
 /* Selective recompute of what is never kept. */

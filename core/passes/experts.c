@@ -26,6 +26,13 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   return y;
 }
 
+/* The weights of rows where they multiply activations. */
+static uint32_t
+weight_behind (const struct weft_step *s, const struct weft_saved *saved)
+{
+  return s->model->moe_apply_probs_on_input ? WEFT_NO_BUF : saved->pp;
+}
+
 static void
 activate (struct weft_step *s, struct weft_saved *saved)
 {
@@ -35,14 +42,14 @@ activate (struct weft_step *s, struct weft_saved *saved)
   weft_emit (s, WEFT_OP_MOE_ACT, "expert_act",
              WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
                          weft_model_wide (s->model)),
-             WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts),
-                        WEFT_W (saved->ea)));
+             WEFT_USES (WEFT_R (saved->eu), WEFT_R (weight_behind (s, saved)),
+                        WEFT_R (saved->counts), WEFT_W (saved->ea)));
 }
 
 uint32_t
 weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
 {
-  saved->eu = multiply (s, "expert_fc1", WEFT_EXPERT_FC1, saved, saved->xp);
+  saved->eu = multiply (s, "expert_fc1", WEFT_EXPERT_FC1, saved, weft_moe_weigh (s, saved));
   activate (s, saved);
   return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
 }
@@ -79,19 +86,31 @@ activate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t du = weft_moe_rows (s, z.up, "dexpert_act");
 
-  *dpp = weft_moe_rows (s, 1, "dpp");
+  *dpp = weight_behind (s, saved) == WEFT_NO_BUF ? WEFT_NO_BUF : weft_moe_rows (s, 1, "dpp");
   weft_emit (s, WEFT_OP_MOE_ACT_BWD, "expert_act",
              WEFT_SHAPE (s->product_dtype, z.rows, z.f, z.local, weft_moe_stride (s, &z),
                          weft_model_wide (s->model)),
-             WEFT_USES (WEFT_R (saved->eu), WEFT_R (saved->pp), WEFT_R (saved->counts), WEFT_R (da),
-                        WEFT_W (du), WEFT_W (*dpp)));
+             WEFT_USES (WEFT_R (saved->eu), WEFT_R (weight_behind (s, saved)),
+                        WEFT_R (saved->counts), WEFT_R (da), WEFT_W (du), WEFT_W (*dpp)));
   return du;
+}
+
+static void
+activate_again (struct weft_step *s, struct weft_saved *saved)
+{
+  struct weft_op at = weft_step_again (s);
+
+  activate (s, saved);
+  s->at = at;
 }
 
 uint32_t
 weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy, uint32_t *dpp)
 {
   struct weft_moe z = weft_moe_sizes (s);
+
+  if (weft_runs_again (s, WEFT_MODULE_MOE_ACT) && !weft_runs_again (s, WEFT_MODULE_MOE))
+    activate_again (s, saved);
   struct weft_delayed fc2 = { "expert_fc2",
                               s->at.layer,
                               weft_params_layer (s, WEFT_EXPERT_FC2),
@@ -110,12 +129,12 @@ weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d
                               weft_params_layer (s, WEFT_EXPERT_FC1),
                               WEFT_NO_PARAM,
                               du,
-                              saved->xp,
+                              s->model->moe_apply_probs_on_input ? saved->xw : saved->xp,
                               z.up,
                               z.h,
                               saved->counts,
                               0,
                               0 };
 
-  return multiply_backward (s, &fc1);
+  return weft_moe_weigh_backward (s, saved, multiply_backward (s, &fc1), dpp);
 }

@@ -1,4 +1,10 @@
-/* A layer of experts: the router, and what its experts and those that see every token make. */
+/* A layer of experts: the router, and what its experts and those that see every token make.
+ *
+ * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
+ *   moe             keeps n2 alone: the whole layer is run again before its backward, with what travels
+ *                   and with the last maps, whose results nobody needs: upstream checkpoints the layer as one
+ *   shared_experts  likewise what sees every token
+ *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
 #include "core/passes/moe.h"
 #include "core/passes/turns.h"
 #include "core/program/zigzag.h"
@@ -116,19 +122,33 @@ shared_forward (struct weft_step *s, struct weft_saved *saved)
   saved->su =
       weft_linear (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, saved->n2, shared_up (s), s->width.h);
   saved->sa = weft_activate (s, shared_width (s), saved->su);
-  return weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
-                      shared_width (s));
+  uint32_t y = weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
+                            shared_width (s));
+  return weft_moe_gate (s, saved, y);
+}
+
+static gboolean
+runs_again (const struct weft_step *s, enum weft_recompute_module module)
+{
+  return weft_runs_again (s, module) && !weft_runs_again (s, WEFT_MODULE_MOE);
 }
 
 static uint32_t
-shared_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy)
+shared_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy)
 {
-  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dy, saved->sa,
+  if (runs_again (s, WEFT_MODULE_SHARED_EXPERTS)) {
+    struct weft_op at = weft_step_again (s);
+    shared_forward (s, saved);
+    s->at = at;
+  }
+  uint32_t of_gate, dsy = weft_moe_gate_backward (s, saved, dy, &of_gate);
+  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dsy, saved->sa,
                                       s->width.h, shared_width (s));
   uint32_t du = weft_activate_backward (s, shared_width (s), saved->su, da);
+  uint32_t dn2 = weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
+                                       shared_up (s), s->width.h);
 
-  return weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
-                               shared_up (s), s->width.h);
+  return of_gate == WEFT_NO_BUF ? dn2 : weft_moe_add (s, "dn2", dn2, of_gate);
 }
 
 /* ------------------------------------------------------------------------- the layer */
@@ -149,12 +169,17 @@ static void
 choose (struct weft_step *s, struct weft_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
-
-  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
   uint32_t prob = route (s, saved);
   weft_moe_sort (s, saved, prob);
   pass->rows = weft_rows_pack (s, saved, weft_rows_tokens (s, "dispatch"), saved->n2);
   pass->weights = weft_rows_pack (s, saved, weft_rows_weights (s, "dispatch_prob"), prob);
+}
+
+static void
+normalise (struct weft_step *s, struct weft_pass *pass)
+{
+  pass->saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, pass->saved->x1);
+  choose (s, pass);
 }
 
 static void
@@ -197,7 +222,7 @@ void
 weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
 {
   static do_turn *const turns[] = {
-    [WEFT_TURN_ATTEND] = choose,    [WEFT_TURN_GO] = go,      [WEFT_TURN_MLP] = compute,
+    [WEFT_TURN_ATTEND] = normalise, [WEFT_TURN_GO] = go,      [WEFT_TURN_MLP] = compute,
     [WEFT_TURN_RETURN] = come_back, [WEFT_TURN_ADD] = add_up,
   };
   turns[turn](s, pass);
@@ -206,21 +231,36 @@ weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_tu
 /* ------------------------------------------------------------------------ backward */
 
 static void
+normalise_again (struct weft_step *s, struct weft_saved *saved)
+{
+  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+}
+
+static void
+layer_again (struct weft_step *s, struct weft_saved *saved)
+{
+  static do_turn *const turns[] = { choose, go, compute, come_back, add_up };
+  struct weft_pass pass = { .saved = saved };
+
+  normalise_again (s, saved);
+  struct weft_op at = weft_step_again (s);
+  for (unsigned i = 0; i < G_N_ELEMENTS (turns); i++)
+    turns[i](s, &pass);
+  s->at = at;
+}
+
+static void
 gradients_go (struct weft_step *s, struct weft_pass *pass)
 {
+  if (weft_runs_again (s, WEFT_MODULE_MOE))
+    layer_again (s, pass->saved);
   const struct weft_move move = weft_rows_tokens (s, "combine");
   uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, pass->saved->mask_y);
 
   pass->mlp = weft_inward (s, dropped, "dmoe");
   pass->rows =
       weft_rows_go (s, pass->saved, move, weft_rows_pack (s, pass->saved, move, pass->mlp));
-}
-
-static void
-normalise_again (struct weft_step *s, struct weft_saved *saved)
-{
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
-    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
 }
 
 static void
@@ -234,7 +274,8 @@ compute_gradients (struct weft_step *s, struct weft_pass *pass)
   pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
   if (!shared_width (s))
     return;
-  normalise_again (s, saved);
+  if (!weft_runs_again (s, WEFT_MODULE_MOE))
+    normalise_again (s, saved);
   pass->mlp = shared_backward (s, saved, pass->mlp);
 }
 
@@ -254,7 +295,7 @@ choose_backward (struct weft_step *s, struct weft_pass *pass)
   uint32_t dprob =
       weft_rows_unpack (s, saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
 
-  if (!shared_width (s))
+  if (!shared_width (s) && !weft_runs_again (s, WEFT_MODULE_MOE))
     normalise_again (s, saved);
   dn2 = weft_moe_add (s, "dn2", dn2, route_backward (s, saved, dprob));
   if (shared_width (s))

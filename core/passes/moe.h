@@ -7,7 +7,9 @@
  *
  * Kept for backward: scores (4 bytes for each token and expert), choice, row and counts (with experts on
  * several ranks: of its experts, and how many rows went to each rank and go back), and for each
- * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations.
+ * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations, or with
+ * moe_apply_probs_on_input with what fc1 takes, xw.  A gate of shared experts keeps what these made, and its
+ * logits.
  *
  * A row is a token for one of its experts (kernels/moe.h). */
 #pragma once
@@ -72,3 +74,14 @@ uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy,
                                 uint32_t *dpp);
 void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
+
+/* gates.c: what experts take of xp, which is that itself without moe_apply_probs_on_input; from its
+ * gradient to that of xp, and then of pp. */
+uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
+                                  uint32_t *dpp);
+/* What shared experts made, behind their gate if they have one; from its gradient to that before it, and
+ * to the gate's part of that of n2, or WEFT_NO_BUF. */
+uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
+uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
+                                 uint32_t *dn2);

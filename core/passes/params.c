@@ -66,6 +66,7 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
     [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
     [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
+    [WEFT_SHARED_GATE_WEIGHT] = { shared && m->moe_shared_expert_gate ? 1 : 0, h },
   };
   return table[which];
 }

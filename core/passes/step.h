@@ -77,6 +77,8 @@
   X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
   X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
   X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")                                                      \
+  X (WEFT_SHARED_GATE_WEIGHT, "shared.gate.weight")                                                \
+  X (WEFT_SHARED_GATE_BIAS, "shared.gate.bias")                                                    \
   X (WEFT_MTP_NORM_WEIGHT, "mtp_norm.weight")                                                      \
   X (WEFT_MTP_NORM_BIAS, "mtp_norm.bias")
 enum weft_layer_param {
@@ -107,9 +109,9 @@ enum weft_end_param {
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
-  uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
-  uint32_t su, sa;                                      /* of shared experts */
-  uint32_t ql, qn, kl, kn;                              /* latents of queries, of keys: latent.c */
+  uint32_t scores, choice, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa, sy, gate;                            /* of shared experts */
+  uint32_t ql, qn, kl, kn, kp; /* latents of queries, of keys, and positions of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
 };
@@ -730,8 +732,9 @@ uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
-/* latent.c: fills qkv from n1; from its gradient to that of n1. */
+/* latent.c: fills qkv from n1, or inside backward from latents; from its gradient to that of n1. */
 void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
+void weft_latent_again (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv);
 
 /* layer.c: x is the layer's input, the result its output. */

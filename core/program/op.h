@@ -167,10 +167,19 @@ enum weft_op_class {
      "dy:r x:r counts:r dw:rw",                                                                    \
      "dw += dy^T x; in canonical order for each source of the rows by itself")                     \
   X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
-     "u:r prob:r counts:r y:w",                                                                    \
+     "u:r prob:r? counts:r y:w",                                                                   \
      "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
   X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
-     "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
+     "rows columns experts stride wide", "u:r prob:r? counts:r dy:r du:w dprob:w?",                \
+     "its gradients")                                                                              \
+  X (WEFT_OP_MOE_WEIGH, "moe_weigh", COMPUTE, pass2, "rows columns experts stride",                \
+     "x:r prob:r counts:r y:w", "y = x times the row's weight: before experts, not behind them")   \
+  X (WEFT_OP_MOE_WEIGH_BWD, "moe_weigh_bwd", COMPUTE, pass3, "rows columns experts stride",        \
+     "x:r prob:r counts:r dy:r dx:w dprob:w", "its gradients")                                     \
+  X (WEFT_OP_GATE, "gate", COMPUTE, pass2, "rows columns", "x:r logit:r y:w",                      \
+     "y = x times the logistic function of the row's logit")                                       \
+  X (WEFT_OP_GATE_BWD, "gate_bwd", COMPUTE, pass3, "rows columns",                                 \
+     "x:r logit:r dy:r dx:w dlogit:w", "its gradients")                                            \
   X (WEFT_OP_MOE_FOLD, "moe_fold", COMPUTE, slices, "elements slices", "x:r y:w",                  \
      "y = sum of the slices of x as fold.h says, every node rounded")                              \
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
