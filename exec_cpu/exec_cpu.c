@@ -187,7 +187,7 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->ring = weft_mesh_place (&plan->mesh, rank, WEFT_GROUP_CP_RING);
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->slice = weft_slices (r->p, &plan->mesh, r->place, &r->n_slice);
+  r->slice = weft_slices (r->p, &plan->mesh, r->rank, &r->n_slice);
   r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
@@ -246,10 +246,12 @@ static gboolean
 has_room (const weft_plan *plan, GError **error)
 {
   double found = plan->job.strategy.moe_load_imbalance, ranks = plan->mesh.ep;
+
+  if (ranks == 1 || weft_cluster_is_cpu (&plan->job.cluster))
+    return TRUE;
   double wanted = ranks * (double) weft_job_choices (&plan->job) /
                   (double) MAX (1, plan->job.model.moe_router_topk);
-
-  if (ranks == 1 || weft_cluster_is_cpu (&plan->job.cluster) || found >= wanted)
+  if (found >= wanted)
     return TRUE;
   return weft_bad_input (
       error,

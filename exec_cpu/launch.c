@@ -13,7 +13,9 @@
 static gboolean
 can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 {
-  if (row->kind != WEFT_OP_ALL_REDUCE && row->kind != WEFT_OP_REDUCE_SCATTER)
+  enum weft_op_kind kind = weft_op_even (row->kind);
+
+  if (kind != WEFT_OP_ALL_REDUCE && kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
   return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
                                                        row->reduce != WEFT_REDUCE_PREMUL));
@@ -206,7 +208,7 @@ static gboolean
 is_counted_elsewhere (const struct cpu_rank *r, const struct weft_param *param)
 {
   return param->duplicate ||
-         (param->ways == 1 &&
+         (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
           weft_mesh_place (&r->m->base.plan->mesh, r->rank, WEFT_GROUP_TP).at > 0);
 }
 

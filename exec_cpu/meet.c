@@ -31,13 +31,14 @@ moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
 /* One round of a collective, as one member does it. */
 struct round {
   const struct cpu_comm *c;
+  enum weft_op_kind kind;
   uint32_t me, n;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
   uint64_t elements;
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
-  gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
+  gboolean swaps;    /* all to all, or a gather of rows: from one operand to the other */
   gboolean shifts;   /* likewise, of one neighbour */
   uint64_t row;      /* bytes of one, where counts say how many there are; or 0 */
 };
@@ -230,10 +231,34 @@ take_rows (const struct round *d, uint32_t from)
           rows_for (d, from, d->me, FALSE) * d->row);
 }
 
+/* All have the same counts, of everybody's rows, and want those of all. */
+static void
+gather_rows (const struct round *d, uint32_t from)
+{
+  memcpy (d->c->post[d->me].slice + rows_for (d, d->me, from, TRUE) * d->row, d->c->post[from].data,
+          rows_for (d, d->me, from, FALSE) * d->row);
+}
+
+/* All have something to add to everybody's rows; a member takes the sums of its own. */
+static void
+sum_rows (const struct round *d)
+{
+  uint8_t *term[d->n];
+  uint64_t columns = d->row / weft_dtype_bytes (d->dtype),
+           at = rows_for (d, d->me, d->me, TRUE) * columns,
+           end = at + rows_for (d, d->me, d->me, FALSE) * columns;
+  uint8_t *to = d->c->post[d->me].slice - at * weft_dtype_bytes (d->dtype);
+
+  for (uint32_t i = 0; i < d->n; i++)
+    term[i] = d->c->post[i].data;
+  for (; at < end; at += WEFT_STRETCH)
+    join_stretch (term, d->n, d, at, MIN (WEFT_STRETCH, end - at), to);
+}
+
 static void
 take (const struct round *d, uint32_t from)
 {
-  (d->row ? take_rows : take_piece) (d, from);
+  (d->kind == WEFT_OP_ALL_GATHER_V ? gather_rows : d->row ? take_rows : take_piece) (d, from);
 }
 
 /* A gather from slices that lie elsewhere brings a member its own as well. */
@@ -253,6 +278,10 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
   const struct weft_move *list = &g_array_index (moves->list, struct weft_move, 0);
   uint32_t at = moves->first[round * d->n + d->me], end = moves->first[round * d->n + d->me + 1];
 
+  if (d->kind == WEFT_OP_REDUCE_SCATTER_V) {
+    sum_rows (d);
+    return;
+  }
   while (at < end) {
     uint32_t n = 1;
     if (list[at].reduce) {
@@ -289,6 +318,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
   gboolean averages = row->reduce == WEFT_REDUCE_AVG && round == moves->last_reduce;
 
   return (struct round){ .c = c,
+                         .kind = row->kind,
                          .me = weft_group_index (&c->group, r->rank),
                          .n = c->n,
                          .dtype = shape->dtype,
@@ -296,9 +326,9 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,
-                         .swaps = weft_op_swaps (row->kind),
+                         .swaps = weft_op_swaps (row->kind) || row->kind == WEFT_OP_ALL_GATHER_V,
                          .shifts = row->kind == WEFT_OP_SHIFT,
-                         .row = row->kind == WEFT_OP_ALL_TO_ALL_V
+                         .row = row->kind != weft_op_even (row->kind)
                                     ? shape->dim[1] * weft_dtype_bytes (shape->dtype)
                                     : 0 };
 }
@@ -346,7 +376,7 @@ arrive (struct cpu_rank *r, uint32_t op)
   if (row->reduce == WEFT_REDUCE_PREMUL)
     divide (post->data, shape);
   post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
-  if (row->kind == WEFT_OP_ALL_TO_ALL_V) {
+  if (row->kind != weft_op_even (row->kind)) {
     post->send = cpu_operand (r, cpu_use (r, op, 1));
     post->slice = cpu_arena_at (r, cpu_use (r, op, 2)->buf);
   } else if (r->p->op[op + 1].uses - row->uses > 1 &&

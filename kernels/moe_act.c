@@ -1,14 +1,16 @@
 /* The nonlinearity of experts: that of the model, times the weight with which a token visits the
  * expert (Megatron-Core moe/experts.py: weights are applied to activations, so that what experts
  * return is only added). */
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/gemm.h"
+#include "kernels/leaves.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"
 
 enum { U, PROB, COUNTS, Y };
 enum { BWD_DY = 3, DU, DPROB };
-enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE };
+enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE, LEAVES };
 
 /* The kernels of the model's nonlinearity. */
 static const struct {
@@ -109,15 +111,25 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* dy act (u), summed along the row in the order of its elements. */
-static float
-product (const float *a, const float *b, uint64_t n)
-{
-  float sum = 0;
+#define MOST_DEPTH 33 /* of a fold over 2^32 leaves */
 
-  for (uint64_t i = 0; i < n; i++)
-    sum += a[i] * b[i];
-  return sum;
+/* dy act (u), summed along the row leaf by leaf. */
+static float
+product (const float *a, const float *b, const struct weft_leaves *leaves)
+{
+  float sum[MOST_DEPTH];
+  uint32_t top = 0;
+
+  for (uint32_t l = 0; l < leaves->n; l++) {
+    struct weft_range leaf = weft_leaves_segment (leaves, l, 0);
+    sum[top] = 0;
+    for (uint64_t i = leaf.begin; i < leaf.end; i++)
+      sum[top] += a[i] * b[i];
+    for (uint32_t merges = weft_fold_merges (l, leaves->n); merges; merges--, top--)
+      sum[top - 1] += sum[top];
+    top++;
+  }
+  return sum[0];
 }
 
 static void
@@ -130,7 +142,8 @@ row_bwd (const struct weft_kernel *k, uint64_t r, float *value, float *dy)
 
   activate (k, r, value);
   const float *given = weft_floats (o[BWD_DY].data, o[BWD_DY].dtype, r * n, n, dy);
-  float dprob = product (given, value, n);
+  struct weft_leaves leaves = weft_leaves_dealt (n, (uint32_t) k->shape.dim[LEAVES], 0);
+  float dprob = product (given, value, &leaves);
   for (uint64_t i = 0; i < n; i++)
     dy[i] = given[i] * weight;
   if (o[DPROB].data)

@@ -190,18 +190,43 @@ random_latents (GString *words, GRand *rand)
   add (words, "v_head_dim", PICK (rand, 4, 8, 10));
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* Ranks that have a part of each expert; those that share out all else may have whole ones.  Returns how
+ * many experts are dealt to in place of one. */
+static uint32_t
+random_parts (GString *words, GRand *rand)
+{
+  uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
+
+  if (tensor == 1 || one_in (rand, 2))
+    return 1;
+  add (words, "expert_tensor_parallel_size", 1);
+  return tensor;
+}
+
 /* Experts, on several ranks where the data-parallel strategy knows them. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu",
-                                            "context_parallel_size=2", NULL };
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
 
   if (!one_in (rand, 3) || strstr (words->str, "nano") || strstr (words->str, "add_bias_linear"))
     return;
-  ranks = has_any (words, only_whole) ? 1 : ranks;
+  if (drawn (words, "tensor_model_parallel_size=", 1) > 1 &&
+      !strstr (words->str, "sequence_parallel"))
+    return;
+  if (has_any (words, only_whole))
+    ranks = 1;
+  else
+    ranks *= random_parts (words, rand);
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
@@ -517,13 +542,6 @@ random_modes (GString *words, GRand *rand)
     add_word (words, "barrier_with_L1_time", "false");
 }
 
-static uint32_t
-drawn (const GString *words, const char *knob, uint32_t unknown)
-{
-  const char *at = strstr (words->str, knob);
-  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
-}
-
 /* A forward and a backward that take turns, where experts are on several ranks. */
 static void
 random_turns (GString *words, GRand *rand, uint32_t stages)
@@ -634,7 +652,7 @@ random_slots (GString *words, GRand *rand)
 static const struct extra {
   const char *word;
   uint32_t one_in;
-  const char *with[3], *without[4];
+  const char *with[3], *without[5];
 } extras[] = {
   { "use_te_rng_tracker=true", 12 },
   { "async_tensor_model_parallel_allreduce=true", 12 },
@@ -678,7 +696,8 @@ static const struct extra {
   { "finalize_model_grads_func=none",
     16,
     { NULL },
-    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss" } },
+    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
+      "reduce_scatter_with_fp32" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
 };
 

@@ -24,6 +24,8 @@ static const char *const models[] = {
   SMALL "precision=bf16",
   SMALL "precision=bf16 grad_reduce_in_fp32=true moe_shared_expert_intermediate_size=40 "
         "moe_first_dense_layers=2",
+  "topology=cpu model=deepseek-nano mtp_num_layers=1 seq_length=16 global_batch_size=16 "
+  "precision=bf16 ",
   SMALL "precision=fp16 loss_scale=64 moe_layer_freq=2 moe_shared_expert_intermediate_size=40",
 };
 

@@ -35,6 +35,9 @@ static const char *const precisions[] = {
 
 #define EP(n) "expert_model_parallel_size=" #n " "
 #define UNITS(level) "use_megatron_fsdp=true data_parallel_sharding_strategy=" #level " "
+#define TP "tensor_model_parallel_size=2 sequence_parallel=true "
+#define CP "context_parallel_size=2 "
+#define WHOLE "expert_tensor_parallel_size=1 "
 #define FSDP2 "distributed_config=fsdp2 "
 #define INSTANCES(n) "num_distributed_optimizer_instances=" #n " "
 
@@ -78,6 +81,15 @@ static const char *const strategies[] = {
   EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2",
   EP (2) "gpus=4 " FSDP2 "recompute_granularity=full recompute_method=uniform "
          "recompute_num_layers=2 delay_wgrad_compute=true",
+  TP EP (2) "gpus=8 " UNITS (optim),
+  TP EP (2) "gpus=4 " UNITS (optim_grads_params),
+  TP EP (4) WHOLE "gpus=8 " UNITS (optim_grads_params),
+  TP EP (2) WHOLE "gpus=4 " UNITS (optim_grads) "overlap_grad_reduce=true bucket_size=3000",
+  TP EP (2) "gpus=8 " FSDP2,
+  TP EP (4) WHOLE "gpus=8 " FSDP2 "defer_fsdp_grad_sync=false",
+  EP (2) CP "gpus=4 " UNITS (optim_grads_params),
+  EP (4) CP "gpus=8 " UNITS (optim_grads),
+  EP (4) CP "gpus=4 " FSDP2,
 };
 
 /* Where gradients are of another type in bf16 than weights: what one rank has without FSDP2. */

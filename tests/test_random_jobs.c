@@ -722,7 +722,10 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   uint32_t n = plan->job.model.num_layers + plan->job.model.mtp_num_layers;
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job),
-           uses = plan->job.model.share_embeddings_and_output_weights ? 2 : 1;
+           uses = plan->job.model.share_embeddings_and_output_weights ||
+                          plan->job.model.mtp_num_layers > 0
+                      ? 2
+                      : 1;
   int level = weft_job_sharding (&plan->job);
 
   if (sharing (plan) == plan->mesh.instances) /* nothing is cut */

@@ -152,6 +152,48 @@ shares_leaves (const struct weft_job *j)
          (deals_leaves (j, M (num_query_groups)) && deals_leaves (j, M (ffn_hidden_size)));
 }
 
+/* Ranks whose tokens an expert gets, and those that have one sequence. */
+static int64_t
+expert_sources (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size);
+}
+
+static int64_t
+sequence_ranks (const struct weft_job *j)
+{
+  return S (tensor_model_parallel_size) * S (context_parallel_size);
+}
+
+/* Replicas whose sequences come to an expert. */
+static int64_t
+expert_batches (const struct weft_job *j)
+{
+  return spreads_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
+}
+
+/* Whether the tokens that an expert gets are a node of the canonical tree: those of some context parallel
+ * ranks, which each have one, or of replicas. */
+static gboolean
+experts_see_nodes (const struct weft_job *j)
+{
+  int64_t all = expert_sources (j), one = sequence_ranks (j);
+
+  if (!spreads_experts (j))
+    return TRUE;
+  return all >= one ? all % one == 0 && power_of_two (all / one)
+                    : all % S (tensor_model_parallel_size) == 0 && one % all == 0;
+}
+
+static gboolean
+shares_expert_leaves (const struct weft_job *j)
+{
+  return weft_job_leaves (j, M (moe_ffn_hidden_size)) % weft_job_expert_tp (j) == 0 &&
+         weft_job_leaves (j, M (moe_shared_expert_intermediate_size)) %
+                 S (tensor_model_parallel_size) ==
+             0;
+}
+
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
  * means nothing there. */
 static const struct {

@@ -17,9 +17,11 @@ struct node {
 void
 weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane)
 {
-  *sum = (struct weft_sum){
-    .main = main, .n = n, .lane = lane, .held = g_array_new (FALSE, FALSE, sizeof (struct node))
-  };
+  *sum = (struct weft_sum){ .main = main,
+                            .n = n,
+                            .lane = lane,
+                            .sequence = WEFT_GROUP_CP,
+                            .held = g_array_new (FALSE, FALSE, sizeof (struct node)) };
 }
 
 gboolean
@@ -29,11 +31,17 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* Where ranks meet in every microbatch, those of one are together in the tree. */
+/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.  Where ranks
+ * meet in every microbatch, those of one are together in the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
-  sum->sources = s->mesh->ep;
+  uint32_t replicas = weft_mesh_expert_sequences (s->mesh);
+
+  sum->sequence = WEFT_GROUP_ECP;
+  if (replicas == 1)
+    return;
+  sum->sources = replicas;
   sum->total = sum->main;
   sum->each = s->wrapper->shard_grads && (weft_job_reduces_each (s->job) || s->n_micro == 1);
   if (sum->each)
@@ -50,7 +58,7 @@ weft_sums_build (struct weft_step *s)
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
     s->sum[i].chunk = &s->chunk[param->chunk];
-    if (s->canonical && s->mesh->ep > 1 && weft_params_is_expert (s, i))
+    if (s->canonical && weft_params_is_expert (s, i))
       keep_sources (s, &s->sum[i]);
   }
   if (!weft_head_has_own_sum (s))
@@ -161,8 +169,8 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Tokens of experts come from several ranks, whose sequences stand apart in the tree: those of each are
- * a slice of their own until all microbatches are there. */
+/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of each
+ * are a slice of their own until all microbatches are there. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {
@@ -213,7 +221,7 @@ void
 weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
   if (s->canonical) {
-    weft_context_sum (s, grad.buf);
+    weft_context_sum (s, grad.buf, sum->sequence);
     uint32_t leaf = sum->each ? weft_sum_leaf (s, sum) : grad.buf;
     if (sum->each)
       weft_sum_join_sources (s, sum, grad, leaf);

@@ -217,10 +217,10 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 }
 
 static void
-scale (struct weft_step *s, uint32_t grads, uint64_t divisor, const char *name)
+scale (struct weft_step *s, uint32_t grads, const uint64_t by[2], const char *name)
 {
   weft_emit (s, WEFT_OP_SCALE, name,
-             WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, divisor),
+             WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, by[0], by[1]),
              WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
 }
 
@@ -343,18 +343,21 @@ launch_collectives (struct weft_step *s, uint32_t g)
 
 /* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
  *
- * Experts have seen the tokens of all replicas that share them out: what ranks average is too much by
- * their number (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
+ * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
+ * the replicas among these, or too little where tensor parallel ranks have whole experts (Megatron-Core
+ * distributed_data_parallel.py, expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
   uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
 
-  if (s->strategy->average_in_collective && few < all)
-    scale (s, s->bucket[k].grads, all / few, "scale_experts");
+  if (s->strategy->average_in_collective && few != all)
+    scale (s, s->bucket[k].grads,
+           all % few ? (const uint64_t[]){ all, few } : (const uint64_t[]){ all / few, 0 },
+           "scale_experts");
   else if (all > 1 && divides (s) && (few == 1 || !divides_in_sum (s)))
-    scale (s, s->bucket[k].grads, all, "scale");
+    scale (s, s->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
 /* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its

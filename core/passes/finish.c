@@ -327,7 +327,8 @@ add_experts (struct weft_step *s)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
 
-  if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || !has_experts_apart (s)))
+  if (s->expert_squares == WEFT_NO_BUF &&
+      (!weft_mesh_deals_experts (s->mesh) || !has_experts_apart (s)))
     return;
   weft_reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_EMP, WEFT_REDUCE_SUM,
                    expert_squares (s), "expert_grad_norm");

@@ -97,13 +97,6 @@ queries_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t 
 
 /* ----------------------------------------------------------------- keys and values */
 
-/* A buffer of `columns` for each token that this rank has of the residual stream. */
-static uint32_t
-by_row (struct weft_step *s, uint64_t columns, const char *name)
-{
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * columns, name);
-}
-
 static struct weft_shape
 split_shape (const struct weft_step *s)
 {
@@ -117,8 +110,8 @@ key_latent (struct weft_step *s, struct weft_saved *saved)
   uint64_t rank = s->model->kv_lora_rank;
   uint32_t down = weft_linear (s, "kv_down", WEFT_KV_DOWN_WEIGHT, saved->n1,
                                rank + position_width (s), s->width.h);
-  uint32_t latent = by_row (s, rank, "kv_latent"),
-           turned = by_row (s, position_width (s), "key_position");
+  uint32_t latent = weft_moe_tokens (s, rank, "kv_latent"),
+           turned = weft_moe_tokens (s, position_width (s), "key_position");
 
   weft_emit (s, WEFT_OP_LATENT_SPLIT, "kv_split", split_shape (s),
              WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (turned)));
@@ -136,7 +129,7 @@ keys_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dkv
       weft_linear_backward (s, "kv_up", WEFT_KV_UP_WEIGHT, dkv, saved->kn, up_width (s), rank);
   uint32_t dkl =
       latent_norm_backward (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, dkn, saved->kl, rank);
-  uint32_t ddown = by_row (s, all, "dkv_down");
+  uint32_t ddown = weft_moe_tokens (s, all, "dkv_down");
 
   weft_emit (s, WEFT_OP_LATENT_SPLIT_BWD, "kv_split", split_shape (s),
              WEFT_USES (WEFT_R (dkl), WEFT_R (dposition), WEFT_W (ddown)));

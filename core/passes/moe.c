@@ -12,57 +12,71 @@
 
 /* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
  * One that is simulated has as many rows as moe_load_imbalance says. */
-static void
-set_rows (const struct weft_step *s, struct weft_moe *z)
+static uint64_t
+planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
-  uint64_t most = s->tokens * z->sources * (uint64_t) weft_job_choices (s->job);
+  uint64_t most = z->tokens * sources * (uint64_t) weft_job_choices (s->job), n = z->sent;
 
   if (z->capacity)
-    most = MIN (most, z->local * z->sources * z->capacity);
-  z->rows = z->room = z->sent;
-  if (z->sources == 1)
+    most = MIN (most, z->local * sources * z->capacity);
+  n *= sources / s->mesh->ep;
+  if (s->mesh->ep > 1)
+    n = MIN (most, (uint64_t) ceil ((double) n * s->strategy->moe_load_imbalance));
+  *room = s->mesh->ep > 1 && weft_cluster_is_cpu (&s->job->cluster) ? most : n;
+  return n;
+}
+
+/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one together. */
+static void
+set_leaves (const struct weft_step *s, struct weft_moe *z)
+{
+  uint64_t length = s->model->seq_length / s->mesh->cp,
+           all = s->tokens / length * (weft_chunks ((uint64_t) s->model->seq_length) / s->mesh->cp),
+           ranks = s->tokens / s->rows;
+
+  z->leaves = z->parts = 1;
+  if (!s->canonical)
     return;
-  z->rows = MIN (most, (uint64_t) ceil (z->sent * s->strategy->moe_load_imbalance));
-  z->room = weft_cluster_is_cpu (&s->job->cluster) ? most : z->rows;
+  z->leaves = MAX (1, all / ranks);
+  z->parts = MAX (1, ranks / all);
 }
 
 struct weft_moe
 weft_moe_sizes (const struct weft_step *s)
 {
   const union weft_model *m = s->model;
-  uint64_t wide = weft_model_wide (m);
   struct weft_moe z = { .experts = m->num_moe_experts,
                         .topk = m->moe_router_topk,
+                        .tokens = s->rows,
                         .h = s->width.h,
-                        .f = m->moe_ffn_hidden_size,
-                        .up = wide * m->moe_ffn_hidden_size,
-                        .leaves = 1 };
+                        .f = m->moe_ffn_hidden_size / s->mesh->etp };
 
-  if (s->canonical)
-    z.leaves = s->tokens / (m->seq_length / s->mesh->cp) *
-               (weft_chunks ((uint64_t) m->seq_length) / s->mesh->cp);
+  set_leaves (s, &z);
+  z.up = weft_model_wide (m) * z.f;
   z.local = z.experts / s->mesh->ep;
-  z.sources = s->mesh->ep;
-  z.sent = s->tokens * z.topk;
+  z.inner = s->mesh->etp;
+  z.sources = s->mesh->ep * z.inner;
+  z.sent = z.tokens * z.topk;
   if (s->strategy->moe_expert_capacity_factor > 0)
     z.capacity = MAX (1, ceil (z.sent * s->strategy->moe_expert_capacity_factor / z.experts));
-  if (weft_moe_stride (s, &z))
-    z.sent = z.rows = z.room = z.experts * z.capacity;
-  else
-    set_rows (s, &z);
+  if (weft_moe_stride (s, &z)) {
+    z.sent = z.got = z.got_room = z.experts * z.capacity;
+    z.rows = z.room = z.sent * z.inner;
+  } else {
+    z.got = planned (s, &z, s->mesh->ep, &z.got_room);
+    z.rows = planned (s, &z, z.sources, &z.room);
+  }
   return z;
 }
 
 uint32_t
-weft_moe_rows (struct weft_step *s, uint64_t columns, const char *name)
+weft_moe_rows (struct weft_step *s, enum weft_dtype dtype, uint64_t columns, const char *name)
 {
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype,
-                           weft_moe_sizes (s).room * columns, name);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, weft_moe_sizes (s).room * columns, name);
 }
 
-/* A buffer of `columns` for each token that this rank sends. */
-static uint32_t
-by_token (struct weft_step *s, uint64_t columns, const char *name)
+uint32_t
+weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name)
 {
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * columns, name);
 }
@@ -75,14 +89,14 @@ route (struct weft_step *s, struct weft_saved *saved)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t logits = weft_linear (s, "router", WEFT_ROUTER_WEIGHT, saved->n2, z.experts, z.h);
-  uint32_t prob = weft_product (s, z.topk, "prob");
+  uint32_t prob = weft_moe_tokens (s, z.topk, "prob");
 
   saved->scores =
-      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * z.experts, "scores");
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, z.tokens * z.experts, "scores");
   saved->choice =
-      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, s->tokens * z.topk, "choice");
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, z.tokens * z.topk, "choice");
   weft_emit (s, WEFT_OP_MOE_ROUTE, "route",
-             WEFT_SHAPE (s->product_dtype, s->tokens, z.experts, z.topk),
+             WEFT_SHAPE (s->product_dtype, z.tokens, z.experts, z.topk),
              WEFT_USES (WEFT_R (logits), WEFT_R (WEFT_NO_BUF), WEFT_W (saved->scores),
                         WEFT_W (saved->choice), WEFT_W (prob)));
   return prob;
@@ -93,11 +107,10 @@ static uint32_t
 route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  uint32_t dlogits = weft_product (s, z.experts, "dlogits");
+  uint32_t dlogits = weft_moe_tokens (s, z.experts, "dlogits");
 
   weft_emit (
-      s, WEFT_OP_MOE_ROUTE_BWD, "route",
-      WEFT_SHAPE (s->product_dtype, s->tokens, z.experts, z.topk),
+      s, WEFT_OP_MOE_ROUTE_BWD, "route", WEFT_SHAPE (s->product_dtype, z.tokens, z.experts, z.topk),
       WEFT_USES (WEFT_R (saved->scores), WEFT_R (saved->choice), WEFT_R (dprob), WEFT_W (dlogits)));
   return weft_linear_backward (s, "router", WEFT_ROUTER_WEIGHT, dlogits, saved->n2, z.experts, z.h);
 }
@@ -107,7 +120,7 @@ route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dp
 static uint64_t
 shared_width (const struct weft_step *s)
 {
-  return s->model->moe_shared_expert_intermediate_size;
+  return s->width.shared;
 }
 
 static uint64_t
@@ -156,7 +169,7 @@ shared_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy)
 uint32_t
 weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
 {
-  uint32_t y = by_token (s, s->width.h, name);
+  uint32_t y = weft_moe_tokens (s, s->width.h, name);
 
   weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->product_dtype, s->rows, s->width.h),
              WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));

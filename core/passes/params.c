@@ -10,7 +10,7 @@ struct extent {
   enum weft_cut cut;
   uint64_t tail;       /* program.h */
   uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
-  enum weft_group_kind group; /* that shares it out; none: tensor parallel ranks */
+  uint64_t block;      /* of experts, rows of each; else 0 */
 };
 
 static struct extent
@@ -18,10 +18,9 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
 {
   const union weft_model *m = s->model;
   const struct weft_widths *w = &s->width;
-  uint64_t ep = s->mesh->ep;
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
-  uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size;
-  uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
+  uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size / s->mesh->etp;
+  uint64_t own = experts / s->mesh->ep, shared = experts ? w->shared : 0;
   uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
   uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
@@ -62,10 +61,10 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank,
                             WEFT_CUT_ROWS },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
-    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
-    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
-    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
-    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
+    [WEFT_EXPERT_FC1] = { own * wide * ffn, h, WEFT_CUT_ROWS, (wide - 1) * ffn, 0, wide * ffn },
+    [WEFT_EXPERT_FC2] = { own * h, ffn, WEFT_CUT_COLUMNS, 0, 0, h },
+    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h, WEFT_CUT_ROWS, (wide - 1) * shared },
+    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared, WEFT_CUT_COLUMNS },
     [WEFT_SHARED_GATE_WEIGHT] = { shared && m->moe_shared_expert_gate ? 1 : 0, h },
   };
   return table[which];
@@ -94,8 +93,7 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
 static void
 set_cut (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
 {
-  enum weft_group_kind group = size->group ? size->group : WEFT_GROUP_TP;
-  uint32_t ways = weft_mesh_group_size (mesh, group);
+  uint32_t ways = mesh->tp;
   gboolean shared = size->cut != WEFT_CUT_NONE && ways > 1;
   uint64_t rows = size->rows * (size->cut == WEFT_CUT_ROWS ? ways : 1);
 
@@ -106,7 +104,26 @@ set_cut (struct weft_param *param, const struct extent *size, const struct weft_
     return;
   param->cut = size->cut;
   param->tail = size->tail;
-  param->group = group;
+  param->group = WEFT_GROUP_TP;
+}
+
+/* Ranks have whole experts, or with their neighbours cut each of them. */
+static void
+set_blocks (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
+{
+  gboolean by_rows = size->cut == WEFT_CUT_ROWS;
+  uint64_t ways = (uint64_t) mesh->ep * mesh->etp;
+
+  param->whole_rows = size->rows * (by_rows ? ways : mesh->ep);
+  param->whole_columns = size->columns * (by_rows ? 1 : mesh->etp);
+  param->ways = (uint32_t) ways;
+  if (ways == 1 && !weft_mesh_deals_experts (mesh))
+    return;
+  param->cut = size->cut;
+  param->tail = size->tail;
+  param->block = size->block;
+  param->inner = mesh->etp;
+  param->group = weft_mesh_deals_experts (mesh) ? WEFT_GROUP_TP_EP : WEFT_GROUP_TP;
 }
 
 static uint32_t
@@ -123,7 +140,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
-  set_cut (&row, &size, s->mesh);
+  (size.block ? set_blocks : set_cut) (&row, &size, s->mesh);
   g_array_append_val (s->params, row);
   return s->params->len - 1;
 }
@@ -242,9 +259,7 @@ weft_params_is_expert (const struct weft_step *s, uint32_t param)
 gboolean
 weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
 {
-  gboolean elsewhere = s->mesh->ep > 1 || s->mesh->etp != s->mesh->tp;
-
-  return elsewhere && weft_params_is_expert (s, param);
+  return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
 /* The type that a tensor is kept in for kernels, and its flat buffer. */

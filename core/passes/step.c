@@ -1,5 +1,6 @@
 /* The passes in order, and the few functions through which they append ops. */
 #include "core/base/exact.h"
+#include "core/passes/exchange.h"
 #include "core/passes/ends.h"
 #include "core/passes/turns.h"
 

@@ -11,12 +11,10 @@
  *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss (loss.c) on the last
  *   mtp        layers after the last, each of which predicts a token further ahead
- *   exchange   sends and receives between the cells of the pipeline grid; exchange_interleaved.c where
- *              ranks hold several chunks
+ *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   aligned    the same at slots of the interleaved schedule
- *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
- *              (fsdp.h)
+ *   fsdp       weights and gradients of which a rank keeps slices, unit by unit (fsdp.h)
  *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
@@ -24,9 +22,8 @@
  *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
- * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
- * used and tells it after a gradient is complete: sharded units, tensor parallel collectives and
- * offload hook in at the same two places. */
+ * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is used and
+ * tells it after a gradient is complete: units, tensor parallel collectives and offload hook in there. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/layout.h"
@@ -128,8 +125,9 @@ struct weft_sum {
   uint64_t n;    /* elements */
   enum weft_lane lane; /* where microbatches are added */
   GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
-  uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
+  uint32_t sources; /* canonical, of experts: replicas whose tokens are summed by themselves, slice by
                        slice of main, until all microbatches are there; else 0 */
+  enum weft_group_kind sequence; /* canonical: who has other parts of the sequences */
   uint32_t total;   /* and then added to this */
   gboolean each;    /* they are added in every microbatch: main holds the total, as of others */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
@@ -198,7 +196,7 @@ struct weft_widths {
   uint64_t heads, groups; /* of queries; of keys and values */
   uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
-  uint64_t vocab;         /* logits */
+  uint64_t shared, vocab; /* inside shared experts; logits */
 };
 
 /* How transfers are posted: as one launch, or one by one, and the next kernel waits for them; or one by
@@ -287,7 +285,7 @@ struct weft_step {
   uint64_t tokens;                /* of one microbatch on this rank */
   uint64_t rows;                  /* of the residual stream: tokens, or this rank's share of them */
   struct weft_widths width;
-  uint32_t attention_leaves, mlp_leaves, vocab_leaves; /* of this rank: tensor.c; 0: one sum */
+  uint32_t attention_leaves, mlp_leaves, shared_leaves, expert_leaves, vocab_leaves; /* tensor.c */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -614,7 +612,7 @@ weft_head_sum (const struct weft_step *s)
   return &s->sum[s->params->len];
 }
 
-/* tensor.c: columns of a rank, and its share of the leaves of a sum over `units` equal parts. */
+/* tensor.c: columns of a rank, and its share of the leaves of sums over what is cut; 0: one sum. */
 void weft_tensor_start (struct weft_step *s);
 struct weft_widths weft_tensor_widths (const struct weft_job *job);
 gboolean weft_tensor_scatters (const struct weft_step *s); /* rows are this rank's share of tokens */
@@ -721,7 +719,7 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_sav
                                       uint32_t d_o, uint32_t dqkv);
 /* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
  * order: a sequence is whole before sequences are added. */
-void weft_context_sum (struct weft_step *s, uint32_t grad);
+void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
@@ -761,34 +759,6 @@ gboolean weft_recomputes_mtp (const struct weft_step *s);
 void weft_recompute_start (struct weft_step *s);
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
-
-/* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
-void weft_exchange (struct weft_step *s, uint32_t i);
-/* exchange_interleaved.c: where ranks hold several chunks in a ring. */
-void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
-
-/* Whether ranks take turns with their chunks as in Megatron-Core; slot k of this row in one direction, or
- * NULL beyond its ends; slots that are over. */
-gboolean weft_step_interleaves (const struct weft_step *s);
-const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
-uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);
-/* exchange_free.c: of any other grid. */
-void weft_exchange_free (struct weft_step *s, uint32_t i);
-
-/* What they share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
- * 0 where that is this rank, or there is none. */
-int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
-int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
-/* An exchange; without batch_p2p_comm no transfers are one launch.  The two in between add a transfer,
- * if there is one; the end posts them and returns the last send, or WEFT_NO_OP. */
-void weft_exchange_begin (struct weft_step *s, enum weft_post how);
-void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
-void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
-uint32_t weft_exchange_end (struct weft_step *s);
-/* Weight gradients that were put off run while it is under way. */
-void weft_exchange_run_delayed (struct weft_step *s);
-/* A cell's input as kernels take it. */
-uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 
 /* wrapper.c: the table of data-parallel strategies, and the one that a job asks for. */
 enum weft_wrapper_kind {

@@ -164,7 +164,7 @@ static double
 ring_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 {
   double n = s->n;
-  switch (kind) {
+  switch (weft_op_even (kind)) {
   case WEFT_OP_ALL_REDUCE:
     return 2 * (n - 1) / n;
   case WEFT_OP_REDUCE_SCATTER:
@@ -351,8 +351,11 @@ weft_coll_shift_moves (uint32_t n, uint32_t distance)
 GArray *
 weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
 {
-  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
+  GArray *moves;
 
+  if (kind != weft_op_even (kind))
+    return weft_coll_direct_moves (kind, n);
+  moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
     ring_phase (moves, n, 0, TRUE);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
@@ -369,6 +372,7 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
 {
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
 
+  kind = weft_op_even (kind);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
     direct_phase (moves, n, 0, TRUE);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)

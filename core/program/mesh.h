@@ -21,6 +21,7 @@
   X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
   X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "ranks that share every product of an expert")            \
   X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all of a layer's experts") \
+  X (WEFT_GROUP_ECP, "ecp", WEFT_LANE_CP, "ranks that hold the same experts and share a sequence")  \
   X (WEFT_GROUP_EDP, "edp", WEFT_LANE_DP, "ranks that average their gradients of the same experts") \
   X (WEFT_GROUP_EDP_INTRA, "edp_intra", WEFT_LANE_DP, "ranks of edp that share one optimizer out")  \
   X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
@@ -74,6 +75,21 @@ static inline uint32_t
 weft_mesh_expert_replicas (const struct weft_mesh *m)
 {
   return weft_mesh_stage_size (m) / (m->ep * m->etp);
+}
+
+/* Whether experts are held by other ranks than all else that tensor parallel ranks share out. */
+static inline int
+weft_mesh_deals_experts (const struct weft_mesh *m)
+{
+  return m->ep > 1 || m->etp != m->tp;
+}
+
+/* Replicas whose sequences come to an expert whole; 1 where it gets parts of one. */
+static inline uint32_t
+weft_mesh_expert_sequences (const struct weft_mesh *m)
+{
+  uint32_t all = m->ep * m->etp, one = m->tp * m->cp;
+  return all > one ? all / one : 1;
 }
 
 /* The ranks among which optimizer state is cut into slices. */

@@ -44,6 +44,8 @@ PASS (5)
 #define pass4_flops none_flops
 #define pass5_flops none_flops
 
+#define keep_flops none_flops
+#define keep_bytes none_bytes
 #define cast_flops none_flops
 
 static double

@@ -115,8 +115,9 @@ enum weft_op_class {
      "x:r y:w", "slice m of y has part m of the heads of queries, of keys and of values")          \
   X (WEFT_OP_JOIN_HEADS, "join_heads", COMPUTE, deal, "tokens members heads groups width value",   \
      "x:r y:w", "the inverse: rows of all heads")                                                  \
-  X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, pass1, "elements", "x:rw",                         \
-     "clear all but this rank's piece, among those that share a sequence")                         \
+  X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, keep, "elements pieces", "x:rw",                   \
+     "clear all but this rank's piece, among those that share a sequence; where there are fewer "  \
+     "pieces than ranks, neighbours have the same")                                                \
   X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w",                              \
      "Gaussian error linear unit")                                                                 \
   X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
@@ -145,33 +146,38 @@ enum weft_op_class {
      "alone")                                                                                      \
   X (WEFT_OP_MOE_ROUTE_BWD, "moe_route_bwd", COMPUTE, route, "tokens experts topk",                \
      "scores:r choice:r dprob:r dlogits:w", "gradient of the weights, to the logits")              \
-  X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded",           \
+  X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded leaves",    \
      "choice:r prob:r counts:w row:w",                                                             \
      "counts of each expert, and the row of each (token, expert); over capacity the least weights "\
-     "are dropped; padded: experts begin capacity rows apart")                                     \
+     "are dropped; padded: experts begin capacity rows apart; leaves: counts of each, 0: as "          \
+     "kernels/sums.h cuts tokens")                                     \
   X (WEFT_OP_MOE_PERMUTE, "moe_permute", COMPUTE, permute, "tokens columns each rows",             \
      "x:r row:r y:w", "y(row of (token, expert)) = x(token), 0 where there is nobody")             \
   X (WEFT_OP_MOE_UNPERMUTE, "moe_unpermute", COMPUTE, permute, "tokens columns each rows experts", \
      "x:r row:r choice:r? y:w", "y(token) = sum of its rows, in the order of the experts")         \
-  X (WEFT_OP_MOE_GROUP, "moe_group", COMPUTE, pass2, "rows columns experts sources stride",        \
-     "counts:r x:r y:w", "rows by (source, expert) become rows by (expert, source)")               \
-  X (WEFT_OP_MOE_UNGROUP, "moe_ungroup", COMPUTE, pass2, "rows columns experts sources stride",    \
+  X (WEFT_OP_MOE_GROUP, "moe_group", COMPUTE, pass2, "rows columns experts sources stride inner",  \
+     "counts:r x:r y:w",                                                                           \
+     "rows by (source, expert) become rows by (expert, source); sources come with every inner-th "  \
+     "together, the first of them first")                                                          \
+  X (WEFT_OP_MOE_UNGROUP, "moe_ungroup", COMPUTE, pass2, "rows columns experts sources stride inner", \
      "counts:r x:r y:w", "the inverse")                                                            \
   X (WEFT_OP_MOE_TURN, "moe_turn", COMPUTE, turn, "a b leaves", "x:r y:w",                         \
      "counts(a, b, leaf) become counts(b, a, leaf)")                                               \
-  X (WEFT_OP_MOE_MATMUL, "moe_matmul", COMPUTE, moe_matmul, "m n k experts stride",                \
-     "x:r w:r counts:r y:w", "y = x w^T, expert by expert, for the rows it has; m in all")         \
-  X (WEFT_OP_MOE_MATMUL_DGRAD, "moe_matmul_dgrad", COMPUTE, moe_matmul, "m n k experts stride",    \
-     "dy:r w:r counts:r dx:w", "dx = dy w")                                                        \
-  X (WEFT_OP_MOE_MATMUL_WGRAD, "moe_matmul_wgrad", COMPUTE, moe_wgrad, "m n k experts stride",     \
+  X (WEFT_OP_MOE_MATMUL, "moe_matmul", COMPUTE, moe_matmul, "m n k experts stride leaves tail",    \
+     "x:r w:r counts:r y:w", "y = x w^T, expert by expert, for the rows it has; m in all; leaves, tail: as those of matmul")         \
+  X (WEFT_OP_MOE_MATMUL_DGRAD, "moe_matmul_dgrad", COMPUTE, moe_matmul,                           \
+     "m n k experts stride leaves tail", "dy:r w:r counts:r dx:w", "dx = dy w")                                                        \
+  X (WEFT_OP_MOE_MATMUL_WGRAD, "moe_matmul_wgrad", COMPUTE, moe_wgrad,                            \
+     "m n k experts stride sources parts",                                                         \
      "dy:r x:r counts:r dw:rw",                                                                    \
-     "dw += dy^T x; in canonical order for each source of the rows by itself")                     \
+     "dw += dy^T x; in canonical order for each slice of dw by itself, which as many of the sources "\
+     "have rows for; a leaf is that many counts in a row")                     \
   X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
      "u:r prob:r? counts:r y:w",                                                                   \
      "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
   X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
-     "rows columns experts stride wide", "u:r prob:r? counts:r dy:r du:w dprob:w?",                \
-     "its gradients")                                                                              \
+     "rows columns experts stride wide leaves", "u:r prob:r? counts:r dy:r du:w dprob:w?",         \
+     "its gradients; leaves: of the sum over columns that is dprob")                               \
   X (WEFT_OP_MOE_WEIGH, "moe_weigh", COMPUTE, pass2, "rows columns experts stride",                \
      "x:r prob:r counts:r y:w", "y = x times the row's weight: before experts, not behind them")   \
   X (WEFT_OP_MOE_WEIGH_BWD, "moe_weigh_bwd", COMPUTE, pass3, "rows columns experts stride",        \
@@ -200,8 +206,9 @@ enum weft_op_class {
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
   X (WEFT_OP_FILL, "fill", COMPUTE, pass1, "elements", "x:w",                                      \
      "first weights, at random or constant; where numbers are real state.h sets them")             \
-  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw count:r?",              \
-     "x /= divisor, or by the larger of 1 and count where that is given")                          \
+  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor times", "x:rw count:r?",        \
+     "x /= divisor (and times, where there is one), or by the larger of 1 and count where that is "\
+     "given")                          \
   X (WEFT_OP_SUM_SLICES, "sum_slices", COMPUTE, slices, "elements slices", "x:r y:w",              \
      "y = sum of the slices of x, in fp32, rounded once")                                          \
   X (WEFT_OP_PACK, "pack", COMPUTE, repack, "elements slices piece", "x:r y:w",                    \
@@ -286,6 +293,12 @@ enum weft_op_class {
      "x:r send:r y:w",                                                                             \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\
      "lie in the order of the members; elements: how many are planned")                            \
+  X (WEFT_OP_ALL_GATHER_V, "all_gather_v", COLLECTIVE, none, "elements columns",                   \
+     "x:r counts:r y:w",                                                                           \
+     "rows of `columns` elements of each member, to all: part i of the counts, which all have alike, " \
+     "says how many are member i's; elements: how many are planned in all")                        \
+  X (WEFT_OP_REDUCE_SCATTER_V, "reduce_scatter_v", COLLECTIVE, none, "elements columns",           \
+     "x:r counts:r y:w", "the inverse: rows of all are reduced, and each member gets its own")     \
   X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw",                         \
      "from member 0 to all; with peer -1 from the last member")                                    \
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
@@ -337,6 +350,16 @@ static inline int
 weft_op_swaps (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_ALL_TO_ALL_V;
+}
+
+/* Of an op whose members have unlike shares, that in which they have equal ones. */
+static inline enum weft_op_kind
+weft_op_even (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_GATHER_V       ? WEFT_OP_ALL_GATHER
+         : kind == WEFT_OP_REDUCE_SCATTER_V ? WEFT_OP_REDUCE_SCATTER
+         : kind == WEFT_OP_ALL_TO_ALL_V     ? WEFT_OP_ALL_TO_ALL
+                                            : kind;
 }
 
 static inline int
