@@ -350,7 +350,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
                                                      : micros;
   add (words, "micro_batch_size", micro);
   add (words, "global_batch_size", micro * replicas * micros);
-  if (one_in (rand, 3))
+  if (one_in (rand, 3) && !strstr (words->str, "reduction_order="))
     add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
   random_precision (words, rand);
   if (one_in (rand, 4))
@@ -589,9 +589,17 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {
   uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4, 4);
 
-  if (ranks % size || drawn (words, "num_query_groups=", 2) % size || one_in (rand, 4))
+  uint32_t groups = drawn (words, "num_query_groups=", 2),
+           width = drawn (words, "kv_channels=", 16);
+  gboolean own = groups % size == 0;
+  gboolean shared = size % groups == 0 && groups * width % size == 0 &&
+                    drawn (words, "num_attention_heads=", 4) % size == 0;
+
+  if (ranks % size || !(own || shared) || one_in (rand, 4))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
+  if (!own)
+    add_word (words, "reduction_order", "fast");
   random_overlap (words, rand);
   if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
     add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");

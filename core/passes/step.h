@@ -195,6 +195,7 @@ struct weft_widths {
   uint64_t h;             /* the residual stream */
   uint64_t heads, groups; /* of queries; of keys and values */
   uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
+  uint64_t made;          /* what the map to it makes: less where ranks share a group */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
   uint64_t shared, vocab; /* inside shared experts; logits */
 };
@@ -625,6 +626,8 @@ uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *
  * Without sequence_parallel rows are tokens: nothing, and an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
+/* A slice for each rank, of which it gets the sum of its own. */
+uint32_t weft_tensor_reduce_scatter (struct weft_step *s, uint32_t buf, const char *name);
 
 /* The same beside a product, through its own buffer. */
 void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
@@ -697,6 +700,9 @@ uint64_t weft_layer_window (const struct weft_step *s);
 struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
                                               uint64_t heads, uint64_t groups);
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
+/* Of a rank's rows of the map its heads, and the group that they share with other ranks'; and back. */
+uint32_t weft_heads_gather (struct weft_step *s, uint32_t made);
+uint32_t weft_heads_scatter (struct weft_step *s, uint32_t dqkv);
 uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o);
 struct weft_shape weft_attention_shape (const struct weft_step *s);
 

@@ -321,6 +321,16 @@ deal_bytes (const struct weft_shape *s)
          weft_dtype_bytes (s->dtype);
 }
 
+#define heads_flops none_flops
+
+/* Queries of a rank and one group, read and written. */
+static double
+heads_bytes (const struct weft_shape *s)
+{
+  double columns = ((double) s->dim[2] / (double) s->dim[1] + 2) * (double) s->dim[4];
+  return 2 * (double) s->dim[0] * columns * weft_dtype_bytes (s->dtype);
+}
+
 #define latent_split_flops none_flops
 
 static double

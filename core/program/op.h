@@ -265,6 +265,12 @@ enum weft_op_class {
      "rows whose columns came in parts; likewise, unless it copies")                               \
   X (WEFT_OP_TAKE_PART, "take_part", COMPUTE, take, "rows columns row_parts column_parts",         \
      "x:r y:w", "this rank's rows, or columns, of what all of them have")                          \
+  X (WEFT_OP_TAKE_HEADS, "take_heads", COMPUTE, heads, "tokens parts heads groups width",          \
+     "x:r y:w",                                                                                    \
+     "this rank's queries, and the keys and values of the group that it shares with others, out of the "\
+     "parts [q | k | v] of all ranks")                                                             \
+  X (WEFT_OP_PUT_HEADS, "put_heads", COMPUTE, deal, "tokens parts heads groups width", "x:r y:w",  \
+     "the inverse: what it has, in the parts of those it belongs to, and 0 in others")             \
   X (WEFT_OP_CONCAT, "concat", COMPUTE, latent_split, "rows a b", "a:r b:r y:w",                   \
      "rows of a columns, each followed by one of b columns")                                       \
   X (WEFT_OP_CONCAT_BWD, "concat_bwd", COMPUTE, latent_split, "rows a b", "dy:r a:w b:w",        \
