@@ -68,7 +68,10 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
   uint32_t all = weft_product (s, s->width.made * s->mesh->tp, "dqkv_heads");
   weft_emit (s, WEFT_OP_PUT_HEADS, "qkv_heads", sharing_shape (s),
              WEFT_USES (WEFT_R (dqkv), WEFT_W (all)));
-  return weft_tensor_reduce_scatter (s, all, "dqkv_heads");
+  uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
+  uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
+  g_array_append_val (s->wait_for, sum); /* a product in pieces reads it through views */
+  return mine;
 }
 
 static void
