@@ -45,6 +45,10 @@ static const struct {
     "num_query_groups=4 kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 "
     "max_position_embeddings=16 mtp_num_layers=1",
     "" },
+  { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
+    "num_query_groups=8 q_lora_rank=16 kv_lora_rank=16 qk_head_dim=4 qk_pos_emb_head_dim=4 "
+    "v_head_dim=6 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
+    "" },
   { "precision=fp32 model=deepseek-nano hidden_size=32 ffn_hidden_size=64 moe_ffn_hidden_size=32 "
     "vocab_size=96 seq_length=16 max_position_embeddings=16",
     "" },
