@@ -14,7 +14,7 @@
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
  * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
  * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
-#include "core/passes/step.h"
+#include "core/passes/fsdp.h"
 
 static gboolean
 alone (const struct weft_step *s, uint32_t k)
