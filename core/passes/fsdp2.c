@@ -108,9 +108,10 @@ void
 weft_fsdp2_start (struct weft_step *s)
 {
   uint32_t n = s->layout.n_bucket;
+  gboolean splits = weft_grid_splits (s->grid);
   struct weft_fsdp2 plan = { .n_unit = n,
-                             .pipelined = s->mesh->pp > 1,
-                             .splits = weft_grid_splits (s->grid),
+                             .pipelined = s->mesh->pp > 1 || s->n_chunks > 1 || splits,
+                             .splits = splits,
                              .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
                              .copied_in = WEFT_NO_OP,
                              .sent = WEFT_NO_OP,
