@@ -528,7 +528,7 @@ random_modes (GString *words, GRand *rand)
 
 /* A forward and a backward that take turns, where experts are on several ranks. */
 static void
-random_turns (GString *words, GRand *rand, uint32_t stages)
+random_turns (GString *words, uint32_t stages)
 {
   static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
                                           "cpu_offloading=true", "activation_checkpointing",
@@ -538,7 +538,7 @@ random_turns (GString *words, GRand *rand, uint32_t stages)
   if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
     return;
   if (stages == 1 || strstr (words->str, "virtual_pipeline"))
-    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+    add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
@@ -746,7 +746,7 @@ weft_random_job (GRand *rand)
   random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
-  random_turns (words, rand, stages);
+  random_turns (words, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)
