@@ -283,16 +283,22 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
   }
 }
 
-/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the
- * experts that go by themselves. */
+static gboolean
+is_of_unit (const struct weft_op *row, const struct weft_param *param)
+{
+  return param->layer == row->layer && param->chunk == row->chunk;
+}
+
+/* Whether a tensor is one of those that an op packs: of its layer, or of what its chunk has outside
+ * layers.  The first of these is none of the experts that go by themselves. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {
   const struct weft_param *first = b->p->param;
 
-  if (param->layer != row->layer)
+  if (!is_of_unit (row, param))
     return FALSE;
-  while (first->layer != row->layer)
+  while (!is_of_unit (row, first))
     first++;
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }

@@ -224,6 +224,10 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
     flip (words, rand, 2, "moe_router_enable_expert_bias");
   }
   add (words, "expert_model_parallel_size", ranks);
+  gboolean whole = strstr (words->str, "expert_tensor_parallel_size=1") ||
+                   drawn (words, "tensor_model_parallel_size=", 1) == 1;
+  if (ranks > 1 && whole && one_in (rand, 3))
+    add_word (words, "moe_token_dispatcher_type", "flex");
   if (one_in (rand, 4)) {
     add_word (words, "moe_expert_capacity_factor", one_in (rand, 2) ? "0.7" : "1.5");
     flip (words, rand, 2, "moe_pad_expert_input_to_capacity");
@@ -635,7 +639,7 @@ random_slots (GString *words, GRand *rand)
 static const struct extra {
   const char *word;
   uint32_t one_in;
-  const char *with[3], *without[4];
+  const char *with[3], *without[5];
 } extras[] = {
   { "use_te_rng_tracker=true", 12 },
   { "async_tensor_model_parallel_allreduce=true", 12 },
@@ -679,7 +683,8 @@ static const struct extra {
   { "finalize_model_grads_func=none",
     16,
     { NULL },
-    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss" } },
+    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
+      "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
 };
 

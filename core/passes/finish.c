@@ -384,6 +384,7 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->found)));
+    weft_build_dep (s->b, s->bucket[k].reduced); /* which nobody joined without finalize_model_grads */
     if (s->bucket[k].grad32 == WEFT_NO_BUF)
       wait_for_finalize (s, k, tied, tied_reduced);
   }

@@ -196,12 +196,26 @@ normalise (struct weft_step *s, struct weft_pass *pass)
   choose (s, pass);
 }
 
+/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core): what
+ * travels next joins what went before, until the place that is returned is put back. */
+static struct weft_op
+join (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  if (s->strategy->moe_token_dispatcher_type == WEFT_DISPATCH_FLEX)
+    s->at.flags |= WEFT_OP_GROUPED;
+  return at;
+}
+
 static void
 go (struct weft_step *s, struct weft_pass *pass)
 {
   pass->rows = weft_rows_go (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  struct weft_op at = join (s);
   pass->weights =
       weft_rows_go (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+  s->at = at;
 }
 
 static void
@@ -297,8 +311,10 @@ static void
 gradients_return (struct weft_step *s, struct weft_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  struct weft_op at = join (s);
   pass->weights =
       weft_rows_return (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+  s->at = at;
 }
 
 static void
