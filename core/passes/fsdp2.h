@@ -25,6 +25,7 @@ struct weft_fsdp2_unit {
 struct weft_fsdp2_slot {
   uint32_t wire, mine; /* all pieces, and the view of it that is this rank's */
   uint32_t free;       /* the copy-out that was its last reader, or WEFT_NO_OP */
+  gboolean taken;      /* by pieces that were not copied out yet */
 };
 
 /* A chunk is wrapped by itself: its units but for the root, which is before them; and what waits for
