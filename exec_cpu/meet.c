@@ -148,15 +148,15 @@ piece_of (const struct round *d, uint32_t member, uint32_t piece)
 {
   const struct cpu_post *post = &d->c->post[member];
 
-  return piece == member ? post->slice - piece_start (d, piece) * weft_dtype_bytes (d->dtype)
-                         : post->data;
+  return piece == member ? post->bound.slice - piece_start (d, piece) * weft_dtype_bytes (d->dtype)
+                         : post->bound.data;
 }
 
 /* Moves that end in one piece of this member: its own term stands at its place among them. */
 static void
 reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
 {
-  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].data, *to;
+  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].bound.data, *to;
   uint32_t n_term = 0, piece = move->piece;
   uint64_t end = piece_start (d, piece + 1);
   gboolean placed = FALSE;
@@ -166,7 +166,7 @@ reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_mo
       term[n_term++] = mine;
       placed = TRUE;
     }
-    term[n_term++] = d->c->post[move[i].from].data;
+    term[n_term++] = d->c->post[move[i].from].bound.data;
   }
   if (!placed)
     term[n_term++] = mine;
@@ -182,7 +182,7 @@ store_piece (const struct round *d, const struct weft_move *move)
 {
   uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, move->piece);
 
-  memcpy (d->c->post[d->me].data + first * size,
+  memcpy (d->c->post[d->me].bound.data + first * size,
           piece_of (d, move->from, move->piece) + first * size,
           (piece_start (d, move->piece + 1) - first) * size);
 }
@@ -193,15 +193,15 @@ take_piece (const struct round *d, uint32_t from)
 {
   uint64_t size = weft_dtype_bytes (d->dtype), mine = piece_start (d, d->me);
 
-  memcpy (d->c->post[d->me].slice + piece_start (d, from) * size,
-          d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
+  memcpy (d->c->post[d->me].bound.slice + piece_start (d, from) * size,
+          d->c->post[from].bound.data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
 /* The whole tensor of a neighbour. */
 static void
 take_whole (const struct round *d, uint32_t from)
 {
-  memcpy (d->c->post[d->me].slice, d->c->post[from].data,
+  memcpy (d->c->post[d->me].bound.slice, d->c->post[from].bound.data,
           d->elements * weft_dtype_bytes (d->dtype));
 }
 
@@ -209,7 +209,7 @@ take_whole (const struct round *d, uint32_t from)
 static uint64_t
 rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
 {
-  const struct weft_operand *send = &d->c->post[member].send;
+  const struct weft_operand *send = &d->c->post[member].bound.send;
   uint64_t per = send->n / d->n, first = before ? 0 : to * per, last = (to + !before) * per,
            sum = 0;
 
@@ -226,8 +226,8 @@ take_rows (const struct round *d, uint32_t from)
 
   for (uint32_t i = 0; i < from; i++)
     at += rows_for (d, i, d->me, FALSE);
-  memcpy (d->c->post[d->me].slice + at * d->row,
-          d->c->post[from].data + rows_for (d, from, d->me, TRUE) * d->row,
+  memcpy (d->c->post[d->me].bound.slice + at * d->row,
+          d->c->post[from].bound.data + rows_for (d, from, d->me, TRUE) * d->row,
           rows_for (d, from, d->me, FALSE) * d->row);
 }
 
@@ -235,7 +235,7 @@ take_rows (const struct round *d, uint32_t from)
 static void
 gather_rows (const struct round *d, uint32_t from)
 {
-  memcpy (d->c->post[d->me].slice + rows_for (d, d->me, from, TRUE) * d->row, d->c->post[from].data,
+  memcpy (d->c->post[d->me].bound.slice + rows_for (d, d->me, from, TRUE) * d->row, d->c->post[from].bound.data,
           rows_for (d, d->me, from, FALSE) * d->row);
 }
 
@@ -247,10 +247,10 @@ sum_rows (const struct round *d)
   uint64_t columns = d->row / weft_dtype_bytes (d->dtype),
            at = rows_for (d, d->me, d->me, TRUE) * columns,
            end = at + rows_for (d, d->me, d->me, FALSE) * columns;
-  uint8_t *to = d->c->post[d->me].slice - at * weft_dtype_bytes (d->dtype);
+  uint8_t *to = d->c->post[d->me].bound.slice - at * weft_dtype_bytes (d->dtype);
 
   for (uint32_t i = 0; i < d->n; i++)
-    term[i] = d->c->post[i].data;
+    term[i] = d->c->post[i].bound.data;
   for (; at < end; at += WEFT_STRETCH)
     join_stretch (term, d->n, d, at, MIN (WEFT_STRETCH, end - at), to);
 }
@@ -268,8 +268,9 @@ store_own_piece (const struct round *d)
   uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, d->me);
   const struct cpu_post *post = &d->c->post[d->me];
 
-  if (post->slice != post->data + first * size)
-    memcpy (post->data + first * size, post->slice, (piece_start (d, d->me + 1) - first) * size);
+  if (post->bound.slice != post->bound.data + first * size)
+    memcpy (post->bound.data + first * size, post->bound.slice,
+            (piece_start (d, d->me + 1) - first) * size);
 }
 
 static void
@@ -333,14 +334,6 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                                     : 0 };
 }
 
-/* Shards of a buffer that belong to ranks before this one. */
-static uint32_t
-shard_before (const struct cpu_rank *r, uint32_t buf)
-{
-  struct weft_group g = weft_mesh_group (&r->m->base.plan->mesh, r->rank, r->p->buf[buf].shard);
-  return weft_group_index (&g, r->rank);
-}
-
 /* A sum of what each member has divided before: its own term, in place. */
 static void
 divide (uint8_t *data, const struct weft_shape *shape)
@@ -361,28 +354,14 @@ arrive (struct cpu_rank *r, uint32_t op)
 {
   const struct weft_op *row = &r->p->op[op];
   struct cpu_comm *c = r->comm[row->group];
-  /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
-   * nothing else.  What all_to_all writes is as large. */
-  uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, me = weft_group_index (&c->group, r->rank);
-  struct cpu_post *post = &c->post[me];
-  const struct weft_shape *shape = weft_op_shape (r->p, op);
+  struct weft_place member = { weft_group_index (&c->group, r->rank), c->n };
+  struct cpu_post *post = &c->post[member.at];
 
   cpu_arena_touch (r, op);
   post->arrived = cpu_now (r->m);
-  post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
-  if (r->p->op[op + 1].uses - row->uses == 1)
-    post->data +=
-        shard_before (r, cpu_use (r, op, 0)->buf) * shape->dim[0] * weft_dtype_bytes (shape->dtype);
+  post->bound = weft_bind_collective (&r->bind, op, &member);
   if (row->reduce == WEFT_REDUCE_PREMUL)
-    divide (post->data, shape);
-  post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
-  if (row->kind != weft_op_even (row->kind)) {
-    post->send = cpu_operand (r, cpu_use (r, op, 1));
-    post->slice = cpu_arena_at (r, cpu_use (r, op, 2)->buf);
-  } else if (r->p->op[op + 1].uses - row->uses > 1 &&
-             r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0) {
-    post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);
-  }
+    divide (post->bound.data, weft_op_shape (r->p, op));
   count_unit (r, row->group);
 }
 

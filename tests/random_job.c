@@ -204,7 +204,7 @@ random_parts (GString *words, GRand *rand)
 {
   uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
 
-  if (tensor == 1 || one_in (rand, 2))
+  if (tensor == 1 || one_in (rand, 4))
     return 1;
   add (words, "expert_tensor_parallel_size", 1);
   return tensor;
@@ -544,7 +544,7 @@ random_modes (GString *words, GRand *rand)
 
 /* A forward and a backward that take turns, where experts are on several ranks. */
 static void
-random_turns (GString *words, GRand *rand, uint32_t stages)
+random_turns (GString *words, uint32_t stages)
 {
   static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
                                           "cpu_offloading=true", "activation_checkpointing",
@@ -554,7 +554,7 @@ random_turns (GString *words, GRand *rand, uint32_t stages)
   if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
     return;
   if (stages == 1 || strstr (words->str, "virtual_pipeline"))
-    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+    add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
@@ -705,7 +705,7 @@ static const struct extra {
     16,
     { NULL },
     { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
-      "reduce_scatter_with_fp32" } },
+      "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
 };
 
@@ -773,7 +773,7 @@ weft_random_job (GRand *rand)
   random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
-  random_turns (words, rand, stages);
+  random_turns (words, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)

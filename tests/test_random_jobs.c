@@ -714,6 +714,13 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
+/* Of a microbatch through a unit: one half of a layer may be let go for the other before its backward. */
+static uint32_t
+passes (const weft_plan *plan)
+{
+  return plan->job.strategy.recompute_granularity == WEFT_RECOMPUTE_FULL ? 3 : 2;
+}
+
 /* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices.
  * Which modules are units is a matter of test_fsdp_knobs.c. */
 static gboolean
@@ -733,8 +740,7 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
   if (level == WEFT_SHARD_PARAMS && plan->job.knob_set[WEFT_KNOB_megatron_fsdp_unit_modules])
-    return gathered >= flat &&
-           gathered <= (2 * uses * flat + most_gathered_again (plan, p)) * micros;
+    return gathered >= flat && gathered <= passes (plan) * uses * flat * micros;
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;
     return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);

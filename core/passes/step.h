@@ -819,8 +819,12 @@ void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags
 void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
+/* From the mean over those who hold the same experts to that over all replicas. */
+void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);
 
-/* fsdp.c: the unit that a parameter lies in, or WEFT_NO_UNIT. */
+/* fsdp.c: whether group `other` is asked for when g is first used: little enough lies between the two; the
+ * unit that a parameter lies in, or WEFT_NO_UNIT. */
+gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 
 /* offload.c: the first layers' activations leave for the host and come back; `l` counts the layers of
@@ -842,6 +846,7 @@ void weft_host_optimizer_finish (struct weft_step *s);
 /* torch_ddp.c */
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+void weft_torch_ddp_leave_pass (struct weft_step *s);
 void weft_torch_ddp_finish (struct weft_step *s);
 
 /* timers.c: a phase of timing_log_level 1 or 2 begins, and ends; and whether the next op of a lane has

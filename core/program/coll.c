@@ -1,4 +1,5 @@
 #include "core/program/coll.h"
+#include "core/program/program.h"
 #include <math.h>
 
 static uint32_t
@@ -381,5 +382,33 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
     chain_phase (moves, n);
   if (weft_op_swaps (kind))
     direct_phase (moves, n, 0, FALSE);
+  return moves;
+}
+
+static gint
+compare_moves (gconstpointer a, gconstpointer b)
+{
+  const struct weft_move *m = a, *n = b;
+
+  if (m->round != n->round)
+    return m->round < n->round ? -1 : 1;
+  if (m->to != n->to)
+    return m->to < n->to ? -1 : 1;
+  return m->from < n->from ? -1 : m->from > n->from;
+}
+
+GArray *
+weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice)
+{
+  GArray *moves = op->kind == WEFT_OP_SHIFT       ? weft_coll_shift_moves (n, MAX (op->peer, 1))
+                  : choice == WEFT_COLL_CANONICAL ? weft_coll_direct_moves (op->kind, n)
+                                                  : weft_coll_ring_moves (op->kind, n);
+
+  for (uint32_t i = 0; i < moves->len && op->peer < 0; i++) {
+    struct weft_move *move = &g_array_index (moves, struct weft_move, i);
+    move->from = n - 1 - move->from;
+    move->to = n - 1 - move->to;
+  }
+  g_array_sort (moves, compare_moves);
   return moves;
 }
