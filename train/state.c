@@ -781,9 +781,8 @@ write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 }
 
 static void
-settle (weft_state *state, uint32_t tensor)
+settle_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
-  const struct copy *copy = copy_at (tensor_at (state, tensor), 0);
   const struct stage *stage = copy->stage;
   uint64_t n = elements (copy->param);
   g_autofree float *master = g_new (float, n);
@@ -799,6 +798,16 @@ settle (weft_state *state, uint32_t tensor)
   if (q.buf[WEFT_CODES] == WEFT_NO_BUF)
     write_codes (state, copy, q.data[WEFT_CODES]);
   weft_quantised_release (&q);
+}
+
+/* Both copies of a model have codes. */
+static void
+settle (weft_state *state, uint32_t tensor)
+{
+  const struct tensor *t = tensor_at (state, tensor);
+
+  for (uint32_t c = 0; c < t->copies->len; c++)
+    settle_copy (state, tensor, copy_at (t, c));
 }
 
 void
