@@ -37,7 +37,7 @@ weft_test_plan (const char *words, ...)
   va_end (args);
   weft_plan *plan = weft_test_job (all, &job, &error) ? weft_plan_new (&job, &error) : NULL;
   if (!plan)
-    fail_msg ("%s: %s", all, error->message);
+    fail_msg ("%s; in %s", error->message, all);
   return plan;
 }
 

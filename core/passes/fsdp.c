@@ -196,7 +196,16 @@ let_go (struct weft_step *s, uint32_t g)
   s->group[g].idle = s->group[g].whole = FALSE;
 }
 
-/* The copy of weights in fp8 that goes with a unit lies behind what is gathered. */
+/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies behind. */
+static uint32_t
+gathered_of (struct weft_step *s, uint32_t k)
+{
+  uint64_t bytes = weft_fsdp_size (s, k) * weft_dtype_bytes (weft_step_flat (s, k)->dtype);
+  uint32_t weights = s->bucket[k].weights;
+
+  return weft_fp8_copies (s, k) ? weft_build_view (s->b, weights, 0, bytes, "codes") : weights;
+}
+
 static void
 gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
@@ -207,11 +216,11 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
   uint64_t bytes = n * weft_dtype_bytes (dtype);
 
   state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, dtype, copied ? 2 * n : n, "whole");
-  uint32_t to = copied ? weft_build_view (s->b, state->weights, 0, bytes, "codes") : state->weights;
   struct weft_op row = weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k);
   row.flags = flags;
-  state->gathered = weft_ddp_collective (s, row, WEFT_SHAPE (dtype, n),
-                                         WEFT_USES (WEFT_R (state->weight_slice), WEFT_W (to)));
+  state->gathered =
+      weft_ddp_collective (s, row, WEFT_SHAPE (dtype, n),
+                           WEFT_USES (WEFT_R (state->weight_slice), WEFT_W (gathered_of (s, k))));
   weft_fsdp_set_views (s, k, state->weights, 0, s->weight_view);
   if (copied)
     weft_fsdp_set_views (s, k, state->weights, bytes, s->turned);
@@ -361,6 +370,6 @@ weft_fsdp_finish (struct weft_step *s)
     if (weft_step_flat (s, k)->cut_weights && s->bucket[k].weights != WEFT_NO_BUF)
       weft_emit (s, WEFT_OP_RELEASE, "release_weights",
                  WEFT_SHAPE (weft_step_flat (s, k)->dtype, 0),
-                 WEFT_USES (WEFT_R (s->bucket[k].weights)));
+                 WEFT_USES (WEFT_R (gathered_of (s, k))));
   weft_ddp_join_across (s);
 }
