@@ -125,17 +125,11 @@ static void
 start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double latency)
 {
   enum weft_group_kind kind = x->base.actors->comm[c].kind;
-  gboolean back = sim_program (x, actor)->op[op].peer < 0, near = FALSE;
-  enum weft_pattern pattern = back ? WEFT_PATTERN_CP_RING_BACK : WEFT_PATTERN_CP_RING_NEXT;
+  gboolean back = sim_program (x, actor)->op[op].peer < 0;
 
-  if (kind != WEFT_GROUP_CP_RING) {
-    pattern = weft_group_pattern (kind, FALSE);
-    near = x->base.actors->path[(size_t) actor * WEFT_N_PATTERN + pattern].exists;
-    pattern = weft_group_pattern (kind, !near);
-  }
   x->meeting[c].pending++;
-  start_flow (x, actor, pattern,
-              x->meeting[c].traffic.bytes_local, latency, sim_tag (SIM_COLLECTIVE, 0, c));
+  start_flow (x, actor, weft_ring_pattern (kind, back), x->meeting[c].traffic.bytes_local, latency,
+              sim_tag (SIM_COLLECTIVE, 0, c));
 }
 
 static void
@@ -370,10 +364,9 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
   pause_thread (x, actor, op, 1);
-  start_flow (x, actor,
-              weft_op_enters_device (p->op[op].kind) ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
-              weft_op_bytes (p, op), plan->job.stack.kernel_gap,
-              sim_tag (SIM_COPY, p->op[op].lane, actor));
+  start_flow (
+      x, actor, weft_op_enters_device (p->op[op].kind) ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
+      weft_op_bytes (p, op), plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
 /* A kernel on a lane of communication, like the sum that follows a reduction; or one of the host,

@@ -55,6 +55,25 @@ static const struct {
   [WEFT_PATTERN_STAGE_REMOTE] = { WEFT_GROUP_STAGE, TRUE },
 };
 
+/* Likewise of patterns that go from each rank to its neighbour in a ring. */
+static const struct {
+  enum weft_group_kind group;
+  gboolean back;
+} rings[WEFT_N_PATTERN] = {
+  [WEFT_PATTERN_CP_RING_NEXT] = { WEFT_GROUP_CP_RING, FALSE },
+  [WEFT_PATTERN_CP_RING_BACK] = { WEFT_GROUP_CP_RING, TRUE },
+  [WEFT_PATTERN_TP_RING_NEXT] = { WEFT_GROUP_TP, FALSE },
+};
+
+enum weft_pattern
+weft_ring_pattern (enum weft_group_kind kind, gboolean back)
+{
+  for (int p = 0; p < WEFT_N_PATTERN; p++)
+    if (rings[p].group == kind && rings[p].back == back)
+      return p;
+  g_assert_not_reached ();
+}
+
 enum weft_pattern
 weft_group_pattern (enum weft_group_kind kind, gboolean remote)
 {
@@ -95,13 +114,14 @@ collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
 
 /* To the neighbour in the ring. */
 static gboolean
-shift_route (const struct colouring *c, gboolean back, uint32_t rank, struct weft_route *route)
+shift_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
+             struct weft_route *route)
 {
-  struct weft_group g = weft_mesh_group (c->m, rank, WEFT_GROUP_CP_RING);
+  struct weft_group g = weft_mesh_group (c->m, rank, rings[p].group);
 
   if (weft_group_size (&g) == 1)
     return FALSE;
-  struct weft_flow flow = weft_coll_shift (&g, weft_group_index (&g, rank), back);
+  struct weft_flow flow = weft_coll_shift (&g, weft_group_index (&g, rank), rings[p].back);
   weft_fabric_route (c->f, flow.from, flow.to, route);
   return TRUE;
 }
@@ -111,8 +131,8 @@ route_of (const struct colouring *c, enum weft_pattern p, uint32_t rank, struct 
 {
   if (patterns[p].group != WEFT_GROUP_NONE)
     return collective_route (c, p, rank, route);
-  if (p == WEFT_PATTERN_CP_RING_NEXT || p == WEFT_PATTERN_CP_RING_BACK)
-    return shift_route (c, p == WEFT_PATTERN_CP_RING_BACK, rank, route);
+  if (rings[p].group != WEFT_GROUP_NONE)
+    return shift_route (c, p, rank, route);
   if (p == WEFT_PATTERN_H2D || p == WEFT_PATTERN_D2H) {
     weft_fabric_host_route (c->f, rank, p == WEFT_PATTERN_H2D, route);
     return TRUE;

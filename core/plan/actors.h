@@ -30,6 +30,7 @@
   X (WEFT_PATTERN_CP_RING_REMOTE, "cp ring remote", "between nodes, ranks that pass keys on")      \
   X (WEFT_PATTERN_CP_RING_NEXT, "cp ring next", "keys to the next rank")                           \
   X (WEFT_PATTERN_CP_RING_BACK, "cp ring back", "keys and their gradients to the rank before")     \
+  X (WEFT_PATTERN_TP_RING_NEXT, "tp ring next", "pieces of a product to the next rank")            \
   X (WEFT_PATTERN_EP_LOCAL, "ep local", "inside the node, expert parallel")                        \
   X (WEFT_PATTERN_EP_REMOTE, "ep remote", "between nodes, expert parallel")                        \
   X (WEFT_PATTERN_TP_EP_LOCAL, "tp_ep local", "inside the node, tensor and expert parallel")       \
@@ -101,3 +102,6 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)
 
 /* The pattern of a collective's local or remote flows. */
 enum weft_pattern weft_group_pattern (enum weft_group_kind kind, gboolean remote);
+
+/* The pattern of a shift, whichever nodes the neighbour is on; tensor parallel ones go forward only. */
+enum weft_pattern weft_ring_pattern (enum weft_group_kind kind, gboolean back);
