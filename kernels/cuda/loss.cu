@@ -1,0 +1,191 @@
+/* Cross entropy: one pass over a row of logits for its largest and the sum of exponentials, and the
+ * gradient in the logits' place.  Losses of rows are added by one block, in an order of their own
+ * number.  Columns past the vocabulary, which pad it, do not count. */
+#include "core/exec/control.h"
+#include "kernels/cuda/device.cuh"
+
+enum { THREADS = 256, MOST_BLOCKS = 1 << 20 };
+enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
+enum { GRADIENT = 3 };
+
+struct vocabulary {
+  uint64_t rows, columns, counted; /* columns of a row; those that count */
+  uint64_t first;                  /* the word of the first column */
+};
+
+/* Largest and sum of exponentials against it, of what has been seen. */
+struct soft {
+  float most, sum;
+};
+
+static __device__ __forceinline__ void
+see (struct soft *s, float x)
+{
+  float most = fmaxf (s->most, x);
+
+  if (most == -INFINITY)
+    return;
+  s->sum = s->sum * expf (s->most - most) + expf (x - most);
+  s->most = most;
+}
+
+/* -------------------------------------------------------------------------- forward */
+
+template <class T>
+__global__ void
+row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float *lse, float *losses)
+{
+  __shared__ float room[32];
+
+  for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
+    const T *x = logits + row * v.columns;
+    struct soft s = { -INFINITY, 0 };
+    for (uint64_t i = threadIdx.x; i < v.counted; i += blockDim.x)
+      see (&s, to_float (x[i]));
+    float most = block_most (s.most, room);
+    float sum = block_sum (s.most == -INFINITY ? 0 : s.sum * expf (s.most - most), room);
+    uint64_t target = (uint64_t) targets[row] - v.first;
+    if (threadIdx.x == 0) {
+      lse[row] = most + logf (sum);
+      losses[row] = lse[row] - (target < v.columns ? to_float (x[target]) : 0);
+    }
+  }
+}
+
+__global__ void
+add_losses (const float *losses, uint64_t rows, float *loss, bool adds, float *count, bool counts)
+{
+  __shared__ float room[32];
+  float sum = 0;
+
+  for (uint64_t i = threadIdx.x; i < rows; i += blockDim.x)
+    sum += losses[i];
+  sum = block_sum (sum, room);
+  if (threadIdx.x != 0)
+    return;
+  *loss = adds ? *loss + sum : sum;
+  if (count)
+    *count = counts ? *count + (float) rows : (float) rows;
+}
+
+static struct vocabulary
+vocabulary_of (const struct weft_cuda_launch *l, uint64_t whole)
+{
+  struct vocabulary v = { l->dim[0], l->dim[1], l->dim[1], l->tp.at * l->dim[1] };
+
+  if (whole)
+    v.counted = v.first >= whole ? 0 : v.columns < whole - v.first ? v.columns : whole - v.first;
+  return v;
+}
+
+/* Scratch: a loss for each row. */
+uint64_t
+weft_cuda_scratch_xent (uint64_t rows)
+{
+  return rows * sizeof (float);
+}
+
+template <class T>
+static const char *
+run (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct vocabulary v = vocabulary_of (l, l->dim[3]);
+  float *losses = (float *) l->scratch;
+
+  WEFT_LAUNCH ((row_losses<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data, v,
+               (float *) o[LSE].data, losses);
+  WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, losses, v.rows, (float *) o[LOSS].data,
+               (bool) o[LOSS].accumulate, (float *) o[COUNT].data, (bool) o[COUNT].accumulate);
+  return launched ();
+}
+
+const char *
+weft_cuda_xent (const struct weft_cuda_launch *l)
+{
+  return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run, l);
+}
+
+/* ------------------------------------------------------------------------- backward */
+
+template <class T>
+__global__ void
+row_gradients (T *logits, const int32_t *targets, const float *lse, const float *gradient,
+               struct vocabulary v, float tokens)
+{
+  float share = 1 / tokens * (gradient ? *gradient : 1);
+
+  for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
+    T *x = logits + row * v.columns;
+    uint64_t target = (uint64_t) targets[row] - v.first;
+    for (uint64_t i = threadIdx.x; i < v.columns; i += blockDim.x) {
+      float p = i < v.counted ? expf (to_float (x[i]) - lse[row]) : 0;
+      set (x + i, i < v.counted ? (p - (i == target ? 1.0f : 0.0f)) * share : 0);
+    }
+  }
+}
+
+template <class T>
+static const char *
+run_bwd (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct vocabulary v = vocabulary_of (l, l->dim[3]);
+
+  WEFT_LAUNCH ((row_gradients<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
+               (T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data, (const float *) o[LSE].data,
+               (const float *) o[GRADIENT].data, v, (float) l->dim[2]);
+  return launched ();
+}
+
+const char *
+weft_cuda_xent_bwd (const struct weft_cuda_launch *l)
+{
+  return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run_bwd, l);
+}
+
+/* ---------------------------------------------------------------------- loss scale */
+
+static __device__ __forceinline__ float
+loss_scale (const struct weft_control *control)
+{
+  return control->loss_scale > 0 ? (float) control->loss_scale : 1;
+}
+
+__global__ void
+scale_loss (float *gradient, uint64_t n, const struct weft_control *control)
+{
+  for (WEFT_EACH (i, n))
+    gradient[i] = loss_scale (control);
+}
+
+const char *
+weft_cuda_scale_loss (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (scale_loss, 1, 32, 0, l->stream, (float *) l->operand[0].data, l->dim[0], l->control);
+  return launched ();
+}
+
+/* As torch._amp_foreach_non_finite_check_and_unscale_: whoever finds one that is not finite says so,
+ * and all say the same. */
+__global__ void
+unscale (struct array grad, float *found, uint64_t n, const struct weft_control *control)
+{
+  float inverse = 1 / loss_scale (control);
+
+  for (WEFT_EACH (i, n)) {
+    float x = get (grad, i);
+    if (!(x - x == 0))
+      *found = 1;
+    put (grad, i, x * inverse);
+  }
+}
+
+const char *
+weft_cuda_unscale (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (unscale, blocks_for (l->dim[0], THREADS, 4096), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), (float *) l->operand[1].data, l->dim[0], l->control);
+  return launched ();
+}
