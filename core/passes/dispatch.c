@@ -11,6 +11,9 @@
  *   exchange  rows go to the ranks of their experts, and arrive by source
  *   group     they are put by expert, and within an expert by source
  *
+ * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are made of
+ * alone, not for all kernels that were enqueued before (combined.c).
+ *
  * What experts made goes back the same way, and gradients both ways again.  Order within an expert is
  * that of the sources and their tokens: on one rank it would be the same. */
 #include "core/passes/moe.h"
@@ -49,10 +52,11 @@ static uint32_t
 meet (struct weft_step *s, enum weft_op_kind kind, const char *name, struct weft_shape shape,
       const struct weft_use *uses, uint32_t n_uses)
 {
-  struct weft_op row = { .kind = kind,
-                         .group = WEFT_GROUP_EP,
-                         .name = weft_build_name (s->b, name) };
-  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
+  struct weft_op row = {
+    .kind = kind, .group = WEFT_GROUP_EP, .flags = s->at.flags, .name = weft_build_name (s->b, name)
+  };
+  gboolean aside = s->strategy->overlap_moe_expert_parallel_comm && weft_op_swaps (kind);
+  uint32_t enqueued = aside ? WEFT_NO_OP : weft_build_last (s->b, WEFT_LANE_GPU);
   uint32_t op = weft_emit_on (s, WEFT_LANE_EP, row, shape, uses, n_uses);
 
   weft_build_dep (s->b, enqueued);
@@ -139,26 +143,20 @@ regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *s
 
 /* ------------------------------------------------------------------ there and back */
 
-/* A row for each of `each` experts of a thing: of a token, or of one of its weights. */
-struct move {
-  const char *name;
-  uint64_t things, columns, each;
-};
-
-static struct move
-tokens (const struct weft_step *s, const char *name)
+struct weft_move
+weft_rows_tokens (const struct weft_step *s, const char *name)
 {
-  return (struct move){ name, s->tokens, s->width.h, (uint64_t) s->model->moe_router_topk };
+  return (struct weft_move){ name, s->tokens, s->width.h, (uint64_t) s->model->moe_router_topk };
 }
 
-static struct move
-weights (const struct weft_step *s, const char *name)
+struct weft_move
+weft_rows_weights (const struct weft_step *s, const char *name)
 {
-  return (struct move){ name, s->tokens * (uint64_t) s->model->moe_router_topk, 1, 1 };
+  return (struct weft_move){ name, s->tokens * (uint64_t) s->model->moe_router_topk, 1, 1 };
 }
 
-static uint32_t
-to_experts (struct weft_step *s, const struct weft_saved *saved, struct move m, uint32_t x)
+uint32_t
+weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t y =
@@ -167,24 +165,49 @@ to_experts (struct weft_step *s, const struct weft_saved *saved, struct move m, 
   weft_emit (s, WEFT_OP_MOE_PERMUTE, m.name,
              WEFT_SHAPE (s->product_dtype, m.things, m.columns, m.each, z.sent),
              WEFT_USES (WEFT_R (x), WEFT_R (saved->row), WEFT_W (y)));
-  if (!travels (s))
-    return y;
-  y = exchange (s, m.name, y, saved->sent, z.room, m.columns);
-  return regroup (s, WEFT_OP_MOE_GROUP, saved, y, m.columns);
+  return y;
 }
 
-static uint32_t
-from_experts (struct weft_step *s, const struct weft_saved *saved, struct move m, uint32_t x)
+uint32_t
+weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
+{
+  if (!travels (s))
+    return x;
+  return exchange (s, m.name, x, saved->sent, weft_moe_sizes (s).room, m.columns);
+}
+
+uint32_t
+weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  return travels (s) ? regroup (s, WEFT_OP_MOE_GROUP, saved, x, m.columns) : x;
+}
+
+uint32_t
+weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                 uint32_t x)
+{
+  return travels (s) ? regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns) : x;
+}
+
+uint32_t
+weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  if (!travels (s))
+    return x;
+  return exchange (s, m.name, x, saved->back, weft_moe_sizes (s).sent, m.columns);
+}
+
+uint32_t
+weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t choice = m.each > 1 ? saved->choice : WEFT_NO_BUF;
-
-  if (travels (s)) {
-    x = regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns);
-    x = exchange (s, m.name, x, saved->back, z.sent, m.columns);
-  }
   uint32_t y =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, m.things * m.columns, m.name);
+
   weft_emit (s, WEFT_OP_MOE_UNPERMUTE, m.name,
              WEFT_SHAPE (s->product_dtype, m.things, m.columns, m.each, z.sent, z.experts),
              WEFT_USES (WEFT_R (x), WEFT_R (saved->row), WEFT_R (choice), WEFT_W (y)));
@@ -192,7 +215,7 @@ from_experts (struct weft_step *s, const struct weft_saved *saved, struct move m
 }
 
 void
-weft_moe_dispatch (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
+weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
   uint32_t counts = sort (s, saved, prob);
 
@@ -200,30 +223,4 @@ weft_moe_dispatch (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
     exchange_counts (s, saved, counts);
   else
     saved->counts = counts;
-  saved->xp = to_experts (s, saved, tokens (s, "dispatch"), saved->n2);
-  saved->pp = to_experts (s, saved, weights (s, "dispatch_prob"), prob);
-}
-
-uint32_t
-weft_moe_combine (struct weft_step *s, const struct weft_saved *saved, uint32_t rows)
-{
-  return from_experts (s, saved, tokens (s, "combine"), rows);
-}
-
-uint32_t
-weft_moe_combine_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy)
-{
-  return to_experts (s, saved, tokens (s, "combine"), dy);
-}
-
-uint32_t
-weft_moe_dispatch_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxp)
-{
-  return from_experts (s, saved, tokens (s, "dispatch"), dxp);
-}
-
-uint32_t
-weft_moe_weights_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dpp)
-{
-  return from_experts (s, saved, weights (s, "dispatch_prob"), dpp);
 }

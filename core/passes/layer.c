@@ -20,8 +20,7 @@
  * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
  * are put off, with what they read.
  * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
-#include "core/passes/moe.h"
-#include "core/passes/step.h"
+#include "core/passes/turns.h"
 
 static void
 forget (struct weft_saved *saved)
@@ -32,15 +31,15 @@ forget (struct weft_saved *saved)
     buf[i] = WEFT_NO_BUF;
 }
 
-uint32_t
-weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
+static void
+attend (struct weft_step *s, struct weft_pass *pass)
 {
   const struct weft_widths *w = &s->width;
+  struct weft_saved *saved = pass->saved;
 
-  s->at.layer = layer;
   forget (saved);
-  saved->x = x;
-  saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, x);
+  saved->x = pass->x;
+  saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
   if (s->model->kv_lora_rank)
     weft_latent_forward (s, saved);
   else
@@ -48,29 +47,18 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->q);
   saved->x1 =
-      weft_residual (s, WEFT_DROP_ATTENTION, x, weft_outward (s, p, "proj"), &saved->mask_o);
+      weft_residual (s, WEFT_DROP_ATTENTION, pass->x, weft_outward (s, p, "proj"), &saved->mask_o);
   weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
-  gboolean moe = weft_model_layer_is_moe (s->model, layer);
-  uint32_t m = (moe ? weft_layer_moe : weft_layer_mlp) (s, saved);
-  uint32_t y =
-      weft_residual (s, WEFT_DROP_MLP, saved->x1, weft_outward (s, m, "fc2"), &saved->mask_y);
-  s->at.layer = WEFT_NO_LAYER;
-  return y;
 }
 
-uint32_t
-weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved, uint32_t dres)
+static void
+attend_backward (struct weft_step *s, struct weft_pass *pass)
 {
   const struct weft_widths *w = &s->width;
-  struct weft_op at = s->at;
+  struct weft_saved *saved = pass->saved;
 
-  s->at.layer = layer;
-  if (weft_step_delays (s))
-    s->at.phase = WEFT_PHASE_INPUT_GRAD;
-  gboolean moe = weft_model_layer_is_moe (s->model, layer);
-  dres = (moe ? weft_layer_moe_backward : weft_layer_mlp_backward) (s, saved, dres);
   weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
-  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, dres, saved->mask_o);
+  uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, pass->x, saved->mask_o);
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->q);
   uint32_t dqkv = weft_layer_attention_backward (s, saved, d_o);
   if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
@@ -78,7 +66,66 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
   uint32_t dn1 = s->model->kv_lora_rank ? weft_latent_backward (s, saved, dqkv)
                                         : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv,
                                                                 saved->n1, w->qkv, w->h);
-  dres = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, dres);
+  pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
+}
+
+static gboolean
+has_experts (const struct weft_step *s, const struct weft_pass *pass)
+{
+  return weft_model_layer_is_moe (s->model, pass->layer);
+}
+
+void
+weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+{
+  struct weft_saved *saved = pass->saved;
+
+  s->at.layer = pass->layer;
+  if (turn == WEFT_TURN_ATTEND)
+    attend (s, pass);
+  if (has_experts (s, pass))
+    weft_moe_forward_turn (s, pass, turn);
+  else if (turn == WEFT_TURN_MLP)
+    pass->mlp = weft_layer_mlp (s, saved);
+  if (turn == WEFT_TURN_ADD)
+    pass->x = weft_residual (s, WEFT_DROP_MLP, saved->x1, weft_outward (s, pass->mlp, "fc2"),
+                             &saved->mask_y);
+  s->at.layer = WEFT_NO_LAYER;
+}
+
+uint32_t
+weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft_saved *saved)
+{
+  struct weft_pass pass = { .layer = layer, .saved = saved, .x = x };
+
+  for (int turn = 0; turn < WEFT_N_TURN; turn++)
+    weft_layer_forward_turn (s, &pass, turn);
+  return pass.x;
+}
+
+void
+weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+{
+  struct weft_op at = s->at;
+
+  s->at.layer = pass->layer;
+  if (weft_step_delays (s))
+    s->at.phase = WEFT_PHASE_INPUT_GRAD;
+  if (has_experts (s, pass))
+    weft_moe_backward_turn (s, pass, turn);
+  else if (turn == WEFT_TURN_MLP)
+    pass->x = weft_layer_mlp_backward (s, pass->saved, pass->x);
+  if (turn == WEFT_TURN_ATTEND)
+    attend_backward (s, pass);
   s->at = at;
-  return dres;
+}
+
+uint32_t
+weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *saved, uint32_t dres)
+{
+  struct weft_pass pass = { .layer = layer, .saved = saved, .x = dres };
+
+  for (int turn = WEFT_N_TURN; turn-- > 0;)
+    weft_layer_backward_turn (s, &pass, turn);
+  return pass.x;
 }

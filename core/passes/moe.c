@@ -1,5 +1,6 @@
 /* A layer of experts: the router, and what its experts and those that see every token make. */
 #include "core/passes/moe.h"
+#include "core/passes/turns.h"
 #include "core/program/zigzag.h"
 #include <math.h>
 
@@ -135,31 +136,140 @@ weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
   return y;
 }
 
-uint32_t
-weft_layer_moe (struct weft_step *s, struct weft_saved *saved)
-{
-  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
-  weft_moe_dispatch (s, saved, route (s, saved));
-  uint32_t rows = weft_experts_forward (s, saved);
-  uint32_t m = weft_moe_combine (s, saved, rows);
+/* ------------------------------------------------------------------------- forward */
 
-  return shared_width (s) ? weft_moe_add (s, "shared", m, shared_forward (s, saved)) : m;
+static void
+choose (struct weft_step *s, struct weft_pass *pass)
+{
+  struct weft_saved *saved = pass->saved;
+
+  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+  uint32_t prob = route (s, saved);
+  weft_moe_sort (s, saved, prob);
+  pass->rows = weft_rows_pack (s, saved, weft_rows_tokens (s, "dispatch"), saved->n2);
+  pass->weights = weft_rows_pack (s, saved, weft_rows_weights (s, "dispatch_prob"), prob);
 }
 
-uint32_t
-weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dres)
+static void
+go (struct weft_step *s, struct weft_pass *pass)
 {
-  uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, dres, saved->mask_y);
-  uint32_t dy = weft_inward (s, dropped, "dmoe"), dpp;
-  uint32_t drows = weft_moe_combine_backward (s, saved, dy);
-  uint32_t dxp = weft_experts_backward (s, saved, drows, &dpp);
-  uint32_t dn2 = weft_moe_dispatch_backward (s, saved, dxp);
-  uint32_t dprob = weft_moe_weights_backward (s, saved, dpp);
+  pass->rows = weft_rows_go (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  pass->weights =
+      weft_rows_go (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+}
 
+static void
+compute (struct weft_step *s, struct weft_pass *pass)
+{
+  struct weft_saved *saved = pass->saved;
+
+  saved->xp = weft_rows_arrive (s, saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  saved->pp = weft_rows_arrive (s, saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+  uint32_t y = weft_experts_forward (s, saved);
+  pass->rows = weft_rows_leave (s, saved, weft_rows_tokens (s, "combine"), y);
+  pass->mlp = shared_width (s) ? shared_forward (s, saved) : WEFT_NO_BUF;
+}
+
+static void
+come_back (struct weft_step *s, struct weft_pass *pass)
+{
+  pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
+}
+
+static void
+add_up (struct weft_step *s, struct weft_pass *pass)
+{
+  uint32_t y = weft_rows_unpack (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
+
+  pass->mlp = pass->mlp == WEFT_NO_BUF ? y : weft_moe_add (s, "shared", y, pass->mlp);
+}
+
+typedef void do_turn (struct weft_step *s, struct weft_pass *pass);
+
+void
+weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+{
+  static do_turn *const turns[] = {
+    [WEFT_TURN_ATTEND] = choose,    [WEFT_TURN_GO] = go,      [WEFT_TURN_MLP] = compute,
+    [WEFT_TURN_RETURN] = come_back, [WEFT_TURN_ADD] = add_up,
+  };
+  turns[turn](s, pass);
+}
+
+/* ------------------------------------------------------------------------ backward */
+
+static void
+gradients_go (struct weft_step *s, struct weft_pass *pass)
+{
+  const struct weft_move move = weft_rows_tokens (s, "combine");
+  uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, pass->saved->mask_y);
+
+  pass->mlp = weft_inward (s, dropped, "dmoe");
+  pass->rows =
+      weft_rows_go (s, pass->saved, move, weft_rows_pack (s, pass->saved, move, pass->mlp));
+}
+
+static void
+normalise_again (struct weft_step *s, struct weft_saved *saved)
+{
   if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+}
+
+static void
+compute_gradients (struct weft_step *s, struct weft_pass *pass)
+{
+  struct weft_saved *saved = pass->saved;
+  uint32_t dy = weft_rows_arrive (s, saved, weft_rows_tokens (s, "combine"), pass->rows), dpp;
+  uint32_t dxp = weft_experts_backward (s, saved, dy, &dpp);
+
+  pass->rows = weft_rows_leave (s, saved, weft_rows_tokens (s, "dispatch"), dxp);
+  pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
+  if (!shared_width (s))
+    return;
+  normalise_again (s, saved);
+  pass->mlp = shared_backward (s, saved, pass->mlp);
+}
+
+static void
+gradients_return (struct weft_step *s, struct weft_pass *pass)
+{
+  pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  pass->weights =
+      weft_rows_return (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+}
+
+static void
+choose_backward (struct weft_step *s, struct weft_pass *pass)
+{
+  struct weft_saved *saved = pass->saved;
+  uint32_t dn2 = weft_rows_unpack (s, saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  uint32_t dprob =
+      weft_rows_unpack (s, saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+
+  if (!shared_width (s))
+    normalise_again (s, saved);
   dn2 = weft_moe_add (s, "dn2", dn2, route_backward (s, saved, dprob));
   if (shared_width (s))
-    dn2 = weft_moe_add (s, "dn2", dn2, shared_backward (s, saved, dy));
-  return weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, dres);
+    dn2 = weft_moe_add (s, "dn2", dn2, pass->mlp);
+  pass->x = weft_norm_backward (s, "norm2", WEFT_NORM2_WEIGHT, dn2, saved->x1, pass->x);
+}
+
+static void
+nothing (struct weft_step *s, struct weft_pass *pass)
+{
+  (void) s, (void) pass;
+}
+
+void
+weft_moe_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
+{
+  static do_turn *const turns[] = {
+    [WEFT_TURN_ATTEND] = choose_backward,
+    [WEFT_TURN_GO] = gradients_return,
+    [WEFT_TURN_MLP] = compute_gradients,
+    [WEFT_TURN_RETURN] = gradients_go,
+    [WEFT_TURN_ADD] = nothing,
+  };
+  turns[turn](s, pass);
 }

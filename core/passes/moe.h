@@ -40,22 +40,31 @@ weft_moe_stride (const struct weft_step *s, const struct weft_moe *z)
 /* moe.c: a sum of two products. */
 uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
-/* As weft_layer_mlp(). */
-uint32_t weft_layer_moe (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_moe_backward (struct weft_step *s, struct weft_saved *saved,
-                                  uint32_t dresidual);
+/* dispatch.c: fills row, counts and what rows need to travel, from choice and prob. */
+void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
-/* dispatch.c: fills row, counts, xp and pp from n2, choice and prob; tokens from what experts made.
- * Backward: the rows of a gradient of tokens; from gradients of rows to that of tokens, and to that of
- * their weights. */
-void weft_moe_dispatch (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
-uint32_t weft_moe_combine (struct weft_step *s, const struct weft_saved *saved, uint32_t rows);
-uint32_t weft_moe_combine_backward (struct weft_step *s, const struct weft_saved *saved,
-                                    uint32_t dy);
-uint32_t weft_moe_dispatch_backward (struct weft_step *s, const struct weft_saved *saved,
-                                     uint32_t dxp);
-uint32_t weft_moe_weights_backward (struct weft_step *s, const struct weft_saved *saved,
-                                    uint32_t dpp);
+/* Rows that travel: `each` of a thing, of a token or of one of its weights. */
+struct weft_move {
+  const char *name;
+  uint64_t things, columns, each;
+};
+struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
+struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
+
+/* Things become rows in the order of experts, go to the ranks of these and are put by expert; there they
+ * are put by source, return, and become things again: the sum of their rows. */
+uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                         uint32_t x);
+uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                       uint32_t x);
+uint32_t weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                           uint32_t x);
+uint32_t weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                          uint32_t x);
+uint32_t weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                           uint32_t x);
+uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                           uint32_t x);
 
 /* experts.c: fills eu and ea from xp and pp, and returns what fc2 makes; from the gradient of that to
  * those of xp, which is returned, and of pp. */

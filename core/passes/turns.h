@@ -1,0 +1,39 @@
+/* turns.h - a pass through one layer in turns, between which rows travel to experts and back.
+ *
+ *   turn     forward                                    backward, where they come the other way round
+ *   attend   attention, norms; router, sort, pack       unpack, router; norms, attention
+ *   go       rows to experts                            gradients of what experts took, back
+ *   mlp      MLP; experts, shared experts               the same
+ *   return   rows back                                  pack; gradients of what experts made, to them
+ *   add      unpack; to the residual stream             -
+ *
+ * One pass takes them all, one after the other (layer.c); those of a forward and a backward may take turns
+ * (combined.c). */
+#pragma once
+#include "core/passes/step.h"
+
+enum weft_turn {
+  WEFT_TURN_ATTEND,
+  WEFT_TURN_GO,
+  WEFT_TURN_MLP,
+  WEFT_TURN_RETURN,
+  WEFT_TURN_ADD,
+  WEFT_N_TURN
+};
+
+/* A pass through one layer. */
+struct weft_pass {
+  uint32_t layer;
+  struct weft_saved *saved;
+  uint32_t x;             /* what it takes, in the end what it makes; backward gradients of it */
+  uint32_t mlp;           /* what the MLP, or shared experts, make, and its gradient */
+  uint32_t rows, weights; /* on their way to experts, or back */
+};
+
+/* layer.c */
+void weft_layer_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
+void weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
+
+/* moe.c: what a layer of experts does in them, beside attention. */
+void weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
+void weft_moe_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);

@@ -1,0 +1,61 @@
+/* kernel_case.h - calls of ops with random shapes and operands, for tests of kernels: the same call as
+ * doubles, for the fp64 reference, and as an executor stores it.  Shapes and operands are those that
+ * core/program/op.h lists. */
+#pragma once
+#include "kernels/kernel.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+/* CMocka wants those before itself. */
+
+#include <cmocka.h>
+
+#define KERNEL_CASE_SEQUENCES 9 /* of a batch, at most */
+
+enum { KERNEL_READS = 1, KERNEL_WRITES = 2, KERNEL_MAY_BE_ABSENT = 4 };
+
+struct kernel_argument {
+  char name[16];
+  unsigned flags;
+};
+
+/* One call of an op, with all operands as doubles: what their stored type can hold. */
+struct kernel_case {
+  struct weft_kernel k;
+  union weft_model model;
+  struct weft_control control;
+  struct kernel_argument argument[WEFT_MOST_OPERANDS];
+  uint32_t n;
+  uint64_t sequences;
+};
+
+/* Whether `names`, words with a blank between them, has the name. */
+gboolean kernel_case_is_one_of (const char *name, const char *names);
+
+/* Sums over tokens, which accumulate or do not. */
+gboolean kernel_case_is_gradient (const char *name);
+
+/* "dy:r x:r dw:rw db:rw?" of an op: how many. */
+uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument);
+
+/* A random call; kernel_case_clear() frees its operands. */
+void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
+void kernel_case_clear (struct kernel_case *made);
+
+/* One operand of it again, whose shape has changed; random values for one. */
+void kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o);
+void kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o);
+
+/* What forward left for backward is made to fit its input. */
+void kernel_case_fit (struct kernel_case *made);
+
+/* The same call in memory of its own, which kernel_case_free_memory() frees: as an executor stores it,
+ * NaN where it is only written; and as doubles. */
+struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
+struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
+void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
+
+/* Fails where an operand is further from the reference's than rounding explains. */
+void kernel_case_compare (const struct kernel_case *made, uint32_t o, const struct weft_kernel *found,
+                          const struct weft_kernel *wanted);
