@@ -1,4 +1,5 @@
 #include "tests/emulated_cuda.h"
+#include "tests/emulated_cuda_c.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -10,6 +11,11 @@ emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 alignas (1024) uint8_t emulated_shared[SHARED_BYTES];
 
+struct copy {
+  void *to;
+  const void *from;
+};
+
 enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
 struct fibre {
@@ -17,6 +23,7 @@ struct fibre {
   emulated_index index;
   enum state state;
   uint8_t left[MOST_BYTES];
+  std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
 /* What the lanes of each warp have left; the next exchange of the warp overwrites it, when all have
@@ -34,9 +41,9 @@ static const std::function<void ()> *body;
 static bool reversed;
 
 void
-emulated_order (bool backwards)
+emulated_order_of_threads (int backwards)
 {
-  reversed = backwards;
+  reversed = backwards != 0;
 }
 
 static void
@@ -92,6 +99,29 @@ emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all)
     memcpy (all + lane * words, my_warp ()->lane[lane], words * sizeof *mine);
 }
 
+void
+emulated_copy (void *to, const void *from)
+{
+  now->groups.back ().push_back ({ to, from });
+}
+
+void
+emulated_copy_commit (void)
+{
+  now->groups.emplace_back ();
+}
+
+/* All but the newest `open` groups. */
+void
+emulated_copy_wait (unsigned open)
+{
+  while (now->groups.size () > open + 1) {
+    for (const copy &c : now->groups.front ())
+      memcpy (c.to, c.from, 16);
+    now->groups.erase (now->groups.begin ());
+  }
+}
+
 static void
 start (size_t i)
 {
@@ -101,6 +131,7 @@ start (size_t i)
   f->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
                linear / (blockDim.x * blockDim.y) };
   f->state = READY;
+  f->groups.assign (1, {});
   getcontext (&f->context);
   f->context.uc_stack.ss_sp = stacks[i].data ();
   f->context.uc_stack.ss_size = stacks[i].size ();

@@ -6,7 +6,7 @@
  * on the device; speed, memory spaces and the order of blocks are not.
  *
  * Threads of a block are fibres.  They run one after the other until each stands at a barrier or at
- * an exchange within its warp, in an order that emulated_order() turns round: a kernel that lacks a
+ * an exchange within its warp, in an order that emulated_order_of_threads() turns round: a kernel that lacks a
  * barrier gives other numbers in another order.  A warp whose lanes do not all come to the same
  * exchange ends the program with a message, which a GPU would not. */
 #pragma once
@@ -43,7 +43,6 @@ extern uint8_t emulated_shared[];
 #define __shared__ static
 
 void emulated_run (dim3 grid, dim3 block, const std::function<void ()> &thread);
-void emulated_order (bool backwards);
 
 void __syncthreads (void);
 
@@ -52,6 +51,12 @@ void emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out
 
 /* All lanes' words, for what needs more than one of them: words of lane l at all + l words. */
 void emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all);
+
+/* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group, and
+ * not before (cp.async of PTX). */
+void emulated_copy (void *to, const void *from);
+void emulated_copy_commit (void);
+void emulated_copy_wait (unsigned open);
 
 template <class T>
 T

@@ -4,9 +4,12 @@
 #include "core/base/words.h"
 #include "kernels/cuda/launch.h"
 #ifdef WEFT_EMULATED_CUDA
+#include "kernels/float.h"
 #include "tests/emulated_cuda.h"
+#define WEFT_UNROLL
 #else
 #include <cuda_runtime.h>
+#define WEFT_UNROLL _Pragma ("unroll")
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
   kernel<<<grid, block, shared, (cudaStream_t) (stream)>>> (__VA_ARGS__)
 #define WEFT_DYNAMIC_SHARED(type, name)                                                            \
@@ -24,14 +27,10 @@ struct fp16 {
 };
 
 #ifdef WEFT_EMULATED_CUDA
-float emulated_from_bf16 (uint16_t bits);
-float emulated_from_fp16 (uint16_t bits);
-uint16_t emulated_to_bf16 (float f);
-uint16_t emulated_to_fp16 (float f);
-#define BF16_FLOAT(bits) emulated_from_bf16 (bits)
-#define FP16_FLOAT(bits) emulated_from_fp16 (bits)
-#define FLOAT_BF16(f) emulated_to_bf16 (f)
-#define FLOAT_FP16(f) emulated_to_fp16 (f)
+#define BF16_FLOAT(bits) weft_bf16_float (bits)
+#define FP16_FLOAT(bits) weft_fp16_float (bits)
+#define FLOAT_BF16(f) weft_bf16_round (f)
+#define FLOAT_FP16(f) weft_fp16_round (f)
 #else
 #define BF16_FLOAT(bits) __uint_as_float ((uint32_t) (bits) << 16)
 static __device__ __forceinline__ float
@@ -126,6 +125,23 @@ template <class T> struct alignas (16) pack {
   static const int n = 16 / sizeof (T);
   T at[n];
 };
+
+/* ------------------------------------------------------- sixteen bytes to shared memory */
+
+/* They are there after the wait for their group and a barrier. */
+#ifdef WEFT_EMULATED_CUDA
+#define WEFT_COPY(to, from) emulated_copy (to, from)
+#define WEFT_COPY_COMMIT() emulated_copy_commit ()
+#define WEFT_COPY_WAIT(open) emulated_copy_wait (open)
+#else
+#define WEFT_COPY(to, from)                                                                        \
+  asm volatile ("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(                                 \
+                    (uint32_t) __cvta_generic_to_shared (to)),                                     \
+                "l"(from)                                                                          \
+                : "memory")
+#define WEFT_COPY_COMMIT() asm volatile ("cp.async.commit_group;" ::: "memory")
+#define WEFT_COPY_WAIT(open) asm volatile ("cp.async.wait_group %0;" ::"n"(open) : "memory")
+#endif
 
 /* ------------------------------------------------------------------------------ sums */
 

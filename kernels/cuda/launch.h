@@ -70,7 +70,7 @@ struct weft_cuda_gemm {
 };
 
 /* NULL, or what went wrong, which lives for ever. */
-const char *weft_cuda_gemm (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+const char *weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
 /* Stable: order[i] = where the i-th smallest of n keys stood, keys[i] the key; both hold n elements and
  * lie in scratch from `room` on, which needs weft_cuda_sort_bytes (n) besides. */
@@ -123,6 +123,14 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
 #define WEFT_CUDA_DECLARE(id, name) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
 WEFT_CUDA_LIST (WEFT_CUDA_DECLARE)
 #undef WEFT_CUDA_DECLARE
+
+/* Bytes of scratch, by what kernels know of their own; weft_cuda_scratch() of table.h asks them. */
+uint64_t weft_cuda_scratch_norm (uint64_t rows, uint64_t columns);
+uint64_t weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden);
+uint64_t weft_cuda_scratch_xent (uint64_t rows);
+uint64_t weft_cuda_scratch_squares (uint64_t n);
+uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
+uint64_t weft_cuda_scratch_attention (const uint64_t *dim);
 
 #ifdef __cplusplus
 }

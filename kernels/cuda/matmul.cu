@@ -38,7 +38,7 @@ weft_cuda_matmul (const struct weft_cuda_launch *l)
   set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
   g.b_turned = 1;
   g.bias = l->operand[B].data;
-  return weft_cuda_gemm (l, &g);
+  return weft_cuda_multiply (l, &g);
 }
 
 const char *
@@ -47,7 +47,7 @@ weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
   struct weft_cuda_gemm g = gemm_of (l, DY, W, DX);
 
   set_size (&g, l->dim[M], l->dim[K], l->dim[N]);
-  return weft_cuda_gemm (l, &g);
+  return weft_cuda_multiply (l, &g);
 }
 
 struct bias_terms {
@@ -78,7 +78,7 @@ weft_cuda_matmul_wgrad (const struct weft_cuda_launch *l)
 
   set_size (&g, l->dim[N], l->dim[K], l->dim[M]);
   g.a_turned = 1;
-  const char *error = weft_cuda_gemm (l, &g);
+  const char *error = weft_cuda_multiply (l, &g);
   if (error || !o[DB].data)
     return error;
   return sum_columns<1> (&sums, terms, l->dim[M], &o[DB], NULL);
