@@ -1,4 +1,5 @@
 #include "core/job/rotary.h"
+#include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
@@ -74,8 +75,11 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_GRAD_NORM:
   case WEFT_OP_BUCKET_NORM:
     return weft_cuda_scratch_squares (dim[0]);
+  case WEFT_OP_MATMUL:
+  case WEFT_OP_MATMUL_DGRAD:
+    return WEFT_BLAS_SCRATCH;
   case WEFT_OP_MATMUL_WGRAD:
-    return weft_cuda_scratch_bias (dim[0], dim[1]);
+    return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
   case WEFT_OP_ATTENTION_BWD:
     return weft_cuda_scratch_attention (dim);
   default:
