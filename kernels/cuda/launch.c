@@ -67,10 +67,14 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_NORM_DGRAD:
   case WEFT_OP_NORM_WGRAD:
   case WEFT_OP_HEAD_NORM_BWD:
+  case WEFT_OP_HEAD_NORM_DGRAD:
     return weft_cuda_scratch_norm (dim[0], dim[1]);
+  case WEFT_OP_HEAD_NORM_WGRAD:
+    return weft_cuda_scratch_norm (dim[0] * dim[2], dim[1]);
   case WEFT_OP_EMBED_BWD:
     return weft_cuda_scratch_embed (dim[0], dim[1]);
   case WEFT_OP_XENT:
+  case WEFT_OP_XENT_END:
     return weft_cuda_scratch_xent (dim[0]);
   case WEFT_OP_GRAD_NORM:
   case WEFT_OP_BUCKET_NORM:

@@ -118,7 +118,27 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (BUCKET_NORM, bucket_norm)                                                                     \
   X (UNSCALE, unscale)                                                                             \
   X (CLIP, clip)                                                                                   \
-  X (ADAM, adam)
+  X (ADAM, adam)                                                                                   \
+  X (HEAD_NORM_DGRAD, head_norm_dgrad)                                                             \
+  X (HEAD_NORM_WGRAD, head_norm_wgrad)                                                             \
+  X (ATTENTION_MERGE, attention_merge)                                                             \
+  X (TAKE_KV, take_kv)                                                                             \
+  X (PUT_KV, put_kv)                                                                               \
+  X (SPLIT_SEQUENCE, split_sequence)                                                               \
+  X (JOIN_SEQUENCE, join_sequence)                                                                 \
+  X (SPLIT_HEADS, split_heads)                                                                     \
+  X (JOIN_HEADS, join_heads)                                                                       \
+  X (KEEP_PIECE, keep_piece)                                                                       \
+  X (PACK, pack)                                                                                   \
+  X (UNPACK, unpack)                                                                               \
+  X (SUM_SLICES, sum_slices)                                                                       \
+  X (MOE_FOLD, moe_fold)                                                                           \
+  X (MOE_SQUARES, moe_squares)                                                                     \
+  X (SETTLE, settle)                                                                               \
+  X (JOIN_COLUMNS, join_columns)                                                                   \
+  X (XENT_MAX, xent_max)                                                                           \
+  X (XENT_PART, xent_part)                                                                         \
+  X (XENT_END, xent_end)
 
 #define WEFT_CUDA_DECLARE(id, name) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
 WEFT_CUDA_LIST (WEFT_CUDA_DECLARE)

@@ -107,6 +107,108 @@ weft_cuda_xent (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run, l);
 }
 
+/* ------------------------------------------------- ranks that have part of the vocabulary */
+
+/* What ranks tell each other of each row: arrays of a float for each, one after the other. */
+enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
+enum { MOST = 1, PART_MOST = 2, PART };
+enum { STATS, END_LSE, END_COUNT, END_LOSS };
+
+/* Where the parts of a row's softmax go; NULL: not wanted, or for `given` not known. */
+struct part {
+  const float *given;
+  float *most, *target, *sum;
+};
+
+template <class T>
+__global__ void
+row_parts (const T *logits, const int32_t *targets, struct vocabulary v, struct part to)
+{
+  __shared__ float room[32];
+
+  for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
+    const T *x = logits + row * v.columns;
+    struct soft s = { -INFINITY, 0 };
+    for (uint64_t i = threadIdx.x; i < v.counted; i += blockDim.x)
+      see (&s, to_float (x[i]));
+    float own = block_most (s.most, room), most = to.given ? to.given[row] : own;
+    float sum = block_sum (s.most == -INFINITY ? 0 : s.sum * expf (s.most - most), room);
+    uint64_t target = targets ? (uint64_t) targets[row] - v.first : v.columns;
+    if (threadIdx.x != 0)
+      continue;
+    if (to.most)
+      to.most[row] = most;
+    if (to.sum)
+      to.sum[row] = sum;
+    if (to.target)
+      to.target[row] = target < v.columns ? to_float (x[target]) : 0;
+  }
+}
+
+template <class T>
+static const char *
+run_parts (const struct weft_cuda_launch *l, const int32_t *targets, struct part to)
+{
+  struct vocabulary v = vocabulary_of (l, l->dim[3]);
+
+  WEFT_LAUNCH ((row_parts<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const T *) l->operand[LOGITS].data, targets, v, to);
+  return launched ();
+}
+
+const char *
+weft_cuda_xent_max (const struct weft_cuda_launch *l)
+{
+  struct part to = { NULL, (float *) l->operand[MOST].data, NULL, NULL };
+  return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run_parts, l, NULL, to);
+}
+
+/* Without the largest of all, each rank says what its sum is taken against. */
+const char *
+weft_cuda_xent_part (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  const float *given = (const float *) o[PART_MOST].data;
+  float *stats = (float *) o[PART].data, *target = given ? stats : stats + l->dim[0];
+  struct part to = { given, given ? NULL : stats, target, target + l->dim[0] };
+
+  return WEFT_BY_DTYPE (o[LOGITS].dtype, run_parts, l, (const int32_t *) o[TARGETS].data, to);
+}
+
+__global__ void
+join_parts (const float *stats, uint64_t rows, uint64_t parts, float *lse, float *losses)
+{
+  for (WEFT_EACH (row, rows)) {
+    float most = -INFINITY, sum = 0, target = 0;
+    for (uint64_t i = 0; i < parts; i++)
+      most = fmaxf (most, stats[(i * N_STATS + ALL_MOST) * rows + row]);
+    for (uint64_t i = 0; i < parts; i++) {
+      const float *one = stats + i * N_STATS * rows + row;
+      sum += one[ALL_SUM * rows] != 0
+                 ? one[ALL_SUM * rows] * expf (one[ALL_MOST * rows] - most)
+                 : 0;
+      target += one[ALL_TARGET * rows];
+    }
+    lse[row] = most + logf (sum);
+    losses[row] = lse[row] - target;
+  }
+}
+
+const char *
+weft_cuda_xent_end (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t rows = l->dim[0];
+  float *losses = (float *) l->scratch;
+
+  WEFT_LAUNCH (join_parts, blocks_for (rows, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const float *) o[STATS].data, rows, l->dim[1], (float *) o[END_LSE].data, losses);
+  WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, losses, rows, (float *) o[END_LOSS].data,
+               (bool) o[END_LOSS].accumulate, (float *) o[END_COUNT].data,
+               (bool) o[END_COUNT].accumulate);
+  return launched ();
+}
+
 /* ------------------------------------------------------------------------- backward */
 
 template <class T>

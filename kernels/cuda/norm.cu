@@ -347,23 +347,45 @@ weft_cuda_norm_wgrad (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (o[0].dtype, run_norm_bwd, l, &w);
 }
 
+/* Of several ranks' arrays, which lie one after the other, rows are those of all. */
 template <class T>
 static const char *
-run_head_norm_bwd (const struct weft_cuda_launch *l)
+run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uint64_t ranks)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct gradient<T> g = gradient_of<T> (l);
   struct norm c = head_norm_of (l);
-  struct wanted w = { &o[0], &o[4], NULL, &o[5] };
 
-  g.first = array_of (&o[2]);
-  g.second = array_of (&o[3]);
-  g.dx = (T *) o[0].data;
-  return run_backward (l, &c, g, &w);
+  c.rows.n *= ranks;
+  if (w->dx) {
+    g.first = array_of (&o[2]);
+    g.second = array_of (&o[3]);
+    g.dx = (T *) w->dx->data;
+  }
+  return run_backward (l, &c, g, w);
 }
 
 const char *
 weft_cuda_head_norm_bwd (const struct weft_cuda_launch *l)
 {
-  return WEFT_BY_DTYPE (l->operand[0].dtype, run_head_norm_bwd, l);
+  const struct weft_cuda_operand *o = l->operand;
+  struct wanted w = { &o[0], &o[4], NULL, &o[5] };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_head_norm_bwd, l, &w, 1);
+}
+
+const char *
+weft_cuda_head_norm_dgrad (const struct weft_cuda_launch *l)
+{
+  struct wanted w = { &l->operand[0], NULL, NULL, NULL };
+  return WEFT_BY_DTYPE (l->operand[0].dtype, run_head_norm_bwd, l, &w, 1);
+}
+
+const char *
+weft_cuda_head_norm_wgrad (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct wanted w = { NULL, &o[2], NULL, &o[3] };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_head_norm_bwd, l, &w, l->dim[2]);
 }
