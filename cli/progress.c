@@ -62,6 +62,8 @@ line_json (const struct weft_trainer_line *line)
   weft_json_int (b, "step", (int64_t) line->step);
   add_real (b, line->evaluated ? "eval_loss" : "loss", line->loss);
   if (!line->evaluated) {
+    if (!isnan (line->mtp_loss))
+      add_real (b, "mtp_loss", line->mtp_loss);
     add_real (b, "grad_norm", line->grad_norm);
     add_real (b, "lr", line->lr);
     add_real (b, "time_s", line->seconds);
@@ -157,7 +159,9 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
   g_autofree char *speed = weft_units_human (line->tokens_per_s, "tokens/s");
   g_auto (GStrv) part = g_new0 (char *, N_PART + 1);
   part[WHERE] = g_steal_pointer (&where);
-  part[LOSS] = g_strdup_printf ("loss %.4f", line->loss);
+  part[LOSS] = isnan (line->mtp_loss)
+                   ? g_strdup_printf ("loss %.4f", line->loss)
+                   : g_strdup_printf ("loss %.4f mtp %.4f", line->loss, line->mtp_loss);
   part[NORM] =
       isnan (line->grad_norm) ? g_strdup ("") : g_strdup_printf ("norm %-6.3g", line->grad_norm);
   part[RATE] = g_strdup_printf ("lr %.1e", line->lr);

@@ -6,6 +6,7 @@
 #include "core/report/trace.h"
 #include "core/base/units.h"
 #include "exec_cpu/exec_cpu.h"
+#include "exec_cuda/exec_cuda.h"
 #include "train/room.h"
 #include <errno.h>
 #include <stdio.h>
@@ -44,7 +45,11 @@ static const char examples[] =
      "end of the data not trained on; none: 0.1 with --eval-interval, or 0")                       \
   X (THREADS, "threads", INT, "1", "1", "1024", "that share the kernels of one rank")              \
   X (STRESS, "stress", INT, "none", "1", "9007199254740992",                                       \
-     "run ops of all ranks in a legal random order, from this seed")
+     "run ops of all ranks in a legal random order, from this seed")                               \
+  X (RANKS_PER_GPU, "ranks-per-gpu", INT, "1", "1", "1024",                                        \
+     "executor cuda: all ranks of the job on one GPU, or 1")                                       \
+  X (DEADLINE, "deadline", REAL, "none", "0.001", "1e9",                                           \
+     "executor cuda: seconds after which a step counts as lost")
 #define NUMBER_ID(id, ...) id,
 enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
 
@@ -188,21 +193,44 @@ read_data (struct train_ask *ask, GError **error)
 
 static const struct executor {
   const char *name;
-  const struct weft_exec_ops *ops; /* NULL: not in this build */
-} executors[] = { { "auto", &weft_exec_cpu }, { "cpu", &weft_exec_cpu }, { "cuda", NULL } };
+  const struct weft_exec_ops *ops;
+} executors[] = { { "auto", &weft_exec_cpu },
+                  { "cpu", &weft_exec_cpu },
+                  { "cuda", &weft_exec_cuda } };
 
+/* That a driver or a GPU is missing is told before anything is planned. */
 static const struct weft_exec_ops *
 find_executor (const char *name, GError **error)
 {
   for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
-    if (name && strcmp (name, executors[i].name) != 0)
-      continue;
-    if (!executors[i].ops)
-      weft_bad_input (error, "--executor: %s is not built, wanted cpu or auto", name);
-    return executors[i].ops;
+    const struct weft_exec_ops *ops = executors[i].ops;
+    if (!name || strcmp (name, executors[i].name) == 0)
+      return ops != &weft_exec_cuda || weft_cuda_load (error) ? ops : NULL;
   }
   weft_bad_input (error, "--executor: found \"%s\", wanted cpu, cuda or auto", name);
   return NULL;
+}
+
+/* What one executor has and the other has not. */
+static gboolean
+check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
+{
+  const struct {
+    const char *flag;
+    gboolean given, cuda;
+  } flags[] = {
+    { "ranks-per-gpu", ask->number[RANKS_PER_GPU] != NULL, TRUE },
+    { "deadline", ask->number[DEADLINE] != NULL, TRUE },
+    { "graph", ask->options.exec.graph, TRUE },
+    { "stress", ask->number[STRESS] != NULL, FALSE },
+    { "threads", ask->number[THREADS] != NULL, FALSE },
+  };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (flags); i++)
+    if (flags[i].given && flags[i].cuda != (ops == &weft_exec_cuda))
+      return weft_bad_input (error, "--%s: found with the %s executor, wanted --executor %s",
+                             flags[i].flag, ops->name, flags[i].cuda ? "cuda" : "cpu");
+  return TRUE;
 }
 
 /* Ranks are threads of this one process. */
@@ -215,8 +243,8 @@ check_processes (const struct train_ask *ask, const struct weft_job *job, GError
   if (!asked || strcmp (asked, "all") == 0 || strcmp (asked, number) == 0)
     return TRUE;
   return weft_bad_input (error,
-                         "--ranks-per-process: found \"%s\", wanted all (%s): the ranks of the "
-                         "processor are threads of one process",
+                         "--ranks-per-process: found \"%s\", wanted all (%s): ranks are threads "
+                         "of one process",
                          asked, number);
 }
 
@@ -260,12 +288,15 @@ fill_options (struct train_ask *ask)
   o->shuffle = !ask->in_order;
   o->exec.threads = (uint32_t) whole (ask, THREADS);
   o->exec.stress = whole (ask, STRESS);
+  o->exec.ranks_per_gpu = (uint32_t) whole (ask, RANKS_PER_GPU);
+  o->exec.deadline = real_or (ask, DEADLINE, 0);
+  o->exec.times = ask->trace || ask->timeline;
 }
 
 /* --------------------------------------------------------------------- running */
 
 static void
-print_header (const weft_plan *plan, const struct train_ask *ask)
+print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const struct train_ask *ask)
 {
   const struct weft_job *job = &plan->job;
   const struct weft_trainer_options *o = &ask->options;
@@ -274,7 +305,7 @@ print_header (const weft_plan *plan, const struct train_ask *ask)
   g_autoptr (GString) text = g_string_new (NULL);
 
   weft_report_print_job (job, text);
-  if (!weft_cluster_is_cpu (&job->cluster))
+  if (!weft_cluster_is_cpu (&job->cluster) && ops == &weft_exec_cpu)
     g_string_append_printf (text,
                             "ranks are threads of this machine: its times are not those of %s\n",
                             g_quark_to_string (job->cluster.topology));
@@ -337,22 +368,25 @@ run (const weft_cli_input *input, struct train_ask *ask)
   struct weft_job job;
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
-      !(ops = find_executor (ask->executor, &error)) || !weft_cli_job (input, &job, &error) ||
-      !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
+      !(ops = find_executor (ask->executor, &error)) || !check_executor (ask, ops, &error) ||
+      !weft_cli_job (input, &job, &error) || !check_processes (ask, &job, &error) ||
+      !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  if (!plan || !weft_room_check (plan, &error))
+  if (!plan || !(ops == &weft_exec_cuda ? weft_room_check_plan : weft_room_check) (plan, &error))
     return weft_cli_fail (error);
-  print_header (plan, ask);
+  print_header (plan, ops, ask);
   return train (plan, ops, ask, input->json);
 }
 
 static const char doc[] =
-    "Trains a model with real numbers: every rank of the job is a thread of this machine.  The\n"
-    "topology is cpu and the precision there fp32 unless the job says otherwise.  --json prints "
-    "one\n"
-    "line for every step and a last one; everything else goes to stderr.\n"
+    "Trains a model with real numbers: every rank of the job is a thread of this machine, or with\n"
+    "--executor cuda a GPU of it.  The topology is cpu and the precision there fp32 unless the "
+    "job\n"
+    "says otherwise.  --json prints one line for every step and a last one; everything else goes "
+    "to\n"
+    "stderr.\n"
     "SIGTERM and SIGINT end it after the step that runs, with a checkpoint when --save is given, "
     "and\n"
     "status 75.  A job that needs more memory than there is ends with status 3.";
@@ -381,6 +415,9 @@ weft_cli_train (int argc, char **argv)
   const struct weft_cli_flag flags[] = {
     FILE_LIST (FILE_FLAG) NUMBER_LIST (NUMBER_FLAG){
         .name = "no-shuffle", .on = &ask.in_order, .doc = "read the data in its order" },
+    { .name = "graph",
+      .on = &ask.options.exec.graph,
+      .doc = "executor cuda: capture a step once and replay it" },
   };
   const struct weft_cli_page page = {
     .usage = "weft train [JOB] --data FILE [flags] [--json]",

@@ -44,7 +44,7 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
   count_uses (r);
   if (r->m->options.memory) {
     const struct cpu_machine *lender = (const struct cpu_machine *) r->m->options.memory;
-    memcpy (r->arena, lender->rank[r->row].arena, sizeof r->arena);
+    memcpy (r->bind.arena, lender->rank[r->row].bind.arena, sizeof r->bind.arena);
     return TRUE;
   }
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
@@ -56,7 +56,7 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     if (at == MAP_FAILED)
       return weft_run_error (error, "rank %u: %" G_GUINT64_FORMAT " bytes of memory: %s", r->rank,
                              bytes, g_strerror (errno));
-    r->arena[pool] = at;
+    r->bind.arena[pool] = at;
   }
   for (uint32_t b = 0; b < r->p->n_buf; b++)
     if (owns (r->p, b) && !r->p->buf[b].permanent)
@@ -68,9 +68,9 @@ void
 cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory)
 {
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
-    if (r->arena[pool] && !r->m->options.memory) {
-      ASAN_UNPOISON_MEMORY_REGION (r->arena[pool], memory->planned[pool]);
-      munmap (r->arena[pool], memory->planned[pool]);
+    if (r->bind.arena[pool] && !r->m->options.memory) {
+      ASAN_UNPOISON_MEMORY_REGION (r->bind.arena[pool], memory->planned[pool]);
+      munmap (r->bind.arena[pool], memory->planned[pool]);
     }
   g_free (r->uses);
   g_free (r->uses_left);
@@ -85,7 +85,7 @@ cpu_arena_start (struct cpu_rank *r)
 uint8_t *
 cpu_arena_at (const struct cpu_rank *r, uint32_t buf)
 {
-  return r->arena[r->p->buf[weft_buf_owner (r->p, buf)].pool] + weft_buf_address (r->p, buf);
+  return weft_bind_at (&r->bind, buf);
 }
 
 static void

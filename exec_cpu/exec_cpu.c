@@ -23,39 +23,20 @@ find_comm (struct cpu_machine *m, GHashTable *known, uint32_t rank, enum weft_gr
   return c;
 }
 
-/* Moves begin at member 0: where the last one is the root, members are counted from the end. */
 static struct cpu_moves *
 make_moves (const struct weft_op *row, uint32_t n, gboolean canonical)
 {
   struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
 
   moves->n = n;
-  moves->list = row->kind == WEFT_OP_SHIFT ? weft_coll_shift_moves (n, MAX (row->peer, 1))
-                : canonical                ? weft_coll_direct_moves (row->kind, n)
-                                           : weft_coll_ring_moves (row->kind, n);
+  moves->list = weft_coll_moves (row, n, canonical ? WEFT_COLL_CANONICAL : WEFT_COLL_QUICKEST);
   for (uint32_t i = 0; i < moves->list->len; i++) {
-    struct weft_move *move = &g_array_index (moves->list, struct weft_move, 0);
-    if (row->peer < 0) {
-      move[i].from = n - 1 - move[i].from;
-      move[i].to = n - 1 - move[i].to;
-    }
-    moves->n_rounds = MAX (moves->n_rounds, move[i].round + 1);
-    if (move[i].reduce)
-      moves->last_reduce = MAX (moves->last_reduce, move[i].round);
+    const struct weft_move *move = &g_array_index (moves->list, struct weft_move, i);
+    moves->n_rounds = MAX (moves->n_rounds, move->round + 1);
+    if (move->reduce)
+      moves->last_reduce = MAX (moves->last_reduce, move->round);
   }
   return moves;
-}
-
-static gint
-compare_moves (gconstpointer a, gconstpointer b)
-{
-  const struct weft_move *m = a, *n = b;
-
-  if (m->round != n->round)
-    return m->round < n->round ? -1 : 1;
-  if (m->to != n->to)
-    return m->to < n->to ? -1 : 1;
-  return m->from < n->from ? -1 : m->from > n->from;
 }
 
 static void
@@ -63,7 +44,6 @@ index_moves (struct cpu_moves *moves)
 {
   uint32_t cells = moves->n_rounds * moves->n;
 
-  g_array_sort (moves->list, compare_moves);
   moves->first = g_new0 (uint32_t, cells + 1);
   for (uint32_t i = 0; i < moves->list->len; i++) {
     const struct weft_move *move = &g_array_index (moves->list, struct weft_move, i);
@@ -136,8 +116,7 @@ close_rank (struct cpu_machine *m, struct cpu_rank *r)
   g_free (r->waits);
   g_free (r->first_wait);
   g_free (r->end_wait);
-  g_free (r->slice);
-  g_free (r->segment);
+  weft_bind_clear (&r->bind);
 }
 
 static void
@@ -175,21 +154,16 @@ init_rank (struct cpu_machine *m, uint32_t row)
   const weft_plan *plan = m->base.plan;
   struct cpu_rank *r = &m->rank[row];
   uint32_t rank = m->base.actors->rank[row];
-  struct weft_group replicas = weft_mesh_group (&plan->mesh, rank, WEFT_GROUP_DP);
 
   r->m = m;
   r->p = plan->role[m->base.actors->role[row]];
   r->row = row;
   r->rank = rank;
-  r->place = weft_group_index (&replicas, rank);
-  r->size = weft_group_size (&replicas);
-  r->context = weft_mesh_place (&plan->mesh, rank, WEFT_GROUP_CP);
-  r->ring = weft_mesh_place (&plan->mesh, rank, WEFT_GROUP_CP_RING);
+  weft_bind_init (&r->bind, plan, rank);
+  r->bind.control = m->options.control;
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->slice = weft_slices (r->p, &plan->mesh, r->place, &r->n_slice);
   r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  r->segment = g_new (struct weft_segment, r->p->n_param + 1);
   pthread_cond_init (&r->wake, NULL);
 }
 
@@ -240,33 +214,13 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   return m;
 }
 
-/* Real tokens may all go to the experts of one rank; a plan for GPUs has room for as many as it was
- * told (core/passes/moe.c). */
-static gboolean
-has_room (const weft_plan *plan, GError **error)
-{
-  double found = plan->job.strategy.moe_load_imbalance, ranks = plan->mesh.ep;
-  double wanted = ranks * (double) weft_job_choices (&plan->job) /
-                  (double) MAX (1, plan->job.model.moe_router_topk);
-
-  if (ranks == 1 || weft_cluster_is_cpu (&plan->job.cluster) || found >= wanted)
-    return TRUE;
-  return weft_bad_input (
-      error,
-      "moe_load_imbalance: found %g, wanted at least %g to run on a CPU a plan for "
-      "GPUs: the tokens of %g ranks may all go to one",
-      found, wanted, ranks);
-}
-
 static weft_exec *
 cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct cpu_machine *m = make_machine (plan, options);
-  gboolean ok = has_room (plan, error) && weft_kernels_can (&plan->job.model, error) &&
+  gboolean ok = weft_bind_can (plan, m->base.ops->name, error) &&
                 weft_exec_check_size (plan, m->base.actors, error);
 
-  for (uint32_t role = 0; ok && role < plan->n_roles; role++)
-    ok = cpu_launch_can (plan->role[role], error);
   for (uint32_t i = 0; ok && i < m->n; i++)
     ok = open_rank (m, &m->rank[i], error);
   if (ok) {

@@ -7,33 +7,11 @@
 #include "core/base/error.h"
 #include "exec_cpu/machine.h"
 
-/* Evaluation runs forward; whatever follows from gradients is passed over, and those of the newest
- * step stay.  The rule must be the same on all ranks: it looks at the op and what it writes. */
 gboolean
 cpu_skips (const struct cpu_rank *r, uint32_t op)
 {
-  const struct weft_op *row = &r->p->op[op];
-
-  if (!r->m->options.control || !r->m->options.control->forward_only)
-    return FALSE;
-  switch (row->kind) {
-  case WEFT_OP_ZERO:
-    return r->p->buf[cpu_use (r, op, 0)->buf].kind == WEFT_BUF_GRADIENTS;
-  case WEFT_OP_UNSCALE:
-  case WEFT_OP_GRAD_NORM:
-  case WEFT_OP_CLIP:
-  case WEFT_OP_ADAM:
-    return TRUE;
-  case WEFT_OP_CAST: /* of masters: weights that are gathered again */
-    return row->phase != WEFT_PHASE_FORWARD &&
-           r->p->buf[cpu_use (r, op, 0)->buf].kind != WEFT_BUF_OPTIMIZER;
-  case WEFT_OP_GRAD_ADD:
-  case WEFT_OP_TO_HOST:
-  case WEFT_OP_FROM_HOST:
-    return row->phase != WEFT_PHASE_FORWARD;
-  default:
-    return row->phase != WEFT_PHASE_FORWARD && row->phase != WEFT_PHASE_OPTIMIZER;
-  }
+  return r->m->options.control && r->m->options.control->forward_only &&
+         weft_feed_is_training (r->p, op);
 }
 
 /* ------------------------------------------------------------------- waking */

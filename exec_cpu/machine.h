@@ -10,10 +10,10 @@
  * it may be waiting for has done something.  Locks and threads are POSIX ones, not GLib's: the thread
  * sanitizer sees what they order. */
 #pragma once
+#include "core/exec/feed.h"
 #include "core/program/coll.h"
-#include "core/program/segment.h"
 #include "exec_cpu/exec_cpu.h"
-#include "kernels/kernel.h"
+#include "kernels/bind.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -32,9 +32,7 @@ struct cpu_moves {
 
 /* What a member brings. */
 struct cpu_post {
-  uint8_t *data;  /* the whole tensor */
-  uint8_t *slice; /* its own piece of it, which may lie elsewhere */
-  struct weft_operand send; /* all to all by counts: rows for each member */
+  struct weft_bound bound;
   double arrived;
 };
 
@@ -69,21 +67,15 @@ struct cpu_lane {
 struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
-  uint32_t row, rank, place, size; /* place and size of its data parallel group */
-  struct weft_place context, ring;  /* among those that share its sequences */
-  uint8_t *arena[WEFT_N_POOL];
+  uint32_t row, rank;
+  weft_bind bind; /* holds its arenas */
   struct cpu_lane lane[WEFT_N_LANE];
 
   uint32_t *waits, *first_wait, *end_wait; /* of each op, as enqueued */
   uint32_t n_waits, n_issued_waits;        /* in all; of ops that have been issued */
 
   uint32_t *uses_left, *uses; /* of each buffer that owns memory: this step, every step */
-  struct weft_slice *slice;   /* one for each adam op */
-  uint32_t n_slice;
-  struct weft_segment *segment; /* room for one walk */
-  double largest_norm;          /* of the buckets seen first */
-  uint32_t n_norm, n_large;     /* how many those are; buckets of this step far above them */
-  gboolean overflow;            /* a gradient of a scaled loss is not finite in this step */
+  struct weft_watch watch;
 
   struct cpu_comm *comm[WEFT_N_GROUP];
   uint64_t unit[WEFT_N_GROUP];     /* of the communicator: the one it counts next */
@@ -139,7 +131,7 @@ cpu_now (const struct cpu_machine *m)
 static inline const struct weft_use *
 cpu_use (const struct cpu_rank *r, uint32_t op, uint32_t operand)
 {
-  return &r->p->uses[r->p->op[op].uses + operand];
+  return weft_bind_use (&r->bind, op, operand);
 }
 
 /* arena.c: the buffers of a program at their planned places.  cpu_arena_close() accepts what
@@ -151,11 +143,8 @@ void cpu_arena_touch (struct cpu_rank *r, uint32_t op);   /* before an op: buffe
 void cpu_arena_release (struct cpu_rank *r, uint32_t op); /* after it: and die */
 uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);
 
-/* launch.c: an operand of an op as kernels see it; runs an op that needs no other rank; and refuses a program with ops that nobody here
- * can compute. */
-struct weft_operand cpu_operand (const struct cpu_rank *r, const struct weft_use *use);
+/* launch.c: runs an op that needs no other rank. */
 void cpu_launch (struct cpu_rank *r, uint32_t op);
-gboolean cpu_launch_can (const weft_program *p, GError **error);
 
 /* meet.c: does what can be done of the lane's head, a collective or a group of transfers, without
  * waiting; TRUE when something happened.  The op ends (cpu_end_op) once all its units are done. */

@@ -31,13 +31,14 @@ moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
 /* One round of a collective, as one member does it. */
 struct round {
   const struct cpu_comm *c;
+  enum weft_op_kind kind;
   uint32_t me, n;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
   uint64_t elements;
   float divisor;     /* of sums that are complete */
   gboolean complete; /* this round ends the sums: they go to the slice */
-  gboolean swaps;    /* all to all: whole tensors, from one operand to the other */
+  gboolean swaps;    /* all to all, or a gather of rows: from one operand to the other */
   gboolean shifts;   /* likewise, of one neighbour */
   uint64_t row;      /* bytes of one, where counts say how many there are; or 0 */
 };
@@ -147,15 +148,15 @@ piece_of (const struct round *d, uint32_t member, uint32_t piece)
 {
   const struct cpu_post *post = &d->c->post[member];
 
-  return piece == member ? post->slice - piece_start (d, piece) * weft_dtype_bytes (d->dtype)
-                         : post->data;
+  return piece == member ? post->bound.slice - piece_start (d, piece) * weft_dtype_bytes (d->dtype)
+                         : post->bound.data;
 }
 
 /* Moves that end in one piece of this member: its own term stands at its place among them. */
 static void
 reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
 {
-  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].data, *to;
+  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].bound.data, *to;
   uint32_t n_term = 0, piece = move->piece;
   uint64_t end = piece_start (d, piece + 1);
   gboolean placed = FALSE;
@@ -165,7 +166,7 @@ reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_mo
       term[n_term++] = mine;
       placed = TRUE;
     }
-    term[n_term++] = d->c->post[move[i].from].data;
+    term[n_term++] = d->c->post[move[i].from].bound.data;
   }
   if (!placed)
     term[n_term++] = mine;
@@ -181,7 +182,7 @@ store_piece (const struct round *d, const struct weft_move *move)
 {
   uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, move->piece);
 
-  memcpy (d->c->post[d->me].data + first * size,
+  memcpy (d->c->post[d->me].bound.data + first * size,
           piece_of (d, move->from, move->piece) + first * size,
           (piece_start (d, move->piece + 1) - first) * size);
 }
@@ -192,15 +193,15 @@ take_piece (const struct round *d, uint32_t from)
 {
   uint64_t size = weft_dtype_bytes (d->dtype), mine = piece_start (d, d->me);
 
-  memcpy (d->c->post[d->me].slice + piece_start (d, from) * size,
-          d->c->post[from].data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
+  memcpy (d->c->post[d->me].bound.slice + piece_start (d, from) * size,
+          d->c->post[from].bound.data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
 /* The whole tensor of a neighbour. */
 static void
 take_whole (const struct round *d, uint32_t from)
 {
-  memcpy (d->c->post[d->me].slice, d->c->post[from].data,
+  memcpy (d->c->post[d->me].bound.slice, d->c->post[from].bound.data,
           d->elements * weft_dtype_bytes (d->dtype));
 }
 
@@ -208,7 +209,7 @@ take_whole (const struct round *d, uint32_t from)
 static uint64_t
 rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
 {
-  const struct weft_operand *send = &d->c->post[member].send;
+  const struct weft_operand *send = &d->c->post[member].bound.send;
   uint64_t per = send->n / d->n, first = before ? 0 : to * per, last = (to + !before) * per,
            sum = 0;
 
@@ -225,15 +226,39 @@ take_rows (const struct round *d, uint32_t from)
 
   for (uint32_t i = 0; i < from; i++)
     at += rows_for (d, i, d->me, FALSE);
-  memcpy (d->c->post[d->me].slice + at * d->row,
-          d->c->post[from].data + rows_for (d, from, d->me, TRUE) * d->row,
+  memcpy (d->c->post[d->me].bound.slice + at * d->row,
+          d->c->post[from].bound.data + rows_for (d, from, d->me, TRUE) * d->row,
           rows_for (d, from, d->me, FALSE) * d->row);
+}
+
+/* All have the same counts, of everybody's rows, and want those of all. */
+static void
+gather_rows (const struct round *d, uint32_t from)
+{
+  memcpy (d->c->post[d->me].bound.slice + rows_for (d, d->me, from, TRUE) * d->row, d->c->post[from].bound.data,
+          rows_for (d, d->me, from, FALSE) * d->row);
+}
+
+/* All have something to add to everybody's rows; a member takes the sums of its own. */
+static void
+sum_rows (const struct round *d)
+{
+  uint8_t *term[d->n];
+  uint64_t columns = d->row / weft_dtype_bytes (d->dtype),
+           at = rows_for (d, d->me, d->me, TRUE) * columns,
+           end = at + rows_for (d, d->me, d->me, FALSE) * columns;
+  uint8_t *to = d->c->post[d->me].bound.slice - at * weft_dtype_bytes (d->dtype);
+
+  for (uint32_t i = 0; i < d->n; i++)
+    term[i] = d->c->post[i].bound.data;
+  for (; at < end; at += WEFT_STRETCH)
+    join_stretch (term, d->n, d, at, MIN (WEFT_STRETCH, end - at), to);
 }
 
 static void
 take (const struct round *d, uint32_t from)
 {
-  (d->row ? take_rows : take_piece) (d, from);
+  (d->kind == WEFT_OP_ALL_GATHER_V ? gather_rows : d->row ? take_rows : take_piece) (d, from);
 }
 
 /* A gather from slices that lie elsewhere brings a member its own as well. */
@@ -243,8 +268,9 @@ store_own_piece (const struct round *d)
   uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, d->me);
   const struct cpu_post *post = &d->c->post[d->me];
 
-  if (post->slice != post->data + first * size)
-    memcpy (post->data + first * size, post->slice, (piece_start (d, d->me + 1) - first) * size);
+  if (post->bound.slice != post->bound.data + first * size)
+    memcpy (post->bound.data + first * size, post->bound.slice,
+            (piece_start (d, d->me + 1) - first) * size);
 }
 
 static void
@@ -253,6 +279,10 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
   const struct weft_move *list = &g_array_index (moves->list, struct weft_move, 0);
   uint32_t at = moves->first[round * d->n + d->me], end = moves->first[round * d->n + d->me + 1];
 
+  if (d->kind == WEFT_OP_REDUCE_SCATTER_V) {
+    sum_rows (d);
+    return;
+  }
   while (at < end) {
     uint32_t n = 1;
     if (list[at].reduce) {
@@ -289,6 +319,7 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
   gboolean averages = row->reduce == WEFT_REDUCE_AVG && round == moves->last_reduce;
 
   return (struct round){ .c = c,
+                         .kind = row->kind,
                          .me = weft_group_index (&c->group, r->rank),
                          .n = c->n,
                          .dtype = shape->dtype,
@@ -296,19 +327,11 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                          .elements = shape->dim[0],
                          .divisor = averages ? c->n : 1,
                          .complete = round == moves->last_reduce,
-                         .swaps = weft_op_swaps (row->kind),
+                         .swaps = weft_op_swaps (row->kind) || row->kind == WEFT_OP_ALL_GATHER_V,
                          .shifts = row->kind == WEFT_OP_SHIFT,
-                         .row = row->kind == WEFT_OP_ALL_TO_ALL_V
+                         .row = row->kind != weft_op_even (row->kind)
                                     ? shape->dim[1] * weft_dtype_bytes (shape->dtype)
                                     : 0 };
-}
-
-/* Shards of a buffer that belong to ranks before this one. */
-static uint32_t
-shard_before (const struct cpu_rank *r, uint32_t buf)
-{
-  struct weft_group g = weft_mesh_group (&r->m->base.plan->mesh, r->rank, r->p->buf[buf].shard);
-  return weft_group_index (&g, r->rank);
 }
 
 /* A sum of what each member has divided before: its own term, in place. */
@@ -331,28 +354,14 @@ arrive (struct cpu_rank *r, uint32_t op)
 {
   const struct weft_op *row = &r->p->op[op];
   struct cpu_comm *c = r->comm[row->group];
-  /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
-   * nothing else.  What all_to_all writes is as large. */
-  uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, me = weft_group_index (&c->group, r->rank);
-  struct cpu_post *post = &c->post[me];
-  const struct weft_shape *shape = weft_op_shape (r->p, op);
+  struct weft_place member = { weft_group_index (&c->group, r->rank), c->n };
+  struct cpu_post *post = &c->post[member.at];
 
   cpu_arena_touch (r, op);
   post->arrived = cpu_now (r->m);
-  post->data = cpu_arena_at (r, cpu_use (r, op, whole)->buf);
-  if (r->p->op[op + 1].uses - row->uses == 1)
-    post->data +=
-        shard_before (r, cpu_use (r, op, 0)->buf) * shape->dim[0] * weft_dtype_bytes (shape->dtype);
+  post->bound = weft_bind_collective (&r->bind, op, &member);
   if (row->reduce == WEFT_REDUCE_PREMUL)
-    divide (post->data, shape);
-  post->slice = post->data + shape->dim[0] * me / c->n * weft_dtype_bytes (shape->dtype);
-  if (row->kind == WEFT_OP_ALL_TO_ALL_V) {
-    post->send = cpu_operand (r, cpu_use (r, op, 1));
-    post->slice = cpu_arena_at (r, cpu_use (r, op, 2)->buf);
-  } else if (r->p->op[op + 1].uses - row->uses > 1 &&
-             r->p->buf[cpu_use (r, op, !whole)->buf].shard == 0) {
-    post->slice = cpu_arena_at (r, cpu_use (r, op, !whole)->buf);
-  }
+    divide (post->bound.data, weft_op_shape (r->p, op));
   count_unit (r, row->group);
 }
 

@@ -275,9 +275,10 @@ weft_extent_keep_piece (const struct weft_kernel *k, uint32_t operand)
 static struct weft_range
 kept (const struct weft_kernel *k)
 {
-  uint64_t n = k->shape.dim[0], size = MAX (1, k->cp.of);
+  uint64_t n = k->shape.dim[0], all = MAX (1, k->cp.of);
+  uint64_t size = k->shape.dim[1] ? k->shape.dim[1] : all, at = k->cp.at / (all / size);
 
-  return (struct weft_range){ n * k->cp.at / size, n * (k->cp.at + 1) / size };
+  return (struct weft_range){ n * at / size, n * (at + 1) / size };
 }
 
 /* Minus zero changes nothing that it is added to, minus zero neither. */

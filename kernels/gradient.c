@@ -106,7 +106,8 @@ void
 weft_cpu_scale (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const float *count = k->operand[1].data;
-  float divisor = count ? fmaxf (*count, 1) : (float) k->shape.dim[2];
+  float divisor = count ? fmaxf (*count, 1)
+                        : (float) k->shape.dim[2] / (float) MAX (1, k->shape.dim[3]);
 
   weft_flat_run (k, &(struct weft_flat){ "u", k->shape.dim[0], divide, &divisor }, part, parts);
 }
@@ -292,7 +293,8 @@ void
 weft_ref_scale (const struct weft_kernel *k)
 {
   const double *count = k->operand[1].data;
-  double divisor = count ? fmax (*count, 1) : (double) k->shape.dim[2];
+  double divisor =
+      count ? fmax (*count, 1) : (double) k->shape.dim[2] / (double) MAX (1, k->shape.dim[3]);
 
   for (uint64_t i = 0; i < k->shape.dim[0]; i++)
     ((double *) k->operand[0].data)[i] /= divisor;

@@ -9,7 +9,7 @@ const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
 #undef WEFT_KERNEL_ROW
 };
 
-/* Names of operands that are indices, and what they stay below; rows may be -1. */
+/* Names of operands that are indices, and what they stay below; rows and targets may be -1. */
 static gboolean
 is_index (const char *name, const struct weft_kernel *k, int64_t *limit)
 {
@@ -51,7 +51,8 @@ weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand)
   g_strlcpy (name, words[operand], MIN (sizeof name, (gsize) (access - words[operand]) + 1));
   if (access[1] != 'r' || !is_index (name, k, &limit))
     return TRUE;
-  return is_below (&k->operand[operand], g_str_equal (name, "row") ? -1 : 0, limit);
+  gboolean none = g_str_equal (name, "row") || g_str_equal (name, "targets");
+  return is_below (&k->operand[operand], none ? -1 : 0, limit);
 }
 
 gboolean

@@ -166,6 +166,10 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_MATMUL_WGRAD, moe_matmul_wgrad, TRUE)                                             \
   X (WEFT_OP_MOE_ACT, moe_act, TRUE)                                                               \
   X (WEFT_OP_MOE_ACT_BWD, moe_act_bwd, TRUE)                                                       \
+  X (WEFT_OP_MOE_WEIGH, moe_weigh, TRUE)                                                           \
+  X (WEFT_OP_MOE_WEIGH_BWD, moe_weigh_bwd, TRUE)                                                   \
+  X (WEFT_OP_GATE, gate, TRUE)                                                                     \
+  X (WEFT_OP_GATE_BWD, gate_bwd, TRUE)                                                             \
   X (WEFT_OP_MOE_FOLD, moe_fold, TRUE)                                                             \
   X (WEFT_OP_MOE_SQUARES, moe_squares, FALSE)                                                      \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
@@ -196,6 +200,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_HEAD_NORM_WGRAD, head_norm_wgrad, FALSE)                                              \
   X (WEFT_OP_SETTLE, settle, FALSE)                                                                \
   X (WEFT_OP_JOIN_COLUMNS, join_columns, TRUE)                                                     \
+  X (WEFT_OP_TAKE_PART, take_part, TRUE)                                                           \
+  X (WEFT_OP_CONCAT, concat, TRUE)                                                                 \
+  X (WEFT_OP_CONCAT_BWD, concat_bwd, TRUE)                                                         \
   X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \
   X (WEFT_OP_XENT_PART, xent_part, TRUE)                                                           \
   X (WEFT_OP_XENT_END, xent_end, FALSE)

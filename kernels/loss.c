@@ -14,7 +14,7 @@
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { MOST = 1 };            /* of xent_max */
 enum { PART_MOST = 2, PART }; /* of xent_part */
-enum { STATS, END_LSE, END_COUNT, END_LOSS };
+enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
 enum { OWN = 4 }; /* dimension */
 
 /* What ranks tell each other of each row: arrays of a float for each, one after the other. */
@@ -62,10 +62,10 @@ weft_extent_xent_part (const struct weft_kernel *k, uint32_t operand)
 uint64_t
 weft_extent_xent_end (const struct weft_kernel *k, uint32_t operand)
 {
-  return operand == STATS      ? k->shape.dim[0] * k->shape.dim[1] * N_STATS
-         : operand == END_LSE  ? k->shape.dim[0]
-         : operand == END_LOSS ? weft_scalar_extent (&k->operand[END_LOSS])
-                               : 1;
+  return operand == STATS ? k->shape.dim[0] * k->shape.dim[1] * N_STATS
+         : operand == END_LSE || operand == END_TARGETS ? k->shape.dim[0]
+         : operand == END_LOSS                          ? weft_scalar_extent (&k->operand[END_LOSS])
+                                                        : 1;
 }
 
 /* The logit of a row's target where this rank has it, otherwise 0. */
@@ -81,6 +81,13 @@ target_logit (const struct weft_kernel *k, uint64_t row)
   return *weft_floats (logits->data, logits->dtype, row * k->shape.dim[1] + at, 1, &room);
 }
 
+/* A token at the end of a sequence may have no target: it adds nothing. */
+static gboolean
+has_target (const struct weft_kernel *k, uint32_t targets, uint64_t row)
+{
+  return ((const int32_t *) k->operand[targets].data)[row] >= 0;
+}
+
 /* The cross entropy of a row. */
 static float
 row_loss (const struct weft_kernel *k, uint64_t row)
@@ -91,7 +98,7 @@ row_loss (const struct weft_kernel *k, uint64_t row)
   double total = weft_soft_log (soft);
 
   ((float *) k->operand[LSE].data)[row] = (float) total;
-  return (float) (total - (double) target_logit (k, row));
+  return has_target (k, TARGETS, row) ? (float) (total - (double) target_logit (k, row)) : 0;
 }
 
 static void
@@ -192,7 +199,7 @@ joined_loss (const struct weft_kernel *k, uint64_t row)
   double total = weft_soft_log (join_parts (k, row, &target));
 
   ((float *) k->operand[END_LSE].data)[row] = (float) total;
-  return (float) (total - (double) target);
+  return has_target (k, END_TARGETS, row) ? (float) (total - (double) target) : 0;
 }
 
 void
@@ -223,9 +230,10 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
   struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
   const float *gradient = k->operand[GRADIENT].data;
-  float share = 1 / (float) k->shape.dim[2] * (gradient ? *gradient : 1), room[WEFT_STRETCH];
+  float all = (float) weft_soft_share (k) * (gradient ? *gradient : 1), room[WEFT_STRETCH];
 
-  for (uint64_t r = rows.begin; r < rows.end; r++)
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    float share = target[r] < 0 ? 0 : all;
     for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
       uint64_t n = weft_least (columns - c, WEFT_STRETCH), at = r * columns + c;
       uint64_t hit = weft_soft_target (k, target[r]) - c;
@@ -238,6 +246,7 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
         x[i] = 0;
       weft_store (logits->data, logits->dtype, at, n, x);
     }
+  }
 }
 
 /* -------------------------------------------------------------------- reference */
@@ -260,7 +269,7 @@ weft_ref_xent (const struct weft_kernel *k)
     for (uint64_t i = 0; i < counted; i++)
       sum += exp (x[i] - most);
     lse[r] = most + log (sum);
-    *loss += lse[r] - x[target[r]];
+    *loss += target[r] < 0 ? 0 : lse[r] - x[target[r]];
   }
   if (k->operand[COUNT].data) {
     double *count = k->operand[COUNT].data;
@@ -273,13 +282,13 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
 {
   const int32_t *target = k->operand[TARGETS].data;
   const double *lse = k->operand[LSE].data, *gradient = k->operand[GRADIENT].data;
-  double share = (gradient ? *gradient : 1) / (double) k->shape.dim[2];
+  double all = (gradient ? *gradient : 1) * weft_soft_share (k);
   uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)
     for (uint64_t i = 0; i < columns; i++) {
       double *x = (double *) k->operand[LOGITS].data + r * columns + i;
-      double one = i == weft_soft_target (k, target[r]);
+      double one = i == weft_soft_target (k, target[r]), share = target[r] < 0 ? 0 : all;
       *x = i < counted ? (exp (*x - lse[r]) - one) * share : 0;
     }
 }
@@ -340,7 +349,7 @@ weft_ref_xent_end (const struct weft_kernel *k)
       target += stats[ALL_TARGET * n];
     }
     lse[r] = most + log (sum);
-    *loss += lse[r] - target;
+    *loss += has_target (k, END_TARGETS, r) ? lse[r] - target : 0;
   }
   if (k->operand[END_COUNT].data) {
     double *count = k->operand[END_COUNT].data;

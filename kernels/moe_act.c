@@ -1,14 +1,16 @@
 /* The nonlinearity of experts: that of the model, times the weight with which a token visits the
  * expert (Megatron-Core moe/experts.py: weights are applied to activations, so that what experts
  * return is only added). */
+#include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/gemm.h"
+#include "kernels/leaves.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"
 
 enum { U, PROB, COUNTS, Y };
 enum { BWD_DY = 3, DU, DPROB };
-enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE };
+enum { ROWS, COLUMNS, EXPERTS, STRIDE, WIDE, LEAVES };
 
 /* The kernels of the model's nonlinearity. */
 static const struct {
@@ -80,11 +82,14 @@ activate (const struct weft_kernel *k, uint64_t r, float *to)
   weft_kernels[row.kind].cpu (&row, 0, 1);
 }
 
+/* Rows whose weight was applied before they came have none. */
 static float
 weight_of (const struct weft_kernel *k, uint64_t r)
 {
   float room;
 
+  if (!k->operand[PROB].data)
+    return 1;
   return *weft_floats (k->operand[PROB].data, k->operand[PROB].dtype, r, 1, &room);
 }
 
@@ -106,15 +111,25 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* dy act (u), summed along the row in the order of its elements. */
-static float
-product (const float *a, const float *b, uint64_t n)
-{
-  float sum = 0;
+#define MOST_DEPTH 33 /* of a fold over 2^32 leaves */
 
-  for (uint64_t i = 0; i < n; i++)
-    sum += a[i] * b[i];
-  return sum;
+/* dy act (u), summed along the row leaf by leaf. */
+static float
+product (const float *a, const float *b, const struct weft_leaves *leaves)
+{
+  float sum[MOST_DEPTH];
+  uint32_t top = 0;
+
+  for (uint32_t l = 0; l < leaves->n; l++) {
+    struct weft_range leaf = weft_leaves_segment (leaves, l, 0);
+    sum[top] = 0;
+    for (uint64_t i = leaf.begin; i < leaf.end; i++)
+      sum[top] += a[i] * b[i];
+    for (uint32_t merges = weft_fold_merges (l, leaves->n); merges; merges--, top--)
+      sum[top - 1] += sum[top];
+    top++;
+  }
+  return sum[0];
 }
 
 static void
@@ -127,10 +142,12 @@ row_bwd (const struct weft_kernel *k, uint64_t r, float *value, float *dy)
 
   activate (k, r, value);
   const float *given = weft_floats (o[BWD_DY].data, o[BWD_DY].dtype, r * n, n, dy);
-  float dprob = product (given, value, n);
+  struct weft_leaves leaves = weft_leaves_dealt (n, (uint32_t) k->shape.dim[LEAVES], 0);
+  float dprob = product (given, value, &leaves);
   for (uint64_t i = 0; i < n; i++)
     dy[i] = given[i] * weight;
-  weft_store (o[DPROB].data, o[DPROB].dtype, r, 1, &dprob);
+  if (o[DPROB].data)
+    weft_store (o[DPROB].data, o[DPROB].dtype, r, 1, &dprob);
   row.operand[0] = stretch (&o[U], r * wide, wide, weft_dtype_bytes (o[U].dtype));
   row.operand[1] = floats (dy, n);
   row.operand[2] = stretch (&o[DU], r * wide, wide, weft_dtype_bytes (o[DU].dtype));
@@ -164,7 +181,7 @@ weft_ref_moe_act (const struct weft_kernel *k)
     row.operand[1] = stretch (&k->operand[Y], r * n, n, sizeof (double));
     weft_kernels[row.kind].reference (&row);
     for (uint64_t i = 0; i < n; i++)
-      y[r * n + i] *= prob[r];
+      y[r * n + i] *= prob ? prob[r] : 1;
   }
 }
 
@@ -174,17 +191,19 @@ ref_row_bwd (const struct weft_kernel *k, uint64_t r, double *value, double *wei
   const struct weft_operand *o = k->operand;
   uint64_t n = k->shape.dim[COLUMNS], wide = n * k->shape.dim[WIDE];
   const double *dy = (const double *) o[BWD_DY].data + r * n;
-  double *dprob = (double *) o[DPROB].data + r;
+  const double *prob = o[PROB].data;
+  double dprob = 0;
   struct weft_kernel row = row_kernel (k, kinds[k->model->activation].forward);
 
   row.operand[0] = stretch (&o[U], r * wide, wide, sizeof (double));
   row.operand[1] = (struct weft_operand){ .data = value, .n = n };
   weft_kernels[row.kind].reference (&row);
-  *dprob = 0;
   for (uint64_t i = 0; i < n; i++) {
-    *dprob += dy[i] * value[i];
-    weighted[i] = dy[i] * ((const double *) o[PROB].data)[r];
+    dprob += dy[i] * value[i];
+    weighted[i] = dy[i] * (prob ? prob[r] : 1);
   }
+  if (o[DPROB].data)
+    ((double *) o[DPROB].data)[r] = dprob;
   row.kind = kinds[k->model->activation].backward;
   row.operand[1].data = weighted;
   row.operand[2] = stretch (&o[DU], r * wide, wide, sizeof (double));

@@ -7,7 +7,8 @@
 
 enum { X, W, COUNTS, Y }; /* forward; backward has dy, w, counts, dx */
 enum { WGRAD_DY, WGRAD_X, WGRAD_COUNTS, DW };
-enum { M, N, K, EXPERTS, STRIDE };
+enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL };
+enum { SOURCES = LEAVES, PARTS }; /* of a weight gradient */
 
 uint64_t
 weft_extent_moe_matmul (const struct weft_kernel *k, uint32_t operand)
@@ -60,7 +61,7 @@ multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, struct 
              .dtype = y->dtype },
       .last = rows.n,
       .columns = part.end - part.begin,
-      .terms = weft_leaves_one (terms),
+      .terms = weft_leaves_dealt (terms, (uint32_t) k->shape.dim[LEAVES], k->shape.dim[TAIL]),
     };
     g.b.data = element (&k->operand[W], e * columns * terms + part.begin * w.along);
     weft_gemm (&g);
@@ -123,15 +124,29 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
 /* Floats of a stack of sums. */
 #define ROOM 65536
 
-/* A gradient of one expert: of all its rows, or in canonical order of those of one source, sequence by
- * sequence.  In that order dw holds the gradients source by source: [sources][experts][n][k]. */
+/* A gradient of one expert: of all its rows, or in canonical order of those of some sources, whose tokens
+ * make whole sequences, one sequence after the other.  In that order dw holds the gradients slice by
+ * slice: [slices][experts][n][k]. */
 struct gradient {
   const struct weft_kernel *k;
-  const int64_t *leaf; /* rows of each */
-  uint32_t leaves;
-  uint64_t first; /* row */
-  uint64_t at;    /* element of dw */
+  const int64_t *count;   /* of rows, by source and part of its tokens */
+  uint32_t leaves, parts; /* counts of a leaf */
+  uint64_t each;          /* counts of a source */
+  uint64_t first;         /* row */
+  uint64_t at;            /* element of dw */
 };
+
+/* The row that leaf l begins with; padded, every source has as many. */
+static uint64_t
+row_of (const struct gradient *g, uint32_t l)
+{
+  uint64_t stride = g->k->shape.dim[STRIDE], n = (uint64_t) l * g->parts;
+
+  if (!stride)
+    return g->first + weft_moe_count (g->count, 0, n);
+  return g->first + n / g->each * stride +
+         weft_moe_count (g->count, n / g->each * g->each, n % g->each);
+}
 
 /* n rows of dw from `row` on, and some columns of them: what lies together. */
 static void
@@ -150,7 +165,8 @@ sum_block (const struct gradient *g, struct weft_range rows, struct weft_range c
   for (uint32_t i = 0; i < g->leaves; i++) {
     uint32_t chunks = weft_sums_chunks (k),
              l = i / chunks * chunks + weft_zigzag (i % chunks, chunks);
-    uint64_t terms = (uint64_t) g->leaf[l], at = g->first + weft_moe_count (g->leaf, 0, l);
+    uint64_t terms = weft_moe_count (g->count, (uint64_t) l * g->parts, g->parts),
+             at = row_of (g, l);
     if (terms == 0) {
       weft_sums_skip (&sums);
       continue;
@@ -189,24 +205,51 @@ sum_all (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
   struct weft_moe_rows all = rows_of (k, &k->operand[WGRAD_COUNTS], e);
   int64_t n = (int64_t) all.n;
 
-  sum_rows (&(struct gradient){ k, &n, 1, all.first, e * dim[N] * dim[K] }, rows);
+  sum_rows (&(struct gradient){ k, &n, 1, 1, 1, all.first, e * dim[N] * dim[K] }, rows);
+}
+
+static uint64_t
+slices_of (const struct weft_kernel *k)
+{
+  const uint64_t *dim = k->shape.dim;
+  return k->canonical ? k->operand[DW].n / (dim[EXPERTS] * dim[N] * dim[K]) : 1;
+}
+
+static uint64_t
+sources_of (const struct weft_kernel *k)
+{
+  return k->shape.dim[SOURCES] ? k->shape.dim[SOURCES] : slices_of (k);
+}
+
+/* Where the rows of one expert begin that a slice of dw is taken over. */
+static uint64_t
+slice_begins (const struct weft_kernel *k, uint64_t block)
+{
+  const struct weft_operand *counts = &k->operand[WGRAD_COUNTS];
+  uint64_t n = counts->n / k->shape.dim[EXPERTS] / slices_of (k);
+
+  if (k->shape.dim[STRIDE])
+    return block * (sources_of (k) / slices_of (k)) * k->shape.dim[STRIDE];
+  return weft_moe_count (counts->data, 0, block * n);
 }
 
 static void
-sum_sources (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
+sum_slices (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
 {
   const uint64_t *dim = k->shape.dim;
   const struct weft_operand *counts = &k->operand[WGRAD_COUNTS];
-  uint64_t sources = k->operand[DW].n / (dim[EXPERTS] * dim[N] * dim[K]);
-  uint64_t leaves = counts->n / dim[EXPERTS] / sources;
+  uint64_t slices = slices_of (k), n = counts->n / dim[EXPERTS] / slices;
+  uint32_t parts = (uint32_t) MAX (1, dim[PARTS]);
 
-  for (uint64_t s = 0; s < sources; s++) {
-    uint64_t block = e * sources + s;
+  for (uint64_t s = 0; s < slices; s++) {
+    uint64_t block = e * slices + s;
     struct gradient g = {
       .k = k,
-      .leaf = (const int64_t *) counts->data + block * leaves,
-      .leaves = (uint32_t) leaves,
-      .first = dim[STRIDE] ? block * dim[STRIDE] : weft_moe_count (counts->data, 0, block * leaves),
+      .count = (const int64_t *) counts->data + block * n,
+      .leaves = (uint32_t) n / parts,
+      .parts = parts,
+      .each = counts->n / dim[EXPERTS] / sources_of (k),
+      .first = slice_begins (k, block),
       .at = (s * dim[EXPERTS] + e) * dim[N] * dim[K],
     };
     sum_rows (&g, rows);
@@ -219,7 +262,7 @@ weft_cpu_moe_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
   struct weft_range rows = weft_part (k->shape.dim[N], WEFT_TILE_ROWS, part, parts);
 
   for (uint64_t e = 0; e < k->shape.dim[EXPERTS]; e++)
-    (k->canonical ? sum_sources : sum_all) (k, e, rows);
+    (k->canonical ? sum_slices : sum_all) (k, e, rows);
 }
 
 /* The gradient of one expert in one slice of dw. */
@@ -243,8 +286,7 @@ weft_ref_moe_matmul_wgrad (const struct weft_kernel *k)
 {
   const uint64_t *dim = k->shape.dim, size = dim[EXPERTS] * dim[N] * dim[K];
   const struct weft_operand *counts = &k->operand[WGRAD_COUNTS];
-  uint64_t slices = k->canonical ? k->operand[DW].n / size : 1;
-  uint64_t per = counts->n / dim[EXPERTS] / slices;
+  uint64_t slices = slices_of (k), per = counts->n / dim[EXPERTS] / slices;
   double *dw = k->operand[DW].data;
 
   for (uint64_t e = 0; e < dim[EXPERTS]; e++)
@@ -252,9 +294,10 @@ weft_ref_moe_matmul_wgrad (const struct weft_kernel *k)
       uint64_t block = e * slices + s;
       struct weft_moe_rows rows = rows_of (k, counts, e);
       if (k->canonical)
-        rows = (struct weft_moe_rows){ dim[STRIDE] ? block * dim[STRIDE]
-                                                   : weft_moe_count (counts->data, 0, block * per),
-                                       weft_moe_count (counts->data, block * per, per) };
+        rows =
+            (struct weft_moe_rows){ slice_begins (k, block),
+                                    dim[STRIDE] ? sources_of (k) / slices * dim[STRIDE]
+                                                : weft_moe_count (counts->data, block * per, per) };
       ref_gradient (k, rows, dw + s * size + e * dim[N] * dim[K]);
     }
 }

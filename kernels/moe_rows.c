@@ -11,18 +11,23 @@
 /* ---------------------------------------------------------------- counts and numbers */
 
 enum { CHOICE, PROB, COUNTS, ROW };
-enum { TOKENS, TOPK, EXPERTS, CAPACITY, PADDED };
+enum { TOKENS, TOPK, EXPERTS, CAPACITY, PADDED, LEAVES };
 
 #define DROPPED (-1)
 #define MOST_EXPERTS 65536
+
+static uint64_t
+leaves_of (const struct weft_kernel *k)
+{
+  return k->shape.dim[LEAVES] ? k->shape.dim[LEAVES] : weft_sums_leaves (k, k->shape.dim[TOKENS]).n;
+}
 
 uint64_t
 weft_extent_moe_sort (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
 
-  return operand == COUNTS ? dim[EXPERTS] * weft_sums_leaves (k, dim[TOKENS]).n
-                           : dim[TOKENS] * dim[TOPK];
+  return operand == COUNTS ? dim[EXPERTS] * leaves_of (k) : dim[TOKENS] * dim[TOPK];
 }
 
 /* Weight of a row, for which of too many are dropped; a reference has doubles. */
@@ -67,7 +72,7 @@ sort (const struct weft_kernel *k, const struct weights *w)
   const int32_t *choice = k->operand[CHOICE].data;
   int64_t *counts = k->operand[COUNTS].data;
   int32_t *row = k->operand[ROW].data;
-  uint64_t leaves = weft_sums_leaves (k, dim[TOKENS]).n, all = dim[TOKENS] * dim[TOPK];
+  uint64_t leaves = leaves_of (k), all = dim[TOKENS] * dim[TOPK];
   uint64_t leaf = dim[TOKENS] / leaves;
   int32_t next[MOST_EXPERTS];
 
@@ -281,7 +286,7 @@ weft_ref_moe_unpermute (const struct weft_kernel *k)
 /* ------------------------------------------------- by source, by expert, and back */
 
 enum { GROUP_COUNTS, GROUP_X, GROUP_Y };
-enum { GROUP_COLUMNS = 1, GROUP_EXPERTS, GROUP_SOURCES, GROUP_STRIDE };
+enum { GROUP_COLUMNS = 1, GROUP_EXPERTS, GROUP_SOURCES, GROUP_STRIDE, GROUP_INNER };
 
 uint64_t
 weft_extent_moe_group (const struct weft_kernel *k, uint32_t operand)
@@ -295,6 +300,15 @@ uint64_t
 weft_extent_moe_ungroup (const struct weft_kernel *k, uint32_t operand)
 {
   return weft_extent_moe_group (k, operand);
+}
+
+/* The source that comes i-th. */
+static uint64_t
+source_at (const struct weft_kernel *k, uint64_t i)
+{
+  uint64_t inner = MAX (1, k->shape.dim[GROUP_INNER]), outer = k->shape.dim[GROUP_SOURCES] / inner;
+
+  return i % outer * inner + i / outer;
 }
 
 /* Blocks of (expert, source) change places: in one operand experts are outermost, in the other
@@ -311,7 +325,7 @@ regroup (const struct weft_kernel *k, gboolean by_expert, uint64_t size)
 
   for (uint64_t s = 0; s < sources; s++)
     for (uint64_t e = 0; e < experts; e++) {
-      uint64_t block = e * sources + s;
+      uint64_t block = e * sources + source_at (k, s);
       uint64_t n = dim[GROUP_STRIDE] ? dim[GROUP_STRIDE]
                                      : weft_moe_count (counts->data, block * leaves, leaves);
       uint64_t sorted = dim[GROUP_STRIDE] ? block * dim[GROUP_STRIDE]

@@ -1,4 +1,4 @@
-/* What comes in pieces while a product is computed, put where it belongs. */
+/* What comes in pieces, put where it belongs; and pieces taken out of the whole. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
@@ -95,4 +95,119 @@ void
 weft_ref_join_columns (const struct weft_kernel *k)
 {
   join (k, (struct weft_range){ 0, k->shape.dim[0] }, sizeof (double));
+}
+
+/* -------------------------------------------------------------------- a part of the whole */
+
+enum { ROWS, COLUMNS, ROW_PARTS, COLUMN_PARTS };
+
+uint64_t
+weft_extent_take_part (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  return dim[ROWS] * dim[COLUMNS] / (operand == Y ? dim[ROW_PARTS] * dim[COLUMN_PARTS] : 1);
+}
+
+static void
+take_rows (const struct weft_kernel *k, struct weft_range rows, uint64_t size)
+{
+  const uint64_t *dim = k->shape.dim;
+  uint64_t n = dim[COLUMNS] / dim[COLUMN_PARTS] * size;
+  uint64_t row = dim[ROW_PARTS] > 1 ? k->tp.at * (dim[ROWS] / dim[ROW_PARTS]) : 0;
+  const uint8_t *x = k->operand[X].data;
+
+  x += row * dim[COLUMNS] * size + (dim[COLUMN_PARTS] > 1 ? k->tp.at * n : 0);
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    memcpy ((uint8_t *) k->operand[Y].data + r * n, x + r * dim[COLUMNS] * size, n);
+}
+
+void
+weft_cpu_take_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const uint64_t *dim = k->shape.dim;
+  take_rows (k, weft_part (dim[ROWS] / dim[ROW_PARTS], 1, part, parts),
+             weft_dtype_bytes (k->operand[Y].dtype));
+}
+
+void
+weft_ref_take_part (const struct weft_kernel *k)
+{
+  const uint64_t *dim = k->shape.dim;
+  take_rows (k, (struct weft_range){ 0, dim[ROWS] / dim[ROW_PARTS] }, sizeof (double));
+}
+
+/* -------------------------------------------------------------------- two beside each other */
+
+enum { A = 1, B };
+
+/* Columns of the operands of concat, or of its gradient, whose whole comes first. */
+static uint64_t
+columns_of (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  const uint64_t columns[] = { dim[A], dim[B], dim[A] + dim[B] };
+
+  return columns[k->kind == WEFT_OP_CONCAT ? operand : (operand + 2) % 3];
+}
+
+uint64_t
+weft_extent_concat (const struct weft_kernel *k, uint32_t operand)
+{
+  return k->shape.dim[ROWS] * columns_of (k, operand);
+}
+
+uint64_t
+weft_extent_concat_bwd (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_concat (k, operand);
+}
+
+static void
+put_together (const struct weft_kernel *k, struct weft_range rows, uint64_t size)
+{
+  uint64_t a = k->shape.dim[A] * size, b = k->shape.dim[B] * size;
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    uint8_t *y = (uint8_t *) k->operand[2].data + r * (a + b);
+    memcpy (y, (const uint8_t *) k->operand[0].data + r * a, a);
+    memcpy (y + a, (const uint8_t *) k->operand[1].data + r * b, b);
+  }
+}
+
+static void
+take_apart (const struct weft_kernel *k, struct weft_range rows, uint64_t size)
+{
+  uint64_t a = k->shape.dim[A] * size, b = k->shape.dim[B] * size;
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    const uint8_t *dy = (const uint8_t *) k->operand[0].data + r * (a + b);
+    memcpy ((uint8_t *) k->operand[1].data + r * a, dy, a);
+    memcpy ((uint8_t *) k->operand[2].data + r * b, dy + a, b);
+  }
+}
+
+void
+weft_cpu_concat (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  put_together (k, weft_part (k->shape.dim[ROWS], 1, part, parts),
+                weft_dtype_bytes (k->operand[0].dtype));
+}
+
+void
+weft_ref_concat (const struct weft_kernel *k)
+{
+  put_together (k, (struct weft_range){ 0, k->shape.dim[ROWS] }, sizeof (double));
+}
+
+void
+weft_cpu_concat_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  take_apart (k, weft_part (k->shape.dim[ROWS], 1, part, parts),
+              weft_dtype_bytes (k->operand[0].dtype));
+}
+
+void
+weft_ref_concat_bwd (const struct weft_kernel *k)
+{
+  take_apart (k, (struct weft_range){ 0, k->shape.dim[ROWS] }, sizeof (double));
 }

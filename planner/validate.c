@@ -2,19 +2,22 @@
 #include "core/base/error.h"
 #include "planner/shorten.h"
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Threads make plans; SimGrid belongs to the thread that began with it, which takes them in the order
- * they come.  A thread that wants to begin a row needs one of a few tickets, so that plans do not
- * pile up. */
+ * they come.  A thread begins a row only while few others are on their way, so that plans do not pile
+ * up.  POSIX threads, as in exec_cpu: the thread sanitizer sees nothing of GLib's locks. */
 struct run {
   const weft_published *table;
   const weft_assumptions *assumptions;
   const struct weft_validate_options *options;
   weft_validation *validation;
-  GAsyncQueue *planned; /* of struct planned * */
-  GAsyncQueue *tickets;
+  pthread_mutex_t lock; /* of what follows */
+  pthread_cond_t changed;
+  uint32_t n_begun, n_under_way, most_under_way; /* rows */
+  GQueue planned;                                /* of struct planned * */
 };
 
 /* A row on its way; without a plan where it was refused. */
@@ -148,21 +151,18 @@ counted_bytes (const weft_plan *plan, enum weft_measured_memory memory)
   return most;
 }
 
-static void
-plan_row (gpointer data, gpointer user)
+static struct planned *
+plan_row (const struct run *run, struct weft_validate_row *row)
 {
-  struct run *run = user;
   struct planned *p = g_new0 (struct planned, 1);
-  gpointer ticket = g_async_queue_pop (run->tickets);
 
-  (void) ticket;
-  p->row = data;
+  p->row = row;
   p->job = weft_row_job_new (run->assumptions, run->table, p->row->index, &p->error);
   if (!p->error)
     weft_shorten (&p->job->job, &p->shortened);
   for (uint32_t i = 0; !p->error && i < p->shortened.n; i++)
     p->plan[i] = weft_plan_new (&p->shortened.job[i], &p->error);
-  g_async_queue_push (run->planned, p);
+  return p;
 }
 
 static void
@@ -248,28 +248,98 @@ choose_rows (const weft_published *table, const struct weft_validate_options *op
   return v;
 }
 
+/* The next row, as soon as there is room for its plan; NULL when all were begun. */
+static struct weft_validate_row *
+begin_row (struct run *run)
+{
+  weft_validation *v = run->validation;
+  struct weft_validate_row *row = NULL;
+
+  pthread_mutex_lock (&run->lock);
+  while (run->n_begun < v->n_row && run->n_under_way == run->most_under_way)
+    pthread_cond_wait (&run->changed, &run->lock);
+  if (run->n_begun < v->n_row) {
+    row = &v->row[run->n_begun++];
+    run->n_under_way++;
+  }
+  pthread_mutex_unlock (&run->lock);
+  return row;
+}
+
+static void *
+planner_main (void *data)
+{
+  struct run *run = data;
+
+  for (struct weft_validate_row *row; (row = begin_row (run));) {
+    struct planned *p = plan_row (run, row);
+    pthread_mutex_lock (&run->lock);
+    g_queue_push_tail (&run->planned, p);
+    pthread_cond_broadcast (&run->changed);
+    pthread_mutex_unlock (&run->lock);
+  }
+  return NULL;
+}
+
+static struct planned *
+take_planned (struct run *run)
+{
+  pthread_mutex_lock (&run->lock);
+  while (g_queue_is_empty (&run->planned))
+    pthread_cond_wait (&run->changed, &run->lock);
+  struct planned *p = g_queue_pop_head (&run->planned);
+  pthread_mutex_unlock (&run->lock);
+  return p;
+}
+
+static void
+end_row (struct run *run, struct planned *p)
+{
+  planned_free (p);
+  pthread_mutex_lock (&run->lock);
+  run->n_under_way--;
+  pthread_cond_broadcast (&run->changed);
+  pthread_mutex_unlock (&run->lock);
+}
+
 /* What is found lies in the rows, so the order in which they come is no matter. */
 static void
-predict_all (struct run *run, uint32_t jobs)
+predict_planned (struct run *run)
 {
   const struct weft_validate_options *o = run->options;
-  weft_validation *v = run->validation;
-  GThreadPool *pool = g_thread_pool_new (plan_row, run, jobs, TRUE, NULL);
+  uint32_t n_row = run->validation->n_row;
 
-  for (uint32_t i = 0; i < jobs + 1; i++)
-    g_async_queue_push (run->tickets, run);
-  for (uint32_t i = 0; i < v->n_row; i++)
-    g_thread_pool_push (pool, &v->row[i], NULL);
-  for (uint32_t done = 0; done < v->n_row; done++) {
-    struct planned *p = g_async_queue_pop (run->planned);
+  for (uint32_t done = 0; done < n_row; done++) {
+    struct planned *p = take_planned (run);
     predict (run, p);
     finish (run, p);
-    planned_free (p);
-    g_async_queue_push (run->tickets, run);
+    end_row (run, p);
     if (o->progress)
-      o->progress (o->user, done + 1, v->n_row);
+      o->progress (o->user, done + 1, n_row);
   }
-  g_thread_pool_free (pool, FALSE, TRUE);
+}
+
+/* A machine that has no room for all threads is served by fewer. */
+static gboolean
+predict_all (struct run *run, uint32_t jobs, GError **error)
+{
+  g_autofree pthread_t *thread = g_new0 (pthread_t, jobs);
+  uint32_t n = 0;
+  int failed = 0;
+
+  pthread_mutex_init (&run->lock, NULL);
+  pthread_cond_init (&run->changed, NULL);
+  g_queue_init (&run->planned);
+  run->most_under_way = jobs + 1;
+  while (n < jobs && !(failed = pthread_create (&thread[n], NULL, planner_main, run)))
+    n++;
+  if (n > 0)
+    predict_planned (run);
+  for (uint32_t i = 0; i < n; i++)
+    pthread_join (thread[i], NULL);
+  pthread_mutex_destroy (&run->lock);
+  pthread_cond_destroy (&run->changed);
+  return n > 0 || weft_run_error (error, "no thread to make plans: %s", g_strerror (failed));
 }
 
 weft_validation *
@@ -287,11 +357,8 @@ weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                     table->csv->name);
     return NULL;
   }
-  run.planned = g_async_queue_new ();
-  run.tickets = g_async_queue_new ();
-  predict_all (&run, options->jobs ? options->jobs : g_get_num_processors ());
-  g_async_queue_unref (run.planned);
-  g_async_queue_unref (run.tickets);
+  if (!predict_all (&run, options->jobs ? options->jobs : g_get_num_processors (), error))
+    return NULL;
   for (uint32_t i = 0; i < v->n_row; i++)
     v->n_predicted += !v->row[i].rule;
   sum_up (v, NULL, &v->time, &v->memory);

@@ -53,7 +53,8 @@ struct weft_validate_options {
   void *user;
 };
 
-/* FALSE only where no row is asked for; a row that cannot be predicted says why. */
+/* NULL only where no row is asked for or no thread can be had; a row that cannot be predicted says
+ * why. */
 weft_validation *weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                                 const struct weft_validate_options *options, GError **error);
 void weft_validation_free (weft_validation *validation);

@@ -172,24 +172,51 @@ has_any (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
+static uint32_t
+drawn (const GString *words, const char *knob, uint32_t unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
+}
+
+/* Ranks that have a part of each expert; those that share out all else may have whole ones.  Returns how
+ * many experts are dealt to in place of one. */
+static uint32_t
+random_parts (GString *words, GRand *rand)
+{
+  uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
+
+  if (tensor == 1 || one_in (rand, 2))
+    return 1;
+  add (words, "expert_tensor_parallel_size", 1);
+  return tensor;
+}
+
 /* Experts, on several ranks where the data-parallel strategy knows them. */
 static void
 random_experts (GString *words, GRand *rand, uint32_t replicas)
 {
-  static const char *const only_whole[] = { "use_megatron_fsdp", "distributed_config",
-                                            "num_distributed_optimizer_instances",
-                                            "context_parallel_size=2", NULL };
+  static const char *const only_whole[] = { "distributed_config=ddp", "offload_policy=cpu", NULL };
   uint32_t ranks = one_in (rand, 3) ? 1 : divisor (rand, replicas, MIN (replicas, 8));
   uint32_t topk = 1 + up_to (rand, 2);
 
   if (!one_in (rand, 3) || strstr (words->str, "nano") || strstr (words->str, "add_bias_linear"))
     return;
-  ranks = has_any (words, only_whole) ? 1 : ranks;
+  if (drawn (words, "tensor_model_parallel_size=", 1) > 1 &&
+      !strstr (words->str, "sequence_parallel"))
+    return;
+  if (has_any (words, only_whole))
+    ranks = 1;
+  else
+    ranks *= random_parts (words, rand);
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add (words, "moe_shared_expert_intermediate_size", 8 * (1 + up_to (rand, 7)));
+    flip (words, rand, 2, "moe_shared_expert_gate");
+  }
+  flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
   if (one_in (rand, 3))
@@ -215,12 +242,37 @@ random_split (GString *words, GRand *rand)
   return g_str_has_prefix (names[which], "zb-h") || g_str_equal (names[which], "dualpipe") ? 1 : 2;
 }
 
-/* Layers that are not dealt out evenly, of as many as `layers` for each stage. */
+/* A layer less than even shares: the ends count as layers, or the stages stand in a text. */
 static void
-random_stages (GString *words, GRand *rand, uint32_t layers)
+random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
 {
-  if (layers < 2 || !one_in (rand, 5))
+  gboolean first = one_in (rand, 2), both = one_in (rand, 3);
+
+  if (one_in (rand, 2)) {
+    g_string_append (words, " pipeline_model_parallel_layout=E");
+    for (uint32_t stage = 0; stage < stages; stage++)
+      g_string_append_printf (words, "%st*%u", stage ? "|" : "", layers - (stage == 0));
+    g_string_append_c (words, 'L');
+    both = FALSE;
+  } else {
+    if (first || both)
+      add_word (words, "account_for_embedding_in_pipeline_split", "true");
+    if (!first || both)
+      add_word (words, "account_for_loss_in_pipeline_split", "true");
+  }
+  add (words, "num_layers", layers * stages - 1 - both);
+}
+
+/* Layers that are not dealt out evenly, of as many as `layers` for each of all ranks' stages. */
+static void
+random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, uint32_t chunks)
+{
+  if (layers < 2 || !one_in (rand, 4))
     return;
+  if (chunks > 1 || one_in (rand, 2)) {
+    random_ends (words, rand, layers, stages * chunks);
+    return;
+  }
   add (words, "decoder_first_pipeline_num_layers", layers - 1);
   add (words, "decoder_last_pipeline_num_layers", layers + 1);
 }
@@ -274,6 +326,10 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
     micro = PICK (rand, 1, 2, 4);
     micros = PICK (rand, 1, 2, 4, 8);
   }
+  if (!one_in (rand, 4)) /* as many as a schedule asks for, mostly */
+    micros = strstr (words->str, "virtual_pipeline") ? stages * (1 + up_to (rand, 1))
+             : strstr (words->str, "dualpipe")       ? 2 * stages
+                                                     : micros;
   add (words, "micro_batch_size", micro);
   add (words, "global_batch_size", micro * replicas * micros);
   if (one_in (rand, 3))
@@ -301,6 +357,8 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
 
   add_word (words, "use_megatron_fsdp", "true");
   add (words, "zero_dp_strategy", level);
+  if (one_in (rand, 3))
+    add_word (words, "data_parallel_sharding_strategy", weft_sharding_words[level]);
   if (level == 1 && flip (words, rand, 2, "overlap_param_gather"))
     add_word (words, "overlap_grad_reduce", "true");
   random_outer (words, rand, replicas, level);
@@ -403,6 +461,9 @@ static void
 random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
 {
   static const char *const modules[] = { "mlp", "layernorm", "core_attn,mlp", "layernorm,mlp" };
+  static const char *const of_experts[] = { "moe", "moe_act", "moe_act,layernorm",
+                                            "moe,layernorm" };
+  gboolean moe = strstr (words->str, "num_moe_experts=") && one_in (rand, 2);
 
   flip (words, rand, 5, "delay_wgrad_compute");
   flip (words, rand, 6, "enable_compile");
@@ -410,14 +471,14 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
     return;
   if (one_in (rand, 3)) {
     add_word (words, "recompute_granularity", "selective");
-    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    add_word (words, "recompute_modules", (moe ? of_experts : modules)[up_to (rand, 3)]);
     return;
   }
   add_word (words, "recompute_granularity", "full");
   add_word (words, "recompute_method", one_in (rand, 2) ? "uniform" : "block");
   if (one_in (rand, 3)) {
     add (words, "num_microbatches_with_partial_activation_checkpoints", up_to (rand, 3));
-    add_word (words, "recompute_modules", modules[up_to (rand, 3)]);
+    add_word (words, "recompute_modules", (moe ? of_experts : modules)[up_to (rand, 3)]);
   }
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
@@ -434,7 +495,7 @@ static void
 random_offload (GString *words, GRand *rand, uint32_t stages, uint32_t layers)
 {
   static const char *const fractions[] = { "1", "0.5", "0.37", "0.01" };
-  static const char *const no_state[] = { "distributed_config", "preserve_fp32_weights=false",
+  static const char *const no_state[] = { "offload_policy=cpu", "preserve_fp32_weights=false",
                                           "fp8_param_gather", NULL };
   static const char *const no_activations[] = { "recompute_", "activation_checkpointing", NULL };
 
@@ -463,6 +524,21 @@ random_modes (GString *words, GRand *rand)
     add_word (words, "barrier_with_L1_time", "false");
 }
 
+/* A forward and a backward that take turns, where experts are on several ranks. */
+static void
+random_turns (GString *words, GRand *rand, uint32_t stages)
+{
+  static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
+                                          "cpu_offloading=true", "activation_checkpointing",
+                                          "pipeline_schedule",   "use_megatron_fsdp",
+                                          "distributed_config",  NULL };
+
+  if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
+    return;
+  if (stages == 1 || strstr (words->str, "virtual_pipeline"))
+    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+}
+
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
 static void
 spread_out (GString *words)
@@ -473,13 +549,6 @@ spread_out (GString *words)
   add_word (words, "node_host_bandwidth", "1PB/s");
 }
 
-static uint32_t
-drawn (const GString *words, const char *knob, uint32_t unknown)
-{
-  const char *at = strstr (words->str, knob);
-  return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
-}
-
 static void
 random_overlap (GString *words, GRand *rand)
 {
@@ -488,11 +557,12 @@ random_overlap (GString *words, GRand *rand)
 
   if (!flip (words, rand, 2, "sequence_parallel") || !flip (words, rand, 2, "tp_comm_overlap"))
     return;
-  if (one_in (rand, 2))
-    add_word (words, plain[up_to (rand, 3)], "false");
+  for (size_t i = 0; i < G_N_ELEMENTS (plain); i++)
+    if (one_in (rand, 4))
+      add_word (words, plain[i], "false");
   flip (words, rand, 3, "tp_comm_overlap_rs_dgrad");
-  flip (words, rand, 4,
-        one_in (rand, 2) ? "tp_comm_overlap_disable_qkv" : "tp_comm_overlap_disable_fc1");
+  flip (words, rand, 3, "tp_comm_overlap_disable_qkv");
+  flip (words, rand, 3, "tp_comm_overlap_disable_fc1");
 }
 
 /* Returns how many ranks are left. */
@@ -501,7 +571,7 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {
   uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4, 4);
 
-  if (ranks % size || drawn (words, "num_query_groups=", 2) % size || !one_in (rand, 2))
+  if (ranks % size || drawn (words, "num_query_groups=", 2) % size || one_in (rand, 4))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
   random_overlap (words, rand);
@@ -559,6 +629,102 @@ random_slots (GString *words, GRand *rand)
     add (words, "wgrad_deferral_limit", up_to (rand, 2));
 }
 
+/* Words that take what is drawn already as it is: some of it must be there, some must not. */
+static const struct extra {
+  const char *word;
+  uint32_t one_in;
+  const char *with[3], *without[4];
+} extras[] = {
+  { "use_te_rng_tracker=true", 12 },
+  { "async_tensor_model_parallel_allreduce=true", 12 },
+  { "tp_comm_split_ag=false", 12 },
+  { "tp_comm_split_rs=false", 12 },
+  { "tp_comm_bootstrap_backend=mpi", 12 },
+  { "moe_extended_tp=true", 12 },
+  { "use_cpu_initialization=true", 12 },
+  { "perform_initialization=false", 12 },
+  { "backend=gloo", 3, { "topology=cpu" } },
+  { "bf16=true", 4, { " precision=bf16" } },
+  { "fp16=true", 4, { " precision=fp16" } },
+  { "params_dtype=bf16", 4, { " precision=bf16" } },
+  { "params_dtype=fp32", 4, { " precision=fp32" } },
+  { "fp8_format=e4m3", 2, { " precision=fp8" } },
+  { "tp_comm_atomic_ag=true", 2, { " precision=fp8" } },
+  { "tp_comm_atomic_rs=true", 2, { " precision=fp8" } },
+  { "initial_loss_scale=65536", 2, { " precision=fp16" } },
+  { "min_loss_scale=2 loss_scale_window=7 hysteresis=1", 2, { " precision=fp16" } },
+  { "grad_scale_func=loss_scale",
+    8,
+    { NULL },
+    { "=fsdp2", "optimizer_cpu_offload", "preserve_fp32_weights=false" } },
+  { "mp_policy=mine", 4, { "=fsdp2" } },
+  { "mp_policy_param_dtype=fp32", 2, { "=fsdp2", " precision=fp32" } },
+  { "mp_policy_cast_forward_inputs=false", 2, { "=fsdp2", " precision=fp32" }, { "output_dtype" } },
+  { "tp_plan=mine", 4, { "=fsdp2" } },
+  { "patch_is_packed_sequence=true", 3, { "=fsdp2" } },
+  { "megatron_fsdp_unit_modules=layer", 4, { "use_megatron_fsdp" } },
+  { "megatron_fsdp_unit_modules=attention,mlp", 4, { "use_megatron_fsdp" } },
+  { "megatron_fsdp_unit_modules=layer,embedding,head", 4, { "use_megatron_fsdp" } },
+  { "make_vocab_size_divisible_by=16", 3, { "reduction_order=fast" } },
+  { "enable_async_tensor_parallel=true", 2, { "sequence_parallel=true" }, { "tp_comm_overlap" } },
+  { "cpu_offloading_weights=true", 4, { "cpu_offloading=true" } },
+  { "cpu_offloading_activations=false", 2, { "cpu_offloading_weights=true" } },
+  { "no_sync_func=mine", 8, { NULL }, { "overlap_grad_reduce", "use_megatron_fsdp" } },
+  { "param_sync_func=aligned",
+    2,
+    { "overlap_param_gather=true", "virtual_pipeline" },
+    { "zero_dp_strategy=3" } },
+  { "finalize_model_grads_func=none",
+    16,
+    { NULL },
+    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss" } },
+  { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
+};
+
+static void
+random_extras (GString *words, GRand *rand)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS (extras); i++) {
+    const struct extra *e = &extras[i];
+    gboolean fits = one_in (rand, e->one_in) && !has_any (words, e->without);
+    for (const char *const *with = e->with; *with; with++)
+      fits = fits && strstr (words->str, *with);
+    if (fits)
+      g_string_append_printf (words, " %s", e->word);
+  }
+}
+
+/* An order that nobody here has written, for the ranks and microbatches that it has. */
+static void
+random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
+{
+  static const char *const other[] = { "distributed_config", "zero_dp_strategy=2",
+                                       "zero_dp_strategy=3", "grad_sync_func",
+                                       "defer_embedding",    NULL };
+
+  if (stages != 4 || has_any (words, other) || !one_in (rand, 2))
+    return;
+  add (words, "global_batch_size", drawn (words, "micro_batch_size=", 1) * replicas * 4);
+  add_word (words, "pipeline_schedule_file",
+            WEFT_SOURCE_DIR "/tests/data/schedule-4-ranks-4-microbatches.csv");
+}
+
+/* Layers that look further ahead. */
+static void
+random_predictions (GString *words, GRand *rand)
+{
+  static const char *const without[] = { "distributed_config", "share_embeddings",
+                                         "position_embedding_type=learned", "gpt2-nano", NULL };
+  uint32_t block = drawn (words, "recompute_num_layers=", 1);
+
+  if (has_any (words, without) || !one_in (rand, 4) ||
+      (block > 1 && strstr (words->str, "recompute_method=uniform")))
+    return;
+  add (words, "mtp_num_layers", strstr (words->str, "reduction_order=fast") ? 2 : 1);
+  if (one_in (rand, 2))
+    add_word (words, "mtp_loss_scaling_factor", "0.3");
+}
+
 char *
 weft_random_job (GRand *rand)
 {
@@ -575,16 +741,17 @@ weft_random_job (GRand *rand)
   random_data_parallel (words, rand, replicas);
   random_experts (words, rand, replicas);
   random_recompute (words, rand, stage_layers);
+  random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
+  random_turns (words, rand, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)
       add_word (words, "pipeline_schedule", one_in (rand, 3) ? "gpipe" : "1f1b");
     if (plain && one_in (rand, 4))
       add_word (words, "batch_p2p_comm", "false");
-    if (chunks == 1)
-      random_stages (words, rand, stage_layers);
+    random_stages (words, rand, stage_layers, stages, chunks);
     if (!strstr (words->str, "virtual_pipeline"))
       flip (words, rand, 8, "variable_seq_lengths");
     if (!strstr (words->str, "overlap_p2p_comm=true"))
@@ -595,8 +762,13 @@ weft_random_job (GRand *rand)
       add_word (words, "batch_p2p_sync", "false");
     if (one_in (rand, 6))
       add_word (words, "pipeline_dtype", dtypes[up_to (rand, 2)]);
+    if (plain)
+      random_file (words, rand, replicas, stages);
   }
+  if (one_in (rand, 8))
+    add (words, "dp_size", replicas);
   random_modes (words, rand);
+  random_extras (words, rand);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

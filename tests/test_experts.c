@@ -36,6 +36,9 @@ static const char *const precisions[] = {
 };
 
 #define EP(n) "expert_model_parallel_size=" #n " "
+#define ETP(n) "expert_tensor_parallel_size=" #n " "
+#define TP(n) "tensor_model_parallel_size=" #n " sequence_parallel=true "
+#define CP(n, kind) "context_parallel_size=" #n " cp_comm_type=" #kind " "
 
 static const char *const strategies[] = {
   EP (2) "gpus=2",
@@ -60,9 +63,40 @@ static const char *const strategies[] = {
   EP (2) "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",
   EP (2) "gpus=4 recompute_granularity=full recompute_method=block recompute_num_layers=3",
   EP (2) "gpus=2 recompute_granularity=selective recompute_modules=layernorm",
+  EP (2) "gpus=2 recompute_granularity=selective recompute_modules=moe",
+  EP (2) "gpus=4 recompute_granularity=selective recompute_modules=moe,layernorm "
+         "delay_wgrad_compute=true",
+  EP (4) "gpus=4 recompute_granularity=selective recompute_modules=moe_act",
   EP (2) "gpus=4 delay_wgrad_compute=true overlap_grad_reduce=true",
   EP (2) "gpus=2 cpu_offloading=true cpu_offloading_num_layers=2",
   EP (2) "gpus=2 moe_load_imbalance=1.5 enable_compile=true",
+  TP (2) "gpus=2",
+  TP (2) "gpus=4 delay_wgrad_compute=true use_distributed_optimizer=true",
+  TP (2) EP (2) "gpus=4",
+  TP (2) EP (4) "gpus=8 use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=10000",
+  TP (2) EP (2) "gpus=4 micro_batch_size=2",
+  TP (2) EP (2) "gpus=8 pipeline_model_parallel_size=2",
+  TP (2) EP (2) "gpus=4 recompute_granularity=full recompute_method=uniform "
+                "recompute_num_layers=1",
+  TP (2) EP (2) ETP (1) "gpus=2",
+  TP (2) EP (2) ETP (1) "gpus=4 use_distributed_optimizer=true overlap_param_gather=true "
+                        "overlap_grad_reduce=true",
+  TP (2) EP (4) ETP (1) "gpus=4",
+  TP (2) EP (4) ETP (1) "gpus=8 micro_batch_size=2",
+  TP (2) EP (4) ETP (1) "gpus=8 pipeline_model_parallel_size=2",
+  ETP (2) "gpus=2",
+  EP (2) ETP (2) "gpus=4",
+  EP (2) ETP (4) "gpus=8 use_distributed_optimizer=true",
+  TP (2) EP (2) "gpus=4 cpu_offloading=true cpu_offloading_num_layers=2",
+  EP (2) CP (2, p2p) "gpus=2",
+  EP (2) CP (2, a2a) "gpus=4",
+  EP (4) CP (2, all_gather) "gpus=4",
+  EP (2) CP (4, p2p) "gpus=4",
+  EP (2) CP (4, all_gather) "gpus=8 use_distributed_optimizer=true",
+  TP (2) CP (2, p2p) "gpus=4",
+  TP (2) CP (2, p2p) EP (2) "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true",
+  TP (2) CP (2, all_gather) EP (4) ETP (1) "gpus=4",
+  TP (2) CP (2, all_gather) EP (2) ETP (1) "gpus=8 pipeline_model_parallel_size=2",
 };
 
 static struct real_result
@@ -113,6 +147,10 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
                                       EP (4) "gpus=4 use_distributed_optimizer=true",
                                       EP (2) "gpus=4 pipeline_model_parallel_size=2",
                                       EP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
+                                      EP (2) ETP (2) "gpus=4",
+                                      EP (2) ETP (2) "gpus=4 moe_pad_expert_input_to_capacity=true",
+                                      EP (4) ETP (2) "gpus=8 moe_pad_expert_input_to_capacity=true "
+                                                     "use_distributed_optimizer=true",
                                       "gpus=2 moe_pad_expert_input_to_capacity=true" };
   g_autofree char *model = g_strconcat (models[0], " moe_expert_capacity_factor=0.8", NULL);
 
@@ -123,6 +161,24 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
     assert_true (one.loss[0] != all.loss[0]);
     for (unsigned s = 0; s < G_N_ELEMENTS (some); s++)
       check_strategy (model, precisions[p], some[s], &one, s);
+  }
+}
+
+/* Tensor parallel ranks drop tokens of their own share: not what one rank drops, but padded or not the
+ * same. */
+static void
+padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
+{
+  static const char *const some[] = { TP (2) EP (2) "gpus=4 ",
+                                      TP (2) EP (4) ETP (1) "gpus=4 micro_batch_size=2 ",
+                                      TP (2) CP (2, p2p) EP (2) "gpus=4 " };
+  g_autofree char *model = g_strconcat (models[1], " moe_expert_capacity_factor=0.8", NULL);
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (some); s++) {
+    g_autofree char *padded = g_strconcat (some[s], "moe_pad_expert_input_to_capacity=true", NULL);
+    struct real_result plain = run (model, precisions[1], some[s], (struct real_run){ 0 });
+    check_strategy (model, precisions[1], padded, &plain, s);
   }
 }
 
@@ -247,6 +303,112 @@ average_in_collective_divides_experts_by_who_shares_them_out (void **state)
   (void) state;
   assert_int_equal (count_kind (p, WEFT_OP_SCALE), 1);
   assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0))->dim[2], 4);
+}
+
+/* T and all that follows from it is of one of two tensor parallel ranks. */
+#define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
+enum { HALF = T / 2 };
+
+/* E.6 with experts in parts: what came from the all-to-all is gathered by the ranks that have parts of the
+ * same experts, tokens and weights, and what those make is reduced and scattered; backward the other
+ * way round. */
+static void
+expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
+{
+  g_autoptr (weft_program) p = built (TENSOR "expert_model_parallel_size=2", 0);
+  uint32_t counts = nth (p, WEFT_OP_ALL_GATHER, "counts", 0),
+           there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0),
+           rows = nth (p, WEFT_OP_ALL_GATHER_V, "dispatch", 0),
+           weights = nth (p, WEFT_OP_ALL_GATHER_V, "dispatch_prob", 0),
+           up = nth (p, WEFT_OP_MOE_MATMUL, "expert_fc1", 0),
+           sum = nth (p, WEFT_OP_REDUCE_SCATTER_V, "combine", 0),
+           back = nth (p, WEFT_OP_ALL_TO_ALL_V, "combine", 0);
+
+  (void) state;
+  assert_int_equal (p->op[counts].group, WEFT_GROUP_TP_EP);
+  assert_true (weft_op_bytes (p, counts) == 4 * 8 * E);
+  assert_true (weft_op_bytes (p, there) == 2.0 * HALF * K * H);
+  assert_true (weft_op_bytes (p, rows) == 2 * 2.0 * HALF * K * H);
+  assert_true (weft_op_bytes (p, weights) == 2 * 2.0 * HALF * K);
+  assert_true (weft_op_bytes (p, sum) == 2 * 2.0 * HALF * K * H);
+  assert_true (weft_op_bytes (p, back) == 2.0 * HALF * K * H);
+  assert_int_equal (p->op[rows].group, WEFT_GROUP_ETP);
+  assert_int_equal (p->op[sum].group, WEFT_GROUP_ETP);
+  assert_true (comes_after (p, there, rows) && comes_after (p, rows, up));
+  assert_true (comes_after (p, up, sum) && comes_after (p, sum, back));
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 3);
+  assert_int_equal (count_kind (p, WEFT_OP_REDUCE_SCATTER_V), 3);
+  assert_int_equal (weft_op_shape (p, up)->dim[0], 2 * HALF * K);
+  assert_int_equal (weft_op_shape (p, up)->dim[1], 2 * F / 2);
+  assert_int_equal (numel (p, "experts."), E / 2 * 3 * F * H / 2);
+}
+
+/* The ranks of a tensor parallel group are then some of those that share experts out. */
+static void
+expert_tensor_parallel_size_of_one_leaves_experts_whole (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TENSOR "expert_model_parallel_size=4 expert_tensor_parallel_size=1", 0);
+  uint32_t there = nth (p, WEFT_OP_ALL_TO_ALL_V, "dispatch", 0);
+
+  (void) state;
+  assert_true (weft_op_bytes (p, there) == 2.0 * HALF * K * H);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_TO_ALL_V), 6);
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 0);
+  assert_int_equal (count_kind (p, WEFT_OP_REDUCE_SCATTER_V), 0);
+  assert_int_equal (numel (p, "experts."), E / 4 * 3 * F * H);
+}
+
+/* Padded, every source has as much for every expert: plain collectives, and nobody waits for counts. */
+static void
+padded_rows_are_gathered_in_equal_shares (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TENSOR "expert_model_parallel_size=2 moe_expert_capacity_factor=1 "
+                    "moe_pad_expert_input_to_capacity=true",
+             0);
+  uint64_t capacity = HALF * K / E;
+
+  (void) state;
+  assert_int_equal (count_kind (p, WEFT_OP_ALL_GATHER_V), 0);
+  assert_int_equal (elements (p, nth (p, WEFT_OP_ALL_GATHER, "dispatch", 0)), 2 * E * capacity * H);
+  assert_int_equal (elements (p, nth (p, WEFT_OP_REDUCE_SCATTER, "combine", 0)),
+                    2 * E * capacity * H);
+  assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT), 1);
+}
+
+/* Their maps are those of any MLP: E.2 with four of the tensor parallel group's collectives in a layer's
+ * forward beside attention's, and the router is everybody's. */
+static void
+shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **state)
+{
+  g_autoptr (weft_program) p = built (TENSOR "moe_shared_expert_intermediate_size=80", 0);
+  uint32_t in = nth (p, WEFT_OP_ALL_GATHER, "shared_fc1", 0),
+           out = nth (p, WEFT_OP_REDUCE_SCATTER, "shared_fc2", 0),
+           router = nth (p, WEFT_OP_MATMUL, "router", 0),
+           joined = nth (p, WEFT_OP_ALL_REDUCE, "shared_gradient", 0);
+
+  (void) state;
+  assert_int_equal (numel (p, "shared."), 3 * 80 * H / 2);
+  assert_int_equal (numel (p, "router."), E * H);
+  assert_int_equal (elements (p, in), T * H);
+  assert_int_equal (elements (p, out), T * H);
+  assert_int_equal (weft_op_shape (p, router)->dim[0], HALF);
+  assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
+}
+
+/* Eight ranks hold all experts, four have replicas of all else: each sum is of eight halves of four. */
+static void
+average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TENSOR "expert_tensor_parallel_size=1 average_in_collective=true", 0);
+  const struct weft_shape *shape = weft_op_shape (p, nth (p, WEFT_OP_SCALE, "scale_experts", 0));
+
+  (void) state;
+  assert_int_equal (shape->dim[2], 4);
+  assert_int_equal (shape->dim[3], 8);
 }
 
 static void
@@ -410,11 +572,17 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (experts_of_several_ranks_give_the_bits_of_one),
     cmocka_unit_test (tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks),
+    cmocka_unit_test (padding_changes_no_bits_of_tensor_parallel_ranks),
     cmocka_unit_test (fast_order_is_close_to_canonical),
     cmocka_unit_test (expert_model_parallel_size_sends_each_token_to_its_experts),
     cmocka_unit_test (experts_of_one_rank_send_nothing),
     cmocka_unit_test (gradients_of_experts_are_reduced_by_those_who_hold_them),
     cmocka_unit_test (average_in_collective_divides_experts_by_who_shares_them_out),
+    cmocka_unit_test (expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make),
+    cmocka_unit_test (expert_tensor_parallel_size_of_one_leaves_experts_whole),
+    cmocka_unit_test (padded_rows_are_gathered_in_equal_shares),
+    cmocka_unit_test (shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not),
+    cmocka_unit_test (average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks),
     cmocka_unit_test (use_distributed_optimizer_cuts_experts_among_their_replicas),
     cmocka_unit_test (the_norm_is_of_all_experts_and_of_one_copy_of_the_rest),
     cmocka_unit_test (moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts),

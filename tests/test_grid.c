@@ -19,17 +19,36 @@
 #define STEPS 2
 #define MOST_WORDS 12
 
-/* Models in the small: widths that eight leaves divide, layers that eight stages do. */
-static const char *const models[] = {
-  "model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 num_query_groups=4 "
-  "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
-  "model=gpt2-nano num_layers=8 hidden_size=32 num_attention_heads=4 num_query_groups=4 "
-  "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
-  "model=mixtral-nano num_layers=8 hidden_size=32 num_attention_heads=8 num_query_groups=4 "
-  "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "
-  "max_position_embeddings=16",
+#define EXPERTS                                                                                    \
+  "model=mixtral-nano num_layers=8 hidden_size=32 num_attention_heads=8 num_query_groups=4 "       \
+  "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "           \
+  "max_position_embeddings=16"
+
+/* Models in the small: widths that eight leaves divide, layers that eight stages do; and what is asked of
+ * several ranks beside the axes. */
+static const struct {
+  const char *words, *more;
+} models[] = {
+  { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
+    "num_query_groups=4 "
+    "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
+    "" },
+  { "precision=fp32 model=gpt2-nano num_layers=8 hidden_size=32 num_attention_heads=4 "
+    "num_query_groups=4 "
+    "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
+    "" },
+  { "precision=fp32 " EXPERTS, "" },
+  { "precision=bf16 moe_shared_expert_intermediate_size=32 moe_shared_expert_gate=true " EXPERTS,
+    " overlap_moe_expert_parallel_comm=true" },
+  { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
+    "num_query_groups=4 kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 "
+    "max_position_embeddings=16 mtp_num_layers=1",
+    "" },
+  { "precision=fp32 model=deepseek-nano hidden_size=32 ffn_hidden_size=64 moe_ffn_hidden_size=32 "
+    "vocab_size=96 seq_length=16 max_position_embeddings=16",
+    "" },
 };
-#define BATCH " topology=cpu precision=fp32 micro_batch_size=1 global_batch_size=16"
+#define BATCH " topology=cpu micro_batch_size=1 global_batch_size=16"
 
 /* One value of each axis makes a job. */
 static const char *const axes[][MOST_WORDS] = {
@@ -49,7 +68,9 @@ static const char *const axes[][MOST_WORDS] = {
     "pipeline_schedule=v-half", "pipeline_schedule=v-min", "pipeline_schedule=dualpipe",
     "pipeline_schedule=dualpipev" },
   { "expert_model_parallel_size=1", "expert_model_parallel_size=2",
-    "expert_model_parallel_size=4" },
+    "expert_model_parallel_size=4", "expert_tensor_parallel_size=2",
+    "expert_model_parallel_size=2 expert_tensor_parallel_size=1",
+    "expert_model_parallel_size=4 expert_tensor_parallel_size=1" },
   { "overlap_grad_reduce=false", "overlap_grad_reduce=true bucket_size=3000",
     "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
     "use_megatron_fsdp=true data_parallel_sharding_strategy=optim",
@@ -60,7 +81,9 @@ static const char *const axes[][MOST_WORDS] = {
     "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
     "recompute_granularity=full recompute_method=block recompute_num_layers=1",
     "recompute_granularity=selective recompute_modules=mlp",
-    "recompute_granularity=selective recompute_modules=layernorm" },
+    "recompute_granularity=selective recompute_modules=layernorm",
+    "recompute_granularity=selective recompute_modules=moe",
+    "recompute_granularity=selective recompute_modules=moe_act,layernorm" },
 };
 
 static uint32_t
@@ -86,11 +109,12 @@ ranks_of (const struct weft_job *job, int64_t replicas)
 static char *
 draw (GRand *rand, unsigned model, uint32_t taken[G_N_ELEMENTS (axes)])
 {
-  g_autoptr (GString) words = g_string_new (models[model]);
+  g_autoptr (GString) words = g_string_new (models[model].words);
   static const int64_t replicas[] = { 1, 2, 4 };
   int64_t ranks = replicas[g_rand_int_range (rand, 0, 3)];
 
   g_string_append (words, BATCH);
+  g_string_append (words, models[model].more);
   for (unsigned a = 0; a < G_N_ELEMENTS (axes); a++) {
     const char *size;
     taken[a] = (uint32_t) g_rand_int_range (rand, 0, (gint32) choices (a));
@@ -106,9 +130,9 @@ draw (GRand *rand, unsigned model, uint32_t taken[G_N_ELEMENTS (axes)])
 static char *
 draw_legal (GRand *rand, unsigned *model, uint32_t taken[G_N_ELEMENTS (axes)])
 {
+  *model = (unsigned) g_rand_int_range (rand, 0, G_N_ELEMENTS (models));
   for (;;) {
     struct weft_job job;
-    *model = (unsigned) g_rand_int_range (rand, 0, G_N_ELEMENTS (models));
     g_autofree char *words = draw (rand, *model, taken);
     if (words && weft_test_job (words, &job, NULL)) {
       g_assert (ranks_of (&job, weft_job_dp (&job)) == job.cluster.n_gpus);
@@ -129,7 +153,7 @@ every_sampled_combination_has_the_bits_of_one_rank (void **state)
   uint32_t wrong = 0;
 
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++) {
-    g_autofree char *words = g_strconcat (models[m], BATCH " gpus=1", NULL);
+    g_autofree char *words = g_strconcat (models[m].words, BATCH " gpus=1", NULL);
     one[m] = weft_test_run (&(struct real_run){ .words = words, .steps = STEPS });
   }
   for (uint32_t i = 0; i < jobs; i++) {

@@ -269,6 +269,9 @@ static const char *const strategies[] = {
          "recompute_method=uniform recompute_num_layers=1",
   "gpus=2 micro_batch_size=2 delay_wgrad_compute=true",
   "gpus=2 recompute_granularity=selective recompute_modules=layernorm,mlp",
+  "gpus=2 recompute_granularity=selective recompute_modules=mla_up_proj",
+  EP (2) "gpus=4 recompute_granularity=selective "
+         "recompute_modules=mla_up_proj,layernorm,moe_act,shared_experts",
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=4 distributed_config=fsdp2 micro_batch_size=2",
   "gpus=2 cpu_offloading=true cpu_offloading_num_layers=3",

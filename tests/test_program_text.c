@@ -134,8 +134,22 @@ add_params (weft_builder *b, uint32_t view)
                                .columns = 1,
                                .whole_columns = 1,
                                .ways = 1 };
+  struct weft_param expert = { .name = weft_build_name (b, "experts"),
+                               .weight = view,
+                               .grad = view,
+                               .rows = 24,
+                               .columns = 5,
+                               .whole_rows = 24 * 8,
+                               .whole_columns = 5,
+                               .tail = 3,
+                               .block = 6,
+                               .ways = 8,
+                               .inner = 2,
+                               .cut = WEFT_CUT_ROWS,
+                               .group = WEFT_GROUP_TP_EP };
   weft_build_param (b, &first);
   weft_build_param (b, &second);
+  weft_build_param (b, &expert);
 }
 
 /* Ops of every kind on every lane, over every group, with and without everything. */

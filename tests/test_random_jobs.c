@@ -14,7 +14,8 @@
 
 #include <cmocka.h>
 
-#define N_JOB 500
+#define N_JOB 2000
+#define LEAST 5 /* jobs with a knob away from its default */
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 #define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
@@ -175,6 +176,54 @@ the_sample_has_some_of_everything (void **state)
       fail_msg ("only %u of %u jobs have %s", count_word (all, wanted[i]), N_JOB, wanted[i]);
   print_message ("%u jobs, %u drawn and refused by a rule\n", N_JOB, all->filtered);
   assert_in_range (all->filtered, 1, N_JOB);
+}
+
+/* Knobs that no legal job has away from their default, or that jobs of one such value cannot show. */
+static const char *const undrawn[] = {
+  "optimizer",                 /* has one word */
+  "moe_token_dispatcher_type", /* rule dispatcher takes one */
+};
+
+static gboolean
+can_be_drawn (const struct weft_field *field)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS (undrawn); i++)
+    if (g_str_equal (field->name, undrawn[i]))
+      return FALSE;
+  return field->type != WEFT_TYPE_METHOD && !weft_field_is_pending (field);
+}
+
+static const union weft_value *
+strategy_values (const struct weft_job *job)
+{
+  return job->strategy.at;
+}
+
+static const union weft_value *
+train_values (const struct weft_job *job)
+{
+  return job->train.at;
+}
+
+static void
+check_drawn (const struct samples *all, const struct weft_table *table,
+             const union weft_value *(*values) (const struct weft_job *job))
+{
+  for (unsigned f = 0; f < table->n; f++) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_JOB; i++)
+      n += !weft_field_is_default (&table->field[f], values (&all->at[i].plan->job)[f]);
+    if (n < LEAST && can_be_drawn (&table->field[f]))
+      fail_msg ("only %u of %u jobs have %s away from its default", n, N_JOB,
+                table->field[f].name);
+  }
+}
+
+static void
+every_knob_is_drawn_away_from_its_default (void **state)
+{
+  check_drawn (*state, &weft_strategy_table, strategy_values);
+  check_drawn (*state, &weft_train_table, train_values);
 }
 
 /* ---------------------------------------------------------------------- text */
@@ -515,11 +564,34 @@ add_up (const struct sample *s, uint32_t role)
   return sum;
 }
 
+static gboolean
+is_of_experts (const weft_program *p, const struct weft_buf *buf)
+{
+  return strstr (p->name[buf->name], "expert ") != NULL;
+}
+
 /* A buffer of experts that no other rank has. */
 static gboolean
 is_alone (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
 {
-  return weft_mesh_expert_replicas (&plan->mesh) == 1 && strstr (p->name[buf->name], "expert ");
+  return weft_mesh_expert_replicas (&plan->mesh) == 1 && is_of_experts (p, buf);
+}
+
+/* Ranks that split what belongs to a flat buffer. */
+static uint32_t
+sharers (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
+{
+  const struct weft_mesh *m = &plan->mesh;
+  gboolean experts = is_of_experts (p, buf);
+
+  return weft_mesh_group_size (m, experts ? weft_mesh_expert_sharing (m) : weft_mesh_sharing (m));
+}
+
+static gboolean
+is_flat (const weft_program *p, const struct weft_buf *buf, enum weft_buf_kind kind)
+{
+  return buf->kind == kind && buf->permanent && buf->base == WEFT_NO_BUF &&
+         !g_str_has_prefix (p->name[buf->name], "host_"); /* copies, of optimizer_cpu_offload */
 }
 
 /* Of all replicas together where each keeps a slice. */
@@ -528,16 +600,28 @@ flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kin
 {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->n_buf; i++)
-    if (p->buf[i].kind == kind && p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF &&
-        !is_alone (plan, p, &p->buf[i]) &&
-        !g_str_has_prefix (p->name[p->buf[i].name], "host_")) /* copies, of optimizer_cpu_offload */
+    if (is_flat (p, &p->buf[i], kind) && !is_alone (plan, p, &p->buf[i]))
       bytes += p->buf[i].bytes * weft_mesh_group_size (&plan->mesh, p->buf[i].slice);
+  return bytes;
+}
+
+/* A slice of each that is split. */
+static uint64_t
+gradient_slice_bytes (const weft_plan *plan, const weft_program *p)
+{
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *buf = &p->buf[i];
+    uint32_t n = sharers (plan, p, buf);
+    if (is_flat (p, buf, WEFT_BUF_GRADIENTS) && n > 1)
+      bytes += buf->bytes * weft_mesh_group_size (&plan->mesh, buf->slice) / n;
+  }
   return bytes;
 }
 
 /* Flat buffers of weights are gathered; of those that have none, their masters in two bytes each. */
 static uint64_t
-gathered_bytes (const weft_plan *plan, const weft_program *p)
+gathered_bytes (const weft_plan *plan, const weft_program *p, gboolean slices)
 {
   gboolean staged = plan->job.strategy.reuse_grad_buf_for_mxfp8_param_ag;
   uint64_t bytes = 0;
@@ -545,15 +629,28 @@ gathered_bytes (const weft_plan *plan, const weft_program *p)
   for (uint32_t i = 0; i < p->n_buf; i++) {
     const struct weft_buf *b = &p->buf[i];
     const char *name = p->name[b->name];
-    if (!b->permanent || b->base != WEFT_NO_BUF || is_alone (plan, p, b))
+    if (!b->permanent || b->base != WEFT_NO_BUF || sharers (plan, p, b) == 1)
       continue;
     if (g_str_equal (name, "weights") || g_str_equal (name, "fp8 weights") ||
         g_str_equal (name, "expert weights") || g_str_equal (name, "fp8 expert weights"))
-      bytes += b->bytes * weft_mesh_group_size (&plan->mesh, b->slice);
+      bytes += b->bytes * weft_mesh_group_size (&plan->mesh, b->slice) /
+               (slices ? sharers (plan, p, b) : 1);
     else if (staged && g_str_equal (name, "fp8 gradients"))
       bytes += b->bytes / weft_dtype_bytes (b->dtype) * 2;
   }
   return bytes;
+}
+
+/* How often a slice of a unit goes into what is gathered; not at all where one rank has it whole. */
+static uint64_t
+slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
+{
+  const struct weft_mesh *m = &plan->mesh;
+
+  if (weft_mesh_group_size (m, p->buf[weight].slice) == 1)
+    return 0;
+  return p->buf[weight].slice == weft_mesh_expert_sharing (m) ? weft_mesh_expert_slots (m)
+                                                              : weft_mesh_slots (m);
 }
 
 /* What layers from `first` up to `end` have of the weights, their padding included. */
@@ -569,8 +666,9 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     uint32_t size = weft_dtype_bytes (fp8 ? WEFT_FP8 : weft_job_dtype (&plan->job));
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
-        if (p->param[i].layer >= first && p->param[i].layer < end)
-          bytes += slice[k].n * weft_mesh_slots (&plan->mesh) * size;
+        if (p->param[i].layer >= first && p->param[i].layer < end &&
+            !g_str_has_prefix (p->name[p->param[i].name], "mtp_")) /* beside the layer there */
+          bytes += slice[k].n * slots_of (plan, p, slice[k].weight) * size;
         break;
       }
   }
@@ -616,23 +714,27 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices. */
+/* Weights are gathered once a step; units twice in every microbatch where a replica keeps slices.
+ * Which modules are units is a matter of test_fsdp_knobs.c. */
 static gboolean
 gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered)
 {
-  uint32_t n = plan->job.model.num_layers;
-  uint64_t flat = gathered_bytes (plan, p), units = unit_bytes (plan, p, 0, n),
-           micros = weft_job_microbatches (&plan->job);
+  uint32_t n = plan->job.model.num_layers + plan->job.model.mtp_num_layers;
+  uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
+           micros = weft_job_microbatches (&plan->job),
+           uses = plan->job.model.share_embeddings_and_output_weights ? 2 : 1;
   int level = weft_job_sharding (&plan->job);
 
   if (sharing (plan) == plan->mesh.instances) /* nothing is cut */
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
+  if (level == WEFT_SHARD_PARAMS && plan->job.knob_set[WEFT_KNOB_megatron_fsdp_unit_modules])
+    return gathered >= flat &&
+           gathered <= (2 * uses * flat + most_gathered_again (plan, p)) * micros;
   if (level == WEFT_SHARD_PARAMS) {
     uint64_t least = flat - units + 2 * units * micros;
-    return gathered >= least &&
-           gathered <= least + micros * most_gathered_again (plan, p);
+    return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
   }
   return gathered ==
          (level >= WEFT_SHARD_OPTIM || plan->job.strategy.use_distributed_optimizer ? flat : 0);
@@ -659,8 +761,10 @@ reduced_outside (const weft_plan *plan, const weft_program *p)
   if (plan->mesh.instances == 1 || sharing (plan) == plan->mesh.instances ||
       plan->job.strategy.distributed_config == WEFT_FSDP2)
     return 0;
-  return (flat_bytes (plan, p, WEFT_BUF_GRADIENTS) - tied_head_bytes (plan, p)) /
-         (whole ? 1 : weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA));
+  if (whole)
+    return flat_bytes (plan, p, WEFT_BUF_GRADIENTS) - tied_head_bytes (plan, p);
+  return gradient_slice_bytes (plan, p) -
+         tied_head_bytes (plan, p) / weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA);
 }
 
 /* FSDP2 keeps gradients in another type than they travel in, but for canonical order. */
@@ -690,6 +794,15 @@ crossings (const weft_plan *plan, uint32_t role, gboolean after)
   return n;
 }
 
+/* Without finalize_model_grads nobody launches what backward passes have not. */
+static gboolean
+is_reduced (const weft_plan *plan, uint64_t reduced, uint64_t all)
+{
+  if (plan->job.strategy.finalize_model_grads_func == WEFT_FINALIZE_NONE)
+    return reduced <= all;
+  return reduced == all;
+}
+
 static void
 check_bytes (const struct sample *s, uint32_t role)
 {
@@ -699,23 +812,21 @@ check_bytes (const struct sample *s, uint32_t role)
   struct tally sum = add_up (s, role);
   enum weft_dtype sent_as =
       k->pipeline_dtype == WEFT_NONE ? weft_job_dtype (&plan->job) : k->pipeline_dtype;
-  uint64_t cell = plan->job.train.micro_batch_size * plan->job.model.seq_length * plan->job.model.hidden_size *
-                   weft_dtype_bytes (sent_as) / plan->mesh.cp /
-                   (k->sequence_parallel ? plan->mesh.tp : 1);
-  uint64_t before = cell * crossings (plan, role, FALSE), after = cell * crossings (plan, role, TRUE);
+  uint64_t cell = plan->job.train.micro_batch_size * plan->job.model.seq_length *
+                  plan->job.model.hidden_size * weft_dtype_bytes (sent_as) / plan->mesh.cp /
+                  (k->sequence_parallel ? plan->mesh.tp : 1);
+  uint64_t before = cell * crossings (plan, role, FALSE),
+           after = cell * crossings (plan, role, TRUE);
   gboolean shared = sharing (plan) > 1;
   const weft_program *p = plan->role[role];
 
   assert_holds (s, "buckets are all gradients, as often as they are reduced",
-                sum.reduced == (shared ? reductions * bytes_to_reduce (plan, p) : 0));
+                is_reduced (plan, sum.reduced, shared ? reductions * bytes_to_reduce (plan, p) : 0));
   assert_holds (s, "instances add what each has reduced, once",
-                sum.reduced_outside == reduced_outside (plan, p));
-  assert_holds (
-      s, "slices that were cut again are put together once",
-      sum.gathered_outside ==
-          (plan->mesh.outer_slices == 1
-               ? 0
-               : gathered_bytes (plan, p) / weft_mesh_group_size (&plan->mesh, WEFT_GROUP_INTRA)));
+                is_reduced (plan, sum.reduced_outside, reduced_outside (plan, p)));
+  assert_holds (s, "slices that were cut again are put together once",
+                sum.gathered_outside ==
+                    (plan->mesh.outer_slices == 1 ? 0 : gathered_bytes (plan, p, TRUE)));
   assert_holds (s, "gathers are all weights", gathers_are_right (plan, p, sum.gathered));
   assert_holds (s, "sent forward", sum.sent[0] == after);
   assert_holds (s, "sent backward", sum.sent[1] == before);
@@ -738,6 +849,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (the_sample_has_some_of_everything),
+    cmocka_unit_test (every_knob_is_drawn_away_from_its_default),
     cmocka_unit_test (every_program_comes_back_from_its_text),
     cmocka_unit_test (folding_changes_no_time_of_any_op_on_any_rank),
     cmocka_unit_test (the_clock_is_never_later_than_the_simulation),

@@ -62,6 +62,54 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   check (SELECTIVE "recompute_modules=mlp,layernorm", "norm2 fc1 gelu norm1", ALL - 2 * X - 2 * U);
 }
 
+/* T tokens, K = 2 of E = 4 experts of width F = 96, shared ones of 32; two kernels that only put rows
+ * in order are nameless here, as one rank has all experts. */
+#define EXPERTS                                                                                    \
+  SELECTIVE "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "        \
+            "moe_shared_expert_intermediate_size=32 recompute_modules="
+#define ROWS (2 * TOKENS * 2)
+#define ROUTED (4 * TOKENS * 4 + 2 * 4 * TOKENS * 2 + 8 * 4) /* scores, choice and row, counts */
+#define TAKEN (ROWS * (64 + 1))                              /* rows of tokens and weights */
+#define SHARED (2 * TOKENS * 3 * 32)
+#define MIXED (ALL - 2 * U + ROUTED + TAKEN + ROWS * 3 * 96 + SHARED)
+
+static void
+modules_of_experts_are_run_again (void **state)
+{
+  static const char layer[] = "router route sort dispatch dispatch_prob expert_fc1 expert_act "
+                              "expert_fc2 shared_fc1 swiglu shared_fc2 combine shared";
+  g_autofree char *normed = g_strconcat ("norm2 ", layer, " norm1", NULL);
+
+  (void) state;
+  check (EXPERTS "core_attn", "", MIXED);
+  check (EXPERTS "moe_act", "expert_act", MIXED - ROWS * 96);
+  check (EXPERTS "shared_experts", "shared_fc1 swiglu shared_fc2", MIXED - SHARED);
+  check (EXPERTS "moe_act,shared_experts,layernorm",
+         "expert_act norm2 shared_fc1 swiglu shared_fc2 norm1", MIXED - ROWS * 96 - SHARED - 2 * X);
+  check (EXPERTS "moe", layer, ALL - 2 * U);
+  check (EXPERTS "moe,moe_act,shared_experts", layer, ALL - 2 * U);
+  check (EXPERTS "moe,layernorm", normed, ALL - 2 * U - 2 * X);
+}
+
+/* Heads of 24 + 8 for scores and of 16 for values, 4 of them; latents of 48 and 32. */
+#define LATENT                                                                                     \
+  SELECTIVE "q_lora_rank=48 kv_lora_rank=32 qk_head_dim=24 qk_pos_emb_head_dim=8 v_head_dim=16 "   \
+            "kv_channels=32 position_embedding_type=rope recompute_modules="
+#define QKV (2 * TOKENS * 4 * (2 * 32 + 16))
+#define LATENTS (2 * TOKENS * (2 * 48 + 2 * 32))
+
+static void
+projections_of_latents_are_run_again (void **state)
+{
+  const uint64_t kept = ALL - 3 * X + QKV + LATENTS;
+
+  (void) state;
+  check (LATENT "core_attn", "", kept);
+  check (LATENT "mla_up_proj", "q_up kv_up qkv_join", kept - QKV + 2 * TOKENS * 8);
+  check (LATENT "mla_up_proj,layernorm", "norm2 norm1 q_up kv_up qkv_join",
+         kept - QKV + 2 * TOKENS * 8 - 2 * X);
+}
+
 /* Scores, which softmax uses up, are no part of what is kept. */
 #define SQUARE (2 * TOKENS * TOKENS * 4)
 #define UNFUSED "attention_backend=unfused "
@@ -207,11 +255,34 @@ recompute_trades_memory_for_time (void **state)
   assert_true (mlp->memory[0].live[WEFT_POOL_DEVICE] > full->memory[0].live[WEFT_POOL_DEVICE]);
 }
 
+static void
+recompute_of_experts_trades_memory_for_time (void **state)
+{
+  static const char *const modules[] = { "core_attn", "moe_act", "moe" };
+  double seconds[3];
+  uint64_t live[3];
+
+  (void) state;
+  for (int i = 0; i < 3; i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan (
+        EXPERTS "%s hidden_size=2048 num_attention_heads=16 moe_ffn_hidden_size=1024 "
+                "seq_length=2048 gpus=8 expert_model_parallel_size=2 global_batch_size=16",
+        modules[i]);
+    g_autoptr (weft_timeline) t = made_run (plan);
+    seconds[i] = t->seconds;
+    live[i] = plan->memory[0].live[WEFT_POOL_DEVICE];
+  }
+  assert_true (seconds[0] < seconds[1] && seconds[1] < seconds[2]);
+  assert_true (live[0] > live[1] && live[1] > live[2]);
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (recompute_modules_say_what_is_run_again_and_no_longer_kept),
+    cmocka_unit_test (modules_of_experts_are_run_again),
+    cmocka_unit_test (projections_of_latents_are_run_again),
     cmocka_unit_test (core_attention_is_run_again_where_its_probabilities_would_be_kept),
     cmocka_unit_test (some_microbatches_of_each_window_are_not_recomputed),
     cmocka_unit_test (partly_recomputed_microbatches_have_modules_and_chunks),
@@ -219,6 +290,7 @@ main (void)
     cmocka_unit_test (activation_checkpointing_is_full_recompute_of_each_layer),
     cmocka_unit_test (activation_checkpointing_of_units_is_that_of_the_mlp),
     cmocka_unit_test (recompute_trades_memory_for_time),
+    cmocka_unit_test (recompute_of_experts_trades_memory_for_time),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -52,8 +52,9 @@ static const char *const strategies[] = {
   "gpus=4 distributed_config=fsdp2",
   "gpus=8 distributed_config=fsdp2 pipeline_model_parallel_size=2 dp_replicate_size=2",
   "gpus=4 distributed_config=fsdp2 offload_policy=cpu defer_fsdp_grad_sync=false",
+  NULL
 };
-enum { N = G_N_ELEMENTS (strategies) };
+enum { N = G_N_ELEMENTS (strategies) - 1 };
 
 /* What a run leaves behind. */
 struct left {
@@ -151,22 +152,23 @@ goes_with (const char *precision, const char *strategy)
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
-/* A and B from the lists above; `from` names the folder of A's checkpoint. */
+/* A and B from a list; A's checkpoint has a folder of its own. */
 static void
-resume_everywhere (const char *folder, const char *model, const char *precision)
+resume_among (const char *const *list, const char *folder, const char *model,
+              const char *precision)
 {
   struct left whole[N], resumed;
 
-  for (unsigned a = 0; a < N && goes_with (precision, strategies[a]); a++) {
+  for (unsigned a = 0; list[a] && goes_with (precision, list[a]); a++) {
     g_autofree char *name = g_strdup_printf ("%s-%s-%u", model, precision, a);
     g_autofree char *dir = g_build_filename (folder, g_strdelimit (name, " /", '-'), NULL);
-    g_autoptr (real_job) job = open_job (model, precision, strategies[a]);
+    g_autoptr (real_job) job = open_job (model, precision, list[a]);
     run_whole (job, dir, &whole[a]);
-    assert_same_run (&whole[a], &whole[0], strategies[a]);
-    for (unsigned b = 0; b < N && goes_with (precision, strategies[b]); b++) {
+    assert_same_run (&whole[a], &whole[0], list[a]);
+    for (unsigned b = 0; list[b] && goes_with (precision, list[b]); b++) {
       g_autofree char *what =
-          g_strdup_printf ("%s %s: from %s to %s", model, precision, strategies[a], strategies[b]);
-      g_autoptr (real_job) other = open_job (model, precision, strategies[b]);
+          g_strdup_printf ("%s %s: from %s to %s", model, precision, list[a], list[b]);
+      g_autoptr (real_job) other = open_job (model, precision, list[b]);
       run_resumed (other, dir, &resumed);
       assert_same_run (&resumed, &whole[a], what);
     }
@@ -179,7 +181,29 @@ resuming_anywhere_is_never_having_stopped (void **folder)
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
       if (m == 0 || (m + p) % 2 == 0)
-        resume_everywhere (*folder, models[m], precisions[p]);
+        resume_among (strategies, *folder, models[m], precisions[p]);
+}
+
+#define EXPERTS "model=mixtral-nano moe_ffn_hidden_size=24 num_query_groups=2 " SIZES
+#define TP "tensor_model_parallel_size=2 sequence_parallel=true "
+
+static void
+experts_go_on_on_any_ranks_whole_or_in_parts (void **folder)
+{
+  static const char *const list[] = {
+    "gpus=1",
+    "gpus=4 expert_model_parallel_size=4 use_distributed_optimizer=true",
+    TP "gpus=2",
+    TP "gpus=2 expert_tensor_parallel_size=1 expert_model_parallel_size=2",
+    TP "gpus=8 expert_tensor_parallel_size=1 expert_model_parallel_size=4 "
+       "use_distributed_optimizer=true overlap_grad_reduce=true bucket_size=3000",
+    TP "gpus=4 expert_model_parallel_size=2 use_megatron_fsdp=true zero_dp_strategy=3",
+    "gpus=4 expert_tensor_parallel_size=2 expert_model_parallel_size=2 context_parallel_size=2",
+    NULL
+  };
+
+  resume_among (list, *folder, EXPERTS, precisions[0]);
+  resume_among (list, *folder, EXPERTS, precisions[2]);
 }
 
 /* In fast order another strategy rounds differently, and the same one does not. */
@@ -236,6 +260,7 @@ main (void)
   cmocka_unit_test_setup_teardown (name, weft_test_folder_make, weft_test_folder_remove)
   const struct CMUnitTest tests[] = {
     TEST (resuming_anywhere_is_never_having_stopped),
+    TEST (experts_go_on_on_any_ranks_whole_or_in_parts),
     TEST (in_fast_order_a_run_goes_on_under_its_own_strategy),
     TEST (saving_right_after_a_lazy_step_saves_what_the_owners_have),
   };

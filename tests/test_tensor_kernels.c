@@ -181,6 +181,26 @@ pieces_of_columns_make_rows (void **state)
     assert_true (y[i] == (float) (i + 1));
 }
 
+/* Rank 1 of two: its columns, and its rows, of what both have. */
+static void
+a_rank_takes_its_part (void **state)
+{
+  float x[] = { 1, 2, 3, 4, 5, 6, 7, 8 }, y[4];
+  const float columns[] = { 3, 4, 7, 8 }, rows[] = { 5, 6, 7, 8 };
+  struct weft_kernel k = kernel (WEFT_OP_TAKE_PART, (const uint64_t[5]){ 2, 4, 1, 2 });
+
+  (void) state;
+  k.tp = (struct weft_place){ 1, 2 };
+  k.operand[0] = floats (x, 8);
+  k.operand[1] = floats (y, 4);
+  check (&k);
+  assert_memory_equal (y, columns, sizeof y);
+  k.shape.dim[2] = 2;
+  k.shape.dim[3] = 1;
+  check (&k);
+  assert_memory_equal (y, rows, sizeof y);
+}
+
 /* Gradients of a norm in two ops have the bits of the one that does both. */
 static void
 a_norm_in_two_ops_is_the_norm_in_one (void **state)
@@ -290,7 +310,7 @@ make_loss (struct loss *l, GRand *rand)
   l->lse = draw (rand, TOKENS);
   l->stats = draw (rand, 8 * 3 * TOKENS);
   for (int t = 0; t < TOKENS; t++)
-    l->target[t] = g_rand_int_range (rand, 0, VOCAB);
+    l->target[t] = g_rand_int_range (rand, -1, VOCAB); /* the end of a sequence has none */
 }
 
 static void
@@ -369,6 +389,7 @@ end (struct loss *l, uint32_t parts, float *lse)
   k.operand[0] = floats (l->stats, parts * 3 * TOKENS);
   k.operand[1] = floats (lse, TOKENS);
   k.operand[3] = floats (&loss, 1);
+  k.operand[4] = targets (l);
   check (&k);
   return loss;
 }
@@ -464,6 +485,7 @@ main (void)
     cmocka_unit_test (a_bias_and_positions_are_added),
     cmocka_unit_test (pieces_settle_in_the_order_of_ranks),
     cmocka_unit_test (pieces_of_columns_make_rows),
+    cmocka_unit_test (a_rank_takes_its_part),
     cmocka_unit_test (a_norm_in_two_ops_is_the_norm_in_one),
     cmocka_unit_test (head_norms_of_two_ranks_are_those_of_one),
     cmocka_unit_test (a_vocabulary_that_ranks_share_has_the_loss_of_one),

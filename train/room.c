@@ -14,15 +14,10 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
 }
 
 gboolean
-weft_room_check (const weft_plan *plan, GError **error)
+weft_room_check_plan (const weft_plan *plan, GError **error)
 {
   const struct weft_cluster *cluster = &plan->job.cluster;
-  double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
-  double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
 
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    for (int pool = 0; pool < WEFT_N_POOL; pool++)
-      sum += ranks * (double) plan->memory[role].planned[pool];
   if (!weft_plan_host_fits (plan))
     return refuse_bytes ((double) weft_plan_host_bytes (plan), "ranks need together on the host",
                          cluster->f.node_host_memory, "what a node has (host_memory)", error);
@@ -33,6 +28,20 @@ weft_room_check (const weft_plan *plan, GError **error)
     return refuse_bytes ((double) weft_plan_worst_bytes (plan), "the largest rank needs",
                          cluster->f.gpu_memory, topology, error);
   }
+  return TRUE;
+}
+
+gboolean
+weft_room_check (const weft_plan *plan, GError **error)
+{
+  double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
+  double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
+
+  if (!weft_room_check_plan (plan, error))
+    return FALSE;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    for (int pool = 0; pool < WEFT_N_POOL; pool++)
+      sum += ranks * (double) plan->memory[role].planned[pool];
   return sum <= machine ||
          refuse_bytes (sum, "all ranks need", machine, "what this machine has", error);
 }

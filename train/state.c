@@ -80,10 +80,8 @@ find_stage (const weft_exec *x, uint32_t role, enum weft_group_kind replicas, ui
   stage->slice = g_new (struct weft_slice *, stage->n_place);
   for (uint32_t place = 0; place < stage->n_place; place++) {
     uint32_t rank = weft_group_rank (&g, place);
-    struct weft_group dense = weft_mesh_group (mesh, rank, WEFT_GROUP_DP);
     stage->row[place] = x->actors->actor_of[rank];
-    stage->slice[place] =
-        weft_slices (stage->p, mesh, weft_group_index (&dense, rank), &stage->n_slice);
+    stage->slice[place] = weft_slices (stage->p, mesh, rank, &stage->n_slice);
   }
 }
 
@@ -141,7 +139,7 @@ static uint32_t
 n_experts (const weft_state *state)
 {
   const struct weft_mesh *mesh = &state->x->plan->mesh;
-  return mesh->ep > 1 ? mesh->ep * mesh->etp : 0;
+  return weft_mesh_deals_experts (mesh) ? weft_mesh_group_size (mesh, WEFT_GROUP_TP_EP) : 0;
 }
 
 /* All parts that ranks of a role have of a tensor; `stage` has the first. */
@@ -149,7 +147,7 @@ static void
 add_copies (const weft_state *state, struct tensor *t, const struct stage *stage,
             const struct weft_param *param)
 {
-  gboolean expert = param->group == WEFT_GROUP_EP;
+  gboolean expert = param->group == WEFT_GROUP_TP_EP;
   const struct stage *parts = expert ? stage + n_dense (state) : stage;
   uint32_t n = expert ? n_experts (state) : n_dense (state);
 
@@ -535,7 +533,8 @@ walk_new (const struct copy *copy, const struct window *w, uint64_t at, uint64_t
 {
   struct walk walk = { copy, at, at + n };
 
-  weft_cut_narrow (copy->param, w->first, w->n, &walk.at, &walk.end);
+  weft_cut_narrow (copy->param, copy->stage->part, &(struct weft_cut_run){ 0, w->first, w->n },
+                   &walk.at, &walk.end);
   return walk;
 }
 

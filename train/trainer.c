@@ -272,6 +272,7 @@ tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds
     .step = t->progress.step,
     .steps = t->options->steps,
     .loss = m->loss,
+    .mtp_loss = m->mtp_loss,
     .grad_norm = m->grad_norm,
     .lr = t->control.lr,
     .seconds = seconds,

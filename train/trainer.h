@@ -46,7 +46,7 @@ uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_
 
 struct weft_trainer_line {
   uint64_t step, steps;
-  double loss, grad_norm, lr, seconds, tokens_per_s, mfu;
+  double loss, mtp_loss, grad_norm, lr, seconds, tokens_per_s, mfu;
   double loss_scale;  /* 0: the loss is not scaled */
   uint64_t peak_bytes;
   gboolean skipped;   /* nothing was updated: the gradient norm was not finite */

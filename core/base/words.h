@@ -38,8 +38,8 @@ extern const char *const weft_recompute_method_words[];
   X (WEFT_MODULE_MLP, "mlp", "the second norm, the first projection and the activation")           \
   X (WEFT_MODULE_LAYERNORM, "layernorm", "outputs of both norms of a layer")                       \
   X (WEFT_MODULE_MOE_ACT, "moe_act", "activations of experts")                                     \
-  X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "up projections of latent attention")                 \
-  X (WEFT_MODULE_MOE, "moe", "a layer of experts")                                                 \
+  X (WEFT_MODULE_MLA_UP_PROJ, "mla_up_proj", "queries, keys and values out of latents")                 \
+  X (WEFT_MODULE_MOE, "moe", "a layer of experts, with what travels to them")                      \
   X (WEFT_MODULE_SHARED_EXPERTS, "shared_experts", "experts that see every token")
 enum weft_recompute_module { WEFT_MODULE_LIST (WEFT_WORD_ID) WEFT_N_MODULE };
 extern const char *const weft_module_words[];

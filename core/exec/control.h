@@ -31,6 +31,7 @@ weft_control_loss_scale (const struct weft_control *control)
 /* What copy_out brings to the host, by row of the executor. */
 struct weft_metrics {
   double loss;      /* mean over all tokens of the global batch; NaN where no head is */
+  double mtp_loss;  /* of multi-token prediction, which is not in it: the mean over depths; NaN without */
   double grad_norm; /* before clipping; NaN without clip_grad */
   gboolean skipped; /* nothing was updated: the norm was not finite, or with a loss scale a gradient
                        was not; FALSE without clip_grad and loss scale */

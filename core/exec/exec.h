@@ -25,6 +25,12 @@ struct weft_exec_options {
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
                         that outlive a step must lie at the same places */
+
+  /* Executors of GPUs: */
+  uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
+  gboolean graph;         /* a step is captured once and replayed from then on */
+  gboolean times;         /* drain() fills begin and end of every op */
+  double deadline;        /* seconds after which a step counts as lost; 0: never */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */

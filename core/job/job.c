@@ -734,6 +734,14 @@ weft_job_instances (const struct weft_job *job)
   return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
 }
 
+int64_t
+weft_job_expert_instances (const struct weft_job *job)
+{
+  gboolean goes_through = job->strategy.distributed_config == WEFT_FSDP2;
+
+  return job->model.num_moe_experts == 0 || goes_through ? 1 : weft_job_instances (job);
+}
+
 gboolean
 weft_job_reduces_each (const struct weft_job *job)
 {

@@ -100,6 +100,10 @@ uint32_t weft_job_units (const struct weft_job *job, char **unknown);
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
+/* The same of experts that ranks share out: FSDP2 cuts those among all who hold them
+ * (NeMo Automodel, mesh dimension ep_shard). */
+int64_t weft_job_expert_instances (const struct weft_job *job);
+
 /* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 

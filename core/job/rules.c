@@ -27,6 +27,20 @@ expert_mesh (const struct weft_job *j)
   return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
+/* Whether ranks share experts out, which are then reduced by other ranks than all else. */
+static gboolean
+spreads_experts (const struct weft_job *j)
+{
+  return M (num_moe_experts) > 0 && (S (expert_model_parallel_size) > 1 ||
+                                     weft_job_expert_tp (j) != S (tensor_model_parallel_size));
+}
+
+static int64_t
+expert_replicas (const struct weft_job *j)
+{
+  return j->cluster.n_gpus / expert_mesh (j);
+}
+
 static gboolean
 power_of_two (int64_t n)
 {
@@ -121,14 +135,63 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
+/* Whether tensor parallel ranks have equal parts of so many units, in canonical order equal leaves. */
 static gboolean
-shares_leaves (const struct weft_job *j)
+deals_leaves (const struct weft_job *j, int64_t units)
 {
   int64_t tp = S (tensor_model_parallel_size);
 
-  return T (reduction_order) != WEFT_ORDER_CANONICAL || tp == 1 ||
-         (weft_job_leaves (j, M (num_query_groups)) % tp == 0 &&
-          weft_job_leaves (j, M (ffn_hidden_size)) % tp == 0);
+  return units % tp == 0 && (T (reduction_order) != WEFT_ORDER_CANONICAL ||
+                             weft_job_leaves (j, (uint64_t) units) % tp == 0);
+}
+
+static gboolean
+shares_leaves (const struct weft_job *j)
+{
+  return T (reduction_order) != WEFT_ORDER_CANONICAL ||
+         (deals_leaves (j, M (num_query_groups)) && deals_leaves (j, M (ffn_hidden_size)));
+}
+
+/* Ranks whose tokens an expert gets, and those that have one sequence. */
+static int64_t
+expert_sources (const struct weft_job *j)
+{
+  return weft_job_expert_tp (j) * S (expert_model_parallel_size);
+}
+
+static int64_t
+sequence_ranks (const struct weft_job *j)
+{
+  return S (tensor_model_parallel_size) * S (context_parallel_size);
+}
+
+/* Replicas whose sequences come to an expert. */
+static int64_t
+expert_batches (const struct weft_job *j)
+{
+  return spreads_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
+}
+
+/* Whether the tokens that an expert gets are a node of the canonical tree: those of some context parallel
+ * ranks, which each have one, or of replicas. */
+static gboolean
+experts_see_nodes (const struct weft_job *j)
+{
+  int64_t all = expert_sources (j), one = sequence_ranks (j);
+
+  if (!spreads_experts (j))
+    return TRUE;
+  return all >= one ? all % one == 0 && power_of_two (all / one)
+                    : all % S (tensor_model_parallel_size) == 0 && one % all == 0;
+}
+
+static gboolean
+shares_expert_leaves (const struct weft_job *j)
+{
+  return weft_job_leaves (j, M (moe_ffn_hidden_size)) % weft_job_expert_tp (j) == 0 &&
+         weft_job_leaves (j, M (moe_shared_expert_intermediate_size)) %
+                 S (tensor_model_parallel_size) ==
+             0;
 }
 
 /* Classes of data-parallel strategies that are strange to another one: a knob that only they have
@@ -310,7 +373,7 @@ step_bytes (const struct weft_job *j)
 static int64_t
 most_buckets (const struct weft_job *j)
 {
-  int64_t tensors = 34 * stage_layers (j) * chunks (j) + 5;
+  int64_t tensors = 44 * (stage_layers (j) * chunks (j) + M (mtp_num_layers)) + 6;
   int64_t numel = weft_model_parameters (&j->model) / S (pipeline_model_parallel_size);
 
   if (S (bucket_size) == WEFT_NONE || !S (overlap_grad_reduce) || S (disable_bucketing))
@@ -327,12 +390,32 @@ full (const struct weft_job *j)
 static gboolean
 has_unknown_module (const struct weft_job *j)
 {
-  const uint32_t built =
-      1u << WEFT_MODULE_CORE_ATTN | 1u << WEFT_MODULE_MLP | 1u << WEFT_MODULE_LAYERNORM;
+  g_autofree char *unknown = NULL;
+
+  weft_job_modules (j, &unknown);
+  return unknown != NULL;
+}
+
+/* A module that is asked for and that the model does not have; or NULL. */
+static const char *
+absent_module (const struct weft_job *j)
+{
+  const struct {
+    enum weft_recompute_module module;
+    int64_t size;
+  } parts[] = {
+    { WEFT_MODULE_MOE, M (num_moe_experts) },
+    { WEFT_MODULE_MOE_ACT, M (num_moe_experts) },
+    { WEFT_MODULE_SHARED_EXPERTS, M (moe_shared_expert_intermediate_size) },
+    { WEFT_MODULE_MLA_UP_PROJ, M (kv_lora_rank) },
+  };
   g_autofree char *unknown = NULL;
   uint32_t set = weft_job_modules (j, &unknown);
 
-  return unknown || (set & ~built);
+  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
+    if (set >> parts[i].module & 1 && parts[i].size == 0)
+      return weft_module_words[parts[i].module];
+  return NULL;
 }
 
 /* Selective recompute of what is never kept. */
@@ -378,6 +461,12 @@ static const char *
 truth (int64_t value)
 {
   return value ? "true" : "false";
+}
+
+static gboolean
+combines (const struct weft_job *j)
+{
+  return S (overlap_moe_expert_parallel_comm);
 }
 
 /* Each row becomes a check and a text of its own; the numbers are printed only when it fails. */

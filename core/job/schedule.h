@@ -26,7 +26,8 @@ struct weft_grid_spec {
   uint32_t n_chunks; /* virtual_pipeline_model_parallel_size; 0: the schedule's own */
   uint32_t n_micro;
   uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
-  uint32_t extra_warmup; /* forwards that a rank runs ahead of what it must */
+  uint32_t extra_warmup; /* forwards that a rank runs ahead of what it must: the others are paired each
+                            with the backward after it, which does not wait for it then */
 };
 
 /* What the knobs of a job ask for. */

@@ -204,6 +204,8 @@ layout_problem (const struct weft_job *job, const char *text)
   }
   if (layers != job->model.num_layers || mtp != job->model.mtp_num_layers)
     return g_strdup_printf ("%u layers and %u of multi-token prediction", layers, mtp);
+  if (count (stage[n - 1], 'm') != mtp)
+    return g_strdup_printf ("\"%s\" has multi-token prediction apart from the head", text);
   if (ends != 2 || *stage[0] != 'E' || !g_str_has_suffix (stage[n - 1], "L"))
     return g_strdup_printf ("\"%s\" does not begin with its one E and end with its one L", text);
   return NULL;

@@ -17,23 +17,35 @@ struct node {
 void
 weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane)
 {
-  *sum = (struct weft_sum){
-    .main = main, .n = n, .lane = lane, .held = g_array_new (FALSE, FALSE, sizeof (struct node))
-  };
+  *sum = (struct weft_sum){ .main = main,
+                            .n = n,
+                            .lane = lane,
+                            .sequence = WEFT_GROUP_CP,
+                            .held = g_array_new (FALSE, FALSE, sizeof (struct node)) };
 }
 
 gboolean
 weft_head_has_own_sum (const struct weft_step *s)
 {
-  return s->canonical && s->model->share_embeddings_and_output_weights &&
-         weft_step_has_embedding (s) && weft_step_has_head (s);
+  return s->canonical && weft_step_shares_embedding (s) && weft_step_has_embedding (s) &&
+         weft_step_has_head (s);
 }
 
+/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.  Where ranks
+ * meet in every microbatch, those of one are together in the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
-  sum->sources = s->mesh->ep;
+  uint32_t replicas = weft_mesh_expert_sequences (s->mesh);
+
+  sum->sequence = WEFT_GROUP_ECP;
+  if (replicas == 1)
+    return;
+  sum->sources = replicas;
   sum->total = sum->main;
+  sum->each = s->wrapper->shard_grads && (weft_job_reduces_each (s->job) || s->n_micro == 1);
+  if (sum->each)
+    return;
   sum->n *= sum->sources;
   sum->main = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "by_source");
 }
@@ -46,7 +58,7 @@ weft_sums_build (struct weft_step *s)
     const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
     weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
     s->sum[i].chunk = &s->chunk[param->chunk];
-    if (s->canonical && s->mesh->ep > 1 && weft_params_is_expert (s, i))
+    if (s->canonical && weft_params_is_expert (s, i))
       keep_sources (s, &s->sum[i]);
   }
   if (!weft_head_has_own_sum (s))
@@ -70,9 +82,29 @@ weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
   return sum->main;
 }
 
+void
+weft_sum_place (struct weft_sum *sum, uint32_t total)
+{
+  if (sum->sources)
+    sum->total = total;
+  if (!sum->sources || sum->each)
+    sum->main = total;
+}
+
+struct weft_use
+weft_sum_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use to)
+{
+  if (!sum->sources)
+    return to;
+  return (struct weft_use) WEFT_W (
+      weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n * sum->sources, "by_source"));
+}
+
 struct weft_use
 weft_sum_begin (struct weft_step *s, struct weft_sum *sum)
 {
+  if (sum->each)
+    return weft_sum_sources (s, sum, (struct weft_use){ 0 });
   if (s->canonical)
     return (struct weft_use) WEFT_W (weft_sum_leaf (s, sum));
   if (s->strategy->gradient_accumulation_fusion)
@@ -137,14 +169,22 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Tokens of experts come from several ranks, whose sequences stand apart in the tree: those of each are
- * a slice of their own until all microbatches are there. */
+/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of each
+ * are a slice of their own until all microbatches are there. */
 static void
-fold_sources (struct weft_step *s, const struct weft_sum *sum)
+fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {
   weft_emit (s, WEFT_OP_MOE_FOLD, "fold_sources",
-             WEFT_SHAPE (s->grad_dtype, sum->n / sum->sources, sum->sources),
-             WEFT_USES (WEFT_R (sum->main), WEFT_W (sum->total)));
+             WEFT_SHAPE (s->grad_dtype, sum->each ? sum->n : sum->n / sum->sources, sum->sources),
+             WEFT_USES (WEFT_R (from), WEFT_W (to)));
+}
+
+void
+weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
+                       uint32_t to)
+{
+  if (sum->sources)
+    fold_sources (s, sum, grad.buf, to);
 }
 
 static void
@@ -163,8 +203,8 @@ add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
     emit_add (s, sum, parent.buf, stays ? other.buf : node.buf, s->grad_dtype);
     node = parent;
   }
-  if (sum->sources)
-    fold_sources (s, sum);
+  if (sum->sources && !sum->each)
+    fold_sources (s, sum, sum->main, sum->total);
 }
 
 /* Slices: a microbatch's reduced gradient joins the others, whatever the order. */
@@ -181,8 +221,11 @@ void
 weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
 {
   if (s->canonical) {
-    weft_context_sum (s, grad.buf);
-    add_leaf (s, sum, (struct node){ s->at.micro, 1, grad.buf });
+    weft_context_sum (s, grad.buf, sum->sequence);
+    uint32_t leaf = sum->each ? weft_sum_leaf (s, sum) : grad.buf;
+    if (sum->each)
+      weft_sum_join_sources (s, sum, grad, leaf);
+    add_leaf (s, sum, (struct node){ s->at.micro, 1, leaf });
   } else if (grad.buf != sum->main)
     emit_add (s, sum, sum->main, grad.buf, s->dtype);
 }

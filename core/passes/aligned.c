@@ -8,7 +8,7 @@
  *              is the last of chunk q; those that are left, at the end
  *   gradients without chunks: the first rank as ever, the others after their last backward, while they
  *              have nothing to do */
-#include "core/passes/step.h"
+#include "core/passes/exchange.h"
 
 static gboolean
 gathers (const struct weft_step *s)

@@ -420,19 +420,21 @@ weft_context_attention_backward (struct weft_step *s, const struct weft_saved *s
 /* ------------------------------------------------------------------ gradients of weights */
 
 void
-weft_context_sum (struct weft_step *s, uint32_t grad)
+weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group)
 {
+  uint32_t pieces = weft_mesh_group_size (s->mesh, group);
   const struct weft_buf row = *weft_build_buf_at (s->b, grad);
   gboolean view = row.base != WEFT_NO_BUF;
 
-  if (s->mesh->cp == 1 || s->n_micro == 1)
+  if (pieces == 1 || s->n_micro == 1)
     return;
   uint32_t piece =
       weft_build_view (s->b, view ? row.base : grad, view ? row.offset : 0, row.bytes, "piece");
   weft_build_buf_at (s->b, piece)->dtype = row.dtype;
-  weft_build_buf_at (s->b, piece)->shard = WEFT_GROUP_CP;
-  communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = WEFT_GROUP_CP },
-               "sequence", grad, piece);
+  weft_build_buf_at (s->b, piece)->shard = group;
+  communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = group }, "sequence",
+               grad, piece);
   weft_emit (s, WEFT_OP_KEEP_PIECE, "sequence",
-             WEFT_SHAPE (row.dtype, weft_step_elements (s, grad)), WEFT_USES (WEFT_RW (grad)));
+             WEFT_SHAPE (row.dtype, weft_step_elements (s, grad), pieces),
+             WEFT_USES (WEFT_RW (grad)));
 }

@@ -56,11 +56,11 @@ make_views (struct weft_step *s, uint32_t k)
   gboolean sharded = slices (s, k) > 1;
   uint64_t n = weft_ddp_bucket_size (s, k);
 
-  if (!s->wrapper->shard_grads) {
+  if (!flat->cut_grads) {
     state->grads = weft_params_flat_view (s, flat->grads, k, n, "bucket");
     state->grad_shard = sharded ? shard_of (s, k, state->grads) : state->grads;
   }
-  if (!s->wrapper->shard_weights) {
+  if (!flat->cut_weights) {
     state->weights = weft_fp8_is_staged (s, k)
                          ? weft_fp8_staging (s, k)
                          : weft_params_flat_view (s, flat->weights, k, n, "bucket");
@@ -90,12 +90,23 @@ chunk_of (const struct weft_step *s, uint32_t g)
   return s->layout.group[g].chunk % s->n_chunks;
 }
 
-/* A tied head on the embedding's own stage adds to the embedding's gradient. */
+/* A tied head, or a layer of multi-token prediction, on the embedding's own stage adds to the
+ * embedding's gradient. */
 static gboolean
 shares_sum (const struct weft_step *s)
 {
-  return s->end_param[WEFT_EMBED_WEIGHT] != WEFT_NO_PARAM && weft_step_has_head (s) &&
-         s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM && !weft_head_has_own_sum (s);
+  return weft_step_shares_embedding (s) && weft_step_has_embedding (s) && weft_step_has_head (s) &&
+         !weft_head_has_own_sum (s);
+}
+
+/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among others. */
+static gboolean
+chain_gathers (const struct weft_step *s, uint32_t chain)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (s->layout.group[g].chunk == chain && group_slices (s, g) > 1)
+      return TRUE;
+  return FALSE;
 }
 
 void
@@ -112,7 +123,7 @@ weft_ddp_start (struct weft_step *s)
   for (uint32_t g = 0; g < s->layout.n_group; g++) {
     uint32_t q = s->layout.group[g].chunk;
     s->group[g].n_due = s->group[g].n_param * s->chunk[chunk_of (s, g)].n_micro;
-    s->chain[q].n_gather += s->strategy->overlap_param_gather && group_slices (s, g) > 1;
+    s->chain[q].n_gather += s->strategy->overlap_param_gather && chain_gathers (s, q);
   }
   if (shares_sum (s))
     s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due +=
@@ -205,14 +216,12 @@ weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
   weft_step_host_reads (s, name, squares);
 }
 
-/* The mean over replicas: before the sum, in the collective, or in the loss. */
-void
-weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n)
+static void
+scale (struct weft_step *s, uint32_t grads, const uint64_t by[2], const char *name)
 {
-  if (divides (s) && !divides_in_sum (s))
-    weft_emit (s, WEFT_OP_SCALE, "scale",
-               WEFT_SHAPE (s->grad_dtype, n, 1, weft_mesh_group_size (s->mesh, WEFT_GROUP_DP)),
-               WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
+  weft_emit (s, WEFT_OP_SCALE, name,
+             WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, by[0], by[1]),
+             WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
 }
 
 struct weft_shape
@@ -332,20 +341,23 @@ launch_collectives (struct weft_step *s, uint32_t g)
     launch (s, g, add_instances);
 }
 
-/* Experts have seen the tokens of all replicas that share them out: what ranks average is too much by
- * their number (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
-static void
-scale_bucket (struct weft_step *s, uint32_t k)
+/* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
+ *
+ * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
+ * the replicas among these, or too little where tensor parallel ranks have whole experts (Megatron-Core
+ * distributed_data_parallel.py, expert_gradient_scaling_factor). */
+void
+weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
   uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
   uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
-  uint64_t n = weft_ddp_bucket_size (s, k);
 
-  if (s->strategy->average_in_collective && few < all)
-    weft_emit (s, WEFT_OP_SCALE, "scale_experts", WEFT_SHAPE (s->grad_dtype, n, 1, all / few),
-               WEFT_USES (WEFT_RW (s->bucket[k].grads), WEFT_R (WEFT_NO_BUF)));
-  else if (all > 1)
-    weft_ddp_scale (s, s->bucket[k].grads, n);
+  if (s->strategy->average_in_collective && few != all)
+    scale (s, s->bucket[k].grads,
+           all % few ? (const uint64_t[]){ all, few } : (const uint64_t[]){ all / few, 0 },
+           "scale_experts");
+  else if (all > 1 && divides (s) && (few == 1 || !divides_in_sum (s)))
+    scale (s, s->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
 /* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its
@@ -363,8 +375,7 @@ add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 
   s->at.micro = WEFT_NO_MICRO;
   weft_ddp_collective (
-      s, row,
-      WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
+      s, row, WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
       WEFT_USES (WEFT_RW (grads)));
   s->at = at;
 }
@@ -382,7 +393,7 @@ launch_reduce (struct weft_step *s, uint32_t g)
   for (uint32_t i = 0; i < n; i++) {
     uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
     weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
-    scale_bucket (s, bucket[i]);
+    weft_ddp_scale_bucket (s, bucket[i]);
     add_mirror (s, s->bucket[bucket[i]].grads, i);
   }
   if (!alone (s, bucket[0]))
@@ -493,6 +504,14 @@ weft_ddp_finish (struct weft_step *s)
   weft_ddp_join_across (s);
 }
 
+void
+weft_ddp_finish_whole (struct weft_step *s)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (!weft_step_flat (s, s->layout.bucket_of[s->layout.group[g].first])->cut_grads)
+      finish_group (s, g);
+}
+
 static void
 gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
 {
@@ -504,11 +523,14 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
+/* What a rank alone holds is whole. */
 static void
 launch_gather (struct weft_step *s, uint32_t g)
 {
   struct weft_op at = s->at;
 
+  if (group_slices (s, g) == 1)
+    return;
   s->at.phase = WEFT_PHASE_OPTIMIZER;
   s->at.layer = s->at.micro = WEFT_NO_LAYER;
   launch (s, g, gather_bucket);
@@ -601,7 +623,7 @@ gather_chunk (struct weft_step *s, uint32_t chunk)
   uint32_t n;
 
   first_group (s, chunk, &n);
-  for (uint32_t i = 0; i < n && group_slices (s, gathered_at (s, chunk, i)) > 1; i++)
+  for (uint32_t i = 0; i < n; i++)
     launch_gather (s, gathered_at (s, chunk, i));
   for (uint32_t i = 0; i < n; i++) {
     uint32_t g = gathered_at (s, chunk, i), op = gathered (s, g);

@@ -9,7 +9,10 @@
  *   wait      the host takes the counts before it enqueues what they say the size of, unless every
  *             expert has as many rows as its capacity
  *   exchange  rows go to the ranks of their experts, and arrive by source
+ *   share     ranks that have parts of the same experts gather what each of them got
  *   group     they are put by expert, and within an expert by source
+ *
+ * What parts of experts made is summed by those ranks, each for what it got.
  *
  * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are made of
  * alone, not for all kernels that were enqueued before (combined.c).
@@ -21,7 +24,7 @@
 static gboolean
 travels (const struct weft_step *s)
 {
-  return s->mesh->ep > 1;
+  return s->mesh->ep * s->mesh->etp > 1;
 }
 
 static uint32_t
@@ -37,52 +40,63 @@ sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t counts = table (s, z.experts * z.leaves, "counts");
 
-  saved->row = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, s->tokens * z.topk, "row");
+  saved->row = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, z.tokens * z.topk, "row");
   weft_emit (
       s, WEFT_OP_MOE_SORT, "sort",
-      WEFT_SHAPE (s->product_dtype, s->tokens, z.topk, z.experts, z.capacity,
-                  weft_moe_stride (s, &z) > 0),
+      WEFT_SHAPE (s->product_dtype, z.tokens, z.topk, z.experts, z.capacity,
+                  weft_moe_stride (s, &z) > 0, s->canonical ? z.leaves : 0),
       WEFT_USES (WEFT_R (saved->choice), WEFT_R (prob), WEFT_W (counts), WEFT_W (saved->row)));
   return counts;
 }
 
 /* ------------------------------------------------------------------- between ranks */
 
-static uint32_t
-meet (struct weft_step *s, enum weft_op_kind kind, const char *name, struct weft_shape shape,
-      const struct weft_use *uses, uint32_t n_uses)
+static void
+meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const struct weft_use *uses,
+      uint32_t n_uses)
 {
-  struct weft_op row = {
-    .kind = kind, .group = WEFT_GROUP_EP, .flags = s->at.flags, .name = weft_build_name (s->b, name)
-  };
-  gboolean aside = s->strategy->overlap_moe_expert_parallel_comm && weft_op_swaps (kind);
+  gboolean aside = s->strategy->overlap_moe_expert_parallel_comm && weft_op_swaps (row.kind);
   uint32_t enqueued = aside ? WEFT_NO_OP : weft_build_last (s->b, WEFT_LANE_GPU);
-  uint32_t op = weft_emit_on (s, WEFT_LANE_EP, row, shape, uses, n_uses);
 
+  row.flags = s->at.flags;
+
+  weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
   weft_build_dep (s->b, enqueued);
   weft_build_dep (s->b, s->synced);
-  return op;
 }
 
 static uint32_t
-turn (struct weft_step *s, uint32_t x, uint64_t a, uint64_t b, const char *name)
+turn (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *name)
 {
-  struct weft_moe z = weft_moe_sizes (s);
-  uint32_t y = table (s, a * b * z.leaves, name);
+  uint32_t y = table (s, n[0] * n[1] * n[2], name);
 
-  weft_emit (s, WEFT_OP_MOE_TURN, name, WEFT_SHAPE (WEFT_INT64, a, b, z.leaves),
+  weft_emit (s, WEFT_OP_MOE_TURN, name, WEFT_SHAPE (WEFT_INT64, n[0], n[1], n[2]),
              WEFT_USES (WEFT_R (x), WEFT_W (y)));
   return y;
 }
 
-/* The part of a buffer that belongs to this rank's experts. */
+/* The part of a buffer that belongs to this rank among those of a group. */
 static uint32_t
-shard_of (struct weft_step *s, uint32_t buf)
+shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 {
   uint32_t shard = weft_build_view (s->b, buf, 0, weft_build_buf_at (s->b, buf)->bytes, "my_part");
 
-  weft_build_buf_at (s->b, shard)->shard = WEFT_GROUP_EP;
+  weft_build_buf_at (s->b, shard)->shard = group;
   return shard;
+}
+
+/* What came of each source, in the order in which it came: by neighbour that got it, and by source of
+ * that; and of each expert. */
+static uint32_t
+in_order_of_coming (struct weft_step *s, uint32_t counts)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint64_t outer = z.sources / z.inner, leaves = z.leaves;
+  uint32_t y = turn (s, counts, (uint64_t[]){ z.local, z.sources, leaves }, "by_source");
+
+  if (z.inner == 1 || outer == 1)
+    return y;
+  return turn (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
 /* This rank's counts become those of its experts, by expert and source, and again by source: what goes
@@ -94,34 +108,87 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
   uint64_t n = z.sources * z.experts * z.leaves;
   uint32_t all = table (s, n, "all_counts");
 
-  meet (s, WEFT_OP_ALL_GATHER, "counts", WEFT_SHAPE (WEFT_INT64, n),
-        WEFT_USES (WEFT_R (counts), WEFT_W (all)));
-  uint32_t by_expert = turn (s, all, z.sources, z.experts, "by_expert");
-  saved->counts = table (s, n / z.sources, "expert_counts");
+  meet (s,
+        (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
+                          .group = WEFT_GROUP_TP_EP,
+                          .name = weft_build_name (s->b, "counts") },
+        WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (all)));
+  uint32_t by_expert = turn (s, all, (uint64_t[]){ z.sources, z.experts, z.leaves }, "by_expert");
+  saved->counts = table (s, n / s->mesh->ep, "expert_counts");
   weft_emit (s, WEFT_OP_MOE_TURN, "expert_counts",
              WEFT_SHAPE (WEFT_INT64, 1, z.local * z.sources, z.leaves),
-             WEFT_USES (WEFT_R (shard_of (s, by_expert)), WEFT_W (saved->counts)));
+             WEFT_USES (WEFT_R (shard_of (s, by_expert, WEFT_GROUP_EP)), WEFT_W (saved->counts)));
   saved->sent = counts;
-  saved->back = turn (s, saved->counts, z.local, z.sources, "by_source");
+  saved->back = in_order_of_coming (s, saved->counts);
   if (!weft_moe_stride (s, &z))
     weft_step_host_reads (s, "splits", saved->counts);
 }
 
-/* Rows of `columns` to the ranks where `send` says they belong. */
+/* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how many
+ * there is room for where they arrive. */
+struct journey {
+  enum weft_op_kind kind;
+  enum weft_group_kind group;
+  uint32_t counts;
+  uint64_t rows, room;
+};
+
 static uint32_t
-exchange (struct weft_step *s, const char *name, uint32_t x, uint32_t send, uint64_t rows,
-          uint64_t columns)
+go (struct weft_step *s, const struct weft_move *m, const struct journey *j, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, rows * columns, name);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, j->room * m->columns, m->name);
+  struct weft_op row = { .kind = j->kind,
+                         .group = j->group,
+                         .name = weft_build_name (s->b, m->name) };
 
-  if (weft_moe_stride (s, &z))
-    meet (s, WEFT_OP_ALL_TO_ALL, name, WEFT_SHAPE (s->product_dtype, z.rows * columns),
-          WEFT_USES (WEFT_R (x), WEFT_W (y)));
-  else
-    meet (s, WEFT_OP_ALL_TO_ALL_V, name, WEFT_SHAPE (s->product_dtype, z.rows * columns, columns),
-          WEFT_USES (WEFT_R (x), WEFT_R (send), WEFT_W (y)));
+  if (!weft_moe_stride (s, &z)) {
+    meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns, m->columns),
+          WEFT_USES (WEFT_R (x), WEFT_R (j->counts), WEFT_W (y)));
+    return y;
+  }
+  row.kind = weft_op_even (j->kind);
+  gboolean reduces = row.kind == WEFT_OP_REDUCE_SCATTER;
+  meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns),
+        WEFT_USES ({ .buf = x, .read = 1, .write = reduces }, WEFT_W (y)));
   return y;
+}
+
+static uint32_t
+exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+          gboolean returns, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  gboolean shares = z.inner > 1;
+  struct journey j = { WEFT_OP_ALL_TO_ALL_V, WEFT_GROUP_EP, saved->sent, z.got, z.got_room };
+
+  if (s->mesh->ep == 1)
+    return x;
+  if (returns) {
+    j.counts = shares ? shard_of (s, saved->back, WEFT_GROUP_ETP) : saved->back;
+    j.room = z.sent;
+  }
+  return go (s, m, &j, x);
+}
+
+static uint32_t
+share (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct journey j = { WEFT_OP_ALL_GATHER_V, WEFT_GROUP_ETP, saved->back, z.rows, z.room };
+
+  return z.inner == 1 ? x : go (s, m, &j, x);
+}
+
+/* What is more exact than products is so up to here. */
+static uint32_t
+sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct journey j = { WEFT_OP_REDUCE_SCATTER_V, WEFT_GROUP_ETP, saved->back, z.rows, z.got_room };
+
+  return z.inner == 1 ? x : weft_inward (s, go (s, m, &j, x), m->name);
 }
 
 /* One expert's rows, or one source's, lie together anyhow. */
@@ -130,14 +197,15 @@ regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *s
          uint64_t columns)
 {
   struct weft_moe z = weft_moe_sizes (s);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
 
-  if (z.local == 1)
+  if (z.local == 1 && (z.inner == 1 || z.inner == z.sources))
     return x;
-  uint32_t y = weft_moe_rows (s, columns, "grouped");
-  weft_emit (
-      s, kind, weft_op_info[kind].word,
-      WEFT_SHAPE (s->product_dtype, z.rows, columns, z.local, z.sources, weft_moe_stride (s, &z)),
-      WEFT_USES (WEFT_R (saved->counts), WEFT_R (x), WEFT_W (y)));
+  uint32_t y = weft_moe_rows (s, dtype, columns, "grouped");
+  weft_emit (s, kind, weft_op_info[kind].word,
+             WEFT_SHAPE (dtype, z.rows, columns, z.local, z.sources, weft_moe_stride (s, &z),
+                         z.inner > 1 ? z.inner : 0),
+             WEFT_USES (WEFT_R (saved->counts), WEFT_R (x), WEFT_W (y)));
   return y;
 }
 
@@ -146,13 +214,13 @@ regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *s
 struct weft_move
 weft_rows_tokens (const struct weft_step *s, const char *name)
 {
-  return (struct weft_move){ name, s->tokens, s->width.h, (uint64_t) s->model->moe_router_topk };
+  return (struct weft_move){ name, s->rows, s->width.h, (uint64_t) s->model->moe_router_topk };
 }
 
 struct weft_move
 weft_rows_weights (const struct weft_step *s, const char *name)
 {
-  return (struct weft_move){ name, s->tokens * (uint64_t) s->model->moe_router_topk, 1, 1 };
+  return (struct weft_move){ name, s->rows * (uint64_t) s->model->moe_router_topk, 1, 1 };
 }
 
 uint32_t
@@ -173,7 +241,7 @@ weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_m
 {
   if (!travels (s))
     return x;
-  return exchange (s, m.name, x, saved->sent, weft_moe_sizes (s).room, m.columns);
+  return share (s, saved, &m, exchange (s, saved, &m, FALSE, x));
 }
 
 uint32_t
@@ -196,7 +264,7 @@ weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct we
 {
   if (!travels (s))
     return x;
-  return exchange (s, m.name, x, saved->back, weft_moe_sizes (s).sent, m.columns);
+  return exchange (s, saved, &m, TRUE, sum (s, saved, &m, x));
 }
 
 uint32_t

@@ -1,6 +1,6 @@
 /* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
  * on the last. */
-#include "core/passes/step.h"
+#include "core/passes/ends.h"
 
 static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)
@@ -19,13 +19,13 @@ head_param (const struct weft_step *s)
 /* Tokens of the next microbatch come while this one computes, not earlier: their memory is then
  * free of whoever had it before. */
 static uint32_t
-load (struct weft_step *s, const char *name)
+load (struct weft_step *s, const char *name, uint64_t ahead)
 {
   uint32_t buf = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_INT32, s->tokens, name);
 
   weft_emit_on (s, WEFT_LANE_H2D,
                 (struct weft_op){ .kind = WEFT_OP_COPY_IN, .name = weft_build_name (s->b, name) },
-                WEFT_SHAPE (WEFT_INT32, s->tokens), WEFT_USES (WEFT_W (buf)));
+                WEFT_SHAPE (WEFT_INT32, s->tokens, ahead), WEFT_USES (WEFT_W (buf)));
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
   return buf;
 }
@@ -39,9 +39,14 @@ weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
   s->at.chunk = cell->chunk;
   s->at.phase = WEFT_PHASE_FORWARD;
   if (s->chunk[cell->chunk].embedding)
-    s->saved_end[cell->micro].ids = load (s, "ids");
+    s->saved_end[cell->micro].ids = load (s, "ids", 0);
   if (s->chunk[cell->chunk].head)
-    s->saved_end[cell->micro].targets = load (s, "targets");
+    s->saved_end[cell->micro].targets = load (s, "targets", 0);
+  for (uint32_t depth = 1; depth <= s->chunk[cell->chunk].n_mtp; depth++) {
+    struct weft_saved_end *end = &weft_mtp_saved (s, cell->micro, depth)->end;
+    end->ids = load (s, "ids", depth);
+    end->targets = load (s, "targets", depth);
+  }
   s->at = at;
 }
 
@@ -77,7 +82,7 @@ join_words (struct weft_step *s, uint32_t x, uint32_t positions)
 }
 
 uint32_t
-weft_embed_forward (struct weft_step *s, uint32_t micro)
+weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask)
 {
   uint64_t h = s->model->hidden_size;
   uint32_t x = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * h, "embedding");
@@ -86,12 +91,18 @@ weft_embed_forward (struct weft_step *s, uint32_t micro)
   gboolean shared = s->mesh->tp > 1;
 
   weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, h),
-             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (table),
-                        WEFT_R (shared ? WEFT_NO_BUF : positions), WEFT_W (x)));
+             WEFT_USES (WEFT_R (ids), WEFT_R (table), WEFT_R (shared ? WEFT_NO_BUF : positions),
+                        WEFT_W (x)));
   if (shared)
     x = join_words (s, x, positions);
   leave_embedding (s);
-  return weft_drop (s, WEFT_DROP_EMBEDDING, x, &s->saved_end[micro].mask);
+  return weft_drop (s, WEFT_DROP_EMBEDDING, x, mask);
+}
+
+uint32_t
+weft_embed_forward (struct weft_step *s, uint32_t micro)
+{
+  return weft_embed_words (s, s->saved_end[micro].ids, &s->saved_end[micro].mask);
 }
 
 /* What comes before the backward of a unit gathers it (megatron_fsdp.py, _pre_backward), though this
@@ -104,57 +115,120 @@ gather_unread (struct weft_step *s, uint32_t param)
 }
 
 void
+weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx,
+                           struct weft_use table, struct weft_use positions)
+{
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
+
+  dx = weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, end->mask);
+  dx = weft_tensor_gather_rows (s, dx, "embedding");
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_EMBED_BWD, "embedding", shape,
+             WEFT_USES (WEFT_R (end->ids), WEFT_R (dx), table, positions));
+}
+
+void
 weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
   gather_unread (s, table);
   gather_unread (s, position);
-  dx = weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, s->saved_end[micro].mask);
-  dx = weft_tensor_gather_rows (s, dx, "embedding");
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
-  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
 
-  shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_EMBED_BWD, "embedding", shape,
-             WEFT_USES (WEFT_R (s->saved_end[micro].ids), WEFT_R (dx), dtable, dposition));
+  weft_embed_words_backward (s, &s->saved_end[micro], dx, dtable, dposition);
   weft_grad_end (s, position, dposition);
   weft_grad_end (s, table, dtable);
   leave_embedding (s);
 }
 
-void
-weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
+/* -------------------------------------------------------------------------- the head */
+
+/* The ends of the model (0) and of each depth of multi-token prediction, which share the head. */
+static uint32_t
+n_ends (const struct weft_step *s)
+{
+  return 1 + (uint32_t) s->model->mtp_num_layers;
+}
+
+static struct weft_saved_end *
+end_at (const struct weft_step *s, uint32_t micro, uint32_t depth)
+{
+  return depth ? &weft_mtp_saved (s, micro, depth)->end : &s->saved_end[micro];
+}
+
+/* Logits and loss, of what was normed. */
+static void
+predict (struct weft_step *s, struct weft_saved_end *end)
 {
   uint64_t h = s->model->hidden_size, v = s->width.vocab;
-  struct weft_saved_end *end = &s->saved_end[micro];
-
-  end->x = x;
-  end->normed = weft_activation (s, h, "final_norm");
-  weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->rows, h),
-             WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_FINAL_NORM_WEIGHT)),
-                        WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (end->normed)));
-  end->normed = weft_cast (s, end->normed, s->product_dtype, "final_norm");
   uint32_t all = weft_tensor_gather_rows (s, end->normed, "head");
+
   end->logits = weft_product (s, v, "logits");
   weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
              WEFT_USES (WEFT_R (all), WEFT_R (weft_cast_weight (s, head_param (s))),
                         WEFT_R (WEFT_NO_BUF), WEFT_W (end->logits)));
   weft_loss_forward (s, end);
+}
+
+void
+weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
+{
+  uint64_t h = s->model->hidden_size;
+  struct weft_saved_end *end = &s->saved_end[micro];
+  uint32_t stream = weft_activation (s, h, "final_norm");
+
+  end->x = x;
+  weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->rows, h),
+             WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_FINAL_NORM_WEIGHT)),
+                        WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
+  end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
+  weft_mtp_forward (s, micro, stream);
+  for (uint32_t depth = 1; depth < n_ends (s); depth++)
+    predict (s, end_at (s, micro, depth));
+  predict (s, end);
   leave_head (s);
 }
 
 static void
-head_wgrad (struct weft_step *s, uint32_t micro, uint32_t normed)
+emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_t parts,
+                 struct weft_use dw)
 {
-  const struct weft_saved_end *end = &s->saved_end[micro];
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
-  struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
-  struct weft_shape shape =
-      WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab, s->model->hidden_size);
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens * MAX (1, parts),
+                                        s->width.vocab, s->model->hidden_size, parts);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
-             WEFT_USES (WEFT_R (end->logits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
+             WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
+}
+
+/* Two buffers as one. */
+static uint32_t
+put_together (struct weft_step *s, uint32_t a, uint32_t b)
+{
+  uint64_t n = weft_step_elements (s, a);
+  uint32_t both = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, 2 * n, "head");
+
+  weft_emit (s, WEFT_OP_CONCAT, "head", WEFT_SHAPE (s->product_dtype, 1, n, n),
+             WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (both)));
+  return both;
+}
+
+/* Each end adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of them,
+ * so that one kernel takes both (rule mtp_canonical). */
+static void
+head_wgrad (struct weft_step *s, uint32_t micro, const uint32_t *normed)
+{
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
+
+  if (s->canonical && n_ends (s) > 1)
+    emit_head_wgrad (s,
+                     put_together (s, end_at (s, micro, 0)->logits, end_at (s, micro, 1)->logits),
+                     put_together (s, normed[0], normed[1]), 2, dw);
+  for (uint32_t depth = 0; depth < n_ends (s) && (!s->canonical || n_ends (s) == 1); depth++) {
+    emit_head_wgrad (s, end_at (s, micro, depth)->logits, normed[depth], 0, dw);
+    dw.read = 1;
+  }
   if (own == WEFT_NO_PARAM)
     weft_head_grad_end (s, dw);
   else
@@ -164,7 +238,11 @@ head_wgrad (struct weft_step *s, uint32_t micro, uint32_t normed)
 void
 weft_head_delayed (struct weft_step *s, uint32_t micro)
 {
-  head_wgrad (s, micro, weft_tensor_gather_rows (s, s->saved_end[micro].normed, "head"));
+  g_autofree uint32_t *normed = g_new (uint32_t, n_ends (s));
+
+  for (uint32_t depth = 0; depth < n_ends (s); depth++)
+    normed[depth] = weft_tensor_gather_rows (s, end_at (s, micro, depth)->normed, "head");
+  head_wgrad (s, micro, normed);
 }
 
 /* Whether the weight gradient of this microbatch comes at the end. */
@@ -221,36 +299,53 @@ loss_gradient (struct weft_step *s)
   return gradient;
 }
 
-uint32_t
-weft_head_backward (struct weft_step *s, uint32_t micro)
+/* From the loss to the gradient of what was normed, in the residual stream's type. */
+static uint32_t
+predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
+                  uint32_t *normed)
 {
-  const struct weft_saved_end *end = &s->saved_end[micro];
   uint64_t h = s->model->hidden_size, v = s->width.vocab;
   struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, v, h, s->vocab_leaves);
-  uint32_t gradient = loss_gradient (s);
-  gboolean later = weft_step_is_split (s) || defer (s, micro);
 
-  weft_emit (s, WEFT_OP_XENT_BWD, "loss",
-             WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size),
-             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
-                        WEFT_R (gradient)));
-  uint32_t normed = end->normed;
-  if (!later)
-    normed = weft_tensor_gather_rows (s, normed, "head");
+  weft_emit (
+      s, WEFT_OP_XENT_BWD, "loss",
+      WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size, end->depth),
+      WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
+                 WEFT_R (gradient)));
+  if (normed)
+    *normed = weft_tensor_gather_rows (s, end->normed, "head");
   shape.out_dtype = weft_tensor_partial (s);
   uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
   weft_emit (
       s, WEFT_OP_MATMUL_DGRAD, "head", shape,
       WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
-  dn = weft_tensor_reduce_rows (s, dn, "head");
+  return weft_tensor_reduce_rows (s, dn, "head");
+}
+
+uint32_t
+weft_head_backward (struct weft_step *s, uint32_t micro)
+{
+  const struct weft_saved_end *end = &s->saved_end[micro];
+  uint32_t gradient = loss_gradient (s), n = n_ends (s);
+  gboolean later = weft_step_is_split (s) || defer (s, micro);
+  g_autofree uint32_t *normed = g_new (uint32_t, n), *dn = g_new (uint32_t, n);
+
+  for (uint32_t i = 0; i < n; i++) { /* autograd's order: the last of forward first */
+    uint32_t depth = i ? n - i : 0;
+    dn[depth] =
+        predict_backward (s, end_at (s, micro, depth), gradient, later ? NULL : &normed[depth]);
+  }
   if (!later)
     head_wgrad (s, micro, normed);
+  for (uint32_t depth = 0; depth < n; depth++) {
+    dn[depth] = weft_inward (s, dn[depth], "final_norm");
+    dn[depth] = weft_cast (s, dn[depth], s->dtype, "final_norm");
+  }
   struct weft_norm_operands o = { .x = end->x, .dresidual = WEFT_NO_BUF };
   const uint32_t norm[] = { s->end_param[WEFT_FINAL_NORM_WEIGHT],
                             s->end_param[WEFT_FINAL_NORM_BIAS] };
-  dn = weft_inward (s, dn, "final_norm");
-  o.dy = weft_cast (s, dn, s->dtype, "final_norm");
-  o.dx = weft_activation (s, h, "dresidual");
+  o.dy = weft_mtp_backward (s, micro, dn);
+  o.dx = weft_activation (s, s->model->hidden_size, "dresidual");
   weft_norm_gradients (s, "final_norm", norm, &o);
   leave_head (s);
   return o.dx;

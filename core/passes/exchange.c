@@ -8,7 +8,7 @@
  *
  * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL),
  * and batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
-#include "core/passes/step.h"
+#include "core/passes/exchange.h"
 #include <string.h>
 
 static uint64_t

@@ -6,7 +6,7 @@
  * tensors become ready: before the first cell that ends later, so that what arrives while a rank
  * computes arrives beside that.  Nobody waits for ever: what a posted transfer waits for, on either
  * side, are cells that end no later, and they wait for transfers that come earlier. */
-#include "core/passes/step.h"
+#include "core/passes/exchange.h"
 #include <stdlib.h>
 
 struct move {

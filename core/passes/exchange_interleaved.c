@@ -17,7 +17,7 @@
  * What arrives after slot k is for slot k + 1.  The first rank is sent its input by the last, whose
  * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1), and
  * may have to keep it until its turn.  Backwards the two change parts. */
-#include "core/passes/step.h"
+#include "core/passes/exchange.h"
 
 /* One direction of this rank's row. */
 struct slots {

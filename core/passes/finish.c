@@ -119,10 +119,10 @@ tied_param (const struct weft_step *s)
 {
   gboolean both = weft_step_has_embedding (s) && weft_step_has_head (s);
 
-  if (!s->model->share_embeddings_and_output_weights || (both && !weft_head_has_own_sum (s)))
+  if (!weft_step_shares_embedding (s) || (both && !weft_head_has_own_sum (s)))
     return WEFT_NO_PARAM;
-  return weft_step_has_embedding (s) ? s->end_param[WEFT_EMBED_WEIGHT]
-                                     : s->end_param[WEFT_HEAD_WEIGHT];
+  return s->end_param[WEFT_EMBED_WEIGHT] != WEFT_NO_PARAM ? s->end_param[WEFT_EMBED_WEIGHT]
+                                                          : s->end_param[WEFT_HEAD_WEIGHT];
 }
 
 enum weft_reduce
@@ -284,11 +284,18 @@ slice_grad (const struct weft_step *s, uint32_t k)
 }
 
 /* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
- * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own. */
+ * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own; where
+ * instances share out experts alone, an instance has not all of these. */
+static gboolean
+has_experts_apart (const struct weft_step *s)
+{
+  return !s->shard_optimizer || s->mesh->expert_instances < s->mesh->instances;
+}
+
 static gboolean
 measures_apart (const struct weft_step *s, uint32_t k)
 {
-  return weft_step_flat (s, k)->expert && !s->shard_optimizer;
+  return weft_step_flat (s, k)->expert && has_experts_apart (s);
 }
 
 static uint32_t
@@ -320,9 +327,11 @@ add_experts (struct weft_step *s)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
 
-  if (s->expert_squares == WEFT_NO_BUF && (s->mesh->ep == 1 || s->shard_optimizer))
+  if (s->expert_squares == WEFT_NO_BUF &&
+      (!weft_mesh_deals_experts (s->mesh) || !has_experts_apart (s)))
     return;
-  weft_reduce_all (s, WEFT_GROUP_EMP, WEFT_REDUCE_SUM, expert_squares (s), "expert_grad_norm");
+  weft_reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_EMP, WEFT_REDUCE_SUM,
+                   expert_squares (s), "expert_grad_norm");
   weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
              WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
              WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));
@@ -445,6 +454,22 @@ agree (struct weft_step *s)
     weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
 }
 
+/* Losses of multi-token prediction likewise, which kernels have added to through views. */
+static void
+report_mtp (struct weft_step *s)
+{
+  uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
+
+  if (s->mtp_loss == WEFT_NO_BUF)
+    return;
+  if (weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->mtp_loss, "mirror of the loss") !=
+      WEFT_NO_OP)
+    weft_build_dep (s->b, kernel);
+  if (weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG,
+                       s->mtp_loss, "mtp loss") != WEFT_NO_OP)
+    weft_build_dep (s->b, kernel);
+}
+
 /* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
 static void
 report (struct weft_step *s)
@@ -456,10 +481,15 @@ report (struct weft_step *s)
   if (weft_step_has_head (s))
     weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
                      "loss");
+  report_mtp (s);
   const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
+  uint64_t more = s->mtp_loss == WEFT_NO_BUF ? 0 : weft_step_elements (s, s->mtp_loss);
+  const struct weft_use uses[] = { WEFT_R (s->loss), WEFT_R (s->squares), WEFT_R (s->mtp_loss) };
   weft_emit_on (s, WEFT_LANE_D2H, row,
-                WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype)),
-                WEFT_USES (WEFT_R (s->loss), WEFT_R (s->squares)));
+                WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype) + more),
+                uses, more ? 3 : 2);
+  if (more)
+    weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
 /* finalize_model_grads(): what completes gradients, in Megatron-Core's order.  Without it only a head

@@ -20,6 +20,17 @@ norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
   return s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + norm];
 }
 
+/* Multi-token prediction: what lies around the transformer layer in it, which alone is a unit. */
+static gboolean
+is_beside_layer (const struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+
+  return layer != WEFT_NO_LAYER && layer >= s->model->num_layers &&
+         (param < norm_of (s, layer, WEFT_NORM1_WEIGHT) ||
+          param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
+}
+
 /* Units are numbered: two for the halves of each layer, the first where they are one, then those of
  * the ends. */
 uint32_t
@@ -29,7 +40,10 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
   gboolean embedding =
       param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT];
   enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
-  uint32_t number = 2 * s->model->num_layers + !embedding;
+  uint32_t number = 2 * (s->model->num_layers + s->model->mtp_num_layers) + !embedding;
+
+  if (is_beside_layer (s, param))
+    return WEFT_NO_UNIT;
 
   if (layer != WEFT_NO_LAYER) {
     gboolean whole = s->unit_modules >> WEFT_UNIT_LAYER & 1;
@@ -48,7 +62,8 @@ note_units (struct weft_step *s)
     struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
     state->first_param = i;
     state->end_param = MAX (state->end_param, i + 1);
-    state->unit = s->wrapper->shard_weights && weft_fsdp_unit (s, i) != WEFT_NO_UNIT;
+    state->unit = weft_step_flat (s, s->layout.place[i].bucket)->cut_weights &&
+                  weft_fsdp_unit (s, i) != WEFT_NO_UNIT;
   }
 }
 
@@ -56,6 +71,33 @@ gboolean
 weft_fsdp_is_unit (const struct weft_step *s, uint32_t g)
 {
   return s->bucket[s->layout.bucket_of[s->layout.group[g].first]].unit;
+}
+
+uint32_t
+weft_fsdp_number (const struct weft_step *s, uint32_t g)
+{
+  return weft_fsdp_unit (s, s->bucket[s->layout.bucket_of[s->layout.group[g].first]].first_param);
+}
+
+static gboolean
+is_same_unit (const struct weft_step *s, uint32_t g, uint32_t other)
+{
+  uint32_t number = weft_fsdp_number (s, g);
+
+  return g == other || (number != WEFT_NO_UNIT && number == weft_fsdp_number (s, other));
+}
+
+/* The groups of a unit follow each other: its experts by themselves, and the rest. */
+static uint32_t
+unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
+{
+  uint32_t end = g + 1;
+
+  for (*first = g; *first > 0 && is_same_unit (s, g, *first - 1);)
+    --*first;
+  while (end < s->layout.n_group && is_same_unit (s, g, end))
+    end++;
+  return end;
 }
 
 /* suggested_communication_unit_size: twice the mean unit, or the bucket size, and never small. */
@@ -69,7 +111,7 @@ unit_size (const struct weft_step *s)
   for (uint32_t g = 0; g < s->layout.n_group; g++)
     if (weft_fsdp_is_unit (s, g)) {
       sum += weft_fsdp_group_size (s, g);
-      n++;
+      n += g == 0 || !is_same_unit (s, g, g - 1);
     }
   if (n)
     return MAX (LEAST_UNIT_SIZE, 2 * sum / n);
@@ -97,7 +139,9 @@ weft_fsdp_group_size (const struct weft_step *s, uint32_t g)
 uint64_t
 weft_fsdp_slice_size (const struct weft_step *s, uint32_t k)
 {
-  return weft_fsdp_size (s, k) / weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+  enum weft_group_kind sharing = weft_bucket_sharing (s, weft_fsdp_like (s, k));
+
+  return weft_fsdp_size (s, k) / weft_mesh_group_size (s->mesh, sharing);
 }
 
 uint32_t
@@ -114,7 +158,9 @@ weft_fsdp_start (struct weft_step *s)
   s->unit_size = unit_size (s);
   if (s->wrapper->shard_grads)
     weft_fsdp_start_grads (s);
-  for (uint32_t k = 0; k < s->layout.n_bucket && s->wrapper->shard_weights; k++) {
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    if (!weft_step_flat (s, k)->cut_weights)
+      continue;
     s->bucket[k].weights = WEFT_NO_BUF;
     s->bucket[k].weight_slice = weft_fsdp_slice (s, weft_step_flat (s, k)->weights, k);
     s->bucket[k].weight_shard = weft_outer_owned (s, s->bucket[k].weight_slice);
@@ -226,7 +272,7 @@ prefetch (struct weft_step *s, uint32_t g)
        next < s->layout.n_group && s->layout.group[next].chunk == s->layout.group[g].chunk &&
        weft_fsdp_reaches (s, g, next);
        next += step) {
-    units += weft_fsdp_is_unit (s, next);
+    units += weft_fsdp_is_unit (s, next) && !is_same_unit (s, next, next - step);
     if (s->strategy->fsdp_double_buffer && units == 2)
       return;
     s->group[next].idle = FALSE;
@@ -235,34 +281,54 @@ prefetch (struct weft_step *s, uint32_t g)
   }
 }
 
+/* A unit is entered with its experts, and kernels wait for all of it (megatron_fsdp.py,
+ * pre_forward_param_unshard). */
+static void
+enter_unit (struct weft_step *s, uint32_t g)
+{
+  uint32_t first, end = unit_end (s, g, &first);
+
+  for (uint32_t i = first; i < end; i++)
+    s->group[i].idle = FALSE;
+  for (uint32_t i = first; i < end; i++)
+    if (!is_there (s, i))
+      gather (s, i);
+  if (s->group[g].entered == s->pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
+    return;
+  for (uint32_t i = first; i < end; i++)
+    s->group[i].entered = s->pass;
+  prefetch (s, s->at.phase == WEFT_PHASE_FORWARD ? end - 1 : first);
+}
+
 void
 weft_fsdp_before_use (struct weft_step *s, uint32_t param)
 {
   uint32_t g = weft_ddp_group_of (s, param);
   struct weft_group_state *group = &s->group[g];
+  uint32_t first, end = unit_end (s, g, &first);
 
-  group->idle = FALSE;
-  if (!is_there (s, g))
-    gather (s, g);
-  if (group->entered != s->pass && s->at.phase != WEFT_PHASE_RECOMPUTE) {
-    group->entered = s->pass;
-    prefetch (s, g);
-  }
-  g_array_append_val (s->wait_for, newest (s, g)->gathered);
+  enter_unit (s, g);
+  for (uint32_t i = first; i < end; i++)
+    if (newest (s, i)->gathered != WEFT_NO_OP)
+      g_array_append_val (s->wait_for, newest (s, i)->gathered);
   if (!group->whole)
     weft_fp8_whole (s, g);
   group->whole = TRUE;
 }
 
 static void
-leave_group (struct weft_step *s, uint32_t g)
+leave_unit (struct weft_step *s, uint32_t g)
 {
-  if (!weft_fsdp_is_unit (s, g))
-    return;
-  if (s->at.phase == WEFT_PHASE_RECOMPUTE)
-    s->group[g].idle = TRUE;
-  else
-    let_go (s, g);
+  uint32_t first, end = unit_end (s, g, &first);
+
+  for (uint32_t i = first; i < end; i++) {
+    if (!weft_fsdp_is_unit (s, i))
+      continue;
+    if (s->at.phase == WEFT_PHASE_RECOMPUTE)
+      s->group[i].idle = TRUE;
+    else
+      let_go (s, i);
+  }
 }
 
 /* Forward ends with the second half, backward with the first. */
@@ -272,7 +338,7 @@ weft_fsdp_leave (struct weft_step *s, uint32_t layer)
   gboolean forward = s->at.phase == WEFT_PHASE_FORWARD || s->at.phase == WEFT_PHASE_RECOMPUTE;
   enum weft_layer_param last = forward ? WEFT_NORM2_WEIGHT : WEFT_NORM1_WEIGHT;
 
-  leave_group (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
+  leave_unit (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
 }
 
 /* Half a layer; the other half may be in the same unit. */
@@ -284,14 +350,15 @@ weft_fsdp_through (struct weft_step *s, uint32_t param)
   if (layer != WEFT_NO_LAYER && weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM1_WEIGHT)) ==
                                     weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM2_WEIGHT)))
     return;
-  leave_group (s, weft_ddp_group_of (s, param));
+  leave_unit (s, weft_ddp_group_of (s, param));
 }
 
 void
 weft_fsdp_finish (struct weft_step *s)
 {
-  for (uint32_t k = 0; k < s->layout.n_bucket && s->wrapper->shard_weights; k++)
-    if (s->bucket[k].weights != WEFT_NO_BUF)
+  weft_ddp_finish_whole (s);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    if (weft_step_flat (s, k)->cut_weights && s->bucket[k].weights != WEFT_NO_BUF)
       weft_emit (s, WEFT_OP_RELEASE, "release_weights",
                  WEFT_SHAPE (weft_step_flat (s, k)->dtype, 0),
                  WEFT_USES (WEFT_R (s->bucket[k].weights)));

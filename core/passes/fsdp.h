@@ -6,7 +6,8 @@
  *   fsdp_outer.c  hybrid sharding: what groups with slices of their own exchange
  *
  * Buckets are those of the layout; one more stands for a tied head that is summed apart, in a group of
- * its own.  What a unit does, all buckets of its group do: weights in fp8 and others are in two. */
+ * its own.  What a unit does, all buckets of its group do: weights in fp8 and others are in two.  Experts
+ * that ranks share out are a group of their own, gathered and reduced by those who hold the same ones. */
 #pragma once
 #include "core/passes/step.h"
 
@@ -32,8 +33,10 @@ uint64_t weft_fsdp_slice_size (const struct weft_step *s, uint32_t k);
 /* This rank's slice of a bucket in a flat buffer of slices. */
 uint32_t weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k);
 
-/* Whether a group is let go after its passes. */
+/* Whether a group is let go after its passes; and the number of its unit, which a unit's experts and the
+ * rest of it have alike, or WEFT_NO_UNIT. */
 gboolean weft_fsdp_is_unit (const struct weft_step *s, uint32_t g);
+uint32_t weft_fsdp_number (const struct weft_step *s, uint32_t g);
 
 /* Views of all tensors of a bucket in the buffer that holds it whole from byte `offset` on, or none:
  * WEFT_NO_BUF. */

@@ -9,6 +9,7 @@
  *                     gathered packs exist: gather i + 2 waits for copy-out i
  *   forward           a unit is asked for when it begins; kernels before it may still run
  *   backward          unit i asks for unit i - 1 once its own copy-out is enqueued
+ *   experts           a unit inside a layer, asked for when the first of their kernels comes
  *   explicit          enable_fsdp2_prefetch: unit i asks for the next fsdp2_forward_prefetch_depth,
  *                     or in backward for the fsdp2_backward_prefetch_depth before it
  *
@@ -35,17 +36,21 @@ weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t 
 
 /* --------------------------------------------------------------------------- start */
 
+static uint32_t
+ranks_of (const struct weft_step *s, uint32_t k)
+{
+  return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
+}
+
 static void
 start_unit (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_bucket_state *state = &s->bucket[k];
-  gboolean last = k + 1 == f->n_unit;
+  gboolean last = u->layer == s->chunk->first_layer + s->chunk->n_layers - 1;
 
-  u->layer = k < f->first ? WEFT_NO_LAYER : s->chunk->first_layer + k - f->first;
-  u->slice =
-      weft_ddp_bucket_size (s, k) / weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+  u->slice = weft_ddp_bucket_size (s, k) / ranks_of (s, k);
   u->whole = s->layout.bucket[k].unpadded;
   u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
   u->wire = WEFT_NO_BUF;
@@ -57,21 +62,15 @@ start_unit (struct weft_step *s, uint32_t k)
       weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
 }
 
-/* Elements of the pieces of all ranks. */
-static uint64_t
-pack_size (const struct weft_step *s, const struct weft_fsdp2_unit *u)
-{
-  return u->slice * weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
-}
-
+/* With room for the pieces of all ranks. */
 static struct weft_fsdp2_slot
-new_slot (struct weft_step *s, const struct weft_fsdp2_unit *u)
+new_slot (struct weft_step *s, uint32_t k)
 {
-  uint64_t n = pack_size (s, u);
+  uint64_t n = weft_ddp_bucket_size (s, k);
   uint32_t wire = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, n, "gathered_pieces");
   uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
 
-  weft_build_buf_at (s->b, mine)->shard = weft_mesh_sharing (s->mesh);
+  weft_build_buf_at (s->b, mine)->shard = weft_bucket_sharing (s, k);
   return (struct weft_fsdp2_slot){ wire, mine, WEFT_NO_OP };
 }
 
@@ -84,12 +83,24 @@ count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
   return f->explicit ? MAX (MAX (1, forward) + 1, s->strategy->fsdp2_backward_prefetch_depth) : 2;
 }
 
+static void
+note_layers (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    uint32_t k = s->layout.place[i].bucket;
+    f->unit[k].layer = g_array_index (s->params, struct weft_param, i).layer;
+    f->unit[k].expert = weft_bucket_of_experts (s, k);
+    f->first |= f->unit[k].layer == WEFT_NO_LAYER;
+  }
+}
+
 void
 weft_fsdp2_start (struct weft_step *s)
 {
   uint32_t n = s->layout.n_bucket;
   struct weft_fsdp2 plan = { .n_unit = n,
-                             .first = n - s->n_layers,
                              .pipelined = s->mesh->pp > 1,
                              .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
                              .streams = WEFT_NO_OP,
@@ -109,6 +120,7 @@ weft_fsdp2_start (struct weft_step *s)
 
   weft_ddp_start (s);
   *f = plan;
+  note_layers (s);
   f->ring = (struct weft_fsdp2_slot *) (void *) (room + units);
   f->started = (gboolean *) (void *) (room + units + slots);
   f->on_host = (uint32_t *) (void *) (f->started + each);
@@ -124,22 +136,52 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
- * before it (the first of experts) brings packs of that size.  The root has a pack of its own. */
-static struct weft_fsdp2_slot
-take_slot (struct weft_step *s, struct weft_fsdp2_unit *u)
+/* Whether a pack holds what is still to be copied out: a unit was asked for in backward, and then others
+ * before it, whose forward runs again. */
+static gboolean
+is_waited_for (const struct weft_step *s, const struct weft_fsdp2_slot *slot)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  for (uint32_t k = 0; k < f->n_unit; k++)
+    if (f->unit[k].wire != WEFT_NO_BUF && f->unit[k].wire == slot->wire)
+      return TRUE;
+  return FALSE;
+}
+
+static uint32_t
+next_slot (struct weft_step *s)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  for (uint32_t i = 0; i < f->n_slot; i++) {
+    uint32_t slot = f->turn++ % f->n_slot;
+    if (!is_waited_for (s, &f->ring[slot]))
+      return slot;
+  }
+  return f->n_slot;
+}
+
+/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
+ * before it (the first of experts) brings packs of that size.  The root has a pack of its own, and so has
+ * who finds all of them taken. */
+static struct weft_fsdp2_slot
+take_slot (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_op at = s->at;
 
-  if (u->layer == WEFT_NO_LAYER)
-    return new_slot (s, u);
-  u->slot = f->turn++ % f->n_slot;
+  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (s);
+  if (u->slot == f->n_slot)
+    return new_slot (s, k);
   struct weft_fsdp2_slot *slot = &f->ring[u->slot];
-  if (slot->wire == WEFT_NO_BUF || weft_step_elements (s, slot->wire) != pack_size (s, u)) {
+  if (slot->wire == WEFT_NO_BUF ||
+      weft_step_elements (s, slot->wire) != weft_ddp_bucket_size (s, k) ||
+      weft_build_buf_at (s->b, slot->mine)->shard != weft_bucket_sharing (s, k)) {
     uint32_t free = slot->wire == WEFT_NO_BUF ? WEFT_NO_OP : slot->free;
     s->at.layer = s->at.micro = WEFT_NO_LAYER;
-    *slot = new_slot (s, u);
+    *slot = new_slot (s, k);
     slot->free = free;
     s->at = at;
   }
@@ -155,26 +197,29 @@ ask_for (struct weft_step *s, uint32_t k)
   struct weft_op at = s->at;
   struct weft_op copy = { .kind = WEFT_OP_CAST, .name = weft_build_name (s->b, "copy_in") };
   struct weft_op gather = { .kind = WEFT_OP_ALL_GATHER,
-                            .group = weft_mesh_sharing (s->mesh),
+                            .group = weft_bucket_sharing (s, k),
                             .name = weft_build_name (s->b, "gather") };
 
   if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF)
     return;
   s->at.layer = u->layer;
-  struct weft_fsdp2_slot slot = take_slot (s, u);
+  struct weft_fsdp2_slot slot = take_slot (s, k);
   struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, u->slice);
   shape.out_dtype = s->dtype;
   const uint32_t before[] = { f->streams, u->left, slot.free };
   uint32_t n_before = G_N_ELEMENTS (before);
   uint32_t pieces =
       s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
+  uint32_t to = ranks_of (s, k) > 1 ? slot.mine : slot.wire;
   f->copied_in =
-      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
+      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (to)));
   for (uint32_t i = 0; i < n_before; i++)
     weft_build_dep (s->b, before[i]);
   uint64_t n = weft_ddp_bucket_size (s, k);
-  u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
-                               WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
+  u->gathering = f->copied_in;
+  if (ranks_of (s, k) > 1)
+    u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
+                                 WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
   u->wire = slot.wire;
   s->at = at;
 }
@@ -189,13 +234,14 @@ copy_out (struct weft_step *s, uint32_t k)
   uint64_t ranks = weft_ddp_bucket_size (s, k) / u->slice;
 
   s->at.layer = u->layer;
+  s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
   state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
   state->gathered =
       weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks),
                  WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
   s->at = at;
   weft_fsdp2_set_views (s, k, state->weights, s->weight_view);
-  if (u->layer != WEFT_NO_LAYER)
+  if (u->slot < f->n_slot)
     f->ring[u->slot].free = state->gathered;
   u->wire = WEFT_NO_BUF;
 }
@@ -231,6 +277,15 @@ weft_fsdp2_let_go (struct weft_step *s, uint32_t k)
 
 /* ---------------------------------------------------------------------------- hooks */
 
+/* The place of a unit in the order of forward, and the unit that has a place there. */
+static uint32_t
+turned (const struct weft_fsdp2 *f, uint32_t k)
+{
+  if (f->unit[k].expert)
+    return k + 1;
+  return k > f->first && f->unit[k - 1].expert ? k - 1 : k;
+}
+
 static void
 pre_forward (struct weft_step *s, uint32_t k)
 {
@@ -239,9 +294,11 @@ pre_forward (struct weft_step *s, uint32_t k)
                        ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
                        : 0;
 
+  uint32_t at = turned (f, k);
+
   make_whole (s, k);
-  for (uint32_t i = 1; i <= ahead && k + i < f->n_unit; i++)
-    ask_for (s, k + i);
+  for (uint32_t i = 1; i <= ahead && at + i < f->n_unit; i++)
+    ask_for (s, turned (f, at + i));
 }
 
 /* The root comes after the last layer in forward, so before it in backward. */
@@ -260,7 +317,9 @@ pre_backward (struct weft_step *s, uint32_t k)
 static uint32_t
 unit_of (const struct weft_step *s, uint32_t layer)
 {
-  return weft_fsdp2 (s)->first + layer - s->chunk->first_layer;
+  const uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
+
+  return s->layout.place[param[WEFT_NORM1_WEIGHT]].bucket;
 }
 
 /* A layer that runs again inside backward: only the one whose backward comes next is whole already,
@@ -271,19 +330,49 @@ weft_fsdp2_enter (struct weft_step *s, uint32_t layer)
   (s->at.phase == WEFT_PHASE_BACKWARD ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
+/* Of experts, which are entered inside their layer: their gradients are the last of their kernels. */
+void
+weft_fsdp2_before_use (struct weft_step *s, uint32_t param)
+{
+  uint32_t k = s->layout.place[param].bucket;
+  struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
+  enum weft_phase phase = s->at.phase;
+
+  if (!u->expert)
+    return;
+  if (phase == WEFT_PHASE_FORWARD || phase == WEFT_PHASE_RECOMPUTE) {
+    pre_forward (s, k);
+    return;
+  }
+  u->passed = TRUE;
+  s->at.phase = WEFT_PHASE_BACKWARD;
+  pre_backward (s, k);
+  s->at.phase = phase;
+}
+
+static void
+leave_forward (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
+
+  if (!u->stays && !(s->at.phase == WEFT_PHASE_RECOMPUTE && s->backward_layer == u->layer))
+    weft_fsdp2_let_go (s, k);
+}
+
 void
 weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t k = unit_of (s, layer);
-  struct weft_fsdp2_unit *u = &f->unit[k];
+  uint32_t k = unit_of (s, layer), experts = turned (f, k);
 
   if (s->at.phase == WEFT_PHASE_BACKWARD) {
-    u->passed = TRUE;
+    f->unit[k].passed = TRUE;
     weft_fsdp2_post_backward (s, k);
-  } else if (!u->stays && !(s->at.phase == WEFT_PHASE_RECOMPUTE && s->backward_layer == layer)) {
-    weft_fsdp2_let_go (s, k);
+    return;
   }
+  if (experts != k)
+    leave_forward (s, experts);
+  leave_forward (s, k);
 }
 
 void

@@ -2,12 +2,16 @@
  * fsdp2_host.c copies both where they lie on the host.
  *
  * A unit is a bucket of the layout: each layer is one, and what a stage has outside layers is the
- * root.  layout_pieces.c says how tensors are cut. */
+ * root.  Experts that ranks share out are units inside layers, cut among those who hold the same ones
+ * (NeMo Automodel components/moe/parallelizer.py, apply_fsdp).  They come before the rest of their layer:
+ * backward goes down through the units, forward up, but from a layer into its experts.
+ * layout_pieces.c says how tensors are cut. */
 #pragma once
 #include "core/passes/step.h"
 
 struct weft_fsdp2_unit {
   uint32_t layer;        /* WEFT_NO_LAYER: the root */
+  gboolean expert;       /* the experts of a layer */
   gboolean stays;        /* forward does not let it go */
   gboolean passed;       /* backward is through with its weights */
   uint64_t whole, slice; /* elements: of its tensors, of this rank's pieces of them */
@@ -86,12 +90,29 @@ weft_fsdp2_head (const struct weft_step *s)
   return s->layout.n_bucket;
 }
 
-/* Where what a reduction leaves is worked on. */
+/* Where what a reduction of unit k leaves is worked on.  Experts have no replicas of shards. */
 static inline enum weft_lane
-weft_fsdp2_slice_lane (const struct weft_step *s)
+weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 {
-  return s->mesh->instances > 1 ? weft_group_lane (weft_mesh_across (s->mesh)) : WEFT_LANE_DP;
+  return s->mesh->instances > 1 && !weft_bucket_of_experts (s, k)
+             ? weft_group_lane (weft_mesh_across (s->mesh))
+             : WEFT_LANE_DP;
 }
 
 /* The weights of a unit are of no use for now. */
 void weft_fsdp2_let_go (struct weft_step *s, uint32_t k);
+
+/* What wrapper.c calls: struct weft_wrapper. */
+void weft_fsdp2_start (struct weft_step *s);
+void weft_fsdp2_enter_pass (struct weft_step *s);
+void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
+void weft_fsdp2_before_use (struct weft_step *s, uint32_t param);
+void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
+struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
+void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
+void weft_fsdp2_leave_pass (struct weft_step *s);
+void weft_fsdp2_finish (struct weft_step *s);
+uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp2_reduced_head (struct weft_step *s);

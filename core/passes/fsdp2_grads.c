@@ -17,16 +17,16 @@
 #include "core/passes/fsdp2.h"
 
 static uint32_t
-ranks (const struct weft_step *s)
+ranks (const struct weft_step *s, uint32_t k)
 {
-  return weft_mesh_group_size (s->mesh, weft_mesh_sharing (s->mesh));
+  return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
 }
 
 /* Where microbatches are added in slices. */
 static enum weft_lane
-sum_lane (const struct weft_step *s)
+sum_lane (const struct weft_step *s, uint32_t k)
 {
-  return s->on_host ? WEFT_LANE_HOST : weft_fsdp2_slice_lane (s);
+  return s->on_host ? WEFT_LANE_HOST : weft_fsdp2_slice_lane (s, k);
 }
 
 /* --------------------------------------------------------------------------- start */
@@ -38,7 +38,7 @@ keep_unit (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_unit *u = &f->unit[k];
 
   u->kept = WEFT_NO_BUF;
-  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, sum_lane (s));
+  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, sum_lane (s, k));
   if (!f->keeps)
     return;
   u->kept = weft_step_buffer (s, WEFT_BUF_GRADIENTS, f->reduce_dtype, u->whole, "kept_gradients");
@@ -47,7 +47,7 @@ keep_unit (struct weft_step *s, uint32_t k)
   weft_fsdp2_set_views (s, k, u->kept, view);
   for (uint32_t i = 0; i < s->params->len; i++)
     if (s->layout.place[i].bucket == k)
-      s->sum[i].main = view[i];
+      weft_sum_place (&s->sum[i], view[i]);
 }
 
 /* One tensor in pieces of rows is the tensor itself, padded at its end. */
@@ -62,7 +62,7 @@ keep_head (struct weft_step *s)
   state->grad_shard = (s->on_host ? weft_host_permanent : weft_step_permanent) (
       s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
   weft_build_buf_at (s->b, state->grad_shard)->slice = weft_mesh_sharing (s->mesh);
-  weft_sum_start (&state->sum, state->grad_shard, place->piece, sum_lane (s));
+  weft_sum_start (&state->sum, state->grad_shard, place->piece, sum_lane (s, weft_fsdp2_head (s)));
   state->grads = WEFT_NO_BUF;
   weft_sum_start (sum, WEFT_NO_BUF, numel, WEFT_LANE_GPU);
 }
@@ -133,7 +133,8 @@ weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param)
     weft_fsdp2_set_views (s, k, s->bucket[k].grads, s->grad_view);
   }
   s->grad_left[param] = TRUE;
-  return (struct weft_use){ .buf = s->grad_view[param], .read = again, .write = 1 };
+  struct weft_use whole = { .buf = s->grad_view[param], .read = again, .write = 1 };
+  return weft_sum_sources (s, &s->sum[param], whole);
 }
 
 void
@@ -143,6 +144,8 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 
   if (weft_fsdp2 (s)->keeps)
     end_kept (s, param, grad);
+  else
+    weft_sum_join_sources (s, &s->sum[param], grad, s->grad_view[param]);
   s->bucket[k].n_ready++;
   weft_fsdp2_post_backward (s, k);
 }
@@ -153,7 +156,8 @@ head_main (struct weft_step *s)
 {
   uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT],
            *grads = &s->bucket[weft_fsdp2_head (s)].grads;
-  uint64_t n = s->layout.place[embedding].piece * ranks (s), numel = weft_head_sum (s)->n;
+  uint64_t n = s->layout.place[embedding].piece * ranks (s, weft_fsdp2_head (s)),
+           numel = weft_head_sum (s)->n;
   uint64_t size = weft_dtype_bytes (s->grad_dtype);
 
   if (*grads == WEFT_NO_BUF) {
@@ -253,10 +257,10 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
 
   f->reducing = weft_ddp_collective (
-      s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_mesh_sharing (s->mesh), "reduce"),
-      WEFT_SHAPE (f->reduce_dtype, n * ranks (s)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
-  if (s->mesh->instances > 1)
-    weft_emit_on (s, weft_fsdp2_slice_lane (s),
+      s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_bucket_sharing (s, k), "reduce"),
+      WEFT_SHAPE (f->reduce_dtype, n * ranks (s, k)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
+  if (s->mesh->instances > 1 && !weft_bucket_of_experts (s, k))
+    weft_emit_on (s, weft_fsdp2_slice_lane (s, k),
                   reduction (s, WEFT_OP_ALL_REDUCE, weft_mesh_across (s->mesh), "replicate"),
                   WEFT_SHAPE (f->reduce_dtype, n), WEFT_USES (WEFT_RW (slice)));
   weft_fsdp2_follow_sent (s);
@@ -274,21 +278,30 @@ wait_for_previous (struct weft_step *s)
   f->reducing = WEFT_NO_OP;
 }
 
+/* Experts that one rank alone holds meet nobody: what is packed is the slice. */
 static void
 reduce_unit (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
+  gboolean first = u->n_reduced++ == 0, alone = ranks (s, k) == 1;
   uint32_t from = f->keeps ? u->kept : s->bucket[k].grads;
   struct weft_shape shape =
-      WEFT_SHAPE (f->keeps ? f->reduce_dtype : s->grad_dtype, u->slice, ranks (s));
+      WEFT_SHAPE (f->keeps ? f->reduce_dtype : s->grad_dtype, u->slice, ranks (s, k));
+  struct weft_op at = s->at;
 
-  uint32_t input = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
-                                     u->slice * ranks (s), "reduce_input");
+  uint32_t input = alone ? arrival (s, k, first)
+                         : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
+                                             u->slice * ranks (s, k), "reduce_input");
   shape.out_dtype = f->reduce_dtype;
   wait_for_previous (s);
+  s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
   weft_emit (s, WEFT_OP_PACK, "pack_gradients", shape, WEFT_USES (WEFT_R (from), WEFT_W (input)));
-  scatter (s, k, input, u->n_reduced++ == 0);
+  s->at = at;
+  if (alone)
+    join (s, k, input, first);
+  else
+    scatter (s, k, input, first);
 }
 
 static void
@@ -341,7 +354,7 @@ static void
 join_all (struct weft_step *s)
 {
   uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_DP),
-                        weft_build_last (s->b, weft_fsdp2_slice_lane (s)),
+                        weft_build_last (s->b, weft_fsdp2_slice_lane (s, weft_fsdp2_head (s))),
                         s->on_host ? weft_fsdp2 (s)->sent : WEFT_NO_OP };
 
   weft_fsdp2 (s)->reducing = WEFT_NO_OP;
@@ -370,10 +383,25 @@ weft_fsdp2_leave_pass (struct weft_step *s)
     join_all (s);
 }
 
+/* What those who hold the same experts have averaged is the sum over the ranks that share them out: NeMo
+ * Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
+static void
+divide_experts (struct weft_step *s, uint32_t k)
+{
+  uint64_t more = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) / ranks (s, k);
+
+  if (weft_fsdp2 (s)->unit[k].expert && !s->canonical && more > 1)
+    weft_emit (s, WEFT_OP_SCALE, "scale_experts",
+               WEFT_SHAPE (s->main_dtype, weft_fsdp2 (s)->unit[k].slice, 1, more),
+               WEFT_USES (WEFT_RW (s->bucket[k].grad_shard), WEFT_R (WEFT_NO_BUF)));
+}
+
 void
 weft_fsdp2_finish (struct weft_step *s)
 {
   join_all (s);
+  for (uint32_t k = 0; k < weft_fsdp2 (s)->n_unit; k++)
+    divide_experts (s, k);
 }
 
 /* The piece of one tensor in the slice of its unit. */

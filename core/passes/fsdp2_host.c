@@ -122,7 +122,7 @@ convert (struct weft_step *s, uint32_t k, uint32_t slice)
     return slice;
   shape.out_dtype = s->main_dtype;
   uint32_t wide = room_of (s, k, &weft_fsdp2 (s)->leaving, s->main_dtype, "leaving");
-  weft_emit_on (s, weft_fsdp2_slice_lane (s), row, shape,
+  weft_emit_on (s, weft_fsdp2_slice_lane (s, k), row, shape,
                 WEFT_USES (WEFT_R (slice), WEFT_W (wide)));
   return wide;
 }

@@ -22,7 +22,8 @@ weft_fsdp_start_grads (struct weft_step *s)
   uint32_t head = weft_fsdp_head (s);
 
   for (uint32_t k = 0; k < s->layout.n_bucket; k++)
-    start_slice (s, k, weft_fsdp_slice (s, weft_step_flat (s, k)->grads, k));
+    if (weft_step_flat (s, k)->cut_grads)
+      start_slice (s, k, weft_fsdp_slice (s, weft_step_flat (s, k)->grads, k));
   if (!weft_head_has_own_sum (s))
     return;
   uint32_t slice = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype,
@@ -59,20 +60,27 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
+/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong together. */
 static uint32_t
-reducing_units (const struct weft_step *s)
+reducing_units (const struct weft_step *s, uint32_t k)
 {
-  uint32_t n = 0;
+  uint32_t n = 0, before = WEFT_NO_UNIT, mine = s->layout.bucket[k].group;
 
-  for (uint32_t i = 0; i < s->reducing->len; i++)
-    n += weft_fsdp_is_unit (s, g_array_index (s->reducing, struct weft_reduction, i).group);
+  for (uint32_t i = 0; i < s->reducing->len; i++) {
+    uint32_t g = g_array_index (s->reducing, struct weft_reduction, i).group;
+    gboolean beside = g != mine && weft_fsdp_number (s, g) == weft_fsdp_number (s, mine);
+    if (!weft_fsdp_is_unit (s, g) || beside)
+      continue;
+    n += weft_fsdp_number (s, g) != before;
+    before = weft_fsdp_number (s, g);
+  }
   return n;
 }
 
 static void
 make_whole_gradient (struct weft_step *s, uint32_t k)
 {
-  while (s->strategy->fsdp_double_buffer && s->bucket[k].unit && reducing_units (s) > 1)
+  while (s->strategy->fsdp_double_buffer && s->bucket[k].unit && reducing_units (s, k) > 1)
     wait_for_oldest (s);
   s->bucket[k].grads = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
                                          weft_fsdp_size (s, k), "unit_gradients");
@@ -94,7 +102,7 @@ static void
 prepare (struct weft_step *s, uint32_t k)
 {
   weft_ddp_check (s, s->bucket[k].grads, weft_fsdp_size (s, k), k);
-  weft_ddp_scale (s, s->bucket[k].grads, weft_fsdp_size (s, k));
+  weft_ddp_scale_bucket (s, k);
 }
 
 /* Returns where the sum of this microbatch lies. */
@@ -147,12 +155,15 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
   uint32_t k = s->layout.place[param].bucket;
   gboolean again = s->grad_left[param];
 
+  if (!weft_step_flat (s, k)->cut_grads)
+    return weft_ddp_grad_begin (s, param);
   if (s->bucket[k].grads == WEFT_NO_BUF) {
     make_whole_gradient (s, k);
     weft_fsdp_set_views (s, k, s->bucket[k].grads, 0, s->grad_view);
   }
   s->grad_left[param] = TRUE;
-  return (struct weft_use){ .buf = s->grad_view[param], .read = again, .write = 1 };
+  struct weft_use whole = { .buf = s->grad_view[param], .read = again, .write = 1 };
+  return weft_sum_sources (s, &s->sum[param], whole);
 }
 
 /* No tensor of a bucket has a gradient any more. */
@@ -170,7 +181,11 @@ weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
   uint32_t g = weft_ddp_group_of (s, param), n;
 
-  (void) grad;
+  if (!weft_step_flat (s, s->layout.place[param].bucket)->cut_grads) {
+    weft_ddp_grad_end (s, param, grad);
+    return;
+  }
+  weft_sum_join_sources (s, &s->sum[param], grad, s->grad_view[param]);
   if (++s->group[g].n_ready < s->group[g].n_param)
     return;
   reduce (s, g);

@@ -18,12 +18,13 @@ broadcast (struct weft_step *s, uint32_t param)
   const uint32_t filled[] = { weft_build_last (s->b, WEFT_LANE_GPU),
                               weft_build_last (s->b, WEFT_LANE_H2D) };
   uint32_t view = s->weight_view[param];
+  enum weft_group_kind group = weft_bucket_replicas (s, s->layout.place[param].bucket);
 
+  if (weft_mesh_group_size (s->mesh, group) == 1)
+    return;
   s->at.layer = row->layer;
   weft_emit_on (s, WEFT_LANE_DP,
-                (struct weft_op){ .kind = WEFT_OP_BROADCAST,
-                                  .group = weft_bucket_replicas (s, s->layout.place[param].bucket),
-                                  .name = row->name },
+                (struct weft_op){ .kind = WEFT_OP_BROADCAST, .group = group, .name = row->name },
                 WEFT_SHAPE (weft_build_buf_at (s->b, view)->dtype, row->rows * row->columns),
                 WEFT_USES (WEFT_RW (view)));
   for (size_t i = 0; i < G_N_ELEMENTS (filled); i++)

@@ -5,7 +5,8 @@
  *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
  *   queries, keys, values, key positions -> join -> qkv
  *
- * Kept for backward beside qkv: ql, qn, kl, kn. */
+ * Kept for backward beside qkv: ql, qn, kl, kn.  Recompute of mla_up_proj keeps kp, the key positions, in
+ * place of qkv: all behind the latents' norms is run again before the backward of attention. */
 #include "core/passes/moe.h"
 #include "core/passes/step.h"
 
@@ -58,17 +59,25 @@ latent_norm_backward (struct weft_step *s, const char *name, enum weft_layer_par
 
 /* ------------------------------------------------------------------------- queries */
 
-static uint32_t
-queries (struct weft_step *s, struct weft_saved *saved)
+static void
+query_latent (struct weft_step *s, struct weft_saved *saved)
 {
-  uint64_t rank = s->model->q_lora_rank, h = s->width.h;
+  uint64_t rank = s->model->q_lora_rank;
 
   if (!rank)
-    return weft_linear (s, "q_up", WEFT_Q_UP_WEIGHT, saved->n1, query_width (s), h);
-  uint32_t down = weft_linear (s, "q_down", WEFT_Q_DOWN_WEIGHT, saved->n1, rank, h);
+    return;
+  uint32_t down = weft_linear (s, "q_down", WEFT_Q_DOWN_WEIGHT, saved->n1, rank, s->width.h);
   saved->ql = weft_outward (s, down, "q_down");
   saved->qn = latent_norm (s, "q_latent_norm", WEFT_Q_LATENT_NORM_WEIGHT, saved->ql, rank);
-  return weft_linear (s, "q_up", WEFT_Q_UP_WEIGHT, saved->qn, query_width (s), rank);
+}
+
+static uint32_t
+queries (struct weft_step *s, const struct weft_saved *saved)
+{
+  uint64_t rank = s->model->q_lora_rank;
+
+  return weft_linear (s, "q_up", WEFT_Q_UP_WEIGHT, rank ? saved->qn : saved->n1, query_width (s),
+                      rank ? rank : s->width.h);
 }
 
 static uint32_t
@@ -93,21 +102,19 @@ split_shape (const struct weft_step *s)
   return WEFT_SHAPE (s->product_dtype, s->tokens, s->model->kv_lora_rank, position_width (s));
 }
 
-/* Returns what the map up makes; `position` is the part that all keys share. */
-static uint32_t
-keys (struct weft_step *s, struct weft_saved *saved, uint32_t *position)
+static void
+key_latent (struct weft_step *s, struct weft_saved *saved)
 {
   uint64_t rank = s->model->kv_lora_rank;
   uint32_t down = weft_linear (s, "kv_down", WEFT_KV_DOWN_WEIGHT, saved->n1,
                                rank + position_width (s), s->width.h);
   uint32_t latent = weft_product (s, rank, "kv_latent");
 
-  *position = weft_product (s, position_width (s), "key_position");
+  saved->kp = weft_product (s, position_width (s), "key_position");
   weft_emit (s, WEFT_OP_LATENT_SPLIT, "kv_split", split_shape (s),
-             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (*position)));
+             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (saved->kp)));
   saved->kl = weft_outward (s, latent, "kv_latent");
   saved->kn = latent_norm (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, saved->kl, rank);
-  return weft_linear (s, "kv_up", WEFT_KV_UP_WEIGHT, saved->kn, up_width (s), rank);
 }
 
 static uint32_t
@@ -136,14 +143,32 @@ join_shape (const struct weft_step *s)
                      position_width (s), s->model->v_head_dim);
 }
 
-void
-weft_latent_forward (struct weft_step *s, struct weft_saved *saved)
+static void
+join (struct weft_step *s, struct weft_saved *saved)
 {
-  uint32_t position, q = queries (s, saved), kv = keys (s, saved, &position);
+  uint32_t q = queries (s, saved), kv = weft_linear (s, "kv_up", WEFT_KV_UP_WEIGHT, saved->kn,
+                                                     up_width (s), s->model->kv_lora_rank);
 
   saved->qkv = weft_product (s, s->width.qkv, "qkv");
   weft_emit (s, WEFT_OP_LATENT_JOIN, "qkv_join", join_shape (s),
-             WEFT_USES (WEFT_R (q), WEFT_R (kv), WEFT_R (position), WEFT_W (saved->qkv)));
+             WEFT_USES (WEFT_R (q), WEFT_R (kv), WEFT_R (saved->kp), WEFT_W (saved->qkv)));
+}
+
+void
+weft_latent_forward (struct weft_step *s, struct weft_saved *saved)
+{
+  query_latent (s, saved);
+  key_latent (s, saved);
+  join (s, saved);
+}
+
+void
+weft_latent_again (struct weft_step *s, struct weft_saved *saved)
+{
+  struct weft_op at = weft_step_again (s);
+
+  join (s, saved);
+  s->at = at;
 }
 
 uint32_t

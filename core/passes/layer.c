@@ -14,6 +14,8 @@
  *   mlp         keeps x1 alone of the MLP; norm2, fc1 and the activation are run again when its
  *               backward begins.  fc2 is not: backward does not read what it makes.
  *   layernorm   n1 and n2 are made again right before the projection that has read them
+ *   mla_up_proj queries, keys and values out of latents: latent.c
+ *   moe, moe_act, shared_experts: moe.c
  *
  * With multi-latent attention latent.c makes qkv of n1.  A layer of experts has them in place of fc1 and fc2: moe.c.
  *
@@ -52,6 +54,13 @@ attend (struct weft_step *s, struct weft_pass *pass)
 }
 
 static void
+normalise_again (struct weft_step *s, struct weft_saved *saved)
+{
+  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+    saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
+}
+
+static void
 attend_backward (struct weft_step *s, struct weft_pass *pass)
 {
   const struct weft_widths *w = &s->width;
@@ -60,9 +69,14 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
   weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, pass->x, saved->mask_o);
   uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->q);
+  gboolean latent = weft_runs_again (s, WEFT_MODULE_MLA_UP_PROJ);
+  if (latent) {
+    normalise_again (s, saved);
+    weft_latent_again (s, saved);
+  }
   uint32_t dqkv = weft_layer_attention_backward (s, saved, d_o);
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
-    saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
+  if (!latent)
+    normalise_again (s, saved);
   uint32_t dn1 = s->model->kv_lora_rank ? weft_latent_backward (s, saved, dqkv)
                                         : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv,
                                                                 saved->n1, w->qkv, w->h);

@@ -41,6 +41,13 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
+/* A map that nobody shares out is taken of the rows that a rank has. */
+static uint64_t
+rows_of (const struct weft_step *s, uint32_t param)
+{
+  return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
+}
+
 /* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward, which
  * come in several parts. */
 static void
@@ -57,6 +64,10 @@ deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape 
     [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
     [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
     [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+    [WEFT_SHARED_FC1_WEIGHT] = { TRUE, s->shared_leaves,
+                                 (weft_model_wide (s->model) - 1) * w->shared },
+    [WEFT_SHARED_FC2_WEIGHT] = { FALSE, s->shared_leaves, 0 },
+    [WEFT_MTP_PROJ_WEIGHT] = { TRUE, weft_job_leaves (s->job, w->h) / s->mesh->tp, 0 },
   };
 
   if (maps[which].leaves == 0 || maps[which].outputs != backward)
@@ -86,15 +97,14 @@ static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t scale, uint32_t x)
 {
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
-                                 s->tokens * p->shape.dim[1], p->name);
+                                 p->shape.dim[0] * p->shape.dim[1], p->name);
 
   if (scale == WEFT_NO_BUF)
     weft_emit (s, WEFT_OP_MATMUL, p->name, p->shape,
                WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias), WEFT_W (y)));
   else
-    weft_emit (
-        s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
-        WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
+    weft_emit (s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
   return y;
 }
 
@@ -107,7 +117,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   struct weft_piece p = { .kind = WEFT_OP_MATMUL,
                           .name = name,
                           .which = which,
-                          .shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k) };
+                          .shape = WEFT_SHAPE (s->linear_dtype, rows_of (s, param), n, k) };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   deal (s, which, &p.shape, FALSE);
@@ -125,16 +135,27 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   return partial ? add_bias (s, name, y, bias, n) : y;
 }
 
+/* Of a map that nobody shares out ranks have gradients of their rows, which are added later: norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
+  gboolean part = cut_of (s, d->weight) == WEFT_CUT_NONE && weft_tensor_scatters (s);
+  uint32_t x = weft_fp8_input (s, d->x, d->name), dy = d->dy;
+
+  if (part && s->canonical) {
+    x = weft_tensor_all_gather (s, x, d->name);
+    dy = weft_tensor_all_gather (s, dy, d->name);
+  }
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
-  struct weft_shape shape = WEFT_SHAPE (s->linear_dtype, s->tokens, d->n, d->k);
-  uint32_t x = weft_fp8_input (s, d->x, d->name);
+  struct weft_shape shape =
+      WEFT_SHAPE (s->linear_dtype, part && !s->canonical ? s->rows : s->tokens, d->n, d->k);
 
   shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape,
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), dw, db));
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape, WEFT_USES (WEFT_R (dy), WEFT_R (x), dw, db));
+  if (part && !s->canonical) {
+    weft_tensor_share_gradient (s, d->weight, dw.buf);
+    weft_tensor_share_gradient (s, d->bias, db.buf);
+  }
   weft_grad_end (s, d->weight, dw);
   weft_grad_end (s, d->bias, db);
 }
@@ -209,7 +230,7 @@ gather_input (struct weft_step *s, enum weft_layer_param which, const char *name
 static uint32_t
 whole_gradient (struct weft_step *s, const struct weft_piece *p)
 {
-  uint64_t n = s->tokens * p->shape.dim[2];
+  uint64_t n = p->shape.dim[0] * p->shape.dim[2];
 
   if (weft_overlap_is_bulk (s, p->which, TRUE))
     return weft_overlap_room (s, p->which, TRUE, p->shape.out_dtype, n);
@@ -238,7 +259,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   struct weft_piece p = { .kind = WEFT_OP_MATMUL_DGRAD,
                           .name = name,
                           .which = which,
-                          .shape = WEFT_SHAPE (s->linear_dtype, s->tokens, n, k) };
+                          .shape = WEFT_SHAPE (s->linear_dtype, rows_of (s, w), n, k) };
   struct weft_delayed d = { .name = name,
                             .layer = s->at.layer,
                             .which = which,

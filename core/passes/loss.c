@@ -6,8 +6,10 @@
  *   fused, native  largest logit, then the other two as one (8 T)
  *   fused, te      each rank's own three are gathered (12 T of each)
  *
+ * What looks further ahead has no target at the end of a sequence, and adds to a sum of its own.
+ *
  * Backward needs no exchange: a rank's logits become their gradient by the sum that all know. */
-#include "core/passes/step.h"
+#include "core/passes/ends.h"
 
 enum { MOST, TARGET, SUM, N_STATS };
 
@@ -66,22 +68,35 @@ gather (struct weft_step *s, const struct weft_saved_end *end)
   return weft_tensor_all_gather (s, stats, "loss_parts");
 }
 
+uint32_t
+weft_mtp_loss (struct weft_step *s, uint32_t depth)
+{
+  uint64_t bytes = weft_build_buf_at (s->b, s->loss)->bytes;
+
+  if (s->model->mtp_num_layers == 1)
+    return s->mtp_loss;
+  return weft_build_view (s->b, s->mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
+}
+
 void
 weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 {
   struct weft_shape shape = shape_of (s);
+  uint32_t loss = end->depth ? weft_mtp_loss (s, end->depth) : s->loss,
+           count = end->depth ? WEFT_NO_BUF : s->count;
 
   end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
   shape.dim[4] = is_te (s) && s->canonical;
   if (s->mesh->tp == 1) {
     weft_emit (s, WEFT_OP_XENT, "loss", shape,
                WEFT_USES (WEFT_R (end->logits), WEFT_R (end->targets), WEFT_W (end->lse),
-                          WEFT_RW (s->count), WEFT_RW (s->loss)));
+                          WEFT_RW (count), WEFT_RW (loss)));
     return;
   }
   uint32_t stats = is_te (s) ? gather (s, end) : reduce (s, end);
   weft_emit (s, WEFT_OP_XENT_END, "loss",
              WEFT_SHAPE (WEFT_FP32, s->tokens, is_te (s) ? s->mesh->tp : 1),
-             WEFT_USES (WEFT_R (stats), WEFT_W (end->lse), WEFT_RW (s->count), WEFT_RW (s->loss)));
+             WEFT_USES (WEFT_R (stats), WEFT_W (end->lse), WEFT_RW (count), WEFT_RW (loss),
+                        WEFT_R (end->targets)));
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
 }

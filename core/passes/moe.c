@@ -1,4 +1,10 @@
-/* A layer of experts: the router, and what its experts and those that see every token make. */
+/* A layer of experts: the router, and what its experts and those that see every token make.
+ *
+ * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
+ *   moe             keeps n2 alone: the whole layer is run again before its backward, with what travels
+ *                   and with the last maps, whose results nobody needs: upstream checkpoints the layer as one
+ *   shared_experts  likewise what sees every token
+ *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
 #include "core/passes/moe.h"
 #include "core/passes/turns.h"
 #include "core/program/zigzag.h"
@@ -6,52 +12,73 @@
 
 /* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
  * One that is simulated has as many rows as moe_load_imbalance says. */
-static void
-set_rows (const struct weft_step *s, struct weft_moe *z)
+static uint64_t
+planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
-  uint64_t most = s->tokens * z->sources * (uint64_t) weft_job_choices (s->job);
+  uint64_t most = z->tokens * sources * (uint64_t) weft_job_choices (s->job), n = z->sent;
 
   if (z->capacity)
-    most = MIN (most, z->local * z->sources * z->capacity);
-  z->rows = z->room = z->sent;
-  if (z->sources == 1)
+    most = MIN (most, z->local * sources * z->capacity);
+  n *= sources / s->mesh->ep;
+  if (s->mesh->ep > 1)
+    n = MIN (most, (uint64_t) ceil ((double) n * s->strategy->moe_load_imbalance));
+  *room = s->mesh->ep > 1 && weft_cluster_is_cpu (&s->job->cluster) ? most : n;
+  return n;
+}
+
+/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one together. */
+static void
+set_leaves (const struct weft_step *s, struct weft_moe *z)
+{
+  uint64_t length = s->model->seq_length / s->mesh->cp,
+           all = s->tokens / length * (weft_chunks ((uint64_t) s->model->seq_length) / s->mesh->cp),
+           ranks = s->tokens / s->rows;
+
+  z->leaves = z->parts = 1;
+  if (!s->canonical)
     return;
-  z->rows = MIN (most, (uint64_t) ceil (z->sent * s->strategy->moe_load_imbalance));
-  z->room = weft_cluster_is_cpu (&s->job->cluster) ? most : z->rows;
+  z->leaves = MAX (1, all / ranks);
+  z->parts = MAX (1, ranks / all);
 }
 
 struct weft_moe
 weft_moe_sizes (const struct weft_step *s)
 {
   const union weft_model *m = s->model;
-  uint64_t wide = weft_model_wide (m);
   struct weft_moe z = { .experts = m->num_moe_experts,
                         .topk = m->moe_router_topk,
+                        .tokens = s->rows,
                         .h = s->width.h,
-                        .f = m->moe_ffn_hidden_size,
-                        .up = wide * m->moe_ffn_hidden_size,
-                        .leaves = 1 };
+                        .f = m->moe_ffn_hidden_size / s->mesh->etp };
 
-  if (s->canonical)
-    z.leaves = s->tokens / (m->seq_length / s->mesh->cp) *
-               (weft_chunks ((uint64_t) m->seq_length) / s->mesh->cp);
+  set_leaves (s, &z);
+  z.up = weft_model_wide (m) * z.f;
   z.local = z.experts / s->mesh->ep;
-  z.sources = s->mesh->ep;
-  z.sent = s->tokens * z.topk;
+  z.inner = s->mesh->etp;
+  z.sources = s->mesh->ep * z.inner;
+  z.sent = z.tokens * z.topk;
   if (s->strategy->moe_expert_capacity_factor > 0)
     z.capacity = MAX (1, ceil (z.sent * s->strategy->moe_expert_capacity_factor / z.experts));
-  if (weft_moe_stride (s, &z))
-    z.sent = z.rows = z.room = z.experts * z.capacity;
-  else
-    set_rows (s, &z);
+  if (weft_moe_stride (s, &z)) {
+    z.sent = z.got = z.got_room = z.experts * z.capacity;
+    z.rows = z.room = z.sent * z.inner;
+  } else {
+    z.got = planned (s, &z, s->mesh->ep, &z.got_room);
+    z.rows = planned (s, &z, z.sources, &z.room);
+  }
   return z;
 }
 
 uint32_t
-weft_moe_rows (struct weft_step *s, uint64_t columns, const char *name)
+weft_moe_rows (struct weft_step *s, enum weft_dtype dtype, uint64_t columns, const char *name)
 {
-  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype,
-                           weft_moe_sizes (s).room * columns, name);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, weft_moe_sizes (s).room * columns, name);
+}
+
+uint32_t
+weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * columns, name);
 }
 
 /* ------------------------------------------------------------------------- router */
@@ -62,14 +89,14 @@ route (struct weft_step *s, struct weft_saved *saved)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t logits = weft_linear (s, "router", WEFT_ROUTER_WEIGHT, saved->n2, z.experts, z.h);
-  uint32_t prob = weft_product (s, z.topk, "prob");
+  uint32_t prob = weft_moe_tokens (s, z.topk, "prob");
 
   saved->scores =
-      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * z.experts, "scores");
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, z.tokens * z.experts, "scores");
   saved->choice =
-      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, s->tokens * z.topk, "choice");
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, z.tokens * z.topk, "choice");
   weft_emit (s, WEFT_OP_MOE_ROUTE, "route",
-             WEFT_SHAPE (s->product_dtype, s->tokens, z.experts, z.topk),
+             WEFT_SHAPE (s->product_dtype, z.tokens, z.experts, z.topk),
              WEFT_USES (WEFT_R (logits), WEFT_R (WEFT_NO_BUF), WEFT_W (saved->scores),
                         WEFT_W (saved->choice), WEFT_W (prob)));
   return prob;
@@ -80,11 +107,10 @@ static uint32_t
 route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  uint32_t dlogits = weft_product (s, z.experts, "dlogits");
+  uint32_t dlogits = weft_moe_tokens (s, z.experts, "dlogits");
 
   weft_emit (
-      s, WEFT_OP_MOE_ROUTE_BWD, "route",
-      WEFT_SHAPE (s->product_dtype, s->tokens, z.experts, z.topk),
+      s, WEFT_OP_MOE_ROUTE_BWD, "route", WEFT_SHAPE (s->product_dtype, z.tokens, z.experts, z.topk),
       WEFT_USES (WEFT_R (saved->scores), WEFT_R (saved->choice), WEFT_R (dprob), WEFT_W (dlogits)));
   return weft_linear_backward (s, "router", WEFT_ROUTER_WEIGHT, dlogits, saved->n2, z.experts, z.h);
 }
@@ -94,7 +120,7 @@ route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dp
 static uint64_t
 shared_width (const struct weft_step *s)
 {
-  return s->model->moe_shared_expert_intermediate_size;
+  return s->width.shared;
 }
 
 static uint64_t
@@ -109,19 +135,33 @@ shared_forward (struct weft_step *s, struct weft_saved *saved)
   saved->su =
       weft_linear (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, saved->n2, shared_up (s), s->width.h);
   saved->sa = weft_activate (s, shared_width (s), saved->su);
-  return weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
-                      shared_width (s));
+  uint32_t y = weft_linear (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, saved->sa, s->width.h,
+                            shared_width (s));
+  return weft_moe_gate (s, saved, y);
+}
+
+static gboolean
+runs_again (const struct weft_step *s, enum weft_recompute_module module)
+{
+  return weft_runs_again (s, module) && !weft_runs_again (s, WEFT_MODULE_MOE);
 }
 
 static uint32_t
-shared_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy)
+shared_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy)
 {
-  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dy, saved->sa,
+  if (runs_again (s, WEFT_MODULE_SHARED_EXPERTS)) {
+    struct weft_op at = weft_step_again (s);
+    shared_forward (s, saved);
+    s->at = at;
+  }
+  uint32_t of_gate, dsy = weft_moe_gate_backward (s, saved, dy, &of_gate);
+  uint32_t da = weft_linear_backward (s, "shared_fc2", WEFT_SHARED_FC2_WEIGHT, dsy, saved->sa,
                                       s->width.h, shared_width (s));
   uint32_t du = weft_activate_backward (s, shared_width (s), saved->su, da);
+  uint32_t dn2 = weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
+                                       shared_up (s), s->width.h);
 
-  return weft_linear_backward (s, "shared_fc1", WEFT_SHARED_FC1_WEIGHT, du, saved->n2,
-                               shared_up (s), s->width.h);
+  return of_gate == WEFT_NO_BUF ? dn2 : weft_moe_add (s, "dn2", dn2, of_gate);
 }
 
 /* ------------------------------------------------------------------------- the layer */
@@ -129,9 +169,9 @@ shared_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d
 uint32_t
 weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
 {
-  uint32_t y = weft_product (s, s->width.h, name);
+  uint32_t y = weft_moe_tokens (s, s->width.h, name);
 
-  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->product_dtype, s->tokens, s->width.h),
+  weft_emit (s, WEFT_OP_ADD, name, WEFT_SHAPE (s->product_dtype, s->rows, s->width.h),
              WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (y)));
   return y;
 }
@@ -142,12 +182,17 @@ static void
 choose (struct weft_step *s, struct weft_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
-
-  saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
   uint32_t prob = route (s, saved);
   weft_moe_sort (s, saved, prob);
   pass->rows = weft_rows_pack (s, saved, weft_rows_tokens (s, "dispatch"), saved->n2);
   pass->weights = weft_rows_pack (s, saved, weft_rows_weights (s, "dispatch_prob"), prob);
+}
+
+static void
+normalise (struct weft_step *s, struct weft_pass *pass)
+{
+  pass->saved->n2 = weft_norm (s, "norm2", WEFT_NORM2_WEIGHT, pass->saved->x1);
+  choose (s, pass);
 }
 
 static void
@@ -190,7 +235,7 @@ void
 weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn)
 {
   static do_turn *const turns[] = {
-    [WEFT_TURN_ATTEND] = choose,    [WEFT_TURN_GO] = go,      [WEFT_TURN_MLP] = compute,
+    [WEFT_TURN_ATTEND] = normalise, [WEFT_TURN_GO] = go,      [WEFT_TURN_MLP] = compute,
     [WEFT_TURN_RETURN] = come_back, [WEFT_TURN_ADD] = add_up,
   };
   turns[turn](s, pass);
@@ -199,21 +244,36 @@ weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_tu
 /* ------------------------------------------------------------------------ backward */
 
 static void
+normalise_again (struct weft_step *s, struct weft_saved *saved)
+{
+  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
+    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
+}
+
+static void
+layer_again (struct weft_step *s, struct weft_saved *saved)
+{
+  static do_turn *const turns[] = { choose, go, compute, come_back, add_up };
+  struct weft_pass pass = { .saved = saved };
+
+  normalise_again (s, saved);
+  struct weft_op at = weft_step_again (s);
+  for (unsigned i = 0; i < G_N_ELEMENTS (turns); i++)
+    turns[i](s, &pass);
+  s->at = at;
+}
+
+static void
 gradients_go (struct weft_step *s, struct weft_pass *pass)
 {
+  if (weft_runs_again (s, WEFT_MODULE_MOE))
+    layer_again (s, pass->saved);
   const struct weft_move move = weft_rows_tokens (s, "combine");
   uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, pass->saved->mask_y);
 
   pass->mlp = weft_inward (s, dropped, "dmoe");
   pass->rows =
       weft_rows_go (s, pass->saved, move, weft_rows_pack (s, pass->saved, move, pass->mlp));
-}
-
-static void
-normalise_again (struct weft_step *s, struct weft_saved *saved)
-{
-  if (weft_runs_again (s, WEFT_MODULE_LAYERNORM))
-    saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, saved->x1);
 }
 
 static void
@@ -227,7 +287,8 @@ compute_gradients (struct weft_step *s, struct weft_pass *pass)
   pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
   if (!shared_width (s))
     return;
-  normalise_again (s, saved);
+  if (!weft_runs_again (s, WEFT_MODULE_MOE))
+    normalise_again (s, saved);
   pass->mlp = shared_backward (s, saved, pass->mlp);
 }
 
@@ -247,7 +308,7 @@ choose_backward (struct weft_step *s, struct weft_pass *pass)
   uint32_t dprob =
       weft_rows_unpack (s, saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
 
-  if (!shared_width (s))
+  if (!shared_width (s) && !weft_runs_again (s, WEFT_MODULE_MOE))
     normalise_again (s, saved);
   dn2 = weft_moe_add (s, "dn2", dn2, route_backward (s, saved, dprob));
   if (shared_width (s))

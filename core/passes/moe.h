@@ -7,7 +7,9 @@
  *
  * Kept for backward: scores (4 bytes for each token and expert), choice, row and counts (with experts on
  * several ranks: of its experts, and how many rows went to each rank and go back), and for each
- * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations.
+ * row xp, pp, eu and ea; what fc2 makes is only added, for weights of tokens go with the activations, or with
+ * moe_apply_probs_on_input with what fc1 takes, xw.  A gate of shared experts keeps what these made, and its
+ * logits.
  *
  * A row is a token for one of its experts (kernels/moe.h). */
 #pragma once
@@ -16,19 +18,35 @@
 /* Sizes of a layer of experts on this rank. */
 struct weft_moe {
   uint64_t experts, topk;
-  uint64_t local;     /* experts of this rank */
+  uint64_t tokens;    /* that this rank sends to their experts */
+  uint64_t local;     /* experts of this rank, or that it has a part of */
   uint64_t sources;   /* ranks whose tokens they get */
-  uint64_t h, f, up;  /* columns: of a token, inside an expert, of what fc1 makes */
-  uint64_t leaves;    /* of the tokens of a microbatch: kernels/sums.h */
+  uint64_t inner;     /* of these, neighbours that have parts of the same experts */
+  uint64_t h, f, up;  /* columns: of a token; of this rank's part of an expert inside, of what its fc1
+                         makes */
+  uint64_t leaves;    /* of a rank's tokens of a microbatch: kernels/sums.h */
+  uint64_t parts;     /* ranks that have one leaf together */
   uint64_t capacity;  /* rows that an expert takes of a source; 0: all */
   uint64_t sent;      /* rows of this rank's tokens */
-  uint64_t rows;      /* of this rank's experts, as costs count them */
-  uint64_t room;      /* and as buffers have room for */
+  uint64_t got;       /* that come to this rank, as costs count them, before neighbours share them */
+  uint64_t rows;      /* of this rank's experts */
+  uint64_t got_room, room; /* and as buffers have room for */
 };
 struct weft_moe weft_moe_sizes (const struct weft_step *s);
 
 /* A buffer of `columns` for each row that this rank's experts have room for. */
-uint32_t weft_moe_rows (struct weft_step *s, uint64_t columns, const char *name);
+uint32_t weft_moe_rows (struct weft_step *s, enum weft_dtype dtype, uint64_t columns,
+                        const char *name);
+
+/* The same for each token that this rank sends. */
+uint32_t weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name);
+
+/* The type of sums that ranks have parts of which share experts out. */
+static inline enum weft_dtype
+weft_moe_partial (const struct weft_step *s)
+{
+  return s->mesh->etp > 1 && s->canonical ? WEFT_FP32 : s->product_dtype;
+}
 
 /* The rows of a source and an expert begin so many apart, or follow each other: 0. */
 static inline uint64_t
@@ -72,3 +90,14 @@ uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_experts_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dy,
                                 uint32_t *dpp);
 void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
+
+/* gates.c: what experts take of xp, which is that itself without moe_apply_probs_on_input; from its
+ * gradient to that of xp, and then of pp. */
+uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
+uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
+                                  uint32_t *dpp);
+/* What shared experts made, behind their gate if they have one; from its gradient to that before it, and
+ * to the gate's part of that of n2, or WEFT_NO_BUF. */
+uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
+uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
+                                 uint32_t *dn2);

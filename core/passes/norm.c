@@ -7,14 +7,20 @@
 #include "core/passes/step.h"
 
 uint32_t
-weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
+weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
 {
   uint32_t y = weft_activation (s, s->model->hidden_size, name);
 
   weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size),
              WEFT_USES (WEFT_R (x), WEFT_R (weft_layer_weight (s, which)),
                         WEFT_R (weft_layer_weight (s, which + 1)), WEFT_W (y)));
-  return weft_inward (s, y, name);
+  return y;
+}
+
+uint32_t
+weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x)
+{
+  return weft_inward (s, weft_norm_stream (s, name, which, x), name);
 }
 
 uint32_t

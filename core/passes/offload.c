@@ -22,10 +22,17 @@ list (struct weft_saved *saved)
   return (uint32_t *) (void *) saved;
 }
 
+/* One stage has all of them; those of multi-token prediction stay on the device. */
+static uint32_t
+layers (const struct weft_step *s)
+{
+  return s->chunk[0].n_layers;
+}
+
 static uint32_t
 kept_layers (const struct weft_step *s)
 {
-  return s->n_layers - s->n_offload;
+  return layers (s) - s->n_offload;
 }
 
 static struct weft_saved *
@@ -184,9 +191,9 @@ after_backward (struct weft_step *s, uint32_t micro)
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
-  uint32_t rest = s->n_layers % s->n_offload;
+  uint32_t rest = layers (s) % s->n_offload;
 
-  return s->n_layers / s->n_offload * (i + 1) - 1 + MIN (i + 1, rest);
+  return layers (s) / s->n_offload * (i + 1) - 1 + MIN (i + 1, rest);
 }
 
 static void

@@ -10,7 +10,7 @@ struct extent {
   enum weft_cut cut;
   uint64_t tail;       /* program.h */
   uint64_t whole_rows; /* where they are fewer than those of all ranks: the rest is padding */
-  enum weft_group_kind group; /* that shares it out; none: tensor parallel ranks */
+  uint64_t block;      /* of experts, rows of each; else 0 */
 };
 
 static struct extent
@@ -18,16 +18,24 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
 {
   const union weft_model *m = s->model;
   const struct weft_widths *w = &s->width;
-  uint64_t ep = s->mesh->ep;
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
-  uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size;
-  uint64_t shared = experts ? m->moe_shared_expert_intermediate_size : 0;
+  uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size / s->mesh->etp;
+  uint64_t own = experts / s->mesh->ep, shared = experts ? w->shared : 0;
   uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
   uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t rank = m->kv_lora_rank, q_rank = m->q_lora_rank;
   uint64_t head_norm = m->qk_layernorm && !rank ? m->kv_channels : 0;
+  gboolean mtp = layer >= m->num_layers;
+  uint64_t joint = mtp ? h : 0, joint_bias = mtp ? norm_bias : 0;
   const struct extent table[WEFT_N_LAYER_PARAM] = {
+    [WEFT_MTP_WORDS_NORM_WEIGHT] = { joint, 1 },
+    [WEFT_MTP_WORDS_NORM_BIAS] = { joint_bias, 1 },
+    [WEFT_MTP_STREAM_NORM_WEIGHT] = { joint, 1 },
+    [WEFT_MTP_STREAM_NORM_BIAS] = { joint_bias, 1 },
+    [WEFT_MTP_PROJ_WEIGHT] = { joint / s->mesh->tp, 2 * h, WEFT_CUT_ROWS },
+    [WEFT_MTP_NORM_WEIGHT] = { joint, 1 },
+    [WEFT_MTP_NORM_BIAS] = { joint_bias, 1 },
     [WEFT_NORM1_WEIGHT] = { h, 1 },
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
     [WEFT_QKV_WEIGHT] = { rank ? 0 : w->qkv, h, WEFT_CUT_ROWS, kv },
@@ -51,10 +59,11 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_KV_LATENT_NORM_BIAS] = { norm_bias ? rank : 0, 1 },
     [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
-    [WEFT_EXPERT_FC1] = { experts / ep * wide * ffn, h, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
-    [WEFT_EXPERT_FC2] = { experts / ep * h, ffn, WEFT_CUT_ROWS, .group = WEFT_GROUP_EP },
-    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h },
-    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared },
+    [WEFT_EXPERT_FC1] = { own * wide * ffn, h, WEFT_CUT_ROWS, (wide - 1) * ffn, 0, wide * ffn },
+    [WEFT_EXPERT_FC2] = { own * h, ffn, WEFT_CUT_COLUMNS, 0, 0, h },
+    [WEFT_SHARED_FC1_WEIGHT] = { wide * shared, h, WEFT_CUT_ROWS, (wide - 1) * shared },
+    [WEFT_SHARED_FC2_WEIGHT] = { shared ? h : 0, shared, WEFT_CUT_COLUMNS },
+    [WEFT_SHARED_GATE_WEIGHT] = { shared && m->moe_shared_expert_gate ? 1 : 0, h },
   };
   return table[which];
 }
@@ -65,9 +74,9 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
   const union weft_model *m = s->model;
   uint64_t h = m->hidden_size, v = s->width.vocab, all = m->vocab_size;
   gboolean first = weft_step_has_embedding (s), last = weft_step_has_head (s);
-  gboolean tied = m->share_embeddings_and_output_weights;
+  gboolean tied = m->share_embeddings_and_output_weights, words = last && m->mtp_num_layers > 0;
   const struct extent table[WEFT_N_END_PARAM] = {
-    [WEFT_EMBED_WEIGHT] = { first ? v : 0, h, WEFT_CUT_ROWS, 0, all },
+    [WEFT_EMBED_WEIGHT] = { first || words ? v : 0, h, WEFT_CUT_ROWS, 0, all },
     [WEFT_POSITION_WEIGHT] = { first && m->position_embedding_type == WEFT_LEARNED
                                    ? (uint64_t) m->max_position_embeddings
                                    : 0,
@@ -82,8 +91,7 @@ end_extent (const struct weft_step *s, enum weft_end_param which)
 static void
 set_cut (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
 {
-  enum weft_group_kind group = size->group ? size->group : WEFT_GROUP_TP;
-  uint32_t ways = weft_mesh_group_size (mesh, group);
+  uint32_t ways = mesh->tp;
   gboolean shared = size->cut != WEFT_CUT_NONE && ways > 1;
   uint64_t rows = size->rows * (size->cut == WEFT_CUT_ROWS ? ways : 1);
 
@@ -94,7 +102,26 @@ set_cut (struct weft_param *param, const struct extent *size, const struct weft_
     return;
   param->cut = size->cut;
   param->tail = size->tail;
-  param->group = group;
+  param->group = WEFT_GROUP_TP;
+}
+
+/* Ranks have whole experts, or with their neighbours cut each of them. */
+static void
+set_blocks (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
+{
+  gboolean by_rows = size->cut == WEFT_CUT_ROWS;
+  uint64_t ways = (uint64_t) mesh->ep * mesh->etp;
+
+  param->whole_rows = size->rows * (by_rows ? ways : mesh->ep);
+  param->whole_columns = size->columns * (by_rows ? 1 : mesh->etp);
+  param->ways = (uint32_t) ways;
+  if (ways == 1 && !weft_mesh_deals_experts (mesh))
+    return;
+  param->cut = size->cut;
+  param->tail = size->tail;
+  param->block = size->block;
+  param->inner = mesh->etp;
+  param->group = weft_mesh_deals_experts (mesh) ? WEFT_GROUP_TP_EP : WEFT_GROUP_TP;
 }
 
 static uint32_t
@@ -111,7 +138,7 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 
   if (size.rows == 0)
     return WEFT_NO_PARAM;
-  set_cut (&row, &size, s->mesh);
+  (size.block ? set_blocks : set_cut) (&row, &size, s->mesh);
   g_array_append_val (s->params, row);
   return s->params->len - 1;
 }
@@ -141,7 +168,27 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Registration order of each chunk: embeddings, layers, final norm, head. */
+/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of it. */
+static gboolean
+copies_embedding (const struct weft_step *s)
+{
+  return weft_step_chunk (s)->n_mtp > 0 && !weft_step_has_embedding (s);
+}
+
+/* The end of the model, in registration order. */
+static void
+add_head (struct weft_step *s)
+{
+  const struct weft_chunk *chunk = weft_step_chunk (s);
+
+  add_end (s, WEFT_FINAL_NORM_WEIGHT);
+  add_end (s, WEFT_FINAL_NORM_BIAS);
+  for (uint32_t d = 0; d < chunk->n_mtp; d++)
+    add_layer (s, s->model->num_layers + d);
+  add_end (s, WEFT_HEAD_WEIGHT);
+}
+
+/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction, head. */
 static void
 list_params (struct weft_step *s)
 {
@@ -151,29 +198,36 @@ list_params (struct weft_step *s)
     const struct weft_chunk *chunk = weft_step_chunk (s);
     for (int which = WEFT_EMBED_WEIGHT; which <= WEFT_POSITION_WEIGHT && chunk->embedding; which++)
       add_end (s, which);
+    if (copies_embedding (s))
+      add_end (s, WEFT_EMBED_WEIGHT);
     for (uint32_t l = 0; l < chunk->n_layers; l++)
       add_layer (s, chunk->first_layer + l);
-    for (int which = WEFT_FINAL_NORM_WEIGHT; which <= WEFT_HEAD_WEIGHT && chunk->head; which++)
-      add_end (s, which);
+    if (chunk->head)
+      add_head (s);
   }
   s->at.chunk = 0;
 }
 
-/* A tied embedding lives on the first and the last stage; the last stage's copy is not counted
- * twice in global sums. */
+static void
+mark (struct weft_step *s, uint32_t param, gboolean copy)
+{
+  if (param == WEFT_NO_PARAM)
+    return;
+  struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  row->tied = 1;
+  row->duplicate |= copy;
+}
+
+/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first and
+ * the last stage; the last stage's copy is not counted twice in global sums. */
 static void
 mark_tied (struct weft_step *s)
 {
-  uint32_t tied[] = { s->end_param[WEFT_EMBED_WEIGHT], s->end_param[WEFT_HEAD_WEIGHT] };
-
-  if (!s->model->share_embeddings_and_output_weights)
+  if (!weft_step_shares_embedding (s))
     return;
-  for (int i = 0; i < 2; i++)
-    if (tied[i] != WEFT_NO_PARAM) {
-      struct weft_param *param = &g_array_index (s->params, struct weft_param, tied[i]);
-      param->tied = 1;
-      param->duplicate |= i == 1;
-    }
+  mark (s, s->end_param[WEFT_EMBED_WEIGHT], !weft_step_has_embedding (s));
+  if (s->model->share_embeddings_and_output_weights)
+    mark (s, s->end_param[WEFT_HEAD_WEIGHT], TRUE);
 }
 
 static uint64_t
@@ -203,9 +257,7 @@ weft_params_is_expert (const struct weft_step *s, uint32_t param)
 gboolean
 weft_params_is_shared_out (const struct weft_step *s, uint32_t param)
 {
-  gboolean elsewhere = s->mesh->ep > 1 || s->mesh->etp != s->mesh->tp;
-
-  return elsewhere && weft_params_is_expert (s, param);
+  return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
 /* The type that a tensor is kept in for kernels, and its flat buffer. */
@@ -294,7 +346,7 @@ lay_out (struct weft_step *s)
                                           .buffer = find_flat (s, i),
                                           .expert = weft_params_is_shared_out (s, i) };
     if (list[i].expert && s->shard_optimizer)
-      list[i].ranks = weft_mesh_expert_replicas (s->mesh);
+      list[i].ranks = weft_mesh_expert_slots (s->mesh);
   }
   s->wrapper->lay_out (&s->layout, &rule, list, n);
   group_buckets (s, list);
@@ -326,14 +378,21 @@ weft_params_view (struct weft_step *s, uint32_t param, uint32_t base, uint64_t o
   return view;
 }
 
+static enum weft_group_kind
+sharing (const struct weft_step *s, const struct weft_flat *flat)
+{
+  return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
+}
+
 /* Whole, or this rank's slice of every bucket, one after the other. */
 static uint32_t
-flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboolean sliced)
+flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {
   const struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, buffer);
   gboolean weights = kind == WEFT_BUF_WEIGHTS;
   enum weft_dtype dtype = weights ? flat->dtype : flat->grad_dtype;
-  enum weft_group_kind group = sliced ? weft_mesh_sharing (s->mesh) : WEFT_GROUP_NONE;
+  enum weft_group_kind group =
+      (weights ? flat->cut_weights : flat->cut_grads) ? sharing (s, flat) : WEFT_GROUP_NONE;
   uint64_t n = weft_layout_numel (&s->layout, buffer) / weft_mesh_group_size (s->mesh, group);
   g_autofree char *name =
       g_strconcat (flat->dtype == WEFT_FP8 ? "fp8 " : "", flat->expert ? "expert " : "",
@@ -344,22 +403,35 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind, gboo
   return buf;
 }
 
+/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for the size
+ * of the group); FSDP2 has units of one rank. */
+static void
+choose_cuts (struct weft_step *s, struct weft_flat *flat)
+{
+  gboolean alone =
+      weft_mesh_group_size (s->mesh, sharing (s, flat)) == 1 && !s->wrapper->overwrites;
+
+  flat->cut_weights = s->wrapper->shard_weights && !alone;
+  flat->cut_grads = s->wrapper->shard_grads && !alone;
+}
+
 static void
 add_flats (struct weft_step *s)
 {
   for (uint32_t i = 0; i < s->flat->len; i++) {
     struct weft_flat *flat = &g_array_index (s->flat, struct weft_flat, i);
+    choose_cuts (s, flat);
     gboolean staged = flat->dtype == WEFT_FP8 && s->strategy->reuse_grad_buf_for_mxfp8_param_ag;
     flat->weights = WEFT_NO_BUF;
     if (!staged)
-      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
-    flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+      flat->weights = flat_buffer (s, i, WEFT_BUF_WEIGHTS);
+    flat->grads = flat_buffer (s, i, WEFT_BUF_GRADIENTS);
   }
 }
 
 /* A view of every tensor in its flat buffer, where replicas keep that whole. */
 static uint32_t *
-add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
+add_views (struct weft_step *s, enum weft_buf_kind kind)
 {
   uint32_t *view_of = g_new (uint32_t, s->params->len);
 
@@ -370,7 +442,8 @@ add_views (struct weft_step *s, enum weft_buf_kind kind, gboolean sliced)
     gboolean weights = kind == WEFT_BUF_WEIGHTS;
 
     view_of[i] = WEFT_NO_BUF;
-    if (!sliced && (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
+    if (!(weights ? flat->cut_weights : flat->cut_grads) &&
+        (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
       view_of[i] =
           weft_params_view (s, i, weights ? flat->weights : flat->grads,
                             start * weft_dtype_bytes (weights ? flat->dtype : flat->grad_dtype));
@@ -388,13 +461,13 @@ weft_params_build (struct weft_step *s)
   mark_tied (s);
   lay_out (s);
   add_flats (s);
-  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS, s->wrapper->shard_weights);
+  s->weight_view = add_views (s, WEFT_BUF_WEIGHTS);
   s->grad_left = g_new0 (gboolean, s->params->len);
   s->grad_shared = g_new0 (gboolean, s->params->len);
   s->cast_view = g_new (uint32_t, s->params->len);
   for (uint32_t i = 0; i < s->params->len; i++)
     s->cast_view[i] = WEFT_NO_BUF;
-  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS, s->wrapper->shard_grads);
+  s->grad_view = add_views (s, WEFT_BUF_GRADIENTS);
   weft_fp8_build (s);
   for (uint32_t i = 0; i < s->params->len; i++) {
     struct weft_param *param = &g_array_index (s->params, struct weft_param, i);

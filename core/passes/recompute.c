@@ -10,9 +10,12 @@
  * A window is as long as what is in flight: the forward passes before the first backward (Megatron-Core
  * schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks count.
  *
+ * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is kept whole with
+ * block (Megatron-Core multi_token_prediction.py).
+ *
  * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
  * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
-#include "core/passes/step.h"
+#include "core/passes/turns.h"
 
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
@@ -76,6 +79,13 @@ saved_at (struct weft_step *s, uint32_t micro, uint32_t l)
   return &s->saved[(size_t) micro * s->n_layers + weft_step_chunk (s)->slot + l];
 }
 
+gboolean
+weft_recomputes_mtp (const struct weft_step *s)
+{
+  return s->recompute.granularity == WEFT_RECOMPUTE_FULL && !is_partial (s) &&
+         s->recompute.method != WEFT_RECOMPUTE_BLOCK;
+}
+
 /* `l` counts the layers of the chunk. */
 static uint32_t
 layer_at (const struct weft_step *s, uint32_t l)
@@ -83,27 +93,40 @@ layer_at (const struct weft_step *s, uint32_t l)
   return weft_step_chunk (s)->first_layer + l;
 }
 
-static void
-enter (struct weft_step *s, uint32_t l)
+void
+weft_layer_enter (struct weft_step *s, uint32_t layer)
 {
   if (s->wrapper->enter)
-    s->wrapper->enter (s, layer_at (s, l));
+    s->wrapper->enter (s, layer);
 }
 
-static void
-leave (struct weft_step *s, uint32_t l)
+void
+weft_layer_leave (struct weft_step *s, uint32_t layer)
 {
   if (s->wrapper->leave)
-    s->wrapper->leave (s, layer_at (s, l));
-  weft_fp8_leave (s, layer_at (s, l));
+    s->wrapper->leave (s, layer);
+  weft_fp8_leave (s, layer);
+}
+
+struct weft_pass
+weft_chunk_enter (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
+{
+  weft_layer_enter (s, layer_at (s, l));
+  return (struct weft_pass){ .layer = layer_at (s, l), .saved = saved_at (s, micro, l), .x = x };
+}
+
+void
+weft_chunk_leave (struct weft_step *s, uint32_t l)
+{
+  weft_layer_leave (s, layer_at (s, l));
 }
 
 static uint32_t
 layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
 {
-  enter (s, l);
+  weft_layer_enter (s, layer_at (s, l));
   x = weft_layer_forward (s, layer_at (s, l), x, saved_at (s, micro, l));
-  leave (s, l);
+  weft_layer_leave (s, layer_at (s, l));
   return x;
 }
 
@@ -153,18 +176,20 @@ forward_again (struct weft_step *s, uint32_t micro, uint32_t first, uint32_t n)
 uint32_t
 weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
+  if (weft_step_combines (s))
+    return weft_combined_backward (s, dy);
   for (uint32_t l = weft_step_chunk (s)->n_layers; l-- > 0;) {
     uint32_t first = l, n = block_of (s, l, &first);
     weft_offload_before_backward (s, micro, l);
     s->backward_layer = layer_at (s, l);
-    enter (s, l);
+    weft_layer_enter (s, layer_at (s, l));
     dy = cast (s, l, cast (s, l, dy, s->output_dtype), s->dtype);
     if (n && l == first + n - 1)
       forward_again (s, micro, first, n);
     dy = weft_layer_backward (s, layer_at (s, l), saved_at (s, micro, l), dy);
     if ((l > 0 || weft_step_chunk (s)->embedding) && !weft_step_is_split (s))
       weft_layer_delayed (s);
-    leave (s, l);
+    weft_layer_leave (s, layer_at (s, l));
   }
   weft_offload_after_backward (s, micro);
   return dy;

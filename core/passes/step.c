@@ -1,6 +1,8 @@
 /* The passes in order, and the few functions through which they append ops. */
 #include "core/base/exact.h"
-#include "core/passes/step.h"
+#include "core/passes/exchange.h"
+#include "core/passes/ends.h"
+#include "core/passes/turns.h"
 
 uint32_t
 weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
@@ -138,8 +140,8 @@ find_ends (const struct weft_job *job, struct weft_mesh *mesh)
   const struct weft_schedule_info *info = &weft_schedule_infos[job->strategy.pipeline_schedule];
   g_autoptr (weft_grid) grid = weft_job_schedule_file (job) ? weft_job_grid (job, NULL) : NULL;
 
-  mesh->ring = grid ? weft_grid_is_ring (grid)
-                    : info->shape == WEFT_GRID_LOOP && weft_job_chunks (job) > 1;
+  mesh->ring =
+      grid ? weft_grid_is_ring (grid) : info->shape == WEFT_GRID_LOOP && weft_job_chunks (job) > 1;
   mesh->mirror = grid ? grid->n_copies > 1 : info->n_copies > 1;
 }
 
@@ -156,6 +158,7 @@ weft_step_mesh (const struct weft_job *job)
     mesh.etp = weft_job_expert_tp (job);
   }
   mesh.instances = weft_job_instances (job);
+  mesh.expert_instances = weft_job_expert_instances (job);
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
@@ -192,7 +195,7 @@ weft_step_slot (const struct weft_step *s, uint32_t layer)
 {
   const struct weft_chunk *chunk = s->chunk;
 
-  while (layer < chunk->first_layer || layer >= chunk->first_layer + chunk->n_layers)
+  while (layer < chunk->first_layer || layer >= chunk->first_layer + chunk->n_layers + chunk->n_mtp)
     chunk++;
   return chunk->slot + layer - chunk->first_layer;
 }
@@ -222,7 +225,10 @@ start_buffers (struct weft_step *s)
   s->factor = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "clip_factor");
   if (s->strategy->variable_seq_lengths && s->mesh->pp > 1)
     s->shape = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_INT64, 3, "shape");
-  s->count = s->found = WEFT_NO_BUF;
+  s->count = s->found = s->mtp_loss = WEFT_NO_BUF;
+  if (s->model->mtp_num_layers > 0 && weft_step_has_head (s))
+    s->mtp_loss = weft_step_permanent (s, WEFT_BUF_WORKSPACE, dtype, n * s->model->mtp_num_layers,
+                                       "mtp_loss");
   if (s->scales_loss)
     s->found = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "found_inf");
   if (s->strategy->calculate_per_token_loss)
@@ -245,14 +251,18 @@ zero (struct weft_step *s)
   }
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
+  if (s->mtp_loss != WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_ZERO, "zero_mtp_loss",
+               WEFT_SHAPE (scalar_dtype (s), weft_step_elements (s, s->mtp_loss)),
+               WEFT_USES (WEFT_W (s->mtp_loss)));
   if (s->count != WEFT_NO_BUF && weft_step_has_head (s))
     weft_emit (s, WEFT_OP_ZERO, "zero_count", WEFT_SHAPE (WEFT_FP32, 1),
                WEFT_USES (WEFT_W (s->count)));
 }
 
 /* The neighbour of a chunk may be on the same rank: it finds its input where it will look for it. */
-static void
-hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t buf)
+void
+weft_cell_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t buf)
 {
   gboolean forward = cell->phase == WEFT_PHASE_FORWARD;
   uint32_t rank = s->role, chunk = cell->chunk;
@@ -263,35 +273,44 @@ hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t buf)
     passed[weft_step_passed (s, cell->micro, chunk)] = buf;
 }
 
-static void
-forward_cell (struct weft_step *s, const struct weft_cell *cell)
+uint32_t
+weft_cell_take (struct weft_step *s, const struct weft_cell *cell)
 {
   const struct weft_chunk *chunk = weft_step_chunk (s);
-  uint32_t x =
-      chunk->embedding ? weft_embed_forward (s, cell->micro) : weft_exchange_take (s, cell);
 
-  x = weft_chunk_forward (s, cell->micro, x);
-  hand_over (s, cell, x);
-  if (chunk->head)
-    weft_head_forward (s, cell->micro, x);
-  weft_cast_end_pass (s);
-}
-
-static void
-backward_cell (struct weft_step *s, const struct weft_cell *cell)
-{
-  const struct weft_chunk *chunk = weft_step_chunk (s);
+  if (cell->phase == WEFT_PHASE_FORWARD)
+    return chunk->embedding ? weft_embed_forward (s, cell->micro) : weft_exchange_take (s, cell);
   uint32_t output = s->output[weft_step_passed (s, cell->micro, cell->chunk)];
   uint32_t dy = chunk->head ? weft_head_backward (s, cell->micro) : weft_exchange_take (s, cell);
-
   /* The graph of the framework holds a stage's output until its backward begins. */
   if (!chunk->head && !s->strategy->deallocate_pipeline_outputs)
     weft_emit (s, WEFT_OP_RELEASE, "release_output", WEFT_SHAPE (s->dtype, 0),
                WEFT_USES (WEFT_R (output)));
-  dy = weft_chunk_backward (s, cell->micro, dy);
-  hand_over (s, cell, dy);
-  if (chunk->embedding)
-    weft_embed_backward (s, cell->micro, dy);
+  return dy;
+}
+
+void
+weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
+{
+  const struct weft_chunk *chunk = weft_step_chunk (s);
+
+  if (cell->phase == WEFT_PHASE_FORWARD) {
+    if (chunk->head)
+      weft_head_forward (s, cell->micro, x);
+    weft_cast_end_pass (s);
+  } else if (chunk->embedding)
+    weft_embed_backward (s, cell->micro, x);
+}
+
+static void
+layers_cell (struct weft_step *s, const struct weft_cell *cell)
+{
+  gboolean forward = cell->phase == WEFT_PHASE_FORWARD;
+  uint32_t x = weft_cell_take (s, cell);
+
+  x = (forward ? weft_chunk_forward : weft_chunk_backward) (s, cell->micro, x);
+  weft_cell_hand_over (s, cell, x);
+  weft_cell_end (s, cell, x);
 }
 
 /* Tokens come one forward cell ahead of their use. */
@@ -313,10 +332,8 @@ weight_grad_cell (struct weft_step *s, const struct weft_cell *cell)
   weft_layer_delayed (s);
 }
 
-typedef void exchange_before (struct weft_step *s, uint32_t i);
-
 /* Megatron-Core's own schedules have their own orders. */
-static exchange_before *
+static weft_exchange_before *
 exchange_of (const struct weft_step *s)
 {
   if (s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (s->job))
@@ -324,18 +341,10 @@ exchange_of (const struct weft_step *s)
   return s->n_chunks > 1 ? weft_exchange_interleaved : weft_exchange;
 }
 
-static void
-play_cell (struct weft_step *s, const struct weft_cell *cell)
+void
+weft_cell_begin (struct weft_step *s, const struct weft_cell *cell)
 {
-  static void (*const plays[]) (struct weft_step * s, const struct weft_cell *cell) = {
-    [WEFT_PHASE_FORWARD] = forward_cell,
-    [WEFT_PHASE_BACKWARD] = backward_cell,
-    [WEFT_PHASE_INPUT_GRAD] = backward_cell,
-    [WEFT_PHASE_WEIGHT_GRAD] = weight_grad_cell,
-  };
   gboolean whole = cell->phase == WEFT_PHASE_BACKWARD;
-  const char *timer =
-      cell->phase == WEFT_PHASE_FORWARD ? "forward-compute" : "backward-compute";
 
   s->at = (struct weft_op){
     .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
@@ -348,6 +357,20 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
     s->wrapper->enter_pass (s);
   if (cell->phase == WEFT_PHASE_FORWARD)
     weft_aligned_before (s);
+}
+
+static void
+play_cell (struct weft_step *s, const struct weft_cell *cell)
+{
+  static void (*const plays[]) (struct weft_step * s, const struct weft_cell *cell) = {
+    [WEFT_PHASE_FORWARD] = layers_cell,
+    [WEFT_PHASE_BACKWARD] = layers_cell,
+    [WEFT_PHASE_INPUT_GRAD] = layers_cell,
+    [WEFT_PHASE_WEIGHT_GRAD] = weight_grad_cell,
+  };
+  const char *timer = cell->phase == WEFT_PHASE_FORWARD ? "forward-compute" : "backward-compute";
+
+  weft_cell_begin (s, cell);
   weft_timer_start (s, 2, timer);
   plays[cell->phase](s, cell);
   weft_timer_stop (s, 2, timer);
@@ -368,18 +391,22 @@ play (struct weft_step *s)
 {
   const struct weft_cell *cell = s->grid->cell[s->role];
   uint32_t n = s->grid->n_cell[s->role];
-  exchange_before *exchange = exchange_of (s);
+  weft_exchange_before *exchange = exchange_of (s);
 
   weft_timer_start (s, 1, "forward-backward");
   weft_aligned_start (s);
   weft_ends_load (s, &cell[0]);
+  exchange (s, 0);
   for (uint32_t i = 0; i < n; i++) {
-    exchange (s, i);
     if (cell[i].phase == WEFT_PHASE_FORWARD)
       load_ahead (s, cell, n, i);
+    if (cell[i].paired && weft_step_combines (s)) {
+      weft_combined_pair (s, i++, exchange);
+      continue;
+    }
     play_cell (s, &cell[i]);
+    exchange (s, i + 1);
   }
-  exchange (s, n);
   weft_head_deferred (s);
 }
 
@@ -425,11 +452,12 @@ list_chunks (struct weft_step *s)
                                        .copy = copy,
                                        .first_layer = stage.first_layer,
                                        .n_layers = stage.n_layers,
+                                       .n_mtp = stage.head ? s->model->mtp_num_layers : 0,
                                        .slot = s->n_layers,
                                        .embedding = stage.embedding,
                                        .head = stage.head };
     count_micros (s->grid, copy, &s->chunk[q]);
-    s->n_layers += stage.n_layers;
+    s->n_layers += s->chunk[q].n_layers + s->chunk[q].n_mtp;
   }
 }
 
@@ -458,6 +486,7 @@ weft_step_begin (struct weft_step *s)
   list_chunks (s);
   s->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
   s->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
+  s->saved_mtp = g_new0 (struct weft_saved_mtp, s->n_micro * s->model->mtp_num_layers);
   weft_offload_start (s);
   s->output = g_new0 (uint32_t, s->n_micro * s->n_chunks);
   s->input_grad = g_new0 (uint32_t, s->n_micro * s->n_chunks);
@@ -506,6 +535,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->bucket);
   g_free (s->saved);
   g_free (s->saved_end);
+  g_free (s->saved_mtp);
   weft_offload_end (s);
   g_free (s->output);
   g_free (s->input_grad);

@@ -10,12 +10,11 @@
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
  *   ends       embedding on the first stage, head and loss (loss.c) on the last
- *   exchange   sends and receives between the cells of the pipeline grid; exchange_interleaved.c where
- *              ranks hold several chunks
+ *   mtp        layers after the last, each of which predicts a token further ahead
+ *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
  *   aligned    the same at slots of the interleaved schedule
- *   fsdp       weights and gradients of which a rank keeps slices: gathered and reduced unit by unit
- *              (fsdp.h)
+ *   fsdp       weights and gradients of which a rank keeps slices, unit by unit (fsdp.h)
  *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
@@ -23,9 +22,8 @@
  *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
  *
- * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is
- * used and tells it after a gradient is complete: sharded units, tensor parallel collectives and
- * offload hook in at the same two places. */
+ * A pass appends ops through weft_emit(), which asks the data-parallel pass before a parameter is used and
+ * tells it after a gradient is complete: units, tensor parallel collectives and offload hook in there. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/layout.h"
@@ -36,6 +34,12 @@
 
 /* Parameters of one layer, by meaning; WEFT_NO_PARAM where a model has none. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
+  X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
+  X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
+  X (WEFT_MTP_STREAM_NORM_WEIGHT, "mtp_stream_norm.weight")                                        \
+  X (WEFT_MTP_STREAM_NORM_BIAS, "mtp_stream_norm.bias")                                            \
+  X (WEFT_MTP_PROJ_WEIGHT, "mtp_proj.weight")                                                      \
+  X (WEFT_MTP_PROJ_BIAS, "mtp_proj.bias")                                                          \
   X (WEFT_NORM1_WEIGHT, "norm1.weight")                                                            \
   X (WEFT_NORM1_BIAS, "norm1.bias")                                                                \
   X (WEFT_QKV_WEIGHT, "qkv.weight")                                                                \
@@ -69,7 +73,11 @@
   X (WEFT_SHARED_FC1_WEIGHT, "shared.fc1.weight")                                                  \
   X (WEFT_SHARED_FC1_BIAS, "shared.fc1.bias")                                                      \
   X (WEFT_SHARED_FC2_WEIGHT, "shared.fc2.weight")                                                  \
-  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")
+  X (WEFT_SHARED_FC2_BIAS, "shared.fc2.bias")                                                      \
+  X (WEFT_SHARED_GATE_WEIGHT, "shared.gate.weight")                                                \
+  X (WEFT_SHARED_GATE_BIAS, "shared.gate.bias")                                                    \
+  X (WEFT_MTP_NORM_WEIGHT, "mtp_norm.weight")                                                      \
+  X (WEFT_MTP_NORM_BIAS, "mtp_norm.bias")
 enum weft_layer_param {
 #define WEFT_PARAM_ROW(id, name) id,
   WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
@@ -98,17 +106,11 @@ enum weft_end_param {
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
   uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
-  uint32_t scores, choice, row, counts, sent, back, xp, pp, eu, ea; /* of experts: moe.h */
-  uint32_t su, sa;                                      /* of shared experts */
-  uint32_t ql, qn, kl, kn;                              /* latents of queries, of keys: latent.c */
+  uint32_t scores, choice, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
+  uint32_t su, sa, sy, gate;                            /* of shared experts */
+  uint32_t ql, qn, kl, kn, kp; /* latents of queries, of keys, and positions of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
   uint32_t mask_p, mask_o, mask_y; /* of dropout: of probabilities, behind attention and MLP */
-};
-
-/* What the two ends leave: token ids, the mask of embeddings, the final norm's input and output,
- * logits. */
-struct weft_saved_end {
-  uint32_t ids, targets, mask, x, normed, logits, lse;
 };
 
 /* A layer's activations on the host, for one microbatch: offload.c. */
@@ -123,9 +125,11 @@ struct weft_sum {
   uint64_t n;    /* elements */
   enum weft_lane lane; /* where microbatches are added */
   GArray *held;  /* canonical: nodes of the tree (fold.h) that wait for their siblings */
-  uint32_t sources; /* canonical, of experts: ranks whose tokens are summed by themselves, slice by
+  uint32_t sources; /* canonical, of experts: replicas whose tokens are summed by themselves, slice by
                        slice of main, until all microbatches are there; else 0 */
+  enum weft_group_kind sequence; /* canonical: who has other parts of the sequences */
   uint32_t total;   /* and then added to this */
+  gboolean each;    /* they are added in every microbatch: main holds the total, as of others */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
 };
 
@@ -165,6 +169,7 @@ struct weft_group_state {
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   gboolean expert; /* ranks share the experts out */
+  gboolean cut_weights, cut_grads; /* replicas keep slices */
   uint32_t weights, grads;
   uint32_t chunk; /* each has buffers of its own, as each is wrapped by itself */
 };
@@ -191,7 +196,7 @@ struct weft_widths {
   uint64_t heads, groups; /* of queries; of keys and values */
   uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
-  uint64_t vocab;         /* logits */
+  uint64_t shared, vocab; /* inside shared experts; logits */
 };
 
 /* How transfers are posted: as one launch, or one by one, and the next kernel waits for them; or one by
@@ -218,6 +223,7 @@ struct weft_posting {
 struct weft_chunk {
   uint32_t stage, copy;     /* of which copy of the model */
   uint32_t first_layer, n_layers;
+  uint32_t n_mtp;           /* layers of multi-token prediction, numbered after the model's last */
   uint32_t slot;            /* its first layer among those of the role */
   gboolean embedding, head;
   uint32_t first_micro, n_micro; /* microbatches that go through it */
@@ -239,7 +245,8 @@ struct weft_wrapper {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
   gboolean units;                     /* in registration order, a bucket for each unit */
-  gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of */
+  gboolean shard_grads, shard_weights;  /* what a replica keeps only a slice of, where there are
+                                           others: struct weft_flat */
   gboolean overwrites;                /* gradients are not cleared when the step begins */
 
   void (*start) (struct weft_step *s);                       /* the step begins */
@@ -278,7 +285,7 @@ struct weft_step {
   uint64_t tokens;                /* of one microbatch on this rank */
   uint64_t rows;                  /* of the residual stream: tokens, or this rank's share of them */
   struct weft_widths width;
-  uint32_t attention_leaves, mlp_leaves, vocab_leaves; /* of this rank: tensor.c; 0: one sum */
+  uint32_t attention_leaves, mlp_leaves, shared_leaves, expert_leaves, vocab_leaves; /* tensor.c */
   gboolean canonical;             /* sums over sequences are taken as fold.h says */
   enum weft_dtype dtype, p2p_dtype;
   enum weft_dtype grad_dtype;     /* what kernels leave and microbatches are added in */
@@ -318,6 +325,7 @@ struct weft_step {
   /* activations between forward and backward */
   struct weft_saved *saved;       /* [n_micro][n_layers] */
   struct weft_saved_end *saved_end;
+  struct weft_saved_mtp *saved_mtp; /* [n_micro][mtp_num_layers] */
   uint32_t n_offload;             /* layers whose activations wait on the host: offload.c */
   struct weft_offloaded *offloaded; /* [n_micro][n_offload] */
   struct weft_saved reload[2];    /* standing buffers that take in turn what comes back */
@@ -344,6 +352,7 @@ struct weft_step {
   uint32_t overlap_room[WEFT_N_LAYER_PARAM * 3]; /* by map and pass: overlap.c */
   uint32_t joined;                /* the newest sum of parts that tensor parallel ranks have of a gradient */
   uint32_t loss, squares, factor; /* scalars */
+  uint32_t mtp_loss;              /* likewise, one for each depth, or WEFT_NO_BUF */
   gboolean scales_loss;           /* gradients are those of the loss times a scale, until finish.c */
   uint32_t found;                 /* then: whether one is not finite, or WEFT_NO_BUF */
   uint32_t expert_squares;        /* of experts that ranks share out, or WEFT_NO_BUF */
@@ -421,7 +430,8 @@ weft_bucket_replicas (const struct weft_step *s, uint32_t bucket)
 static inline enum weft_group_kind
 weft_bucket_sharing (const struct weft_step *s, uint32_t bucket)
 {
-  return weft_bucket_of_experts (s, bucket) ? WEFT_GROUP_EDP : weft_mesh_sharing (s->mesh);
+  return weft_bucket_of_experts (s, bucket) ? weft_mesh_expert_sharing (s->mesh)
+                                            : weft_mesh_sharing (s->mesh);
 }
 
 /* The pass is through with the module that holds a parameter: half a layer, embedding or head. */
@@ -572,22 +582,37 @@ uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
+/* Where the total is to be. */
+void weft_sum_place (struct weft_sum *sum, uint32_t total);
+/* One microbatch of a sum that others take further: where a kernel leaves what will be in `to`, and what
+ * follows. */
+struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *sum,
+                                  struct weft_use to);
+void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
+                            uint32_t to);
 
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
-/* A tied head on the embedding's own stage: it shares the embedding's sum, or has its own when
- * order matters, as the head of a last stage has; then finish.c adds the two. */
+/* A tied head on the embedding's own stage, or embeddings of multi-token prediction there: they share
+ * the embedding's sum, or have their own when order matters, as those of a last stage have; then
+ * finish.c adds the two. */
 struct weft_use weft_head_grad_begin (struct weft_step *s);
 void weft_head_grad_end (struct weft_step *s, struct weft_use grad);
 gboolean weft_head_has_own_sum (const struct weft_step *s);
+/* Whether two stages hold the embedding. */
+static inline gboolean
+weft_step_shares_embedding (const struct weft_step *s)
+{
+  return s->model->share_embeddings_and_output_weights || s->model->mtp_num_layers > 0;
+}
 static inline struct weft_sum *
 weft_head_sum (const struct weft_step *s)
 {
   return &s->sum[s->params->len];
 }
 
-/* tensor.c: columns of a rank, and its share of the leaves of a sum over `units` equal parts. */
+/* tensor.c: columns of a rank, and its share of the leaves of sums over what is cut; 0: one sum. */
 void weft_tensor_start (struct weft_step *s);
 struct weft_widths weft_tensor_widths (const struct weft_job *job);
 gboolean weft_tensor_scatters (const struct weft_step *s); /* rows are this rank's share of tokens */
@@ -652,6 +677,8 @@ void weft_layer_delayed (struct weft_step *s);
 /* norm.c: the norm of the residual stream as the product behind it takes it; the same inside
  * backward; dresidual plus the norm's input gradient. */
 uint32_t weft_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x);
+uint32_t weft_norm_stream (struct weft_step *s, const char *name, enum weft_layer_param which,
+                           uint32_t x); /* in the type of the residual stream */
 uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
                           uint32_t x);
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
@@ -691,7 +718,7 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_sav
                                       uint32_t d_o, uint32_t dqkv);
 /* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
  * order: a sequence is whole before sequences are added. */
-void weft_context_sum (struct weft_step *s, uint32_t grad);
+void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
@@ -702,8 +729,9 @@ uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
-/* latent.c: fills qkv from n1; from its gradient to that of n1. */
+/* latent.c: fills qkv from n1, or inside backward from latents; from its gradient to that of n1. */
 void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
+void weft_latent_again (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv);
 
 /* layer.c: x is the layer's input, the result its output. */
@@ -722,49 +750,14 @@ void weft_cast_end_pass (struct weft_step *s);
 /* recompute.c: which layers of a stage keep only their block's input, and whether selective
  * recompute runs a module of the microbatch under way again. */
 gboolean weft_runs_again (const struct weft_step *s, enum weft_recompute_module module);
+/* The pass comes to a layer, and is through with it. */
+void weft_layer_enter (struct weft_step *s, uint32_t layer);
+void weft_layer_leave (struct weft_step *s, uint32_t layer);
+/* Whether a layer of multi-token prediction keeps its inputs alone. */
+gboolean weft_recomputes_mtp (const struct weft_step *s);
 void weft_recompute_start (struct weft_step *s);
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
-
-/* loss.c: fills lse. */
-void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
-
-/* ends.c */
-uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
-void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
-void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
-uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
-void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
-void weft_head_deferred (struct weft_step *s); /* all of them: defer_embedding_wgrad_compute */
-void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */
-
-/* exchange.c: what is sent and received before cell i of this role, or after the last of them. */
-void weft_exchange (struct weft_step *s, uint32_t i);
-/* exchange_interleaved.c: where ranks hold several chunks in a ring. */
-void weft_exchange_interleaved (struct weft_step *s, uint32_t i);
-
-/* Whether ranks take turns with their chunks as in Megatron-Core; slot k of this row in one direction, or
- * NULL beyond its ends; slots that are over. */
-gboolean weft_step_interleaves (const struct weft_step *s);
-const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
-uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);
-/* exchange_free.c: of any other grid. */
-void weft_exchange_free (struct weft_step *s, uint32_t i);
-
-/* What they share.  The neighbour that a cell's result goes to, or its input comes from: +1 or -1;
- * 0 where that is this rank, or there is none. */
-int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
-int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
-/* An exchange; without batch_p2p_comm no transfers are one launch.  The two in between add a transfer,
- * if there is one; the end posts them and returns the last send, or WEFT_NO_OP. */
-void weft_exchange_begin (struct weft_step *s, enum weft_post how);
-void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
-void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);
-uint32_t weft_exchange_end (struct weft_step *s);
-/* Weight gradients that were put off run while it is under way. */
-void weft_exchange_run_delayed (struct weft_step *s);
-/* A cell's input as kernels take it. */
-uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 
 /* wrapper.c: the table of data-parallel strategies, and the one that a job asks for. */
 enum weft_wrapper_kind {
@@ -786,6 +779,7 @@ void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gra
 struct weft_use weft_ddp_head_begin (struct weft_step *s);
 void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
 void weft_ddp_finish (struct weft_step *s);
+void weft_ddp_finish_whole (struct weft_step *s); /* of buckets that are not cut into slices */
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
@@ -817,7 +811,7 @@ void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
 void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
-void weft_ddp_scale (struct weft_step *s, uint32_t grads, uint64_t n);
+void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
 
 /* fsdp.c */
 void weft_fsdp_start (struct weft_step *s);
@@ -852,20 +846,6 @@ uint32_t weft_host_optimizer_factor (struct weft_step *s); /* of the clip, a cop
 void weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t tied_reduced);
 void weft_host_optimizer_update (struct weft_step *s, uint32_t k);
 void weft_host_optimizer_finish (struct weft_step *s);
-/* fsdp2.c, fsdp2_grads.c */
-void weft_fsdp2_start (struct weft_step *s);
-void weft_fsdp2_enter_pass (struct weft_step *s);
-void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
-void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
-struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
-void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
-struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
-void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
-void weft_fsdp2_leave_pass (struct weft_step *s);
-void weft_fsdp2_finish (struct weft_step *s);
-uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
-uint32_t weft_fsdp2_reduced_head (struct weft_step *s);
-
 /* torch_ddp.c */
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);

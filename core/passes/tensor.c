@@ -32,6 +32,7 @@ weft_tensor_widths (const struct weft_job *job)
                                .qkv = (heads + groups) * m->kv_channels + groups * value,
                                .f = f,
                                .up = f * weft_model_wide (m),
+                               .shared = m->moe_shared_expert_intermediate_size / tp,
                                .vocab = weft_job_padded_vocab (job) / tp };
 }
 
@@ -44,6 +45,8 @@ weft_tensor_start (struct weft_step *s)
   s->rows = s->strategy->sequence_parallel ? s->tokens / tp : s->tokens;
   s->attention_leaves = weft_job_leaves (s->job, s->model->num_query_groups) / tp;
   s->mlp_leaves = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
+  s->shared_leaves = weft_job_leaves (s->job, s->model->moe_shared_expert_intermediate_size) / tp;
+  s->expert_leaves = weft_job_leaves (s->job, s->model->moe_ffn_hidden_size) / s->mesh->etp;
   weft_overlap_start (s);
   s->vocab_leaves = weft_job_leaves (s->job, WEFT_MOST_LEAVES) / tp;
 }

@@ -37,3 +37,25 @@ void weft_layer_backward_turn (struct weft_step *s, struct weft_pass *pass, enum
 /* moe.c: what a layer of experts does in them, beside attention. */
 void weft_moe_forward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
 void weft_moe_backward_turn (struct weft_step *s, struct weft_pass *pass, enum weft_turn turn);
+
+/* step.c: a cell of the grid begins; what its layers take, of the embedding, the head or a neighbour;
+ * what they made goes there; and the end that follows them, if its chunk has it. */
+void weft_cell_begin (struct weft_step *s, const struct weft_cell *cell);
+uint32_t weft_cell_take (struct weft_step *s, const struct weft_cell *cell);
+void weft_cell_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
+void weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
+
+/* recompute.c: the pass of a microbatch through layer l of the chunk, which takes x, begins, and ends. */
+struct weft_pass weft_chunk_enter (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x);
+void weft_chunk_leave (struct weft_step *s, uint32_t l);
+
+/* combined.c: whether passes take turns; cells i and i + 1 of this role, with what is sent and received
+ * around them; and the layers of a backward that has no partner. */
+typedef void weft_exchange_before (struct weft_step *s, uint32_t i);
+static inline gboolean
+weft_step_combines (const struct weft_step *s)
+{
+  return s->strategy->overlap_moe_expert_parallel_comm;
+}
+void weft_combined_pair (struct weft_step *s, uint32_t i, weft_exchange_before *exchange);
+uint32_t weft_combined_backward (struct weft_step *s, uint32_t dy);

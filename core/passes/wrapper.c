@@ -1,5 +1,5 @@
 /* Data-parallel strategies as tables of what they do: see struct weft_wrapper. */
-#include "core/passes/step.h"
+#include "core/passes/fsdp2.h"
 #include "core/job/unit_modules.h"
 
 /* The bucketed wrapper, gradients whole on every replica. */
@@ -47,6 +47,7 @@ const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER] = {
                            .start = weft_fsdp2_start,
                            .enter_pass = weft_fsdp2_enter_pass,
                            .enter = weft_fsdp2_enter,
+                           .before_use = weft_fsdp2_before_use,
                            .leave = weft_fsdp2_leave,
                            .grad_begin = weft_fsdp2_grad_begin,
                            .grad_end = weft_fsdp2_grad_end,

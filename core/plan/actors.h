@@ -36,8 +36,12 @@
   X (WEFT_PATTERN_TP_EP_REMOTE, "tp_ep remote", "between nodes, tensor and expert parallel")       \
   X (WEFT_PATTERN_ETP_LOCAL, "etp local", "inside the node, parts of an expert")                   \
   X (WEFT_PATTERN_ETP_REMOTE, "etp remote", "between nodes, parts of an expert")                   \
+  X (WEFT_PATTERN_ECP_LOCAL, "ecp local", "inside the node, parts of sequences that see one expert") \
+  X (WEFT_PATTERN_ECP_REMOTE, "ecp remote", "between nodes, parts of sequences that see one expert") \
   X (WEFT_PATTERN_EDP_LOCAL, "edp local", "ring inside the node, replicas of experts")             \
   X (WEFT_PATTERN_EDP_REMOTE, "edp remote", "ring between nodes, replicas of experts")             \
+  X (WEFT_PATTERN_EDP_INTRA_LOCAL, "edp_intra local", "inside the node, experts of one instance") \
+  X (WEFT_PATTERN_EDP_INTRA_REMOTE, "edp_intra remote", "between nodes, experts of one instance") \
   X (WEFT_PATTERN_EMBD_LOCAL, "embd local", "first and last stage, same node")                     \
   X (WEFT_PATTERN_EMBD_REMOTE, "embd remote", "first and last stage, other nodes")                 \
   X (WEFT_PATTERN_INTRA_LOCAL, "intra local", "ring inside the node, one instance")                \

@@ -1,4 +1,5 @@
 #include "core/program/coll.h"
+#include "core/program/program.h"
 #include <math.h>
 
 static uint32_t
@@ -164,7 +165,7 @@ static double
 ring_share (enum weft_op_kind kind, const struct weft_coll_shape *s)
 {
   double n = s->n;
-  switch (kind) {
+  switch (weft_op_even (kind)) {
   case WEFT_OP_ALL_REDUCE:
     return 2 * (n - 1) / n;
   case WEFT_OP_REDUCE_SCATTER:
@@ -351,8 +352,11 @@ weft_coll_shift_moves (uint32_t n, uint32_t distance)
 GArray *
 weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n)
 {
-  GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
+  GArray *moves;
 
+  if (kind != weft_op_even (kind))
+    return weft_coll_direct_moves (kind, n);
+  moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
     ring_phase (moves, n, 0, TRUE);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
@@ -369,6 +373,7 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
 {
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
 
+  kind = weft_op_even (kind);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER)
     direct_phase (moves, n, 0, TRUE);
   if (kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_ALL_GATHER)
@@ -377,5 +382,33 @@ weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n)
     chain_phase (moves, n);
   if (weft_op_swaps (kind))
     direct_phase (moves, n, 0, FALSE);
+  return moves;
+}
+
+static gint
+compare_moves (gconstpointer a, gconstpointer b)
+{
+  const struct weft_move *m = a, *n = b;
+
+  if (m->round != n->round)
+    return m->round < n->round ? -1 : 1;
+  if (m->to != n->to)
+    return m->to < n->to ? -1 : 1;
+  return m->from < n->from ? -1 : m->from > n->from;
+}
+
+GArray *
+weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice)
+{
+  GArray *moves = op->kind == WEFT_OP_SHIFT       ? weft_coll_shift_moves (n, MAX (op->peer, 1))
+                  : choice == WEFT_COLL_CANONICAL ? weft_coll_direct_moves (op->kind, n)
+                                                  : weft_coll_ring_moves (op->kind, n);
+
+  for (uint32_t i = 0; i < moves->len && op->peer < 0; i++) {
+    struct weft_move *move = &g_array_index (moves, struct weft_move, i);
+    move->from = n - 1 - move->from;
+    move->to = n - 1 - move->to;
+  }
+  g_array_sort (moves, compare_moves);
   return moves;
 }

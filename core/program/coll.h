@@ -102,3 +102,9 @@ GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 /* Everyone to everyone, in canonical order: each piece is summed at its owner in one round, and
  * handed out in another.  Bytes are those of the ring.  A broadcast, which adds nothing, is the ring's. */
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);
+
+/* The moves of a collective op among n members, by round, then by `to`, then by `from`; where the
+ * last member is the root, or the way goes back, members are counted from the end.  `choice`
+ * quickest is the ring.  Caller frees. */
+struct weft_op;
+GArray *weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice);

@@ -22,6 +22,22 @@ part_of (const struct weft_param *param, uint64_t row)
                         param->tail * param->ways };
 }
 
+/* Blocks are cut by inner ranks alone, tensors without them by all. */
+static uint32_t
+inner_of (const struct weft_param *param)
+{
+  return param->block ? param->inner : param->ways;
+}
+
+/* Rows of the tensor before those that a rank and its inner neighbours have. */
+static uint64_t
+rows_before (const struct weft_param *param, uint32_t place)
+{
+  uint64_t rows = param->rows * (param->cut == WEFT_CUT_ROWS ? inner_of (param) : 1);
+
+  return place / inner_of (param) * rows;
+}
+
 static gboolean
 run_of_rows (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
              struct weft_cut_run *run)
@@ -43,6 +59,24 @@ run_of_rows (const struct weft_param *param, uint32_t place, uint64_t at, uint64
   return FALSE;
 }
 
+/* No block has padding. */
+static gboolean
+run_of_block (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
+              struct weft_cut_run *run)
+{
+  struct weft_param block = *param;
+  uint64_t n = param->block * param->columns, b = at / n, inner = param->inner;
+
+  block.rows = param->block;
+  block.whole_rows = param->block * inner;
+  block.ways = param->inner;
+  if (at >= end || !run_of_rows (&block, place % inner, at - b * n, MIN (end - b * n, n), run))
+    return FALSE;
+  run->at += b * n;
+  run->first += rows_before (param, place) * param->columns + b * n * inner;
+  return TRUE;
+}
+
 gboolean
 weft_cut_run (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
               struct weft_cut_run *run)
@@ -50,26 +84,30 @@ weft_cut_run (const struct weft_param *param, uint32_t place, uint64_t at, uint6
   uint64_t columns = param->columns, column = at % columns;
 
   if (param->cut == WEFT_CUT_ROWS)
-    return run_of_rows (param, place, at, end, run);
+    return (param->block ? run_of_block : run_of_rows) (param, place, at, end, run);
   if (at >= end)
     return FALSE;
   if (param->cut == WEFT_CUT_NONE)
     *run = (struct weft_cut_run){ at, at, end - at };
   else
     *run =
-        (struct weft_cut_run){ at, at / columns * param->whole_columns + place * columns + column,
+        (struct weft_cut_run){ at,
+                               (rows_before (param, place) + at / columns) * param->whole_columns +
+                                   place % inner_of (param) * columns + column,
                                MIN (end - at, columns - column) };
   return TRUE;
 }
 
 void
-weft_cut_narrow (const struct weft_param *param, uint64_t first, uint64_t n, uint64_t *at,
-                 uint64_t *end)
+weft_cut_narrow (const struct weft_param *param, uint32_t place, const struct weft_cut_run *of,
+                 uint64_t *at, uint64_t *end)
 {
   uint64_t width = param->whole_columns;
 
   if (param->cut != WEFT_CUT_COLUMNS)
     return;
-  *at = MAX (*at, first / width * param->columns);
-  *end = MIN (*end, (first + n + width - 1) / width * param->columns);
+  uint64_t before = rows_before (param, place), first = of->first / width,
+           last = (of->first + of->n + width - 1) / width;
+  *at = MAX (*at, (first - MIN (first, before)) * param->columns);
+  *end = MIN (*end, (last - MIN (last, before)) * param->columns);
 }

@@ -149,21 +149,21 @@ lay_units (struct weft_layout *layout, struct cursor *c, const struct weft_layou
            const struct weft_layout_param *param, uint32_t buffer)
 {
   const struct weft_layout_param *before = NULL;
-  uint64_t end = c->bucket_start;
+  uint64_t end = c->bucket_start, ranks = ranks_of (rule, layout, param, buffer);
 
-  c->divisor = rule->group;
+  c->divisor = ranks;
   for (uint32_t q = 0; q < layout->n_param; q++) {
     if (param[q].buffer != buffer)
       continue;
     if (c->n_in_bucket && begins_bucket (rule, before, &param[q], end - c->bucket_start)) {
       close_bucket (c, end);
       end = c->bucket_start;
-      c->divisor = rule->group;
+      c->divisor = ranks;
     }
     layout->place[q] = (struct weft_layout_place){ .start = end,
                                                    .end = end + param[q].numel,
                                                    .bucket = c->buckets->len };
-    c->divisor = rule->sharded ? lcm (c->divisor, rule->group * param[q].columns) : 1;
+    c->divisor = rule->sharded ? lcm (c->divisor, ranks * param[q].columns) : 1;
     c->n_in_bucket++;
     end += param[q].numel;
     before = &param[q];
@@ -206,18 +206,21 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 static void
 name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
-  uint32_t unit = WEFT_NO_UNIT;
+  uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP }; /* of its experts: the second */
 
   for (uint32_t k = 0; k < l->n_bucket; k++)
     if (l->bucket[k].chunk == chunk)
       l->bucket[k].group = NO_GROUP;
   for (uint32_t q = 0; q < l->n_param; q++) {
     struct weft_bucket *bucket = &l->bucket[l->place[q].bucket];
-    gboolean joins = param[q].unit != WEFT_NO_UNIT && param[q].unit == unit;
+    uint32_t *same = &group[param[q].expert];
     if (param[q].chunk != chunk)
       continue;
+    if (param[q].unit == WEFT_NO_UNIT || param[q].unit != unit)
+      group[0] = group[1] = NO_GROUP;
     if (bucket->group == NO_GROUP)
-      bucket->group = joins ? l->n_group - 1 : l->n_group++;
+      bucket->group = *same == NO_GROUP ? l->n_group++ : *same;
+    *same = bucket->group;
     unit = param[q].unit;
   }
 }
@@ -242,8 +245,10 @@ void
 weft_layout_group (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t n_chunks,
                    const struct weft_layout_param *param)
 {
-  for (uint32_t q = 0; q < l->n_param; q++)
-    l->bucket[l->place[q].bucket].chunk = param[q].chunk + (param[q].expert ? n_chunks : 0);
+  for (uint32_t q = 0; q < l->n_param; q++) {
+    gboolean apart = param[q].expert && how[param[q].chunk].launch != WEFT_LAUNCH_UNITS;
+    l->bucket[l->place[q].bucket].chunk = param[q].chunk + (apart ? n_chunks : 0);
+  }
   for (uint32_t chunk = 0; chunk < n_chunks; chunk++)
     if (how[chunk].launch == WEFT_LAUNCH_UNITS)
       name_units (l, chunk, param);

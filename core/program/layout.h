@@ -51,7 +51,7 @@ struct weft_bucket {
 };
 
 /* Buckets whose collectives are one launch: those at bucket_of[first] and after.  Groups of a chunk
- * follow each other; experts of chunk q of n are chunk n + q. */
+ * follow each other; experts of chunk q of n are chunk n + q, but where groups are units. */
 struct weft_bucket_group {
   uint32_t first, n, chunk;
 };
@@ -75,7 +75,7 @@ void weft_layout_units_init (struct weft_layout *layout, const struct weft_layou
                              const struct weft_layout_param *param, uint32_t n_param);
 
 /* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py): what
- * is outside units is the first bucket, then each unit is one.  A tensor is cut along its rows into a
+ * is outside units is the first bucket, then each unit is one, behind one of its experts.  A tensor is cut along its rows into a
  * piece for each rank, of equal length, as torch.chunk() does; slice r of a bucket has piece r of
  * each of its tensors, in registration order. */
 void weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
@@ -98,7 +98,8 @@ enum weft_launch {
   WEFT_LAUNCH_ALL,   /* one group */
   WEFT_LAUNCH_BYTES, /* each bucket of the buffer of bytes; the last of them takes along all others,
                         whose tensors are spread over the whole model */
-  WEFT_LAUNCH_UNITS, /* buckets of one unit, the others alone, in the order of their first tensors */
+  WEFT_LAUNCH_UNITS, /* buckets of one unit, its experts' by themselves, the others alone, in the
+                        order of their first tensors */
 };
 
 /* How those of one chunk go; `bytes`: the buffer of which WEFT_LAUNCH_BYTES speaks. */

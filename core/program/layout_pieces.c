@@ -9,20 +9,33 @@ piece_of (const struct weft_layout_param *param, uint32_t ranks)
   return (rows + ranks - 1) / ranks * param->columns;
 }
 
+/* Of a unit that begins with a tensor, whose others follow it; returns how many it has. */
+static uint32_t
+number_unit (struct weft_layout *layout, const struct weft_layout_param *param, uint32_t first,
+             uint32_t n)
+{
+  uint32_t end = first, experts = 0;
+
+  for (; end < layout->n_param && param[end].unit == param[first].unit; end++)
+    experts |= param[end].expert;
+  for (uint32_t i = first; i < end; i++)
+    layout->place[i].bucket = n + (experts && !param[i].expert);
+  return end - first;
+}
+
 /* The bucket of what is outside units is the first, wherever its tensors are registered. */
 static uint32_t
 number_buckets (struct weft_layout *layout, const struct weft_layout_param *param)
 {
-  uint32_t n = 0, last = WEFT_NO_UNIT;
+  uint32_t n = 0;
 
   for (uint32_t i = 0; i < layout->n_param && n == 0; i++)
     n = param[i].unit == WEFT_NO_UNIT;
-  for (uint32_t i = 0; i < layout->n_param; i++) {
-    if (param[i].unit != WEFT_NO_UNIT && param[i].unit != last)
-      n++;
-    if (param[i].unit != WEFT_NO_UNIT)
-      last = param[i].unit;
-    layout->place[i].bucket = param[i].unit == WEFT_NO_UNIT ? 0 : n - 1;
+  for (uint32_t i = 0, each = 1; i < layout->n_param; i += each) {
+    layout->place[i].bucket = 0;
+    each = param[i].unit == WEFT_NO_UNIT ? 1 : number_unit (layout, param, i, n);
+    for (uint32_t j = i; j < i + each; j++)
+      n = MAX (n, layout->place[j].bucket + 1);
   }
   return n;
 }
@@ -52,6 +65,16 @@ place_bucket (struct weft_layout *layout, uint32_t k, uint32_t ranks,
   bucket->end = layout->numel = bucket->start + slice * ranks;
 }
 
+static const struct weft_layout_param *
+first_of (const struct weft_layout *layout, uint32_t k, const struct weft_layout_param *param)
+{
+  uint32_t i = 0;
+
+  while (layout->place[i].bucket != k)
+    i++;
+  return &param[i];
+}
+
 void
 weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                          const struct weft_layout_param *param, uint32_t n_param)
@@ -60,8 +83,15 @@ weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_ru
   layout->place = g_new0 (struct weft_layout_place, n_param);
   layout->n_bucket = number_buckets (layout, param);
   layout->bucket = g_new0 (struct weft_bucket, layout->n_bucket);
-  for (uint32_t k = 0; k < layout->n_bucket; k++)
-    place_bucket (layout, k, rule->group, param);
-  layout->first = g_new0 (uint64_t, 2);
-  layout->first[1] = layout->numel;
+  for (uint32_t i = 0; i < n_param; i++)
+    layout->n_buffer = MAX (layout->n_buffer, param[i].buffer + 1);
+  layout->first = g_new0 (uint64_t, layout->n_buffer + 1);
+  for (uint32_t buffer = 0; buffer < layout->n_buffer; buffer++) {
+    for (uint32_t k = 0; k < layout->n_bucket; k++) {
+      const struct weft_layout_param *first = first_of (layout, k, param);
+      if (first->buffer == buffer)
+        place_bucket (layout, k, first->ranks ? first->ranks : rule->group, param);
+    }
+    layout->first[buffer + 1] = layout->numel;
+  }
 }

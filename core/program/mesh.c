@@ -26,6 +26,7 @@ weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
     .ep = 1,
     .etp = 1,
     .instances = 1,
+    .expert_instances = 1,
     .outer_slices = 1,
   };
 }
@@ -47,6 +48,8 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
 {
   uint32_t stage = weft_mesh_stage_size (m), many = m->instances > 1;
   uint32_t share = m->cp * m->dp / m->instances; /* ranks of dp in one instance */
+  uint32_t experts = m->etp * m->ep, sequence = m->tp * m->cp;
+  uint32_t alike = weft_mesh_expert_replicas (m) / m->expert_instances; /* of edp */
   const struct weft_group table[WEFT_N_GROUP] = {
     [WEFT_GROUP_NONE] = { 0, { 1, 1 }, { 0, 0 } },
     [WEFT_GROUP_TP] = { 0, { m->tp, 1 }, { 1, 0 } },
@@ -55,8 +58,10 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_CP_RING] = { 0, { m->cp / m->cp_heads, 1 }, { m->tp * m->cp_heads, 0 } },
     [WEFT_GROUP_EP] = { 0, { m->ep, 1 }, { m->etp, 0 } },
     [WEFT_GROUP_ETP] = { 0, { m->etp, 1 }, { 1, 0 } },
-    [WEFT_GROUP_TP_EP] = { 0, { m->etp * m->ep, 1 }, { 1, 0 } },
-    [WEFT_GROUP_EDP] = { 0, { weft_mesh_expert_replicas (m), 1 }, { m->etp * m->ep, 0 } },
+    [WEFT_GROUP_TP_EP] = { 0, { experts, 1 }, { 1, 0 } },
+    [WEFT_GROUP_ECP] = { 0, { sequence > experts ? sequence / experts : 1, 1 }, { experts, 0 } },
+    [WEFT_GROUP_EDP] = { 0, { weft_mesh_expert_replicas (m), 1 }, { experts, 0 } },
+    [WEFT_GROUP_EDP_INTRA] = { 0, { m->expert_instances > 1 ? alike : 1, 1 }, { experts, 0 } },
     [WEFT_GROUP_DP] = { 0, { m->cp * m->dp, 1 }, { m->tp, 0 } },
     [WEFT_GROUP_PP] = { 0, { m->pp, 1 }, { stage, 0 } },
     [WEFT_GROUP_EMBD] = { 0, { m->pp > 1 ? 2 : 1, 1 }, { (m->pp - 1) * stage, 0 } },
@@ -64,7 +69,7 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_INTER] = { 0, { m->hybrid ? 1 : m->instances, 1 }, { m->tp * share, 0 } },
     [WEFT_GROUP_OUTER] = { 0, { m->hybrid ? m->instances : 1, 1 }, { m->tp * share, 0 } },
     [WEFT_GROUP_INSTANCE] = { 0, { many ? m->tp * share : 1, many ? m->pp : 1 }, { 1, stage } },
-    [WEFT_GROUP_EMP] = { 0, { m->etp * m->ep, m->pp }, { 1, stage } },
+    [WEFT_GROUP_EMP] = { 0, { experts, m->pp }, { 1, stage } },
     [WEFT_GROUP_MIRROR] = { 0, { m->mirror ? 2 : 1, 1 }, { stage, 0 } },
     [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
     [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },

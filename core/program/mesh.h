@@ -21,7 +21,9 @@
   X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
   X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "ranks that share every product of an expert")            \
   X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all of a layer's experts") \
+  X (WEFT_GROUP_ECP, "ecp", WEFT_LANE_CP, "ranks that hold the same experts and share a sequence")  \
   X (WEFT_GROUP_EDP, "edp", WEFT_LANE_DP, "ranks that average their gradients of the same experts") \
+  X (WEFT_GROUP_EDP_INTRA, "edp_intra", WEFT_LANE_DP, "ranks of edp that share one optimizer out")  \
   X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
   X (WEFT_GROUP_PP, "pp", WEFT_LANE_PP, "the stages of one pipeline")                              \
   X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
@@ -48,6 +50,7 @@ struct weft_mesh {
   uint32_t cp_heads; /* of cp, ranks that deal out heads; the ring has one of each such group */
   uint32_t ep, etp;        /* of the grid of experts, 1 where a model has none */
   uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
+  uint32_t expert_instances; /* the same of experts, whose shards may go through all instances */
   uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
   uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
   uint32_t mirror;    /* rank p-1-r of a pipeline has copies of what rank r has */
@@ -74,6 +77,21 @@ weft_mesh_expert_replicas (const struct weft_mesh *m)
   return weft_mesh_stage_size (m) / (m->ep * m->etp);
 }
 
+/* Whether experts are held by other ranks than all else that tensor parallel ranks share out. */
+static inline int
+weft_mesh_deals_experts (const struct weft_mesh *m)
+{
+  return m->ep > 1 || m->etp != m->tp;
+}
+
+/* Replicas whose sequences come to an expert whole; 1 where it gets parts of one. */
+static inline uint32_t
+weft_mesh_expert_sequences (const struct weft_mesh *m)
+{
+  uint32_t all = m->ep * m->etp, one = m->tp * m->cp;
+  return all > one ? all / one : 1;
+}
+
 /* The ranks among which optimizer state is cut into slices. */
 static inline enum weft_group_kind
 weft_mesh_sharing (const struct weft_mesh *m)
@@ -81,18 +99,37 @@ weft_mesh_sharing (const struct weft_mesh *m)
   return m->instances > 1 ? WEFT_GROUP_INTRA : WEFT_GROUP_DP;
 }
 
-/* Slices that the optimizer's state is cut into. */
+static inline enum weft_group_kind
+weft_mesh_expert_sharing (const struct weft_mesh *m)
+{
+  return m->expert_instances > 1 ? WEFT_GROUP_EDP_INTRA : WEFT_GROUP_EDP;
+}
+
+/* Slices that the optimizer's state is cut into; of experts. */
 static inline uint32_t
 weft_mesh_slots (const struct weft_mesh *m)
 {
   return m->cp * m->dp / m->instances * m->outer_slices;
 }
 
-/* Which of them a rank keeps; `place` is the rank's in dp. */
+static inline uint32_t
+weft_mesh_expert_slots (const struct weft_mesh *m)
+{
+  return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
+}
+
+/* Which of them a rank keeps; `place` is the rank's in dp, or in edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {
   uint32_t share = m->cp * m->dp / m->instances;
+  return place % share * m->outer_slices + place / share % m->outer_slices;
+}
+
+static inline uint32_t
+weft_mesh_expert_slot (const struct weft_mesh *m, uint32_t place)
+{
+  uint32_t share = weft_mesh_expert_replicas (m) / m->expert_instances;
   return place % share * m->outer_slices + place / share % m->outer_slices;
 }
 

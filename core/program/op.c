@@ -44,6 +44,8 @@ PASS (5)
 #define pass4_flops none_flops
 #define pass5_flops none_flops
 
+#define keep_flops none_flops
+#define keep_bytes none_bytes
 #define cast_flops none_flops
 
 static double
@@ -59,6 +61,22 @@ repack_bytes (const struct weft_shape *s)
 {
   return (double) s->dim[0] * s->dim[1] *
          (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
+}
+
+#define join_flops none_flops
+#define take_flops none_flops
+
+/* Read once and written once, where it is done at all. */
+static double
+join_bytes (const struct weft_shape *s)
+{
+  return s->dim[3] ? 2 * elements (s) * (double) s->dim[2] * weft_dtype_bytes (s->dtype) : 0;
+}
+
+static double
+take_bytes (const struct weft_shape *s)
+{
+  return 2 * elements (s) / (double) (s->dim[2] * s->dim[3]) * weft_dtype_bytes (s->dtype);
 }
 
 #define embed_flops none_flops

@@ -47,7 +47,7 @@ enum weft_op_class {
      "y(m,n) = x(m,k) w(n,k)^T + b(n); leaves, tail: kernels/leaves.h, of terms k")                \
   X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k leaves tail", "dy:r w:r dx:w",  \
      "dx(m,k) = dy(m,n) w(n,k); leaves of terms n")                                                \
-  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k", "dy:r x:r dw:rw db:rw?",       \
+  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k parts", "dy:r x:r dw:rw db:rw?",       \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
   X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",                   \
      "x:r w:r scale:r b:r? y:w",                                                                   \
@@ -115,8 +115,9 @@ enum weft_op_class {
      "x:r y:w", "slice m of y has part m of the heads of queries, of keys and of values")          \
   X (WEFT_OP_JOIN_HEADS, "join_heads", COMPUTE, deal, "tokens members heads groups width",         \
      "x:r y:w", "the inverse: rows of all heads")                                                  \
-  X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, pass1, "elements", "x:rw",                         \
-     "clear all but this rank's piece, among those that share a sequence")                         \
+  X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, keep, "elements pieces", "x:rw",                   \
+     "clear all but this rank's piece, among those that share a sequence; where there are fewer "  \
+     "pieces than ranks, neighbours have the same")                                                \
   X (WEFT_OP_GELU, "gelu", COMPUTE, pass2, "rows columns", "x:r y:w",                              \
      "Gaussian error linear unit")                                                                 \
   X (WEFT_OP_GELU_BWD, "gelu_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",                \
@@ -144,32 +145,46 @@ enum weft_op_class {
      "alone")                                                                                      \
   X (WEFT_OP_MOE_ROUTE_BWD, "moe_route_bwd", COMPUTE, route, "tokens experts topk",                \
      "scores:r choice:r dprob:r dlogits:w", "gradient of the weights, to the logits")              \
-  X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded",           \
+  X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded leaves",    \
      "choice:r prob:r counts:w row:w",                                                             \
      "counts of each expert, and the row of each (token, expert); over capacity the least weights "\
-     "are dropped; padded: experts begin capacity rows apart")                                     \
+     "are dropped; padded: experts begin capacity rows apart; leaves: counts of each, 0: as "          \
+     "kernels/sums.h cuts tokens")                                     \
   X (WEFT_OP_MOE_PERMUTE, "moe_permute", COMPUTE, permute, "tokens columns each rows",             \
      "x:r row:r y:w", "y(row of (token, expert)) = x(token), 0 where there is nobody")             \
   X (WEFT_OP_MOE_UNPERMUTE, "moe_unpermute", COMPUTE, permute, "tokens columns each rows experts", \
      "x:r row:r choice:r? y:w", "y(token) = sum of its rows, in the order of the experts")         \
-  X (WEFT_OP_MOE_GROUP, "moe_group", COMPUTE, pass2, "rows columns experts sources stride",        \
-     "counts:r x:r y:w", "rows by (source, expert) become rows by (expert, source)")               \
-  X (WEFT_OP_MOE_UNGROUP, "moe_ungroup", COMPUTE, pass2, "rows columns experts sources stride",    \
+  X (WEFT_OP_MOE_GROUP, "moe_group", COMPUTE, pass2, "rows columns experts sources stride inner",  \
+     "counts:r x:r y:w",                                                                           \
+     "rows by (source, expert) become rows by (expert, source); sources come with every inner-th "  \
+     "together, the first of them first")                                                          \
+  X (WEFT_OP_MOE_UNGROUP, "moe_ungroup", COMPUTE, pass2, "rows columns experts sources stride inner", \
      "counts:r x:r y:w", "the inverse")                                                            \
   X (WEFT_OP_MOE_TURN, "moe_turn", COMPUTE, turn, "a b leaves", "x:r y:w",                         \
      "counts(a, b, leaf) become counts(b, a, leaf)")                                               \
-  X (WEFT_OP_MOE_MATMUL, "moe_matmul", COMPUTE, moe_matmul, "m n k experts stride",                \
-     "x:r w:r counts:r y:w", "y = x w^T, expert by expert, for the rows it has; m in all")         \
-  X (WEFT_OP_MOE_MATMUL_DGRAD, "moe_matmul_dgrad", COMPUTE, moe_matmul, "m n k experts stride",    \
-     "dy:r w:r counts:r dx:w", "dx = dy w")                                                        \
-  X (WEFT_OP_MOE_MATMUL_WGRAD, "moe_matmul_wgrad", COMPUTE, moe_wgrad, "m n k experts stride",     \
+  X (WEFT_OP_MOE_MATMUL, "moe_matmul", COMPUTE, moe_matmul, "m n k experts stride leaves tail",    \
+     "x:r w:r counts:r y:w", "y = x w^T, expert by expert, for the rows it has; m in all; leaves, tail: as those of matmul")         \
+  X (WEFT_OP_MOE_MATMUL_DGRAD, "moe_matmul_dgrad", COMPUTE, moe_matmul,                           \
+     "m n k experts stride leaves tail", "dy:r w:r counts:r dx:w", "dx = dy w")                                                        \
+  X (WEFT_OP_MOE_MATMUL_WGRAD, "moe_matmul_wgrad", COMPUTE, moe_wgrad,                            \
+     "m n k experts stride sources parts",                                                         \
      "dy:r x:r counts:r dw:rw",                                                                    \
-     "dw += dy^T x; in canonical order for each source of the rows by itself")                     \
+     "dw += dy^T x; in canonical order for each slice of dw by itself, which as many of the sources "\
+     "have rows for; a leaf is that many counts in a row")                     \
   X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
-     "u:r prob:r counts:r y:w",                                                                    \
+     "u:r prob:r? counts:r y:w",                                                                   \
      "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
   X (WEFT_OP_MOE_ACT_BWD, "moe_act_bwd", COMPUTE, moe_act_bwd,                                     \
-     "rows columns experts stride wide", "u:r prob:r counts:r dy:r du:w dprob:w", "its gradients") \
+     "rows columns experts stride wide leaves", "u:r prob:r? counts:r dy:r du:w dprob:w?",         \
+     "its gradients; leaves: of the sum over columns that is dprob")                               \
+  X (WEFT_OP_MOE_WEIGH, "moe_weigh", COMPUTE, pass2, "rows columns experts stride",                \
+     "x:r prob:r counts:r y:w", "y = x times the row's weight: before experts, not behind them")   \
+  X (WEFT_OP_MOE_WEIGH_BWD, "moe_weigh_bwd", COMPUTE, pass3, "rows columns experts stride",        \
+     "x:r prob:r counts:r dy:r dx:w dprob:w", "its gradients")                                     \
+  X (WEFT_OP_GATE, "gate", COMPUTE, pass2, "rows columns", "x:r logit:r y:w",                      \
+     "y = x times the logistic function of the row's logit")                                       \
+  X (WEFT_OP_GATE_BWD, "gate_bwd", COMPUTE, pass3, "rows columns",                                 \
+     "x:r logit:r dy:r dx:w dlogit:w", "its gradients")                                            \
   X (WEFT_OP_MOE_FOLD, "moe_fold", COMPUTE, slices, "elements slices", "x:r y:w",                  \
      "y = sum of the slices of x as fold.h says, every node rounded")                              \
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
@@ -181,7 +196,7 @@ enum weft_op_class {
      "those past it are padding; own: kernels/soft.h")                                             \
   X (WEFT_OP_SCALE_LOSS, "scale_loss", COMPUTE, pass1, "elements", "gradient:w",                   \
      "gradient = the loss scale: what backward of a microbatch begins with")                       \
-  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole",                    \
+  X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole depth",              \
      "logits:rw targets:r lse:r gradient:r?",                                                      \
      "logits become their gradient, divided by tokens: what the loss is a mean over; times that of "\
      "the loss")                                                                                   \
@@ -190,8 +205,9 @@ enum weft_op_class {
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
   X (WEFT_OP_FILL, "fill", COMPUTE, pass1, "elements", "x:w",                                      \
      "first weights, at random or constant; where numbers are real state.h sets them")             \
-  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor", "x:rw count:r?",              \
-     "x /= divisor, or by the larger of 1 and count where that is given")                          \
+  X (WEFT_OP_SCALE, "scale", COMPUTE, pass2, "elements one divisor times", "x:rw count:r?",        \
+     "x /= divisor (and times, where there is one), or by the larger of 1 and count where that is "\
+     "given")                          \
   X (WEFT_OP_SUM_SLICES, "sum_slices", COMPUTE, slices, "elements slices", "x:r y:w",              \
      "y = sum of the slices of x, in fp32, rounded once")                                          \
   X (WEFT_OP_PACK, "pack", COMPUTE, repack, "elements slices piece", "x:r y:w",                    \
@@ -244,8 +260,14 @@ enum weft_op_class {
   X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r came:r all:w",           \
      "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
      "finds and leaves them there: no time")                                                       \
-  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, nothing, "rows columns parts", "x:r y:w",      \
-     "rows whose columns came in parts; likewise")                                                 \
+  X (WEFT_OP_JOIN_COLUMNS, "join_columns", COMPUTE, join, "rows columns parts copies", "x:r y:w",  \
+     "rows whose columns came in parts; likewise, unless it copies")                               \
+  X (WEFT_OP_TAKE_PART, "take_part", COMPUTE, take, "rows columns row_parts column_parts",         \
+     "x:r y:w", "this rank's rows, or columns, of what all of them have")                          \
+  X (WEFT_OP_CONCAT, "concat", COMPUTE, latent_split, "rows a b", "a:r b:r y:w",                   \
+     "rows of a columns, each followed by one of b columns")                                       \
+  X (WEFT_OP_CONCAT_BWD, "concat_bwd", COMPUTE, latent_split, "rows a b", "dy:r a:w b:w",        \
+     "its gradient: the two apart")                                                 \
   X (WEFT_OP_XENT_MAX, "xent_max", COMPUTE, pass1, "rows columns leaves whole", "logits:r most:w", \
      "largest logit of each row, in fp32")                                                         \
   X (WEFT_OP_XENT_PART, "xent_part", COMPUTE, pass1, "rows columns leaves whole",                  \
@@ -253,7 +275,7 @@ enum weft_op_class {
      "of each row the logit of its target and the sum of exponentials, in fp32; where the largest is "\
      "not given this rank's own comes first")                                                      \
   X (WEFT_OP_XENT_END, "xent_end", COMPUTE, stats, "rows parts",                                   \
-     "stats:r lse:w count:rw? loss:rw",                                                            \
+     "stats:r lse:w count:rw? loss:rw targets:r",                                                  \
      "xent from what the parts of the vocabulary have: largest, target, sum")                      \
   X (WEFT_OP_ALL_REDUCE, "all_reduce", COLLECTIVE, none, "elements divisor", "x:rw",               \
      "reduce, to all")                                                                             \
@@ -270,11 +292,19 @@ enum weft_op_class {
      "x:r send:r y:w",                                                                             \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\
      "lie in the order of the members; elements: how many are planned")                            \
+  X (WEFT_OP_ALL_GATHER_V, "all_gather_v", COLLECTIVE, none, "elements columns",                   \
+     "x:r counts:r y:w",                                                                           \
+     "rows of `columns` elements of each member, to all: part i of the counts, which all have alike, " \
+     "says how many are member i's; elements: how many are planned in all")                        \
+  X (WEFT_OP_REDUCE_SCATTER_V, "reduce_scatter_v", COLLECTIVE, none, "elements columns",           \
+     "x:r counts:r y:w", "the inverse: rows of all are reduced, and each member gets its own")     \
   X (WEFT_OP_BROADCAST, "broadcast", COLLECTIVE, none, "elements", "x:rw",                         \
      "from member 0 to all; with peer -1 from the last member")                                    \
   X (WEFT_OP_SEND, "send", P2P, none, "elements", "x:r", "to a neighbour stage")                   \
   X (WEFT_OP_RECV, "recv", P2P, none, "elements", "x:w", "from a neighbour stage")                 \
-  X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements", "x:w", "from the host: tokens")           \
+  X (WEFT_OP_COPY_IN, "copy_in", COPY, none, "elements ahead", "x:w",                              \
+     "from the host: tokens; so many further ahead, and past the end of a sequence 0, or -1 where they "\
+     "are targets") \
   X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r",                                  \
      "to the host: loss and norm, or one number that it waits for")                                \
   X (WEFT_OP_TO_HOST, "to_host", COPY, none, "elements first", "x:r y:w",                          \
@@ -319,6 +349,16 @@ static inline int
 weft_op_swaps (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_ALL_TO_ALL_V;
+}
+
+/* Of an op whose members have unlike shares, that in which they have equal ones. */
+static inline enum weft_op_kind
+weft_op_even (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_GATHER_V       ? WEFT_OP_ALL_GATHER
+         : kind == WEFT_OP_REDUCE_SCATTER_V ? WEFT_OP_REDUCE_SCATTER
+         : kind == WEFT_OP_ALL_TO_ALL_V     ? WEFT_OP_ALL_TO_ALL
+                                            : kind;
 }
 
 static inline int

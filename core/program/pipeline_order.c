@@ -28,17 +28,20 @@ put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
   weft_order_put (row, phase, chunk, first + within % size);
 }
 
-/* `warm` forwards, then one forward and one backward in turn, then the backwards that remain. */
+/* `warm` forwards, then one forward and one backward in turn, or as a pair, then the backwards that
+ * remain. */
 static void
-alternate (GArray *row, const struct table *t, uint32_t warm)
+alternate (GArray *row, const struct table *t, uint32_t warm, gboolean paired)
 {
   uint32_t n = t->n_chunks * t->n_micro;
 
   for (uint32_t k = 0; k < warm; k++)
     put_kth (row, t, WEFT_PHASE_FORWARD, k);
   for (uint32_t k = 0; k < n; k++) {
-    if (warm + k < n)
+    if (warm + k < n) {
       put_kth (row, t, WEFT_PHASE_FORWARD, warm + k);
+      g_array_index (row, struct weft_cell, row->len - 1).paired = paired;
+    }
     put_kth (row, t, WEFT_PHASE_BACKWARD, k);
   }
 }
@@ -50,7 +53,7 @@ weft_order_gpipe (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
 
   (void) spec;
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
-    alternate (row[rank], &t, grid->n_micro);
+    alternate (row[rank], &t, grid->n_micro, FALSE);
 }
 
 /* A rank warms up until its first forward has come back as a gradient.  With chunks, a gradient
@@ -73,5 +76,5 @@ weft_order_1f1b (const weft_grid *grid, const struct weft_grid_spec *spec, GArra
   const struct table t = { grid->n_chunks, grid->n_micro, MIN (group, grid->n_micro) };
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
-    alternate (row[rank], &t, warm_up (grid, spec, group, rank));
+    alternate (row[rank], &t, warm_up (grid, spec, group, rank), spec->extra_warmup > 0);
 }

@@ -41,6 +41,7 @@ enum {
   WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
   WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
   WEFT_OP_USER_BUFFER = 8, /* communication beside a product, through a buffer of its own: overlap.c */
+  WEFT_OP_EXPERTS = 16, /* about the layer's experts that ranks share out, not all else: fsdp2.c */
 };
 
 /*     byte 0        1        2        3
@@ -102,7 +103,8 @@ struct weft_param {
   uint64_t rows, columns; /* of what a rank holds; columns 1 for vectors */
   uint64_t whole_rows, whole_columns; /* of the tensor */
   uint64_t tail;        /* rows come in three parts, each cut by itself: rows - 2 tail, tail, tail */
-  uint32_t ways;        /* ranks of `group` that share it out */
+  uint64_t block;       /* of experts: rows of each, whose ranks are cut as cut.h says; else 0 */
+  uint32_t ways, inner; /* ranks of `group` that share it out; of these such that share out a block */
   uint8_t cut, group;   /* enum weft_cut, enum weft_group_kind */
   uint64_t start;       /* element, counted through all flat buffers, layout.h */
   uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */

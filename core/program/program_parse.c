@@ -418,6 +418,23 @@ read_matrix (struct reader *r, struct weft_param *param, GError **error)
                    param->rows, param->columns);
 }
 
+/* Blocks fill a rank's rows, and so do ranks that share blocks out the tensor. */
+static gboolean
+check_blocks (struct reader *r, const struct weft_param *param, GError **error)
+{
+  gboolean by_rows = param->cut == WEFT_CUT_ROWS;
+  uint64_t inner = param->inner, outer = inner ? param->ways / inner : 0;
+  gboolean fits = inner && param->ways <= UINT16_MAX && outer * inner == param->ways &&
+                  param->rows % param->block == 0 && 2 * param->tail <= param->block &&
+                  param->whole_rows == param->rows * (by_rows ? param->ways : outer) &&
+                  param->whole_columns == param->columns * (by_rows ? 1 : inner);
+
+  return fits || complain (r, error,
+                           "found %u parts, %u inner, of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+                           " in blocks of %" G_GUINT64_FORMAT ", wanted parts of the whole",
+                           param->ways, param->inner, param->rows, param->columns, param->block);
+}
+
 static gboolean
 check_cut (struct reader *r, const struct weft_param *param, GError **error)
 {
@@ -453,7 +470,13 @@ read_cut (struct reader *r, struct weft_param *param, GError **error)
       !read_word (r, "a group", weft_group_words, &param->group, error))
     return FALSE;
   param->ways = MIN (n, UINT32_MAX);
-  return check_cut (r, param, error);
+  if (!accept (r, "blocks"))
+    return check_cut (r, param, error);
+  if (!read_huge (r, "of", &param->block, error) || !read_huge (r, "inner", &n, error))
+    return FALSE;
+  param->inner = MIN (n, UINT32_MAX);
+  return param->block ? check_blocks (r, param, error)
+                      : complain (r, error, "found blocks of 0 rows, wanted more");
 }
 
 static gboolean
@@ -515,6 +538,8 @@ read_op_options (struct reader *r, struct weft_op *op, GError **error)
     op->flags |= WEFT_OP_FUSED;
   if (accept (r, "user_buffer"))
     op->flags |= WEFT_OP_USER_BUFFER;
+  if (accept (r, "experts"))
+    op->flags |= WEFT_OP_EXPERTS;
   if (op->flags & WEFT_OP_GROUPED && r->lane_n[op->lane] == 0)
     return complain (r, error, "op %u is grouped, wanted an op before it on lane %s", r->n[ROW_OP],
                      weft_lane_words[op->lane]);

@@ -120,6 +120,10 @@ put_cut (GString *text, const struct weft_param *param)
   put_number (text, " tail ", param->tail);
   put_number (text, " ways ", param->ways);
   put_word (text, weft_group_words[param->group]);
+  if (param->block) {
+    put_number (text, " blocks of ", param->block);
+    put_number (text, " inner ", param->inner);
+  }
 }
 
 static void
@@ -171,6 +175,8 @@ put_op_options (GString *text, const struct weft_op *op)
     put_word (text, "fused");
   if (op->flags & WEFT_OP_USER_BUFFER)
     put_word (text, "user_buffer");
+  if (op->flags & WEFT_OP_EXPERTS)
+    put_word (text, "experts");
 }
 
 static void

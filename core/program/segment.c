@@ -126,20 +126,21 @@ buffers_of (const weft_program *p, uint32_t op)
 
 /* Slices of experts are dealt to the ranks that hold the same ones. */
 static uint32_t
-slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t place)
+slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t rank)
 {
-  if (weight->shard == WEFT_GROUP_EDP || weight->slice == WEFT_GROUP_EDP)
-    return place * mesh->tp / (mesh->ep * mesh->etp);
-  return weft_mesh_slot (mesh, place);
+  enum weft_group_kind sharing = weft_mesh_expert_sharing (mesh);
+
+  if (weight->shard == sharing || weight->slice == sharing)
+    return weft_mesh_expert_slot (mesh, weft_mesh_place (mesh, rank, WEFT_GROUP_EDP).at);
+  return weft_mesh_slot (mesh, weft_mesh_place (mesh, rank, WEFT_GROUP_DP).at);
 }
 
 static void
-set_place (const weft_program *p, const struct weft_mesh *mesh, uint32_t bucket, uint32_t place,
+set_place (const weft_program *p, const struct weft_mesh *mesh, uint32_t bucket, uint32_t rank,
            struct weft_slice *slice)
 {
   const struct weft_buf *weight = &p->buf[slice->weight];
-  uint32_t shards = weft_mesh_group_size (mesh, weight->shard),
-           slot = slot_of (mesh, weight, place);
+  uint32_t shards = weft_mesh_group_size (mesh, weight->shard), slot = slot_of (mesh, weight, rank);
   uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / shards;
   uint64_t first = bucket_start (p, bucket) + (weight->shard || weight->slice ? slot * n : 0);
 
@@ -156,7 +157,7 @@ compare_slices (gconstpointer a, gconstpointer b)
 
 /* Updates come bucket by bucket, the first part of each first. */
 struct weft_slice *
-weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t place, uint32_t *n)
+weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank, uint32_t *n)
 {
   GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
 
@@ -165,7 +166,7 @@ weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t place
       continue;
     struct weft_slice slice = buffers_of (p, op);
     bucket += slice.part == 0;
-    set_place (p, mesh, bucket, place, &slice);
+    set_place (p, mesh, bucket, rank, &slice);
     g_array_append_val (slices, slice);
   }
   g_array_sort (slices, compare_slices);

@@ -36,7 +36,6 @@ struct weft_slice {
   uint32_t copy;           /* weights that the host keeps between steps, or WEFT_NO_BUF */
 };
 
-/* The slices of one rank, one for each adam op, by address; `place` is the rank's in dp.  Caller frees
- * with g_free(). */
-struct weft_slice *weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t place,
+/* The slices of one rank, one for each adam op, by address.  Caller frees with g_free(). */
+struct weft_slice *weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank,
                                 uint32_t *n);

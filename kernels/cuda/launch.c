@@ -1,6 +1,7 @@
 #include "core/job/rotary.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
+#include "kernels/soft.h"
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #define WEFT_CUDA_ROW(id, name) [WEFT_OP_##id] = weft_cuda_##name,
@@ -52,6 +53,8 @@ weft_cuda_launch_of (const struct weft_kernel *k)
     l.operand[o] = (struct weft_cuda_operand){ from->data, from->n, from->dtype, from->accumulate };
   }
   set_model (&l.model, k);
+  if (k->kind == WEFT_OP_XENT_BWD)
+    l.share = (float) weft_soft_share (k);
   return l;
 }
 

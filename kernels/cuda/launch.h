@@ -51,6 +51,7 @@ struct weft_cuda_launch {
   const struct weft_control *control; /* of the device */
   uint32_t before, decay;
   uint32_t layer;
+  float share;      /* of a row's loss in the gradient: xent_bwd */
   int64_t sequence; /* draws of dropout: the first of the global batch that is here */
 
   void *stream; /* cudaStream_t */

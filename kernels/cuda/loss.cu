@@ -47,7 +47,7 @@ row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float 
     uint64_t target = (uint64_t) targets[row] - v.first;
     if (threadIdx.x == 0) {
       lse[row] = most + logf (sum);
-      losses[row] = lse[row] - (target < v.columns ? to_float (x[target]) : 0);
+      losses[row] = targets[row] < 0 ? 0 : lse[row] - (target < v.columns ? to_float (x[target]) : 0);
     }
   }
 }
@@ -112,7 +112,7 @@ weft_cuda_xent (const struct weft_cuda_launch *l)
 /* What ranks tell each other of each row: arrays of a float for each, one after the other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 enum { MOST = 1, PART_MOST = 2, PART };
-enum { STATS, END_LSE, END_COUNT, END_LOSS };
+enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
 
 /* Where the parts of a row's softmax go; NULL: not wanted, or for `given` not known. */
 struct part {
@@ -176,7 +176,8 @@ weft_cuda_xent_part (const struct weft_cuda_launch *l)
 }
 
 __global__ void
-join_parts (const float *stats, uint64_t rows, uint64_t parts, float *lse, float *losses)
+join_parts (const float *stats, const int32_t *targets, uint64_t rows, uint64_t parts, float *lse,
+            float *losses)
 {
   for (WEFT_EACH (row, rows)) {
     float most = -INFINITY, sum = 0, target = 0;
@@ -190,7 +191,7 @@ join_parts (const float *stats, uint64_t rows, uint64_t parts, float *lse, float
       target += one[ALL_TARGET * rows];
     }
     lse[row] = most + logf (sum);
-    losses[row] = lse[row] - target;
+    losses[row] = targets[row] < 0 ? 0 : lse[row] - target;
   }
 }
 
@@ -202,7 +203,8 @@ weft_cuda_xent_end (const struct weft_cuda_launch *l)
   float *losses = (float *) l->scratch;
 
   WEFT_LAUNCH (join_parts, blocks_for (rows, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
-               (const float *) o[STATS].data, rows, l->dim[1], (float *) o[END_LSE].data, losses);
+               (const float *) o[STATS].data, (const int32_t *) o[END_TARGETS].data, rows, l->dim[1],
+               (float *) o[END_LSE].data, losses);
   WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, losses, rows, (float *) o[END_LOSS].data,
                (bool) o[END_LOSS].accumulate, (float *) o[END_COUNT].data,
                (bool) o[END_COUNT].accumulate);
@@ -214,13 +216,14 @@ weft_cuda_xent_end (const struct weft_cuda_launch *l)
 template <class T>
 __global__ void
 row_gradients (T *logits, const int32_t *targets, const float *lse, const float *gradient,
-               struct vocabulary v, float tokens)
+               struct vocabulary v, float all)
 {
-  float share = 1 / tokens * (gradient ? *gradient : 1);
+  all *= gradient ? *gradient : 1;
 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     T *x = logits + row * v.columns;
     uint64_t target = (uint64_t) targets[row] - v.first;
+    float share = targets[row] < 0 ? 0 : all; /* a token without a target adds nothing */
     for (uint64_t i = threadIdx.x; i < v.columns; i += blockDim.x) {
       float p = i < v.counted ? expf (to_float (x[i]) - lse[row]) : 0;
       set (x + i, i < v.counted ? (p - (i == target ? 1.0f : 0.0f)) * share : 0);
@@ -237,7 +240,7 @@ run_bwd (const struct weft_cuda_launch *l)
 
   WEFT_LAUNCH ((row_gradients<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
                (T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data, (const float *) o[LSE].data,
-               (const float *) o[GRADIENT].data, v, (float) l->dim[2]);
+               (const float *) o[GRADIENT].data, v, l->share);
   return launched ();
 }
 

@@ -1,0 +1,144 @@
+/* calls.h - every call of a runtime that the CUDA executor makes, and nothing else.
+ *
+ * The executor knows no header of CUDA: it is handed a table of these calls.  calls_cuda.c makes
+ * them of the CUDA runtime and NCCL; a recording device of the tests writes them down.  Every call
+ * returns NULL, or what went wrong in words that stay until the next call of the same thread.
+ *
+ * `self` is the table's own.  Calls on a stream only enqueue; they may be captured into a graph,
+ * but for those marked "waits", which are never made inside a step. */
+#pragma once
+#include "core/program/program.h"
+#include "exec_cuda/shared.h"
+#include "kernels/kernel.h"
+
+typedef struct weft_cuda_stream weft_cuda_stream;
+typedef struct weft_cuda_event weft_cuda_event;
+typedef struct weft_cuda_graph weft_cuda_graph;
+typedef struct weft_cuda_comm weft_cuda_comm;
+typedef struct weft_cuda_window weft_cuda_window;
+
+struct weft_cuda_device {
+  char name[256];
+  uint64_t bytes;       /* of its memory */
+  uint32_t sms;
+  uint32_t major, minor; /* compute capability */
+};
+
+enum weft_cuda_way { WEFT_CUDA_TO_DEVICE, WEFT_CUDA_TO_HOST, WEFT_CUDA_ON_DEVICE };
+
+struct weft_cuda_copy {
+  enum weft_cuda_way way;
+  void *to;
+  const void *from;
+  uint64_t bytes;
+};
+
+/* Where kernels of one stream may leave what they need besides their operands. */
+struct weft_cuda_scratch {
+  void *at;
+  uint64_t bytes;
+};
+
+#define WEFT_CUDA_ID_BYTES 128
+struct weft_cuda_id {
+  char bytes[WEFT_CUDA_ID_BYTES];
+};
+
+struct weft_cuda_member {
+  const struct weft_cuda_id *id;
+  uint32_t n, rank;
+  uint32_t most_ctas; /* SMs that its kernels may take; 0: as many as they like */
+};
+
+/* Elements are counted as NCCL does: of the whole for all_reduce and broadcast, of one member for
+ * the others. */
+struct weft_cuda_collective {
+  enum weft_op_kind kind; /* all_reduce, reduce_scatter, all_gather, all_to_all, broadcast */
+  weft_cuda_comm *comm;
+  const void *from;
+  void *to;
+  uint64_t n;
+  uint8_t dtype, reduce;
+  uint32_t root;
+  int scaled; /* of premul_sum: what scaled_open() gave */
+};
+
+struct weft_cuda_transfer {
+  weft_cuda_comm *comm;
+  void *data;
+  uint64_t n;
+  uint8_t dtype;
+  uint32_t peer; /* in the communicator */
+};
+
+/*     call            parameters after self                                     what it does */
+#define WEFT_CUDA_CALL_LIST(X)                                                                     \
+  X (devices, (void *self, uint32_t *n), "how many there are")                                     \
+  X (describe, (void *self, uint32_t device, struct weft_cuda_device *out), "what one is")         \
+  X (choose, (void *self, uint32_t device), "the one that further calls of this thread mean")      \
+  X (about, (void *self, uint32_t row, uint32_t op),                                               \
+     "what further calls of this thread belong to, for traces; op WEFT_NO_OP: the step")           \
+  X (alloc, (void *self, enum weft_pool pool, uint64_t bytes, void **out),                         \
+     "an arena: of the device, of the device for windows of NCCL, or pinned on the host")          \
+  X (release, (void *self, enum weft_pool pool, void *at), "gives it back")                        \
+  X (stream_open, (void *self, gboolean urgent, weft_cuda_stream **out),                           \
+     "urgent: communication, whose kernels go first")                                              \
+  X (stream_close, (void *self, weft_cuda_stream *stream), "")                                     \
+  X (event_open, (void *self, gboolean timed, weft_cuda_event **out), "")                          \
+  X (event_close, (void *self, weft_cuda_event *event), "")                                        \
+  X (record, (void *self, weft_cuda_event *event, weft_cuda_stream *stream),                       \
+     "the event is what the stream has been given so far")                                         \
+  X (wait, (void *self, weft_cuda_stream *stream, weft_cuda_event *event),                         \
+     "what the stream is given from now on comes after the newest record")                         \
+  X (copy, (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream), "")          \
+  X (kernel, (void *self, const struct weft_kernel *k, uint32_t n,                                 \
+              const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream),                  \
+     "n calls of one op's kernel; operands and control are of the device")                         \
+  X (host, (void *self, void (*run) (void *data), void *data, weft_cuda_stream *stream),           \
+     "a function of the host, which makes no call of this table")                                  \
+  X (mark, (void *self, uint32_t *word, uint32_t value, weft_cuda_stream *stream),                 \
+     "pinned word = value: how far the stream has come")                                           \
+  X (join, (void *self, const struct weft_cuda_join *join, weft_cuda_stream *stream), "")          \
+  X (exchange, (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *stream), "")     \
+  X (comm_id, (void *self, struct weft_cuda_id *out), "what the members of a new one agree on")    \
+  X (comm_open, (void *self, const struct weft_cuda_member *member, weft_cuda_comm **out),         \
+     "waits for all members")                                                                      \
+  X (comm_split, (void *self, weft_cuda_comm *parent, int color, const struct weft_cuda_member *m, \
+                  weft_cuda_comm **out),                                                           \
+     "members of one color, by m->rank; -1: none.  Waits for all members of the parent")           \
+  X (comm_close, (void *self, weft_cuda_comm *comm), "waits")                                      \
+  X (comm_abort, (void *self, weft_cuda_comm *comm), "whatever it was doing")                      \
+  X (comm_error, (void *self, weft_cuda_comm *comm), "what has gone wrong since it was opened")    \
+  X (window_open, (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,                     \
+                   weft_cuda_window **out),                                                        \
+     "an arena whose offsets are the same with all members; waits")                                \
+  X (window_close, (void *self, weft_cuda_comm *comm, weft_cuda_window *window), "")               \
+  X (scaled_open, (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor,         \
+                   int *out),                                                                      \
+     "a sum of what each member has multiplied by a factor")                                       \
+  X (scaled_close, (void *self, weft_cuda_comm *comm, int scaled), "")                             \
+  X (group_start, (void *self), "communication up to the end is one launch")                       \
+  X (group_end, (void *self), "")                                                                  \
+  X (collective, (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream), "") \
+  X (send, (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream), "")         \
+  X (recv, (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream), "")         \
+  X (capture_start, (void *self, weft_cuda_stream *stream),                                        \
+     "calls on it, and on streams that wait for it, are written down instead of made")             \
+  X (capture_end, (void *self, weft_cuda_stream *stream, weft_cuda_graph **out), "waits")          \
+  X (graph_run, (void *self, weft_cuda_graph *graph, weft_cuda_stream *stream), "")                \
+  X (graph_close, (void *self, weft_cuda_graph *graph), "")                                        \
+  X (query, (void *self, weft_cuda_event *event, gboolean *done), "whether it has come to pass")   \
+  X (elapsed, (void *self, weft_cuda_event *from, weft_cuda_event *to, double *seconds),           \
+     "between two timed events that have")                                                         \
+  X (finish, (void *self, weft_cuda_stream *stream), "waits for all that the stream was given")
+
+struct weft_cuda_calls {
+  void *self;
+
+  /* Whether the device has a kernel for an op, and the scratch that a call of it needs. */
+  gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
+  uint64_t (*scratch) (void *self, const struct weft_kernel *k);
+#define WEFT_CUDA_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
+  WEFT_CUDA_CALL_LIST (WEFT_CUDA_CALL_POINTER)
+#undef WEFT_CUDA_CALL_POINTER
+};

@@ -1,0 +1,318 @@
+/* Communicators of ranks with a GPU each: one of all, and cut off it one for each group that ops
+ * of some role talk in.
+ *
+ * What is enqueued for one communicator runs in that order, on whatever streams.  So each has one
+ * stream: transfers that are one launch with others go over that of all stages; where they are
+ * posted one by one, and may overtake each other, two neighbours have one for each way.
+ *
+ * All ranks of this process are opened by one thread, as one launch. */
+#include "core/base/error.h"
+#include "exec_cuda/machine.h"
+
+static gboolean
+goes_apart (const struct cuda_machine *m, const struct weft_op *row)
+{
+  return m->apart && weft_op_info[row->kind].class == WEFT_CLASS_P2P && row->group == WEFT_GROUP_PP;
+}
+
+weft_cuda_comm *
+cuda_comm_of (const struct cuda_rank *r, const struct weft_op *row)
+{
+  gboolean before = row->peer < 0, back = (row->kind == WEFT_OP_SEND) == before;
+
+  return goes_apart (r->m, row) ? r->pair[before][back] : r->comm[row->group];
+}
+
+/* Of two neighbours the earlier stage is member 0. */
+uint32_t
+cuda_comm_peer (const struct cuda_rank *r, const struct weft_op *row)
+{
+  const struct weft_mesh *mesh = &r->m->base.plan->mesh;
+  struct weft_group group = weft_mesh_group (mesh, r->rank, row->group);
+
+  if (goes_apart (r->m, row))
+    return row->peer > 0;
+  return weft_group_index (&group, weft_mesh_beside (mesh, r->rank, row->peer < 0 ? -1 : 1));
+}
+
+static gboolean
+role_talks (const struct cuda_machine *m, const weft_program *p, enum weft_group_kind kind)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (weft_op_is_comm (p->op[op].kind) && p->op[op].group == kind && !goes_apart (m, &p->op[op]))
+      return TRUE;
+  return FALSE;
+}
+
+/* Alone in a group nobody does. */
+static gboolean
+anybody_talks (const struct cuda_machine *m, enum weft_group_kind kind)
+{
+  if (weft_mesh_group_size (&m->base.plan->mesh, kind) == 1)
+    return FALSE;
+  for (uint32_t role = 0; role < m->base.plan->n_roles; role++)
+    if (role_talks (m, m->base.plan->role[role], kind))
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+keep (struct cuda_machine *m, weft_cuda_comm *comm)
+{
+  if (comm)
+    g_ptr_array_add (m->comm, comm);
+  return TRUE;
+}
+
+/* SMs that the plan gives to communication in a group: the most of its ops, or 0. */
+static uint32_t
+sms_of (const struct cuda_rank *r, enum weft_group_kind kind)
+{
+  const weft_plan *plan = r->m->base.plan;
+  struct weft_group group = weft_mesh_group (&plan->mesh, r->rank, kind);
+  struct weft_coll_shape shape;
+  uint32_t most = 0;
+
+  weft_coll_shape_outline (&shape, &plan->fabric, &group);
+  for (uint32_t op = 0; op < r->p->n_op; op++)
+    if (weft_op_is_comm (r->p->op[op].kind) && r->p->op[op].group == kind)
+      most = MAX (most, weft_plan_sms (plan, r->p, op, &shape));
+  return most;
+}
+
+static gboolean
+open_world (struct cuda_machine *m, GError **error)
+{
+  struct weft_cuda_id id;
+
+  if (!cuda_ok (m, CUDA_CALL (m, comm_id, &id), error, "a communicator of all ranks"))
+    return FALSE;
+  for (uint32_t row = 0; row < m->n; row++) {
+    struct cuda_rank *r = &m->rank[row];
+    struct weft_cuda_member member = {
+      .id = &id, .n = m->n, .rank = r->rank, .most_ctas = sms_of (r, WEFT_GROUP_WORLD)
+    };
+    if (!cuda_choose (r, error) ||
+        !cuda_ok (m, CUDA_CALL (m, comm_open, &member, &r->comm[WEFT_GROUP_WORLD]), error,
+                  "rank %u: a communicator of all ranks", r->rank))
+      return FALSE;
+    keep (m, r->comm[WEFT_GROUP_WORLD]);
+  }
+  return TRUE;
+}
+
+static gboolean
+split (struct cuda_rank *r, int color, const struct weft_cuda_member *member, weft_cuda_comm **out,
+       GError **error)
+{
+  return cuda_choose (r, error) &&
+         cuda_ok (r->m, CUDA_CALL (r->m, comm_split, r->comm[WEFT_GROUP_WORLD], color, member, out),
+                  error, "rank %u: a communicator of some ranks", r->rank) &&
+         keep (r->m, *out);
+}
+
+/* Ranks of one group have one color: that of its first. */
+static gboolean
+split_group (struct cuda_rank *r, enum weft_group_kind kind, GError **error)
+{
+  struct weft_group group = weft_mesh_group (&r->m->base.plan->mesh, r->rank, kind);
+  gboolean talks = role_talks (r->m, r->p, kind);
+  struct weft_cuda_member member = { .n = weft_group_size (&group),
+                                     .rank = talks ? weft_group_index (&group, r->rank) : 0,
+                                     .most_ctas = talks ? sms_of (r, kind) : 0 };
+
+  return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
+}
+
+/* A rank has a stage on either side, and one color at a time: boundaries of stages are opened in
+ * three turns, odd ones, even ones, and that of the last stage with the first. */
+static uint32_t
+turn_of (const struct weft_mesh *mesh, uint32_t earlier)
+{
+  uint32_t stage = weft_mesh_stage (mesh, earlier);
+  return stage == mesh->pp - 1 ? 2 : stage % 2;
+}
+
+static gboolean
+split_pair (struct cuda_rank *r, uint32_t turn, gboolean back, GError **error)
+{
+  const struct weft_mesh *mesh = &r->m->base.plan->mesh;
+  uint32_t next = weft_mesh_beside (mesh, r->rank, 1),
+           previous = weft_mesh_beside (mesh, r->rank, -1);
+  gboolean earlier = next != WEFT_NO_RANK && turn_of (mesh, r->rank) == turn;
+  gboolean later = previous != WEFT_NO_RANK && turn_of (mesh, previous) == turn;
+  struct weft_cuda_member member = { .n = 2,
+                                     .rank = !earlier,
+                                     .most_ctas = sms_of (r, WEFT_GROUP_PP) };
+  weft_cuda_comm *none = NULL;
+
+  return split (r,
+                earlier ? (int) r->rank
+                : later ? (int) previous
+                        : -1,
+                &member,
+                earlier ? &r->pair[0][back]
+                : later ? &r->pair[1][back]
+                        : &none,
+                error);
+}
+
+static gboolean
+split_groups (struct cuda_machine *m, enum weft_group_kind kind, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++)
+    if (!split_group (&m->rank[row], kind, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+split_pairs (struct cuda_machine *m, uint32_t turn, gboolean back, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++)
+    if (!split_pair (&m->rank[row], turn, back, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+uses_window (const struct cuda_rank *r, uint32_t op)
+{
+  for (uint32_t u = r->p->op[op].uses; u < r->p->op[op + 1].uses; u++)
+    if (r->p->uses[u].buf != WEFT_NO_BUF &&
+        r->p->buf[weft_buf_owner (r->p, r->p->uses[u].buf)].pool == WEFT_POOL_SYMMETRIC)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
+{
+  struct cuda_window window = { .comm = comm };
+  uint64_t bytes = r->m->base.plan->memory[r->p->role].planned[WEFT_POOL_SYMMETRIC];
+
+  for (uint32_t i = 0; i < r->m->window->len; i++)
+    if (g_array_index (r->m->window, struct cuda_window, i).comm == comm)
+      return TRUE;
+  if (!cuda_choose (r, error) ||
+      !cuda_ok (r->m,
+                CUDA_CALL (r->m, window_open, comm, r->bind.arena[WEFT_POOL_SYMMETRIC], bytes,
+                           &window.window),
+                error, "rank %u: a window of its symmetric memory", r->rank))
+    return FALSE;
+  g_array_append_val (r->m->window, window);
+  return TRUE;
+}
+
+/* The symmetric pool, with every communicator that moves some of it. */
+static gboolean
+open_windows (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++) {
+    struct cuda_rank *r = &m->rank[row];
+    for (uint32_t op = 0; op < r->p->n_op; op++)
+      if (cuda_comm_of (r, &r->p->op[op]) && uses_window (r, op) &&
+          weft_op_info[r->p->op[op].kind].class == WEFT_CLASS_COLLECTIVE &&
+          !open_window (r, cuda_comm_of (r, &r->p->op[op]), error))
+        return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean
+start (struct cuda_machine *m, GError **error)
+{
+  return cuda_ok (m, CUDA_CALL (m, group_start), error, "communicators");
+}
+
+/* After an error too: a group that was started is ended. */
+static gboolean
+end (struct cuda_machine *m, gboolean ok, GError **error)
+{
+  const char *said = CUDA_CALL (m, group_end);
+  return ok && cuda_ok (m, said, error, "communicators");
+}
+
+static gboolean
+has_apart (const struct cuda_machine *m)
+{
+  for (uint32_t role = 0; role < m->base.plan->n_roles; role++)
+    if (m->base.plan->role[role]->lane_n[WEFT_LANE_PP_BACK])
+      return TRUE;
+  return FALSE;
+}
+
+gboolean
+cuda_comms_open (struct cuda_machine *m, GError **error)
+{
+  if (m->shared || m->n == 1)
+    return TRUE;
+  m->apart = has_apart (m);
+  if (!start (m, error) || !end (m, open_world (m, error), error))
+    return FALSE;
+  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
+    if (kind != WEFT_GROUP_WORLD && anybody_talks (m, kind) &&
+        (!start (m, error) || !end (m, split_groups (m, kind, error), error)))
+      return FALSE;
+  for (uint32_t i = 0; i < 6 && m->apart; i++)
+    if (!start (m, error) || !end (m, split_pairs (m, i / 2, i % 2, error), error))
+      return FALSE;
+  return start (m, error) && end (m, open_windows (m, error), error);
+}
+
+gboolean
+cuda_scaled_of (struct cuda_rank *r, weft_cuda_comm *comm, const struct weft_shape *shape, int *out,
+                GError **error)
+{
+  struct cuda_scaled scaled = { .comm = comm, .dtype = shape->dtype, .divisor = shape->dim[1] };
+  struct cuda_machine *m = r->m;
+
+  for (uint32_t i = 0; i < m->scaled->len; i++) {
+    const struct cuda_scaled *known = &g_array_index (m->scaled, struct cuda_scaled, i);
+    if (known->comm == comm && known->dtype == scaled.dtype && known->divisor == scaled.divisor) {
+      *out = known->scaled;
+      return TRUE;
+    }
+  }
+  if (!cuda_ok (m,
+                CUDA_CALL (m, scaled_open, comm, shape->dtype, 1.0 / (double) shape->dim[1],
+                           &scaled.scaled),
+                error, "rank %u: a sum of what is divided by %" G_GUINT64_FORMAT, r->rank,
+                scaled.divisor))
+    return FALSE;
+  g_array_append_val (m->scaled, scaled);
+  *out = scaled.scaled;
+  return TRUE;
+}
+
+gboolean
+cuda_comms_look (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t i = 0; i < m->comm->len; i++)
+    if (!cuda_ok (m, CUDA_CALL (m, comm_error, g_ptr_array_index (m->comm, i)), error,
+                  "a communicator"))
+      return FALSE;
+  return TRUE;
+}
+
+/* One that something has gone wrong with can only be aborted: to close it would wait for others. */
+void
+cuda_comms_close (struct cuda_machine *m)
+{
+  for (uint32_t i = 0; i < m->scaled->len; i++) {
+    const struct cuda_scaled *scaled = &g_array_index (m->scaled, struct cuda_scaled, i);
+    CUDA_CALL (m, scaled_close, scaled->comm, scaled->scaled);
+  }
+  for (uint32_t i = 0; i < m->window->len; i++) {
+    const struct cuda_window *window = &g_array_index (m->window, struct cuda_window, i);
+    CUDA_CALL (m, window_close, window->comm, window->window);
+  }
+  gboolean grouped = !m->broken && m->comm->len && !CUDA_CALL (m, group_start);
+  for (uint32_t i = m->comm->len; i-- > 0;)
+    if (m->broken)
+      CUDA_CALL (m, comm_abort, g_ptr_array_index (m->comm, i));
+    else
+      CUDA_CALL (m, comm_close, g_ptr_array_index (m->comm, i));
+  if (grouped)
+    CUDA_CALL (m, group_end);
+}

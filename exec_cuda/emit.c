@@ -1,0 +1,412 @@
+/* What one unit is in calls: its waits, itself, and a record where somebody waits for it. */
+#include "exec_cuda/machine.h"
+#include "core/base/error.h"
+
+/* An event is of the GPU whose streams record it. */
+gboolean
+cuda_event_open (struct cuda_rank *r, gboolean timed, weft_cuda_event **out, GError **error)
+{
+  struct cuda_machine *m = r->m;
+
+  if (!cuda_choose (r, error) ||
+      !cuda_ok (m, CUDA_CALL (m, event_open, timed, out), error, "rank %u: an event", r->rank))
+    return FALSE;
+  g_ptr_array_add (m->event, *out);
+  return TRUE;
+}
+
+/* The newest call, which the next one may move. */
+struct cuda_call *
+cuda_emit (struct cuda_there at, uint32_t op, enum cuda_call_kind kind)
+{
+  struct cuda_score *s = cuda_score_of (at.r->m, at.r);
+  struct cuda_call call = {
+    .kind = kind, .lane = at.u->lane, .row = at.r->row, .op = op, .stream = at.r->stream[at.u->lane]
+  };
+
+  g_array_append_val (s->call, call);
+  return &g_array_index (s->call, struct cuda_call, s->call->len - 1);
+}
+
+static uint32_t
+op_of (struct cuda_there at)
+{
+  return at.u == &at.r->end ? WEFT_NO_OP : cuda_unit_op (at.r, at.u, 0);
+}
+
+static void
+emit_event (struct cuda_there at, enum cuda_call_kind kind, weft_cuda_event *event)
+{
+  cuda_emit (at, op_of (at), kind)->event = event;
+}
+
+static void
+emit_waits (struct cuda_there at)
+{
+  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+    if (at.u->wait[lane])
+      emit_event (at, CUDA_WAIT, cuda_unit_at (at.r, lane, at.u->wait[lane] - 1)->event);
+  if (at.u->wait[CUDA_START])
+    emit_event (at, CUDA_WAIT, cuda_score_of (at.r->m, at.r)->start);
+}
+
+static gboolean
+emit_new_record (struct cuda_there at, weft_cuda_event **event, GError **error)
+{
+  if (!cuda_event_open (at.r, FALSE, event, error))
+    return FALSE;
+  emit_event (at, CUDA_RECORD, *event);
+  return TRUE;
+}
+
+static gboolean
+emit_record (struct cuda_there at, GError **error)
+{
+  return !at.u->awaited || emit_new_record (at, &at.u->event, error);
+}
+
+/* Begin or end of a unit, where times are asked for. */
+static gboolean
+emit_stamp (struct cuda_there at, weft_cuda_event **event, GError **error)
+{
+  if (!at.r->m->options.times)
+    return TRUE;
+  if (!cuda_event_open (at.r, TRUE, event, error))
+    return FALSE;
+  emit_event (at, CUDA_STAMP, *event);
+  return TRUE;
+}
+
+static void
+keep_stamps (struct cuda_there at, weft_cuda_event *begin, weft_cuda_event *end)
+{
+  for (uint32_t i = 0; i < at.u->n && end; i++) {
+    struct cuda_stamp stamp = { at.r->row, cuda_unit_op (at.r, at.u, i), begin, end };
+    g_array_append_val (at.r->m->stamp, stamp);
+  }
+}
+
+/* -------------------------------------------------------------------- local units */
+
+static void
+keep_kernel (void *user, const struct weft_kernel *k)
+{
+  g_array_append_val ((GArray *) user, *k);
+}
+
+static void
+emit_kernels (struct cuda_there at, uint32_t op)
+{
+  struct cuda_score *s = cuda_score_of (at.r->m, at.r);
+  gboolean host = at.u->lane == WEFT_LANE_HOST;
+  uint32_t first = s->kernel->len;
+
+  weft_bind_kernels (&at.r->bind, op, keep_kernel, s->kernel);
+  if (s->kernel->len == first)
+    return;
+  for (uint32_t i = first; i < s->kernel->len && host; i++)
+    g_array_index (s->kernel, struct weft_kernel, i).control = at.r->m->options.control;
+  struct cuda_call *call = cuda_emit (at, op, host ? CUDA_HOST : CUDA_KERNEL);
+  call->at = first;
+  call->n = s->kernel->len - first;
+}
+
+static void
+emit_copy (struct cuda_there at, uint32_t op, const struct weft_cuda_copy *copy)
+{
+  GArray *copies = cuda_score_of (at.r->m, at.r)->copy;
+
+  if (copy->bytes == 0)
+    return;
+  g_array_append_val (copies, *copy);
+  cuda_emit (at, op, CUDA_COPY)->at = copies->len - 1;
+}
+
+/* Tokens in, numbers out: between buffers and the mailbox. */
+static void
+emit_mail (struct cuda_there at, uint32_t op)
+{
+  const struct cuda_rank *r = at.r;
+  gboolean in = r->p->op[op].kind == WEFT_OP_COPY_IN;
+  uint8_t *slot = r->mailbox + r->slot[op];
+
+  for (uint32_t i = 0; i < r->p->op[op + 1].uses - r->p->op[op].uses; i++) {
+    uint64_t bytes = cuda_mail_bytes (r, op, i);
+    void *here = bytes ? weft_bind_at (&r->bind, weft_bind_use (&r->bind, op, i)->buf) : NULL;
+    struct weft_cuda_copy copy = { in ? WEFT_CUDA_TO_DEVICE : WEFT_CUDA_TO_HOST, in ? here : slot,
+                                   in ? slot : here, bytes };
+    emit_copy (at, op, &copy);
+    slot += cuda_slot_bytes (bytes);
+  }
+}
+
+static void
+emit_across (struct cuda_there at, uint32_t op)
+{
+  struct weft_operand from, to;
+  gboolean in = weft_op_enters_device (at.r->p->op[op].kind);
+
+  weft_bind_copy (&at.r->bind, op, &from, &to);
+  struct weft_cuda_copy copy = { in ? WEFT_CUDA_TO_DEVICE : WEFT_CUDA_TO_HOST, to.data, from.data,
+                                 to.n * weft_dtype_bytes (to.dtype) };
+  emit_copy (at, op, &copy);
+}
+
+/* A collective of one rank is copies, if anything. */
+static void
+emit_op (struct cuda_there at, uint32_t i)
+{
+  uint32_t op = cuda_unit_op (at.r, at.u, i);
+  enum weft_op_kind kind = at.r->p->op[op].kind;
+
+  if (weft_op_info[kind].class == WEFT_CLASS_COMPUTE)
+    emit_kernels (at, op);
+  else if (weft_op_info[kind].class == WEFT_CLASS_COLLECTIVE)
+    cuda_meet_shared (&at, 1, i);
+  else if (kind == WEFT_OP_COPY_IN || kind == WEFT_OP_COPY_OUT)
+    emit_mail (at, op);
+  else
+    emit_across (at, op);
+}
+
+gboolean
+cuda_emit_local (struct cuda_there at, GError **error)
+{
+  weft_cuda_event *begin = NULL, *end = NULL;
+
+  emit_waits (at);
+  if (!emit_stamp (at, &begin, error))
+    return FALSE;
+  for (uint32_t i = 0; i < at.u->n; i++)
+    emit_op (at, i);
+  if (!emit_stamp (at, &end, error))
+    return FALSE;
+  keep_stamps (at, begin, end);
+  return emit_record (at, error);
+}
+
+/* ------------------------------------------------------------ ranks with a GPU each */
+
+/* Calls of a unit over communicators, all in one launch. */
+gboolean
+cuda_emit_launch (struct cuda_there at, GError **error)
+{
+  weft_cuda_event *begin = NULL, *end = NULL;
+
+  emit_waits (at);
+  if (!emit_stamp (at, &begin, error))
+    return FALSE;
+  cuda_emit (at, op_of (at), CUDA_GROUP_START);
+  for (uint32_t i = 0; i < at.u->n; i++)
+    if (!cuda_meet_nccl (at, cuda_unit_op (at.r, at.u, i), error))
+      return FALSE;
+  cuda_emit (at, op_of (at), CUDA_GROUP_END);
+  struct cuda_call *mark = cuda_emit (at, op_of (at), CUDA_MARK);
+  mark->n = at.u->index + 1;
+  if (!emit_stamp (at, &end, error))
+    return FALSE;
+  keep_stamps (at, begin, end);
+  return emit_record (at, error);
+}
+
+/* ------------------------------------------------------------ ranks that share a GPU */
+
+/* Everyone comes to the lane of the first member, which does it all, and leaves when it has. */
+gboolean
+cuda_emit_collective (const struct cuda_there *member, uint32_t n, GError **error)
+{
+  weft_cuda_event *arrived, *done = NULL, *begin = NULL, *end = NULL;
+
+  for (uint32_t i = 0; i < n; i++)
+    emit_waits (member[i]);
+  for (uint32_t i = 1; i < n; i++) {
+    if (!emit_new_record (member[i], &arrived, error))
+      return FALSE;
+    emit_event (member[0], CUDA_WAIT, arrived);
+  }
+  if (!emit_stamp (member[0], &begin, error))
+    return FALSE;
+  for (uint32_t i = 0; i < member[0].u->n; i++)
+    cuda_meet_shared (member, n, i);
+  if (!emit_stamp (member[0], &end, error))
+    return FALSE;
+  if ((n > 1 || member[0].u->awaited) && !emit_new_record (member[0], &done, error))
+    return FALSE;
+  for (uint32_t i = 0; i < n; i++) {
+    member[i].u->event = done;
+    keep_stamps (member[i], begin, end);
+    if (i > 0)
+      emit_event (member[i], CUDA_WAIT, done);
+  }
+  return TRUE;
+}
+
+/* The unit at the other end of an op, and its op there. */
+static struct cuda_there
+other_end (struct cuda_there at, uint32_t op, uint32_t *peer)
+{
+  uint32_t row = 0;
+  gboolean found = cuda_transfer_peer (at.r, op, &row, peer);
+
+  g_assert (found);
+  struct cuda_rank *other = &at.r->m->rank[row];
+  return (struct cuda_there){ other, &other->unit[other->unit_of[*peer]] };
+}
+
+static gboolean
+is_kind (struct cuda_there at, uint32_t i, enum weft_op_kind kind)
+{
+  return at.r->p->op[cuda_unit_op (at.r, at.u, i)].kind == kind;
+}
+
+static gboolean
+has (struct cuda_there at, enum weft_op_kind kind)
+{
+  for (uint32_t i = 0; i < at.u->n; i++)
+    if (is_kind (at, i, kind))
+      return TRUE;
+  return FALSE;
+}
+
+/* Whether an op before op i of a unit has the same unit at its other end; of a kind, or WEFT_N_OP:
+ * of any. */
+static gboolean
+is_repeated (struct cuda_there at, uint32_t i, enum weft_op_kind kind)
+{
+  uint32_t peer;
+  const struct cuda_unit *u = other_end (at, cuda_unit_op (at.r, at.u, i), &peer).u;
+
+  for (uint32_t j = 0; j < i; j++)
+    if ((kind == WEFT_N_OP || is_kind (at, j, kind)) &&
+        other_end (at, cuda_unit_op (at.r, at.u, j), &peer).u == u)
+      return TRUE;
+  return FALSE;
+}
+
+/* All that one unit receives of another: it waits until that is there, and says when it has it. */
+static gboolean
+emit_receives (struct cuda_there to, struct cuda_there from, GError **error)
+{
+  weft_cuda_event *taken = NULL;
+
+  for (uint32_t i = 0; i < to.u->n; i++) {
+    uint32_t op = cuda_unit_op (to.r, to.u, i), peer;
+    if (!is_kind (to, i, WEFT_OP_RECV) || other_end (to, op, &peer).u != from.u)
+      continue;
+    if (!taken) {
+      if (!cuda_event_open (to.r, FALSE, &taken, error))
+        return FALSE;
+      emit_event (to, CUDA_WAIT, from.u->arrived);
+    }
+    uint32_t buf = weft_bind_use (&to.r->bind, op, 0)->buf;
+    struct weft_cuda_copy copy = { WEFT_CUDA_ON_DEVICE, weft_bind_at (&to.r->bind, buf),
+                                   weft_bind_at (&from.r->bind,
+                                                 weft_bind_use (&from.r->bind, peer, 0)->buf),
+                                   to.r->p->buf[buf].bytes };
+    emit_copy (to, op, &copy);
+    to.r->taken[op] = taken;
+  }
+  if (taken) {
+    emit_event (to, CUDA_RECORD, taken);
+    to.u->event = taken;
+  }
+  return TRUE;
+}
+
+gboolean
+cuda_emit_post (struct cuda_there at, GError **error)
+{
+  uint32_t peer;
+
+  emit_waits (at);
+  if (!emit_stamp (at, &at.u->begin, error) ||
+      (has (at, WEFT_OP_SEND) && !emit_new_record (at, &at.u->arrived, error)))
+    return FALSE;
+  for (uint32_t i = 0; i < at.u->n; i++) {
+    struct cuda_there other = other_end (at, cuda_unit_op (at.r, at.u, i), &peer);
+    if (other.u->posted && !is_repeated (at, i, WEFT_N_OP) &&
+        (!emit_receives (at, other, error) || !emit_receives (other, at, error)))
+      return FALSE;
+  }
+  at.u->posted = TRUE;
+  return TRUE;
+}
+
+/* What it has sent must have been taken before anybody writes there. */
+gboolean
+cuda_emit_leave (struct cuda_there at, GError **error)
+{
+  weft_cuda_event *end = NULL;
+  uint32_t peer;
+
+  for (uint32_t i = 0; i < at.u->n; i++) {
+    if (!is_kind (at, i, WEFT_OP_SEND) || is_repeated (at, i, WEFT_OP_SEND))
+      continue;
+    const struct cuda_rank *other = other_end (at, cuda_unit_op (at.r, at.u, i), &peer).r;
+    emit_event (at, CUDA_WAIT, other->taken[peer]);
+  }
+  if (!emit_stamp (at, &end, error))
+    return FALSE;
+  keep_stamps (at, at.u->begin, end);
+  return !has (at, WEFT_OP_SEND) || emit_record (at, error);
+}
+
+/* ------------------------------------------------------------------ the whole step */
+
+static gboolean
+waits_for_start (const struct cuda_rank *r)
+{
+  for (uint32_t i = 0; i < r->n_unit; i++)
+    if (r->unit[i].wait[CUDA_START])
+      return TRUE;
+  return r->end.wait[CUDA_START] != 0;
+}
+
+static gboolean
+plays (const struct cuda_score *s, const struct cuda_rank *r)
+{
+  return s->m->shared || r->row == s->row;
+}
+
+/* The control block, which the host has written into the mailbox. */
+gboolean
+cuda_emit_start (struct cuda_score *s, GError **error)
+{
+  struct cuda_rank *first = &s->m->rank[s->row];
+  struct cuda_there at = { first, &first->end };
+  const struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, first->control, first->mailbox,
+                                       sizeof (struct weft_control) };
+  gboolean awaited = s->m->options.times;
+
+  for (uint32_t row = 0; row < s->m->n; row++)
+    awaited = awaited || (plays (s, &s->m->rank[row]) && waits_for_start (&s->m->rank[row]));
+  emit_copy (at, WEFT_NO_OP, &copy);
+  if (!awaited)
+    return TRUE;
+  if (!cuda_event_open (first, s->m->options.times, &s->start, error))
+    return FALSE;
+  emit_event (at, CUDA_RECORD, s->start);
+  return TRUE;
+}
+
+/* All lanes of all ranks come to the lane on which the step began. */
+gboolean
+cuda_emit_end (struct cuda_score *s, GError **error)
+{
+  struct cuda_rank *first = &s->m->rank[s->row];
+
+  for (uint32_t row = s->m->n; row-- > 0;) {
+    struct cuda_rank *r = &s->m->rank[row];
+    struct cuda_there at = { r, &r->end };
+    weft_cuda_event *end;
+    if (!plays (s, r))
+      continue;
+    emit_waits (at);
+    if (r == first)
+      continue;
+    if (!emit_new_record (at, &end, error))
+      return FALSE;
+    emit_event ((struct cuda_there){ first, &first->end }, CUDA_WAIT, end);
+  }
+  return TRUE;
+}

@@ -1,0 +1,400 @@
+#include "exec_cuda/exec_cuda.h"
+#include "core/base/error.h"
+#include "exec_cuda/machine.h"
+#include <string.h>
+
+const char *const cuda_call_words[] = { CUDA_CALL_LIST (WEFT_WORD_TEXT) NULL };
+
+gboolean
+cuda_ok (struct cuda_machine *m, const char *said, GError **error, const char *what, ...)
+{
+  va_list args;
+
+  if (!said)
+    return TRUE;
+  va_start (args, what);
+  g_autofree char *about = g_strdup_vprintf (what, args);
+  va_end (args);
+  m->broken = TRUE;
+  return weft_run_error (error, "%s: %s", about, said);
+}
+
+gboolean
+cuda_choose (struct cuda_rank *r, GError **error)
+{
+  return cuda_ok (r->m, CUDA_CALL (r->m, choose, r->device), error, "rank %u: GPU %u", r->rank,
+                  r->device);
+}
+
+gboolean
+cuda_skips (const struct cuda_rank *r, uint32_t op)
+{
+  const struct weft_control *control = r->m->options.control;
+  return control && control->forward_only && weft_feed_is_training (r->p, op);
+}
+
+/* ------------------------------------------------------------------------ closing */
+
+static void
+free_join (gpointer data)
+{
+  struct weft_cuda_join *join = data;
+
+  g_free ((void *) (uintptr_t) join->term);
+  g_free (join);
+}
+
+static void
+free_exchange (gpointer data)
+{
+  struct weft_cuda_exchange *x = data;
+
+  g_free ((void *) (uintptr_t) x->from);
+  g_free ((void *) (uintptr_t) x->send);
+  g_free ((void *) (uintptr_t) x->to);
+  g_free (x);
+}
+
+static void
+clear_score (struct cuda_score *s)
+{
+  g_array_unref (s->call);
+  g_array_unref (s->kernel);
+  g_array_unref (s->copy);
+  g_array_unref (s->collective);
+  g_array_unref (s->transfer);
+  g_ptr_array_unref (s->join);
+  g_ptr_array_unref (s->exchange);
+}
+
+static void
+clear_rank (struct cuda_rank *r)
+{
+  cuda_arena_close (r);
+  cuda_order_close (r);
+  weft_bind_clear (&r->bind);
+  g_free (r->issued);
+}
+
+static void
+cuda_close (weft_exec *x)
+{
+  struct cuda_machine *m = (struct cuda_machine *) x;
+
+  if (!m)
+    return;
+  cuda_step_close (m);
+  cuda_comms_close (m);
+  for (uint32_t i = 0; i < m->event->len; i++)
+    CUDA_CALL (m, event_close, g_ptr_array_index (m->event, i));
+  for (uint32_t i = 0; i < m->n_score; i++)
+    clear_score (&m->score[i]);
+  for (uint32_t row = 0; row < m->n; row++)
+    clear_rank (&m->rank[row]);
+  g_ptr_array_unref (m->event);
+  g_ptr_array_unref (m->comm);
+  g_array_unref (m->stamp);
+  g_array_unref (m->scaled);
+  g_array_unref (m->window);
+  g_free (m->rank);
+  g_free (m->score);
+  g_free (m->base.metrics);
+  g_free (m->base.allocated);
+  g_free (m->base.allocated_host);
+  weft_actors_free (m->base.actors);
+  pthread_mutex_destroy (&m->lock);
+  pthread_cond_destroy (&m->changed);
+  g_free (m);
+}
+
+/* ------------------------------------------------------------------------ opening */
+
+static void
+make_score (struct cuda_machine *m, uint32_t i)
+{
+  m->score[i] = (struct cuda_score){
+    .m = m,
+    .row = i,
+    .call = g_array_new (FALSE, FALSE, sizeof (struct cuda_call)),
+    .kernel = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel)),
+    .copy = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_copy)),
+    .collective = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_collective)),
+    .transfer = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_transfer)),
+    .join = g_ptr_array_new_with_free_func (free_join),
+    .exchange = g_ptr_array_new_with_free_func (free_exchange)
+  };
+}
+
+static void
+make_rank (struct cuda_machine *m, uint32_t row)
+{
+  struct cuda_rank *r = &m->rank[row];
+
+  r->m = m;
+  r->row = row;
+  r->rank = m->base.actors->rank[row];
+  r->p = m->base.plan->role[m->base.actors->role[row]];
+  r->device = m->shared ? 0 : row;
+  r->origin = !m->shared || row == 0;
+  r->issued = g_new0 (uint8_t, r->p->n_op + 1);
+  weft_bind_init (&r->bind, m->base.plan, r->rank);
+}
+
+static struct cuda_machine *
+make_machine (const struct weft_cuda_calls *calls, const weft_plan *plan,
+              const struct weft_exec_options *options)
+{
+  struct cuda_machine *m = g_new0 (struct cuda_machine, 1);
+
+  m->base.ops = &weft_exec_cuda;
+  m->base.plan = plan;
+  m->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, FALSE);
+  m->options = *options;
+  m->calls = calls;
+  m->n = m->base.actors->n;
+  m->shared = m->n > 1 && options->ranks_per_gpu > 1;
+  m->n_score = m->shared ? 1 : m->n;
+  m->rank = g_new0 (struct cuda_rank, m->n);
+  m->score = g_new0 (struct cuda_score, m->n_score);
+  m->base.metrics = g_new0 (struct weft_metrics, m->n);
+  m->base.allocated = g_new0 (uint64_t, m->n);
+  m->base.allocated_host = g_new0 (uint64_t, m->n);
+  m->event = g_ptr_array_new ();
+  m->comm = g_ptr_array_new ();
+  m->stamp = g_array_new (FALSE, FALSE, sizeof (struct cuda_stamp));
+  m->scaled = g_array_new (FALSE, FALSE, sizeof (struct cuda_scaled));
+  m->window = g_array_new (FALSE, FALSE, sizeof (struct cuda_window));
+  pthread_mutex_init (&m->lock, NULL);
+  pthread_cond_init (&m->changed, NULL);
+  for (uint32_t i = 0; i < m->n_score; i++)
+    make_score (m, i);
+  for (uint32_t row = 0; row < m->n; row++)
+    make_rank (m, row);
+  return m;
+}
+
+/* What only the executor of the CPU can do. */
+static gboolean
+check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error)
+{
+  if (o->stress || o->poison)
+    return weft_bad_input (error, "the cuda executor has neither stress nor poison: --executor cpu "
+                                  "has them");
+  if (o->graph && o->times)
+    return weft_bad_input (error,
+                           "found --graph with --trace or --timeline, wanted one of them: in a "
+                           "graph nothing says when an op has begun");
+  if (o->threads > 1)
+    return weft_bad_input (error, "--threads: found %u, wanted 1: kernels run on the GPU",
+                           o->threads);
+  if (o->ranks_per_gpu > 1 && o->ranks_per_gpu != ranks)
+    return weft_bad_input (error,
+                           "--ranks-per-gpu: found %u, wanted 1, a GPU for each rank, or %u, all "
+                           "ranks on one",
+                           o->ranks_per_gpu, ranks);
+  if (o->ranks_per_gpu > WEFT_CUDA_MOST_SHARED)
+    return weft_bad_input (error, "--ranks-per-gpu: found %u, wanted at most %u", o->ranks_per_gpu,
+                           WEFT_CUDA_MOST_SHARED);
+  return TRUE;
+}
+
+static gboolean
+check_devices (struct cuda_machine *m, GError **error)
+{
+  uint32_t wanted = m->shared ? 1 : m->n, found = 0;
+
+  if (!cuda_ok (m, CUDA_CALL (m, devices, &found), error, "the GPUs of this machine"))
+    return FALSE;
+  return found >= wanted ||
+         weft_bad_input (
+             error,
+             "found %u GPU%s, wanted %u, one for each rank; --ranks-per-gpu %u puts all "
+             "ranks on one",
+             found, found == 1 ? "" : "s", wanted, m->n);
+}
+
+static gboolean
+check_kernels (const struct cuda_machine *m, const weft_program *p, GError **error)
+{
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    enum weft_op_kind kind = p->op[op].kind;
+    if (weft_op_info[kind].class == WEFT_CLASS_COMPUTE && weft_kernels[kind].cpu &&
+        p->op[op].lane != WEFT_LANE_HOST && !m->calls->has_kernel (m->calls->self, kind))
+      return weft_bad_input (error, "the cuda executor has no kernel for %s (op %u of role %u)",
+                             weft_op_words[kind], op, p->role);
+  }
+  return TRUE;
+}
+
+static gboolean
+open_ranks (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++) {
+    const struct weft_memory *memory = &m->base.plan->memory[m->rank[row].p->role];
+    if (!cuda_arena_open (&m->rank[row], error))
+      return FALSE;
+    cuda_order_open (&m->rank[row]);
+    m->base.allocated[row] =
+        memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+    m->base.allocated_host[row] = memory->planned[WEFT_POOL_HOST];
+  }
+  return TRUE;
+}
+
+static gboolean
+open_machine (struct cuda_machine *m, GError **error)
+{
+  const weft_plan *plan = m->base.plan;
+
+  if (!weft_bind_can (plan, "cuda", error) || !weft_exec_check_size (plan, m->base.actors, error) ||
+      !check_devices (m, error))
+    return FALSE;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))
+      return FALSE;
+  return open_ranks (m, error) && cuda_comms_open (m, error) && cuda_issue_all (m, error) &&
+         cuda_step_open (m, error);
+}
+
+weft_exec *
+weft_exec_cuda_open (const struct weft_cuda_calls *calls, const weft_plan *plan,
+                     const struct weft_exec_options *options, GError **error)
+{
+  if (!check_options (options, plan->mesh.n_ranks, error))
+    return NULL;
+  struct cuda_machine *m = make_machine (calls, plan, options);
+  if (open_machine (m, error))
+    return &m->base;
+  m->broken = TRUE;
+  cuda_close (&m->base);
+  return NULL;
+}
+
+static weft_exec *
+cuda_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  const struct weft_cuda_calls *calls = weft_cuda_load (error);
+
+  return calls ? weft_exec_cuda_open (calls, plan, options, error) : NULL;
+}
+
+/* ----------------------------------------------------------------------- contract */
+
+/* Which waits there are was decided when the plan was compiled. */
+static gboolean
+cuda_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
+{
+  (void) x, (void) row, (void) lane, (void) op, (void) error;
+  return TRUE;
+}
+
+static gboolean
+cuda_issue (weft_exec *x, uint32_t row, uint32_t op, GError **error)
+{
+  (void) error;
+  ((struct cuda_machine *) x)->rank[row].issued[op] = TRUE;
+  return TRUE;
+}
+
+static gboolean
+cuda_run (weft_exec *x, GError **error)
+{
+  return cuda_step_run ((struct cuda_machine *) x, error);
+}
+
+static gboolean
+fill_times (struct cuda_machine *m, weft_timeline *t, GError **error)
+{
+  for (uint32_t i = 0; i < m->stamp->len; i++) {
+    const struct cuda_stamp *stamp = &g_array_index (m->stamp, struct cuda_stamp, i);
+    const struct cuda_rank *r = &m->rank[stamp->row];
+    weft_cuda_event *start = cuda_score_of (m, r)->start;
+    if (!r->issued[stamp->op])
+      continue;
+    if (!cuda_ok (m, CUDA_CALL (m, elapsed, start, stamp->begin, &t->begin[r->row][stamp->op]),
+                  error, "times of rank %u", r->rank) ||
+        !cuda_ok (m, CUDA_CALL (m, elapsed, start, stamp->end, &t->end[r->row][stamp->op]), error,
+                  "times of rank %u", r->rank))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean
+read_metrics (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++)
+    if (!cuda_arena_read (&m->rank[row], &m->base.metrics[row], error))
+      return FALSE;
+  return TRUE;
+}
+
+static weft_timeline *
+cuda_drain (weft_exec *x, GError **error)
+{
+  struct cuda_machine *m = (struct cuda_machine *) x;
+  gint64 start = g_get_monotonic_time ();
+  g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
+  gboolean ok = cuda_step_run (m, error) && cuda_step_wait (m, error) && fill_times (m, t, error) &&
+                read_metrics (m, error);
+
+  for (uint32_t row = 0; row < m->n; row++)
+    memset (m->rank[row].issued, 0, m->rank[row].p->n_op);
+  if (!ok)
+    return NULL;
+  t->wall_seconds = 1e-6 * (double) (g_get_monotonic_time () - start);
+  weft_timeline_finish (t, x->plan);
+  return g_steal_pointer (&t);
+}
+
+/* Between steps, by way of lane gpu's stream; memory of the host is there. */
+static void
+move (struct cuda_rank *r, uint32_t buf, const struct weft_cuda_copy *copy)
+{
+  GError *error = NULL;
+  weft_cuda_stream *stream = r->stream[WEFT_LANE_GPU];
+
+  if (r->p->buf[weft_buf_owner (r->p, buf)].pool == WEFT_POOL_HOST) {
+    memcpy (copy->to, copy->from, copy->bytes);
+    return;
+  }
+  if (!cuda_choose (r, &error) ||
+      !cuda_ok (r->m, CUDA_CALL (r->m, copy, copy, stream), &error, "rank %u", r->rank) ||
+      !cuda_ok (r->m, CUDA_CALL (r->m, finish, stream), &error, "rank %u", r->rank)) {
+    g_warning ("%s", error->message); /* the next step is refused */
+    g_clear_error (&error);
+  }
+}
+
+static void
+cuda_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out)
+{
+  struct cuda_rank *r = &((struct cuda_machine *) x)->rank[row];
+  struct weft_cuda_copy copy = { WEFT_CUDA_TO_HOST, out, weft_bind_at (&r->bind, buf) + offset, n };
+
+  move (r, buf, &copy);
+}
+
+static void
+cuda_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, const void *in)
+{
+  struct cuda_rank *r = &((struct cuda_machine *) x)->rank[row];
+  struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset, in,
+                                 n };
+
+  move (r, buf, &copy);
+}
+
+const struct weft_exec_ops weft_exec_cuda = {
+  .name = "cuda",
+  .doc = "real numbers: ranks are GPUs, or share one",
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
+  .open = cuda_open,
+  .wait = cuda_wait,
+  .issue = cuda_issue,
+  .run = cuda_run,
+  .drain = cuda_drain,
+  .close = cuda_close,
+  .read = cuda_read,
+  .write = cuda_write,
+};

@@ -1,0 +1,315 @@
+/* What a collective is in calls. */
+#include "core/base/error.h"
+#include "core/program/coll.h"
+#include "exec_cuda/machine.h"
+#include <string.h>
+
+/* How many rows go where is known to the GPUs alone; ranks that share one exchange them there. */
+static gboolean
+can_count (const struct cuda_machine *m, enum weft_op_kind kind)
+{
+  return kind == weft_op_even (kind) || (m->shared && kind == WEFT_OP_ALL_TO_ALL_V);
+}
+
+static gboolean
+has_equal_parts (const struct cuda_machine *m, const struct weft_op *row,
+                 const struct weft_shape *shape)
+{
+  gboolean whole = row->kind == WEFT_OP_ALL_REDUCE || row->kind == WEFT_OP_BROADCAST ||
+                   row->kind == WEFT_OP_SHIFT;
+
+  return m->shared || whole ||
+         shape->dim[0] % weft_mesh_group_size (&m->base.plan->mesh, row->group) == 0;
+}
+
+gboolean
+cuda_meet_can (const struct cuda_machine *m, const weft_program *p, GError **error)
+{
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_op *row = &p->op[op];
+    if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
+      continue;
+    if (!can_count (m, row->kind))
+      return weft_bad_input (error, "op %u: the cuda executor has no %s %s", op,
+                             weft_op_words[row->kind],
+                             m->shared ? "between ranks that share a GPU"
+                                       : "between GPUs: how many rows go where is known to them "
+                                         "alone (--ranks-per-gpu has all_to_all_v)");
+    if (!has_equal_parts (m, row, weft_op_shape (p, op)))
+      return weft_bad_input (error,
+                             "op %u, %s: found %" G_GUINT64_FORMAT
+                             " elements, wanted a multiple of the %u members: NCCL has equal parts",
+                             op, weft_op_words[row->kind], weft_op_shape (p, op)->dim[0],
+                             weft_mesh_group_size (&m->base.plan->mesh, row->group));
+  }
+  return TRUE;
+}
+
+/* ------------------------------------------------------------ ranks that share a GPU */
+
+struct meeting {
+  const struct cuda_there *member;
+  uint32_t n, op; /* op: of the first member */
+  const struct weft_op *row;
+  const struct weft_shape *shape;
+  struct weft_bound *bound; /* by member */
+  uint64_t size;            /* bytes of an element */
+};
+
+static uint64_t
+piece_start (const struct meeting *x, uint32_t piece)
+{
+  return x->shape->dim[0] * piece / x->n;
+}
+
+static uint64_t
+piece_bytes (const struct meeting *x, uint32_t piece)
+{
+  return (piece_start (x, piece + 1) - piece_start (x, piece)) * x->size;
+}
+
+/* Where a member has a piece; its own may lie elsewhere. */
+static uint8_t *
+piece_of (const struct meeting *x, uint32_t member, uint32_t piece)
+{
+  return piece == member ? x->bound[member].slice
+                         : x->bound[member].data + piece_start (x, piece) * x->size;
+}
+
+static void
+copy (const struct meeting *x, void *to, const void *from, uint64_t bytes)
+{
+  GArray *copies = cuda_score_of (x->member[0].r->m, x->member[0].r)->copy;
+  struct weft_cuda_copy c = { WEFT_CUDA_ON_DEVICE, to, from, bytes };
+
+  if (to == from || bytes == 0)
+    return;
+  g_array_append_val (copies, c);
+  cuda_emit (x->member[0], x->op, CUDA_COPY)->at = copies->len - 1;
+}
+
+/* Moves that end in one piece of one member: its own term stands at its place among them. */
+static void
+join (const struct meeting *x, const struct weft_move *move)
+{
+  static const uint8_t hows[] = { [WEFT_REDUCE_SUM] = WEFT_CUDA_ADD,
+                                  [WEFT_REDUCE_AVG] = WEFT_CUDA_ADD,
+                                  [WEFT_REDUCE_PREMUL] = WEFT_CUDA_ADD,
+                                  [WEFT_REDUCE_MIN] = WEFT_CUDA_LEAST,
+                                  [WEFT_REDUCE_MAX] = WEFT_CUDA_MOST };
+  struct cuda_score *s = cuda_score_of (x->member[0].r->m, x->member[0].r);
+  gboolean premul = x->row->reduce == WEFT_REDUCE_PREMUL;
+  struct weft_cuda_join *j = g_new0 (struct weft_cuda_join, 1);
+  const void **term = g_new (const void *, x->n);
+  uint64_t start = piece_start (x, move->piece);
+
+  for (uint32_t i = 0; i < x->n; i++)
+    term[i] = x->bound[i].data + start * x->size;
+  j->dtype = x->shape->dtype;
+  j->how = hows[x->row->reduce];
+  j->before = premul ? (float) x->shape->dim[1] : 1;
+  j->after = x->row->reduce == WEFT_REDUCE_AVG ? (float) x->n : 1;
+  j->n_term = x->n;
+  j->term = term;
+  j->out = piece_of (x, move->to, move->piece);
+  j->n = piece_start (x, move->piece + 1) - start;
+  g_ptr_array_add (s->join, j);
+  cuda_emit (x->member[0], x->op, CUDA_JOIN)->at = s->join->len - 1;
+}
+
+static void
+move_one (const struct meeting *x, const struct weft_move *move)
+{
+  const struct weft_bound *from = &x->bound[move->from], *to = &x->bound[move->to];
+
+  if (x->row->kind == WEFT_OP_SHIFT)
+    copy (x, to->slice, from->data, x->shape->dim[0] * x->size);
+  else if (weft_op_swaps (x->row->kind))
+    copy (x, to->slice + piece_start (x, move->from) * x->size,
+          from->data + piece_start (x, move->to) * x->size, piece_bytes (x, move->to));
+  else
+    copy (x, to->data + piece_start (x, move->piece) * x->size,
+          piece_of (x, move->from, move->piece), piece_bytes (x, move->piece));
+}
+
+/* What a member has for itself. */
+static void
+keep_own (const struct meeting *x)
+{
+  for (uint32_t i = 0; i < x->n; i++) {
+    struct weft_move own = { .from = i, .to = i, .piece = i };
+    if (x->row->kind == WEFT_OP_ALL_GATHER || x->row->kind == WEFT_OP_ALL_TO_ALL)
+      move_one (x, &own);
+  }
+}
+
+/* A sum of one term: there are no moves. */
+static void
+keep_term (const struct meeting *x)
+{
+  const struct weft_move own = { .reduce = TRUE };
+
+  if (x->row->reduce == WEFT_REDUCE_PREMUL)
+    join (x, &own);
+  else
+    copy (x, x->bound[0].slice, x->bound[0].data, x->shape->dim[0] * x->size);
+}
+
+/* All sums are taken where the terms are at hand, whatever the order of reduction. */
+static void
+emit_moves (const struct meeting *x)
+{
+  g_autoptr (GArray) moves = weft_coll_moves (x->row, x->n, WEFT_COLL_CANONICAL);
+  const struct weft_move *before = NULL;
+
+  keep_own (x);
+  if (x->n == 1 && (x->row->kind == WEFT_OP_ALL_REDUCE || x->row->kind == WEFT_OP_REDUCE_SCATTER))
+    keep_term (x);
+  for (uint32_t i = 0; i < moves->len; i++) {
+    const struct weft_move *move = &g_array_index (moves, struct weft_move, i);
+    gboolean same = before && before->reduce && before->round == move->round &&
+                    before->to == move->to && before->piece == move->piece;
+    if (!move->reduce)
+      move_one (x, move);
+    else if (!same) /* all of one sum are one join */
+      join (x, move);
+    before = move;
+  }
+}
+
+static void
+emit_exchange (const struct meeting *x)
+{
+  struct cuda_score *s = cuda_score_of (x->member[0].r->m, x->member[0].r);
+  struct weft_cuda_exchange *e = g_new0 (struct weft_cuda_exchange, 1);
+  const void **from = g_new (const void *, x->n);
+  const int64_t **send = g_new (const int64_t *, x->n);
+  void **to = g_new (void *, x->n);
+
+  for (uint32_t i = 0; i < x->n; i++) {
+    from[i] = x->bound[i].data;
+    send[i] = x->bound[i].send.data;
+    to[i] = x->bound[i].slice;
+  }
+  *e = (struct weft_cuda_exchange){ .n = x->n,
+                                    .each = (uint32_t) (x->bound[0].send.n / x->n),
+                                    .row = x->shape->dim[1] * x->size,
+                                    .from = from,
+                                    .send = send,
+                                    .to = to };
+  g_ptr_array_add (s->exchange, e);
+  cuda_emit (x->member[0], x->op, CUDA_EXCHANGE)->at = s->exchange->len - 1;
+}
+
+void
+cuda_meet_shared (const struct cuda_there *member, uint32_t n, uint32_t i)
+{
+  g_autofree struct weft_bound *bound = g_new (struct weft_bound, n);
+  uint32_t op = cuda_unit_op (member[0].r, member[0].u, i);
+  const weft_program *p = member[0].r->p;
+  struct meeting x = { .member = member,
+                       .n = n,
+                       .op = op,
+                       .row = &p->op[op],
+                       .shape = weft_op_shape (p, op),
+                       .bound = bound,
+                       .size = weft_dtype_bytes (weft_op_shape (p, op)->dtype) };
+
+  for (uint32_t j = 0; j < n; j++) {
+    struct weft_place place = { j, n };
+    bound[j] = weft_bind_collective (&member[j].r->bind, cuda_unit_op (member[j].r, member[j].u, i),
+                                     &place);
+  }
+  if (x.row->kind == WEFT_OP_ALL_TO_ALL_V)
+    emit_exchange (&x);
+  else
+    emit_moves (&x);
+}
+
+/* ------------------------------------------------------------ ranks with a GPU each */
+
+static void
+emit_transfer (struct cuda_there at, uint32_t op, gboolean recv, const struct weft_cuda_transfer *t)
+{
+  GArray *transfers = cuda_score_of (at.r->m, at.r)->transfer;
+
+  g_array_append_val (transfers, *t);
+  cuda_emit (at, op, recv ? CUDA_RECV : CUDA_SEND)->at = transfers->len - 1;
+}
+
+/* A send or a receive. */
+static void
+emit_neighbour (struct cuda_there at, uint32_t op)
+{
+  const struct weft_op *row = &at.r->p->op[op];
+  const struct weft_buf *buf = &at.r->p->buf[weft_bind_use (&at.r->bind, op, 0)->buf];
+  struct weft_cuda_transfer t = { .comm = cuda_comm_of (at.r, row),
+                                  .data = weft_bind_at (&at.r->bind,
+                                                        weft_bind_use (&at.r->bind, op, 0)->buf),
+                                  .n = buf->bytes / weft_dtype_bytes (buf->dtype),
+                                  .dtype = buf->dtype,
+                                  .peer = cuda_comm_peer (at.r, row) };
+
+  emit_transfer (at, op, row->kind == WEFT_OP_RECV, &t);
+}
+
+/* To one member and from another, whole. */
+static void
+emit_shift (struct cuda_there at, uint32_t op, struct weft_place me, const struct weft_bound *bound)
+{
+  const struct weft_op *row = &at.r->p->op[op];
+  const struct weft_shape *shape = weft_op_shape (at.r->p, op);
+  uint32_t away = row->peer < 0 ? me.of - 1 : MAX (row->peer, 1) % me.of;
+  struct weft_cuda_transfer t = { .comm = cuda_comm_of (at.r, row),
+                                  .data = bound->data,
+                                  .n = shape->dim[0],
+                                  .dtype = shape->dtype,
+                                  .peer = (me.at + away) % me.of };
+
+  emit_transfer (at, op, FALSE, &t);
+  t.data = bound->slice;
+  t.peer = (me.at + me.of - away) % me.of;
+  emit_transfer (at, op, TRUE, &t);
+}
+
+static gboolean
+emit_nccl (struct cuda_there at, uint32_t op, struct weft_place me, GError **error)
+{
+  const struct weft_op *row = &at.r->p->op[op];
+  const struct weft_shape *shape = weft_op_shape (at.r->p, op);
+  const struct weft_bound bound = weft_bind_collective (&at.r->bind, op, &me);
+  gboolean gathers = row->kind == WEFT_OP_ALL_GATHER;
+  gboolean whole = row->kind == WEFT_OP_ALL_REDUCE || row->kind == WEFT_OP_BROADCAST;
+  struct weft_cuda_collective c = { .kind = row->kind,
+                                    .comm = cuda_comm_of (at.r, row),
+                                    .from = gathers ? bound.slice : bound.data,
+                                    .to = gathers || whole ? bound.data : bound.slice,
+                                    .n = shape->dim[0] / (whole ? 1 : me.of),
+                                    .dtype = shape->dtype,
+                                    .reduce = row->reduce,
+                                    .root = row->peer < 0 ? me.of - 1 : 0 };
+  GArray *collectives = cuda_score_of (at.r->m, at.r)->collective;
+
+  if (row->kind == WEFT_OP_SHIFT) {
+    emit_shift (at, op, me, &bound);
+    return TRUE;
+  }
+  if (row->reduce == WEFT_REDUCE_PREMUL && !cuda_scaled_of (at.r, c.comm, shape, &c.scaled, error))
+    return FALSE;
+  g_array_append_val (collectives, c);
+  cuda_emit (at, op, CUDA_COLLECTIVE)->at = collectives->len - 1;
+  return TRUE;
+}
+
+gboolean
+cuda_meet_nccl (struct cuda_there at, uint32_t op, GError **error)
+{
+  const struct weft_op *row = &at.r->p->op[op];
+
+  if (weft_op_info[row->kind].class == WEFT_CLASS_P2P) {
+    emit_neighbour (at, op);
+    return TRUE;
+  }
+  return emit_nccl (at, op, weft_mesh_place (&at.r->m->base.plan->mesh, at.r->rank, row->group),
+                    error);
+}

@@ -1,0 +1,33 @@
+# The module of the CUDA executor: the one part that needs a CUDA toolkit with NCCL.  Without them
+# the build goes on, and --executor cuda says what was not there.
+#
+# For A100 (sm_80), H100 and H200 (sm_90a), B200 (sm_100), and as PTX for what comes after.  The
+# runtime is linked statically: the module loads without a driver, and says so.
+include(CheckLanguage)
+check_language(CUDA)
+find_package(CUDAToolkit 12.8 QUIET)
+find_path(WEFT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(WEFT_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
+if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL_INCLUDE OR NOT WEFT_NCCL)
+  message(STATUS "No CUDA toolkit 12.8 or newer with NCCL: built without --executor cuda")
+  return()
+endif()
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 100)
+set(CMAKE_CUDA_STANDARD 17)
+enable_language(CUDA)
+
+file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
+add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/sums.cu ${cuda_kernels})
+# Warnings are errors, but GLib's printf attribute, which nvcc does not know.
+target_compile_options(weft_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:C>:-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
+target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
+target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
+set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+install(TARGETS weft_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
+
+target_compile_definitions(weft_exec_cuda PRIVATE WEFT_CUDA_MODULE="$<TARGET_FILE:weft_cuda>"
+  WEFT_CUDA_INSTALLED="${CMAKE_INSTALL_LIBDIR}/weft/$<TARGET_FILE_NAME:weft_cuda>")
+add_dependencies(weft_exec_cuda weft_cuda)

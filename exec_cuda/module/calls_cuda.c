@@ -1,0 +1,624 @@
+/* The calls of exec_cuda/calls.h by the CUDA runtime and NCCL; the only C that sees their headers.
+ *
+ * Communicators are blocking ones: a rank that is missing when they are opened is waited for. */
+#include "exec_cuda/calls.h"
+#include "exec_cuda/module/sums.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/table.h"
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <string.h>
+
+struct weft_cuda_comm {
+  ncclComm_t comm;
+};
+
+struct weft_cuda_window {
+  ncclWindow_t window;
+};
+
+/* Of the driver, which is not linked: it may be absent. */
+typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
+
+#define MOST_DEVICES 64
+
+struct cuda {
+  struct weft_cuda_calls calls;
+  write_word write;
+  struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
+};
+
+static const char *
+said (cudaError_t error)
+{
+  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+}
+
+static const char *
+told (ncclResult_t result)
+{
+  const char *last = result == ncclSuccess ? NULL : ncclGetLastError (NULL);
+
+  return result == ncclSuccess ? NULL : last && *last ? last : ncclGetErrorString (result);
+}
+
+static cudaStream_t
+stream_of (weft_cuda_stream *stream)
+{
+  return (cudaStream_t) (void *) stream;
+}
+
+static cudaEvent_t
+event_of (weft_cuda_event *event)
+{
+  return (cudaEvent_t) (void *) event;
+}
+
+/* ------------------------------------------------------------------- devices, memory */
+
+static const char *
+call_devices (void *self, uint32_t *n)
+{
+  int found = 0;
+  const char *text = said (cudaGetDeviceCount (&found));
+
+  (void) self;
+  *n = (uint32_t) found;
+  return text;
+}
+
+static const char *
+call_describe (void *self, uint32_t device, struct weft_cuda_device *out)
+{
+  struct cudaDeviceProp p;
+  const char *text = said (cudaGetDeviceProperties (&p, (int) device));
+
+  (void) self;
+  if (text)
+    return text;
+  *out = (struct weft_cuda_device){ .bytes = p.totalGlobalMem,
+                                    .sms = (uint32_t) p.multiProcessorCount,
+                                    .major = (uint32_t) p.major,
+                                    .minor = (uint32_t) p.minor };
+  g_strlcpy (out->name, p.name, sizeof out->name);
+  return NULL;
+}
+
+static const char *
+call_choose (void *self, uint32_t device)
+{
+  (void) self;
+  return said (cudaSetDevice ((int) device));
+}
+
+/* Traces know calls by what is enqueued between two of these. */
+static const char *
+call_about (void *self, uint32_t row, uint32_t op)
+{
+  (void) self, (void) row, (void) op;
+  return NULL;
+}
+
+static const char *
+call_alloc (void *self, enum weft_pool pool, uint64_t bytes, void **out)
+{
+  (void) self;
+  switch (pool) {
+  case WEFT_POOL_SYMMETRIC:
+    return told (ncclMemAlloc (out, bytes));
+  case WEFT_POOL_HOST:
+    return said (cudaHostAlloc (out, bytes, cudaHostAllocDefault));
+  default:
+    return said (cudaMalloc (out, bytes));
+  }
+}
+
+static const char *
+call_release (void *self, enum weft_pool pool, void *at)
+{
+  (void) self;
+  switch (pool) {
+  case WEFT_POOL_SYMMETRIC:
+    return told (ncclMemFree (at));
+  case WEFT_POOL_HOST:
+    return said (cudaFreeHost (at));
+  default:
+    return said (cudaFree (at));
+  }
+}
+
+/* ------------------------------------------------------------------- streams, events */
+
+static const char *
+call_stream_open (void *self, gboolean urgent, weft_cuda_stream **out)
+{
+  int least = 0, greatest = 0;
+  const char *text = said (cudaDeviceGetStreamPriorityRange (&least, &greatest));
+
+  (void) self;
+  return text ? text
+              : said (cudaStreamCreateWithPriority ((cudaStream_t *) (void *) out,
+                                                    cudaStreamNonBlocking,
+                                                    urgent ? greatest : least));
+}
+
+static const char *
+call_stream_close (void *self, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaStreamDestroy (stream_of (stream)));
+}
+
+static const char *
+call_event_open (void *self, gboolean timed, weft_cuda_event **out)
+{
+  (void) self;
+  return said (cudaEventCreateWithFlags ((cudaEvent_t *) (void *) out,
+                                         timed ? cudaEventDefault : cudaEventDisableTiming));
+}
+
+static const char *
+call_event_close (void *self, weft_cuda_event *event)
+{
+  (void) self;
+  return said (cudaEventDestroy (event_of (event)));
+}
+
+/* A timed event of a graph can be read when it is external to it. */
+static const char *
+call_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaEventRecord (event_of (event), stream_of (stream)));
+}
+
+static const char *
+call_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
+{
+  (void) self;
+  return said (cudaStreamWaitEvent (stream_of (stream), event_of (event), 0));
+}
+
+static const char *
+call_query (void *self, weft_cuda_event *event, gboolean *done)
+{
+  cudaError_t error = cudaEventQuery (event_of (event));
+
+  (void) self;
+  *done = error == cudaSuccess;
+  return error == cudaErrorNotReady ? NULL : said (error);
+}
+
+static const char *
+call_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *seconds)
+{
+  float ms = 0;
+  const char *text = said (cudaEventElapsedTime (&ms, event_of (from), event_of (to)));
+
+  (void) self;
+  *seconds = 1e-3 * (double) ms;
+  return text;
+}
+
+static const char *
+call_finish (void *self, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaStreamSynchronize (stream_of (stream)));
+}
+
+/* ----------------------------------------------------------------------------- work */
+
+static const char *
+call_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
+{
+  static const enum cudaMemcpyKind ways[] = {
+    [WEFT_CUDA_TO_DEVICE] = cudaMemcpyHostToDevice,
+    [WEFT_CUDA_TO_HOST] = cudaMemcpyDeviceToHost,
+    [WEFT_CUDA_ON_DEVICE] = cudaMemcpyDeviceToDevice,
+  };
+
+  (void) self;
+  return said (
+      cudaMemcpyAsync (copy->to, copy->from, copy->bytes, ways[copy->way], stream_of (stream)));
+}
+
+static gboolean
+has_kernel (void *self, enum weft_op_kind kind)
+{
+  (void) self;
+  return weft_cuda_launchers[kind] != NULL;
+}
+
+static uint64_t
+scratch (void *self, const struct weft_kernel *k)
+{
+  (void) self;
+  return weft_cuda_scratch (k->kind, &k->shape);
+}
+
+/* Of the device that this thread has chosen, which no other thread has. */
+static const char *
+find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
+{
+  int device = 0;
+  const char *text = said (cudaGetDevice (&device));
+
+  if (!text && device >= MOST_DEVICES)
+    text = "the cuda executor knows 64 devices of a node and no more";
+  if (!text && !cuda->blas[device])
+    cuda->blas[device] = weft_blas_new (&text);
+  *out = text ? NULL : cuda->blas[device];
+  return text;
+}
+
+static const char *
+call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
+             const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
+{
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
+
+  for (uint32_t i = 0; i < n && !text; i++) {
+    struct weft_cuda_launch l = weft_cuda_launch_of (&k[i]);
+    l.stream = stream;
+    l.scratch = room->at;
+    l.scratch_bytes = room->bytes;
+    l.blas = blas;
+    text = weft_cuda_launchers[k[i].kind](&l);
+  }
+  return text;
+}
+
+static const char *
+call_host (void *self, void (*run) (void *data), void *data, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaLaunchHostFunc (stream_of (stream), run, data));
+}
+
+/* Pinned memory has one address on both sides. */
+static const char *
+call_mark (void *self, uint32_t *word, uint32_t value, weft_cuda_stream *stream)
+{
+  struct cuda *cuda = self;
+
+  return cuda->write ((CUstream) stream_of (stream), (CUdeviceptr) (uintptr_t) word, value, 0)
+             ? "the driver wrote no progress (cuStreamWriteValue32)"
+             : NULL;
+}
+
+static const char *
+call_join (void *self, const struct weft_cuda_join *join, weft_cuda_stream *stream)
+{
+  (void) self;
+  return weft_cuda_join_terms (join, stream);
+}
+
+static const char *
+call_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *stream)
+{
+  (void) self;
+  return weft_cuda_exchange_rows (x, stream);
+}
+
+/* -------------------------------------------------------------------- communicators */
+
+static const char *
+call_comm_id (void *self, struct weft_cuda_id *out)
+{
+  ncclUniqueId id;
+  const char *text = told (ncclGetUniqueId (&id));
+
+  (void) self;
+  G_STATIC_ASSERT (sizeof id == sizeof *out);
+  if (!text)
+    memcpy (out, &id, sizeof id);
+  return text;
+}
+
+/* In a group the communicator is there when the group has ended. */
+static const char *
+keep (weft_cuda_comm *comm, ncclResult_t result, weft_cuda_comm **out)
+{
+  if (result == ncclSuccess)
+    *out = comm;
+  else
+    g_free (comm);
+  return told (result);
+}
+
+#define MOST_CTAS 32u /* of ncclConfig_t.maxCTAs (NCCL user guide) */
+
+static ncclConfig_t
+config_of (const struct weft_cuda_member *member)
+{
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+  if (member->most_ctas)
+    config.maxCTAs = (int) MIN (member->most_ctas, MOST_CTAS);
+  return config;
+}
+
+static const char *
+call_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm **out)
+{
+  weft_cuda_comm *comm = g_new0 (weft_cuda_comm, 1);
+  ncclConfig_t config = config_of (member);
+  ncclUniqueId id;
+
+  (void) self;
+  memcpy (&id, member->id, sizeof id);
+  return keep (
+      comm, ncclCommInitRankConfig (&comm->comm, (int) member->n, id, (int) member->rank, &config),
+      out);
+}
+
+static const char *
+call_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft_cuda_member *m,
+                 weft_cuda_comm **out)
+{
+  weft_cuda_comm *comm = g_new0 (weft_cuda_comm, 1);
+  ncclConfig_t config = config_of (m);
+  const char *text = keep (comm,
+                           ncclCommSplit (parent->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color,
+                                          (int) m->rank, &comm->comm, &config),
+                           out);
+
+  (void) self;
+  return text;
+}
+
+static const char *
+call_comm_close (void *self, weft_cuda_comm *comm)
+{
+  const char *text = comm->comm ? told (ncclCommDestroy (comm->comm)) : NULL;
+
+  (void) self;
+  g_free (comm);
+  return text;
+}
+
+static const char *
+call_comm_abort (void *self, weft_cuda_comm *comm)
+{
+  const char *text = comm->comm ? told (ncclCommAbort (comm->comm)) : NULL;
+
+  (void) self;
+  g_free (comm);
+  return text;
+}
+
+static const char *
+call_comm_error (void *self, weft_cuda_comm *comm)
+{
+  ncclResult_t since = ncclSuccess;
+  const char *text = comm->comm ? told (ncclCommGetAsyncError (comm->comm, &since)) : NULL;
+
+  (void) self;
+  return text ? text : told (since);
+}
+
+static const char *
+call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
+                  weft_cuda_window **out)
+{
+  weft_cuda_window *window = g_new0 (weft_cuda_window, 1);
+  ncclResult_t result =
+      ncclCommWindowRegister (comm->comm, at, bytes, &window->window, NCCL_WIN_COLL_SYMMETRIC);
+
+  (void) self;
+  if (result == ncclSuccess)
+    *out = window;
+  else
+    g_free (window);
+  return told (result);
+}
+
+static const char *
+call_window_close (void *self, weft_cuda_comm *comm, weft_cuda_window *window)
+{
+  const char *text =
+      window->window ? told (ncclCommWindowDeregister (comm->comm, window->window)) : NULL;
+
+  (void) self;
+  g_free (window);
+  return text;
+}
+
+/* Where nothing is added, bytes are moved. */
+static ncclDataType_t
+type_of (enum weft_dtype dtype)
+{
+  static const ncclDataType_t types[WEFT_N_DTYPE] = {
+    [WEFT_FP32] = ncclFloat32, [WEFT_BF16] = ncclBfloat16, [WEFT_FP16] = ncclFloat16,
+    [WEFT_FP8] = ncclUint8,    [WEFT_INT32] = ncclInt32,   [WEFT_INT64] = ncclInt64,
+    [WEFT_E8M0] = ncclUint8,   [WEFT_UINT8] = ncclUint8,
+  };
+
+  return types[dtype];
+}
+
+static const char *
+call_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor, int *out)
+{
+  uint64_t scalar = weft_cuda_scalar (dtype, factor);
+  ncclRedOp_t op;
+  const char *text = told (ncclRedOpCreatePreMulSum (&op, &scalar, type_of (dtype),
+                                                     ncclScalarHostImmediate, comm->comm));
+
+  (void) self;
+  *out = (int) op;
+  return text;
+}
+
+static const char *
+call_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
+{
+  (void) self;
+  return told (ncclRedOpDestroy ((ncclRedOp_t) scaled, comm->comm));
+}
+
+static const char *
+call_group_start (void *self)
+{
+  (void) self;
+  return told (ncclGroupStart ());
+}
+
+static const char *
+call_group_end (void *self)
+{
+  (void) self;
+  return told (ncclGroupEnd ());
+}
+
+static ncclRedOp_t
+reduction_of (const struct weft_cuda_collective *c)
+{
+  static const ncclRedOp_t reductions[] = { [WEFT_REDUCE_SUM] = ncclSum,
+                                            [WEFT_REDUCE_AVG] = ncclAvg,
+                                            [WEFT_REDUCE_MIN] = ncclMin,
+                                            [WEFT_REDUCE_MAX] = ncclMax };
+
+  return c->reduce == WEFT_REDUCE_PREMUL ? (ncclRedOp_t) c->scaled : reductions[c->reduce];
+}
+
+static const char *
+call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream)
+{
+  cudaStream_t on = stream_of (stream);
+  ncclDataType_t type = type_of (c->dtype);
+  ncclComm_t comm = c->comm->comm;
+
+  (void) self;
+  switch (c->kind) {
+  case WEFT_OP_ALL_REDUCE:
+    return told (ncclAllReduce (c->from, c->to, c->n, type, reduction_of (c), comm, on));
+  case WEFT_OP_REDUCE_SCATTER:
+    return told (ncclReduceScatter (c->from, c->to, c->n, type, reduction_of (c), comm, on));
+  case WEFT_OP_ALL_GATHER:
+    return told (ncclAllGather (c->from, c->to, c->n, type, comm, on));
+  case WEFT_OP_ALL_TO_ALL:
+    return told (ncclAlltoAll (c->from, c->to, c->n, type, comm, on));
+  case WEFT_OP_BROADCAST:
+    return told (ncclBroadcast (c->from, c->to, c->n, type, (int) c->root, comm, on));
+  default:
+    return "no collective of NCCL";
+  }
+}
+
+static const char *
+call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
+{
+  (void) self;
+  return told (ncclSend (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
+                         stream_of (stream)));
+}
+
+static const char *
+call_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
+{
+  (void) self;
+  return told (ncclRecv (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
+                         stream_of (stream)));
+}
+
+/* --------------------------------------------------------------------------- graphs */
+
+/* Of this thread: threads of NCCL make calls of their own meanwhile. */
+static const char *
+call_capture_start (void *self, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaStreamBeginCapture (stream_of (stream), cudaStreamCaptureModeThreadLocal));
+}
+
+static const char *
+call_capture_end (void *self, weft_cuda_stream *stream, weft_cuda_graph **out)
+{
+  cudaGraph_t graph = NULL;
+  const char *text = said (cudaStreamEndCapture (stream_of (stream), &graph));
+
+  (void) self;
+  if (text)
+    return text;
+  text = said (cudaGraphInstantiate ((cudaGraphExec_t *) (void *) out, graph, 0));
+  cudaGraphDestroy (graph);
+  return text;
+}
+
+static const char *
+call_graph_run (void *self, weft_cuda_graph *graph, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaGraphLaunch ((cudaGraphExec_t) (void *) graph, stream_of (stream)));
+}
+
+static const char *
+call_graph_close (void *self, weft_cuda_graph *graph)
+{
+  (void) self;
+  return said (cudaGraphExecDestroy ((cudaGraphExec_t) (void *) graph));
+}
+
+/* -------------------------------------------------------------------------- opening */
+
+static const char *
+version (int number)
+{
+  g_autofree char *text = g_strdup_printf ("%d.%d", number / 1000, number % 1000 / 10);
+  return g_intern_string (text);
+}
+
+/* NULL when there is a GPU with a driver that is new enough. */
+static const char *
+look_for_gpu (void)
+{
+  int driver = 0, n = 0;
+  g_autofree char *text = NULL;
+
+  if (cudaDriverGetVersion (&driver) != cudaSuccess || driver == 0)
+    text = g_strdup_printf ("no NVIDIA driver: found none, wanted one for CUDA %s or newer",
+                            version (CUDART_VERSION));
+  else if (driver < CUDART_VERSION / 1000 * 1000)
+    text = g_strdup_printf ("NVIDIA driver: found one for CUDA %s, wanted %s or newer",
+                            version (driver), version (CUDART_VERSION / 1000 * 1000));
+  else if (cudaGetDeviceCount (&n) != cudaSuccess || n == 0)
+    text = g_strdup_printf ("no GPU: found a driver for CUDA %s and no device, wanted one: %s",
+                            version (driver), cudaGetErrorString (cudaGetLastError ()));
+  return text ? g_intern_string (text) : NULL;
+}
+
+static const char *
+find_write (write_word *out)
+{
+  enum cudaDriverEntryPointQueryResult found;
+  void *symbol = NULL;
+  const char *text = said (cudaGetDriverEntryPointByVersion ("cuStreamWriteValue32", &symbol, 12000,
+                                                             cudaEnableDefault, &found));
+
+  if (!text && found != cudaDriverEntryPointSuccess)
+    text = "the driver has no cuStreamWriteValue32";
+  memcpy (out, &symbol, sizeof *out);
+  return text;
+}
+
+const struct weft_cuda_calls *weft_cuda_calls_open (const char **why);
+
+const struct weft_cuda_calls *
+weft_cuda_calls_open (const char **why)
+{
+  struct cuda *cuda = g_new0 (struct cuda, 1);
+
+#define CALL(name, ...) .name = call_##name,
+  cuda->calls = (struct weft_cuda_calls){
+    .self = cuda, .has_kernel = has_kernel, .scratch = scratch, WEFT_CUDA_CALL_LIST (CALL)
+  };
+#undef CALL
+  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
+    return &cuda->calls;
+  g_free (cuda);
+  return NULL;
+}

@@ -1,0 +1,407 @@
+/* A step: the calls of the scores, made one after the other, or captured once into a graph and
+ * replayed.
+ *
+ * Nothing is allocated and nothing waits for a GPU until the step is drained.  Ranks with a GPU
+ * each have a thread of the host each, so that the calls of eight of them do not wait in one
+ * line. */
+#include "core/base/error.h"
+#include "exec_cuda/machine.h"
+#include <string.h>
+
+/* ---------------------------------------------------------------------- one call */
+
+static void
+run_host (void *data)
+{
+  const struct weft_kernel *k = data;
+
+  weft_kernels[k->kind].cpu (k, 0, 1);
+}
+
+static const char *
+play_host (const struct cuda_score *s, const struct cuda_call *c)
+{
+  const char *said = NULL;
+
+  for (uint32_t i = 0; i < c->n && !said; i++)
+    said = CUDA_CALL (s->m, host, run_host,
+                      &g_array_index (s->kernel, struct weft_kernel, c->at + i), c->stream);
+  return said;
+}
+
+static const char *
+make_call (const struct cuda_score *s, const struct cuda_call *c)
+{
+  struct cuda_machine *m = s->m;
+  const struct cuda_rank *r = &m->rank[c->row];
+
+  switch ((enum cuda_call_kind) c->kind) {
+  case CUDA_RECORD:
+  case CUDA_STAMP:
+    return CUDA_CALL (m, record, c->event, c->stream);
+  case CUDA_WAIT:
+    return CUDA_CALL (m, wait, c->stream, c->event);
+  case CUDA_COPY:
+    return CUDA_CALL (m, copy, &g_array_index (s->copy, struct weft_cuda_copy, c->at), c->stream);
+  case CUDA_KERNEL:
+    return CUDA_CALL (m, kernel, &g_array_index (s->kernel, struct weft_kernel, c->at), c->n,
+                      &r->scratch, c->stream);
+  case CUDA_HOST:
+    return play_host (s, c);
+  case CUDA_JOIN:
+    return CUDA_CALL (m, join, g_ptr_array_index (s->join, c->at), c->stream);
+  case CUDA_EXCHANGE:
+    return CUDA_CALL (m, exchange, g_ptr_array_index (s->exchange, c->at), c->stream);
+  case CUDA_GROUP_START:
+    return CUDA_CALL (m, group_start);
+  case CUDA_GROUP_END:
+    return CUDA_CALL (m, group_end);
+  case CUDA_COLLECTIVE:
+    return CUDA_CALL (m, collective,
+                      &g_array_index (s->collective, struct weft_cuda_collective, c->at),
+                      c->stream);
+  case CUDA_SEND:
+    return CUDA_CALL (m, send, &g_array_index (s->transfer, struct weft_cuda_transfer, c->at),
+                      c->stream);
+  case CUDA_RECV:
+    return CUDA_CALL (m, recv, &g_array_index (s->transfer, struct weft_cuda_transfer, c->at),
+                      c->stream);
+  case CUDA_MARK:
+    return CUDA_CALL (m, mark, cuda_progress (r, c->lane), c->n, c->stream);
+  case CUDA_N_CALL:
+    break;
+  }
+  g_assert_not_reached ();
+}
+
+/* Events keep their places in an evaluation; what follows from gradients is not done. */
+static gboolean
+is_skipped (const struct cuda_score *s, const struct cuda_call *c)
+{
+  gboolean orders = c->kind == CUDA_RECORD || c->kind == CUDA_WAIT || c->kind == CUDA_STAMP ||
+                    c->kind == CUDA_GROUP_START || c->kind == CUDA_GROUP_END ||
+                    c->kind == CUDA_MARK;
+
+  return !orders && c->op != WEFT_NO_OP && cuda_skips (&s->m->rank[c->row], c->op);
+}
+
+/* Calls of the step as a whole come first, and last: when all others have been made. */
+static gboolean
+is_due (const struct cuda_score *s, uint32_t i)
+{
+  const struct cuda_call *c = &g_array_index (s->call, struct cuda_call, i);
+
+  if (s->played[i])
+    return FALSE;
+  if (c->op != WEFT_NO_OP)
+    return s->m->rank[c->row].issued[c->op];
+  return i == s->n_played;
+}
+
+static gboolean
+play_call (struct cuda_score *s, const struct cuda_call *c, GError **error)
+{
+  const struct cuda_rank *r = &s->m->rank[c->row];
+  const char *said = NULL;
+
+  if (is_skipped (s, c))
+    return TRUE;
+  if (!(said = CUDA_CALL (s->m, about, c->row, c->op)) && !(said = make_call (s, c)))
+    return TRUE;
+  g_autofree char *label =
+      c->op == WEFT_NO_OP ? g_strdup ("the step") : weft_op_label (r->p, c->op);
+  return cuda_ok (s->m, said, error, "rank %u: %s: %s", r->rank, label, cuda_call_words[c->kind]);
+}
+
+static gboolean
+play_calls (struct cuda_score *s, GError **error)
+{
+  for (uint32_t i = 0; i < s->call->len; i++) {
+    if (!is_due (s, i))
+      continue;
+    if (!play_call (s, &g_array_index (s->call, struct cuda_call, i), error))
+      return FALSE;
+    s->played[i] = TRUE;
+    s->n_played++;
+  }
+  return TRUE;
+}
+
+/* ------------------------------------------------------------------------ graphs */
+
+static weft_cuda_stream *
+first_stream (const struct cuda_score *s)
+{
+  return s->m->rank[s->row].stream[WEFT_LANE_GPU];
+}
+
+static gboolean
+is_whole (const struct cuda_score *s)
+{
+  if (s->n_played > 0)
+    return FALSE;
+  for (uint32_t i = 0; i < s->call->len; i++) {
+    const struct cuda_call *c = &g_array_index (s->call, struct cuda_call, i);
+    if (c->op != WEFT_NO_OP && !s->m->rank[c->row].issued[c->op])
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* The first step is played, because libraries load and connect when they are first used, which
+ * cannot be captured; evaluations always are. */
+static gboolean
+wants_graph (const struct cuda_score *s)
+{
+  const struct weft_control *control = s->m->options.control;
+
+  return s->m->options.graph && s->m->steps > 1 && !(control && control->forward_only) &&
+         is_whole (s);
+}
+
+static gboolean
+capture (struct cuda_score *s, GError **error)
+{
+  weft_cuda_stream *stream = first_stream (s);
+
+  if (!cuda_ok (s->m, CUDA_CALL (s->m, capture_start, stream), error, "the graph of a step"))
+    return FALSE;
+  gboolean ok = play_calls (s, error);
+  const char *said = CUDA_CALL (s->m, capture_end, stream, &s->graph);
+  return ok && cuda_ok (s->m, said, error, "the graph of a step");
+}
+
+static gboolean
+replay (struct cuda_score *s, GError **error)
+{
+  if (!s->graph && !capture (s, error))
+    return FALSE;
+  s->n_played = s->call->len;
+  return cuda_ok (s->m, CUDA_CALL (s->m, graph_run, s->graph, first_stream (s)), error,
+                  "the graph of a step");
+}
+
+static gboolean
+play (struct cuda_score *s, GError **error)
+{
+  struct cuda_rank *first = &s->m->rank[s->row];
+
+  if (s->n_played == s->call->len)
+    return TRUE;
+  if (!cuda_choose (first, error) || !(wants_graph (s) ? replay : play_calls) (s, error))
+    return FALSE;
+  return s->n_played < s->call->len ||
+         cuda_ok (s->m, CUDA_CALL (s->m, record, first->tail, first_stream (s)), error,
+                  "rank %u: the end of a step", first->rank);
+}
+
+/* ----------------------------------------------------------------------- threads */
+
+static void *
+player_main (void *data)
+{
+  struct cuda_score *s = data;
+  struct cuda_machine *m = s->m;
+  uint64_t round = 0;
+
+  pthread_mutex_lock (&m->lock);
+  for (;;) {
+    while (m->round == round && !m->closing)
+      pthread_cond_wait (&m->changed, &m->lock);
+    if (m->closing)
+      break;
+    round = m->round;
+    pthread_mutex_unlock (&m->lock);
+    s->failed = !play (s, &s->error);
+    pthread_mutex_lock (&m->lock);
+    if (--m->n_busy == 0)
+      pthread_cond_broadcast (&m->changed);
+  }
+  pthread_mutex_unlock (&m->lock);
+  return NULL;
+}
+
+static gboolean
+play_threads (struct cuda_machine *m, GError **error)
+{
+  pthread_mutex_lock (&m->lock);
+  m->n_busy = m->n_score;
+  m->round++;
+  pthread_cond_broadcast (&m->changed);
+  while (m->n_busy)
+    pthread_cond_wait (&m->changed, &m->lock);
+  pthread_mutex_unlock (&m->lock);
+  gboolean ok = TRUE;
+  for (uint32_t i = 0; i < m->n_score; i++) {
+    if (ok && m->score[i].failed) {
+      g_propagate_error (error, g_steal_pointer (&m->score[i].error));
+      ok = FALSE;
+    }
+    g_clear_error (&m->score[i].error);
+  }
+  return ok;
+}
+
+/* -------------------------------------------------------------------------- steps */
+
+static gboolean
+open_score (struct cuda_score *s, GError **error)
+{
+  struct cuda_machine *m = s->m;
+
+  s->played = g_new0 (uint8_t, s->call->len + 1);
+  if (!cuda_event_open (&m->rank[s->row], m->options.times, &m->rank[s->row].tail, error))
+    return FALSE;
+  if (m->n_score == 1)
+    return TRUE;
+  int failed = pthread_create (&s->thread, NULL, player_main, s);
+  s->has_thread = !failed;
+  return !failed || weft_run_error (error, "rank %u: no thread for it: %s", m->rank[s->row].rank,
+                                    g_strerror (failed));
+}
+
+gboolean
+cuda_step_open (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t i = 0; i < m->n_score; i++)
+    if (!open_score (&m->score[i], error))
+      return FALSE;
+  return TRUE;
+}
+
+void
+cuda_step_close (struct cuda_machine *m)
+{
+  pthread_mutex_lock (&m->lock);
+  m->closing = TRUE;
+  pthread_cond_broadcast (&m->changed);
+  pthread_mutex_unlock (&m->lock);
+  for (uint32_t i = 0; i < m->n_score; i++) {
+    struct cuda_score *s = &m->score[i];
+    if (s->has_thread)
+      pthread_join (s->thread, NULL);
+    if (s->graph)
+      CUDA_CALL (m, graph_close, s->graph);
+    g_free (s->played);
+  }
+}
+
+static void
+begin (struct cuda_machine *m)
+{
+  m->begun = TRUE;
+  m->steps++;
+  for (uint32_t row = 0; row < m->n; row++)
+    cuda_arena_fill (&m->rank[row]);
+  for (uint32_t i = 0; i < m->n_score; i++) {
+    memset (m->score[i].played, 0, m->score[i].call->len);
+    m->score[i].n_played = 0;
+  }
+}
+
+gboolean
+cuda_step_run (struct cuda_machine *m, GError **error)
+{
+  if (m->broken)
+    return weft_run_error (error, "an earlier step has failed: it can only be closed");
+  if (!m->begun)
+    begin (m);
+  gboolean ok = m->n_score > 1 ? play_threads (m, error) : play (&m->score[0], error);
+  m->broken = !ok;
+  return ok;
+}
+
+/* The first communication of a lane that has not come to its end, by what the lane has said. */
+static const struct cuda_unit *
+late_unit (const struct cuda_rank *r, uint32_t lane)
+{
+  uint32_t done = *(volatile uint32_t *) cuda_progress (r, lane);
+
+  for (uint32_t i = done; i < cuda_units_of (r, lane); i++) {
+    const struct cuda_unit *u = cuda_unit_at (r, lane, i);
+    const struct weft_op *row = &r->p->op[cuda_unit_op (r, u, 0)];
+    if (weft_op_is_comm (row->kind) && cuda_comm_of (r, row) && !u->idle)
+      return u;
+  }
+  return NULL;
+}
+
+static gboolean
+report_late (const struct cuda_machine *m, GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (uint32_t row = 0; row < m->n; row++)
+    for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
+      const struct cuda_rank *r = &m->rank[row];
+      const struct cuda_unit *u = late_unit (r, lane);
+      if (!u)
+        continue;
+      uint32_t op = cuda_unit_op (r, u, 0);
+      g_autofree char *label = weft_op_label (r->p, op);
+      g_string_append_printf (text, " rank %u has not ended %s %s (op %u);", r->rank,
+                              weft_op_words[r->p->op[op].kind], label, op);
+    }
+  return weft_run_error (error, "a step takes longer than %g s (deadline):%s", m->options.deadline,
+                         text->len ? text->str : " no communication is late");
+}
+
+/* Sleeps between looks, longer and longer: 20 us, then up to 1 ms. */
+static gboolean
+wait_for (struct cuda_machine *m, weft_cuda_event *event, gint64 start, GError **error)
+{
+  gulong nap = 20;
+  gboolean done = FALSE;
+
+  for (;;) {
+    if (!cuda_ok (m, CUDA_CALL (m, query, event, &done), error, "the end of a step"))
+      return FALSE;
+    if (done)
+      return TRUE;
+    if (m->options.deadline > 0 &&
+        (double) (g_get_monotonic_time () - start) > 1e6 * m->options.deadline)
+      return report_late (m, error);
+    if (nap == 1000 && !cuda_comms_look (m, error))
+      return FALSE;
+    g_usleep (nap);
+    nap = MIN (2 * nap, 1000);
+  }
+}
+
+/* A step that ended early has no end to wait for. */
+static gboolean
+finish (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t row = 0; row < m->n; row++)
+    for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
+      struct cuda_rank *r = &m->rank[row];
+      if (r->stream[lane] && !cuda_ok (m, CUDA_CALL (m, finish, r->stream[lane]), error,
+                                       "rank %u: lane %s", r->rank, weft_lane_words[lane]))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+wait_for_scores (struct cuda_machine *m, GError **error)
+{
+  gint64 start = g_get_monotonic_time ();
+
+  for (uint32_t i = 0; i < m->n_score; i++)
+    if (m->score[i].n_played < m->score[i].call->len)
+      return finish (m, error);
+  for (uint32_t i = 0; i < m->n_score; i++)
+    if (!wait_for (m, m->rank[m->score[i].row].tail, start, error))
+      return FALSE;
+  return TRUE;
+}
+
+gboolean
+cuda_step_wait (struct cuda_machine *m, GError **error)
+{
+  gboolean ok = wait_for_scores (m, error);
+
+  m->begun = FALSE;
+  m->broken = m->broken || !ok;
+  return ok;
+}

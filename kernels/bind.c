@@ -1,0 +1,391 @@
+#include "kernels/bind.h"
+#include "core/base/error.h"
+#include "core/exec/feed.h"
+
+void
+weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank)
+{
+  const struct weft_mesh *mesh = &plan->mesh;
+
+  *b = (weft_bind){ .plan = plan,
+                    .p = plan->role[weft_mesh_stage (mesh, rank)],
+                    .rank = rank,
+                    .context = weft_mesh_place (mesh, rank, WEFT_GROUP_CP),
+                    .ring = weft_mesh_place (mesh, rank, WEFT_GROUP_CP_RING) };
+  b->slice = weft_slices (b->p, mesh, rank, &b->n_slice);
+  b->segment = g_new (struct weft_segment, b->p->n_param + 1);
+}
+
+void
+weft_bind_clear (weft_bind *b)
+{
+  g_free (b->slice);
+  g_free (b->segment);
+}
+
+/* Bytes of weights are only moved, and words of exact sums have no average. */
+static gboolean
+can_reduce (const struct weft_op *row, enum weft_dtype dtype)
+{
+  enum weft_op_kind kind = weft_op_even (row->kind);
+
+  if (kind != WEFT_OP_ALL_REDUCE && kind != WEFT_OP_REDUCE_SCATTER)
+    return TRUE;
+  return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
+                                                       row->reduce != WEFT_REDUCE_PREMUL));
+}
+
+static gboolean
+can_run (const weft_program *p, const char *name, GError **error)
+{
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    enum weft_op_kind kind = p->op[op].kind;
+    const struct weft_shape *shape = weft_op_shape (p, op);
+    if (kind == WEFT_OP_FILL)
+      return weft_bad_input (error, "the %s executor draws no weights: they are written", name);
+    if (!can_reduce (&p->op[op], shape->dtype))
+      return weft_bad_input (error, "the %s executor has no %s of %s over %s", name,
+                             weft_op_words[kind], weft_reduce_words[p->op[op].reduce],
+                             weft_dtype_words[shape->dtype]);
+  }
+  return TRUE;
+}
+
+/* Real tokens may all go to the experts of one rank; a plan for GPUs has room for as many as it was
+ * told (core/passes/moe.c). */
+static gboolean
+has_room (const weft_plan *plan, GError **error)
+{
+  double found = plan->job.strategy.moe_load_imbalance, ranks = plan->mesh.ep;
+
+  if (ranks == 1 || weft_cluster_is_cpu (&plan->job.cluster))
+    return TRUE;
+  double wanted = ranks * (double) weft_job_choices (&plan->job) /
+                  (double) MAX (1, plan->job.model.moe_router_topk);
+  return found >= wanted ||
+         weft_bad_input (error,
+                         "moe_load_imbalance: found %g, wanted at least %g to run with real tokens "
+                         "a plan for GPUs: those of %g ranks may all go to one",
+                         found, wanted, ranks);
+}
+
+gboolean
+weft_bind_can (const weft_plan *plan, const char *name, GError **error)
+{
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    if (!can_run (plan->role[role], name, error))
+      return FALSE;
+  return has_room (plan, error) && weft_kernels_can (&plan->job.model, error);
+}
+
+/* -------------------------------------------------------------------- operands */
+
+uint8_t *
+weft_bind_at (const weft_bind *b, uint32_t buf)
+{
+  return b->arena[b->p->buf[weft_buf_owner (b->p, buf)].pool] + weft_buf_address (b->p, buf);
+}
+
+struct weft_operand
+weft_bind_operand (const weft_bind *b, const struct weft_use *use)
+{
+  if (use->buf == WEFT_NO_BUF)
+    return (struct weft_operand){ 0 };
+  const struct weft_buf *buf = &b->p->buf[use->buf];
+  struct weft_place sharing = weft_mesh_place (&b->plan->mesh, b->rank, buf->shard);
+  uint64_t size = weft_dtype_bytes (buf->dtype), n = buf->bytes / size / sharing.of;
+
+  return (struct weft_operand){ .data = weft_bind_at (b, use->buf) + sharing.at * n * size,
+                                .n = n,
+                                .dtype = buf->dtype,
+                                .accumulate = use->read && use->write };
+}
+
+/* Attention is shared out over a ring, all else over every rank that has a part of the sequence. */
+static struct weft_place
+place_of (const weft_bind *b, enum weft_op_kind kind)
+{
+  gboolean ring = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD ||
+                  kind == WEFT_OP_ATTENTION_MERGE || kind == WEFT_OP_JOIN_SEQUENCE;
+
+  return ring ? b->ring : b->context;
+}
+
+/* From this rank's slice of a buffer to that of a rank some places after it, or before. */
+static void
+turn_to (struct weft_operand *o, const struct weft_place *place, int peer)
+{
+  int64_t to = ((int64_t) place->at + peer + place->of) % place->of;
+  o->data = (uint8_t *) o->data +
+            (to - (int64_t) place->at) * (int64_t) (o->n * weft_dtype_bytes (o->dtype));
+}
+
+static struct weft_kernel
+kernel_of (const weft_bind *b, uint32_t op)
+{
+  const weft_plan *plan = b->plan;
+  const struct weft_op *row = &b->p->op[op];
+  struct weft_kernel k = { .kind = row->kind,
+                           .shape = *weft_op_shape (b->p, op),
+                           .tp = weft_mesh_place (&plan->mesh, b->rank, WEFT_GROUP_TP),
+                           .cp = place_of (b, row->kind),
+                           .model = &plan->job.model,
+                           .control = b->control,
+                           .draw = { .layer = row->layer },
+                           .before = (uint32_t) -row->peer,
+                           .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
+  uint32_t n = b->p->op[op + 1].uses - row->uses;
+
+  if (row->micro != WEFT_NO_MICRO)
+    k.draw.sequence = weft_feed_first_sequence (plan, b->rank, row);
+  g_assert (n <= WEFT_MOST_OPERANDS);
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_use *use = weft_bind_use (b, op, i);
+    k.operand[i] = weft_bind_operand (b, use);
+    if (use->buf != WEFT_NO_BUF && b->p->buf[use->buf].shard == WEFT_GROUP_TP)
+      turn_to (&k.operand[i], &k.tp, row->peer);
+  }
+  return k;
+}
+
+/* ------------------------------------------------------------- kernels on slices */
+
+static void
+advance (struct weft_operand *o, const struct weft_segment *segment)
+{
+  if (!o->data)
+    return;
+  o->data = (uint8_t *) o->data + segment->offset * weft_dtype_bytes (o->dtype);
+  o->n = segment->n;
+}
+
+/* The elements of the flat buffers that an op works on: those of its part, of a norm all of the
+ * slice whose gradient it reads.  Some begin with the masters.  FALSE: it works on something
+ * else. */
+static gboolean
+first_element (const weft_bind *b, uint32_t op, uint64_t *first)
+{
+  uint32_t grad = weft_bind_use (b, op, 0)->buf;
+  enum weft_op_kind kind = b->p->op[op].kind;
+  gboolean whole = kind == WEFT_OP_GRAD_NORM || kind == WEFT_OP_UNSCALE;
+
+  for (uint32_t i = 0; i < b->n_slice; i++) {
+    const struct weft_slice *slice = &b->slice[i];
+    if ((whole ? slice->reduced : slice->grad) == grad || slice->master == grad) {
+      *first = whole ? slice->first - slice->part : slice->first;
+      return TRUE;
+    }
+  }
+  return FALSE;
+}
+
+/* Where a flat buffer of gradients begins among the elements of all of them. */
+static uint64_t
+first_of_flat (const weft_program *p, uint32_t flat)
+{
+  uint32_t i = 0;
+
+  while (p->buf[p->param[i].grad].base != flat)
+    g_assert (++i < p->n_param);
+  const struct weft_buf *grad = &p->buf[p->param[i].grad];
+  return p->param[i].start - grad->offset / weft_dtype_bytes (grad->dtype);
+}
+
+struct to {
+  weft_bind_call call;
+  void *user;
+};
+
+/* What lies between parameters of a flat buffer is nobody's gradient; a buffer of its own is
+ * whole. */
+static void
+bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
+{
+  const struct weft_buf *grads = &b->p->buf[weft_bind_use (b, op, 0)->buf];
+  uint64_t size = weft_dtype_bytes (grads->dtype);
+  struct weft_kernel k = kernel_of (b, op);
+  const struct weft_operand whole = k.operand[0];
+
+  if (grads->base == WEFT_NO_BUF) {
+    to.call (to.user, &k);
+    return;
+  }
+  uint64_t first = first_of_flat (b->p, grads->base) + grads->offset / size;
+  uint32_t n = weft_segments (b->p, first, grads->bytes / size, b->segment);
+  for (uint32_t s = 0; s < n; s++) {
+    k.operand[0] = whole;
+    advance (&k.operand[0], &b->segment[s]);
+    k.operand[1].accumulate = s > 0;
+    k.shape.dim[0] = b->segment[s].n;
+    to.call (to.user, &k);
+  }
+}
+
+/* The float that belongs to the whole of a tensor in fp8. */
+static struct weft_operand
+scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operand all)
+{
+  all.data = weft_bind_at (b, param->scale);
+  all.n = 1;
+  return all;
+}
+
+/* Whether the norm counts a tensor on another rank: a tied copy, or one that ranks which share
+ * others out hold all alike. */
+static gboolean
+is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
+{
+  return param->duplicate ||
+         (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
+          weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
+}
+
+/* Operands that have an element for each of a part's, by op; of adam all but the factor. */
+static uint32_t
+bulk_of (enum weft_op_kind kind)
+{
+  switch (kind) {
+  case WEFT_OP_GRAD_NORM:
+  case WEFT_OP_UNSCALE:
+  case WEFT_OP_AMAX:
+    return 1u << 0;
+  case WEFT_OP_QUANTISE:
+    return 1u << 0 | 1u << 2;
+  case WEFT_OP_ADAM:
+    return 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5;
+  default:
+    return 0;
+  }
+}
+
+/* One call for each parameter of the part. */
+static void
+bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
+{
+  const struct weft_kernel whole = kernel_of (b, op);
+  gboolean scaled = whole.kind == WEFT_OP_AMAX || whole.kind == WEFT_OP_QUANTISE;
+  uint32_t n = weft_segments (b->p, first, whole.shape.dim[0], b->segment);
+  uint32_t bulk = bulk_of (whole.kind);
+
+  for (uint32_t s = 0; s < n; s++) {
+    const struct weft_param *param = &b->p->param[b->segment[s].param];
+    struct weft_kernel k = whole;
+    if (whole.kind == WEFT_OP_GRAD_NORM && is_counted_elsewhere (b, param))
+      continue;
+    for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
+      if (bulk >> i & 1)
+        advance (&k.operand[i], &b->segment[s]);
+    if (scaled)
+      k.operand[1] = scale_of (b, param, k.operand[1]);
+    k.decay = param->decay;
+    k.shape.dim[0] = b->segment[s].n;
+    to.call (to.user, &k);
+  }
+}
+
+/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the
+ * experts that go by themselves. */
+static gboolean
+is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
+{
+  const struct weft_param *first = b->p->param;
+
+  if (param->layer != row->layer)
+    return FALSE;
+  while (first->layer != row->layer)
+    first++;
+  return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
+}
+
+/* One call for each of these tensors: they follow each other on the one side, and on the other
+ * their pieces do in every slice. */
+static void
+bind_repack (const weft_bind *b, uint32_t op, struct to to)
+{
+  struct weft_kernel k = kernel_of (b, op);
+  uint32_t slices = k.kind == WEFT_OP_UNPACK ? 0 : 1;
+  const struct weft_operand cut = k.operand[slices], whole = k.operand[!slices];
+  uint64_t done = 0, offset = 0;
+
+  for (uint32_t i = 0; i < b->p->n_param; i++) {
+    const struct weft_param *param = &b->p->param[i];
+    struct weft_segment piece = { .offset = offset, .n = cut.n - offset };
+    struct weft_segment all = { .offset = done, .n = param->rows * param->columns };
+    if (!is_packed (b, &b->p->op[op], param))
+      continue;
+    k.operand[slices] = cut;
+    k.operand[!slices] = whole;
+    advance (&k.operand[slices], &piece);
+    advance (&k.operand[!slices], &all);
+    k.shape.dim[2] = param->piece;
+    to.call (to.user, &k);
+    done += all.n;
+    offset += param->piece;
+  }
+}
+
+void
+weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *user)
+{
+  enum weft_op_kind kind = b->p->op[op].kind;
+  struct to to = { call, user };
+  uint64_t first;
+
+  if (weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu)
+    return;
+  if (kind == WEFT_OP_BUCKET_NORM) {
+    bind_bucket_norm (b, op, to);
+  } else if (kind == WEFT_OP_PACK || kind == WEFT_OP_UNPACK) {
+    bind_repack (b, op, to);
+  } else if (bulk_of (kind) && first_element (b, op, &first)) {
+    bind_segments (b, op, first, to);
+  } else {
+    struct weft_kernel k = kernel_of (b, op);
+    call (user, &k);
+  }
+}
+
+/* ------------------------------------------------------- copies and collectives */
+
+void
+weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, struct weft_operand *to)
+{
+  *from = weft_bind_operand (b, weft_bind_use (b, op, 0));
+  *to = weft_bind_operand (b, weft_bind_use (b, op, 1));
+  const uint64_t *dim = weft_op_shape (b->p, op)->dim, size = weft_dtype_bytes (from->dtype);
+  struct weft_operand *device = b->p->op[op].kind == WEFT_OP_TO_HOST ? from : to;
+
+  g_assert (from->dtype == to->dtype && device->n >= dim[0] + dim[1]);
+  device->data = (uint8_t *) device->data + dim[1] * size;
+  from->n = to->n = dim[0];
+}
+
+/* Shards of a buffer that belong to ranks before this one. */
+static uint32_t
+shard_before (const weft_bind *b, uint32_t buf)
+{
+  return weft_mesh_place (&b->plan->mesh, b->rank, b->p->buf[buf].shard).at;
+}
+
+struct weft_bound
+weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *member)
+{
+  const struct weft_op *row = &b->p->op[op];
+  const struct weft_shape *shape = weft_op_shape (b->p, op);
+  /* all_gather writes the whole tensor, its second operand; the others begin with it, and some have
+   * nothing else.  What all_to_all writes is as large. */
+  uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, n = b->p->op[op + 1].uses - row->uses;
+  uint64_t size = weft_dtype_bytes (shape->dtype);
+  struct weft_bound bound = { .data = weft_bind_at (b, weft_bind_use (b, op, whole)->buf) };
+
+  if (n == 1)
+    bound.data += shard_before (b, weft_bind_use (b, op, 0)->buf) * shape->dim[0] * size;
+  bound.slice = bound.data + shape->dim[0] * member->at / member->of * size;
+  if (row->kind != weft_op_even (row->kind)) {
+    bound.send = weft_bind_operand (b, weft_bind_use (b, op, 1));
+    bound.slice = weft_bind_at (b, weft_bind_use (b, op, 2)->buf);
+  } else if (n > 1 && b->p->buf[weft_bind_use (b, op, !whole)->buf].shard == 0) {
+    bound.slice = weft_bind_at (b, weft_bind_use (b, op, !whole)->buf);
+  }
+  return bound;
+}
