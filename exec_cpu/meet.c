@@ -5,8 +5,6 @@
 #include "kernels/float.h"
 #include <string.h>
 
-#define MOST_DEPTH 33 /* of a fold over 2^32 members */
-
 void
 cpu_moves_free (struct cpu_moves *moves)
 {
@@ -96,6 +94,22 @@ static const struct {
   [WEFT_REDUCE_MAX] = { most_floats, most_words },
 };
 
+/* n elements of joined terms. */
+struct stack {
+  const struct round *d;
+  uint64_t n;
+  float entry[WEFT_FOLD_MOST_DEPTH][WEFT_STRETCH];
+};
+
+static void
+join_entries (void *stack, uint32_t below)
+{
+  struct stack *s = stack;
+
+  joins[s->d->reduce].floats (s->entry[below], s->entry[below + 1], s->n);
+  weft_round (s->d->dtype, s->n, s->entry[below]);
+}
+
 /* Elements [first, first + n) of the terms, n <= WEFT_STRETCH, joined in fold order, to `out`;
  * divided by `divisor`. */
 static void
@@ -103,23 +117,22 @@ join_stretch (uint8_t *const *term, uint32_t n_term, const struct round *d, uint
               uint64_t n, uint8_t *out)
 {
   enum weft_dtype dtype = d->dtype;
-  float stack[MOST_DEPTH][WEFT_STRETCH];
+  struct stack stack;
   uint32_t top = 0;
 
+  stack.d = d;
+  stack.n = n;
   for (uint32_t i = 0; i < n_term; i++) {
-    const float *floats = weft_floats (term[i], dtype, first, n, stack[top]);
-    if (floats != stack[top])
-      memcpy (stack[top], floats, n * sizeof *floats);
-    for (uint32_t merges = weft_fold_merges (i, n_term); merges; merges--) {
-      joins[d->reduce].floats (stack[top - 1], stack[top], n);
-      weft_round (dtype, n, stack[--top]);
-    }
-    top++;
+    float *entry = stack.entry[top];
+    const float *floats = weft_floats (term[i], dtype, first, n, entry);
+    if (floats != entry)
+      memcpy (entry, floats, n * sizeof *floats);
+    top = weft_fold_push (top, i, n_term, join_entries, &stack);
   }
   if (d->divisor != 1)
     for (uint64_t i = 0; i < n; i++)
-      stack[0][i] /= d->divisor;
-  weft_store (out, dtype, first, n, stack[0]);
+      stack.entry[0][i] /= d->divisor;
+  weft_store (out, dtype, first, n, stack.entry[0]);
 }
 
 static void

@@ -49,21 +49,31 @@ lay_out_mailbox (struct cuda_rank *r)
   r->mailbox_bytes = at;
 }
 
-/* Kernels of one lane run one after the other and share its scratch; only lane gpu has any. */
+/* What one op adds to the scratch of its lane. */
+struct need {
+  const struct weft_cuda_calls *calls;
+  struct weft_cuda_scratch *scratch;
+};
+
 static void
 widen (void *user, const struct weft_kernel *k)
 {
-  struct cuda_rank *r = user;
-  r->scratch.bytes = MAX (r->scratch.bytes, r->m->calls->scratch (r->m->calls->self, k));
+  struct need *need = user;
+  need->scratch->bytes = MAX (need->scratch->bytes, need->calls->scratch (need->calls->self, k));
 }
 
 static gboolean
 open_scratch (struct cuda_rank *r, GError **error)
 {
-  for (uint32_t op = 0; op < r->p->n_op; op++)
+  for (uint32_t op = 0; op < r->p->n_op; op++) {
+    struct need need = { r->m->calls, &r->scratch[r->p->op[op].lane] };
     if (r->p->op[op].lane != WEFT_LANE_HOST)
-      weft_bind_kernels (&r->bind, op, widen, r);
-  return alloc (r, WEFT_POOL_DEVICE, r->scratch.bytes, &r->scratch.at, error);
+      weft_bind_kernels (&r->bind, op, widen, &need);
+  }
+  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+    if (!alloc (r, WEFT_POOL_DEVICE, r->scratch[lane].bytes, &r->scratch[lane].at, error))
+      return FALSE;
+  return TRUE;
 }
 
 static gboolean
@@ -126,7 +136,8 @@ cuda_arena_close (struct cuda_rank *r)
   for (int pool = 0; pool < WEFT_N_POOL && !r->m->options.memory; pool++)
     release (r, pool, r->bind.arena[pool]);
   release (r, WEFT_POOL_HOST, r->mailbox);
-  release (r, WEFT_POOL_DEVICE, r->scratch.at);
+  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+    release (r, WEFT_POOL_DEVICE, r->scratch[lane].at);
   if (r->origin)
     release (r, WEFT_POOL_DEVICE, r->control);
   g_free (r->slot);

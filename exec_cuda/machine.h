@@ -48,7 +48,7 @@ struct cuda_rank {
   weft_bind bind;
   gboolean origin;                       /* the step begins on its gpu lane */
   weft_cuda_stream *stream[WEFT_N_LANE]; /* of lanes with ops, and of gpu */
-  struct weft_cuda_scratch scratch;
+  struct weft_cuda_scratch scratch[WEFT_N_LANE]; /* its kernels share it, one after the other */
 
   /* What the host and the device tell each other: control, tokens, numbers; pinned. */
   uint8_t *mailbox;

@@ -45,7 +45,7 @@ make_call (const struct cuda_score *s, const struct cuda_call *c)
     return CUDA_CALL (m, copy, &g_array_index (s->copy, struct weft_cuda_copy, c->at), c->stream);
   case CUDA_KERNEL:
     return CUDA_CALL (m, kernel, &g_array_index (s->kernel, struct weft_kernel, c->at), c->n,
-                      &r->scratch, c->stream);
+                      &r->scratch[c->lane], c->stream);
   case CUDA_HOST:
     return play_host (s, c);
   case CUDA_JOIN:

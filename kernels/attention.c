@@ -718,8 +718,10 @@ sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
 }
 
 static void
-fold_entries (const struct attention *a, uint32_t below)
+fold_entries (void *attention, uint32_t below)
 {
+  const struct attention *a = attention;
+
   for (unsigned which = 0; which < 2; which++) {
     float *sum = entry (a, below, which);
     const float *term = entry (a, below + 1, which);
@@ -746,10 +748,9 @@ key_gradients (struct task *t)
   for (uint64_t w = 0; w < MAX (a.width, a.value); w += LEAF_WIDTH) {
     uint32_t top = 0;
     t->columns = piece (w, LEAF_WIDTH, MAX (a.width, a.value));
-    for (uint32_t leaf = 0; leaf < a.leaves; leaf++, top++) {
+    for (uint32_t leaf = 0; leaf < a.leaves; leaf++) {
       sum_leaf (t, leaf, top);
-      for (uint32_t merges = weft_fold_merges (leaf, a.leaves); merges; merges--)
-        fold_entries (&a, --top);
+      top = weft_fold_push (top, leaf, a.leaves, fold_entries, &a);
     }
     store_sums (&a, &dv, t->outer.rows, t->columns, entry (&a, 0, 0));
     store_sums (&a, &dk, t->outer.rows, t->columns, entry (&a, 0, 1));

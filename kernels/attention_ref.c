@@ -243,13 +243,21 @@ sees (const struct query *q, uint64_t key)
   return j <= i && j >= first_key (q->k, i);
 }
 
+/* Elements of a row of keys and values. */
+static uint64_t
+kv_row (const struct weft_kernel *k)
+{
+  return k->shape.dim[GROUPS] * (k->shape.dim[WIDTH] + value_width (k));
+}
+
 static uint64_t
 query_at (const struct query *q, gboolean in_qkv_rows)
 {
   const uint64_t *dim = q->k->shape.dim;
-  uint64_t heads = dim[HEADS] + (in_qkv_rows ? 2 * dim[GROUPS] : 0);
+  uint64_t width = in_qkv_rows ? dim[WIDTH] : value_width (q->k);
+  uint64_t row = dim[HEADS] * width + (in_qkv_rows ? kv_row (q->k) : 0);
 
-  return ((q->batch * part_tokens (q->k) + q->row) * heads + q->head) * dim[WIDTH];
+  return (q->batch * part_tokens (q->k) + q->row) * row + q->head * width;
 }
 
 static uint64_t
@@ -262,9 +270,11 @@ static uint64_t
 key_at (const struct query *q, uint64_t key, gboolean value)
 {
   const uint64_t *dim = q->k->shape.dim;
-  uint64_t group = q->head / (dim[HEADS] / dim[GROUPS]) + (value ? dim[GROUPS] : 0);
+  uint64_t group = q->head / (dim[HEADS] / dim[GROUPS]);
+  uint64_t column =
+      value ? dim[GROUPS] * dim[WIDTH] + group * value_width (q->k) : group * dim[WIDTH];
 
-  return ((q->batch * dim[KEYS] + key) * 2 * dim[GROUPS] + group) * dim[WIDTH];
+  return (q->batch * dim[KEYS] + key) * kv_row (q->k) + column;
 }
 
 static double
@@ -283,7 +293,7 @@ attend_part (const struct query *q)
   const double *kv = q->k->operand[PART_KV].data;
   double *o = (double *) q->k->operand[PART_O].data + query_at (q, FALSE), most = -INFINITY;
   double *lse = (double *) q->k->operand[PART_LSE].data + part_lse_at (q), sum = 0;
-  uint64_t width = q->k->shape.dim[WIDTH], keys = q->k->shape.dim[KEYS];
+  uint64_t width = value_width (q->k), keys = q->k->shape.dim[KEYS];
 
   for (uint64_t j = 0; j < keys; j++)
     most = sees (q, j) ? fmax (most, part_score (q, j)) : most;
@@ -306,15 +316,15 @@ attend_part_backward (const struct query *q)
   const double *d = (const double *) of[PART_BWD_DO].data + query_at (q, FALSE);
   const double *lse = (const double *) of[PART_BWD_LSE].data + part_lse_at (q);
   double *dq = of[PART_DQ].data, *dkv = of[PART_DKV].data;
-  uint64_t width = q->k->shape.dim[WIDTH];
-  double delta = weft_double_dot (o, d, width), scale = 1 / sqrt ((double) width);
+  uint64_t width = q->k->shape.dim[WIDTH], value = value_width (q->k);
+  double delta = weft_double_dot (o, d, value), scale = 1 / sqrt ((double) width);
 
   for (uint64_t j = 0; j < q->k->shape.dim[KEYS]; j++) {
     if (!sees (q, j))
       continue;
     double p = exp (part_score (q, j) - *lse);
-    double ds = p * (weft_double_dot (d, kv + key_at (q, j, TRUE), width) - delta) * scale;
-    weft_double_add (dkv + key_at (q, j, TRUE), p, d, width);
+    double ds = p * (weft_double_dot (d, kv + key_at (q, j, TRUE), value) - delta) * scale;
+    weft_double_add (dkv + key_at (q, j, TRUE), p, d, value);
     weft_double_add (dq + query_at (q, TRUE), ds, kv + key_at (q, j, FALSE), width);
     weft_double_add (dkv + key_at (q, j, FALSE), ds, queries + query_at (q, TRUE), width);
   }
@@ -341,7 +351,7 @@ clear_part (const struct weft_kernel *k)
 {
   double *dq = k->operand[PART_DQ].data;
   uint64_t q = k->shape.dim[HEADS] * k->shape.dim[WIDTH];
-  uint64_t row = q + 2 * k->shape.dim[GROUPS] * k->shape.dim[WIDTH];
+  uint64_t row = q + kv_row (k);
 
   for (uint64_t i = 0; i < k->shape.dim[TOKENS] && !k->operand[PART_DQ].accumulate; i++)
     memset (dq + i * row, 0, q * sizeof *dq);
@@ -362,9 +372,9 @@ weft_extent_attention_part (const struct weft_kernel *k, uint32_t operand)
 {
   const uint64_t *dim = k->shape.dim;
   const uint64_t extent[] = {
-    [PART_Q] = dim[TOKENS] * (dim[HEADS] + 2 * dim[GROUPS]) * dim[WIDTH],
-    [PART_KV] = dim[TOKENS] / part_tokens (k) * dim[KEYS] * 2 * dim[GROUPS] * dim[WIDTH],
-    [PART_O] = dim[TOKENS] * dim[HEADS] * dim[WIDTH],
+    [PART_Q] = dim[TOKENS] * (dim[HEADS] * dim[WIDTH] + kv_row (k)),
+    [PART_KV] = dim[TOKENS] / part_tokens (k) * dim[KEYS] * kv_row (k),
+    [PART_O] = dim[TOKENS] * dim[HEADS] * value_width (k),
     [PART_LSE] = dim[TOKENS] * dim[HEADS],
   };
 

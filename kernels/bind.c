@@ -179,16 +179,19 @@ first_element (const weft_bind *b, uint32_t op, uint64_t *first)
   return FALSE;
 }
 
-/* Where a flat buffer of gradients begins among the elements of all of them. */
-static uint64_t
-first_of_flat (const weft_program *p, uint32_t flat)
+/* Where a flat buffer of gradients begins among the elements of all of them; FALSE where it is not
+ * flat: a part of some room, with one bucket alone. */
+static gboolean
+first_of_flat (const weft_program *p, uint32_t flat, uint64_t *first)
 {
-  uint32_t i = 0;
-
-  while (p->buf[p->param[i].grad].base != flat)
-    g_assert (++i < p->n_param);
-  const struct weft_buf *grad = &p->buf[p->param[i].grad];
-  return p->param[i].start - grad->offset / weft_dtype_bytes (grad->dtype);
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    if (p->param[i].grad == WEFT_NO_BUF || p->buf[p->param[i].grad].base != flat)
+      continue;
+    const struct weft_buf *grad = &p->buf[p->param[i].grad];
+    *first = p->param[i].start - grad->offset / weft_dtype_bytes (grad->dtype);
+    return TRUE;
+  }
+  return FALSE;
 }
 
 struct to {
@@ -205,12 +208,13 @@ bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
   uint64_t size = weft_dtype_bytes (grads->dtype);
   struct weft_kernel k = kernel_of (b, op);
   const struct weft_operand whole = k.operand[0];
+  uint64_t first;
 
-  if (grads->base == WEFT_NO_BUF) {
+  if (grads->base == WEFT_NO_BUF || !first_of_flat (b->p, grads->base, &first)) {
     to.call (to.user, &k);
     return;
   }
-  uint64_t first = first_of_flat (b->p, grads->base) + grads->offset / size;
+  first += grads->offset / size;
   uint32_t n = weft_segments (b->p, first, grads->bytes / size, b->segment);
   for (uint32_t s = 0; s < n; s++) {
     k.operand[0] = whole;
@@ -235,9 +239,8 @@ scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operan
 static gboolean
 is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 {
-  return param->duplicate ||
-         (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
-          weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
+  return param->duplicate || (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
+                              weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
 }
 
 /* Operands that have an element for each of a part's, by op; of adam all but the factor. */
@@ -283,16 +286,22 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
   }
 }
 
-/* Whether a tensor is one of those that an op packs: of its layer, whose first is none of the
- * experts that go by themselves. */
+static gboolean
+is_of_unit (const struct weft_op *row, const struct weft_param *param)
+{
+  return param->layer == row->layer && param->chunk == row->chunk;
+}
+
+/* Whether a tensor is one of those that an op packs: of its layer, or of what its chunk has outside
+ * layers.  The first of these is none of the experts that go by themselves. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {
   const struct weft_param *first = b->p->param;
 
-  if (param->layer != row->layer)
+  if (!is_of_unit (row, param))
     return FALSE;
-  while (first->layer != row->layer)
+  while (!is_of_unit (row, first))
     first++;
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }

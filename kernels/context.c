@@ -37,7 +37,14 @@ product (const struct weft_kernel *k, unsigned first, unsigned n)
 
 /* ------------------------------------------------------ keys and values beside queries */
 
-enum { KV_TOKENS, KV_HEADS, KV_GROUPS, KV_WIDTH };
+enum { KV_TOKENS, KV_HEADS, KV_GROUPS, KV_WIDTH, KV_VALUE };
+
+/* Values are as wide as keys, or as a dimension says that is not 0. */
+static uint64_t
+value_width (const struct weft_kernel *k, unsigned width, unsigned value)
+{
+  return k->shape.dim[value] ? k->shape.dim[value] : k->shape.dim[width];
+}
 
 /* Elements of a row: of queries, and of keys and values. */
 static uint64_t
@@ -49,7 +56,7 @@ of_queries (const struct weft_kernel *k)
 static uint64_t
 of_kv (const struct weft_kernel *k)
 {
-  return 2 * k->shape.dim[KV_GROUPS] * k->shape.dim[KV_WIDTH];
+  return k->shape.dim[KV_GROUPS] * (k->shape.dim[KV_WIDTH] + value_width (k, KV_WIDTH, KV_VALUE));
 }
 
 uint64_t
@@ -141,19 +148,23 @@ weft_cpu_join_sequence (const struct weft_kernel *k, uint32_t part, uint32_t par
 
 /* ------------------------------------------------------------------ heads dealt to members */
 
-enum { H_TOKENS, H_MEMBERS, H_HEADS, H_GROUPS, H_WIDTH };
+enum { H_TOKENS, H_MEMBERS, H_HEADS, H_GROUPS, H_WIDTH, H_VALUE };
 
+/* Elements of a token. */
 static uint64_t
-row_heads (const struct weft_kernel *k)
+row_of_heads (const struct weft_kernel *k)
 {
-  return k->shape.dim[H_HEADS] + 2 * k->shape.dim[H_GROUPS];
+  const uint64_t *dim = k->shape.dim;
+
+  return (dim[H_HEADS] + dim[H_GROUPS]) * dim[H_WIDTH] +
+         dim[H_GROUPS] * value_width (k, H_WIDTH, H_VALUE);
 }
 
 uint64_t
 weft_extent_split_heads (const struct weft_kernel *k, uint32_t operand)
 {
   (void) operand;
-  return k->shape.dim[H_TOKENS] * row_heads (k) * k->shape.dim[H_WIDTH];
+  return k->shape.dim[H_TOKENS] * row_of_heads (k);
 }
 
 uint64_t
@@ -167,14 +178,15 @@ static void
 move_token (const struct weft_kernel *k, uint64_t token, uint64_t member, gboolean join)
 {
   const uint64_t *dim = k->shape.dim;
-  const uint64_t kind[] = { dim[H_HEADS], dim[H_GROUPS], dim[H_GROUPS] };
-  uint64_t width = dim[H_WIDTH], joined = token * row_heads (k) * width;
-  uint64_t split = (member * dim[H_TOKENS] + token) * row_heads (k) / dim[H_MEMBERS] * width;
+  const uint64_t kind[] = { dim[H_HEADS] * dim[H_WIDTH], dim[H_GROUPS] * dim[H_WIDTH],
+                            dim[H_GROUPS] * value_width (k, H_WIDTH, H_VALUE) };
+  uint64_t joined = token * row_of_heads (k);
+  uint64_t split = (member * dim[H_TOKENS] + token) * (row_of_heads (k) / dim[H_MEMBERS]);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (kind); i++) {
-    uint64_t n = kind[i] / dim[H_MEMBERS] * width, whole = joined + member * n;
+    uint64_t n = kind[i] / dim[H_MEMBERS], whole = joined + member * n;
     copy (k, join ? split : whole, join ? whole : split, n);
-    joined += kind[i] * width;
+    joined += kind[i];
     split += n;
   }
 }
@@ -365,19 +377,22 @@ static uint64_t
 dealt_element (const struct weft_kernel *k, uint64_t i)
 {
   const uint64_t *dim = k->shape.dim;
-  uint64_t w = i % dim[H_WIDTH], head = i / dim[H_WIDTH] % row_heads (k);
-  uint64_t token = i / dim[H_WIDTH] / row_heads (k), q = dim[H_HEADS] / dim[H_MEMBERS];
-  uint64_t g = dim[H_GROUPS] / dim[H_MEMBERS], member, at;
+  uint64_t width = dim[H_WIDTH], row = row_of_heads (k), token = i / row, column = i % row;
+  uint64_t q = dim[H_HEADS] / dim[H_MEMBERS], g = dim[H_GROUPS] / dim[H_MEMBERS];
+  uint64_t keys = dim[H_HEADS] * width, values = keys + dim[H_GROUPS] * width, member, at;
 
-  if (head < dim[H_HEADS]) {
-    member = head / q;
-    at = head % q;
+  if (column < keys) {
+    member = column / width / q;
+    at = column % (q * width);
+  } else if (column < values) {
+    member = (column - keys) / width / g;
+    at = q * width + (column - keys) % (g * width);
   } else {
-    uint64_t other = head - dim[H_HEADS], value = other >= dim[H_GROUPS];
-    member = other % dim[H_GROUPS] / g;
-    at = q + value * g + other % dim[H_GROUPS] % g;
+    uint64_t value = value_width (k, H_WIDTH, H_VALUE);
+    member = (column - values) / value / g;
+    at = (q + g) * width + (column - values) % (g * value);
   }
-  return ((member * dim[H_TOKENS] + token) * (q + 2 * g) + at) * dim[H_WIDTH] + w;
+  return (member * dim[H_TOKENS] + token) * (row / dim[H_MEMBERS]) + at;
 }
 
 void

@@ -38,27 +38,34 @@ struct stack {
   float *entry;
   uint64_t n; /* floats of an entry */
   uint32_t top, leaves;
+  enum weft_dtype dtype; /* of nodes */
 };
 
 static struct stack
-stack_new (uint32_t leaves)
+stack_new (uint32_t leaves, const struct weft_gemm_result *c)
 {
-  return (struct stack){ .entry = weft_scratch () + A_ROOM + B_ROOM, .leaves = leaves };
+  return (struct stack){ .entry = weft_scratch () + A_ROOM + B_ROOM,
+                         .leaves = leaves,
+                         .dtype = c->rounds ? c->dtype : WEFT_FP32 };
+}
+
+static void
+join_sums (void *stack, uint32_t below)
+{
+  const struct stack *s = stack;
+  float *left = s->entry + below * s->n, *right = left + s->n;
+
+  for (uint64_t e = 0; e < s->n; e++)
+    left[e] += right[e];
+  weft_round (s->dtype, s->n, left);
 }
 
 /* The sum over leaf i is the entry at `top`. */
 static void
-push_leaf (struct stack *s, uint32_t i, const struct weft_gemm_result *c)
+push_leaf (struct stack *s, uint32_t i)
 {
-  enum weft_dtype dtype = c->rounds ? c->dtype : WEFT_FP32;
-
-  weft_round (dtype, s->n, s->entry + s->top++ * s->n);
-  for (uint32_t merges = weft_fold_merges (i, s->leaves); merges > 0; merges--) {
-    float *right = s->entry + --s->top * s->n, *left = right - s->n;
-    for (uint64_t e = 0; e < s->n; e++)
-      left[e] += right[e];
-    weft_round (dtype, s->n, left);
-  }
+  weft_round (s->dtype, s->n, s->entry + s->top * s->n);
+  s->top = weft_fold_push (s->top, i, s->leaves, join_sums, s);
 }
 
 /* n <= WEFT_STRETCH sums of one row of the result. */
@@ -140,7 +147,7 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
   stack.n = round_up (area->rows, WEFT_TILE_ROWS) * area->c_row;
   for (uint32_t i = 0; i < stack.leaves; i++) {
     sum_leaf (g, area, i, stack.entry + stack.top * stack.n);
-    push_leaf (&stack, i, &g->c);
+    push_leaf (&stack, i);
   }
   for (uint64_t i = 0; i < area->rows; i++)
     finish_row (&g->c, area->row + i, area->column, area->columns, stack.entry + i * area->c_row);
@@ -167,7 +174,7 @@ weft_gemm (const struct weft_gemm *given)
   struct weft_gemm g = *given;
   if (!g.tile)
     g.tile = weft_tile_best ();
-  struct stack stack = stack_new (g.terms.n);
+  struct stack stack = stack_new (g.terms.n, &g.c);
   struct area most = largest_area (&g, &stack), area = { .c_row = most.columns };
 
   for (area.column = 0; area.column < g.columns; area.column += most.columns) {
@@ -201,7 +208,7 @@ weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
 {
   g_assert (x->along == 1);
   for (uint64_t j = columns.begin; j < columns.end; j += WEFT_STRETCH) {
-    struct stack stack = stack_new (terms->n);
+    struct stack stack = stack_new (terms->n, c);
     stack.n = MIN (WEFT_STRETCH, columns.end - j);
     for (uint32_t i = 0; i < stack.leaves; i++) {
       float *sum = memset (stack.entry + stack.top * stack.n, 0, stack.n * sizeof *sum);
@@ -210,7 +217,7 @@ weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
         struct weft_pack_range range = { j, stack.n, some.begin, some.end - some.begin };
         sum_columns (x, &range, sum);
       }
-      push_leaf (&stack, i, c);
+      push_leaf (&stack, i);
     }
     finish_row (c, 0, j, stack.n, stack.entry);
   }

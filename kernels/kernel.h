@@ -62,7 +62,7 @@ weft_kernel_heads (const struct weft_kernel *k)
 static inline uint64_t
 weft_kernel_groups (const struct weft_kernel *k)
 {
-  return (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1);
+  return MAX (1, (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1));
 }
 
 /* Tokens that a rank has of each sequence. */
@@ -155,6 +155,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_LATENT_JOIN_BWD, latent_join_bwd, TRUE)                                               \
   X (WEFT_OP_MOE_ROUTE, moe_route, TRUE)                                                           \
   X (WEFT_OP_MOE_ROUTE_BWD, moe_route_bwd, TRUE)                                                   \
+  X (WEFT_OP_MOE_TALLY, moe_tally, FALSE)                                                          \
+  X (WEFT_OP_MOE_BALANCE, moe_balance, FALSE)                                                      \
   X (WEFT_OP_MOE_SORT, moe_sort, FALSE)                                                            \
   X (WEFT_OP_MOE_PERMUTE, moe_permute, TRUE)                                                       \
   X (WEFT_OP_MOE_UNPERMUTE, moe_unpermute, TRUE)                                                   \
@@ -201,6 +203,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_SETTLE, settle, FALSE)                                                                \
   X (WEFT_OP_JOIN_COLUMNS, join_columns, TRUE)                                                     \
   X (WEFT_OP_TAKE_PART, take_part, TRUE)                                                           \
+  X (WEFT_OP_TAKE_HEADS, take_heads, TRUE)                                                         \
+  X (WEFT_OP_PUT_HEADS, put_heads, TRUE)                                                           \
   X (WEFT_OP_CONCAT, concat, TRUE)                                                                 \
   X (WEFT_OP_CONCAT_BWD, concat_bwd, TRUE)                                                         \
   X (WEFT_OP_XENT_MAX, xent_max, TRUE)                                                             \

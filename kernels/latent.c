@@ -6,7 +6,11 @@
  *   join    queries [without | with position], keys and values from the maps up: heads of queries, heads
  *           of keys, each with the same turned part, heads of values
  *
- * Element i of a turned part pairs with element i + half (core/job/rotary.h). */
+ * Element i of a turned part pairs with element i + half (core/job/rotary.h).
+ *
+ * What all keys share has the sum of their gradients: a chain over the heads of a leaf, in fp32, and
+ * leaves as core/base/fold.h has them, so that ranks that have heads of their own come to the same. */
+#include "core/base/fold.h"
 #include "core/job/rotary.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -14,9 +18,10 @@
 #include <math.h>
 
 #define MOST_WIDTH 4096 /* of a head: model.def */
+#define MOST_DEPTH 4    /* of a fold over eight leaves */
 
-enum { TOKENS, RANK, SPLIT_ROPE };
-enum { JOIN_HEADS = 1, NOPE, ROPE, VALUE };
+enum { TOKENS, RANK, SPLIT_ROPE, SPLIT_PARTS };
+enum { JOIN_HEADS = 1, NOPE, ROPE, VALUE, LEAVES };
 enum { X, LATENT, POSITION };
 enum { DLATENT, DPOSITION, DX };
 enum { Q, KV, PE, QKV };
@@ -101,7 +106,7 @@ static void
 turn (const struct weft_kernel *k, uint64_t token, double direction, gboolean doubles, double *x,
       uint64_t n)
 {
-  uint64_t half = n / 2, position = token % (uint64_t) k->model->seq_length;
+  uint64_t half = n / 2, position = weft_kernel_position (k, token);
 
   for (uint64_t i = 0; i < half; i++) {
     double angle = (double) position * weft_rotary_frequency (k->model, (uint32_t) i, (uint32_t) n);
@@ -126,6 +131,13 @@ cells_of (const struct weft_kernel *k, uint32_t operand, gboolean doubles)
 
 /* --------------------------------------------------------------------------- split */
 
+/* Of tokens that ranks share out, how many others have before this one's. */
+static uint64_t
+tokens_before (const struct weft_kernel *k)
+{
+  return k->shape.dim[SPLIT_PARTS] > 1 ? k->tp.at * k->shape.dim[TOKENS] : 0;
+}
+
 static void
 split (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
 {
@@ -137,7 +149,7 @@ split (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
     copy (cells_of (k, X, doubles), t * (rank + rope), cells_of (k, LATENT, doubles), t * rank,
           rank);
     take (cells_of (k, X, doubles), t * (rank + rope) + rank, rope, part);
-    turn (k, t, 1, doubles, part, rope);
+    turn (k, tokens_before (k) + t, 1, doubles, part, rope);
     put (cells_of (k, POSITION, doubles), t * rope, rope, part);
   }
 }
@@ -153,7 +165,7 @@ split_bwd (const struct weft_kernel *k, struct weft_range tokens, gboolean doubl
     copy (cells_of (k, DLATENT, doubles), t * rank, cells_of (k, DX, doubles), t * (rank + rope),
           rank);
     take (cells_of (k, DPOSITION, doubles), t * rope, rope, part);
-    turn (k, t, -1, doubles, part, rope);
+    turn (k, tokens_before (k) + t, -1, doubles, part, rope);
     put (cells_of (k, DX, doubles), t * (rank + rope) + rank, rope, part);
   }
 }
@@ -204,6 +216,12 @@ join (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
       join_head (k, t, head, doubles);
 }
 
+static double
+sum_of (double a, double b, gboolean doubles)
+{
+  return doubles ? a + b : (double) ((float) a + (float) b);
+}
+
 /* What all keys share gets the sum of their gradients, head by head. */
 static void
 join_head_bwd (const struct weft_kernel *k, uint64_t t, uint64_t head, gboolean doubles,
@@ -223,20 +241,29 @@ join_head_bwd (const struct weft_kernel *k, uint64_t t, uint64_t head, gboolean 
   copy (from, at.value, dkv, at.kv + dim[NOPE], dim[VALUE]);
   take (from, at.key + dim[NOPE], dim[ROPE], part);
   for (uint64_t i = 0; i < dim[ROPE]; i++)
-    shared[i] = doubles ? shared[i] + part[i] : (double) ((float) shared[i] + (float) part[i]);
+    shared[i] = sum_of (shared[i], part[i], doubles);
 }
 
 static void
 join_bwd (const struct weft_kernel *k, struct weft_range tokens, gboolean doubles)
 {
   const uint64_t *dim = k->shape.dim;
-  double shared[MOST_WIDTH];
+  double stack[MOST_DEPTH][MOST_WIDTH];
+  uint32_t leaves = (uint32_t) MAX (1, dim[LEAVES]);
 
+  g_assert (leaves <= 1u << (MOST_DEPTH - 1));
   for (uint64_t t = tokens.begin; t < tokens.end; t++) {
-    memset (shared, 0, dim[ROPE] * sizeof *shared);
-    for (uint64_t head = 0; head < dim[JOIN_HEADS]; head++)
-      join_head_bwd (k, t, head, doubles, shared);
-    put (cells_of (k, DPE, doubles), t * dim[ROPE], dim[ROPE], shared);
+    uint32_t top = 0;
+    for (uint32_t leaf = 0; leaf < leaves; leaf++) {
+      double *shared = memset (stack[top++], 0, dim[ROPE] * sizeof **stack);
+      for (uint64_t head = dim[JOIN_HEADS] * leaf / leaves;
+           head < dim[JOIN_HEADS] * (leaf + 1) / leaves; head++)
+        join_head_bwd (k, t, head, doubles, shared);
+      for (uint32_t merges = weft_fold_merges (leaf, leaves); merges; merges--, top--)
+        for (uint64_t i = 0; i < dim[ROPE]; i++)
+          stack[top - 2][i] = sum_of (stack[top - 2][i], stack[top - 1][i], doubles);
+    }
+    put (cells_of (k, DPE, doubles), t * dim[ROPE], dim[ROPE], stack[0]);
   }
 }
 

@@ -9,7 +9,6 @@
 
 /* Losses that are added at a time. */
 #define MOST_ROWS 256
-#define MOST_DEPTH 33 /* of a fold over 2^32 ranks */
 
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { MOST = 1 };            /* of xent_max */
@@ -178,16 +177,15 @@ static struct weft_soft
 join_parts (const struct weft_kernel *k, uint64_t row, float *target)
 {
   uint64_t rows = k->shape.dim[0], parts = k->shape.dim[1];
-  struct weft_soft stack[MOST_DEPTH];
+  struct weft_soft stack[WEFT_FOLD_MOST_DEPTH];
   uint32_t top = 0;
 
   *target = 0;
   for (uint32_t i = 0; i < parts; i++) {
     const float *stats = (const float *) k->operand[STATS].data + i * N_STATS * rows + row;
-    stack[top++] = (struct weft_soft){ stats[ALL_MOST * rows], (double) stats[ALL_SUM * rows] };
+    stack[top] = (struct weft_soft){ stats[ALL_MOST * rows], (double) stats[ALL_SUM * rows] };
     *target += stats[ALL_TARGET * rows];
-    for (uint32_t merges = weft_fold_merges (i, (uint32_t) parts); merges; merges--, top--)
-      stack[top - 2] = weft_soft_join (stack[top - 2], stack[top - 1]);
+    top = weft_fold_push (top, i, (uint32_t) parts, weft_soft_join_top, stack);
   }
   return stack[0];
 }

@@ -211,3 +211,105 @@ weft_ref_concat_bwd (const struct weft_kernel *k)
 {
   take_apart (k, (struct weft_range){ 0, k->shape.dim[ROWS] }, sizeof (double));
 }
+
+/* ------------------------------------------------------------- heads of ranks that share a group */
+
+enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH };
+
+/* Columns of a rank's part of the map to queries, keys and values: of queries, and of keys. */
+struct shares {
+  uint64_t q, k, sharing; /* `sharing` ranks have a group together */
+};
+
+static struct shares
+shares_of (const struct weft_kernel *k)
+{
+  const uint64_t *dim = k->shape.dim;
+  return (struct shares){ dim[H_HEADS] / dim[H_PARTS] * dim[H_WIDTH],
+                          dim[H_GROUPS] * dim[H_WIDTH] / dim[H_PARTS],
+                          dim[H_PARTS] / dim[H_GROUPS] };
+}
+
+uint64_t
+weft_extent_take_heads (const struct weft_kernel *k, uint32_t operand)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct shares of = shares_of (k);
+
+  return dim[H_TOKENS] *
+         (operand == X ? dim[H_PARTS] * (of.q + 2 * of.k) : of.q + 2 * dim[H_WIDTH]);
+}
+
+uint64_t
+weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_take_heads (k, operand == X ? Y : X);
+}
+
+/* Calls for each run of a token's elements: where it is in the part of a rank, and among its heads. */
+static void
+move_heads (const struct weft_kernel *k, uint64_t token, uint64_t size, gboolean puts)
+{
+  const uint64_t *dim = k->shape.dim;
+  struct shares of = shares_of (k);
+  uint64_t row = of.q + 2 * of.k, own = of.q + 2 * dim[H_WIDTH];
+  uint64_t first = k->tp.at / of.sharing * of.sharing;
+  uint8_t *heads = (uint8_t *) k->operand[puts ? X : Y].data + token * own * size;
+  uint8_t *parts = k->operand[puts ? Y : X].data;
+
+  for (uint64_t i = 0; i < 1 + 2 * of.sharing; i++) {
+    uint64_t kind = i == 0 ? 0 : 1 + (i - 1) / of.sharing,
+             piece = i == 0 ? 0 : (i - 1) % of.sharing;
+    uint64_t rank = kind == 0 ? k->tp.at : first + piece, n = (kind == 0 ? of.q : of.k) * size;
+    uint64_t column = kind == 0 ? 0 : of.q + (kind - 1) * of.k;
+    uint8_t *part = parts + ((rank * dim[H_TOKENS] + token) * row + column) * size;
+    uint8_t *head =
+        heads + (kind == 0 ? 0 : of.q + (kind - 1) * dim[H_WIDTH] + piece * of.k) * size;
+    memcpy (puts ? part : head, puts ? head : part, n);
+  }
+}
+
+static void
+take_tokens (const struct weft_kernel *k, struct weft_range tokens, uint64_t size)
+{
+  for (uint64_t t = tokens.begin; t < tokens.end; t++)
+    move_heads (k, t, size, FALSE);
+}
+
+static void
+put_tokens (const struct weft_kernel *k, struct weft_range tokens, uint64_t size)
+{
+  uint64_t row = (shares_of (k).q + 2 * shares_of (k).k) * size;
+
+  for (uint64_t t = tokens.begin; t < tokens.end; t++) {
+    for (uint64_t p = 0; p < k->shape.dim[H_PARTS]; p++)
+      memset ((uint8_t *) k->operand[Y].data + (p * k->shape.dim[H_TOKENS] + t) * row, 0, row);
+    move_heads (k, t, size, TRUE);
+  }
+}
+
+void
+weft_cpu_take_heads (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  take_tokens (k, weft_part (k->shape.dim[H_TOKENS], 1, part, parts),
+               weft_dtype_bytes (k->operand[Y].dtype));
+}
+
+void
+weft_ref_take_heads (const struct weft_kernel *k)
+{
+  take_tokens (k, (struct weft_range){ 0, k->shape.dim[H_TOKENS] }, sizeof (double));
+}
+
+void
+weft_cpu_put_heads (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  put_tokens (k, weft_part (k->shape.dim[H_TOKENS], 1, part, parts),
+              weft_dtype_bytes (k->operand[Y].dtype));
+}
+
+void
+weft_ref_put_heads (const struct weft_kernel *k)
+{
+  put_tokens (k, (struct weft_range){ 0, k->shape.dim[H_TOKENS] }, sizeof (double));
+}

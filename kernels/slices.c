@@ -5,8 +5,6 @@
 #include "kernels/part.h"
 #include "kernels/sums.h"
 
-#define MOST_DEPTH 33 /* of a fold over 2^32 slices */
-
 uint64_t
 weft_extent_sum_slices (const struct weft_kernel *k, uint32_t operand)
 {
@@ -19,33 +17,42 @@ weft_extent_moe_fold (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_sum_slices (k, operand);
 }
 
-/* Elements [first, first + n) of every slice, in the order of fold.h; nodes are rounded where they are
- * those of a canonical sum. */
+/* n elements of sums over slices. */
+struct stack {
+  const struct weft_kernel *k;
+  uint64_t n;
+  float entry[WEFT_FOLD_MOST_DEPTH][WEFT_STRETCH];
+};
+
+/* Nodes are rounded where they are those of a canonical sum. */
 static void
-join (const struct weft_kernel *k, float *sum, const float *x, uint64_t n)
+join_sums (void *stack, uint32_t below)
 {
-  weft_sums_add (sum, x, n);
-  if (k->kind == WEFT_OP_MOE_FOLD)
-    weft_round (k->operand[1].dtype, n, sum);
+  struct stack *s = stack;
+
+  weft_sums_add (s->entry[below], s->entry[below + 1], s->n);
+  if (s->k->kind == WEFT_OP_MOE_FOLD)
+    weft_round (s->k->operand[1].dtype, s->n, s->entry[below]);
 }
 
+/* Elements [first, first + n) of every slice, in the order of fold.h. */
 static void
 sum_stretch (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {
   const struct weft_operand *x = &k->operand[0], *y = &k->operand[1];
   uint32_t slices = (uint32_t) k->shape.dim[1], top = 0;
-  float stack[MOST_DEPTH][WEFT_STRETCH];
+  struct stack stack;
 
+  stack.k = k;
+  stack.n = n;
   for (uint32_t i = 0; i < slices; i++) {
-    const float *slice =
-        weft_floats (x->data, x->dtype, i * k->shape.dim[0] + first, n, stack[top]);
-    if (slice != stack[top])
-      memcpy (stack[top], slice, n * sizeof *slice);
-    for (uint32_t merges = weft_fold_merges (i, slices); merges; merges--, top--)
-      join (k, stack[top - 1], stack[top], n);
-    top++;
+    float *entry = stack.entry[top];
+    const float *slice = weft_floats (x->data, x->dtype, i * k->shape.dim[0] + first, n, entry);
+    if (slice != entry)
+      memcpy (entry, slice, n * sizeof *slice);
+    top = weft_fold_push (top, i, slices, join_sums, &stack);
   }
-  weft_store (y->data, y->dtype, first, n, stack[0]);
+  weft_store (y->data, y->dtype, first, n, stack.entry[0]);
 }
 
 void

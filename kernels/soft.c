@@ -131,6 +131,14 @@ weft_soft_join (struct weft_soft a, struct weft_soft b)
   return a;
 }
 
+void
+weft_soft_join_top (void *stack, uint32_t below)
+{
+  struct weft_soft *s = stack;
+
+  s[below] = weft_soft_join (s[below], s[below + 1]);
+}
+
 /* Leaf by leaf: against a logit that is given, or each against its own. */
 static struct weft_soft
 fold (const struct weft_soft_row *row, const float *given)
@@ -143,9 +151,7 @@ fold (const struct weft_soft_row *row, const float *given)
     struct weft_range columns = weft_leaves_segment (&row->leaves, i, 0);
     float most = given ? *given : most_of (row, columns);
     stack[top] = (struct weft_soft){ most, sum_over (row, columns, most) };
-    for (uint32_t merges = weft_fold_merges (i, row->leaves.n); merges; merges--, top--)
-      stack[top - 1] = weft_soft_join (stack[top - 1], stack[top]);
-    top++;
+    top = weft_fold_push (top, i, row->leaves.n, weft_soft_join_top, stack);
   }
   return stack[0];
 }

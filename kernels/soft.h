@@ -36,6 +36,9 @@ struct weft_soft weft_soft_against (const struct weft_soft_row *row, float most)
 struct weft_soft weft_soft_own (const struct weft_soft_row *row);
 struct weft_soft weft_soft_join (struct weft_soft a, struct weft_soft b);
 
+/* The same in a stack of them, for core/base/fold.h. */
+void weft_soft_join_top (void *stack, uint32_t below);
+
 /* log of the sum of exponentials. */
 double weft_soft_log (struct weft_soft soft);
 

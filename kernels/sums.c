@@ -42,11 +42,11 @@ add_nothing (float *sum, const float *x, uint64_t n)
     sum[i] = x[i] + 0.0f;
 }
 
-/* The top entry joins the one below it. */
 static void
-merge (struct weft_sums *s)
+join_sums (void *sums, uint32_t below)
 {
-  uint32_t above = --s->top, below = above - 1;
+  struct weft_sums *s = sums;
+  uint32_t above = below + 1;
   float *sum = s->room + below * s->n;
   const float *term = s->room + above * s->n;
 
@@ -65,10 +65,8 @@ merge (struct weft_sums *s)
 static void
 push (struct weft_sums *s, gboolean empty)
 {
-  s->empty[s->top++] = empty;
-  for (uint32_t merges = weft_fold_merges (s->leaf, s->n_leaf); merges; merges--)
-    merge (s);
-  s->leaf++;
+  s->empty[s->top] = empty;
+  s->top = weft_fold_push (s->top, s->leaf++, s->n_leaf, join_sums, s);
 }
 
 float *

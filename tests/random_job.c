@@ -172,6 +172,24 @@ has_any (const GString *words, const char *const *knobs)
   return FALSE;
 }
 
+/* Narrow latents that all heads come from. */
+static void
+random_latents (GString *words, GRand *rand)
+{
+  static const char *const without[] = {
+    "nano", "qk_layernorm", "add_qkv_bias", "add_bias_linear", "position_embedding_type=learned",
+    NULL
+  };
+
+  if (has_any (words, without) || !one_in (rand, 2))
+    return;
+  add (words, "kv_lora_rank", PICK (rand, 4, 12, 16));
+  add (words, "q_lora_rank", PICK (rand, 0, 8, 24));
+  add (words, "qk_head_dim", PICK (rand, 4, 8));
+  add (words, "qk_pos_emb_head_dim", PICK (rand, 2, 4, 8));
+  add (words, "v_head_dim", PICK (rand, 4, 8, 10));
+}
+
 static uint32_t
 drawn (const GString *words, const char *knob, uint32_t unknown)
 {
@@ -186,7 +204,7 @@ random_parts (GString *words, GRand *rand)
 {
   uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
 
-  if (tensor == 1 || one_in (rand, 2))
+  if (tensor == 1 || one_in (rand, 4))
     return 1;
   add (words, "expert_tensor_parallel_size", 1);
   return tensor;
@@ -219,9 +237,15 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   flip (words, rand, 5, "moe_apply_probs_on_input");
   if (one_in (rand, 4))
     add (words, "moe_first_dense_layers", 1);
-  if (one_in (rand, 3))
+  if (one_in (rand, 3)) {
     add_word (words, "moe_router_score_function", "sigmoid");
+    flip (words, rand, 2, "moe_router_enable_expert_bias");
+  }
   add (words, "expert_model_parallel_size", ranks);
+  gboolean whole = strstr (words->str, "expert_tensor_parallel_size=1") ||
+                   drawn (words, "tensor_model_parallel_size=", 1) == 1;
+  if (ranks > 1 && whole && one_in (rand, 3))
+    add_word (words, "moe_token_dispatcher_type", "flex");
   if (one_in (rand, 4)) {
     add_word (words, "moe_expert_capacity_factor", one_in (rand, 2) ? "0.7" : "1.5");
     flip (words, rand, 2, "moe_pad_expert_input_to_capacity");
@@ -332,7 +356,7 @@ random_batch (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
                                                      : micros;
   add (words, "micro_batch_size", micro);
   add (words, "global_batch_size", micro * replicas * micros);
-  if (one_in (rand, 3))
+  if (one_in (rand, 3) && !strstr (words->str, "reduction_order="))
     add_word (words, "reduction_order", one_in (rand, 2) ? "fast" : "canonical");
   random_precision (words, rand);
   if (one_in (rand, 4))
@@ -526,7 +550,7 @@ random_modes (GString *words, GRand *rand)
 
 /* A forward and a backward that take turns, where experts are on several ranks. */
 static void
-random_turns (GString *words, GRand *rand, uint32_t stages)
+random_turns (GString *words, uint32_t stages)
 {
   static const char *const no_turns[] = { "precision=fp32",      "granularity=full",
                                           "cpu_offloading=true", "activation_checkpointing",
@@ -536,7 +560,7 @@ random_turns (GString *words, GRand *rand, uint32_t stages)
   if (drawn (words, "expert_model_parallel_size=", 1) == 1 || has_any (words, no_turns))
     return;
   if (stages == 1 || strstr (words->str, "virtual_pipeline"))
-    flip (words, rand, 2, "overlap_moe_expert_parallel_comm");
+    add_word (words, "overlap_moe_expert_parallel_comm", "true");
 }
 
 /* Copies and communication that share nothing with others: a port, a bus and SMs for each. */
@@ -571,9 +595,17 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {
   uint32_t size = ranks % 4 ? 2 : PICK (rand, 2, 4, 4);
 
-  if (ranks % size || drawn (words, "num_query_groups=", 2) % size || one_in (rand, 4))
+  uint32_t groups = drawn (words, "num_query_groups=", 2),
+           width = drawn (words, "kv_channels=", 16);
+  gboolean own = groups % size == 0;
+  gboolean shared = size % groups == 0 && groups * width % size == 0 &&
+                    drawn (words, "num_attention_heads=", 4) % size == 0;
+
+  if (ranks % size || !(own || shared) || one_in (rand, 4))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
+  if (!own)
+    add_word (words, "reduction_order", "fast");
   random_overlap (words, rand);
   if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
     add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
@@ -602,7 +634,8 @@ random_attention (GString *words, GRand *rand)
 {
   if (one_in (rand, 5))
     add_word (words, "hidden_dropout", "0.2");
-  if (strstr (words->str, "context_parallel_size=") || !one_in (rand, 4))
+  if (strstr (words->str, "context_parallel_size=") || strstr (words->str, "kv_lora_rank") ||
+      !one_in (rand, 4))
     return;
   add_word (words, "attention_backend", "unfused");
   if (one_in (rand, 2))
@@ -633,7 +666,7 @@ random_slots (GString *words, GRand *rand)
 static const struct extra {
   const char *word;
   uint32_t one_in;
-  const char *with[3], *without[4];
+  const char *with[3], *without[5];
 } extras[] = {
   { "use_te_rng_tracker=true", 12 },
   { "async_tensor_model_parallel_allreduce=true", 12 },
@@ -677,7 +710,8 @@ static const struct extra {
   { "finalize_model_grads_func=none",
     16,
     { NULL },
-    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss" } },
+    { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
+      "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
 };
 
@@ -735,6 +769,7 @@ weft_random_job (GRand *rand)
   add (words, "pipeline_model_parallel_size", stages);
   uint32_t chunks = random_chunks (words, rand, stages);
   uint32_t stage_layers = random_model (words, rand, stages * chunks);
+  random_latents (words, rand);
   uint32_t ranks = random_tensor (words, rand, gpus / stages);
   uint32_t replicas = random_context (words, rand, ranks);
   random_batch (words, rand, replicas, stages);
@@ -744,7 +779,7 @@ weft_random_job (GRand *rand)
   random_predictions (words, rand);
   random_attention (words, rand);
   random_offload (words, rand, stages, stage_layers);
-  random_turns (words, rand, stages);
+  random_turns (words, stages);
   if (stages > 1) {
     gboolean plain = chunks == 1 && !strstr (words->str, "pipeline_schedule");
     if (plain)

@@ -36,7 +36,8 @@ run_steps (weft_exec *x, const struct real_run *run, struct weft_control *contro
   if (!step (x, error))
     return FALSE;
   result->eval_loss = loss_of (x);
-  result->weights = real_hash (state, WEFT_STATE_MASTER) ^ real_hash (state, WEFT_STATE_WEIGHT);
+  result->weights =
+      real_hash (state, WEFT_STATE_MASTER) ^ (real_hash (state, WEFT_STATE_WEIGHT) * 31);
   result->moments =
       real_hash (state, WEFT_STATE_EXP_AVG) ^ (real_hash (state, WEFT_STATE_EXP_AVG_SQ) * 31);
   return TRUE;

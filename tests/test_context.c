@@ -56,7 +56,7 @@ a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 struct call {
   struct weft_kernel k, exact;
   union weft_model model;
-  uint64_t window; /* of attention */
+  uint64_t more[2]; /* dimensions behind five: of attention the window, and the width of values */
   uint32_t n;
 };
 
@@ -94,7 +94,7 @@ call_open (struct call *c, enum weft_op_kind kind, const uint64_t dim[5], GRand 
 {
   c->k.kind = kind;
   memcpy (c->k.shape.dim, dim, 5 * sizeof *dim);
-  c->k.shape.dim[5] = c->window;
+  memcpy (c->k.shape.dim + 5, c->more, sizeof c->more);
   c->k.model = &c->model;
   c->exact = c->k;
   c->n = count_operands (kind);
@@ -157,16 +157,20 @@ run_and_compare (struct call *c, double tolerance)
 
 static const struct {
   enum weft_op_kind kind;
-  uint64_t dim[5];
+  uint64_t dim[5], value;
 } moves[] = {
   { WEFT_OP_TAKE_KV, { 7, 4, 2, 5 } },
   { WEFT_OP_PUT_KV, { 7, 4, 2, 5 } },
+  { WEFT_OP_TAKE_KV, { 7, 4, 2, 5, 3 } },
+  { WEFT_OP_PUT_KV, { 7, 4, 2, 5, 3 } },
   { WEFT_OP_SPLIT_SEQUENCE, { 3, 2, 8, 5 } },
   { WEFT_OP_JOIN_SEQUENCE, { 3, 2, 8, 5 } },
   { WEFT_OP_SPLIT_SEQUENCE, { 1, 2, 7, 5 } },
   { WEFT_OP_SPLIT_HEADS, { 7, 2, 8, 4, 5 } },
   { WEFT_OP_JOIN_HEADS, { 7, 2, 8, 4, 5 } },
   { WEFT_OP_SPLIT_HEADS, { 7, 4, 8, 0, 3 } },
+  { WEFT_OP_SPLIT_HEADS, { 7, 2, 8, 4, 5 }, 3 },
+  { WEFT_OP_JOIN_HEADS, { 7, 2, 8, 4, 5 }, 3 },
   { WEFT_OP_KEEP_PIECE, { 23 } },
 };
 
@@ -177,7 +181,7 @@ what_moves_elements_is_its_reference (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (moves); i++) {
-    struct call c = { .model.seq_length = 8, .k.cp = { 2, 3 } };
+    struct call c = { .model.seq_length = 8, .k.cp = { 2, 3 }, .more = { moves[i].value } };
     call_open (&c, moves[i].kind, moves[i].dim, rand);
     run_and_compare (&c, 0);
     call_close (&c);
@@ -218,7 +222,7 @@ joining_what_was_split_gives_it_back (void **state)
 /* Attention over some sequences, of which `size` ranks have parts. */
 struct sample {
   uint32_t batch, size;
-  uint64_t tokens, heads, groups, width, window;
+  uint64_t tokens, heads, groups, width, window, value;
   gboolean canonical;
 };
 
@@ -229,13 +233,15 @@ static const struct sample samples[] = {
   { .batch = 1, .size = 4, .tokens = 68, .heads = 4, .groups = 2, .width = 16 },
   { .batch = 1, .size = 2, .tokens = 40, .heads = 2, .groups = 1, .width = 300 },
   { .batch = 2, .size = 2, .tokens = 96, .heads = 2, .groups = 1, .width = 16, .window = 37 },
+  { .batch = 2, .size = 2, .tokens = 72, .heads = 4, .groups = 4, .width = 24, .value = 16 },
+  { .batch = 1, .size = 4, .tokens = 24, .heads = 4, .groups = 2, .width = 6, .value = 10 },
 };
 
 static struct call
 part_call (const struct sample *s, uint32_t rank)
 {
   return (struct call){ .model.seq_length = (int64_t) (s->tokens * s->size),
-                        .window = s->window,
+                        .more = { s->window, s->value },
                         .k = { .cp = { rank, s->size }, .canonical = s->canonical } };
 }
 
@@ -377,9 +383,21 @@ q_columns (const struct sample *s)
 }
 
 static uint64_t
+value_width (const struct sample *s)
+{
+  return s->value ? s->value : s->width;
+}
+
+static uint64_t
 kv_columns (const struct sample *s)
 {
-  return 2 * s->groups * s->width;
+  return s->groups * (s->width + value_width (s));
+}
+
+static uint64_t
+o_columns (const struct sample *s)
+{
+  return s->heads * value_width (s);
 }
 
 /* Keys and values of rows of qkv. */
@@ -423,11 +441,11 @@ check_rank_bits (const struct whole *w, uint32_t rank, GRand *rand)
   take_rows (s, rank, floats (&w->forward, 0), floats (&f, QKV), all);
   take_kv (s, floats (&w->forward, 0), floats (&f, KV), rows);
   weft_kernels[f.k.kind].cpu (&f.k, 0, 1);
-  expect_rows (s, rank, floats (&w->forward, 1), floats (&f, OUT), q);
+  expect_rows (s, rank, floats (&w->forward, 1), floats (&f, OUT), o_columns (s));
   open_part (&b, s, WEFT_OP_ATTENTION_PART_BWD, s->tokens * s->size, rand);
   for (uint32_t i = QKV; i <= LSE; i++)
     memcpy (floats (&b, i), floats (&f, i), f.k.operand[i].n * sizeof (float));
-  take_rows (s, rank, floats (&w->backward, 3), floats (&b, D_OUT), q);
+  take_rows (s, rank, floats (&w->backward, 3), floats (&b, D_OUT), o_columns (s));
   weft_kernels[b.k.kind].cpu (&b.k, 0, 1);
   for (uint64_t row = 0; row < s->batch * s->tokens; row++)
     assert_memory_equal (floats (&b, DQ) + row * all,
@@ -480,7 +498,7 @@ a_ring_of_parts_is_the_whole_attention (void **state)
     open_whole (&w, s, rand);
     for (uint32_t rank = 0; rank < s->size && !s->window; rank++) {
       uint64_t all = q_columns (s) + kv_columns (s);
-      const uint64_t dim[5] = { s->batch * s->tokens, s->heads, s->width };
+      const uint64_t dim[5] = { s->batch * s->tokens, s->heads, value_width (s) };
       g_autofree float *theirs = g_new (float, s->batch * s->tokens * all);
       struct call part = part_call (s, rank), merge = part_call (s, rank);
       open_part (&part, s, WEFT_OP_ATTENTION_PART, s->tokens, rand);
@@ -498,7 +516,7 @@ a_ring_of_parts_is_the_whole_attention (void **state)
         if (part.k.before)
           weft_kernels[merge.k.kind].cpu (&merge.k, 0, 1);
       }
-      take_rows (s, rank, floats (&w.forward, 1), theirs, q_columns (s));
+      take_rows (s, rank, floats (&w.forward, 1), theirs, o_columns (s));
       for (uint64_t e = 0; e < merge.k.operand[0].n; e++)
         assert_true (fabsf (theirs[e] - floats (&merge, 0)[e]) < 1e-6);
       take_lse (s, rank, floats (&w.forward, 2), theirs);

@@ -262,6 +262,7 @@ static const char *const fsdp2[] = {
   FSDP2 "gpus=4 dp_replicate_size=2",
   FSDP2 "gpus=8 dp_replicate_size=4 defer_fsdp_grad_sync=false",
   FSDP2 "gpus=8 dp_replicate_size=2 enable_fsdp2_prefetch=true",
+  FSDP2 "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=3",
   FSDP2 "gpus=8 pipeline_model_parallel_size=2 dp_replicate_size=2",
   FSDP2 "gpus=2 recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
   FSDP2 "gpus=4 recompute_granularity=full recompute_method=uniform recompute_num_layers=2",

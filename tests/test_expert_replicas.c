@@ -39,6 +39,8 @@ static const char *const precisions[] = {
 #define CP "context_parallel_size=2 "
 #define WHOLE "expert_tensor_parallel_size=1 "
 #define FSDP2 "distributed_config=fsdp2 "
+#define CHUNKS "virtual_pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true "
+#define TENSOR "tensor_model_parallel_size=2 sequence_parallel=true "
 #define INSTANCES(n) "num_distributed_optimizer_instances=" #n " "
 
 static const char *const strategies[] = {
@@ -79,6 +81,16 @@ static const char *const strategies[] = {
   EP (2) "gpus=8 " FSDP2 "dp_replicate_size=4 defer_fsdp_grad_sync=false",
   EP (2) "gpus=8 " FSDP2 "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=3",
   EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2",
+  EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 " CHUNKS,
+  EP (4) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 defer_fsdp_grad_sync=false " CHUNKS,
+  EP (2) "gpus=8 " UNITS (optim_grads_params) "pipeline_model_parallel_size=2 " CHUNKS,
+  EP (2) "gpus=8 " UNITS (optim_grads_params) TENSOR "expert_tensor_parallel_size=1",
+  EP (2) "gpus=8 " UNITS (optim_grads) TENSOR,
+  EP (2) "gpus=8 " FSDP2 TENSOR "expert_tensor_parallel_size=1",
+  EP (2) "gpus=4 " UNITS (optim_grads_params) "context_parallel_size=2",
+  EP (4) "gpus=8 " FSDP2 "context_parallel_size=2",
+  EP (2) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 pipeline_schedule=zb-h1",
+  EP (4) "gpus=8 " FSDP2 "pipeline_model_parallel_size=2 pipeline_schedule=zb-v",
   EP (2) "gpus=4 " FSDP2 "recompute_granularity=full recompute_method=uniform "
          "recompute_num_layers=2 delay_wgrad_compute=true",
   TP EP (2) "gpus=8 " UNITS (optim),

@@ -48,6 +48,21 @@ dtype_of (const weft_program *p, uint32_t op)
   return weft_op_shape (p, op)->dtype;
 }
 
+/* ------------------------------------------------------------------------ stages */
+
+static void
+a_stage_without_layers_has_no_weights_in_fp8 (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      weft_test_plan ("model=gpt2-nano topology=dgx-h100 gpus=4 pipeline_model_parallel_size=2 "
+                      "decoder_first_pipeline_num_layers=0 use_distributed_optimizer=true "
+                      "fp8_param_gather=true");
+
+  (void) state;
+  assert_int_equal (standing (plan->role[0], "fp8 weights"), WEFT_NO_BUF);
+  assert_int_not_equal (standing (plan->role[1], "fp8 weights"), WEFT_NO_BUF);
+}
+
 /* ------------------------------------------------------------------------ buffers */
 
 static void
@@ -588,6 +603,7 @@ int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (a_stage_without_layers_has_no_weights_in_fp8),
     cmocka_unit_test (fp8_param_gather_keys_buffers_by_type),
     cmocka_unit_test (fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy),
     cmocka_unit_test (fp8_param_gather_has_a_master_beside_fp32),

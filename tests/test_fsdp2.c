@@ -373,6 +373,44 @@ mp_policy_output_dtype_converts_between_layers (void **state)
 
 /* ----------------------------------------------------------------- recompute */
 
+/* Between a gather into a pack and the copy-out of it. */
+static void
+assert_packs_are_whole (const char *words)
+{
+  g_autoptr (weft_program) p = built (words, 0);
+  g_autofree gboolean *full = g_new0 (gboolean, p->n_buf);
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    const struct weft_use *use = &p->uses[p->op[op].uses];
+    if (is_named (p, op, "gather")) {
+      if (full[use[1].buf])
+        fail_msg ("%s: op %u gathers over a pack that is still to be copied out", words, op);
+      full[use[1].buf] = TRUE;
+    }
+    if (is_named (p, op, "copy_out"))
+      full[use[0].buf] = FALSE;
+  }
+}
+
+static void
+layers_that_run_again_leave_the_pack_of_the_one_before_them_alone (void **state)
+{
+  static const char *const prefetch[] = {
+    "", "enable_fsdp2_prefetch=true fsdp2_backward_prefetch_depth=3",
+    "enable_fsdp2_prefetch=true fsdp2_forward_prefetch_depth=4 fsdp2_backward_prefetch_depth=0"
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (prefetch); i++)
+    for (uint32_t block = 1; block < LAYERS; block++) {
+      g_autofree char *words =
+          g_strdup_printf (FOUR "recompute_granularity=full recompute_method=uniform "
+                                "recompute_num_layers=%u %s",
+                           block, prefetch[i]);
+      assert_packs_are_whole (words);
+    }
+}
+
 static void
 recompute_and_backward_share_one_gather (void **state)
 {
@@ -458,6 +496,58 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
+/* Three chunks of a layer each, and the embedding's root: each is gathered and reduced once a step, in its
+ * own last backward. */
+static void
+chunks_of_a_stage_are_wrapped_by_themselves (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TINY "gpus=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=3 "
+                  "batch_p2p_comm=false overlap_p2p_comm=true global_batch_size=8",
+             0);
+  uint32_t gathers = 0, sums[3] = { 0 };
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    gathers += p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].group == WEFT_GROUP_DP;
+    if (p->op[op].kind != WEFT_OP_REDUCE_SCATTER)
+      continue;
+    sums[p->op[op].chunk]++;
+    assert_int_equal (p->op[op].micro, 3);
+    assert_true (p->op[op].layer == WEFT_NO_LAYER || p->op[op].layer == 2u * p->op[op].chunk);
+  }
+  assert_int_equal (gathers, 4);
+  assert_int_equal (sums[0], 2);
+  assert_int_equal (sums[1], 1);
+  assert_int_equal (sums[2], 1);
+}
+
+/* Weight gradients of all microbatches come before the one reduction of their unit, whatever runs between
+ * them. */
+static void
+weight_gradients_apart_are_reduced_after_the_last (void **state)
+{
+  g_autoptr (weft_program) p = built (TINY "gpus=8 pipeline_model_parallel_size=2 "
+                                           "pipeline_schedule=zb-h1 global_batch_size=16",
+                                      0);
+  uint32_t sums = 0, products = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_REDUCE_SCATTER)
+      continue;
+    sums++;
+    for (uint32_t other = 0; other < p->n_op; other++) {
+      if (p->op[other].kind != WEFT_OP_MATMUL_WGRAD || p->op[other].layer != p->op[op].layer)
+        continue;
+      assert_true (comes_after (p, other, op));
+      products++;
+    }
+  }
+  assert_int_equal (sums, 1 + LAYERS / 2);
+  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* maps, microbatches, layers */
+}
+
 int
 main (void)
 {
@@ -477,9 +567,12 @@ main (void)
     cmocka_unit_test (one_reduction_is_in_flight),
     cmocka_unit_test (mp_policy_reduce_dtype_is_what_travels),
     cmocka_unit_test (mp_policy_output_dtype_converts_between_layers),
+    cmocka_unit_test (layers_that_run_again_leave_the_pack_of_the_one_before_them_alone),
     cmocka_unit_test (recompute_and_backward_share_one_gather),
     cmocka_unit_test (an_edge_less_between_gathers_reductions_and_kernels_is_refused),
     cmocka_unit_test (pieces_that_are_left_out_show_in_the_bits),
+    cmocka_unit_test (chunks_of_a_stage_are_wrapped_by_themselves),
+    cmocka_unit_test (weight_gradients_apart_are_reduced_after_the_last),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

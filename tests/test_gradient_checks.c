@@ -1,6 +1,7 @@
 /* check_for_nan_in_grad ends a real step and says where; check_for_large_grads only counts. */
 #include "exec_cpu/exec_cpu.h"
 #include "tests/real_job.h"
+#include "tests/real_run.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,6 +106,22 @@ a_large_gradient_is_counted_and_changes_nothing (void **state)
   real_job_close (job);
 }
 
+/* Their gradients lie in a room that they share with nobody's. */
+static void
+gradients_of_experts_in_units_are_checked_without_a_change (void **state)
+{
+  static const char words[] =
+      "topology=cpu gpus=2 num_layers=2 hidden_size=16 num_attention_heads=2 vocab_size=60 "
+      "seq_length=16 global_batch_size=4 use_megatron_fsdp=true zero_dp_strategy=3 num_moe_experts=4 "
+      "moe_router_topk=2 expert_model_parallel_size=2";
+  g_autofree char *checked = g_strconcat (words, " check_for_large_grads=true", NULL);
+
+  (void) state;
+  struct real_result a = weft_test_run (&(struct real_run){ .words = words, .steps = 2 });
+  struct real_result b = weft_test_run (&(struct real_run){ .words = checked, .steps = 2 });
+  assert_true (weft_test_same_bits (&a, &b, 2));
+}
+
 int
 main (void)
 {
@@ -112,6 +129,7 @@ main (void)
     cmocka_unit_test (a_gradient_that_is_not_finite_ends_the_step_and_is_named),
     cmocka_unit_test (without_the_check_the_step_is_only_skipped),
     cmocka_unit_test (a_large_gradient_is_counted_and_changes_nothing),
+    cmocka_unit_test (gradients_of_experts_in_units_are_checked_without_a_change),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -38,11 +38,16 @@ static const struct {
     "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
     "" },
   { "precision=fp32 " EXPERTS, "" },
-  { "precision=bf16 moe_shared_expert_intermediate_size=32 moe_shared_expert_gate=true " EXPERTS,
+  { "precision=bf16 moe_shared_expert_intermediate_size=32 moe_shared_expert_gate=true "
+    "moe_router_score_function=sigmoid moe_router_enable_expert_bias=true " EXPERTS,
     " overlap_moe_expert_parallel_comm=true" },
   { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
     "num_query_groups=4 kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 "
     "max_position_embeddings=16 mtp_num_layers=1",
+    "" },
+  { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
+    "num_query_groups=8 q_lora_rank=16 kv_lora_rank=16 qk_head_dim=4 qk_pos_emb_head_dim=4 "
+    "v_head_dim=6 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
     "" },
   { "precision=fp32 model=deepseek-nano hidden_size=32 ffn_hidden_size=64 moe_ffn_hidden_size=32 "
     "vocab_size=96 seq_length=16 max_position_embeddings=16",
@@ -67,9 +72,8 @@ static const char *const axes[][MOST_WORDS] = {
     "pipeline_schedule=zb-h1", "pipeline_schedule=zb-h2", "pipeline_schedule=zb-v",
     "pipeline_schedule=v-half", "pipeline_schedule=v-min", "pipeline_schedule=dualpipe",
     "pipeline_schedule=dualpipev" },
-  { "expert_model_parallel_size=1", "expert_model_parallel_size=2",
-    "expert_model_parallel_size=4", "expert_tensor_parallel_size=2",
-    "expert_model_parallel_size=2 expert_tensor_parallel_size=1",
+  { "expert_model_parallel_size=1", "expert_model_parallel_size=2", "expert_model_parallel_size=4",
+    "expert_tensor_parallel_size=2", "expert_model_parallel_size=2 expert_tensor_parallel_size=1",
     "expert_model_parallel_size=4 expert_tensor_parallel_size=1" },
   { "overlap_grad_reduce=false", "overlap_grad_reduce=true bucket_size=3000",
     "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",

@@ -43,6 +43,12 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
   const uint64_t join[] = { split[0], up_to (rand, 4), up_to (rand, 9), 2 * up_to (rand, 6),
                             up_to (rand, 9) };
   memcpy (c->k.shape.dim, joins ? join : split, joins ? sizeof join : sizeof split);
+  if (kind == WEFT_OP_LATENT_JOIN_BWD) /* eight heads or less in as many leaves, or one sum */
+    c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
+  if (!joins) { /* the tokens of the second of two ranks */
+    c->k.tp = (struct weft_place){ 1, 2 };
+    c->k.shape.dim[3] = 2 * (split[0] % 2);
+  }
   for (uint32_t o = 0; o < c->n; o++) {
     struct weft_operand *of = &c->k.operand[o];
     of->n = weft_kernels[kind].extent (&c->k, o);
@@ -275,7 +281,144 @@ static const char *const strategies[] = {
   "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3",
   "gpus=4 distributed_config=fsdp2 micro_batch_size=2",
   "gpus=2 cpu_offloading=true cpu_offloading_num_layers=3",
+  "gpus=2 context_parallel_size=2",
+  "gpus=4 context_parallel_size=2 cp_comm_type=a2a use_distributed_optimizer=true",
 };
+
+/* Half of the tokens on each of two ranks are turned as all of them on one. */
+static void
+tokens_of_a_rank_are_turned_where_they_stand (void **state)
+{
+  enum { ROWS = 8, RANK = 3, ROPE = 4, ALL = RANK + ROPE };
+  static float x[ROWS * ALL], latent[ROWS * RANK], whole[ROWS * ROPE], half[ROWS / 2 * ROPE];
+  union weft_model model;
+  struct weft_kernel k = { .kind = WEFT_OP_LATENT_SPLIT, .model = &model };
+
+  (void) state;
+  weft_table_defaults (&weft_model_table, model.at);
+  model.seq_length = ROWS;
+  for (unsigned i = 0; i < G_N_ELEMENTS (x); i++)
+    x[i] = (float) (i % 5);
+  k.shape = (struct weft_shape){ .dim = { ROWS, RANK, ROPE } };
+  k.operand[0] = (struct weft_operand){ .data = x, .n = ROWS * ALL };
+  k.operand[1] = (struct weft_operand){ .data = latent, .n = ROWS * RANK };
+  k.operand[2] = (struct weft_operand){ .data = whole, .n = ROWS * ROPE };
+  weft_cpu_latent_split (&k, 0, 1);
+  for (uint32_t r = 0; r < 2; r++) {
+    k.tp = (struct weft_place){ r, 2 };
+    k.shape = (struct weft_shape){ .dim = { ROWS / 2, RANK, ROPE, 2 } };
+    k.operand[0].data = x + r * ROWS / 2 * ALL;
+    k.operand[2].data = half;
+    weft_cpu_latent_split (&k, 0, 1);
+    assert_memory_equal (half, whole + r * ROWS / 2 * ROPE, sizeof half);
+  }
+}
+
+/* Without experts: ranks that share heads, and sequences. */
+static void
+latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
+{
+#define DENSE                                                                                      \
+  "topology=cpu model=llama-nano num_layers=4 seq_length=16 precision=fp32 global_batch_size=8 "   \
+  "num_attention_heads=8 num_query_groups=8 kv_lora_rank=16 qk_head_dim=8 qk_pos_emb_head_dim=8 "
+  static const char *const queries[] = { "q_lora_rank=32 v_head_dim=8 ",
+                                         "q_lora_rank=0 v_head_dim=12 mtp_num_layers=1 " };
+  static const char *const shared[] = {
+    "gpus=2 tensor_model_parallel_size=2",
+    "gpus=4 tensor_model_parallel_size=4 sequence_parallel=true micro_batch_size=2",
+    "gpus=8 tensor_model_parallel_size=8 delay_wgrad_compute=true",
+    "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true use_megatron_fsdp=true "
+    "zero_dp_strategy=3",
+    "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2 "
+    "recompute_granularity=full recompute_method=uniform recompute_num_layers=1",
+    "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective "
+    "recompute_modules=mla_up_proj",
+    "gpus=2 context_parallel_size=2",
+    "gpus=4 context_parallel_size=4 cp_comm_type=all_gather",
+    "gpus=4 context_parallel_size=4 cp_comm_type=a2a recompute_granularity=selective "
+    "recompute_modules=layernorm",
+    "gpus=4 context_parallel_size=4 cp_comm_type=a2a+p2p hierarchical_context_parallel_sizes=2,2",
+    "gpus=4 context_parallel_size=2 cp_comm_type=a2a tensor_model_parallel_size=2 "
+    "sequence_parallel=true",
+    "gpus=8 context_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true "
+    "use_distributed_optimizer=true overlap_grad_reduce=true",
+  };
+
+  (void) state;
+  for (unsigned q = 0; q < G_N_ELEMENTS (queries); q++) {
+    g_autofree char *alone = g_strconcat (DENSE, queries[q], "gpus=1", NULL);
+    struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
+    for (unsigned s = 0; s < G_N_ELEMENTS (shared); s++) {
+      g_autofree char *words = g_strconcat (DENSE, queries[q], shared[s], NULL);
+      struct real_result other =
+          weft_test_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE });
+      if (!weft_test_same_bits (&one, &other, STEPS))
+        fail_msg ("%s: loss %.17g, of one rank %.17g", words, other.loss[0], one.loss[0]);
+    }
+  }
+}
+
+/* In fast order ranks sum otherwise: near, not the same. */
+static void
+latents_in_fast_order_come_near (void **state)
+{
+  static const char *const shared[] = {
+    "gpus=4 tensor_model_parallel_size=4 sequence_parallel=true",
+    "gpus=4 context_parallel_size=4 micro_batch_size=2",
+    "gpus=4 context_parallel_size=2 cp_comm_type=all_gather tensor_model_parallel_size=2",
+    "gpus=2 context_parallel_size=2 cp_comm_type=a2a sequence_parallel=false",
+  };
+  g_autofree char *alone =
+      g_strconcat (DENSE, "q_lora_rank=32 v_head_dim=12 gpus=1 reduction_order=fast", NULL);
+  struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (shared); s++) {
+    g_autofree char *words =
+        g_strconcat (DENSE, "q_lora_rank=32 v_head_dim=12 reduction_order=fast ", shared[s], NULL);
+    struct real_result other =
+        weft_test_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE });
+    for (int i = 0; i < STEPS; i++)
+      if (fabs (other.loss[i] - one.loss[i]) > 1e-5 ||
+          fabs (other.norm[i] - one.norm[i]) > 1e-4 * one.norm[i])
+        fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g %.17g", words, other.loss[i],
+                  other.norm[i], one.loss[i], one.norm[i]);
+  }
+}
+
+static uint64_t
+payload (const weft_program *p, enum weft_op_kind kind, const char *name)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == kind && is_named (p, op, name))
+      return elements (p, op);
+  return 0;
+}
+
+/* With sequence_parallel the latents are gathered, 1536 and 512 wide, not the stream of 7168, and the
+ * turned part of keys; down and norms are of a rank's tokens (Megatron-Core multi_latent_attention.py). */
+static void
+tensor_ranks_gather_latents (void **state)
+{
+#define V3                                                                                         \
+  "model=deepseek-v3 mtp_num_layers=0 num_layers=1 moe_first_dense_layers=1 num_moe_experts=0 "    \
+  "moe_router_topk=0 moe_shared_expert_intermediate_size=0 moe_router_enable_expert_bias=false "   \
+  "moe_router_num_groups=0 moe_router_group_topk=0 seq_length=256 topology=dgx-h100 gpus=8 "       \
+  "tensor_model_parallel_size=8 "
+  g_autoptr (weft_program) plain = built (V3, 0),
+                           scattered = built (V3 "sequence_parallel=true", 0);
+
+  (void) state;
+  assert_int_equal (payload (scattered, WEFT_OP_ALL_GATHER, "q_up"), 256 * 1536);
+  assert_int_equal (payload (scattered, WEFT_OP_ALL_GATHER, "kv_up"), 256 * 512);
+  assert_int_equal (payload (scattered, WEFT_OP_ALL_GATHER, "key_position"), 256 * 64);
+  assert_int_equal (payload (scattered, WEFT_OP_REDUCE_SCATTER, "dkey_position"), 256 * 64);
+  assert_int_equal (payload (plain, WEFT_OP_ALL_REDUCE, "q_up"), 256 * 1536);
+  assert_int_equal (payload (plain, WEFT_OP_ALL_REDUCE, "kv_up"), 256 * 512);
+  assert_int_equal (payload (plain, WEFT_OP_ALL_REDUCE, "dkey_position"), 256 * 64);
+  assert_int_equal (payload (scattered, WEFT_OP_MATMUL, "q_down"), 256 / 8);
+  assert_int_equal (payload (plain, WEFT_OP_MATMUL, "q_down"), 256);
+}
 
 static void
 latent_attention_gives_the_bits_of_one_rank (void **state)
@@ -345,6 +488,10 @@ main (void)
     cmocka_unit_test (narrow_values_are_wide_ones_that_end_with_zeros),
     cmocka_unit_test (narrow_values_cost_less),
     cmocka_unit_test (latent_attention_gives_the_bits_of_one_rank),
+    cmocka_unit_test (tokens_of_a_rank_are_turned_where_they_stand),
+    cmocka_unit_test (latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank),
+    cmocka_unit_test (latents_in_fast_order_come_near),
+    cmocka_unit_test (tensor_ranks_gather_latents),
     cmocka_unit_test (a_stage_of_deepseek_v3_has_its_published_tensors),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -128,7 +128,7 @@ stages_of_deepseek_v3_have_all_parameters (void **state)
     const weft_program *p = plan->role[role];
     n += all_elements (p);
     for (uint32_t i = 0; i < p->n_param; i++)
-      if (p->param[i].group == WEFT_GROUP_EP)
+      if (p->param[i].group == WEFT_GROUP_TP_EP)
         experts += p->param[i].rows * p->param[i].columns;
   }
   uint64_t corrections = (uint64_t) m->num_moe_experts * (uint64_t) (58 + 1);

@@ -59,6 +59,7 @@ decoder_first_and_last_pipeline_num_layers_leave_the_rest_to_the_others (void **
           "1 3 3 1 1 3 3 1");
   expect ("num_layers=8 gpus=4 pipeline_model_parallel_size=4 decoder_first_pipeline_num_layers=1",
           "rule layers_split");
+  expect ("num_layers=8 gpus=4 decoder_last_pipeline_num_layers=8", "rule layers_split");
   expect ("num_layers=8 gpus=4 pipeline_model_parallel_size=4 decoder_first_pipeline_num_layers=9",
           "the layers that are left do not share out evenly");
   expect ("num_layers=8 gpus=3 pipeline_model_parallel_size=3 global_batch_size=3 "

@@ -201,6 +201,32 @@ a_rank_takes_its_part (void **state)
   assert_memory_equal (y, rows, sizeof y);
 }
 
+/* Four ranks, two groups of keys and values, four heads of queries two wide: a part has a head of queries
+ * and half of a key and of a value. */
+static void
+ranks_that_share_a_group_take_all_of_it (void **state)
+{
+  enum { RANKS = 4, PART = 4, OWN = 6 };
+  float parts[RANKS * PART], heads[OWN], back[RANKS * PART];
+  const float wanted[] = { 8, 9, 10, 14, 11, 15 }; /* of rank 2: its q, both halves of k, of v */
+  struct weft_kernel k = kernel (WEFT_OP_TAKE_HEADS, (const uint64_t[5]){ 1, RANKS, 4, 2, 2 });
+
+  (void) state;
+  for (int i = 0; i < RANKS * PART; i++)
+    parts[i] = (float) i;
+  k.tp = (struct weft_place){ 2, RANKS };
+  k.operand[0] = floats (parts, RANKS * PART);
+  k.operand[1] = floats (heads, OWN);
+  check (&k);
+  assert_memory_equal (heads, wanted, sizeof wanted);
+  k.kind = WEFT_OP_PUT_HEADS;
+  k.operand[0] = floats (heads, OWN);
+  k.operand[1] = floats (back, RANKS * PART);
+  check (&k);
+  for (int i = 0; i < RANKS * PART; i++)
+    assert_true (back[i] == ((i >= 8 && i < 12) || i >= 14 ? parts[i] : 0));
+}
+
 /* Gradients of a norm in two ops have the bits of the one that does both. */
 static void
 a_norm_in_two_ops_is_the_norm_in_one (void **state)
@@ -486,6 +512,7 @@ main (void)
     cmocka_unit_test (pieces_settle_in_the_order_of_ranks),
     cmocka_unit_test (pieces_of_columns_make_rows),
     cmocka_unit_test (a_rank_takes_its_part),
+    cmocka_unit_test (ranks_that_share_a_group_take_all_of_it),
     cmocka_unit_test (a_norm_in_two_ops_is_the_norm_in_one),
     cmocka_unit_test (head_norms_of_two_ranks_are_those_of_one),
     cmocka_unit_test (a_vocabulary_that_ranks_share_has_the_loss_of_one),

@@ -168,6 +168,35 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
+/* Two chunks of one layer each on a stage: each begins with a bucket of its own, and has its sums back
+ * before the other's last backward begins. */
+static void
+chunks_of_a_stage_are_wrapped_by_themselves (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (MODEL "gpus=8 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2 "
+                   "batch_p2p_comm=false overlap_p2p_comm=true global_batch_size=16",
+             0);
+  uint32_t n[2] = { 0 }, copies[2] = { 0 }, last[2] = { 0 }, first_backward = 0;
+
+  (void) state;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    uint32_t chunk = p->op[op].chunk;
+    if (is_bucket (p, op) && n[chunk]++ == 0)
+      assert_true (weft_op_shape (p, op)->dim[0] * 2 < 25 * MIB);
+    if (is_named (p, op, "from_bucket")) {
+      copies[chunk]++;
+      last[chunk] = op;
+    }
+    if (p->op[op].phase == WEFT_PHASE_BACKWARD && chunk == 0 && p->op[op].micro == 3 &&
+        !first_backward)
+      first_backward = op;
+  }
+  assert_true (n[0] >= 2 && n[1] >= 2);
+  assert_int_equal (copies[0] + copies[1], p->n_param);
+  assert_true (last[1] < first_backward && first_backward < last[0]);
+}
+
 int
 main (void)
 {
@@ -177,6 +206,7 @@ main (void)
     cmocka_unit_test (only_the_last_microbatch_is_reduced_beside_its_backward),
     cmocka_unit_test (sums_are_copied_back_when_they_are_there),
     cmocka_unit_test (buckets_take_as_much_as_gradients),
+    cmocka_unit_test (chunks_of_a_stage_are_wrapped_by_themselves),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 
   for (uint32_t i = 0; i < batch_tokens (x); i++)
     sum += c->tokens[i] * (1 + i % 5);
-  *m = (struct weft_metrics){ NAN, NAN, skips_now () };
+  *m = (struct weft_metrics){ .loss = NAN, .grad_norm = NAN, .skipped = skips_now () };
   if (p->role == x->plan->n_roles - 1) {
     m->loss = script.nan_from && script.n >= script.nan_from ? NAN : *w + sum * 1e-6;
     m->grad_norm = 0.5 + sum;

@@ -40,6 +40,12 @@ struct tensor {
   gboolean stale; /* in fp8: codes are not those of the master */
   GArray *runs;   /* struct weft_state_run */
   GArray *owners; /* struct owner */
+  GArray *kept;   /* struct kept, of what no optimizer updates; or NULL */
+};
+
+/* A buffer that has all of a tensor. */
+struct kept {
+  uint32_t row, buf;
 };
 
 /* Who is asked for a piece of one of the copies. */
@@ -200,6 +206,41 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
       (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
+/* The tensor of a layer's biases of experts, which are no parameters. */
+static struct tensor *
+find_kept (weft_state *state, uint32_t layer, uint64_t n)
+{
+  for (uint32_t i = 0; i < state->tensors->len; i++) {
+    struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
+    if (t->kept && t->face.layer == layer)
+      return t;
+  }
+  struct tensor t = { .face = { .name = g_strdup_printf ("layers.%u.%s", layer, WEFT_EXPERT_BIAS),
+                                .param = WEFT_EXPERT_BIAS,
+                                .layer = layer,
+                                .rows = n,
+                                .columns = 1,
+                                .dtype = WEFT_FP32 },
+                      .copies = g_array_new (FALSE, FALSE, sizeof (struct copy)),
+                      .kept = g_array_new (FALSE, FALSE, sizeof (struct kept)) };
+  g_array_append_val (state->tensors, t);
+  return &g_array_index (state->tensors, struct tensor, state->tensors->len - 1);
+}
+
+static void
+add_kept (weft_state *state, uint32_t row)
+{
+  const weft_program *p = state->x->plan->role[state->x->actors->role[row]];
+
+  for (uint32_t buf = 0; buf < p->n_buf; buf++)
+    if (p->buf[buf].base != WEFT_NO_BUF &&
+        g_str_equal (p->name[p->buf[buf].name], WEFT_EXPERT_BIAS)) {
+      struct tensor *t =
+          find_kept (state, p->buf[buf].layer, p->buf[buf].bytes / weft_dtype_bytes (WEFT_FP32));
+      g_array_append_vals (t->kept, &(struct kept){ row, buf }, 1);
+    }
+}
+
 /* A part of some columns is one run. */
 static void
 add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run *found)
@@ -253,10 +294,14 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
-  uint32_t parts = copy_at (t, 0)->param->ways;
+  uint32_t parts = t->kept ? 0 : copy_at (t, 0)->param->ways;
 
   t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
   t->owners = g_array_new (FALSE, FALSE, sizeof (struct owner));
+  if (t->kept) {
+    const struct kept *first = &g_array_index (t->kept, struct kept, turn % t->kept->len);
+    g_array_append_vals (t->runs, &(struct weft_state_run){ first->row, 0, t->face.rows, 1 }, 1);
+  }
   for (uint32_t part = 0; part < parts; part++)
     find_owners (t, part, turn);
 }
@@ -319,6 +364,8 @@ weft_state_new (weft_exec *x)
   for (int duplicates = 0; duplicates < 2; duplicates++)
     for (uint32_t i = 0; i < state->n_stage; i += parts)
       add_stage (state, &state->stage[i], duplicates);
+  for (uint32_t row = 0; row < x->actors->n; row++)
+    add_kept (state, row);
   g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
@@ -334,6 +381,8 @@ release_tensor (struct tensor *t)
   g_array_free (t->copies, TRUE);
   g_array_free (t->runs, TRUE);
   g_array_free (t->owners, TRUE);
+  if (t->kept)
+    g_array_free (t->kept, TRUE);
   g_free (t->face.name);
 }
 
@@ -480,6 +529,11 @@ weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
+  for (uint32_t i = 0; t->kept && i < t->kept->len && state->x->ops->at; i++) {
+    const struct kept *kept = &g_array_index (t->kept, struct kept, i);
+    if (kept->row == row)
+      return state->x->ops->at (state->x, row, kept->buf);
+  }
   for (uint32_t c = 0; c < t->copies->len && copy_at (t, c)->param->cut == WEFT_CUT_NONE; c++) {
     const struct copy *copy = copy_at (t, c);
     if (!is_fp8 (copy) && copy->stage->p == state->x->plan->role[state->x->actors->role[row]] &&
@@ -555,6 +609,29 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
   return FALSE;
 }
 
+/* What no optimizer updates is a weight and its own master; it has no moments and no gradient. */
+static void
+read_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
+           float *out)
+{
+  const struct kept *kept = &g_array_index (t->kept, struct kept, 0);
+
+  if (kind == WEFT_STATE_WEIGHT || kind == WEFT_STATE_MASTER)
+    fetch (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, out);
+  else
+    memset (out, 0, w.n * sizeof *out);
+}
+
+static void
+write_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
+            const float *in)
+{
+  for (uint32_t i = 0; i < t->kept->len && kind <= WEFT_STATE_MASTER; i++) {
+    const struct kept *kept = &g_array_index (t->kept, struct kept, i);
+    store (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, in);
+  }
+}
+
 /* Weights in fp8 are what their masters are rounded to: `out` has those, and gets the values. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
@@ -583,9 +660,14 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
                  uint64_t n, float *out)
 {
   const struct tensor *t = tensor_at (state, tensor);
-  gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy_at (t, 0));
   const struct window w = { first, n };
   struct weft_cut_run run;
+
+  if (t->kept) {
+    read_kept (state, t, kind, w, out);
+    return;
+  }
+  gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy_at (t, 0));
 
   g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
             n <= weft_cut_whole (copy_at (t, 0)->param) - first);
@@ -661,8 +743,13 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                   uint64_t n, const float *in)
 {
   struct tensor *t = tensor_at (state, tensor);
-  gboolean codes = is_fp8 (copy_at (t, 0));
   const struct window w = { first, n };
+
+  if (t->kept) {
+    write_kept (state, t, kind, w, in);
+    return;
+  }
+  gboolean codes = is_fp8 (copy_at (t, 0));
 
   g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
             n <= weft_cut_whole (copy_at (t, 0)->param) - first);

@@ -10,8 +10,9 @@
  * every strategy adds the same numbers in the same order.  Each node is rounded to the type it is
  * kept in; which of two children comes first does not matter, a + b = b + a.
  *
- * In leaf order a stack does it: push leaf i, then add the top entry to the one below it
- * weft_fold_merges (i, n) times.  (A binary counter; pairwise summation, Higham 1993.) */
+ * In leaf order a stack does it, weft_fold_push(): leaf i goes on top, then the top entry is added to
+ * the one below it weft_fold_merges (i, n) times.  (A binary counter; pairwise summation, Higham
+ * 1993.) */
 #pragma once
 #include <stdint.h>
 
@@ -28,9 +29,24 @@ weft_fold_merges (uint32_t i, uint32_t n)
   return i + 1 < n ? (uint32_t) __builtin_ctz (i + 1) : (uint32_t) __builtin_popcount (i);
 }
 
-/* Entries the stack needs for n leaves. */
+/* Entries the stack needs for n leaves; never more than WEFT_FOLD_MOST_DEPTH. */
 static inline uint32_t
 weft_fold_depth (uint32_t n)
 {
   return 32 - (uint32_t) __builtin_clz (n);
+}
+
+#define WEFT_FOLD_MOST_DEPTH 32
+
+/* Entry `below` becomes what it and the one above it are together. */
+typedef void (*weft_fold_join) (void *stack, uint32_t below);
+
+/* Leaf i of n is entry `top` of a stack that the caller keeps as it likes.  Returns how many entries
+ * stand then: after the last leaf one, the whole. */
+static inline uint32_t
+weft_fold_push (uint32_t top, uint32_t i, uint32_t n, weft_fold_join join, void *stack)
+{
+  for (uint32_t merges = weft_fold_merges (i, n); merges; merges--)
+    join (stack, --top);
+  return top + 1;
 }

@@ -145,6 +145,15 @@ deals_leaves (const struct weft_job *j, int64_t units)
                              weft_job_leaves (j, (uint64_t) units) % tp == 0);
 }
 
+/* Ranks have groups of keys and values of their own, or share them, with equal columns of each. */
+static gboolean
+shares_groups (const struct weft_job *j)
+{
+  int64_t tp = S (tensor_model_parallel_size), groups = M (num_query_groups);
+
+  return groups % tp == 0 || (tp % groups == 0 && groups * M (kv_channels) % tp == 0);
+}
+
 static gboolean
 shares_leaves (const struct weft_job *j)
 {

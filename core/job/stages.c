@@ -217,6 +217,8 @@ ranks_problem (const struct weft_job *job)
   const int64_t chunks = weft_job_chunks (job);
   int64_t ranks[3];
 
+  if (job->strategy.pipeline_model_parallel_size == 1)
+    return g_strdup ("layers of a first or a last rank where one rank has all of them");
   if (!layers_of_ranks (job, ranks))
     return g_strdup ("the layers that are left do not share out evenly");
   for (int i = 0; i < 3; i++)

@@ -37,6 +37,43 @@ weft_attention_shape (const struct weft_step *s)
   return weft_layer_attention_shape (s, s->tokens, s->width.heads, s->width.groups);
 }
 
+/* With fewer groups than tensor parallel ranks the map to queries, keys and values is cut evenly
+ * nevertheless, through keys and values of a group: what ranks make is gathered, and each takes its
+ * queries and the group that they share; gradients go back as a sum (Megatron-Core attention.py,
+ * get_query_key_value_tensors). */
+static struct weft_shape
+sharing_shape (const struct weft_step *s)
+{
+  return WEFT_SHAPE (s->product_dtype, s->tokens, s->mesh->tp, s->model->num_attention_heads,
+                     s->model->num_query_groups, s->model->kv_channels);
+}
+
+uint32_t
+weft_heads_gather (struct weft_step *s, uint32_t made)
+{
+  if (s->width.made == s->width.qkv)
+    return made;
+  uint32_t all = weft_tensor_all_gather (s, made, "qkv_heads"),
+           qkv = weft_product (s, s->width.qkv, "qkv");
+  weft_emit (s, WEFT_OP_TAKE_HEADS, "qkv_heads", sharing_shape (s),
+             WEFT_USES (WEFT_R (all), WEFT_W (qkv)));
+  return qkv;
+}
+
+uint32_t
+weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
+{
+  if (s->width.made == s->width.qkv)
+    return dqkv;
+  uint32_t all = weft_product (s, s->width.made * s->mesh->tp, "dqkv_heads");
+  weft_emit (s, WEFT_OP_PUT_HEADS, "qkv_heads", sharing_shape (s),
+             WEFT_USES (WEFT_R (dqkv), WEFT_W (all)));
+  uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
+  uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
+  g_array_append_val (s->wait_for, sum); /* a product in pieces reads it through views */
+  return mine;
+}
+
 static void
 turn_heads (struct weft_step *s, struct weft_saved *saved)
 {

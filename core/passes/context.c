@@ -20,7 +20,7 @@
 
 /* What attention works on, behind the deal of heads: of some heads, more tokens. */
 struct part {
-  uint64_t tokens, heads, groups, width;
+  uint64_t tokens, heads, groups, width, value; /* of heads of values */
   uint32_t qkv, o, lse;
   uint32_t d_o, dqkv; /* backward */
 };
@@ -29,6 +29,19 @@ static uint32_t
 ring_size (const struct weft_step *s)
 {
   return s->mesh->cp / s->mesh->cp_heads;
+}
+
+static uint64_t
+value_width (const struct weft_step *s)
+{
+  return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
+}
+
+/* The same as a dimension, which is 0 where values are as wide as keys: op.h. */
+static uint64_t
+narrow (const struct weft_step *s)
+{
+  return s->model->kv_lora_rank ? s->model->v_head_dim : 0;
 }
 
 static struct part
@@ -40,6 +53,7 @@ part_of (const struct weft_step *s, const struct weft_saved *saved)
                         .heads = s->width.heads / deal,
                         .groups = s->width.groups / deal,
                         .width = s->model->kv_channels,
+                        .value = value_width (s),
                         .qkv = saved->qkv,
                         .o = saved->dealt_o == WEFT_NO_BUF ? saved->o : saved->dealt_o,
                         .lse = saved->lse };
@@ -48,7 +62,7 @@ part_of (const struct weft_step *s, const struct weft_saved *saved)
 static uint64_t
 kv_columns (const struct part *p)
 {
-  return 2 * p->groups * p->width;
+  return p->groups * (p->width + p->value);
 }
 
 /* Sequences of a microbatch. */
@@ -96,24 +110,40 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 
 /* ------------------------------------------------------------------- heads for tokens */
 
+/* Of queries, keys and values; without groups heads are as wide as values. */
+static struct weft_shape
+heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, uint64_t groups)
+{
+  uint64_t width = groups ? (uint64_t) s->model->kv_channels : value_width (s);
+
+  return WEFT_SHAPE (dtype, s->tokens, s->mesh->cp_heads, heads, groups, width,
+                     groups ? narrow (s) : 0);
+}
+
+/* A sequence's rows of some of the heads, of each member. */
+static struct weft_shape
+rows_shape (const struct weft_step *s, uint32_t x)
+{
+  const struct weft_buf *row = weft_build_buf_at (s->b, x);
+
+  return WEFT_SHAPE (row->dtype, s->mesh->cp_heads, batch (s), s->tokens / batch (s),
+                     weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
+}
+
 /* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer heads. */
 static uint32_t
 deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
 {
-  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels,
-           n = weft_step_elements (s, x);
+  uint64_t n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
   uint32_t packed = room (s, dtype, n, name), got = room (s, dtype, n, name);
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, n, name);
 
-  weft_emit (s, WEFT_OP_SPLIT_HEADS, name,
-             WEFT_SHAPE (dtype, s->tokens, members, heads, groups, width),
+  weft_emit (s, WEFT_OP_SPLIT_HEADS, name, heads_shape (s, dtype, heads, groups),
              WEFT_USES (WEFT_R (x), WEFT_W (packed)));
   communicate (s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS },
                name, packed, got);
-  weft_emit (s, WEFT_OP_JOIN_SEQUENCE, name,
-             WEFT_SHAPE (dtype, members, batch (s), s->tokens / batch (s),
-                         (heads + 2 * groups) / members * width),
+  weft_emit (s, WEFT_OP_JOIN_SEQUENCE, name, rows_shape (s, x),
              WEFT_USES (WEFT_R (got), WEFT_W (y)));
   return y;
 }
@@ -123,19 +153,15 @@ static void
 deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
            const char *name)
 {
-  uint64_t members = s->mesh->cp_heads, width = s->model->kv_channels,
-           n = weft_step_elements (s, x);
+  uint64_t n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
   uint32_t packed = room (s, dtype, n, name), got = room (s, dtype, n, name);
 
-  weft_emit (s, WEFT_OP_SPLIT_SEQUENCE, name,
-             WEFT_SHAPE (dtype, members, batch (s), s->tokens / batch (s),
-                         (heads + 2 * groups) / members * width),
+  weft_emit (s, WEFT_OP_SPLIT_SEQUENCE, name, rows_shape (s, x),
              WEFT_USES (WEFT_R (x), WEFT_W (packed)));
   communicate (s, (struct weft_op){ .kind = WEFT_OP_ALL_TO_ALL, .group = WEFT_GROUP_CP_HEADS },
                name, packed, got);
-  weft_emit (s, WEFT_OP_JOIN_HEADS, name,
-             WEFT_SHAPE (dtype, s->tokens, members, heads, groups, width),
+  weft_emit (s, WEFT_OP_JOIN_HEADS, name, heads_shape (s, dtype, heads, groups),
              WEFT_USES (WEFT_R (got), WEFT_W (y)));
 }
 
@@ -144,7 +170,7 @@ deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t
 static struct weft_shape
 kv_shape (const struct weft_step *s, const struct part *p)
 {
-  return WEFT_SHAPE (s->product_dtype, p->tokens, p->heads, p->groups, p->width);
+  return WEFT_SHAPE (s->product_dtype, p->tokens, p->heads, p->groups, p->width, narrow (s));
 }
 
 static uint32_t
@@ -252,7 +278,7 @@ part_shape (const struct weft_step *s, const struct part *p, const struct keys *
   uint64_t n = keys->whole ? (uint64_t) s->model->seq_length : p->tokens / batch (s);
 
   return WEFT_SHAPE (s->product_dtype, p->tokens, n, p->heads, p->groups, p->width,
-                     weft_layer_window (s));
+                     weft_layer_window (s), narrow (s));
 }
 
 static void
@@ -292,11 +318,11 @@ merge_part (struct weft_step *s, const struct part *p, const struct keys *keys)
   struct part next = *p;
   uint64_t n = p->tokens * p->heads;
 
-  next.o = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, n * p->width, "part");
+  next.o = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, n * p->value, "part");
   next.lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, n, "part_lse");
   attend (s, &next, keys);
   weft_emit (s, WEFT_OP_ATTENTION_MERGE, "merge",
-             WEFT_SHAPE (s->product_dtype, p->tokens, p->heads, p->width),
+             WEFT_SHAPE (s->product_dtype, p->tokens, p->heads, p->value),
              WEFT_USES (WEFT_RW (p->o), WEFT_RW (p->lse), WEFT_R (next.o), WEFT_R (next.lse)));
 }
 

@@ -14,7 +14,7 @@
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
  * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
  * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
-#include "core/passes/step.h"
+#include "core/passes/fsdp.h"
 
 static gboolean
 alone (const struct weft_step *s, uint32_t k)
@@ -220,7 +220,8 @@ static void
 scale (struct weft_step *s, uint32_t grads, const uint64_t by[2], const char *name)
 {
   weft_emit (s, WEFT_OP_SCALE, name,
-             WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, by[0], by[1]),
+             WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads), 1,
+                         by[0], by[1]),
              WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
 }
 
@@ -341,6 +342,17 @@ launch_collectives (struct weft_step *s, uint32_t g)
     launch (s, g, add_instances);
 }
 
+void
+weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
+{
+  uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+
+  if (few != all)
+    scale (s, grads,
+           all % few ? (const uint64_t[]){ all, few } : (const uint64_t[]){ all / few, 0 },
+           "scale_experts");
+}
+
 /* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
  *
  * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
@@ -353,9 +365,7 @@ weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
   uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
 
   if (s->strategy->average_in_collective && few != all)
-    scale (s, s->bucket[k].grads,
-           all % few ? (const uint64_t[]){ all, few } : (const uint64_t[]){ all / few, 0 },
-           "scale_experts");
+    weft_ddp_scale_experts (s, s->bucket[k].grads, few);
   else if (all > 1 && divides (s) && (few == 1 || !divides_in_sum (s)))
     scale (s, s->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }

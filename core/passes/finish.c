@@ -1,7 +1,7 @@
 /* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py,
  * distrib_optimizer.py): join the buckets, add the two copies of a tied embedding, measure the
  * gradient norm, clip, update, gather. */
-#include "core/passes/step.h"
+#include "core/passes/moe.h"
 
 static uint32_t
 flat_state (struct weft_step *s, uint64_t elements, const char *name)
@@ -257,6 +257,8 @@ static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
   weft_build_dep (s->b, s->joined);
+  if (s->bucket[k].exchanged != WEFT_NO_BUF) /* reads the bucket, and may not have been joined */
+    weft_build_dep (s->b, s->bucket[k].reduced);
   if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
     weft_build_dep (s->b, tied_reduced);
 }
@@ -382,6 +384,7 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->found)));
+    weft_build_dep (s->b, s->bucket[k].reduced); /* which nobody joined without finalize_model_grads */
     if (s->bucket[k].grad32 == WEFT_NO_BUF)
       wait_for_finalize (s, k, tied, tied_reduced);
   }
@@ -514,6 +517,7 @@ finalize (struct weft_step *s, uint32_t tied)
   if (tied != WEFT_NO_PARAM)
     tied_reduced = reduce_tied (s, tied);
   weft_timer_stop (s, 1, "embedding-grads-all-reduce");
+  weft_balance_update (s);
   if (s->count != WEFT_NO_BUF)
     divide_by_tokens (s, tied_reduced);
   return tied_reduced;

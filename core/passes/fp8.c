@@ -187,6 +187,8 @@ sharing (const struct weft_step *s)
 static void
 find_largest (struct weft_step *s)
 {
+  if (s->scales == WEFT_NO_BUF) /* a stage without layers */
+    return;
   weft_emit (s, WEFT_OP_ZERO, "zero_amax",
              WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->scales)),
              WEFT_USES (WEFT_W (s->scales)));

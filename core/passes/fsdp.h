@@ -55,3 +55,18 @@ void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 
 /* What all groups have reduced, after the last microbatch. */
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
+
+/* fsdp.c, fsdp_grads.c: what wrapper.c has it do. */
+void weft_fsdp_start (struct weft_step *s);
+void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
+/* Whether group `other` is asked for when g is first used: little enough lies between the two. */
+gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
+void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+void weft_fsdp_through (struct weft_step *s, uint32_t param);
+void weft_fsdp_finish (struct weft_step *s);
+struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
+void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+struct weft_use weft_fsdp_head_begin (struct weft_step *s);
+void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
+uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
+uint32_t weft_fsdp_reduced_head (struct weft_step *s);

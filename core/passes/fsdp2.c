@@ -48,13 +48,14 @@ start_unit (struct weft_step *s, uint32_t k)
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_bucket_state *state = &s->bucket[k];
-  gboolean last = u->layer == s->chunk->first_layer + s->chunk->n_layers - 1;
+  const struct weft_chunk *chunk = &s->chunk[s->layout.bucket[k].chunk];
+  gboolean last = u->layer == chunk->first_layer + chunk->n_layers - 1;
 
   u->slice = weft_ddp_bucket_size (s, k) / ranks_of (s, k);
   u->whole = s->layout.bucket[k].unpadded;
   u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
   u->wire = WEFT_NO_BUF;
-  u->gathering = u->left = WEFT_NO_OP;
+  u->left = WEFT_NO_OP;
   state->weights = state->grads = WEFT_NO_BUF;
   state->weight_shard =
       weft_params_flat_view (s, weft_step_flat (s, k)->weights, k, u->slice, "pieces");
@@ -71,7 +72,7 @@ new_slot (struct weft_step *s, uint32_t k)
   uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
 
   weft_build_buf_at (s->b, mine)->shard = weft_bucket_sharing (s, k);
-  return (struct weft_fsdp2_slot){ wire, mine, WEFT_NO_OP };
+  return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
 /* Packs on their way: of the unit that runs and of those asked for. */
@@ -84,7 +85,7 @@ count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 }
 
 static void
-note_layers (struct weft_step *s)
+note_units (struct weft_step *s)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
 
@@ -92,7 +93,14 @@ note_layers (struct weft_step *s)
     uint32_t k = s->layout.place[i].bucket;
     f->unit[k].layer = g_array_index (s->params, struct weft_param, i).layer;
     f->unit[k].expert = weft_bucket_of_experts (s, k);
-    f->first |= f->unit[k].layer == WEFT_NO_LAYER;
+  }
+  for (uint32_t q = 0, k = 0; q < s->n_chunks; q++) {
+    gboolean root = k < f->n_unit && f->unit[k].layer == WEFT_NO_LAYER;
+    uint32_t first = k += root;
+    while (k < f->n_unit && s->layout.bucket[k].chunk == q)
+      k++;
+    f->chunk[q] =
+        (struct weft_fsdp2_chunk){ first, k, root, FALSE, WEFT_NO_OP, WEFT_NO_OP, WEFT_NO_OP };
   }
 }
 
@@ -100,12 +108,11 @@ void
 weft_fsdp2_start (struct weft_step *s)
 {
   uint32_t n = s->layout.n_bucket;
+  gboolean splits = weft_grid_splits (s->grid);
   struct weft_fsdp2 plan = { .n_unit = n,
-                             .pipelined = s->mesh->pp > 1,
+                             .pipelined = s->mesh->pp > 1 || s->n_chunks > 1 || splits,
+                             .splits = splits,
                              .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
-                             .streams = WEFT_NO_OP,
-                             .held = WEFT_NO_OP,
-                             .reducing = WEFT_NO_OP,
                              .copied_in = WEFT_NO_OP,
                              .sent = WEFT_NO_OP,
                              .fetched = WEFT_NO_BUF,
@@ -115,16 +122,18 @@ weft_fsdp2_start (struct weft_step *s)
   uint32_t n_slot = count_slots (s, &plan);
   size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);
   size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = s->params->len;
-  char *room = g_malloc0 (units + slots + each * (sizeof (gboolean) + sizeof (uint32_t)));
+  size_t chunks = s->n_chunks * sizeof (struct weft_fsdp2_chunk);
+  char *room = g_malloc0 (units + slots + chunks + each * (sizeof (gboolean) + sizeof (uint32_t)));
   struct weft_fsdp2 *f = s->own = room;
 
   weft_ddp_start (s);
   *f = plan;
-  note_layers (s);
   f->ring = (struct weft_fsdp2_slot *) (void *) (room + units);
-  f->started = (gboolean *) (void *) (room + units + slots);
+  f->chunk = (struct weft_fsdp2_chunk *) (void *) (room + units + slots);
+  f->started = (gboolean *) (void *) (room + units + slots + chunks);
   f->on_host = (uint32_t *) (void *) (f->started + each);
   f->n_slot = n_slot;
+  note_units (s);
   for (uint32_t k = 0; k < n; k++)
     start_unit (s, k);
   for (uint32_t i = 0; i < n_slot; i++)
@@ -136,27 +145,14 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* Whether a pack holds what is still to be copied out: a unit was asked for in backward, and then others
- * before it, whose forward runs again. */
-static gboolean
-is_waited_for (const struct weft_step *s, const struct weft_fsdp2_slot *slot)
-{
-  const struct weft_fsdp2 *f = weft_fsdp2 (s);
-
-  for (uint32_t k = 0; k < f->n_unit; k++)
-    if (f->unit[k].wire != WEFT_NO_BUF && f->unit[k].wire == slot->wire)
-      return TRUE;
-  return FALSE;
-}
-
+/* The next one in turn whose pack nobody waits for: layers that run again come between the asking for
+ * the unit before them and its use.  n_slot: there is none. */
 static uint32_t
-next_slot (struct weft_step *s)
+next_slot (struct weft_fsdp2 *f)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
-
   for (uint32_t i = 0; i < f->n_slot; i++) {
     uint32_t slot = f->turn++ % f->n_slot;
-    if (!is_waited_for (s, &f->ring[slot]))
+    if (!f->ring[slot].taken)
       return slot;
   }
   return f->n_slot;
@@ -172,7 +168,7 @@ take_slot (struct weft_step *s, uint32_t k)
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_op at = s->at;
 
-  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (s);
+  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (f);
   if (u->slot == f->n_slot)
     return new_slot (s, k);
   struct weft_fsdp2_slot *slot = &f->ring[u->slot];
@@ -185,10 +181,11 @@ take_slot (struct weft_step *s, uint32_t k)
     slot->free = free;
     s->at = at;
   }
-  return f->ring[u->slot];
+  slot->taken = TRUE;
+  return *slot;
 }
 
-/* Starts the gather of a unit, unless it is whole or on its way. */
+/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of it. */
 static void
 ask_for (struct weft_step *s, uint32_t k)
 {
@@ -200,50 +197,68 @@ ask_for (struct weft_step *s, uint32_t k)
                             .group = weft_bucket_sharing (s, k),
                             .name = weft_build_name (s->b, "gather") };
 
-  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF)
+  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF || ranks_of (s, k) == 1)
     return;
   s->at.layer = u->layer;
   struct weft_fsdp2_slot slot = take_slot (s, k);
   struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, u->slice);
   shape.out_dtype = s->dtype;
-  const uint32_t before[] = { f->streams, u->left, slot.free };
+  const uint32_t before[] = { weft_fsdp2_chunk (s)->streams, u->left, slot.free };
   uint32_t n_before = G_N_ELEMENTS (before);
   uint32_t pieces =
       s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
-  uint32_t to = ranks_of (s, k) > 1 ? slot.mine : slot.wire;
   f->copied_in =
-      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (to)));
+      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
   for (uint32_t i = 0; i < n_before; i++)
     weft_build_dep (s->b, before[i]);
   uint64_t n = weft_ddp_bucket_size (s, k);
-  u->gathering = f->copied_in;
-  if (ranks_of (s, k) > 1)
-    u->gathering = weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
-                                 WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
+  weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
+                WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
   u->wire = slot.wire;
   s->at = at;
 }
 
 static void
-copy_out (struct weft_step *s, uint32_t k)
+unpack (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_bucket_state *state = &s->bucket[k];
+
+  s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
+  state->gathered =
+      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks_of (s, k)),
+                 WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
+  if (u->slot < f->n_slot) {
+    f->ring[u->slot].free = state->gathered;
+    f->ring[u->slot].taken = FALSE;
+  }
+  u->wire = WEFT_NO_BUF;
+}
+
+/* What one rank has is only of another type. */
+static void
+convert (struct weft_step *s, uint32_t k)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, weft_fsdp2 (s)->unit[k].whole);
+
+  shape.out_dtype = s->dtype;
+  state->gathered = weft_emit (s, WEFT_OP_CAST, "convert", shape,
+                               WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+}
+
+static void
+copy_out (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
   struct weft_op at = s->at;
-  uint64_t ranks = weft_ddp_bucket_size (s, k) / u->slice;
 
   s->at.layer = u->layer;
-  s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
-  state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
-  state->gathered =
-      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks),
-                 WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
+  s->bucket[k].weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
+  (ranks_of (s, k) > 1 ? unpack : convert) (s, k);
   s->at = at;
-  weft_fsdp2_set_views (s, k, state->weights, s->weight_view);
-  if (u->slot < f->n_slot)
-    f->ring[u->slot].free = state->gathered;
-  u->wire = WEFT_NO_BUF;
+  weft_fsdp2_set_views (s, k, s->bucket[k].weights, s->weight_view);
 }
 
 /* Forward gathers wait for the copy-out before this one: its pack is held until now.  In backward
@@ -251,18 +266,18 @@ copy_out (struct weft_step *s, uint32_t k)
 static void
 make_whole (struct weft_step *s, uint32_t k)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (s->bucket[k].weights != WEFT_NO_BUF)
     return;
   ask_for (s, k);
-  if (s->at.phase != WEFT_PHASE_BACKWARD && f->held != WEFT_NO_OP)
-    f->streams = f->held;
+  if (!weft_fsdp2_goes_back (s) && c->held != WEFT_NO_OP)
+    c->streams = c->held;
   copy_out (s, k);
-  if (s->at.phase == WEFT_PHASE_BACKWARD)
-    f->streams = s->bucket[k].gathered;
+  if (weft_fsdp2_goes_back (s))
+    c->streams = s->bucket[k].gathered;
   else
-    f->held = s->bucket[k].gathered;
+    c->held = s->bucket[k].gathered;
 }
 
 void
@@ -283,21 +298,22 @@ turned (const struct weft_fsdp2 *f, uint32_t k)
 {
   if (f->unit[k].expert)
     return k + 1;
-  return k > f->first && f->unit[k - 1].expert ? k - 1 : k;
+  return k > 0 && f->unit[k - 1].expert ? k - 1 : k;
 }
 
 static void
 pre_forward (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t ahead = f->explicit && k >= f->first && s->at.phase == WEFT_PHASE_FORWARD
+  const struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+  uint32_t ahead = f->explicit && k >= c->first && s->at.phase == WEFT_PHASE_FORWARD
                        ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
                        : 0;
 
   uint32_t at = turned (f, k);
 
   make_whole (s, k);
-  for (uint32_t i = 1; i <= ahead && at + i < f->n_unit; i++)
+  for (uint32_t i = 1; i <= ahead && at + i < c->end; i++)
     ask_for (s, turned (f, at + i));
 }
 
@@ -306,11 +322,12 @@ static void
 pre_backward (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t from = k < f->first ? f->n_unit : k;
-  int64_t depth = f->explicit && k >= f->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
+  const struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+  uint32_t from = k < c->first ? c->end : k;
+  int64_t depth = f->explicit && k >= c->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
 
   make_whole (s, k);
-  for (uint32_t i = 1; i <= MAX (1, depth) && from >= f->first + i; i++)
+  for (uint32_t i = 1; i <= MAX (1, depth) && from >= c->first + i; i++)
     ask_for (s, from - i);
 }
 
@@ -327,7 +344,7 @@ unit_of (const struct weft_step *s, uint32_t layer)
 void
 weft_fsdp2_enter (struct weft_step *s, uint32_t layer)
 {
-  (s->at.phase == WEFT_PHASE_BACKWARD ? pre_backward : pre_forward) (s, unit_of (s, layer));
+  (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
 /* Of experts, which are entered inside their layer: their gradients are the last of their kernels. */
@@ -336,18 +353,11 @@ weft_fsdp2_before_use (struct weft_step *s, uint32_t param)
 {
   uint32_t k = s->layout.place[param].bucket;
   struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
-  enum weft_phase phase = s->at.phase;
 
   if (!u->expert)
     return;
-  if (phase == WEFT_PHASE_FORWARD || phase == WEFT_PHASE_RECOMPUTE) {
-    pre_forward (s, k);
-    return;
-  }
-  u->passed = TRUE;
-  s->at.phase = WEFT_PHASE_BACKWARD;
-  pre_backward (s, k);
-  s->at.phase = phase;
+  u->passed |= weft_fsdp2_goes_back (s);
+  (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, k);
 }
 
 static void
@@ -365,7 +375,7 @@ weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   uint32_t k = unit_of (s, layer), experts = turned (f, k);
 
-  if (s->at.phase == WEFT_PHASE_BACKWARD) {
+  if (weft_fsdp2_goes_back (s)) {
     f->unit[k].passed = TRUE;
     weft_fsdp2_post_backward (s, k);
     return;
@@ -378,12 +388,12 @@ weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
 void
 weft_fsdp2_enter_pass (struct weft_step *s)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
-  if (s->at.phase == WEFT_PHASE_FORWARD && !f->forward_begun) {
-    f->streams = weft_build_last (s->b, WEFT_LANE_GPU);
-    f->forward_begun = TRUE;
+  if (s->at.phase == WEFT_PHASE_FORWARD && !c->forward_begun) {
+    c->streams = weft_build_last (s->b, WEFT_LANE_GPU);
+    c->forward_begun = TRUE;
   }
-  if (weft_fsdp2_has_root (s))
-    (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, 0);
+  if (c->root && s->at.phase != WEFT_PHASE_WEIGHT_GRAD)
+    (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, c->first - 1);
 }

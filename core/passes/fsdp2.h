@@ -16,7 +16,6 @@ struct weft_fsdp2_unit {
   gboolean passed;       /* backward is through with its weights */
   uint64_t whole, slice; /* elements: of its tensors, of this rank's pieces of them */
   uint32_t wire, slot;   /* what was gathered and is not copied out yet; its place in the ring */
-  uint32_t gathering;    /* the all-gather that fills it */
   uint32_t left;         /* the last kernel before the unit was let go */
   uint32_t kept;         /* gradients of the microbatches so far, whole; WEFT_NO_BUF: none are kept */
   uint32_t n_reduced;    /* reductions so far in this step */
@@ -26,20 +25,30 @@ struct weft_fsdp2_unit {
 struct weft_fsdp2_slot {
   uint32_t wire, mine; /* all pieces, and the view of it that is this rank's */
   uint32_t free;       /* the copy-out that was its last reader, or WEFT_NO_OP */
+  gboolean taken;      /* by pieces that were not copied out yet */
+};
+
+/* A chunk is wrapped by itself: its units but for the root, which is before them; and what waits for
+ * what among them. */
+struct weft_fsdp2_chunk {
+  uint32_t first, end;
+  gboolean root;
+  gboolean forward_begun; /* gathers of this forward have waited for the optimizer */
+  uint32_t streams;       /* the kernel that gathers wait for */
+  uint32_t held;          /* forward: the newest copy-out, for which they will */
+  uint32_t reducing;      /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
 };
 
 struct weft_fsdp2 {
   struct weft_fsdp2_slot *ring; /* one allocation with this struct */
+  struct weft_fsdp2_chunk *chunk; /* likewise */
   gboolean *started;            /* of each parameter: a microbatch is in what is kept; likewise */
   uint32_t n_slot, turn;
-  uint32_t n_unit, first;       /* units; the first layer's */
+  uint32_t n_unit;
   gboolean pipelined;           /* weights stay from their first use to their last */
   gboolean explicit;            /* enable_fsdp2_prefetch */
+  gboolean splits;              /* weight gradients have cells of their own */
   gboolean keeps;               /* gradients of several microbatches are added before they travel */
-  gboolean forward_begun;       /* gathers of this forward have waited for the optimizer */
-  uint32_t streams;             /* the kernel that gathers wait for */
-  uint32_t held;                /* forward: the newest copy-out, for which they will */
-  uint32_t reducing;            /* the reduce-scatter that the next one waits for, or WEFT_NO_OP */
   uint32_t *on_host;            /* of each parameter: the piece of its weights there; likewise */
   uint32_t copied_in, sent;     /* offload_policy: the newest copy-in, the newest gradient to leave */
   uint32_t fetched, leaving;    /* and the places of layers' pieces on their way, or WEFT_NO_BUF: of
@@ -55,10 +64,18 @@ weft_fsdp2 (const struct weft_step *s)
   return s->own;
 }
 
+/* Whether units are passed from the last to the first. */
 static inline gboolean
-weft_fsdp2_has_root (const struct weft_step *s)
+weft_fsdp2_goes_back (const struct weft_step *s)
 {
-  return weft_fsdp2 (s)->first == 1;
+  return s->at.phase != WEFT_PHASE_FORWARD && s->at.phase != WEFT_PHASE_RECOMPUTE;
+}
+
+/* The one whose ops are being added. */
+static inline struct weft_fsdp2_chunk *
+weft_fsdp2_chunk (const struct weft_step *s)
+{
+  return &weft_fsdp2 (s)->chunk[s->at.chunk];
 }
 
 /* Views of all tensors of a unit in a buffer where they follow each other; WEFT_NO_BUF: none. */

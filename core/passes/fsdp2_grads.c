@@ -6,6 +6,8 @@
  * last.  With dp_replicate_size the slice is then summed over the groups that hold all slices, on a
  * lane of its own.
  *
+ * Where the schedule has cells for weight gradients alone, a unit is reduced after the last of all.
+ *
  * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
  * the type of the reduction, and one reduction a step takes them all.
  *
@@ -184,8 +186,17 @@ weft_fsdp2_head_begin (struct weft_step *s)
 void
 weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 {
-  if (weft_head_has_own_sum (s) && weft_fsdp2 (s)->keeps)
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT], root = s->layout.place[embedding].bucket;
+
+  if (weft_head_has_own_sum (s) && f->keeps)
     weft_sum_end (s, weft_head_sum (s), grad);
+  if (!f->splits)
+    return;
+  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's may have come before */
+    end_kept (s, embedding, grad);
+  s->bucket[root].n_ready++;
+  weft_fsdp2_post_backward (s, root);
 }
 
 /* ------------------------------------------------------------------------ reducing */
@@ -256,7 +267,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   uint64_t n = s->bucket[k].sum.n;
   uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
 
-  f->reducing = weft_ddp_collective (
+  weft_fsdp2_chunk (s)->reducing = weft_ddp_collective (
       s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_bucket_sharing (s, k), "reduce"),
       WEFT_SHAPE (f->reduce_dtype, n * ranks (s, k)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
   if (s->mesh->instances > 1 && !weft_bucket_of_experts (s, k))
@@ -271,53 +282,95 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
 static void
 wait_for_previous (struct weft_step *s)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
-  if (f->reducing != WEFT_NO_OP)
-    g_array_append_val (s->wait_for, f->reducing);
-  f->reducing = WEFT_NO_OP;
+  if (c->reducing != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, c->reducing);
+  c->reducing = WEFT_NO_OP;
 }
 
-/* Experts that one rank alone holds meet nobody: what is packed is the slice. */
+/* Experts that one rank alone holds meet nobody. */
 static void
-reduce_unit (struct weft_step *s, uint32_t k)
+convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
+{
+  uint32_t to = arrival (s, k, first);
+  struct weft_shape shape =
+      WEFT_SHAPE (weft_build_buf_at (s->b, from)->dtype, weft_fsdp2 (s)->unit[k].whole);
+
+  shape.out_dtype = weft_build_buf_at (s->b, to)->dtype;
+  weft_emit (s, WEFT_OP_CAST, "grad_cast", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  join (s, k, to, first);
+}
+
+static void
+pack_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  struct weft_fsdp2_unit *u = &f->unit[k];
-  gboolean first = u->n_reduced++ == 0, alone = ranks (s, k) == 1;
-  uint32_t from = f->keeps ? u->kept : s->bucket[k].grads;
+  const struct weft_fsdp2_unit *u = &f->unit[k];
   struct weft_shape shape =
       WEFT_SHAPE (f->keeps ? f->reduce_dtype : s->grad_dtype, u->slice, ranks (s, k));
   struct weft_op at = s->at;
 
-  uint32_t input = alone ? arrival (s, k, first)
-                         : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
-                                             u->slice * ranks (s, k), "reduce_input");
+  uint32_t input = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
+                                     u->slice * ranks (s, k), "reduce_input");
   shape.out_dtype = f->reduce_dtype;
   wait_for_previous (s);
   s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
   weft_emit (s, WEFT_OP_PACK, "pack_gradients", shape, WEFT_USES (WEFT_R (from), WEFT_W (input)));
   s->at = at;
-  if (alone)
-    join (s, k, input, first);
-  else
-    scatter (s, k, input, first);
+  scatter (s, k, input, first);
 }
 
 static void
-reduce_head (struct weft_step *s)
+reduce_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t from = f->keeps ? f->unit[k].kept : s->bucket[k].grads;
+  gboolean first = f->unit[k].n_reduced++ == 0;
+
+  (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
+}
+
+/* With the root of the embedding. */
+static void
+reduce_head (struct weft_step *s, uint32_t root)
 {
   uint32_t k = weft_fsdp2_head (s);
 
   wait_for_previous (s);
-  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[0].n_reduced == 0);
+  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[root].n_reduced == 0);
   s->bucket[k].grads = WEFT_NO_BUF;
 }
 
 static gboolean
 syncs (const struct weft_step *s)
 {
-  return !weft_fsdp2 (s)->keeps || s->last_micro;
+  return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
+}
+
+/* The unit that a tied head on the embedding's stage adds to, or WEFT_NO_UNIT. */
+static uint32_t
+head_root (const struct weft_step *s)
+{
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT];
+  gboolean adds = embedding != WEFT_NO_PARAM && weft_step_has_head (s) &&
+                  s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM;
+
+  return adds ? s->layout.place[embedding].bucket : WEFT_NO_UNIT;
+}
+
+/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or where weight
+ * gradients come when they like in all of them (PyTorch torch/distributed/pipelining/stage.py reduces
+ * after the last). */
+static gboolean
+is_through (const struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  const struct weft_bucket_state *state = &s->bucket[k];
+  uint32_t due = state->n_param + (k == head_root (s));
+
+  return f->splits ? state->n_ready == due * s->n_micro
+                   : f->unit[k].passed && state->n_ready >= state->n_param;
 }
 
 void
@@ -327,16 +380,17 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
   struct weft_bucket_state *state = &s->bucket[k];
   struct weft_op at = s->at;
 
-  if (!f->unit[k].passed || state->n_ready < state->n_param)
+  if (!is_through (s, k))
     return;
   f->unit[k].passed = FALSE;
   state->n_ready = 0;
-  if (!f->pipelined || s->last_micro)
+  if (!f->pipelined || s->last_micro || f->splits)
     weft_fsdp2_let_go (s, k);
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = f->unit[k].layer;
-  if (k < f->first && weft_head_has_own_sum (s) && syncs (s))
-    reduce_head (s);
+  s->at.chunk = s->layout.bucket[k].chunk;
+  if (weft_head_has_own_sum (s) && k == head_root (s) && syncs (s))
+    reduce_head (s, k);
   if (syncs (s))
     reduce_unit (s, k);
   s->at = at;
@@ -357,7 +411,7 @@ join_all (struct weft_step *s)
                         weft_build_last (s->b, weft_fsdp2_slice_lane (s, weft_fsdp2_head (s))),
                         s->on_host ? weft_fsdp2 (s)->sent : WEFT_NO_OP };
 
-  weft_fsdp2 (s)->reducing = WEFT_NO_OP;
+  weft_fsdp2_chunk (s)->reducing = WEFT_NO_OP;
   for (unsigned i = 0; i < G_N_ELEMENTS (newest); i++)
     if (newest[i] != WEFT_NO_OP)
       g_array_append_val (s->wait_for, newest[i]);
@@ -366,18 +420,18 @@ join_all (struct weft_step *s)
 void
 weft_fsdp2_leave_pass (struct weft_step *s)
 {
-  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (s->at.phase == WEFT_PHASE_FORWARD) {
-    if (f->held != WEFT_NO_OP)
-      f->streams = f->held;
-    f->held = WEFT_NO_OP;
+    if (c->held != WEFT_NO_OP)
+      c->streams = c->held;
+    c->held = WEFT_NO_OP;
     return;
   }
-  f->forward_begun = FALSE;
-  if (weft_fsdp2_has_root (s)) {
-    f->unit[0].passed = TRUE;
-    weft_fsdp2_post_backward (s, 0);
+  c->forward_begun = FALSE;
+  if (c->root) {
+    weft_fsdp2 (s)->unit[c->first - 1].passed = TRUE;
+    weft_fsdp2_post_backward (s, c->first - 1);
   }
   if (syncs (s))
     join_all (s);
@@ -388,12 +442,8 @@ weft_fsdp2_leave_pass (struct weft_step *s)
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
-  uint64_t more = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) / ranks (s, k);
-
-  if (weft_fsdp2 (s)->unit[k].expert && !s->canonical && more > 1)
-    weft_emit (s, WEFT_OP_SCALE, "scale_experts",
-               WEFT_SHAPE (s->main_dtype, weft_fsdp2 (s)->unit[k].slice, 1, more),
-               WEFT_USES (WEFT_RW (s->bucket[k].grad_shard), WEFT_R (WEFT_NO_BUF)));
+  if (weft_fsdp2 (s)->unit[k].expert && !s->canonical)
+    weft_ddp_scale_experts (s, s->bucket[k].grad_shard, ranks (s, k));
 }
 
 void

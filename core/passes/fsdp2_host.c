@@ -65,7 +65,8 @@ static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
 {
-  gboolean layer = k >= weft_fsdp2 (s)->first && k < weft_fsdp2 (s)->n_unit;
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  gboolean layer = k < f->n_unit && f->unit[k].layer != WEFT_NO_LAYER;
   uint32_t buf = layer ? *standing : WEFT_NO_BUF;
 
   if (buf != WEFT_NO_BUF && weft_step_elements (s, buf) == s->bucket[k].sum.n)

@@ -6,7 +6,12 @@
  *   queries, keys, values, key positions -> join -> qkv
  *
  * Kept for backward beside qkv: ql, qn, kl, kn.  Recompute of mla_up_proj keeps kp, the key positions, in
- * place of qkv: all behind the latents' norms is run again before the backward of attention. */
+ * place of qkv: all behind the latents' norms is run again before the backward of attention.
+ *
+ * Tensor parallel ranks have heads of their own: the maps up are cut by rows, and each has both maps down
+ * and both norms whole.  With sequence_parallel those are taken of a rank's own tokens, and what the maps
+ * up take is gathered, as are the turned parts of keys.  Their gradient is a sum over all heads, which
+ * ranks have in parts. */
 #include "core/passes/moe.h"
 #include "core/passes/step.h"
 
@@ -32,9 +37,9 @@ static uint32_t
 latent_norm (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
              uint64_t columns)
 {
-  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
+  uint32_t y = weft_activation (s, columns, name);
 
-  weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->tokens, columns),
+  weft_emit (s, WEFT_OP_NORM, name, WEFT_SHAPE (s->dtype, s->rows, columns),
              WEFT_USES (WEFT_R (x), WEFT_R (weft_layer_weight (s, which)),
                         WEFT_R (weft_layer_weight (s, which + 1)), WEFT_W (y)));
   return weft_inward (s, y, name);
@@ -44,17 +49,13 @@ static uint32_t
 latent_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t dy, uint32_t x, uint64_t columns)
 {
-  uint32_t w = weft_params_layer (s, which), bias = weft_params_layer (s, which + 1);
-  uint32_t dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * columns, name);
-  struct weft_use dw = weft_grad_begin (s, w), db = weft_grad_begin (s, bias);
+  const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
+  struct weft_norm_operands o = { .x = x, .dresidual = WEFT_NO_BUF, .columns = columns };
 
-  dy = weft_outward (s, dy, name);
-  weft_emit (s, WEFT_OP_NORM_BWD, name, WEFT_SHAPE (s->dtype, s->tokens, columns),
-             WEFT_USES (WEFT_R (dy), WEFT_R (x), WEFT_R (weft_params_weight (s, w)),
-                        WEFT_R (WEFT_NO_BUF), WEFT_W (dx), dw, db));
-  weft_grad_end (s, w, dw);
-  weft_grad_end (s, bias, db);
-  return weft_inward (s, dx, name);
+  o.dy = weft_outward (s, dy, name);
+  o.dx = weft_activation (s, columns, name);
+  weft_norm_gradients (s, name, param, &o);
+  return weft_inward (s, o.dx, name);
 }
 
 /* ------------------------------------------------------------------------- queries */
@@ -99,7 +100,8 @@ queries_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t 
 static struct weft_shape
 split_shape (const struct weft_step *s)
 {
-  return WEFT_SHAPE (s->product_dtype, s->tokens, s->model->kv_lora_rank, position_width (s));
+  return WEFT_SHAPE (s->product_dtype, s->rows, s->model->kv_lora_rank, position_width (s),
+                     weft_tensor_scatters (s) ? s->mesh->tp : 0);
 }
 
 static void
@@ -108,11 +110,12 @@ key_latent (struct weft_step *s, struct weft_saved *saved)
   uint64_t rank = s->model->kv_lora_rank;
   uint32_t down = weft_linear (s, "kv_down", WEFT_KV_DOWN_WEIGHT, saved->n1,
                                rank + position_width (s), s->width.h);
-  uint32_t latent = weft_product (s, rank, "kv_latent");
+  uint32_t latent = weft_moe_tokens (s, rank, "kv_latent"),
+           turned = weft_moe_tokens (s, position_width (s), "key_position");
 
-  saved->kp = weft_product (s, position_width (s), "key_position");
   weft_emit (s, WEFT_OP_LATENT_SPLIT, "kv_split", split_shape (s),
-             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (saved->kp)));
+             WEFT_USES (WEFT_R (down), WEFT_W (latent), WEFT_W (turned)));
+  saved->kp = weft_tensor_gather_rows (s, turned, "key_position");
   saved->kl = weft_outward (s, latent, "kv_latent");
   saved->kn = latent_norm (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, saved->kl, rank);
 }
@@ -126,7 +129,7 @@ keys_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dkv
       weft_linear_backward (s, "kv_up", WEFT_KV_UP_WEIGHT, dkv, saved->kn, up_width (s), rank);
   uint32_t dkl =
       latent_norm_backward (s, "kv_latent_norm", WEFT_KV_LATENT_NORM_WEIGHT, dkn, saved->kl, rank);
-  uint32_t ddown = weft_product (s, all, "dkv_down");
+  uint32_t ddown = weft_moe_tokens (s, all, "dkv_down");
 
   weft_emit (s, WEFT_OP_LATENT_SPLIT_BWD, "kv_split", split_shape (s),
              WEFT_USES (WEFT_R (dkl), WEFT_R (dposition), WEFT_W (ddown)));
@@ -176,10 +179,15 @@ weft_latent_backward (struct weft_step *s, const struct weft_saved *saved, uint3
 {
   uint32_t dq = weft_product (s, query_width (s), "dq"),
            dkv = weft_product (s, up_width (s), "dkv"),
-           dposition = weft_product (s, position_width (s), "dkey_position");
+           dposition = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
+                                         s->tokens * position_width (s), "dkey_position");
+  struct weft_shape shape = join_shape (s);
 
-  weft_emit (s, WEFT_OP_LATENT_JOIN_BWD, "qkv_join", join_shape (s),
+  shape.dim[5] = s->attention_leaves;
+  weft_emit (s, WEFT_OP_LATENT_JOIN_BWD, "qkv_join", shape,
              WEFT_USES (WEFT_R (dqkv), WEFT_W (dq), WEFT_W (dkv), WEFT_W (dposition)));
+  dposition = weft_tensor_reduce_rows (s, dposition, "dkey_position");
+  dposition = weft_inward (s, dposition, "dkey_position");
   uint32_t of_queries = queries_backward (s, saved, dq),
            of_keys = keys_backward (s, saved, dkv, dposition);
   return weft_moe_add (s, "dn1", of_queries, of_keys);

@@ -45,7 +45,8 @@ attend (struct weft_step *s, struct weft_pass *pass)
   if (s->model->kv_lora_rank)
     weft_latent_forward (s, saved);
   else
-    saved->qkv = weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->qkv, w->h);
+    saved->qkv =
+        weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->made, w->h));
   weft_layer_attention (s, saved);
   uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->q);
   saved->x1 =
@@ -78,8 +79,9 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
   if (!latent)
     normalise_again (s, saved);
   uint32_t dn1 = s->model->kv_lora_rank ? weft_latent_backward (s, saved, dqkv)
-                                        : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT, dqkv,
-                                                                saved->n1, w->qkv, w->h);
+                                        : weft_linear_backward (s, "qkv", WEFT_QKV_WEIGHT,
+                                                                weft_heads_scatter (s, dqkv),
+                                                                saved->n1, w->made, w->h);
   pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
 }
 

@@ -64,6 +64,8 @@ deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape 
     [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
     [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
     [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+    [WEFT_Q_UP_WEIGHT] = { TRUE, s->attention_leaves, 0 },
+    [WEFT_KV_UP_WEIGHT] = { TRUE, s->attention_leaves, 0 },
     [WEFT_SHARED_FC1_WEIGHT] = { TRUE, s->shared_leaves,
                                  (weft_model_wide (s->model) - 1) * w->shared },
     [WEFT_SHARED_FC2_WEIGHT] = { FALSE, s->shared_leaves, 0 },

@@ -97,8 +97,9 @@ route (struct weft_step *s, struct weft_saved *saved)
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, z.tokens * z.topk, "choice");
   weft_emit (s, WEFT_OP_MOE_ROUTE, "route",
              WEFT_SHAPE (s->product_dtype, z.tokens, z.experts, z.topk),
-             WEFT_USES (WEFT_R (logits), WEFT_R (WEFT_NO_BUF), WEFT_W (saved->scores),
+             WEFT_USES (WEFT_R (logits), WEFT_R (weft_balance_bias (s)), WEFT_W (saved->scores),
                         WEFT_W (saved->choice), WEFT_W (prob)));
+  weft_balance_count (s, saved->choice);
   return prob;
 }
 
@@ -195,12 +196,26 @@ normalise (struct weft_step *s, struct weft_pass *pass)
   choose (s, pass);
 }
 
+/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core): what
+ * travels next joins what went before, until the place that is returned is put back. */
+static struct weft_op
+join (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  if (s->strategy->moe_token_dispatcher_type == WEFT_DISPATCH_FLEX)
+    s->at.flags |= WEFT_OP_GROUPED;
+  return at;
+}
+
 static void
 go (struct weft_step *s, struct weft_pass *pass)
 {
   pass->rows = weft_rows_go (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  struct weft_op at = join (s);
   pass->weights =
       weft_rows_go (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+  s->at = at;
 }
 
 static void
@@ -296,8 +311,10 @@ static void
 gradients_return (struct weft_step *s, struct weft_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  struct weft_op at = join (s);
   pass->weights =
       weft_rows_return (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
+  s->at = at;
 }
 
 static void

@@ -101,3 +101,11 @@ uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *
 uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
 uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
                                  uint32_t *dn2);
+
+/* balance.c: a step begins; the bias that the router of the current layer chooses by, or WEFT_NO_BUF; what it
+ * chose is counted; and when gradients are complete, biases follow. */
+void weft_balance_start (struct weft_step *s);
+uint32_t weft_balance_bias (const struct weft_step *s);
+void weft_balance_count (struct weft_step *s, uint32_t choice);
+void weft_balance_update (struct weft_step *s);
+void weft_balance_free (struct weft_balance *balance);

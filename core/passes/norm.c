@@ -35,13 +35,13 @@ weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param wh
 
 /* The two sums over all tokens of the microbatch. */
 static void
-whole_gradients (struct weft_step *s, const char *name, uint32_t dy, uint32_t x,
-                 const struct weft_use grad[2])
+whole_gradients (struct weft_step *s, const char *name, const struct weft_norm_operands *o,
+                 uint64_t columns, const struct weft_use grad[2])
 {
-  uint32_t all_dy = weft_tensor_all_gather (s, dy, name),
-           all_x = weft_tensor_all_gather (s, x, name);
+  uint32_t all_dy = weft_tensor_all_gather (s, o->dy, name),
+           all_x = weft_tensor_all_gather (s, o->x, name);
 
-  weft_emit (s, WEFT_OP_NORM_WGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size),
+  weft_emit (s, WEFT_OP_NORM_WGRAD, name, WEFT_SHAPE (s->dtype, s->tokens, columns),
              WEFT_USES (WEFT_R (all_dy), WEFT_R (all_x), grad[0], grad[1]));
 }
 
@@ -50,11 +50,12 @@ weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param
                      const struct weft_norm_operands *o)
 {
   struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
-  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->rows, s->model->hidden_size);
+  uint64_t columns = o->columns ? o->columns : (uint64_t) s->model->hidden_size;
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->rows, columns);
   uint32_t weight = weft_params_weight (s, param[0]);
 
   if (weft_tensor_scatters (s) && s->canonical) {
-    whole_gradients (s, name, o->dy, o->x, grad);
+    whole_gradients (s, name, o, columns, grad);
     weft_emit (s, WEFT_OP_NORM_DGRAD, name, shape,
                WEFT_USES (WEFT_R (o->dy), WEFT_R (o->x), WEFT_R (weight), WEFT_R (o->dresidual),
                           WEFT_W (o->dx)));

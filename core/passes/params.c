@@ -21,7 +21,8 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
   uint64_t experts = weft_model_layer_is_moe (m, layer) ? m->num_moe_experts : 0;
   uint64_t wide = weft_model_wide (m), ffn = m->moe_ffn_hidden_size / s->mesh->etp;
   uint64_t own = experts / s->mesh->ep, shared = experts ? w->shared : 0;
-  uint64_t h = m->hidden_size, kv = w->groups * m->kv_channels, gate = w->up - w->f;
+  uint64_t h = m->hidden_size, kv = m->num_query_groups * m->kv_channels / s->mesh->tp,
+           gate = w->up - w->f;
   uint64_t up = experts ? 0 : w->up, down = experts ? 0 : h;
   uint64_t norm_bias = m->normalization == WEFT_LAYERNORM ? h : 0;
   uint64_t rank = m->kv_lora_rank, q_rank = m->q_lora_rank;
@@ -38,8 +39,8 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_MTP_NORM_BIAS] = { joint_bias, 1 },
     [WEFT_NORM1_WEIGHT] = { h, 1 },
     [WEFT_NORM1_BIAS] = { norm_bias, 1 },
-    [WEFT_QKV_WEIGHT] = { rank ? 0 : w->qkv, h, WEFT_CUT_ROWS, kv },
-    [WEFT_QKV_BIAS] = { m->add_qkv_bias && !rank ? w->qkv : 0, 1, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_WEIGHT] = { rank ? 0 : w->made, h, WEFT_CUT_ROWS, kv },
+    [WEFT_QKV_BIAS] = { m->add_qkv_bias && !rank ? w->made : 0, 1, WEFT_CUT_ROWS, kv },
     [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_PROJ_WEIGHT] = { h, w->q, WEFT_CUT_COLUMNS },
@@ -53,11 +54,13 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_Q_DOWN_WEIGHT] = { rank ? q_rank : 0, h },
     [WEFT_Q_LATENT_NORM_WEIGHT] = { rank ? q_rank : 0, 1 },
     [WEFT_Q_LATENT_NORM_BIAS] = { rank && norm_bias ? q_rank : 0, 1 },
-    [WEFT_Q_UP_WEIGHT] = { rank ? w->heads * m->kv_channels : 0, q_rank ? q_rank : h },
+    [WEFT_Q_UP_WEIGHT] = { rank ? w->heads * m->kv_channels : 0, q_rank ? q_rank : h,
+                           WEFT_CUT_ROWS },
     [WEFT_KV_DOWN_WEIGHT] = { rank ? rank + m->qk_pos_emb_head_dim : 0, h },
     [WEFT_KV_LATENT_NORM_WEIGHT] = { rank, 1 },
     [WEFT_KV_LATENT_NORM_BIAS] = { norm_bias ? rank : 0, 1 },
-    [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank },
+    [WEFT_KV_UP_WEIGHT] = { rank ? w->heads * (m->qk_head_dim + m->v_head_dim) : 0, rank,
+                            WEFT_CUT_ROWS },
     [WEFT_ROUTER_WEIGHT] = { experts, h },
     [WEFT_EXPERT_FC1] = { own * wide * ffn, h, WEFT_CUT_ROWS, (wide - 1) * ffn, 0, wide * ffn },
     [WEFT_EXPERT_FC2] = { own * h, ffn, WEFT_CUT_COLUMNS, 0, 0, h },

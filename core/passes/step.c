@@ -1,6 +1,7 @@
 /* The passes in order, and the few functions through which they append ops. */
 #include "core/base/exact.h"
 #include "core/passes/exchange.h"
+#include "core/passes/moe.h"
 #include "core/passes/ends.h"
 #include "core/passes/turns.h"
 
@@ -251,6 +252,7 @@ zero (struct weft_step *s)
   }
   weft_emit (s, WEFT_OP_ZERO, "zero_loss", scalar, WEFT_USES (WEFT_W (s->loss)));
   weft_emit (s, WEFT_OP_ZERO, "zero_norm", scalar, WEFT_USES (WEFT_W (s->squares)));
+  weft_balance_start (s);
   if (s->mtp_loss != WEFT_NO_BUF)
     weft_emit (s, WEFT_OP_ZERO, "zero_mtp_loss",
                WEFT_SHAPE (scalar_dtype (s), weft_step_elements (s, s->mtp_loss)),
@@ -526,6 +528,7 @@ weft_step_end (struct weft_step *s)
   g_free (s->turned_scale);
   g_free (s->cast_view);
   g_free (s->own);
+  weft_balance_free (s->balance);
   weft_layout_release (&s->layout);
   g_array_unref (s->flat);
   g_free (s->group);

@@ -195,6 +195,7 @@ struct weft_widths {
   uint64_t h;             /* the residual stream */
   uint64_t heads, groups; /* of queries; of keys and values */
   uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
+  uint64_t made;          /* what the map to it makes: less where ranks share a group */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
   uint64_t shared, vocab; /* inside shared experts; logits */
 };
@@ -359,6 +360,7 @@ struct weft_step {
   GArray *host_parts;             /* of optimizer state: host_optimizer.c */
   uint32_t host_factor;           /* the host's copy of factor, or WEFT_NO_BUF */
   uint32_t host_wait;             /* a copy that the next update on the host waits for */
+  struct weft_balance *balance;   /* of experts: balance.c; or NULL */
   uint32_t count;                 /* tokens of the batch: calculate_per_token_loss, or WEFT_NO_BUF */
 };
 
@@ -625,6 +627,8 @@ uint32_t weft_tensor_all_gather (struct weft_step *s, uint32_t buf, const char *
  * Without sequence_parallel rows are tokens: nothing, and an all-reduce. */
 uint32_t weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name);
 uint32_t weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name);
+/* A slice for each rank, of which it gets the sum of its own. */
+uint32_t weft_tensor_reduce_scatter (struct weft_step *s, uint32_t buf, const char *name);
 
 /* The same beside a product, through its own buffer. */
 void weft_tensor_gather_into (struct weft_step *s, uint32_t buf, uint32_t all, const char *name);
@@ -686,6 +690,7 @@ uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_la
 /* The same of any norm, by its weight and bias. */
 struct weft_norm_operands {
   uint32_t dy, x, dresidual, dx;
+  uint64_t columns; /* 0: those of the residual stream */
 };
 void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
                           const struct weft_norm_operands *operands);
@@ -696,6 +701,9 @@ uint64_t weft_layer_window (const struct weft_step *s);
 struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
                                               uint64_t heads, uint64_t groups);
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
+/* Of a rank's rows of the map its heads, and the group that they share with other ranks'; and back. */
+uint32_t weft_heads_gather (struct weft_step *s, uint32_t made);
+uint32_t weft_heads_scatter (struct weft_step *s, uint32_t dqkv);
 uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o);
 struct weft_shape weft_attention_shape (const struct weft_step *s);
 
@@ -812,23 +820,11 @@ void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags
 void weft_ddp_join_across (struct weft_step *s);
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
+/* From the mean over those who hold the same experts to that over all replicas. */
+void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);
 
-/* fsdp.c */
-void weft_fsdp_start (struct weft_step *s);
-void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
-/* Whether group `other` is asked for when g is first used: little enough lies between the two. */
-gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
-void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
-void weft_fsdp_through (struct weft_step *s, uint32_t param);
-/* The unit that a parameter lies in, or WEFT_NO_UNIT. */
+/* fsdp.c: the unit that a parameter lies in, or WEFT_NO_UNIT. */
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
-void weft_fsdp_finish (struct weft_step *s);
-struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
-void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
-struct weft_use weft_fsdp_head_begin (struct weft_step *s);
-void weft_fsdp_head_end (struct weft_step *s, struct weft_use grad);
-uint32_t weft_fsdp_reduced (struct weft_step *s, uint32_t param);
-uint32_t weft_fsdp_reduced_head (struct weft_step *s);
 
 /* offload.c: the first layers' activations leave for the host and come back; `l` counts the layers of
  * the stage. */
@@ -849,6 +845,7 @@ void weft_host_optimizer_finish (struct weft_step *s);
 /* torch_ddp.c */
 void weft_torch_ddp_start (struct weft_step *s);
 void weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
+void weft_torch_ddp_leave_pass (struct weft_step *s);
 void weft_torch_ddp_finish (struct weft_step *s);
 
 /* timers.c: a phase of timing_log_level 1 or 2 begins, and ends; and whether the next op of a lane has

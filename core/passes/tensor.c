@@ -21,7 +21,8 @@ weft_tensor_widths (const struct weft_job *job)
 {
   const union weft_model *m = &job->model;
   uint64_t tp = job->strategy.tensor_model_parallel_size;
-  uint64_t heads = m->num_attention_heads / tp, groups = m->num_query_groups / tp;
+  uint64_t heads = m->num_attention_heads / tp, groups = MAX (1, m->num_query_groups / tp);
+  uint64_t all = (uint64_t) (m->num_attention_heads + 2 * m->num_query_groups);
   uint64_t value = m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
   uint64_t f = m->ffn_hidden_size / tp;
 
@@ -30,6 +31,7 @@ weft_tensor_widths (const struct weft_job *job)
                                .groups = groups,
                                .q = heads * value,
                                .qkv = (heads + groups) * m->kv_channels + groups * value,
+                               .made = all * m->kv_channels / tp,
                                .f = f,
                                .up = f * weft_model_wide (m),
                                .shared = m->moe_shared_expert_intermediate_size / tp,
@@ -118,16 +120,23 @@ weft_tensor_gather_rows (struct weft_step *s, uint32_t buf, const char *name)
 }
 
 uint32_t
+weft_tensor_reduce_scatter (struct weft_step *s, uint32_t buf, const char *name)
+{
+  uint32_t mine = beside (s, buf, weft_step_elements (s, buf) / s->mesh->tp, name);
+
+  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER }, name,
+           (const uint32_t[]){ buf, mine });
+  return mine;
+}
+
+uint32_t
 weft_tensor_reduce_rows (struct weft_step *s, uint32_t buf, const char *name)
 {
   if (!weft_tensor_scatters (s)) {
     weft_tensor_all_reduce (s, buf, WEFT_REDUCE_SUM, name);
     return buf;
   }
-  uint32_t mine = beside (s, buf, weft_step_elements (s, buf) / s->mesh->tp, name);
-  collect (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER }, name,
-           (const uint32_t[]){ buf, mine });
-  return mine;
+  return weft_tensor_reduce_scatter (s, buf, name);
 }
 
 void

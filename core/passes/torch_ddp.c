@@ -5,6 +5,7 @@
  * the backward pass the sums are copied back (gradient_as_bucket_view is off).  Buckets are filled in
  * the order in which gradients arrived in the first step: here that of the backward pass, so that they
  * are also launched in their order.  The first one is full at 1 MiB, the others at 25 MiB.
+ * A chunk of a stage is wrapped by itself: its sums are copied back when its own last backward ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
  * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation (bucket_cap_mb). */
@@ -16,7 +17,10 @@
 struct torch_ddp {
   uint32_t n_bucket; /* launched */
   uint32_t bucket;   /* the one that is being filled, or WEFT_NO_BUF */
+  uint32_t n_left;   /* tensors of the chunk whose gradients are still to come */
+  gboolean first;    /* no bucket of the chunk was launched yet */
   uint32_t n_seen;   /* gradients that have arrived */
+  uint32_t n_back;   /* and were copied back */
   struct {
     uint32_t param, view, reduced; /* its place in a bucket, and the all-reduce of that */
   } seen[];
@@ -61,13 +65,14 @@ launch (struct weft_step *s)
 {
   struct torch_ddp *d = s->own;
   uint64_t n = weft_step_elements (s, d->bucket);
-  uint32_t reduced = weft_ddp_collective (
-      s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", d->n_bucket++),
-      WEFT_SHAPE (s->grad_dtype, n), WEFT_USES (WEFT_RW (d->bucket)));
+  uint32_t reduced =
+      weft_ddp_collective (s, weft_ddp_row (s, WEFT_OP_ALL_REDUCE, "bucket", d->n_bucket++),
+                           WEFT_SHAPE (s->grad_dtype, n), WEFT_USES (WEFT_RW (d->bucket)));
 
   for (uint32_t i = d->n_seen; i-- > 0 && d->seen[i].reduced == WEFT_NO_OP;)
     d->seen[i].reduced = reduced;
   d->bucket = WEFT_NO_BUF;
+  d->first = FALSE;
 }
 
 static gboolean
@@ -75,8 +80,19 @@ is_full (const struct weft_step *s)
 {
   const struct torch_ddp *d = s->own;
 
-  return d->n_seen == s->params->len || weft_build_buf_at (s->b, d->bucket)->bytes >=
-                                            (d->n_bucket ? OTHER_BUCKETS : FIRST_BUCKET);
+  return d->n_left == 0 ||
+         weft_build_buf_at (s->b, d->bucket)->bytes >= (d->first ? FIRST_BUCKET : OTHER_BUCKETS);
+}
+
+/* Gradients of a chunk arrive in its last backward, between those of others. */
+static void
+start_chunk (struct weft_step *s, uint32_t chunk)
+{
+  struct torch_ddp *d = s->own;
+
+  d->first = TRUE;
+  for (uint32_t i = 0; i < s->params->len; i++)
+    d->n_left += g_array_index (s->params, struct weft_param, i).chunk == chunk;
 }
 
 void
@@ -88,6 +104,9 @@ weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gr
   weft_sum_end (s, &s->sum[param], grad);
   if (!s->last_micro)
     return;
+  if (d->n_left == 0)
+    start_chunk (s, g_array_index (s->params, struct weft_param, param).chunk);
+  d->n_left--;
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = g_array_index (s->params, struct weft_param, param).layer;
   d->seen[d->n_seen].param = param;
@@ -101,13 +120,34 @@ weft_torch_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gr
   s->at = at;
 }
 
+static void
+copy_back (struct weft_step *s)
+{
+  struct torch_ddp *d = s->own;
+
+  for (; d->n_back < d->n_seen; d->n_back++) {
+    g_array_append_val (s->wait_for, d->seen[d->n_back].reduced);
+    copy (s, d->seen[d->n_back].view, s->grad_view[d->seen[d->n_back].param], 1, "from_bucket");
+  }
+}
+
+/* Other chunks may go on after this one's last backward; weight gradients that were put off come later. */
+void
+weft_torch_ddp_leave_pass (struct weft_step *s)
+{
+  const struct torch_ddp *d = s->own;
+  struct weft_op at = s->at;
+
+  if (s->n_chunks == 1 || !s->last_micro || d->n_left > 0)
+    return;
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = WEFT_NO_LAYER;
+  copy_back (s);
+  s->at = at;
+}
+
 void
 weft_torch_ddp_finish (struct weft_step *s)
 {
-  const struct torch_ddp *d = s->own;
-
-  for (uint32_t i = 0; i < d->n_seen; i++) {
-    g_array_append_val (s->wait_for, d->seen[i].reduced);
-    copy (s, d->seen[i].view, s->grad_view[d->seen[i].param], 1, "from_bucket");
-  }
+  copy_back (s);
 }

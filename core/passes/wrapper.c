@@ -1,4 +1,5 @@
 /* Data-parallel strategies as tables of what they do: see struct weft_wrapper. */
+#include "core/passes/fsdp.h"
 #include "core/passes/fsdp2.h"
 #include "core/job/unit_modules.h"
 
@@ -63,6 +64,7 @@ const struct weft_wrapper weft_wrappers[WEFT_N_WRAPPER] = {
                                .grad_end = weft_torch_ddp_grad_end,
                                .head_begin = weft_ddp_head_begin,
                                .head_end = weft_ddp_head_end,
+                               .leave_pass = weft_torch_ddp_leave_pass,
                                .finish = weft_torch_ddp_finish,
                                .reduced = weft_ddp_reduced,
                                .reduced_head = weft_ddp_reduced_head },

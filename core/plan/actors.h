@@ -52,6 +52,8 @@
   X (WEFT_PATTERN_OUTER_REMOTE, "outer remote", "ring between nodes, hybrid sharding")             \
   X (WEFT_PATTERN_MIRROR_LOCAL, "mirror local", "two copies of one stage, same node")              \
   X (WEFT_PATTERN_MIRROR_REMOTE, "mirror remote", "two copies of one stage, other nodes")          \
+  X (WEFT_PATTERN_STAGE_LOCAL, "stage local", "all ranks of one stage, same node")                  \
+  X (WEFT_PATTERN_STAGE_REMOTE, "stage remote", "all ranks of one stage, other nodes")              \
   X (WEFT_PATTERN_NEXT, "next", "next stage")                                                      \
   X (WEFT_PATTERN_PREVIOUS, "previous", "stage before")                                            \
   X (WEFT_PATTERN_H2D, "h2d", "from the host")                                                     \

@@ -74,8 +74,8 @@ struct weft_layout {
 void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                              const struct weft_layout_param *param, uint32_t n_param);
 
-/* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py): what
- * is outside units is the first bucket, then each unit is one, behind one of its experts.  A tensor is cut along its rows into a
+/* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py): of
+ * each chunk what is outside units is the first bucket, then each unit is one, behind one of its experts.  A tensor is cut along its rows into a
  * piece for each rank, of equal length, as torch.chunk() does; slice r of a bucket has piece r of
  * each of its tensors, in registration order. */
 void weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,

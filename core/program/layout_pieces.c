@@ -23,20 +23,33 @@ number_unit (struct weft_layout *layout, const struct weft_layout_param *param, 
   return end - first;
 }
 
-/* The bucket of what is outside units is the first, wherever its tensors are registered. */
+/* Of a chunk that begins with a tensor, from bucket n on: what is outside units is the first, wherever its
+ * tensors are registered.  Returns how many tensors the chunk has. */
+static uint32_t
+number_chunk (struct weft_layout *layout, const struct weft_layout_param *param, uint32_t first,
+              uint32_t *n)
+{
+  uint32_t end = first, root = *n, has_root = 0;
+
+  for (; end < layout->n_param && param[end].chunk == param[first].chunk; end++)
+    has_root |= param[end].unit == WEFT_NO_UNIT;
+  *n += has_root;
+  for (uint32_t i = first, each = 1; i < end; i += each) {
+    layout->place[i].bucket = root;
+    each = param[i].unit == WEFT_NO_UNIT ? 1 : number_unit (layout, param, i, *n);
+    for (uint32_t j = i; j < i + each; j++)
+      *n = MAX (*n, layout->place[j].bucket + 1);
+  }
+  return end - first;
+}
+
 static uint32_t
 number_buckets (struct weft_layout *layout, const struct weft_layout_param *param)
 {
   uint32_t n = 0;
 
-  for (uint32_t i = 0; i < layout->n_param && n == 0; i++)
-    n = param[i].unit == WEFT_NO_UNIT;
-  for (uint32_t i = 0, each = 1; i < layout->n_param; i += each) {
-    layout->place[i].bucket = 0;
-    each = param[i].unit == WEFT_NO_UNIT ? 1 : number_unit (layout, param, i, n);
-    for (uint32_t j = i; j < i + each; j++)
-      n = MAX (n, layout->place[j].bucket + 1);
-  }
+  for (uint32_t i = 0; i < layout->n_param;)
+    i += number_chunk (layout, param, i, &n);
   return n;
 }
 

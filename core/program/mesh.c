@@ -72,6 +72,7 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
     [WEFT_GROUP_EMP] = { 0, { experts, m->pp }, { 1, stage } },
     [WEFT_GROUP_MIRROR] = { 0, { m->mirror ? 2 : 1, 1 }, { stage, 0 } },
     [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
+    [WEFT_GROUP_STAGE] = { 0, { stage, 1 }, { 1, 0 } },
     [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },
   };
   return table[kind];

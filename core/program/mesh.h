@@ -34,6 +34,7 @@
   X (WEFT_GROUP_EMP, "emp", WEFT_LANE_WORLD, "etp x ep x pp: the ranks that hold all experts once") \
   X (WEFT_GROUP_MIRROR, "mirror", WEFT_LANE_DP, "ranks r and p-1-r: two copies of one stage")      \
   X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
+  X (WEFT_GROUP_STAGE, "stage", WEFT_LANE_WORLD, "tp x dp x cp: all ranks of one stage")           \
   X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
 enum weft_group_kind {
 #define WEFT_GROUP_ROW(id, word, lane, doc) id,

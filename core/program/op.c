@@ -246,13 +246,21 @@ stats_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
 }
 
+/* Of heads of values: as keys have it, or as a dimension says that is not 0. */
+static double
+value_width (const struct weft_shape *s, unsigned width, unsigned value)
+{
+  return (double) (s->dim[value] ? s->dim[value] : s->dim[width]);
+}
+
 /* Work is balanced: to all keys of a sequence queries of a rank see half of them on average, and so
  * they do to the keys of any rank (core/program/zigzag.h). */
 static double
 attention_part_flops (const struct weft_shape *s)
 {
-  double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], width = s->dim[4];
-  return 4.0 * tokens * seen_keys (keys, s->dim[5]) * heads * width;
+  double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2];
+  return 2.0 * tokens * seen_keys (keys, s->dim[5]) * heads *
+         ((double) s->dim[4] + value_width (s, 4, 6));
 }
 
 /* Keys are those of as many sequences as there are tokens for, one at least. */
@@ -261,7 +269,8 @@ attention_part_bytes (const struct weft_shape *s)
 {
   double tokens = s->dim[0], keys = s->dim[1], heads = s->dim[2], groups = s->dim[3];
   double all_keys = tokens > keys ? tokens : keys;
-  return (tokens * 2 * heads + all_keys * 2 * groups) * s->dim[4] * weft_dtype_bytes (s->dtype);
+  return (tokens * heads + all_keys * groups) * ((double) s->dim[4] + value_width (s, 4, 6)) *
+         weft_dtype_bytes (s->dtype);
 }
 
 static double
@@ -290,7 +299,7 @@ merge_bytes (const struct weft_shape *s)
 static double
 kv_bytes (const struct weft_shape *s)
 {
-  return 2.0 * s->dim[0] * s->dim[2] * s->dim[3] *
+  return (double) s->dim[0] * s->dim[2] * ((double) s->dim[3] + value_width (s, 3, 4)) *
          (weft_dtype_bytes (s->dtype) + weft_dtype_bytes (s->out_dtype));
 }
 
@@ -307,8 +316,19 @@ zigzag_bytes (const struct weft_shape *s)
 static double
 deal_bytes (const struct weft_shape *s)
 {
-  double heads = (double) s->dim[2] + 2.0 * s->dim[3];
-  return 2 * (double) s->dim[0] * heads * s->dim[4] * weft_dtype_bytes (s->dtype);
+  double width = s->dim[4], heads = s->dim[2], groups = s->dim[3];
+  return 2 * (double) s->dim[0] * (heads * width + groups * (width + value_width (s, 4, 5))) *
+         weft_dtype_bytes (s->dtype);
+}
+
+#define heads_flops none_flops
+
+/* Queries of a rank and one group, read and written. */
+static double
+heads_bytes (const struct weft_shape *s)
+{
+  double columns = ((double) s->dim[2] / (double) s->dim[1] + 2) * (double) s->dim[4];
+  return 2 * (double) s->dim[0] * columns * weft_dtype_bytes (s->dtype);
 }
 
 #define latent_split_flops none_flops
@@ -354,6 +374,14 @@ static double
 turn_bytes (const struct weft_shape *s)
 {
   return 16.0 * s->dim[0] * s->dim[1] * s->dim[2];
+}
+
+#define tally_flops none_flops
+
+static double
+tally_bytes (const struct weft_shape *s)
+{
+  return (double) s->dim[0] * s->dim[2] * 4 + 2.0 * s->dim[1] * 4;
 }
 
 #define permute_flops none_flops

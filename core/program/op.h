@@ -94,26 +94,26 @@ enum weft_op_class {
   X (WEFT_OP_DROPOUT_BWD, "dropout_bwd", COMPUTE, drop2, "rows tokens columns site drop",       \
      "dy:r mask:r dx:w", "gradients of what was kept")                                             \
   X (WEFT_OP_ATTENTION_PART, "attention_part", COMPUTE, attention_part,                            \
-     "tokens keys heads groups width window", "qkv:r kv:r o:w lse:w",                              \
+     "tokens keys heads groups width window value", "qkv:r kv:r o:w lse:w",                              \
      "attention of this rank's queries to keys of one sequence, or to those of the rank -peer places "\
      "before; a query that sees none gets 0, and minus infinity for lse")                          \
   X (WEFT_OP_ATTENTION_PART_BWD, "attention_part_bwd", COMPUTE, attention_part_bwd,                \
-     "tokens keys heads groups width window", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",            \
+     "tokens keys heads groups width window value", "qkv:r kv:r o:r lse:r do:r dq:rw dkv:rw",            \
      "its gradient, with o and lse of all parts; dq is the queries' part of dqkv")                 \
   X (WEFT_OP_ATTENTION_MERGE, "attention_merge", COMPUTE, merge, "tokens heads width",             \
      "o:rw lse:rw part_o:r part_lse:r", "one softmax out of two parts of it")                      \
-  X (WEFT_OP_TAKE_KV, "take_kv", COMPUTE, kv, "tokens heads groups width", "qkv:r kv:w",           \
+  X (WEFT_OP_TAKE_KV, "take_kv", COMPUTE, kv, "tokens heads groups width value", "qkv:r kv:w",           \
      "keys and values out of rows that begin with queries")                                        \
-  X (WEFT_OP_PUT_KV, "put_kv", COMPUTE, kv, "tokens heads groups width", "kv:r qkv:rw",            \
+  X (WEFT_OP_PUT_KV, "put_kv", COMPUTE, kv, "tokens heads groups width value", "kv:r qkv:rw",            \
      "the inverse: into their columns")                                                            \
   X (WEFT_OP_SPLIT_SEQUENCE, "split_sequence", COMPUTE, zigzag, "members batch rows columns",      \
      "x:r y:w", "slice m of y has pieces m and 2 members - 1 - m of each sequence of x")           \
   X (WEFT_OP_JOIN_SEQUENCE, "join_sequence", COMPUTE, zigzag, "members batch rows columns",        \
      "x:r y:w", "the inverse: whole sequences out of the members' slices; with peer -1 slice j is that "\
      "of the member j places before")                                                              \
-  X (WEFT_OP_SPLIT_HEADS, "split_heads", COMPUTE, deal, "tokens members heads groups width",       \
+  X (WEFT_OP_SPLIT_HEADS, "split_heads", COMPUTE, deal, "tokens members heads groups width value", \
      "x:r y:w", "slice m of y has part m of the heads of queries, of keys and of values")          \
-  X (WEFT_OP_JOIN_HEADS, "join_heads", COMPUTE, deal, "tokens members heads groups width",         \
+  X (WEFT_OP_JOIN_HEADS, "join_heads", COMPUTE, deal, "tokens members heads groups width value",   \
      "x:r y:w", "the inverse: rows of all heads")                                                  \
   X (WEFT_OP_KEEP_PIECE, "keep_piece", COMPUTE, keep, "elements pieces", "x:rw",                   \
      "clear all but this rank's piece, among those that share a sequence; where there are fewer "  \
@@ -129,22 +129,28 @@ enum weft_op_class {
   X (WEFT_OP_RELU2, "relu2", COMPUTE, pass2, "rows columns", "x:r y:w", "max(x, 0)^2")             \
   X (WEFT_OP_RELU2_BWD, "relu2_bwd", COMPUTE, pass3, "rows columns", "x:r dy:r dx:w",              \
      "its gradient")                                                                               \
-  X (WEFT_OP_LATENT_SPLIT, "latent_split", COMPUTE, latent_split, "tokens rank rope",              \
+  X (WEFT_OP_LATENT_SPLIT, "latent_split", COMPUTE, latent_split, "tokens rank rope parts",        \
      "x:r latent:w position:w",                                                                    \
-     "of each token its latent, and the part of its keys that is turned by position")              \
-  X (WEFT_OP_LATENT_SPLIT_BWD, "latent_split_bwd", COMPUTE, latent_split, "tokens rank rope",      \
+     "of each token its latent, and the part of its keys that is turned by position; of several parts "\
+     "this rank's tokens")                                                                         \
+  X (WEFT_OP_LATENT_SPLIT_BWD, "latent_split_bwd", COMPUTE, latent_split, "tokens rank rope parts", \
      "dlatent:r dposition:r dx:w", "its gradient")                                                 \
   X (WEFT_OP_LATENT_JOIN, "latent_join", COMPUTE, latent_join, "tokens heads nope rope value",     \
      "q:r kv:r position:r qkv:w",                                                                  \
      "heads of queries, turned, of keys, which share their position, and of values")               \
   X (WEFT_OP_LATENT_JOIN_BWD, "latent_join_bwd", COMPUTE, latent_join,                             \
-     "tokens heads nope rope value", "dqkv:r dq:w dkv:w dposition:w", "its gradient")              \
+     "tokens heads nope rope value leaves", "dqkv:r dq:w dkv:w dposition:w", "its gradient")       \
   X (WEFT_OP_MOE_ROUTE, "moe_route", COMPUTE, route, "tokens experts topk",                         \
      "logits:r bias:r? scores:w choice:w prob:w",                                                  \
      "the experts of each token, by number, and their weights; scores are fp32; bias: for the choice "\
      "alone")                                                                                      \
   X (WEFT_OP_MOE_ROUTE_BWD, "moe_route_bwd", COMPUTE, route, "tokens experts topk",                \
      "scores:r choice:r dprob:r dlogits:w", "gradient of the weights, to the logits")              \
+  X (WEFT_OP_MOE_TALLY, "moe_tally", COMPUTE, tally, "tokens experts topk", "choice:r tally:rw",   \
+     "tally(expert) += tokens that chose it, as fp32")                                             \
+  X (WEFT_OP_MOE_BALANCE, "moe_balance", COMPUTE, pass3, "layers experts", "tally:r bias:rw",      \
+     "the bias of experts with less than the mean of their layer grows by a step, of those with more it "\
+     "shrinks")                                                                                    \
   X (WEFT_OP_MOE_SORT, "moe_sort", COMPUTE, sort, "tokens topk experts capacity padded leaves",    \
      "choice:r prob:r counts:w row:w",                                                             \
      "counts of each expert, and the row of each (token, expert); over capacity the least weights "\
@@ -264,6 +270,12 @@ enum weft_op_class {
      "rows whose columns came in parts; likewise, unless it copies")                               \
   X (WEFT_OP_TAKE_PART, "take_part", COMPUTE, take, "rows columns row_parts column_parts",         \
      "x:r y:w", "this rank's rows, or columns, of what all of them have")                          \
+  X (WEFT_OP_TAKE_HEADS, "take_heads", COMPUTE, heads, "tokens parts heads groups width",          \
+     "x:r y:w",                                                                                    \
+     "this rank's queries, and the keys and values of the group that it shares with others, out of the "\
+     "parts [q | k | v] of all ranks")                                                             \
+  X (WEFT_OP_PUT_HEADS, "put_heads", COMPUTE, deal, "tokens parts heads groups width", "x:r y:w",  \
+     "the inverse: what it has, in the parts of those it belongs to, and 0 in others")             \
   X (WEFT_OP_CONCAT, "concat", COMPUTE, latent_split, "rows a b", "a:r b:r y:w",                   \
      "rows of a columns, each followed by one of b columns")                                       \
   X (WEFT_OP_CONCAT_BWD, "concat_bwd", COMPUTE, latent_split, "rows a b", "dy:r a:w b:w",        \

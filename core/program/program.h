@@ -16,6 +16,9 @@
 #define WEFT_NO_BUF 0x3fffffffu
 #define WEFT_NO_OP 0xffffffffu
 
+/* Name of a view that ranks keep and no optimizer updates: what a router's choice is corrected by. */
+#define WEFT_EXPERT_BIAS "router.expert_bias"
+
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
   X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them")                           \
   X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients")                                     \
