@@ -1,5 +1,5 @@
+#include "tests/emulated_cuda.hh"
 #include "tests/emulated_cuda.h"
-#include "tests/emulated_cuda_c.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>

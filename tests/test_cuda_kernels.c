@@ -1,8 +1,8 @@
-/* The kernels of CUDA against the fp64 references, on the CPU: tests/emulated_cuda.h runs the code of
+/* The kernels of CUDA against the fp64 references, on the CPU: tests/emulated_cuda.hh runs the code of
  * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c. */
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
-#include "tests/emulated_cuda_c.h"
+#include "tests/emulated_cuda.h"
 #include "tests/kernel_case.h"
 #include <math.h>
 

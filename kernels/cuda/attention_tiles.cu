@@ -362,7 +362,7 @@ template <class F>
 static const char *
 allow (F *kernel, size_t bytes)
 {
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
   (void) kernel;
   (void) bytes;
   return NULL;

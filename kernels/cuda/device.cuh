@@ -1,11 +1,11 @@
 /* device.cuh - what the kernels of this folder share: stored types and fp32, sums of a warp and of a
- * block, and how a kernel is launched.  With WEFT_EMULATED_CUDA it is C++ for the CPU. */
+ * block, and how a kernel is launched.  With WEFT_CUDA_EMULATOR it is C++ for the CPU. */
 #pragma once
 #include "core/base/words.h"
 #include "kernels/cuda/launch.h"
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
 #include "kernels/float.h"
-#include "tests/emulated_cuda.h"
+#include WEFT_CUDA_EMULATOR
 #define WEFT_UNROLL
 #else
 #include <cuda_runtime.h>
@@ -26,7 +26,7 @@ struct fp16 {
   uint16_t bits;
 };
 
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
 #define BF16_FLOAT(bits) weft_bf16_float (bits)
 #define FP16_FLOAT(bits) weft_fp16_float (bits)
 #define FLOAT_BF16(f) weft_bf16_round (f)
@@ -129,7 +129,7 @@ template <class T> struct alignas (16) pack {
 /* ------------------------------------------------------- sixteen bytes to shared memory */
 
 /* They are there after the wait for their group and a barrier. */
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
 #define WEFT_COPY(to, from) emulated_copy (to, from)
 #define WEFT_COPY_COMMIT() emulated_copy_commit ()
 #define WEFT_COPY_WAIT(open) emulated_copy_wait (open)
@@ -209,7 +209,7 @@ blocks_for (uint64_t n, uint64_t each, uint64_t most)
 static inline const char *
 launched (void)
 {
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
   return NULL;
 #else
   cudaError_t error = cudaGetLastError ();

@@ -2,7 +2,7 @@
  * row's tokens stand together in their order and one warp adds them.  Long stretches, of frequent
  * words, are added by several warps in pieces of PIECE tokens, whose sums the first then adds. */
 #include "kernels/cuda/place.cuh"
-#ifndef WEFT_EMULATED_CUDA
+#ifndef WEFT_CUDA_EMULATOR
 #include <cub/device/device_radix_sort.cuh>
 #else
 #include <algorithm>
@@ -54,7 +54,7 @@ weft_cuda_embed (const struct weft_cuda_launch *l)
 
 /* ---------------------------------------------------------------------------- sorting */
 
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
 uint64_t
 weft_cuda_sort_bytes (uint64_t n)
 {

@@ -22,7 +22,7 @@ two (float low, float high)
   return (uint32_t) a.bits | (uint32_t) b.bits << 16;
 }
 
-#ifdef WEFT_EMULATED_CUDA
+#ifdef WEFT_CUDA_EMULATOR
 static inline uint16_t
 half_of (uint32_t word, unsigned which)
 {
