@@ -16,13 +16,14 @@ set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 100)
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
 
-add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/sums.cu)
+file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
+add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/sums.cu ${cuda_kernels})
 # Warnings are errors, but GLib's printf attribute, which nvcc does not know.
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
-target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static ${WEFT_NCCL})
+target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
 install(TARGETS weft_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)

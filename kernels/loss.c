@@ -14,7 +14,7 @@ enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { MOST = 1 };            /* of xent_max */
 enum { PART_MOST = 2, PART }; /* of xent_part */
 enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
-enum { OWN = 4, DEPTH = 4 }; /* dimensions, forward and backward */
+enum { OWN = 4 }; /* dimension */
 
 /* What ranks tell each other of each row: arrays of a float for each, one after the other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
@@ -211,21 +211,6 @@ weft_cpu_xent_end (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------------------ backward */
 
-/* What the gradient of a row's loss is multiplied by.  Multi-token prediction (Megatron-Core
- * multi_token_prediction.py): a depth has fewer targets than tokens, of which its loss is the mean, and
- * a share of the factor. */
-static double
-share_of_row (const struct weft_kernel *k)
-{
-  double share = 1 / (double) (float) k->shape.dim[2], depth = (double) k->shape.dim[DEPTH];
-  double sequence = (double) k->model->seq_length;
-
-  if (depth == 0)
-    return share;
-  return share * k->model->mtp_loss_scaling_factor / (double) k->model->mtp_num_layers * sequence /
-         (sequence - depth);
-}
-
 WEFT_WIDE static void
 probabilities (float *p, const float *logit, float lse, float share, uint64_t n)
 {
@@ -243,7 +228,7 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
   struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
   const float *gradient = k->operand[GRADIENT].data;
-  float all = (float) share_of_row (k) * (gradient ? *gradient : 1), room[WEFT_STRETCH];
+  float all = (float) weft_soft_share (k) * (gradient ? *gradient : 1), room[WEFT_STRETCH];
 
   for (uint64_t r = rows.begin; r < rows.end; r++) {
     float share = target[r] < 0 ? 0 : all;
@@ -295,7 +280,7 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
 {
   const int32_t *target = k->operand[TARGETS].data;
   const double *lse = k->operand[LSE].data, *gradient = k->operand[GRADIENT].data;
-  double all = (gradient ? *gradient : 1) * share_of_row (k);
+  double all = (gradient ? *gradient : 1) * weft_soft_share (k);
   uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)

@@ -41,3 +41,18 @@ void weft_soft_join_top (void *stack, uint32_t below);
 
 /* log of the sum of exponentials. */
 double weft_soft_log (struct weft_soft soft);
+
+/* What the gradient of a row's loss is multiplied by.  Multi-token prediction (Megatron-Core
+ * multi_token_prediction.py): a depth, which is the last dimension of the op, has fewer targets than
+ * tokens, of which its loss is the mean, and a share of the factor. */
+static inline double
+weft_soft_share (const struct weft_kernel *k)
+{
+  double share = 1 / (double) (float) k->shape.dim[2], depth = (double) k->shape.dim[4];
+  double sequence = (double) k->model->seq_length;
+
+  if (depth == 0)
+    return share;
+  return share * k->model->mtp_loss_scaling_factor / (double) k->model->mtp_num_layers * sequence /
+         (sequence - depth);
+}

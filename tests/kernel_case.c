@@ -353,6 +353,7 @@ tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
     scale = fmax (scale, 4 * steepest (made));
   struct tolerance t = { 8 * EPSILON32 * sqrt (longest_sum (made)) * scale, half };
   t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
+  t.error += made->rounds_inside ? 2 * half_ulp[made->k.shape.dtype] * scale : 0;
   t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0; /* subnormal numbers */
   return t;
 }

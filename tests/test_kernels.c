@@ -7,14 +7,8 @@
 #include <inttypes.h>
 #include <math.h>
 enum { N_TRIAL = 60 /* of each op */ };
-#define OTHERS                                                                                     \
-  "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "                     \
-  "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
-  "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
-  "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
-  "head_norm_wgrad settle join_columns xent_max xent_part xent_end latent_split latent_split_bwd " \
-  "latent_join latent_join_bwd take_part take_heads put_heads" /* of test_fp8.c, _context, _unfused_attention, _tensor */
-#define IS_HERE(word) (!g_str_has_prefix (word, "moe_") && !kernel_case_is_one_of (word, OTHERS))
+#define IS_HERE(word)                                                                              \
+  (!g_str_has_prefix (word, "moe_") && !kernel_case_is_one_of (word, KERNEL_CASE_NOT_DRAWN))
 #define IS_TESTED(kind) (weft_kernels[kind].cpu && IS_HERE (weft_op_info[kind].word))
 #define IS_SPLIT(kind) (weft_kernels[kind].splits && IS_TESTED (kind))
 static void

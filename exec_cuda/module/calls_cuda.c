@@ -3,6 +3,8 @@
  * Communicators are blocking ones: a rank that is missing when they are opened is waited for. */
 #include "exec_cuda/calls.h"
 #include "exec_cuda/module/sums.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/table.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -19,9 +21,12 @@ struct weft_cuda_window {
 /* Of the driver, which is not linked: it may be absent. */
 typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
 
+#define MOST_DEVICES 64
+
 struct cuda {
   struct weft_cuda_calls calls;
   write_word write;
+  struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
 };
 
 static const char *
@@ -223,28 +228,45 @@ static gboolean
 has_kernel (void *self, enum weft_op_kind kind)
 {
   (void) self;
-  return kind == WEFT_OP_ZERO;
+  return weft_cuda_launchers[kind] != NULL;
 }
 
 static uint64_t
 scratch (void *self, const struct weft_kernel *k)
 {
-  (void) self, (void) k;
-  return 0;
+  (void) self;
+  return weft_cuda_scratch (k->kind, &k->shape);
+}
+
+/* Of the device that this thread has chosen, which no other thread has. */
+static const char *
+find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
+{
+  int device = 0;
+  const char *text = said (cudaGetDevice (&device));
+
+  if (!text && device >= MOST_DEVICES)
+    text = "the cuda executor knows 64 devices of a node and no more";
+  if (!text && !cuda->blas[device])
+    cuda->blas[device] = weft_blas_new (&text);
+  *out = text ? NULL : cuda->blas[device];
+  return text;
 }
 
 static const char *
 call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
 {
-  const char *text = NULL;
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
 
-  (void) self, (void) room;
   for (uint32_t i = 0; i < n && !text; i++) {
-    const struct weft_operand *x = &k[i].operand[0];
-    g_assert (k[i].kind == WEFT_OP_ZERO);
-    text =
-        said (cudaMemsetAsync (x->data, 0, x->n * weft_dtype_bytes (x->dtype), stream_of (stream)));
+    struct weft_cuda_launch l = weft_cuda_launch_of (&k[i]);
+    l.stream = stream;
+    l.scratch = room->at;
+    l.scratch_bytes = room->bytes;
+    l.blas = blas;
+    text = weft_cuda_launchers[k[i].kind](&l);
   }
   return text;
 }

@@ -1,0 +1,395 @@
+/* Matrices of cuBLASLt lie column by column, so that y = a b of rows is y^T = b^T a^T for it: what is
+ * `b` here is its A, and rows are its leading dimension. */
+#include "kernels/cuda/blas.h"
+#include "core/base/error.h"
+#include "core/base/words.h"
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What an algorithm is chosen for.  No padding: it is hashed and compared as bytes. */
+struct shape {
+  uint64_t m, n, k;
+  uint32_t alignment[4]; /* of a, b, y, bias: bytes, at most 256; bias 0: none */
+  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, pad[3];
+};
+
+struct choice {
+  struct shape shape;
+  cublasLtMatmulAlgo_t algorithm;
+  uint64_t scratch;
+};
+
+struct weft_cuda_blas {
+  cublasLtHandle_t handle;
+  GHashTable *choices; /* by shape */
+  char machine[320];   /* library and GPU, as files say them */
+};
+
+/* ------------------------------------------------------------------------------ choices */
+
+static guint
+hash_shape (gconstpointer data)
+{
+  const uint8_t *byte = data;
+  guint hash = 5381;
+
+  for (size_t i = 0; i < sizeof (struct shape); i++)
+    hash = hash * 33 + byte[i];
+  return hash;
+}
+
+static gboolean
+same_shape (gconstpointer a, gconstpointer b)
+{
+  return memcmp (a, b, sizeof (struct shape)) == 0;
+}
+
+/* The largest power of two, up to 256, that an address is a multiple of. */
+static uint32_t
+alignment_of (const void *at)
+{
+  uintptr_t bits = (uintptr_t) at | 256;
+  return at ? (uint32_t) (bits & (~bits + 1)) : 0;
+}
+
+static struct shape
+shape_of (const struct weft_cuda_gemm *g)
+{
+  return (struct shape){ .m = g->m,
+                         .n = g->n,
+                         .k = g->k,
+                         .alignment = { alignment_of (g->a), alignment_of (g->b),
+                                        alignment_of (g->y), alignment_of (g->bias) },
+                         .a_turned = g->a_turned,
+                         .b_turned = g->b_turned,
+                         .accumulate = g->accumulate,
+                         .dtype = g->dtype,
+                         .y_dtype = g->y_dtype };
+}
+
+/* ---------------------------------------------------------------------------- a product */
+
+/* What cuBLASLt is told of a product. */
+typedef struct call {
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t a, b, y; /* a: of its A, which is our b */
+} call;
+
+static void
+call_clear (struct call *c)
+{
+  if (c->desc)
+    cublasLtMatmulDescDestroy (c->desc);
+  if (c->a)
+    cublasLtMatrixLayoutDestroy (c->a);
+  if (c->b)
+    cublasLtMatrixLayoutDestroy (c->b);
+  if (c->y)
+    cublasLtMatrixLayoutDestroy (c->y);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (call, call_clear)
+
+static cudaDataType_t
+type_of (uint8_t dtype)
+{
+  return dtype == WEFT_FP32 ? CUDA_R_32F : dtype == WEFT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/* A matrix of rows and columns as it lies in memory, row by row. */
+static cublasStatus_t
+describe (cublasLtMatrixLayout_t *layout, uint8_t dtype, uint64_t rows, uint64_t columns)
+{
+  return cublasLtMatrixLayoutCreate (layout, type_of (dtype), columns, rows, (int64_t) columns);
+}
+
+static const char *
+text_of (cublasStatus_t status)
+{
+  return status == CUBLAS_STATUS_SUCCESS ? NULL : cublasLtGetStatusString (status);
+}
+
+static cublasStatus_t
+set_bias (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
+{
+  const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+  cublasStatus_t status = cublasLtMatmulDescSetAttribute (desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                          &epilogue, sizeof epilogue);
+
+  if (status != CUBLAS_STATUS_SUCCESS)
+    return status;
+  return cublasLtMatmulDescSetAttribute (desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
+                                         sizeof g->bias);
+}
+
+static const char *
+call_init (struct call *c, const struct weft_cuda_gemm *g)
+{
+  const cublasOperation_t turn_a = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t turn_b = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasStatus_t status[7] = { cublasLtMatmulDescCreate (&c->desc, CUBLAS_COMPUTE_32F,
+                                                         CUDA_R_32F) };
+
+  if (status[0] != CUBLAS_STATUS_SUCCESS)
+    return text_of (status[0]);
+  status[1] =
+      cublasLtMatmulDescSetAttribute (c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
+  status[2] =
+      cublasLtMatmulDescSetAttribute (c->desc, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
+  status[3] =
+      g->b_turned ? describe (&c->a, g->dtype, g->n, g->k) : describe (&c->a, g->dtype, g->k, g->n);
+  status[4] =
+      g->a_turned ? describe (&c->b, g->dtype, g->k, g->m) : describe (&c->b, g->dtype, g->m, g->k);
+  status[5] = describe (&c->y, g->y_dtype, g->m, g->n);
+  status[6] = g->bias ? set_bias (c->desc, g) : CUBLAS_STATUS_SUCCESS;
+  for (unsigned i = 1; i < G_N_ELEMENTS (status); i++)
+    if (status[i] != CUBLAS_STATUS_SUCCESS)
+      return text_of (status[i]);
+  return NULL;
+}
+
+static const char *
+run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+     const struct choice *choice)
+{
+  const float one = 1, add = g->accumulate ? 1 : 0;
+
+  return text_of (cublasLtMatmul (on->blas->handle, c->desc, &one, g->b, c->a, g->a, c->b, &add,
+                                  g->y, c->y, g->y, c->y, &choice->algorithm, on->scratch,
+                                  choice->scratch, (cudaStream_t) on->stream));
+}
+
+/* ------------------------------------------------------------------------ finding an algorithm */
+
+typedef cublasLtMatmulPreference_t preference;
+
+static void
+preference_clear (preference *p)
+{
+  if (*p)
+    cublasLtMatmulPreferenceDestroy (*p);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (preference, preference_clear)
+
+static cublasStatus_t
+want (preference p, cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t bytes)
+{
+  return cublasLtMatmulPreferenceSetAttribute (p, attribute, value, bytes);
+}
+
+/* A is our b. */
+static cublasStatus_t
+set_preferences (preference p, const struct shape *s, uint64_t scratch)
+{
+  const uint32_t no_races = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  const struct {
+    cublasLtMatmulPreferenceAttributes_t attribute;
+    const void *value;
+    size_t bytes;
+  } wanted[] = {
+    { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch },
+    { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_races, sizeof no_races },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->alignment[1], sizeof *s->alignment },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->alignment[0], sizeof *s->alignment },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->alignment[2], sizeof *s->alignment },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->alignment[2], sizeof *s->alignment },
+  };
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
+    status = want (p, wanted[i].attribute, wanted[i].value, wanted[i].bytes);
+  return status;
+}
+
+/* The library's guesses, the best first. */
+static const char *
+guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+       cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES], int *n)
+{
+  struct shape shape = shape_of (g);
+  g_auto (preference) p = NULL;
+  cublasStatus_t status = cublasLtMatmulPreferenceCreate (&p);
+
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = set_preferences (p, &shape, on->scratch_bytes);
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = cublasLtMatmulAlgoGetHeuristic (on->blas->handle, c->desc, c->a, c->b, c->y, c->y, p,
+                                             WEFT_BLAS_CANDIDATES, found, n);
+  if (status == CUBLAS_STATUS_SUCCESS && *n == 0)
+    return "cuBLASLt has no algorithm for a matrix product of this shape and alignment";
+  return text_of (status);
+}
+
+enum { N_RUNS = 5 };
+
+/* Milliseconds of the fastest of some runs; negative: it does not run. */
+static float
+fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+            const struct choice *choice)
+{
+  cudaEvent_t begin = NULL, end = NULL;
+  float least = -1, took;
+  gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
+                !run (on, g, c, choice);
+
+  for (int i = 0; ok && i < N_RUNS; i++) {
+    ok = cudaEventRecord (begin, (cudaStream_t) on->stream) == cudaSuccess &&
+         !run (on, g, c, choice) &&
+         cudaEventRecord (end, (cudaStream_t) on->stream) == cudaSuccess &&
+         cudaEventSynchronize (end) == cudaSuccess &&
+         cudaEventElapsedTime (&took, begin, end) == cudaSuccess;
+    least = ok && (least < 0 || took < least) ? took : least;
+  }
+  if (begin)
+    (void) cudaEventDestroy (begin);
+  if (end)
+    (void) cudaEventDestroy (end);
+  return ok ? least : -1;
+}
+
+static const char *
+choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+        gboolean measure)
+{
+  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES];
+  int n = 0, best = 0;
+  const char *error = guess (on, g, c, found, &n);
+  float least = -1;
+
+  for (int i = 0; i < n && measure && !error; i++) {
+    const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
+    float took = fastest_of (on, g, c, &tried);
+    if (took >= 0 && (least < 0 || took < least)) {
+      least = took;
+      best = i;
+    }
+  }
+  if (error)
+    return error;
+  struct choice *choice = g_new0 (struct choice, 1);
+  *choice = (struct choice){ shape_of (g), found[best].algo, found[best].workspaceSize };
+  g_hash_table_replace (on->blas->choices, &choice->shape, choice);
+  return NULL;
+}
+
+const char *
+weft_blas_prepare (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm,
+                   gboolean measure)
+{
+  struct shape shape = shape_of (gemm);
+  g_auto (call) c = { 0 };
+
+  if (g_hash_table_contains (on->blas->choices, &shape))
+    return NULL;
+  const char *error = call_init (&c, gemm);
+  return error ? error : choose (on, gemm, &c, measure);
+}
+
+const char *
+weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
+{
+  struct shape shape = shape_of (gemm);
+  g_auto (call) c = { 0 };
+  const char *error = call_init (&c, gemm);
+
+  if (!error && !g_hash_table_contains (on->blas->choices, &shape))
+    error = choose (on, gemm, &c, FALSE);
+  if (error)
+    return error;
+  return run (on, gemm, &c, g_hash_table_lookup (on->blas->choices, &shape));
+}
+
+/* --------------------------------------------------------------------------- life and file */
+
+struct weft_cuda_blas *
+weft_blas_new (const char **error)
+{
+  g_autofree struct weft_cuda_blas *blas = g_new0 (struct weft_cuda_blas, 1);
+  struct cudaDeviceProp device;
+  int number = 0;
+  cudaError_t found = cudaGetDevice (&number);
+
+  if (found == cudaSuccess)
+    found = cudaGetDeviceProperties (&device, number);
+  *error =
+      found == cudaSuccess ? text_of (cublasLtCreate (&blas->handle)) : cudaGetErrorString (found);
+  if (*error)
+    return NULL;
+  g_snprintf (blas->machine, sizeof blas->machine, "cublasLt %zu, %s, sm_%d%d, %d SMs",
+              cublasLtGetVersion (), device.name, device.major, device.minor,
+              device.multiProcessorCount);
+  blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
+  return g_steal_pointer (&blas);
+}
+
+void
+weft_blas_free (struct weft_cuda_blas *blas)
+{
+  if (!blas)
+    return;
+  (void) cublasLtDestroy (blas->handle);
+  g_hash_table_unref (blas->choices);
+  g_free (blas);
+}
+
+static void
+append_bytes (GString *text, const void *data, size_t bytes)
+{
+  for (size_t i = 0; i < bytes; i++)
+    g_string_append_printf (text, "%02x", ((const uint8_t *) data)[i]);
+}
+
+static gboolean
+take_bytes (const char *text, void *data, size_t bytes)
+{
+  if (strlen (text) != 2 * bytes)
+    return FALSE;
+  for (size_t i = 0; i < bytes; i++) {
+    int high = g_ascii_xdigit_value (text[2 * i]), low = g_ascii_xdigit_value (text[2 * i + 1]);
+    if (high < 0 || low < 0)
+      return FALSE;
+    ((uint8_t *) data)[i] = (uint8_t) (high << 4 | low);
+  }
+  return TRUE;
+}
+
+gboolean
+weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+  GHashTableIter iter;
+  gpointer choice;
+
+  g_string_append_printf (text, "%s\n", blas->machine);
+  g_hash_table_iter_init (&iter, blas->choices);
+  while (g_hash_table_iter_next (&iter, NULL, &choice)) {
+    append_bytes (text, choice, sizeof (struct choice));
+    g_string_append_c (text, '\n');
+  }
+  return g_file_set_contents (path, text->str, (gssize) text->len, error);
+}
+
+gboolean
+weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found, GError **error)
+{
+  g_autofree char *text = NULL;
+
+  *found = 0;
+  if (!g_file_get_contents (path, &text, NULL, error))
+    return FALSE;
+  g_auto (GStrv) line = g_strsplit (text, "\n", -1);
+  for (guint i = 1; line[0] && g_str_equal (line[0], blas->machine) && line[i]; i++) {
+    g_autofree struct choice *choice = g_new0 (struct choice, 1);
+    if (!*line[i])
+      continue;
+    if (!take_bytes (line[i], choice, sizeof *choice))
+      return weft_bad_input (error,
+                             "%s:%u: found no algorithm of a matrix product, wanted %zu hex digits",
+                             path, i + 1, 2 * sizeof *choice);
+    struct choice *kept = g_steal_pointer (&choice);
+    g_hash_table_replace (blas->choices, &kept->shape, kept);
+    ++*found;
+  }
+  return TRUE;
+}

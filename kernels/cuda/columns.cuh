@@ -1,0 +1,89 @@
+/* columns.cuh - sums over rows, column by column: gradients of norms and of biases.
+ *
+ * Rows are cut into chunks; a block adds the rows of a chunk for 32 columns, eight rows at a time, and
+ * leaves its sums in scratch; a second kernel adds the chunks in their order to what is there.  So the
+ * order of additions depends on the shape alone. */
+#pragma once
+#include "kernels/cuda/device.cuh"
+
+enum { COLUMN_LANES = 32, ROW_LANES = 8, MOST_CHUNKS = 64, LEAST_ROWS = 64 };
+
+static inline unsigned
+column_chunks (uint64_t rows)
+{
+  return blocks_for (rows, LEAST_ROWS, MOST_CHUNKS);
+}
+
+/* Bytes of scratch for `sums` sums of each column. */
+static inline uint64_t
+column_scratch (uint64_t rows, uint64_t columns, unsigned sums)
+{
+  return column_chunks (rows) * columns * sums * sizeof (float);
+}
+
+/* terms (row, column, term) says N terms. */
+template <int N, class F>
+__global__ void
+add_rows_of_chunks (F terms, uint64_t rows, uint64_t columns, float *partial)
+{
+  __shared__ float room[ROW_LANES][N][COLUMN_LANES];
+  uint64_t column = (uint64_t) blockIdx.x * COLUMN_LANES + threadIdx.x;
+  uint64_t each = (rows + gridDim.y - 1) / gridDim.y, first = blockIdx.y * each;
+  uint64_t last = first + each < rows ? first + each : rows;
+  float sum[N] = {}, term[N];
+
+  for (uint64_t row = first + threadIdx.y; row < last && column < columns; row += ROW_LANES) {
+    terms (row, column, term);
+    for (int i = 0; i < N; i++)
+      sum[i] += term[i];
+  }
+  for (int i = 0; i < N; i++)
+    room[threadIdx.y][i][threadIdx.x] = sum[i];
+  __syncthreads ();
+  if (threadIdx.y != 0 || column >= columns)
+    return;
+  for (int i = 0; i < N; i++) {
+    for (int lane = 1; lane < ROW_LANES; lane++)
+      sum[i] += room[lane][i][threadIdx.x];
+    partial[(blockIdx.y * N + i) * columns + column] = sum[i];
+  }
+}
+
+/* to += the chunks' sums, or = where it does not accumulate. */
+template <int N>
+__global__ void
+add_chunks (const float *partial, unsigned chunks, uint64_t columns, struct array to, bool adds,
+            unsigned which)
+{
+  for (WEFT_EACH (column, columns)) {
+    float sum = 0;
+    for (unsigned chunk = 0; chunk < chunks; chunk++)
+      sum += partial[(chunk * N + which) * columns + column];
+    put (to, column, adds ? get (to, column) + sum : sum);
+  }
+}
+
+struct column_sums {
+  void *stream, *scratch;
+  uint64_t columns;
+};
+
+/* The first two of N sums, each into its operand or, where that is NULL, nowhere. */
+template <int N, class F>
+static const char *
+sum_columns (const struct column_sums *s, const F &terms, uint64_t rows,
+             const struct weft_cuda_operand *first, const struct weft_cuda_operand *second)
+{
+  const struct weft_cuda_operand *const to[2] = { first, second };
+  unsigned chunks = column_chunks (rows);
+  dim3 grid (blocks_for (s->columns, COLUMN_LANES, ~0u), chunks), block (COLUMN_LANES, ROW_LANES);
+  float *partial = (float *) s->scratch;
+
+  WEFT_LAUNCH ((add_rows_of_chunks<N, F>), grid, block, 0, s->stream, terms, rows, s->columns,
+               partial);
+  for (unsigned i = 0; i < 2; i++)
+    if (to[i])
+      WEFT_LAUNCH ((add_chunks<N>), blocks_for (s->columns, 256, 4096), 256, 0, s->stream, partial,
+                   chunks, s->columns, array_of (to[i]), to[i]->accumulate, i);
+  return launched ();
+}

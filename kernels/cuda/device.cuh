@@ -1,0 +1,224 @@
+/* device.cuh - what the kernels of this folder share: stored types and fp32, sums of a warp and of a
+ * block, and how a kernel is launched.  With WEFT_CUDA_EMULATOR it is C++ for the CPU. */
+#pragma once
+#include "core/base/words.h"
+#include "kernels/cuda/launch.h"
+#ifdef WEFT_CUDA_EMULATOR
+#include "kernels/float.h"
+#include WEFT_CUDA_EMULATOR
+#define WEFT_UNROLL
+#else
+#include <cuda_runtime.h>
+#define WEFT_UNROLL _Pragma ("unroll")
+#define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
+  kernel<<<grid, block, shared, (cudaStream_t) (stream)>>> (__VA_ARGS__)
+#define WEFT_DYNAMIC_SHARED(type, name)                                                            \
+  extern __shared__ __align__ (128) uint8_t weft_shared_bytes[];                                   \
+  type *name = (type *) weft_shared_bytes
+#endif
+
+/* ---------------------------------------------------------------------- stored types */
+
+struct bf16 {
+  uint16_t bits;
+};
+struct fp16 {
+  uint16_t bits;
+};
+
+#ifdef WEFT_CUDA_EMULATOR
+#define BF16_FLOAT(bits) weft_bf16_float (bits)
+#define FP16_FLOAT(bits) weft_fp16_float (bits)
+#define FLOAT_BF16(f) weft_bf16_round (f)
+#define FLOAT_FP16(f) weft_fp16_round (f)
+#else
+#define BF16_FLOAT(bits) __uint_as_float ((uint32_t) (bits) << 16)
+static __device__ __forceinline__ float
+FP16_FLOAT (uint16_t bits)
+{
+  float f;
+  asm ("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
+  return f;
+}
+static __device__ __forceinline__ uint16_t
+FLOAT_BF16 (float f)
+{
+  uint16_t bits;
+  asm ("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+  return bits;
+}
+static __device__ __forceinline__ uint16_t
+FLOAT_FP16 (float f)
+{
+  uint16_t bits;
+  asm ("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+  return bits;
+}
+#endif
+
+static __device__ __forceinline__ float
+to_float (float x)
+{
+  return x;
+}
+static __device__ __forceinline__ float
+to_float (bf16 x)
+{
+  return BF16_FLOAT (x.bits);
+}
+static __device__ __forceinline__ float
+to_float (fp16 x)
+{
+  return FP16_FLOAT (x.bits);
+}
+static __device__ __forceinline__ void
+set (float *to, float x)
+{
+  *to = x;
+}
+static __device__ __forceinline__ void
+set (bf16 *to, float x)
+{
+  to->bits = FLOAT_BF16 (x);
+}
+static __device__ __forceinline__ void
+set (fp16 *to, float x)
+{
+  to->bits = FLOAT_FP16 (x);
+}
+
+/* An array of any of the floating types: for operands that are read once, or whose type is not that of
+ * the others. */
+struct array {
+  void *data;
+  uint32_t dtype;
+};
+
+static inline struct array
+array_of (const struct weft_cuda_operand *o)
+{
+  struct array a = { o->data, o->dtype };
+  return a;
+}
+
+static __device__ __forceinline__ float
+get (struct array a, uint64_t i)
+{
+  return a.dtype == WEFT_FP32   ? ((const float *) a.data)[i]
+         : a.dtype == WEFT_BF16 ? to_float (((const bf16 *) a.data)[i])
+                                : to_float (((const fp16 *) a.data)[i]);
+}
+
+static __device__ __forceinline__ void
+put (struct array a, uint64_t i, float x)
+{
+  if (a.dtype == WEFT_FP32)
+    ((float *) a.data)[i] = x;
+  else if (a.dtype == WEFT_BF16)
+    set ((bf16 *) a.data + i, x);
+  else
+    set ((fp16 *) a.data + i, x);
+}
+
+/* Sixteen bytes at a time, where an array begins at a multiple of that. */
+template <class T> struct alignas (16) pack {
+  static const int n = 16 / sizeof (T);
+  T at[n];
+};
+
+/* ------------------------------------------------------- sixteen bytes to shared memory */
+
+/* They are there after the wait for their group and a barrier. */
+#ifdef WEFT_CUDA_EMULATOR
+#define WEFT_COPY(to, from) emulated_copy (to, from)
+#define WEFT_COPY_COMMIT() emulated_copy_commit ()
+#define WEFT_COPY_WAIT(open) emulated_copy_wait (open)
+#else
+#define WEFT_COPY(to, from)                                                                        \
+  asm volatile ("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(                                 \
+                    (uint32_t) __cvta_generic_to_shared (to)),                                     \
+                "l"(from)                                                                          \
+                : "memory")
+#define WEFT_COPY_COMMIT() asm volatile ("cp.async.commit_group;" ::: "memory")
+#define WEFT_COPY_WAIT(open) asm volatile ("cp.async.wait_group %0;" ::"n"(open) : "memory")
+#endif
+
+/* ------------------------------------------------------------------------------ sums */
+
+static __device__ __forceinline__ float
+warp_sum (float x)
+{
+  for (unsigned mask = 16; mask; mask /= 2)
+    x += __shfl_xor_sync (~0u, x, mask);
+  return x;
+}
+
+static __device__ __forceinline__ float
+warp_most (float x)
+{
+  for (unsigned mask = 16; mask; mask /= 2)
+    x = fmaxf (x, __shfl_xor_sync (~0u, x, mask));
+  return x;
+}
+
+/* Of all threads of a block of whole warps, at most 32; `room` has 32 floats of shared memory. */
+static __device__ __forceinline__ float
+block_sum (float x, float *room)
+{
+  unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+
+  x = warp_sum (x);
+  __syncthreads (); /* whoever reads what was there before */
+  if (lane == 0)
+    room[warp] = x;
+  __syncthreads ();
+  return warp_sum (lane < warps ? room[lane] : 0.0f);
+}
+
+static __device__ __forceinline__ float
+block_most (float x, float *room)
+{
+  unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+
+  x = warp_most (x);
+  __syncthreads ();
+  if (lane == 0)
+    room[warp] = x;
+  __syncthreads ();
+  return warp_most (lane < warps ? room[lane] : -INFINITY);
+}
+
+/* -------------------------------------------------------------------------- launching */
+
+/* Blocks that take n things, `each` at a time; never more than `most`, never none. */
+static inline unsigned
+blocks_for (uint64_t n, uint64_t each, uint64_t most)
+{
+  uint64_t blocks = (n + each - 1) / each;
+  blocks = blocks < most ? blocks : most;
+  return (unsigned) (blocks ? blocks : 1);
+}
+
+/* A loop over n things by all threads of a grid. */
+#define WEFT_EACH(i, n)                                                                            \
+  uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x, i##_step = (uint64_t) blockDim.x * gridDim.x; \
+  i < (n);                                                                                         \
+  i += i##_step
+
+/* What launching has come to: NULL or the error. */
+static inline const char *
+launched (void)
+{
+#ifdef WEFT_CUDA_EMULATOR
+  return NULL;
+#else
+  cudaError_t error = cudaGetLastError ();
+  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+#endif
+}
+
+/* Runs FUNCTION<T> (arguments) for the type that an operand is stored in. */
+#define WEFT_BY_DTYPE(dtype, FUNCTION, ...)                                                        \
+  ((dtype) == WEFT_FP32   ? FUNCTION<float> (__VA_ARGS__)                                          \
+   : (dtype) == WEFT_BF16 ? FUNCTION<bf16> (__VA_ARGS__)                                           \
+                          : FUNCTION<fp16> (__VA_ARGS__))

@@ -1,0 +1,95 @@
+#include "core/job/rotary.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/table.h"
+#include "kernels/soft.h"
+
+weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
+#define WEFT_CUDA_ROW(id, name) [WEFT_OP_##id] = weft_cuda_##name,
+  WEFT_CUDA_LIST (WEFT_CUDA_ROW)
+#undef WEFT_CUDA_ROW
+};
+
+/* Pairs of a head that are turned, and how far each position turns them (kernels/rope.c). */
+static void
+set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
+{
+  m->pairs = (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6) / 2;
+  g_assert (m->pairs <= WEFT_CUDA_MOST_PAIRS);
+  for (uint32_t i = 0; i < m->pairs; i++)
+    m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs);
+}
+
+static void
+set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
+{
+  m->epsilon = k->model->norm_epsilon;
+  m->layernorm = k->model->normalization == WEFT_LAYERNORM;
+  m->heads = weft_kernel_heads (k);
+  m->groups = weft_kernel_groups (k);
+  m->all_heads = (uint64_t) k->model->num_attention_heads;
+  m->sequence = weft_kernel_sequence (k);
+  m->whole = (uint64_t) k->model->seq_length;
+  if (k->kind == WEFT_OP_ROPE || k->kind == WEFT_OP_ROPE_BWD)
+    set_turns (m, k);
+}
+
+struct weft_cuda_launch
+weft_cuda_launch_of (const struct weft_kernel *k)
+{
+  struct weft_cuda_launch l = { .tp = { k->tp.at, k->tp.of },
+                                .cp = { k->cp.at, k->cp.of },
+                                .control = k->control,
+                                .before = k->before,
+                                .decay = (uint32_t) k->decay,
+                                .layer = k->draw.layer,
+                                .sequence = k->draw.sequence };
+
+  G_STATIC_ASSERT (WEFT_CUDA_MOST_OPERANDS == WEFT_MOST_OPERANDS);
+  G_STATIC_ASSERT (WEFT_CUDA_DIMS == G_N_ELEMENTS (k->shape.dim));
+  for (uint32_t d = 0; d < WEFT_CUDA_DIMS; d++)
+    l.dim[d] = k->shape.dim[d];
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
+    const struct weft_operand *from = &k->operand[o];
+    l.operand[o] = (struct weft_cuda_operand){ from->data, from->n, from->dtype, from->accumulate };
+  }
+  set_model (&l.model, k);
+  if (k->kind == WEFT_OP_XENT_BWD)
+    l.share = (float) weft_soft_share (k);
+  return l;
+}
+
+/* ----------------------------------------------------------------------------- scratch */
+
+uint64_t
+weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
+{
+  const uint64_t *dim = shape->dim;
+
+  switch (kind) {
+  case WEFT_OP_NORM_BWD:
+  case WEFT_OP_NORM_DGRAD:
+  case WEFT_OP_NORM_WGRAD:
+  case WEFT_OP_HEAD_NORM_BWD:
+  case WEFT_OP_HEAD_NORM_DGRAD:
+    return weft_cuda_scratch_norm (dim[0], dim[1]);
+  case WEFT_OP_HEAD_NORM_WGRAD:
+    return weft_cuda_scratch_norm (dim[0] * dim[2], dim[1]);
+  case WEFT_OP_EMBED_BWD:
+    return weft_cuda_scratch_embed (dim[0], dim[1]);
+  case WEFT_OP_XENT:
+  case WEFT_OP_XENT_END:
+    return weft_cuda_scratch_xent (dim[0]);
+  case WEFT_OP_GRAD_NORM:
+  case WEFT_OP_BUCKET_NORM:
+    return weft_cuda_scratch_squares (dim[0]);
+  case WEFT_OP_MATMUL:
+  case WEFT_OP_MATMUL_DGRAD:
+    return WEFT_BLAS_SCRATCH;
+  case WEFT_OP_MATMUL_WGRAD:
+    return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
+  case WEFT_OP_ATTENTION_BWD:
+    return weft_cuda_scratch_attention (dim);
+  default:
+    return 0;
+  }
+}

@@ -1,0 +1,158 @@
+/* launch.h - what a launcher of a CUDA kernel is given: the call of an op (kernels/kernel.h) in words
+ * that C and CUDA C++ both read.  Pointers of operands, of control and of scratch are of the device.
+ *
+ * Rules of CUDA kernels, beside those of kernels/kernel.h for CPU kernels:
+ *  - arithmetic is fp32, rounded once when a result is stored; sums have an order of their own, the
+ *    same in every run: no atomic addition of floats;
+ *  - a launcher enqueues on the stream and comes back; it allocates nothing and waits for nothing;
+ *  - what it needs besides its operands is scratch, whose bytes the op's shape says beforehand
+ *    (weft_cuda_scratch); a stream's ops share it, one after the other. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_CUDA_MOST_OPERANDS 8
+#define WEFT_CUDA_DIMS 7
+#define WEFT_CUDA_MOST_PAIRS 256 /* of a head that is turned: heads of up to 512 */
+
+struct weft_cuda_operand {
+  void *data; /* NULL where the op's list allows it */
+  uint64_t n; /* elements */
+  uint8_t dtype, accumulate;
+};
+
+struct weft_cuda_spot {
+  uint32_t at, of;
+};
+
+/* Of the model, what kernels ask. */
+struct weft_cuda_model {
+  double epsilon;
+  uint64_t heads, groups; /* of this rank */
+  uint64_t sequence;      /* tokens that this rank has of each sequence */
+  uint64_t whole;         /* tokens of a sequence */
+  uint64_t all_heads;     /* of all ranks */
+  uint32_t layernorm;     /* or rmsnorm */
+  uint32_t pairs;         /* of a head that are turned */
+  double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position; only for rope */
+};
+
+struct weft_control;
+
+struct weft_cuda_launch {
+  uint64_t dim[WEFT_CUDA_DIMS];
+  struct weft_cuda_operand operand[WEFT_CUDA_MOST_OPERANDS];
+  struct weft_cuda_spot tp, cp;
+  struct weft_cuda_model model;
+  const struct weft_control *control; /* of the device */
+  uint32_t before, decay;
+  uint32_t layer;
+  float share;      /* of a row's loss in the gradient: xent_bwd */
+  int64_t sequence; /* draws of dropout: the first of the global batch that is here */
+
+  void *stream; /* cudaStream_t */
+  void *scratch;
+  uint64_t scratch_bytes;
+  struct weft_cuda_blas *blas;
+};
+
+/* y = a b: matrices in memory, row by row, `a` (m, k) or, turned, (k, m); `b` (k, n) or, turned,
+ * (n, k).  What accumulates is added to. */
+struct weft_cuda_gemm {
+  uint64_t m, n, k;
+  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL */
+  void *y;
+  uint8_t a_turned, b_turned, accumulate;
+  uint8_t dtype, y_dtype; /* of a and b; of y */
+};
+
+/* NULL, or what went wrong, which lives for ever. */
+const char *weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* Stable: order[i] = where the i-th smallest of n keys stood, keys[i] the key; both hold n elements and
+ * lie in scratch from `room` on, which needs weft_cuda_sort_bytes (n) besides. */
+uint64_t weft_cuda_sort_bytes (uint64_t n);
+const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t n,
+                            int32_t *sorted, int32_t *order, void *room);
+
+/* Ops with a kernel, by the names their launchers have: weft_cuda_NAME. */
+#define WEFT_CUDA_LIST(X)                                                                          \
+  X (EMBED, embed)                                                                                 \
+  X (EMBED_BWD, embed_bwd)                                                                         \
+  X (MATMUL, matmul)                                                                               \
+  X (MATMUL_DGRAD, matmul_dgrad)                                                                   \
+  X (MATMUL_WGRAD, matmul_wgrad)                                                                   \
+  X (NORM, norm)                                                                                   \
+  X (NORM_BWD, norm_bwd)                                                                           \
+  X (NORM_DGRAD, norm_dgrad)                                                                       \
+  X (NORM_WGRAD, norm_wgrad)                                                                       \
+  X (HEAD_NORM, head_norm)                                                                         \
+  X (HEAD_NORM_BWD, head_norm_bwd)                                                                 \
+  X (ROPE, rope)                                                                                   \
+  X (ROPE_BWD, rope_bwd)                                                                           \
+  X (ATTENTION, attention)                                                                         \
+  X (ATTENTION_BWD, attention_bwd)                                                                 \
+  X (GELU, gelu)                                                                                   \
+  X (GELU_BWD, gelu_bwd)                                                                           \
+  X (SWIGLU, swiglu)                                                                               \
+  X (SWIGLU_BWD, swiglu_bwd)                                                                       \
+  X (RELU2, relu2)                                                                                 \
+  X (RELU2_BWD, relu2_bwd)                                                                         \
+  X (ADD, add)                                                                                     \
+  X (DROPOUT, dropout)                                                                             \
+  X (DROPOUT_ADD, dropout_add)                                                                     \
+  X (DROPOUT_BWD, dropout_bwd)                                                                     \
+  X (XENT, xent)                                                                                   \
+  X (XENT_BWD, xent_bwd)                                                                           \
+  X (SCALE_LOSS, scale_loss)                                                                       \
+  X (GRAD_ADD, grad_add)                                                                           \
+  X (ZERO, zero)                                                                                   \
+  X (SCALE, scale)                                                                                 \
+  X (CAST, cast)                                                                                   \
+  X (BIAS, bias)                                                                                   \
+  X (ADD_POSITIONS, add_positions)                                                                 \
+  X (GRAD_NORM, grad_norm)                                                                         \
+  X (BUCKET_NORM, bucket_norm)                                                                     \
+  X (UNSCALE, unscale)                                                                             \
+  X (CLIP, clip)                                                                                   \
+  X (ADAM, adam)                                                                                   \
+  X (HEAD_NORM_DGRAD, head_norm_dgrad)                                                             \
+  X (HEAD_NORM_WGRAD, head_norm_wgrad)                                                             \
+  X (ATTENTION_MERGE, attention_merge)                                                             \
+  X (TAKE_KV, take_kv)                                                                             \
+  X (PUT_KV, put_kv)                                                                               \
+  X (SPLIT_SEQUENCE, split_sequence)                                                               \
+  X (JOIN_SEQUENCE, join_sequence)                                                                 \
+  X (SPLIT_HEADS, split_heads)                                                                     \
+  X (JOIN_HEADS, join_heads)                                                                       \
+  X (KEEP_PIECE, keep_piece)                                                                       \
+  X (PACK, pack)                                                                                   \
+  X (UNPACK, unpack)                                                                               \
+  X (SUM_SLICES, sum_slices)                                                                       \
+  X (MOE_FOLD, moe_fold)                                                                           \
+  X (MOE_SQUARES, moe_squares)                                                                     \
+  X (SETTLE, settle)                                                                               \
+  X (JOIN_COLUMNS, join_columns)                                                                   \
+  X (XENT_MAX, xent_max)                                                                           \
+  X (XENT_PART, xent_part)                                                                         \
+  X (XENT_END, xent_end)
+
+#define WEFT_CUDA_DECLARE(id, name) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
+WEFT_CUDA_LIST (WEFT_CUDA_DECLARE)
+#undef WEFT_CUDA_DECLARE
+
+/* Bytes of scratch, by what kernels know of their own; weft_cuda_scratch() of table.h asks them. */
+uint64_t weft_cuda_scratch_norm (uint64_t rows, uint64_t columns);
+uint64_t weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden);
+uint64_t weft_cuda_scratch_xent (uint64_t rows);
+uint64_t weft_cuda_scratch_squares (uint64_t n);
+uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
+uint64_t weft_cuda_scratch_attention (const uint64_t *dim);
+
+#ifdef __cplusplus
+}
+#endif

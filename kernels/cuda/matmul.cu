@@ -1,0 +1,85 @@
+/* Linear layers as products of blas: which operand is turned, and what accumulates.  Gradients of
+ * biases are sums of columns. */
+#include "kernels/cuda/columns.cuh"
+
+enum { X, W, B, Y };
+enum { DY, DX = 2 };
+enum { WGRAD_X = 1, DW, DB };
+enum { M, N, K };
+
+static struct weft_cuda_gemm
+gemm_of (const struct weft_cuda_launch *l, uint32_t a, uint32_t b, uint32_t y)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct weft_cuda_gemm g = {};
+
+  g.a = o[a].data;
+  g.b = o[b].data;
+  g.y = o[y].data;
+  g.dtype = o[a].dtype;
+  g.y_dtype = o[y].dtype;
+  g.accumulate = o[y].accumulate;
+  return g;
+}
+
+static void
+set_size (struct weft_cuda_gemm *g, uint64_t m, uint64_t n, uint64_t k)
+{
+  g->m = m;
+  g->n = n;
+  g->k = k;
+}
+
+const char *
+weft_cuda_matmul (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_gemm g = gemm_of (l, X, W, Y);
+
+  set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
+  g.b_turned = 1;
+  g.bias = l->operand[B].data;
+  return weft_cuda_multiply (l, &g);
+}
+
+const char *
+weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_gemm g = gemm_of (l, DY, W, DX);
+
+  set_size (&g, l->dim[M], l->dim[K], l->dim[N]);
+  return weft_cuda_multiply (l, &g);
+}
+
+struct bias_terms {
+  struct array dy;
+  uint64_t columns;
+
+  __device__ void
+  operator() (uint64_t row, uint64_t column, float term[1]) const
+  {
+    term[0] = get (dy, row * columns + column);
+  }
+};
+
+/* Scratch of the bias' gradient; the product has its own. */
+uint64_t
+weft_cuda_scratch_bias (uint64_t rows, uint64_t columns)
+{
+  return column_scratch (rows, columns, 1);
+}
+
+const char *
+weft_cuda_matmul_wgrad (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct weft_cuda_gemm g = gemm_of (l, DY, WGRAD_X, DW);
+  struct column_sums sums = { l->stream, l->scratch, l->dim[N] };
+  struct bias_terms terms = { array_of (&o[DY]), l->dim[N] };
+
+  set_size (&g, l->dim[N], l->dim[K], l->dim[M]);
+  g.a_turned = 1;
+  const char *error = weft_cuda_multiply (l, &g);
+  if (error || !o[DB].data)
+    return error;
+  return sum_columns<1> (&sums, terms, l->dim[M], &o[DB], NULL);
+}

@@ -1,0 +1,369 @@
+/* Elements that change places: around communication, between the shapes of maps and of attention, into
+ * the pieces of ranks.  A move says for the i-th element where it comes from and where it goes. */
+#include "kernels/cuda/place.cuh"
+
+enum { THREADS = 256, MOST_BLOCKS = 8192 };
+
+/* As it is stored, or in another type. */
+static __device__ __forceinline__ void
+copy_element (struct array x, uint64_t from, struct array y, uint64_t to)
+{
+  if (x.dtype != y.dtype)
+    put (y, to, get (x, from));
+  else if (x.dtype == WEFT_FP32)
+    ((uint32_t *) y.data)[to] = ((const uint32_t *) x.data)[from];
+  else if (x.dtype == WEFT_FP8 || x.dtype == WEFT_E8M0 || x.dtype == WEFT_UINT8)
+    ((uint8_t *) y.data)[to] = ((const uint8_t *) x.data)[from];
+  else
+    ((uint16_t *) y.data)[to] = ((const uint16_t *) x.data)[from];
+}
+
+#define NOWHERE (~(uint64_t) 0) /* zeros come from there */
+
+template <class F>
+__global__ void
+move (struct array x, struct array y, F place, uint64_t n, bool back)
+{
+  for (WEFT_EACH (i, n)) {
+    uint64_t from, to;
+    place (i, &from, &to);
+    if (back)
+      copy_element (x, to, y, from);
+    else if (from == NOWHERE)
+      put (y, to, 0);
+    else
+      copy_element (x, from, y, to);
+  }
+}
+
+/* From operand 0 to operand 1; `back` is the move the other way round. */
+template <class F>
+static const char *
+run (const struct weft_cuda_launch *l, const F &place, uint64_t n, bool back)
+{
+  WEFT_LAUNCH ((move<F>), blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), array_of (&l->operand[1]), place, n, back);
+  return launched ();
+}
+
+/* --------------------------------------------------------- keys and values beside queries */
+
+struct kv_place {
+  uint64_t queries, kv; /* elements of a row */
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    *from = i / kv * (queries + kv) + queries + i % kv;
+    *to = i;
+  }
+};
+
+static const char *
+run_kv (const struct weft_cuda_launch *l, bool back)
+{
+  const uint64_t *dim = l->dim; /* tokens heads groups width */
+  struct kv_place place = { dim[1] * dim[3], 2 * dim[2] * dim[3] };
+
+  return run (l, place, dim[0] * place.kv, back);
+}
+
+const char *
+weft_cuda_take_kv (const struct weft_cuda_launch *l)
+{
+  return run_kv (l, false);
+}
+
+const char *
+weft_cuda_put_kv (const struct weft_cuda_launch *l)
+{
+  return run_kv (l, true);
+}
+
+/* ---------------------------------------------------------------- sequences in zigzag pieces */
+
+struct zigzag_place {
+  uint64_t members, batch, rows, columns;
+  uint32_t at;
+  bool ring; /* slice j came from the member j places before */
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    uint64_t column = i % columns, row = i / columns % rows;
+    uint64_t sequence = i / columns / rows % batch, slice = i / columns / rows / batch;
+    struct weft_cuda_spot spot = { (uint32_t) slice, (uint32_t) members };
+    if (ring)
+      spot.at = (uint32_t) ((at + members - slice) % members);
+    *from = (sequence * members * rows + position_of (spot, rows, row)) * columns + column;
+    *to = i;
+  }
+};
+
+static const char *
+run_zigzag (const struct weft_cuda_launch *l, bool back)
+{
+  const uint64_t *dim = l->dim;
+  struct zigzag_place place = { dim[0], dim[1], dim[2], dim[3], l->cp.at, l->before != 0 };
+
+  return run (l, place, dim[0] * dim[1] * dim[2] * dim[3], back);
+}
+
+const char *
+weft_cuda_split_sequence (const struct weft_cuda_launch *l)
+{
+  return run_zigzag (l, false);
+}
+
+const char *
+weft_cuda_join_sequence (const struct weft_cuda_launch *l)
+{
+  return run_zigzag (l, true);
+}
+
+/* --------------------------------------------------------------------- heads dealt to members */
+
+struct deal_place {
+  uint64_t tokens, members, heads, groups, width;
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    uint64_t all = heads + 2 * groups, q = heads / members, g = groups / members;
+    uint64_t w = i % width, head = i / width % all, token = i / width / all, member, at;
+    if (head < heads) {
+      member = head / q;
+      at = head % q;
+    } else {
+      uint64_t other = (head - heads) % groups, value = head >= heads + groups;
+      member = other / g;
+      at = q + value * g + other % g;
+    }
+    *from = i;
+    *to = ((member * tokens + token) * (q + 2 * g) + at) * width + w;
+  }
+};
+
+static const char *
+run_deal (const struct weft_cuda_launch *l, bool back)
+{
+  const uint64_t *dim = l->dim;
+  struct deal_place place = { dim[0], dim[1], dim[2], dim[3], dim[4] };
+
+  return run (l, place, dim[0] * (dim[2] + 2 * dim[3]) * dim[4], back);
+}
+
+const char *
+weft_cuda_split_heads (const struct weft_cuda_launch *l)
+{
+  return run_deal (l, false);
+}
+
+const char *
+weft_cuda_join_heads (const struct weft_cuda_launch *l)
+{
+  return run_deal (l, true);
+}
+
+/* --------------------------------------------------------------- pieces of FSDP2 and of products */
+
+/* Element i of a padded tensor: in pieces of so many elements, `slice` from one to the next. */
+struct pack_place {
+  uint64_t piece, slice, whole;
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    *from = i < whole ? i : NOWHERE;
+    *to = i / piece * slice + i % piece;
+  }
+};
+
+static struct pack_place
+pack_place_of (const struct weft_cuda_launch *l, uint64_t whole)
+{
+  uint64_t slice = l->dim[0], piece = l->dim[2] && l->dim[2] < slice ? l->dim[2] : slice;
+  struct pack_place place = { piece, slice, whole };
+
+  return place;
+}
+
+const char *
+weft_cuda_pack (const struct weft_cuda_launch *l)
+{
+  struct pack_place place = pack_place_of (l, l->operand[0].n);
+  return run (l, place, place.piece * l->dim[1], false);
+}
+
+const char *
+weft_cuda_unpack (const struct weft_cuda_launch *l)
+{
+  struct pack_place place = pack_place_of (l, l->operand[1].n);
+  uint64_t padded = place.piece * l->dim[1];
+
+  return run (l, place, place.whole < padded ? place.whole : padded, true);
+}
+
+/* Columns of a row that came in parts. */
+struct join_place {
+  uint64_t rows, columns, parts;
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    uint64_t column = i % columns, row = i / columns % rows, part = i / columns / rows;
+    *from = i;
+    *to = (row * parts + part) * columns + column;
+  }
+};
+
+const char *
+weft_cuda_join_columns (const struct weft_cuda_launch *l)
+{
+  struct join_place place = { l->dim[0], l->dim[1], l->dim[2] };
+  return run (l, place, l->dim[0] * l->dim[1] * l->dim[2], false);
+}
+
+/* Pieces of ranks in the order in which a ring brought them, `own` the first, become those of ranks:
+ * whoever stands at the place of another has that other at its own, so pairs change places. */
+template <class W>
+__global__ void
+change_places (W *all, uint64_t piece, uint64_t parts, uint64_t at)
+{
+  for (WEFT_EACH (i, piece * parts)) {
+    uint64_t here = i / piece, there = (at + parts - here) % parts, other = there * piece + i % piece;
+    if (here < there) {
+      W word = all[i];
+      all[i] = all[other];
+      all[other] = word;
+    }
+  }
+}
+
+struct same_place {
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    *from = *to = i;
+  }
+};
+
+enum { OWN, CAME, ALL };
+
+const char *
+weft_cuda_settle (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t parts = l->dim[1], piece = l->dim[0] / parts;
+  unsigned blocks = blocks_for (l->dim[0], THREADS, MOST_BLOCKS);
+
+  if (o[OWN].data != o[ALL].data)
+    WEFT_LAUNCH ((move<same_place>), blocks, THREADS, 0, l->stream, array_of (&o[OWN]),
+                 array_of (&o[ALL]), same_place (), piece, false);
+  if (o[ALL].dtype == WEFT_FP32)
+    WEFT_LAUNCH ((change_places<uint32_t>), blocks, THREADS, 0, l->stream, (uint32_t *) o[ALL].data,
+                 piece, parts, l->tp.at);
+  else
+    WEFT_LAUNCH ((change_places<uint16_t>), blocks, THREADS, 0, l->stream, (uint16_t *) o[ALL].data,
+                 piece, parts, l->tp.at);
+  return launched ();
+}
+
+/* ------------------------------------------------------------------ one piece of gradients */
+
+/* Minus zero changes nothing that it is added to. */
+__global__ void
+keep (struct array x, uint64_t n, uint64_t first, uint64_t last)
+{
+  for (WEFT_EACH (i, n))
+    if (i < first || i >= last)
+      put (x, i, -0.0f);
+}
+
+const char *
+weft_cuda_keep_piece (const struct weft_cuda_launch *l)
+{
+  uint64_t n = l->dim[0], size = l->cp.of ? l->cp.of : 1;
+
+  WEFT_LAUNCH (keep, blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), n, n * l->cp.at / size, n * (l->cp.at + 1) / size);
+  return launched ();
+}
+
+__global__ void
+add_slices (struct array x, struct array y, uint64_t n, uint64_t slices)
+{
+  for (WEFT_EACH (i, n)) {
+    float sum = 0;
+    for (uint64_t slice = 0; slice < slices; slice++)
+      sum += get (x, slice * n + i);
+    put (y, i, sum);
+  }
+}
+
+const char *
+weft_cuda_sum_slices (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (add_slices, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), array_of (&l->operand[1]), l->dim[0], l->dim[1]);
+  return launched ();
+}
+
+const char *
+weft_cuda_moe_fold (const struct weft_cuda_launch *l)
+{
+  return weft_cuda_sum_slices (l);
+}
+
+__global__ void
+add_squares (float *squares, const float *more)
+{
+  *squares += *more;
+}
+
+const char *
+weft_cuda_moe_squares (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (add_squares, 1, 1, 0, l->stream, (float *) l->operand[0].data,
+               (const float *) l->operand[1].data);
+  return launched ();
+}
+
+/* ----------------------------------------------------------------------- parts of a softmax */
+
+enum { O, PARTS_LSE, PART_O, PART_LSE };
+
+/* A warp for each head of a token; a part that has seen nothing has no weight. */
+__global__ void
+merge (struct array o, float *lse, struct array part, const float *part_lse, uint64_t rows,
+       uint64_t heads, uint64_t width, uint64_t sequence)
+{
+  uint64_t row = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
+
+  for (; row < rows; row += (uint64_t) gridDim.x * THREADS / 32) {
+    uint64_t token = row / heads, head = row % heads;
+    uint64_t at = (token / sequence * heads + head) * sequence + token % sequence;
+    float mine = lse[at], other = part_lse[at], most = fmaxf (mine, other);
+    __syncwarp (); /* all have read what the first writes */
+    if (other == -INFINITY)
+      continue;
+    float a = expf (mine - most), b = expf (other - most), sum = a + b;
+    for (uint64_t w = lane; w < width; w += 32)
+      put (o, row * width + w,
+           get (o, row * width + w) * (a / sum) + get (part, row * width + w) * (b / sum));
+    if (lane == 0)
+      lse[at] = most + logf (sum);
+  }
+}
+
+const char *
+weft_cuda_attention_merge (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t rows = l->dim[0] * l->dim[1];
+
+  WEFT_LAUNCH (merge, blocks_for (rows, THREADS / 32, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&o[O]), (float *) o[PARTS_LSE].data, array_of (&o[PART_O]),
+               (const float *) o[PART_LSE].data, rows, l->dim[1], l->dim[2], l->model.sequence);
+  return launched ();
+}

@@ -1,0 +1,391 @@
+/* Layernorm and rmsnorm of rows, and of query and key heads (kernels/row.h has the formula).
+ *
+ * Backward goes in three kernels: mean and scale of every row, into scratch; the weights' gradients,
+ * by columns, in chunks of rows whose sums are added in their order; the input's gradient, row by
+ * row, last because it may take the place of dy. */
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/device.cuh"
+
+enum { NARROW = 32, WIDE = 256, SHORT_ROW = 256 };
+
+/* Up to here a row is kept in shared memory as floats, and not read again. */
+enum { MOST_KEPT = 12288 / 2 };
+
+/* Rows of a matrix, or heads of tokens: so many of each token's `all` are rows, `queries` of them of
+ * the first weight, the rest of the second. */
+struct rows {
+  uint64_t n, columns;
+  uint64_t heads, all, queries; /* heads 0: plain rows */
+};
+
+static __device__ __forceinline__ uint64_t
+start_of (const struct rows &r, uint64_t row)
+{
+  return (r.heads ? row / r.heads * r.all + row % r.heads : row) * r.columns;
+}
+
+static __device__ __forceinline__ bool
+is_key (const struct rows &r, uint64_t row)
+{
+  return r.heads && row % r.heads >= r.queries;
+}
+
+struct norm {
+  struct rows rows;
+  float epsilon;
+  bool centred;
+};
+
+struct moments {
+  float mean, scale;
+};
+
+/* Mean and scale of a row that x points to; `kept` has room for its floats or is NULL. */
+template <class T>
+static __device__ struct moments
+moments_of (const struct norm &c, const T *x, float *kept, float *room)
+{
+  uint64_t n = c.rows.columns;
+  struct moments m = {};
+  float sum = 0;
+
+  for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    float value = to_float (x[i]);
+    if (kept)
+      kept[i] = value;
+    sum += value;
+  }
+  m.mean = c.centred ? block_sum (sum, room) / (float) n : 0;
+  sum = 0;
+  for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    float off = (kept ? kept[i] : to_float (x[i])) - m.mean;
+    sum += off * off;
+  }
+  m.scale = 1 / sqrtf (block_sum (sum, room) / (float) n + c.epsilon);
+  return m;
+}
+
+/* ---------------------------------------------------------------------------- forward */
+
+struct weights {
+  struct array first, second, bias;
+};
+
+/* raw, unless it is NULL, keeps the rows as they were, one after the other. */
+template <class T>
+__global__ void
+forward (struct norm c, const T *x, struct weights w, T *y, T *raw)
+{
+  WEFT_DYNAMIC_SHARED (float, shared);
+  __shared__ float room[32];
+  uint64_t n = c.rows.columns;
+  float *kept = n <= MOST_KEPT ? shared : NULL;
+
+  for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
+    uint64_t at = start_of (c.rows, row);
+    struct array weight = is_key (c.rows, row) ? w.second : w.first;
+    struct moments m = moments_of (c, x + at, kept, room);
+    for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      float value = kept ? kept[i] : to_float (x[at + i]);
+      float to = (value - m.mean) * m.scale * get (weight, i);
+      if (raw)
+        raw[row * n + i] = x[at + i];
+      set (y + at + i, w.bias.data ? to + get (w.bias, i) : to);
+    }
+    __syncthreads (); /* the next row takes the place of this one in shared memory */
+  }
+}
+
+/* --------------------------------------------------------------------------- backward */
+
+template <class T>
+__global__ void
+keep_moments (struct norm c, const T *x, struct moments *to)
+{
+  __shared__ float room[32];
+
+  for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
+    struct moments m = moments_of (c, x + row * c.rows.columns, (float *) NULL, room);
+    if (threadIdx.x == 0)
+      to[row] = m;
+  }
+}
+
+/* x has its rows one after the other; dy, dresidual and dx as `rows` says. */
+template <class T> struct gradient {
+  const T *dy, *x, *dresidual;
+  T *dx;
+  struct array first, second; /* weights */
+  const struct moments *moments;
+};
+
+template <class T>
+__global__ void
+input_gradient (struct norm c, struct gradient<T> g)
+{
+  __shared__ float room[32];
+  uint64_t n = c.rows.columns;
+
+  for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
+    uint64_t at = start_of (c.rows, row);
+    struct array weight = is_key (c.rows, row) ? g.second : g.first;
+    struct moments m = g.moments[row];
+    float of_g = 0, of_gx = 0;
+    for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      float one = to_float (g.dy[at + i]) * get (weight, i);
+      of_g += one;
+      of_gx += one * ((to_float (g.x[row * n + i]) - m.mean) * m.scale);
+    }
+    of_g = c.centred ? block_sum (of_g, room) / (float) n : 0;
+    of_gx = block_sum (of_gx, room) / (float) n;
+    for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      float one = to_float (g.dy[at + i]) * get (weight, i);
+      float xhat = (to_float (g.x[row * n + i]) - m.mean) * m.scale;
+      float dx = (one - of_g - xhat * of_gx) * m.scale;
+      set (g.dx + at + i, g.dresidual ? dx + to_float (g.dresidual[at + i]) : dx);
+    }
+  }
+}
+
+/* Terms of the weights' gradients: of a column and the i-th row that has the weight. */
+template <class T> struct weight_terms {
+  struct norm c;
+  struct gradient<T> g;
+  uint64_t first, each; /* heads of a token that have the weight: the first of them, how many; 0: rows */
+
+  __device__ void
+  operator() (uint64_t i, uint64_t column, float term[2]) const
+  {
+    uint64_t row = each ? i / each * c.rows.heads + first + i % each : i;
+    float dy = to_float (g.dy[start_of (c.rows, row) + column]);
+    struct moments m = g.moments[row];
+    term[0] = dy * ((to_float (g.x[row * c.rows.columns + column]) - m.mean) * m.scale);
+    term[1] = dy;
+  }
+};
+
+/* --------------------------------------------------------------------------- launches */
+
+static unsigned
+threads_of (uint64_t columns)
+{
+  return columns <= SHORT_ROW ? NARROW : WIDE;
+}
+
+static unsigned
+blocks_of (const struct norm *c)
+{
+  return blocks_for (c->rows.n, 1, 1u << 20);
+}
+
+static struct norm
+norm_of (const struct weft_cuda_launch *l)
+{
+  struct norm c = {};
+
+  c.rows.n = l->dim[0];
+  c.rows.columns = l->dim[1];
+  c.epsilon = (float) l->model.epsilon;
+  c.centred = l->model.layernorm;
+  return c;
+}
+
+static struct norm
+head_norm_of (const struct weft_cuda_launch *l)
+{
+  struct norm c = norm_of (l);
+
+  c.rows.heads = l->model.heads + l->model.groups;
+  c.rows.all = c.rows.heads + l->model.groups;
+  c.rows.queries = l->model.heads;
+  c.centred = false;
+  return c;
+}
+
+static uint64_t
+kept_bytes (const struct norm *c)
+{
+  return c->rows.columns <= MOST_KEPT ? c->rows.columns * sizeof (float) : 0;
+}
+
+template <class T>
+static const char *
+run_forward (const struct weft_cuda_launch *l, const struct norm *c, const struct weights *w, void *y,
+             void *raw)
+{
+  WEFT_LAUNCH ((forward<T>), blocks_of (c), threads_of (c->rows.columns), kept_bytes (c), l->stream,
+               *c, (const T *) l->operand[0].data, *w, (T *) y, (T *) raw);
+  return launched ();
+}
+
+const char *
+weft_cuda_norm (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct norm c = norm_of (l);
+  struct weights w = { array_of (&o[1]), array_of (&o[1]), array_of (&o[2]) };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_forward, l, &c, &w, o[3].data, NULL);
+}
+
+const char *
+weft_cuda_head_norm (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct norm c = head_norm_of (l);
+  struct weights w = { array_of (&o[1]), array_of (&o[2]), { NULL, WEFT_FP32 } };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_forward, l, &c, &w, o[0].data, o[3].data);
+}
+
+/* Scratch: moments of the rows, then what columns.cuh wants. */
+static uint64_t
+moments_bytes (uint64_t rows)
+{
+  return rows * sizeof (struct moments);
+}
+
+uint64_t
+weft_cuda_scratch_norm (uint64_t rows, uint64_t columns)
+{
+  return moments_bytes (rows) + column_scratch (rows, columns, 2);
+}
+
+/* What a backward is asked for; NULL is not. */
+struct wanted {
+  const struct weft_cuda_operand *dx, *dweight, *dbias, *dsecond;
+};
+
+template <class T>
+static const char *
+run_weights (const struct weft_cuda_launch *l, const struct norm *c, const struct gradient<T> *g,
+             const struct wanted *w)
+{
+  struct column_sums sums = { l->stream, (char *) l->scratch + moments_bytes (c->rows.n),
+                              c->rows.columns };
+  uint64_t heads = c->rows.heads, tokens = heads ? c->rows.n / heads : c->rows.n;
+  struct weight_terms<T> terms = { *c, *g, 0, c->rows.queries };
+  const char *error =
+      sum_columns<2> (&sums, terms, tokens * (heads ? terms.each : 1), w->dweight, w->dbias);
+
+  if (error || !heads)
+    return error;
+  terms.first = c->rows.queries;
+  terms.each = heads - c->rows.queries;
+  return sum_columns<2> (&sums, terms, tokens * terms.each, w->dsecond, NULL);
+}
+
+template <class T>
+static const char *
+run_backward (const struct weft_cuda_launch *l, const struct norm *c, struct gradient<T> g,
+              const struct wanted *w)
+{
+  struct moments *moments = (struct moments *) l->scratch;
+  unsigned threads = threads_of (c->rows.columns);
+
+  g.moments = moments;
+  WEFT_LAUNCH ((keep_moments<T>), blocks_of (c), threads, 0, l->stream, *c, g.x, moments);
+  const char *error = launched ();
+  if (!error && w->dweight)
+    error = run_weights (l, c, &g, w);
+  if (error || !w->dx)
+    return error;
+  WEFT_LAUNCH ((input_gradient<T>), blocks_of (c), threads, 0, l->stream, *c, g);
+  return launched ();
+}
+
+template <class T>
+static struct gradient<T>
+gradient_of (const struct weft_cuda_launch *l)
+{
+  struct gradient<T> g = {};
+
+  g.dy = (const T *) l->operand[0].data;
+  g.x = (const T *) l->operand[1].data;
+  return g;
+}
+
+template <class T>
+static const char *
+run_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct gradient<T> g = gradient_of<T> (l);
+  struct norm c = norm_of (l);
+
+  if (w->dx) {
+    g.first = g.second = array_of (&o[2]);
+    g.dresidual = (const T *) o[3].data;
+    g.dx = (T *) w->dx->data;
+  }
+  return run_backward (l, &c, g, w);
+}
+
+const char *
+weft_cuda_norm_bwd (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct wanted w = { &o[4], &o[5], o[6].data ? &o[6] : NULL, NULL };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_norm_bwd, l, &w);
+}
+
+const char *
+weft_cuda_norm_dgrad (const struct weft_cuda_launch *l)
+{
+  struct wanted w = { &l->operand[4], NULL, NULL, NULL };
+
+  return WEFT_BY_DTYPE (l->operand[0].dtype, run_norm_bwd, l, &w);
+}
+
+const char *
+weft_cuda_norm_wgrad (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct wanted w = { NULL, &o[2], o[3].data ? &o[3] : NULL, NULL };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_norm_bwd, l, &w);
+}
+
+/* Of several ranks' arrays, which lie one after the other, rows are those of all. */
+template <class T>
+static const char *
+run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uint64_t ranks)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct gradient<T> g = gradient_of<T> (l);
+  struct norm c = head_norm_of (l);
+
+  c.rows.n *= ranks;
+  if (w->dx) {
+    g.first = array_of (&o[2]);
+    g.second = array_of (&o[3]);
+    g.dx = (T *) w->dx->data;
+  }
+  return run_backward (l, &c, g, w);
+}
+
+const char *
+weft_cuda_head_norm_bwd (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct wanted w = { &o[0], &o[4], NULL, &o[5] };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_head_norm_bwd, l, &w, 1);
+}
+
+const char *
+weft_cuda_head_norm_dgrad (const struct weft_cuda_launch *l)
+{
+  struct wanted w = { &l->operand[0], NULL, NULL, NULL };
+  return WEFT_BY_DTYPE (l->operand[0].dtype, run_head_norm_bwd, l, &w, 1);
+}
+
+const char *
+weft_cuda_head_norm_wgrad (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct wanted w = { NULL, &o[2], NULL, &o[3] };
+
+  return WEFT_BY_DTYPE (o[0].dtype, run_head_norm_bwd, l, &w, l->dim[2]);
+}

@@ -1,0 +1,167 @@
+/* The norm of gradients, clipping, AdamW (kernels/adam.c): nothing comes to the host on the way. */
+#include "core/exec/control.h"
+#include "kernels/cuda/device.cuh"
+
+enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 1024 };
+
+/* Added to the norm that the limit is divided by (torch.nn.utils.clip_grad_norm_). */
+#define NORM_EPSILON 1e-6
+
+/* -------------------------------------------------------------------------------- norm */
+
+/* Parts are as many as the number of elements says, so their sums are added in the same order every
+ * time; in double, which costs nothing beside the reading. */
+__global__ void
+add_squares (struct array grad, uint64_t n, double *part)
+{
+  __shared__ double room[THREADS];
+  double sum = 0;
+
+  for (WEFT_EACH (i, n)) {
+    double x = (double) get (grad, i);
+    sum += x * x;
+  }
+  room[threadIdx.x] = sum;
+  for (unsigned half = THREADS / 2; half; half /= 2) {
+    __syncthreads ();
+    if (threadIdx.x < half)
+      room[threadIdx.x] += room[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0)
+    part[blockIdx.x] = room[0];
+}
+
+__global__ void
+join_squares (const double *part, unsigned parts, float *squares, bool adds)
+{
+  double sum = adds ? (double) *squares : 0;
+
+  for (unsigned i = 0; i < parts; i++)
+    sum += part[i];
+  *squares = (float) sum;
+}
+
+static unsigned
+norm_parts (uint64_t n)
+{
+  return blocks_for (n, THREADS * 16, MOST_PARTS);
+}
+
+uint64_t
+weft_cuda_scratch_squares (uint64_t n)
+{
+  return norm_parts (n) * sizeof (double);
+}
+
+const char *
+weft_cuda_grad_norm (const struct weft_cuda_launch *l)
+{
+  double *part = (double *) l->scratch;
+  unsigned parts = norm_parts (l->dim[0]);
+
+  WEFT_LAUNCH (add_squares, parts, THREADS, 0, l->stream, array_of (&l->operand[0]), l->dim[0],
+               part);
+  WEFT_LAUNCH (join_squares, 1, 1, 0, l->stream, part, parts, (float *) l->operand[1].data,
+               (bool) l->operand[1].accumulate);
+  return launched ();
+}
+
+const char *
+weft_cuda_bucket_norm (const struct weft_cuda_launch *l)
+{
+  return weft_cuda_grad_norm (l);
+}
+
+__global__ void
+clip (const float *squares, const float *found, float *factor, const struct weft_control *control)
+{
+  double norm = squares ? sqrt ((double) *squares) : 0;
+  double limit = control->clip_grad / (norm + NORM_EPSILON);
+  double keep = !squares ? 1 : isfinite (norm) ? (limit < 1 ? limit : 1) : 0;
+
+  *factor = found && *found != 0 ? 0 : (float) keep;
+}
+
+const char *
+weft_cuda_clip (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (clip, 1, 1, 0, l->stream, (const float *) l->operand[0].data,
+               (const float *) l->operand[1].data, (float *) l->operand[2].data, l->control);
+  return launched ();
+}
+
+/* ------------------------------------------------------------------------------- adam */
+
+struct update {
+  struct array grad, param, master, m, v; /* param and master may be NULL, not both */
+  const float *factor;                    /* or NULL: 1 */
+  uint64_t n;
+  bool decays, rewrites; /* rewrites: a param that holds nothing yet is made even if nothing else is done */
+};
+
+struct rates {
+  float factor, keep, beta1, beta2, new1, new2, step, unbias, epsilon;
+};
+
+static __device__ struct rates
+rates_of (const struct update &u, const struct weft_control *c)
+{
+  double t = (double) c->step;
+  struct rates r = {};
+
+  r.factor = u.factor ? *u.factor : 1;
+  r.keep = u.decays ? (float) (1 - c->lr * c->weight_decay) : 1;
+  r.beta1 = (float) c->beta1;
+  r.beta2 = (float) c->beta2;
+  r.new1 = (float) (1 - c->beta1);
+  r.new2 = (float) (1 - c->beta2);
+  r.step = (float) (c->lr / (1 - pow (c->beta1, t)));
+  r.unbias = (float) (1 / sqrt (1 - pow (c->beta2, t)));
+  r.epsilon = (float) c->epsilon;
+  return r;
+}
+
+/* A step that is skipped, its factor 0, changes nothing. */
+__global__ void
+adam (struct update u, const struct weft_control *control)
+{
+  __shared__ struct rates shared;
+
+  if (threadIdx.x == 0)
+    shared = rates_of (u, control);
+  __syncthreads ();
+  const struct rates r = shared;
+  struct array weight = u.master.data ? u.master : u.param;
+
+  for (WEFT_EACH (i, u.n)) {
+    if (r.factor == 0) {
+      if (u.rewrites)
+        put (u.param, i, get (u.master, i));
+      continue;
+    }
+    float g = get (u.grad, i) * r.factor;
+    float m = r.beta1 * get (u.m, i) + r.new1 * g, v = r.beta2 * get (u.v, i) + r.new2 * (g * g);
+    float w = get (weight, i) * r.keep - r.step * (m / (sqrtf (v) * r.unbias + r.epsilon));
+    put (u.m, i, m);
+    put (u.v, i, v);
+    put (weight, i, w);
+    if (u.master.data && u.param.data)
+      put (u.param, i, w);
+  }
+}
+
+enum { GRAD, FACTOR, PARAM, MASTER, M, V };
+
+const char *
+weft_cuda_adam (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct update u = { array_of (&o[GRAD]), array_of (&o[PARAM]), array_of (&o[MASTER]),
+                      array_of (&o[M]),    array_of (&o[V]),     (const float *) o[FACTOR].data,
+                      l->dim[0],           l->decay != 0,        false };
+
+  u.rewrites = u.master.data && u.param.data && !o[PARAM].accumulate;
+  WEFT_LAUNCH (adam, blocks_for (u.n, THREADS * 4, MOST_BLOCKS), THREADS, 0, l->stream, u,
+               l->control);
+  return launched ();
+}

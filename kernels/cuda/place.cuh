@@ -1,0 +1,13 @@
+/* place.cuh - where a token of this rank stands in its sequence: core/program/zigzag.h, for kernels. */
+#pragma once
+#include "kernels/cuda/device.cuh"
+
+static __device__ __forceinline__ uint64_t
+position_of (struct weft_cuda_spot cp, uint64_t tokens, uint64_t t)
+{
+  uint64_t half = tokens / 2;
+
+  if (cp.of <= 1)
+    return t;
+  return t < half ? cp.at * half + t : (2 * cp.of - 1 - cp.at) * half + (t - half);
+}

@@ -1,0 +1,447 @@
+/* Kernels that go element by element: activations, sums of two, casts, dropout.
+ *
+ * GELU is the form with tanh, by the logistic function (kernels/activation.c). */
+#include "core/base/mix.h"
+#include "core/exec/control.h"
+#include "kernels/cuda/place.cuh"
+
+enum { THREADS = 256, MOST_BLOCKS = 4096 };
+
+#define TWICE_ROOT_2_PI 1.5957691216057308f
+#define CUBIC 0.044715f
+
+static __device__ __forceinline__ float
+logistic (float z)
+{
+  return 1 / (1 + expf (-z));
+}
+
+struct gelu {
+  __device__ float
+  operator() (float x, float) const
+  {
+    return x * logistic (TWICE_ROOT_2_PI * (x + CUBIC * x * x * x));
+  }
+};
+
+struct gelu_slope {
+  __device__ float
+  operator() (float x, float dy) const
+  {
+    float yes = logistic (TWICE_ROOT_2_PI * (x + CUBIC * x * x * x));
+    float dz = TWICE_ROOT_2_PI * (1 + 3 * CUBIC * x * x);
+    return dy * (yes + x * yes * (1 - yes) * dz);
+  }
+};
+
+struct relu2 {
+  __device__ float
+  operator() (float x, float) const
+  {
+    float above = x < 0 ? 0 : x;
+    return above * above;
+  }
+};
+
+struct relu2_slope {
+  __device__ float
+  operator() (float x, float dy) const
+  {
+    return 2 * (x < 0 ? 0 : x) * dy;
+  }
+};
+
+struct plus {
+  __device__ float
+  operator() (float a, float b) const
+  {
+    return a + b;
+  }
+};
+
+/* y = f (a, b); b may be NULL.  Arrays that begin at multiples of 16 bytes go by packs. */
+template <class T, class F>
+__global__ void
+flat (const T *a, const T *b, T *y, uint64_t n, bool packed)
+{
+  const F f = F ();
+  uint64_t packs = packed ? n / pack<T>::n : 0;
+
+  for (WEFT_EACH (p, packs)) {
+    pack<T> x = ((const pack<T> *) a)[p], other = b ? ((const pack<T> *) b)[p] : x, to;
+    for (int i = 0; i < pack<T>::n; i++)
+      set (&to.at[i], f (to_float (x.at[i]), to_float (other.at[i])));
+    ((pack<T> *) y)[p] = to;
+  }
+  for (WEFT_EACH (rest, n - packs * pack<T>::n)) {
+    uint64_t i = packs * pack<T>::n + rest;
+    set (y + i, f (to_float (a[i]), b ? to_float (b[i]) : 0));
+  }
+}
+
+static bool
+begin_at_packs (const void *a, const void *b, const void *c)
+{
+  return (((uintptr_t) a | (uintptr_t) b | (uintptr_t) c) & 15) == 0;
+}
+
+template <class F> struct flat_of {
+  template <class T>
+  static const char *
+  run (const struct weft_cuda_launch *l, const void *a, const void *b, void *y)
+  {
+    uint64_t n = l->dim[0] * l->dim[1];
+    bool packed = begin_at_packs (a, b, y);
+    unsigned blocks = blocks_for (n, THREADS * (packed ? pack<T>::n : 1), MOST_BLOCKS);
+
+    WEFT_LAUNCH ((flat<T, F>), blocks, THREADS, 0, l->stream, (const T *) a, (const T *) b, (T *) y,
+                 n, packed);
+    return launched ();
+  }
+};
+
+#define FLAT(name, functor, second, to)                                                            \
+  const char *weft_cuda_##name (const struct weft_cuda_launch *l)                                  \
+  {                                                                                                \
+    return WEFT_BY_DTYPE (l->operand[to].dtype, flat_of<functor>::run, l, l->operand[0].data,      \
+                          second ? l->operand[1].data : NULL, l->operand[to].data);                \
+  }
+FLAT (gelu, gelu, false, 1)
+FLAT (gelu_bwd, gelu_slope, true, 2)
+FLAT (relu2, relu2, false, 1)
+FLAT (relu2_bwd, relu2_slope, true, 2)
+FLAT (add, plus, true, 2)
+
+/* ----------------------------------------------------------------------------- swiglu */
+
+template <class T>
+__global__ void
+swiglu (const T *gate_up, T *y, uint64_t rows, uint64_t columns)
+{
+  for (WEFT_EACH (i, rows * columns)) {
+    const T *row = gate_up + i / columns * 2 * columns + i % columns;
+    float gate = to_float (row[0]);
+    set (y + i, gate * logistic (gate) * to_float (row[columns]));
+  }
+}
+
+/* Columns are whole packs. */
+template <class T>
+__global__ void
+swiglu_packed (const pack<T> *gate_up, pack<T> *y, uint64_t rows, uint64_t columns)
+{
+  for (WEFT_EACH (i, rows * columns)) {
+    const pack<T> *row = gate_up + i / columns * 2 * columns + i % columns;
+    pack<T> gate = row[0], up = row[columns], to;
+    for (int j = 0; j < pack<T>::n; j++) {
+      float g = to_float (gate.at[j]);
+      set (&to.at[j], g * logistic (g) * to_float (up.at[j]));
+    }
+    y[i] = to;
+  }
+}
+
+template <class T>
+__global__ void
+swiglu_slope (const T *gate_up, const T *dy, T *dgate_up, uint64_t rows, uint64_t columns)
+{
+  for (WEFT_EACH (i, rows * columns)) {
+    uint64_t at = i / columns * 2 * columns + i % columns;
+    float gate = to_float (gate_up[at]), up = to_float (gate_up[at + columns]);
+    float yes = logistic (gate), d = to_float (dy[i]);
+    set (dgate_up + at, d * up * yes * (1 + gate * (1 - yes)));
+    set (dgate_up + at + columns, d * gate * yes);
+  }
+}
+
+template <class T>
+__global__ void
+swiglu_slope_packed (const pack<T> *gate_up, const pack<T> *dy, pack<T> *dgate_up, uint64_t rows,
+                     uint64_t columns)
+{
+  for (WEFT_EACH (i, rows * columns)) {
+    uint64_t at = i / columns * 2 * columns + i % columns;
+    pack<T> gate = gate_up[at], up = gate_up[at + columns], d = dy[i], dgate, dup;
+    for (int j = 0; j < pack<T>::n; j++) {
+      float g = to_float (gate.at[j]), yes = logistic (g), dj = to_float (d.at[j]);
+      set (&dgate.at[j], dj * to_float (up.at[j]) * yes * (1 + g * (1 - yes)));
+      set (&dup.at[j], dj * g * yes);
+    }
+    dgate_up[at] = dgate;
+    dgate_up[at + columns] = dup;
+  }
+}
+
+template <class T>
+static const char *
+run_swiglu (const struct weft_cuda_launch *l)
+{
+  const T *x = (const T *) l->operand[0].data;
+  T *y = (T *) l->operand[1].data;
+  uint64_t rows = l->dim[0], columns = l->dim[1], packs = columns / pack<T>::n;
+  bool packed = columns % pack<T>::n == 0 && begin_at_packs (x, NULL, y);
+  unsigned blocks = blocks_for (rows * (packed ? packs : columns), THREADS, MOST_BLOCKS);
+
+  if (packed)
+    WEFT_LAUNCH ((swiglu_packed<T>), blocks, THREADS, 0, l->stream, (const pack<T> *) x,
+                 (pack<T> *) y, rows, packs);
+  else
+    WEFT_LAUNCH ((swiglu<T>), blocks, THREADS, 0, l->stream, x, y, rows, columns);
+  return launched ();
+}
+
+template <class T>
+static const char *
+run_swiglu_slope (const struct weft_cuda_launch *l)
+{
+  const T *x = (const T *) l->operand[0].data, *dy = (const T *) l->operand[1].data;
+  T *dx = (T *) l->operand[2].data;
+  uint64_t rows = l->dim[0], columns = l->dim[1], packs = columns / pack<T>::n;
+  bool packed = columns % pack<T>::n == 0 && begin_at_packs (x, dy, dx);
+  unsigned blocks = blocks_for (rows * (packed ? packs : columns), THREADS, MOST_BLOCKS);
+
+  if (packed)
+    WEFT_LAUNCH ((swiglu_slope_packed<T>), blocks, THREADS, 0, l->stream, (const pack<T> *) x,
+                 (const pack<T> *) dy, (pack<T> *) dx, rows, packs);
+  else
+    WEFT_LAUNCH ((swiglu_slope<T>), blocks, THREADS, 0, l->stream, x, dy, dx, rows, columns);
+  return launched ();
+}
+
+const char *
+weft_cuda_swiglu (const struct weft_cuda_launch *l)
+{
+  return WEFT_BY_DTYPE (l->operand[1].dtype, run_swiglu, l);
+}
+
+const char *
+weft_cuda_swiglu_bwd (const struct weft_cuda_launch *l)
+{
+  return WEFT_BY_DTYPE (l->operand[2].dtype, run_swiglu_slope, l);
+}
+
+/* ------------------------------------------------- arrays of whatever type they have */
+
+__global__ void
+grad_add (struct array main, struct array grad, uint64_t n)
+{
+  for (WEFT_EACH (i, n))
+    put (main, i, get (main, i) + get (grad, i));
+}
+
+const char *
+weft_cuda_grad_add (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (grad_add, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), array_of (&l->operand[1]), l->dim[0]);
+  return launched ();
+}
+
+__global__ void
+scale (struct array x, const float *count, float divisor, uint64_t n)
+{
+  float by = count ? fmaxf (*count, 1) : divisor;
+
+  for (WEFT_EACH (i, n))
+    put (x, i, get (x, i) / by);
+}
+
+const char *
+weft_cuda_scale (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (scale, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), (const float *) l->operand[1].data, (float) l->dim[2],
+               l->dim[0]);
+  return launched ();
+}
+
+__global__ void
+cast (struct array x, struct array y, float divisor, uint64_t n)
+{
+  for (WEFT_EACH (i, n))
+    put (y, i, divisor > 1 ? get (x, i) / divisor : get (x, i));
+}
+
+const char *
+weft_cuda_cast (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (cast, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[0]), array_of (&l->operand[1]), (float) l->dim[2], l->dim[0]);
+  return launched ();
+}
+
+__global__ void
+clear (uint8_t *x, uint64_t bytes)
+{
+  uint64_t words = ((uintptr_t) x & 15) == 0 ? bytes / 16 : 0;
+  const uint4 nothing = { 0, 0, 0, 0 };
+
+  for (WEFT_EACH (i, words))
+    ((uint4 *) x)[i] = nothing;
+  for (WEFT_EACH (rest, bytes - words * 16))
+    x[words * 16 + rest] = 0;
+}
+
+static const uint8_t dtype_bytes[] = { 4, 2, 2, 1, 4, 8, 1, 1 }; /* WEFT_DTYPE_LIST */
+
+const char *
+weft_cuda_zero (const struct weft_cuda_launch *l)
+{
+  uint64_t bytes = l->operand[0].n * dtype_bytes[l->operand[0].dtype];
+
+  WEFT_LAUNCH (clear, blocks_for (bytes, THREADS * 16, MOST_BLOCKS), THREADS, 0, l->stream,
+               (uint8_t *) l->operand[0].data, bytes);
+  return launched ();
+}
+
+/* ------------------------------------------------------------- a row added to each row */
+
+/* Of several parts of x this rank's rows become those of y. */
+struct added_rows {
+  uint64_t rows, columns, first;
+  uint64_t sequence; /* positions: tokens that a rank has of a sequence; 0: a bias */
+  struct weft_cuda_spot cp;
+};
+
+__global__ void
+add_rows (struct array x, struct array added, struct array y, struct added_rows a)
+{
+  for (WEFT_EACH (i, a.rows * a.columns)) {
+    uint64_t row = a.first + i / a.columns, column = i % a.columns;
+    uint64_t other = a.sequence ? position_of (a.cp, a.sequence, row % a.sequence) : 0;
+    put (y, i, get (x, row * a.columns + column) + get (added, other * a.columns + column));
+  }
+}
+
+static const char *
+run_add_rows (const struct weft_cuda_launch *l, struct added_rows a)
+{
+  a.columns = l->dim[1];
+  WEFT_LAUNCH (add_rows, blocks_for (a.rows * a.columns, THREADS, MOST_BLOCKS), THREADS, 0,
+               l->stream, array_of (&l->operand[0]), array_of (&l->operand[1]),
+               array_of (&l->operand[2]), a);
+  return launched ();
+}
+
+const char *
+weft_cuda_bias (const struct weft_cuda_launch *l)
+{
+  struct added_rows a = {};
+
+  a.rows = l->dim[0];
+  return run_add_rows (l, a);
+}
+
+const char *
+weft_cuda_add_positions (const struct weft_cuda_launch *l)
+{
+  struct added_rows a = {};
+
+  a.rows = l->dim[0] / l->dim[2];
+  a.first = l->dim[2] > 1 ? l->tp.at * a.rows : 0;
+  a.sequence = l->model.sequence;
+  a.cp = l->cp;
+  return run_add_rows (l, a);
+}
+
+/* ---------------------------------------------------------------------------- dropout */
+
+/* Which elements are taken: kernels/drop.h, in the same numbers. */
+enum { DROP_ROWS, DROP_TOKENS, DROP_COLUMNS, DROP_SITE, DROP_DROP, PROBABILITIES = 1 };
+
+struct drop {
+  uint64_t dim[5];
+  struct weft_cuda_spot tp, cp;
+  uint64_t sequence, whole, heads; /* tokens here and in all of a sequence; heads of all ranks */
+  uint64_t first;                  /* sequence of the global batch */
+  uint32_t layer;
+};
+
+static __device__ __forceinline__ uint64_t
+mix_bits (uint64_t z)
+{
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return z ^ z >> 31;
+}
+
+static __device__ __forceinline__ uint64_t
+mix (uint64_t z)
+{
+  return mix_bits (z + WEFT_MIX_STEP);
+}
+
+static __device__ __forceinline__ uint64_t
+number_of (const struct drop &d, uint64_t row)
+{
+  if (d.dim[DROP_SITE] == PROBABILITIES) {
+    uint64_t heads = d.dim[DROP_ROWS] / d.dim[DROP_TOKENS], strip = row / d.whole;
+    uint64_t head = d.tp.at * heads + strip % heads;
+    return ((d.first + strip / heads) * d.heads + head) * d.whole + row % d.whole;
+  }
+  uint64_t token = row + (d.dim[DROP_ROWS] < d.dim[DROP_TOKENS] ? d.tp.at * d.dim[DROP_ROWS] : 0);
+  return (d.first + token / d.sequence) * d.whole +
+         position_of (d.cp, d.sequence, token % d.sequence);
+}
+
+/* The mask is made, or (`read`) given. */
+__global__ void
+dropout (const struct weft_control *control, struct array add, struct array x, struct array y,
+         uint8_t *mask, struct drop d, bool read)
+{
+  uint64_t drop = control->forward_only ? 0 : d.dim[DROP_DROP], columns = d.dim[DROP_COLUMNS];
+  uint64_t key = mix (mix (mix (control->seed) ^ control->step) ^
+                      ((uint64_t) d.layer << 8 | d.dim[DROP_SITE]));
+  float grow = (float) (4294967296.0 / (4294967296.0 - (double) drop));
+
+  for (WEFT_EACH (i, d.dim[DROP_ROWS] * columns)) {
+    uint64_t number = columns * number_of (d, i / columns) + i % columns;
+    uint8_t keeps = read ? mask[i] : mix_bits (key + number * WEFT_MIX_STEP) >> 32 >= drop;
+    float kept = keeps ? get (x, i) * grow : 0;
+    if (!read)
+      mask[i] = keeps;
+    put (y, i, add.data ? get (add, i) + kept : kept);
+  }
+}
+
+static const char *
+run_dropout (const struct weft_cuda_launch *l, const struct weft_cuda_operand *const o[4], bool read)
+{
+  struct array none = { NULL, WEFT_FP32 };
+  struct drop d = {};
+
+  for (int i = 0; i < 5; i++)
+    d.dim[i] = l->dim[i];
+  d.tp = l->tp;
+  d.cp = l->cp;
+  d.sequence = l->model.sequence;
+  d.whole = l->model.whole;
+  d.heads = l->model.all_heads;
+  d.first = (uint64_t) l->sequence;
+  d.layer = l->layer;
+  WEFT_LAUNCH (dropout, blocks_for (d.dim[DROP_ROWS] * d.dim[DROP_COLUMNS], THREADS, MOST_BLOCKS),
+               THREADS, 0, l->stream, l->control, o[0] ? array_of (o[0]) : none, array_of (o[1]),
+               array_of (o[2]), (uint8_t *) o[3]->data, d, read);
+  return launched ();
+}
+
+const char *
+weft_cuda_dropout (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand, *const of[4] = { NULL, &o[0], &o[1], &o[2] };
+  return run_dropout (l, of, false);
+}
+
+const char *
+weft_cuda_dropout_add (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand, *const of[4] = { &o[0], &o[1], &o[2], &o[3] };
+  return run_dropout (l, of, false);
+}
+
+const char *
+weft_cuda_dropout_bwd (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand, *const of[4] = { NULL, &o[0], &o[2], &o[1] };
+  return run_dropout (l, of, true);
+}

@@ -1,0 +1,95 @@
+/* emulated_cuda.hh - enough of CUDA C++ to run a kernel on the CPU, thread by thread.
+ *
+ * The .cu files of kernels/cuda/ are compiled once more by the C++ compiler of the host with
+ * WEFT_CUDA_EMULATOR, and what they compute is compared with the fp64 references where there is no
+ * GPU.  Indices, barriers, shuffles, fragments of tensor cores and what lies in shared memory are as
+ * on the device; speed, memory spaces and the order of blocks are not.
+ *
+ * Threads of a block are fibres.  They run one after the other until each stands at a barrier or at
+ * an exchange within its warp, in an order that emulated_order_of_threads() turns round: a kernel that lacks a
+ * barrier gives other numbers in another order.  A warp whose lanes do not all come to the same
+ * exchange ends the program with a message, which a GPU would not. */
+#pragma once
+#include <functional>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+struct emulated_index {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3 (unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x (x_), y (y_), z (z_)
+  {
+  }
+};
+
+struct alignas (16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+/* Of the thread that runs. */
+extern emulated_index threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+extern uint8_t emulated_shared[];
+
+#define __global__ static
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+#define __shared__ static
+
+void emulated_run (dim3 grid, dim3 block, const std::function<void ()> &thread);
+
+void __syncthreads (void);
+
+/* All lanes of a warp leave `mine` and each reads what lane `from` has left; bytes at most 64. */
+void emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out);
+
+/* All lanes' words, for what needs more than one of them: words of lane l at all + l words. */
+void emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all);
+
+/* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group, and
+ * not before (cp.async of PTX). */
+void emulated_copy (void *to, const void *from);
+void emulated_copy_commit (void);
+void emulated_copy_wait (unsigned open);
+
+template <class T>
+T
+__shfl_xor_sync (unsigned, T value, unsigned mask)
+{
+  T out;
+  unsigned lane = threadIdx.x % 32;
+  emulated_exchange (&value, sizeof value, lane ^ mask, &out);
+  return out;
+}
+
+template <class T>
+T
+__shfl_sync (unsigned, T value, unsigned from)
+{
+  T out;
+  emulated_exchange (&value, sizeof value, from % 32, &out);
+  return out;
+}
+
+static inline void
+__syncwarp (void)
+{
+  uint32_t nothing = 0, out;
+  emulated_exchange (&nothing, sizeof nothing, threadIdx.x % 32, &out);
+}
+
+static inline float
+rsqrtf (float x)
+{
+  return 1 / sqrtf (x);
+}
+
+#define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
+  ((void) (shared), (void) (stream), emulated_run (grid, block, [=] { kernel (__VA_ARGS__); }))
+#define WEFT_DYNAMIC_SHARED(type, name) type *name = (type *) emulated_shared
