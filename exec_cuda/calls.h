@@ -138,6 +138,7 @@ struct weft_cuda_calls {
   /* Whether the device has a kernel for an op, and the scratch that a call of it needs. */
   gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
   uint64_t (*scratch) (void *self, const struct weft_kernel *k);
+  gboolean canonical; /* its kernels add in canonical order, and know the exact sums of it */
 #define WEFT_CUDA_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
   WEFT_CUDA_CALL_LIST (WEFT_CUDA_CALL_POINTER)
 #undef WEFT_CUDA_CALL_POINTER

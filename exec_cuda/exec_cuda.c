@@ -213,6 +213,17 @@ check_devices (struct cuda_machine *m, GError **error)
              found, found == 1 ? "" : "s", wanted, m->n);
 }
 
+/* Loss and norm are words of exact sums in canonical order (core/base/exact.h), not floats. */
+static gboolean
+check_sums (const struct cuda_machine *m, GError **error)
+{
+  if (m->calls->canonical || m->base.plan->job.train.reduction_order != WEFT_ORDER_CANONICAL)
+    return TRUE;
+  return weft_bad_input (error,
+                         "reduction_order: found canonical, wanted fast: kernels of GPUs add "
+                         "in an order of their own");
+}
+
 static gboolean
 check_kernels (const struct cuda_machine *m, const weft_program *p, GError **error)
 {
@@ -247,7 +258,7 @@ open_machine (struct cuda_machine *m, GError **error)
   const weft_plan *plan = m->base.plan;
 
   if (!weft_bind_can (plan, "cuda", error) || !weft_exec_check_size (plan, m->base.actors, error) ||
-      !check_devices (m, error))
+      !check_devices (m, error) || !check_sums (m, error))
     return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))

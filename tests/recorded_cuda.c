@@ -467,9 +467,11 @@ recorded_cuda_new (void)
   recorded_cuda *d = g_new0 (recorded_cuda, 1);
 
 #define RECORDED_CALL(name, ...) .name = rec_##name,
-  d->calls = (struct weft_cuda_calls){
-    .self = d, .has_kernel = has_kernel, .scratch = scratch, WEFT_CUDA_CALL_LIST (RECORDED_CALL)
-  };
+  d->calls = (struct weft_cuda_calls){ .self = d,
+                                       .has_kernel = has_kernel,
+                                       .scratch = scratch,
+                                       .canonical = TRUE,
+                                       WEFT_CUDA_CALL_LIST (RECORDED_CALL) };
 #undef RECORDED_CALL
   d->devices = 64;
   pthread_mutex_init (&d->lock, NULL);

@@ -254,7 +254,8 @@ ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
   model.num_query_groups = 2;
   model.kv_channels = 8;
   model.seq_length = model.max_position_embeddings = 12;
-  for (unsigned i = 0; i < G_N_ELEMENTS (fixed); i++) {
+  for (unsigned n = 0; n < 2 * G_N_ELEMENTS (fixed); n++) {
+    unsigned i = n / 2;
     struct weft_kernel call[2] = { { .kind = fixed[i].kind,
                                      .tp = fixed[i].tp,
                                      .cp = fixed[i].cp,
@@ -264,11 +265,25 @@ ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
     memcpy (call[0].shape.dim, fixed[i].dim, sizeof fixed[i].dim);
     call[1] = call[0];
     make_fixed (rand, &fixed[i], call);
+    emulated_order_of_threads (n % 2);
     launch (&call[0]);
     weft_kernels[fixed[i].kind].cpu (&call[1], 0, 1);
     compare_fixed (call);
   }
   g_rand_free (rand);
+}
+
+static void
+every_kernel_of_cuda_has_a_case (void **state)
+{
+  (void) state;
+  for (int kind = 0; kind < WEFT_N_OP; kind++) {
+    gboolean found = !weft_cuda_launchers[kind] || is_tested (kind);
+    for (unsigned i = 0; i < G_N_ELEMENTS (fixed); i++)
+      found = found || (int) fixed[i].kind == kind;
+    if (!found)
+      fail_msg ("%s has no case", weft_op_info[kind].word);
+  }
 }
 
 int
@@ -278,6 +293,7 @@ main (void)
     cmocka_unit_test (a_cuda_kernel_does_what_its_reference_does),
     cmocka_unit_test (tiles_of_attention_do_what_the_reference_does),
     cmocka_unit_test (ops_with_shapes_of_their_own_do_what_the_cpu_does),
+    cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -519,13 +519,17 @@ what_a_device_lacks_is_told_when_it_opens (void **state)
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
   const struct weft_exec_options plain = { 0 }, three = { .ranks_per_gpu = 3 },
                                  timed = { .graph = TRUE, .times = TRUE };
-  g_autofree char *kernel = NULL, *gpus = NULL, *split = NULL, *graph = NULL;
+  g_autofree char *kernel = NULL, *sums = NULL, *gpus = NULL, *split = NULL, *graph = NULL;
 
   (void) state;
   d->no_kernel = "gelu_bwd";
   kernel = refused (TINY "gpus=2", d, &plain);
   assert_non_null (strstr (kernel, "has no kernel for gelu_bwd"));
   d->no_kernel = NULL;
+  d->calls.canonical = FALSE;
+  sums = refused (TINY "gpus=2 reduction_order=canonical", d, &plain);
+  assert_non_null (strstr (sums, "reduction_order: found canonical, wanted fast"));
+  d->calls.canonical = TRUE;
   d->devices = 1;
   gpus = refused (TINY "gpus=2", d, &plain);
   assert_non_null (strstr (gpus, "found 1 GPU, wanted 2"));
