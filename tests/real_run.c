@@ -82,3 +82,15 @@ weft_test_same_bits (const struct real_result *a, const struct real_result *b, u
          memcmp (&a->eval_loss, &b->eval_loss, sizeof a->eval_loss) == 0 &&
          a->gradients == b->gradients && a->weights == b->weights && a->moments == b->moments;
 }
+
+void
+weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
+                      unsigned seed)
+{
+  struct real_result other = weft_test_run (&(struct real_run){
+      .words = words, .steps = steps, .poison = TRUE, .stress = seed % 3 ? 0 : 1 + seed });
+
+  if (!weft_test_same_bits (one, &other, steps))
+    g_error ("loss %.17g, of one rank %.17g; norm %.17g and %.17g; of %s", other.loss[0],
+             one->loss[0], other.norm[0], one->norm[0], words);
+}

@@ -30,3 +30,8 @@ gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
 /* Losses, norms and all tensors. */
 gboolean weft_test_same_bits (const struct real_result *a, const struct real_result *b,
                               uint32_t steps);
+
+/* Runs the words, poisoned, every third seed under stress and otherwise by threads; fails where one bit
+ * is not as it was for `one`. */
+void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
+                           unsigned seed);
