@@ -1,8 +1,7 @@
 /* The kernels of CUDA against the fp64 references, on the CPU: tests/emulated_cuda.hh runs the code of
  * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c. */
 #include "kernels/cuda/table.h"
-#include "kernels/float.h"
-#include "tests/emulated_cuda.h"
+#include "tests/cuda_case.h"
 #include "tests/kernel_case.h"
 #include <math.h>
 
@@ -17,48 +16,7 @@ is_tested (int kind)
          !kernel_case_is_one_of (word, KERNEL_CASE_NOT_DRAWN);
 }
 
-/* ---------------------------------------------------------------------- a stand-in for cuBLASLt */
-
-static float
-element (const void *data, enum weft_dtype dtype, uint64_t at)
-{
-  float room;
-  return *weft_floats (data, dtype, at, 1, &room);
-}
-
-const char *
-weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
-{
-  (void) on;
-  for (uint64_t m = 0; m < g->m; m++)
-    for (uint64_t n = 0; n < g->n; n++) {
-      uint64_t at = m * g->n + n;
-      float sum = g->accumulate ? element (g->y, g->y_dtype, at) : 0;
-      for (uint64_t k = 0; k < g->k; k++)
-        sum += element (g->a, g->dtype, g->a_turned ? k * g->m + m : m * g->k + k) *
-               element (g->b, g->dtype, g->b_turned ? n * g->k + k : k * g->n + n);
-      sum += g->bias ? element (g->bias, g->y_dtype, n) : 0;
-      weft_store (g->y, g->y_dtype, at, 1, &sum);
-    }
-  return NULL;
-}
-
 /* ------------------------------------------------------------------------------- one call */
-
-/* Scratch is as large as said and not a byte more: what lies behind it must stay. */
-static void
-launch (const struct weft_kernel *k)
-{
-  struct weft_cuda_launch l = weft_cuda_launch_of (k);
-  g_autofree uint8_t *scratch = NULL;
-
-  l.scratch_bytes = weft_cuda_scratch (k->kind, &k->shape);
-  l.scratch = scratch = g_malloc (l.scratch_bytes + 64);
-  memset (scratch, 0xff, l.scratch_bytes + 64);
-  assert_null (weft_cuda_launchers[k->kind](&l));
-  for (uint64_t i = 0; i < 64; i++)
-    assert_int_equal (scratch[l.scratch_bytes + i], 0xff);
-}
 
 static void
 check (const struct kernel_case *made)
@@ -66,10 +24,8 @@ check (const struct kernel_case *made)
   struct weft_kernel cuda = kernel_case_as_stored (made), other = kernel_case_as_stored (made);
   struct weft_kernel reference = kernel_case_as_doubles (made);
 
-  emulated_order_of_threads (FALSE);
-  launch (&cuda);
-  emulated_order_of_threads (TRUE);
-  launch (&other);
+  cuda_case_launch (&cuda, FALSE);
+  cuda_case_launch (&other, TRUE);
   weft_kernels[made->k.kind].reference (&reference);
   for (uint32_t o = 0; o < made->n; o++) {
     const struct weft_operand *x = &cuda.operand[o], *y = &other.operand[o];
@@ -182,6 +138,7 @@ static const struct fixed {
   { WEFT_OP_XENT_PART, { 6, 10, 0, 40 }, .tp = { 1, 4 } },
   { WEFT_OP_XENT_END, { 6, 3 } },
   { WEFT_OP_ATTENTION_MERGE, { 24, 4, 8 } },
+  { WEFT_OP_MOE_BALANCE, { 3, 37 } },
 };
 
 static enum weft_dtype
@@ -265,20 +222,26 @@ ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
     memcpy (call[0].shape.dim, fixed[i].dim, sizeof fixed[i].dim);
     call[1] = call[0];
     make_fixed (rand, &fixed[i], call);
-    emulated_order_of_threads (n % 2);
-    launch (&call[0]);
+    cuda_case_launch (&call[0], n % 2);
     weft_kernels[fixed[i].kind].cpu (&call[1], 0, 1);
     compare_fixed (call);
   }
   g_rand_free (rand);
 }
 
+/* Ops with cases in test_moe_kernels.c. */
+#define CASES_ELSEWHERE                                                                            \
+  "moe_route moe_route_bwd moe_sort moe_tally moe_permute moe_unpermute moe_group moe_ungroup "    \
+  "moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad moe_act moe_act_bwd moe_weigh "           \
+  "moe_weigh_bwd"
+
 static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
   for (int kind = 0; kind < WEFT_N_OP; kind++) {
-    gboolean found = !weft_cuda_launchers[kind] || is_tested (kind);
+    gboolean found = !weft_cuda_launchers[kind] || is_tested (kind) ||
+                     kernel_case_is_one_of (weft_op_info[kind].word, CASES_ELSEWHERE);
     for (unsigned i = 0; i < G_N_ELEMENTS (fixed); i++)
       found = found || (int) fixed[i].kind == kind;
     if (!found)

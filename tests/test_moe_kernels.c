@@ -3,6 +3,7 @@
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
+#include "tests/cuda_case.h"
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -20,11 +21,12 @@
 #define ARRAYS(A)                                                                                  \
   A (X, T *H)                                                                                      \
   A (WR, E *H)                                                                                     \
-  A (W1, E *W *F *H) A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E) A (SCORES, T *E)                \
-      A (CHOICE, T *K) A (PROB, T *K) A (COUNTS, E *L) A (ROW, T *K) A (XP, R *H) A (PP, R)        \
-          A (U, R *W *F) A (ACT, R *F) A (YP, R *H) A (M, T *H) A (DYP, R *H) A (DW2, E *H *F)     \
-              A (DACT, R *F) A (DU, R *W *F) A (DPP, R) A (DW1, E *W *F *H) A (DXP, R *H)          \
-                  A (DX, T *H) A (DPROB, T *K) A (DLOGITS, T *E) A (DXR, T *H) A (DWR, E *H)
+  A (W1, E *W *F *H)                                                                               \
+  A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E) A (SCORES, T *E) A (CHOICE, T *K) A (PROB, T *K)   \
+      A (COUNTS, E *L) A (ROW, T *K) A (XP, R *H) A (PP, R) A (U, R *W *F) A (ACT, R *F)           \
+          A (YP, R *H) A (M, T *H) A (DYP, R *H) A (DW2, E *H *F) A (DACT, R *F) A (DU, R *W *F)   \
+              A (DPP, R) A (DW1, E *W *F *H) A (DXP, R *H) A (DX, T *H) A (DPROB, T *K)            \
+                  A (DLOGITS, T *E) A (DXR, T *H) A (DWR, E *H)
 enum array {
 #define ID(name, size) name,
   ARRAYS (ID)
@@ -78,7 +80,7 @@ struct layer {
   struct sizes s;
   union weft_model model;
   enum weft_dtype dtype, grad_dtype;
-  gboolean canonical, doubles;
+  gboolean canonical, doubles, cuda, backwards; /* the last: order of emulated threads */
   uint32_t parts;
   struct weft_operand at[N_ARRAY + 1];
 };
@@ -166,7 +168,9 @@ layer_run (struct layer *l)
     uint32_t parts = row->splits ? l->parts : 1;
     if (l->doubles)
       row->reference (&k);
-    for (uint32_t part = parts; !l->doubles && part-- > 0;)
+    else if (l->cuda)
+      cuda_case_launch (&k, l->backwards);
+    for (uint32_t part = parts; !l->doubles && !l->cuda && part-- > 0;)
       row->cpu (&k, part, parts);
   }
 }
@@ -657,6 +661,207 @@ experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would (void **state)
   assert_true (y == 0);
 }
 
+/* ---------------------------------------------------------------- the kernels of CUDA, emulated */
+
+enum { N_CUDA_TRIAL = 5 };
+
+/* Widths that tensor cores take, and others. */
+static void
+choose_for_cuda (GRand *rand, struct layer *l, int trial)
+{
+  choose (rand, l, trial % 2);
+  l->canonical = FALSE;
+  l->cuda = TRUE;
+  l->s.l = 1;
+  l->dtype = (enum weft_dtype) pick (rand, "0 1 2");
+  l->grad_dtype = g_rand_boolean (rand) ? l->dtype : WEFT_FP32;
+  if (trial % 4 == 3)
+    return;
+  l->s.h = (uint64_t) pick (rand, "8 40 136");
+  l->s.f = (uint64_t) pick (rand, "16 72");
+}
+
+static void
+run_and_compare_cuda (struct layer *l, GRand *rand, unsigned *compared)
+{
+  static const double tolerance[] = { [WEFT_FP32] = 4e-5, [WEFT_BF16] = 0.06, [WEFT_FP16] = 0.01 };
+  struct layer other = *l, reference = *l;
+
+  reference.doubles = TRUE;
+  other.backwards = TRUE;
+  layer_open (l);
+  layer_open (&other);
+  layer_open (&reference);
+  fill (rand, l);
+  copy_inputs (l, &other, 0);
+  copy_inputs (l, &reference, 0);
+  layer_run (l);
+  layer_run (&other);
+  layer_run (&reference);
+  same_bits (l, &other);
+  if (same_choice (l, &reference)) {
+    compare (l, &reference, tolerance[l->dtype]);
+    ++*compared;
+  }
+  layer_close (l);
+  layer_close (&other);
+  layer_close (&reference);
+}
+
+static void
+a_layer_of_experts_on_cuda_does_what_its_reference_does (void **state)
+{
+  GRand *rand = g_rand_new_with_seed (7);
+  unsigned compared = 0;
+
+  (void) state;
+  for (int trial = 0; trial < 2 * N_CUDA_TRIAL; trial++) {
+    struct layer l;
+    choose_for_cuda (rand, &l, trial);
+    run_and_compare_cuda (&l, rand, &compared);
+  }
+  assert_true (compared > N_CUDA_TRIAL);
+  g_rand_free (rand);
+}
+
+/* An operand with random content; counts make `rows` rows at most. */
+static struct weft_operand
+random_operand (GRand *rand, uint64_t n, enum weft_dtype dtype)
+{
+  struct weft_operand o = { g_malloc0 (n * 8), n, (uint8_t) dtype, 0 };
+
+  for (uint64_t i = 0; i < n && dtype <= WEFT_FP16; i++) {
+    float value = (float) g_rand_double_range (rand, -1, 1);
+    weft_store (o.data, dtype, i, 1, &value);
+  }
+  return o;
+}
+
+static struct weft_operand
+random_counts (GRand *rand, uint64_t n, uint64_t most)
+{
+  struct weft_operand o = random_operand (rand, n, WEFT_INT64);
+
+  for (uint64_t i = 0; i < n; i++)
+    ((int64_t *) o.data)[i] = g_rand_int_range (rand, 0, (gint32) most + 1);
+  return o;
+}
+
+/* The operands after the counts; k's shape is set. */
+static void
+check_cuda (struct weft_kernel *k, double tolerance)
+{
+  cuda_case_check (k, tolerance);
+  cuda_case_free (k);
+}
+
+static const union weft_model no_model;
+
+enum { EXPERTS = 5, SOURCES = 6, MOST_ROWS = 3 };
+
+static void
+rows_of_several_sources_lie_on_cuda_where_they_lie_on_the_cpu (void **state)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_MOE_GROUP, WEFT_OP_MOE_UNGROUP };
+  static const uint64_t columns[] = { 1, 16, 21 }, inner[] = { 0, 1, 2, 6 };
+  GRand *rand = g_rand_new_with_seed (8);
+
+  (void) state;
+  for (unsigned i = 0; i < 48; i++) {
+    enum weft_dtype dtype = (enum weft_dtype) (i % 3);
+    uint64_t rows = EXPERTS * SOURCES * MOST_ROWS, wide = columns[i / 2 % 3];
+    struct weft_kernel k = { .kind = kinds[i % 2],
+                             .shape = { .dim = { rows, wide, EXPERTS, SOURCES, i / 24 * MOST_ROWS,
+                                                 inner[i / 6 % 4] } },
+                             .model = &no_model };
+    k.operand[0] = random_counts (rand, EXPERTS * SOURCES * 2, 1);
+    k.operand[1] = random_operand (rand, rows * wide, dtype);
+    k.operand[2] = random_operand (rand, rows * wide, dtype);
+    check_cuda (&k, 0);
+  }
+  for (unsigned i = 0; i < 2; i++) {
+    struct weft_kernel k = { .kind = WEFT_OP_MOE_TURN,
+                             .shape = { .dim = { 3, 7, 1 + i } },
+                             .model = &no_model };
+    k.operand[0] = random_counts (rand, 21 * (1 + i), 9);
+    k.operand[1] = random_counts (rand, 21 * (1 + i), 9);
+    check_cuda (&k, 0);
+  }
+  g_rand_free (rand);
+}
+
+static void
+weights_of_rows_on_cuda_are_those_of_the_cpu (void **state)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_MOE_WEIGH, WEFT_OP_MOE_WEIGH_BWD };
+  GRand *rand = g_rand_new_with_seed (9);
+
+  (void) state;
+  for (unsigned i = 0; i < 12; i++) {
+    enum weft_dtype dtype = (enum weft_dtype) (i / 2 % 3);
+    uint64_t rows = EXPERTS * MOST_ROWS, wide = i < 6 ? 40 : 7;
+    struct weft_kernel k = { .kind = kinds[i % 2],
+                             .shape = { .dim = { rows, wide, EXPERTS,
+                                                 i % 4 == 3 ? MOST_ROWS : 0 } },
+                             .model = &no_model };
+    k.operand[0] = random_operand (rand, rows * wide, dtype);
+    k.operand[1] = random_operand (rand, rows, dtype);
+    k.operand[2] = random_counts (rand, EXPERTS, MOST_ROWS);
+    for (uint32_t o = 3; o < 5 + i % 2; o++)
+      k.operand[o] = random_operand (rand, o == 5 ? rows : rows * wide, dtype);
+    check_cuda (&k, 1e-6);
+  }
+  g_rand_free (rand);
+}
+
+static void
+tallies_on_cuda_are_those_of_the_cpu (void **state)
+{
+  GRand *rand = g_rand_new_with_seed (10);
+  struct weft_kernel k = { .kind = WEFT_OP_MOE_TALLY,
+                           .shape = { .dim = { 300, 40, 3 } },
+                           .model = &no_model };
+
+  (void) state;
+  k.operand[0] = random_operand (rand, 900, WEFT_INT32);
+  k.operand[1] = random_operand (rand, 40, WEFT_FP32);
+  for (uint64_t i = 0; i < 900; i++)
+    ((int32_t *) k.operand[0].data)[i] = g_rand_int_range (rand, 0, 40);
+  for (uint64_t e = 0; e < 40; e++)
+    ((float *) k.operand[1].data)[e] = (float) e;
+  check_cuda (&k, 0);
+  g_rand_free (rand);
+}
+
+/* Several tiles of rows, of columns and of terms, experts with none and a biased router. */
+static void
+products_of_many_rows_on_cuda_are_those_of_the_cpu (void **state)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_MOE_MATMUL, WEFT_OP_MOE_MATMUL_DGRAD,
+                                             WEFT_OP_MOE_MATMUL_WGRAD };
+  const uint64_t m = 300, n = 72, wide = 136;
+  GRand *rand = g_rand_new_with_seed (11);
+
+  (void) state;
+  for (unsigned i = 0; i < 6; i++) {
+    enum weft_dtype dtype = i < 3 ? WEFT_BF16 : WEFT_FP32;
+    struct weft_kernel k = { .kind = kinds[i % 3],
+                             .shape = { .dim = { m, n, wide, EXPERTS, 0 } },
+                             .model = &no_model };
+    gboolean sums = kinds[i % 3] == WEFT_OP_MOE_MATMUL_WGRAD;
+    uint64_t x = kinds[i % 3] == WEFT_OP_MOE_MATMUL ? wide : n;
+    k.operand[0] = random_operand (rand, m * x, dtype);
+    k.operand[1] = random_operand (rand, sums ? m * wide : EXPERTS * n * wide, dtype);
+    k.operand[2] = random_operand (rand, EXPERTS, WEFT_INT64);
+    k.operand[3] = random_operand (rand, sums ? EXPERTS * n * wide : m * (n + wide - x),
+                                   sums ? WEFT_FP32 : dtype);
+    k.operand[3].accumulate = sums;
+    memcpy (k.operand[2].data, (const int64_t[]){ 3, 0, 139, 17, 140 }, EXPERTS * 8);
+    check_cuda (&k, 4e-5);
+  }
+  g_rand_free (rand);
+}
+
 int
 main (void)
 {
@@ -672,6 +877,11 @@ main (void)
     cmocka_unit_test (logits_that_are_no_numbers_choose_somebody),
     cmocka_unit_test (rows_are_regrouped_by_expert_and_back),
     cmocka_unit_test (experts_of_a_token_are_added_as_ranks_with_blocks_of_them_would),
+    cmocka_unit_test (a_layer_of_experts_on_cuda_does_what_its_reference_does),
+    cmocka_unit_test (rows_of_several_sources_lie_on_cuda_where_they_lie_on_the_cpu),
+    cmocka_unit_test (weights_of_rows_on_cuda_are_those_of_the_cpu),
+    cmocka_unit_test (tallies_on_cuda_are_those_of_the_cpu),
+    cmocka_unit_test (products_of_many_rows_on_cuda_are_those_of_the_cpu),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

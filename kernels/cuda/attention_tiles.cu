@@ -357,22 +357,6 @@ weft_cuda_tiles_take (const struct weft_cuda_launch *l)
          a.value == a.width && a.window == 0 && at % 16 == 0;
 }
 
-/* More than 48 KB of shared memory are there for those who ask. */
-template <class F>
-static const char *
-allow (F *kernel, size_t bytes)
-{
-#ifdef WEFT_CUDA_EMULATOR
-  (void) kernel;
-  (void) bytes;
-  return NULL;
-#else
-  cudaError_t error = cudaFuncSetAttribute ((const void *) kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
-#endif
-}
-
 template <int D>
 static size_t
 tiles_bytes (unsigned tiles)
