@@ -37,6 +37,7 @@ extern uint8_t emulated_shared[];
 
 #define __global__ static
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict

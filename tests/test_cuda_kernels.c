@@ -229,11 +229,11 @@ ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
   g_rand_free (rand);
 }
 
-/* Ops with cases in test_moe_kernels.c. */
+/* Ops with cases in test_moe_kernels.c and test_cuda_attention.c. */
 #define CASES_ELSEWHERE                                                                            \
   "moe_route moe_route_bwd moe_sort moe_tally moe_permute moe_unpermute moe_group moe_ungroup "    \
   "moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad moe_act moe_act_bwd moe_weigh "           \
-  "moe_weigh_bwd"
+  "moe_weigh_bwd attention_part attention_part_bwd"
 
 static void
 every_kernel_of_cuda_has_a_case (void **state)

@@ -103,7 +103,9 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL_WGRAD:
     return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
   case WEFT_OP_ATTENTION_BWD:
-    return weft_cuda_scratch_attention (dim);
+    return weft_cuda_scratch_attention (dim[0] * dim[1] * dim[2]);
+  case WEFT_OP_ATTENTION_PART_BWD:
+    return weft_cuda_scratch_attention (dim[0] * dim[2]);
   case WEFT_OP_MOE_SORT:
     return weft_cuda_scratch_moe_sort (dim[0] * dim[1]);
   case WEFT_OP_MOE_PERMUTE:

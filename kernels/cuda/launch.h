@@ -106,6 +106,8 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (ROPE_BWD, rope_bwd)                                                                           \
   X (ATTENTION, attention)                                                                         \
   X (ATTENTION_BWD, attention_bwd)                                                                 \
+  X (ATTENTION_PART, attention_part)                                                               \
+  X (ATTENTION_PART_BWD, attention_part_bwd)                                                       \
   X (GELU, gelu)                                                                                   \
   X (GELU_BWD, gelu_bwd)                                                                           \
   X (SWIGLU, swiglu)                                                                               \
@@ -180,7 +182,7 @@ uint64_t weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden);
 uint64_t weft_cuda_scratch_xent (uint64_t rows);
 uint64_t weft_cuda_scratch_squares (uint64_t n);
 uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
-uint64_t weft_cuda_scratch_attention (const uint64_t *dim);
+uint64_t weft_cuda_scratch_attention (uint64_t queries);
 uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
 uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
 uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);
