@@ -2,6 +2,7 @@
 #include "tests/emulated_cuda.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -11,15 +12,51 @@ emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 alignas (1024) uint8_t emulated_shared[SHARED_BYTES];
 
+/* Where control can go back to.  A switch of contexts asks the system for the mask of signals each
+ * time; a jump does not, but sanitizers know nothing of jumps between stacks. */
+struct place {
+  ucontext_t context;
+  jmp_buf at;
+  bool begun;
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { JUMPS = false };
+#else
+enum { JUMPS = true };
+#endif
+
+static void
+go (place *from, place *to)
+{
+  if (!JUMPS) {
+    swapcontext (&from->context, &to->context);
+    return;
+  }
+  from->begun = true;
+  if (_setjmp (from->at))
+    return;
+  if (to->begun)
+    _longjmp (to->at, 1);
+  setcontext (&to->context);
+}
+
 struct copy {
   void *to;
   const void *from;
 };
 
-enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
+enum state { NEW, READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
+/* A stack that runs threads: one after the other as long as they come to their end without waiting,
+ * which most do. */
 struct fibre {
-  ucontext_t context;
+  place here;
+  std::vector<uint8_t> stack;
+};
+
+struct thread {
+  fibre *on;
   emulated_index index;
   enum state state;
   uint8_t left[MOST_BYTES];
@@ -32,11 +69,12 @@ struct found {
   uint8_t lane[WARP][MOST_BYTES];
 };
 
-static ucontext_t scheduler;
-static std::vector<fibre> fibres;
+static place scheduler;
+static std::vector<thread> threads;
+static size_t n_begun, n_ended; /* threads of the block */
 static std::vector<found> warps;
-static std::vector<std::vector<uint8_t>> stacks; /* kept from block to block */
-static fibre *now;
+static std::vector<fibre *> idle; /* kept from block to block */
+static thread *now;
 static const std::function<void ()> *body;
 static bool reversed;
 
@@ -47,19 +85,61 @@ emulated_order_of_threads (int backwards)
 }
 
 static void
-run_body (void)
+become (thread *t)
 {
-  (*body) ();
-  now->state = ENDED;
-  swapcontext (&now->context, &scheduler);
+  now = t;
+  threadIdx = t->index;
+}
+
+static void
+run_threads (fibre *me)
+{
+  while (n_begun < threads.size ()) {
+    size_t i = n_begun++;
+    thread *t = &threads[reversed ? threads.size () - 1 - i : i];
+    t->on = me;
+    become (t);
+    (*body) ();
+    now->state = ENDED; /* it may have waited, and others have run since */
+    n_ended++;
+  }
+}
+
+/* Two halves of its address: arguments of makecontext() are ints. */
+static void
+live (unsigned high, unsigned low)
+{
+  fibre *me = (fibre *) ((uintptr_t) high << 32 | low);
+
+  for (;;) {
+    run_threads (me);
+    idle.push_back (me);
+    go (&me->here, &scheduler);
+  }
+}
+
+static fibre *
+new_fibre (void)
+{
+  fibre *f = new fibre;
+  uintptr_t at = (uintptr_t) f;
+
+  f->stack.resize (STACK_BYTES);
+  f->here.begun = false;
+  getcontext (&f->here.context);
+  f->here.context.uc_stack.ss_sp = f->stack.data ();
+  f->here.context.uc_stack.ss_size = f->stack.size ();
+  f->here.context.uc_link = NULL;
+  makecontext (&f->here.context, (void (*) (void)) live, 2, (unsigned) (at >> 32), (unsigned) at);
+  return f;
 }
 
 static void
 stop (enum state state)
 {
-  fibre *me = now;
+  thread *me = now;
   me->state = state;
-  swapcontext (&me->context, &scheduler);
+  go (&me->on->here, &scheduler);
 }
 
 void
@@ -81,7 +161,7 @@ exchange (const void *mine, size_t bytes)
 static const found *
 my_warp (void)
 {
-  return &warps[(size_t) (now - fibres.data ()) / WARP];
+  return &warps[(size_t) (now - threads.data ()) / WARP];
 }
 
 void
@@ -102,12 +182,16 @@ emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all)
 void
 emulated_copy (void *to, const void *from)
 {
+  if (now->groups.empty ())
+    now->groups.emplace_back ();
   now->groups.back ().push_back ({ to, from });
 }
 
 void
 emulated_copy_commit (void)
 {
+  if (now->groups.empty ())
+    now->groups.emplace_back ();
   now->groups.emplace_back ();
 }
 
@@ -123,47 +207,54 @@ emulated_copy_wait (unsigned open)
 }
 
 static void
-start (size_t i)
+prepare (size_t i)
 {
-  fibre *f = &fibres[i];
+  thread *t = &threads[i];
   unsigned linear = (unsigned) i;
 
-  f->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
+  t->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
                linear / (blockDim.x * blockDim.y) };
-  f->state = READY;
-  f->groups.assign (1, {});
-  getcontext (&f->context);
-  f->context.uc_stack.ss_sp = stacks[i].data ();
-  f->context.uc_stack.ss_size = stacks[i].size ();
-  f->context.uc_link = NULL;
-  makecontext (&f->context, run_body, 0);
+  t->state = NEW;
+  t->groups.clear ();
 }
 
 static void
-resume (fibre *f)
+resume (thread *t)
 {
-  now = f;
-  threadIdx = f->index;
-  swapcontext (&scheduler, &f->context);
+  become (t);
+  t->state = READY;
+  go (&scheduler, &t->on->here);
+}
+
+/* Until all have come as far as they can alone. */
+static void
+begin_all (void)
+{
+  while (n_begun < threads.size ()) {
+    fibre *f = idle.empty () ? new_fibre () : idle.back ();
+    if (!idle.empty ())
+      idle.pop_back ();
+    go (&scheduler, &f->here);
+  }
 }
 
 /* Lanes that have ended take no part, as on the device after Volta when the mask leaves them out. */
 static bool
 finish_exchange (size_t first)
 {
-  size_t last = first + WARP < fibres.size () ? first + WARP : fibres.size ();
+  size_t last = first + WARP < threads.size () ? first + WARP : threads.size ();
   bool any = false;
 
   for (size_t i = first; i < last; i++) {
-    if (fibres[i].state == READY || fibres[i].state == AT_BARRIER)
+    if (threads[i].state == READY || threads[i].state == AT_BARRIER)
       return false;
-    any = any || fibres[i].state == IN_EXCHANGE;
+    any = any || threads[i].state == IN_EXCHANGE;
   }
   if (!any)
     return false;
   for (size_t i = first; i < last; i++) {
-    memcpy (warps[first / WARP].lane[i - first], fibres[i].left, MOST_BYTES);
-    fibres[i].state = fibres[i].state == IN_EXCHANGE ? READY : fibres[i].state;
+    memcpy (warps[first / WARP].lane[i - first], threads[i].left, MOST_BYTES);
+    threads[i].state = threads[i].state == IN_EXCHANGE ? READY : threads[i].state;
   }
   return true;
 }
@@ -173,40 +264,41 @@ finish_barrier (void)
 {
   bool any = false;
 
-  for (fibre &f : fibres) {
-    if (f.state == READY || f.state == IN_EXCHANGE)
+  for (const thread &t : threads) {
+    if (t.state == READY || t.state == IN_EXCHANGE)
       return false;
-    any = any || f.state == AT_BARRIER;
+    any = any || t.state == AT_BARRIER;
   }
-  for (fibre &f : fibres)
-    f.state = f.state == AT_BARRIER ? READY : f.state;
+  for (thread &t : threads)
+    t.state = t.state == AT_BARRIER ? READY : t.state;
   return any;
 }
 
 static bool
-has_ended (void)
+resume_ready (void)
 {
-  for (const fibre &f : fibres)
-    if (f.state != ENDED)
-      return false;
-  return true;
+  bool moved = false;
+
+  for (size_t i = 0; i < threads.size (); i++) {
+    thread *t = &threads[reversed ? threads.size () - 1 - i : i];
+    if (t->state != READY)
+      continue;
+    resume (t);
+    moved = true;
+  }
+  return moved;
 }
 
 static void
 run_block (void)
 {
-  for (size_t i = 0; i < fibres.size (); i++)
-    start (i);
-  while (!has_ended ()) {
-    bool moved = false;
-    for (size_t i = 0; i < fibres.size (); i++) {
-      fibre *f = &fibres[reversed ? fibres.size () - 1 - i : i];
-      if (f->state != READY)
-        continue;
-      resume (f);
-      moved = true;
-    }
-    for (size_t warp = 0; warp < fibres.size (); warp += WARP)
+  n_begun = n_ended = 0;
+  for (size_t i = 0; i < threads.size (); i++)
+    prepare (i);
+  begin_all ();
+  while (n_ended < threads.size ()) {
+    bool moved = resume_ready ();
+    for (size_t warp = 0; warp < threads.size (); warp += WARP)
       moved = finish_exchange (warp) || moved;
     moved = finish_barrier () || moved;
     if (!moved) {
@@ -217,22 +309,22 @@ run_block (void)
 }
 
 void
-emulated_run (dim3 grid, dim3 block, const std::function<void ()> &thread)
+emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()> &thread)
 {
-  size_t threads = (size_t) block.x * block.y * block.z;
+  size_t n = (size_t) block.x * block.y * block.z;
 
+  if (shared > SHARED_BYTES)
+    abort ();
   blockDim = block;
   gridDim = grid;
   body = &thread;
-  fibres.resize (threads);
-  warps.resize ((threads + WARP - 1) / WARP);
-  while (stacks.size () < threads)
-    stacks.emplace_back (STACK_BYTES);
+  threads.resize (n);
+  warps.resize ((n + WARP - 1) / WARP);
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = { x, y, z };
-        memset (emulated_shared, 0xff, SHARED_BYTES); /* NaN: nothing is there before it is written */
+        memset (emulated_shared, 0xff, shared); /* NaN: nothing is there before it is written */
         run_block ();
       }
 }
