@@ -41,6 +41,7 @@ extern uint8_t emulated_shared[];
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __shared__ static
+#define __grid_constant__
 
 void emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()> &thread);
 

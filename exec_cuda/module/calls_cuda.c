@@ -5,6 +5,7 @@
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
+#include "kernels/float.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -440,10 +441,24 @@ type_of (enum weft_dtype dtype)
   return types[dtype];
 }
 
+/* The bits of a number in a floating type, from the first byte on. */
+static uint64_t
+scalar_of (enum weft_dtype dtype, float value)
+{
+  const uint16_t b = weft_bf16_round (value), h = weft_fp16_round (value);
+  uint64_t bits = 0;
+
+  if (dtype == WEFT_FP32)
+    memcpy (&bits, &value, sizeof value);
+  else
+    memcpy (&bits, dtype == WEFT_BF16 ? &b : &h, sizeof b);
+  return bits;
+}
+
 static const char *
 call_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor, int *out)
 {
-  uint64_t scalar = weft_cuda_scalar (dtype, factor);
+  uint64_t scalar = scalar_of (dtype, (float) factor);
   ncclRedOp_t op;
   const char *text = told (ncclRedOpCreatePreMulSum (&op, &scalar, type_of (dtype),
                                                      ncclScalarHostImmediate, comm->comm));
