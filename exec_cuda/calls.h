@@ -91,6 +91,8 @@ struct weft_cuda_transfer {
   X (wait, (void *self, weft_cuda_stream *stream, weft_cuda_event *event),                         \
      "what the stream is given from now on comes after the newest record")                         \
   X (copy, (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream), "")          \
+  X (fill, (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream),         \
+     "all bytes the same")                                                                         \
   X (kernel, (void *self, const struct weft_kernel *k, uint32_t n,                                 \
               const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream),                  \
      "n calls of one op's kernel; operands and control are of the device")                         \

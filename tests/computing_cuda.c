@@ -221,6 +221,9 @@ run_item (computing_cuda *d, const struct computing_item *item)
   case COMPUTING_COPY:
     memcpy (item->copy.to, item->copy.from, item->copy.bytes);
     break;
+  case COMPUTING_FILL:
+    memset (item->copy.to, (int) item->value, item->copy.bytes);
+    break;
   case COMPUTING_KERNEL:
     run_kernels (d, item);
     break;
@@ -522,6 +525,15 @@ comp_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stre
   return add (self, stream, &(struct computing_item){ .kind = COMPUTING_COPY, .copy = *copy });
 }
 
+static const char *
+comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+{
+  return add (self, stream,
+              &(struct computing_item){ .kind = COMPUTING_FILL,
+                                        .copy = { .to = at, .bytes = bytes },
+                                        .value = byte });
+}
+
 /* As on a GPU what a launch is told is read when the call is made. */
 static const char *
 comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
@@ -794,6 +806,7 @@ all_calls (computing_cuda *d)
                                    .record = comp_record,
                                    .wait = comp_wait,
                                    .copy = comp_copy,
+                                   .fill = comp_fill,
                                    .kernel = comp_kernel,
                                    .host = comp_host,
                                    .mark = comp_mark,

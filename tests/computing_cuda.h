@@ -18,6 +18,7 @@ enum computing_kind {
   COMPUTING_RECORD,
   COMPUTING_WAIT,
   COMPUTING_COPY,
+  COMPUTING_FILL,
   COMPUTING_KERNEL,
   COMPUTING_HOST,
   COMPUTING_MARK,
@@ -45,7 +46,7 @@ struct computing_item {
   uint64_t number; /* in the order of all calls */
   weft_cuda_event *event;
   uint64_t generation; /* the how manieth record of the event it is, or waits for */
-  struct weft_cuda_copy copy;
+  struct weft_cuda_copy copy; /* of fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; of g_rc_box_alloc() */
   enum weft_op_kind op;
   uint32_t n;

@@ -2,7 +2,6 @@
 #include "tests/emulated_cuda.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -12,33 +11,42 @@ emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 alignas (1024) uint8_t emulated_shared[SHARED_BYTES];
 
-/* Where control can go back to.  A switch of contexts asks the system for the mask of signals each
- * time; a jump does not, but sanitizers know nothing of jumps between stacks. */
+/* Where control can go back to. */
 struct place {
   ucontext_t context;
-  jmp_buf at;
-  bool begun;
+  void *stack;
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { JUMPS = false };
+/* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle are
+ * nothing but switches.  Without it a switch is the registers that a function keeps (System V ABI of
+ * x86-64); sanitizers know nothing of it. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { BARE = true, KEPT = 6 };
+
+extern "C" void emulated_switch (void **from, void *to);
+asm (".text\n"
+     "emulated_switch:\n"
+     "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
+     "  mov %rsp, (%rdi)\n"
+     "  mov %rsi, %rsp\n"
+     "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
+     "  ret\n");
 #else
-enum { JUMPS = true };
+enum { BARE = false, KEPT = 6 };
+
+static void
+emulated_switch (void **, void *)
+{
+}
 #endif
 
 static void
 go (place *from, place *to)
 {
-  if (!JUMPS) {
+  if (BARE)
+    emulated_switch (&from->stack, to->stack);
+  else
     swapcontext (&from->context, &to->context);
-    return;
-  }
-  from->begun = true;
-  if (_setjmp (from->at))
-    return;
-  if (to->begun)
-    _longjmp (to->at, 1);
-  setcontext (&to->context);
 }
 
 struct copy {
@@ -59,14 +67,14 @@ struct thread {
   fibre *on;
   emulated_index index;
   enum state state;
-  uint8_t left[MOST_BYTES];
+  unsigned exchanges; /* so far */
   std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
-/* What the lanes of each warp have left; the next exchange of the warp overwrites it, when all have
- * read. */
+/* What the lanes of each warp have left, in one exchange and in the next: when a lane leaves something
+ * in the one after that, all have read. */
 struct found {
-  uint8_t lane[WARP][MOST_BYTES];
+  uint8_t lane[2][WARP][MOST_BYTES];
 };
 
 static place scheduler;
@@ -105,11 +113,13 @@ run_threads (fibre *me)
   }
 }
 
-/* Two halves of its address: arguments of makecontext() are ints. */
+static fibre *newest;
+
+/* A stack begins here; it never ends. */
 static void
-live (unsigned high, unsigned low)
+live (void)
 {
-  fibre *me = (fibre *) ((uintptr_t) high << 32 | low);
+  fibre *me = newest;
 
   for (;;) {
     run_threads (me);
@@ -118,19 +128,39 @@ live (unsigned high, unsigned low)
   }
 }
 
-static fibre *
-new_fibre (void)
+/* As if emulated_switch() had been called at the beginning of live(). */
+static void
+prepare_stack (fibre *f)
 {
-  fibre *f = new fibre;
-  uintptr_t at = (uintptr_t) f;
+  uintptr_t top = (uintptr_t) (f->stack.data () + f->stack.size ()) / 16 * 16;
+  void **at = (void **) top - 2;
 
-  f->stack.resize (STACK_BYTES);
-  f->here.begun = false;
+  *at = (void *) live;
+  f->here.stack = at - KEPT;
+}
+
+static void
+prepare_context (fibre *f)
+{
   getcontext (&f->here.context);
   f->here.context.uc_stack.ss_sp = f->stack.data ();
   f->here.context.uc_stack.ss_size = f->stack.size ();
   f->here.context.uc_link = NULL;
-  makecontext (&f->here.context, (void (*) (void)) live, 2, (unsigned) (at >> 32), (unsigned) at);
+  makecontext (&f->here.context, live, 0);
+}
+
+/* Stacks that lay at equal distances would all want the same lines of the cache. */
+static fibre *
+new_fibre (void)
+{
+  static unsigned n;
+  fibre *f = newest = new fibre;
+
+  f->stack.resize (STACK_BYTES + n++ % WARP * 5 * 64);
+  if (BARE)
+    prepare_stack (f);
+  else
+    prepare_context (f);
   return f;
 }
 
@@ -148,35 +178,32 @@ __syncthreads (void)
   stop (AT_BARRIER);
 }
 
-/* After stop() every lane's words are with every lane. */
-static void
-exchange (const void *mine, size_t bytes)
+/* What every lane of the warp has left. */
+static uint8_t (*exchange (const void *mine, size_t bytes))[MOST_BYTES]
 {
+  size_t i = (size_t) (now - threads.data ());
+  uint8_t (*lane)[MOST_BYTES] = warps[i / WARP].lane[now->exchanges++ % 2];
+
   if (bytes > MOST_BYTES)
     abort ();
-  memcpy (now->left, mine, bytes);
+  memcpy (lane[i % WARP], mine, bytes);
   stop (IN_EXCHANGE);
-}
-
-static const found *
-my_warp (void)
-{
-  return &warps[(size_t) (now - threads.data ()) / WARP];
+  return lane;
 }
 
 void
 emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out)
 {
-  exchange (mine, bytes);
-  memcpy (out, my_warp ()->lane[from], bytes);
+  memcpy (out, exchange (mine, bytes)[from], bytes);
 }
 
 void
 emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all)
 {
-  exchange (mine, words * sizeof *mine);
-  for (unsigned lane = 0; lane < WARP; lane++)
-    memcpy (all + lane * words, my_warp ()->lane[lane], words * sizeof *mine);
+  uint8_t (*lane)[MOST_BYTES] = exchange (mine, words * sizeof *mine);
+
+  for (unsigned i = 0; i < WARP; i++)
+    memcpy (all + i * words, lane[i], words * sizeof *mine);
 }
 
 void
@@ -215,6 +242,7 @@ prepare (size_t i)
   t->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
                linear / (blockDim.x * blockDim.y) };
   t->state = NEW;
+  t->exchanges = 0;
   t->groups.clear ();
 }
 
@@ -250,13 +278,9 @@ finish_exchange (size_t first)
       return false;
     any = any || threads[i].state == IN_EXCHANGE;
   }
-  if (!any)
-    return false;
-  for (size_t i = first; i < last; i++) {
-    memcpy (warps[first / WARP].lane[i - first], threads[i].left, MOST_BYTES);
+  for (size_t i = first; i < last; i++)
     threads[i].state = threads[i].state == IN_EXCHANGE ? READY : threads[i].state;
-  }
-  return true;
+  return any;
 }
 
 static bool
@@ -274,17 +298,24 @@ finish_barrier (void)
   return any;
 }
 
+/* A warp goes on until its lanes stand at a barrier, or have ended. */
 static bool
-resume_ready (void)
+run_warp (size_t first)
 {
-  bool moved = false;
+  size_t left = threads.size () - first, n = left < WARP ? left : (size_t) WARP;
+  bool moved = false, again = true;
 
-  for (size_t i = 0; i < threads.size (); i++) {
-    thread *t = &threads[reversed ? threads.size () - 1 - i : i];
-    if (t->state != READY)
-      continue;
-    resume (t);
-    moved = true;
+  while (again) {
+    again = false;
+    for (size_t i = 0; i < n; i++) {
+      thread *t = &threads[first + (reversed ? n - 1 - i : i)];
+      if (t->state != READY)
+        continue;
+      resume (t);
+      again = true;
+    }
+    again = finish_exchange (first) || again;
+    moved = moved || again;
   }
   return moved;
 }
@@ -297,9 +328,9 @@ run_block (void)
     prepare (i);
   begin_all ();
   while (n_ended < threads.size ()) {
-    bool moved = resume_ready ();
-    for (size_t warp = 0; warp < threads.size (); warp += WARP)
-      moved = finish_exchange (warp) || moved;
+    bool moved = false;
+    for (size_t i = 0; i < warps.size (); i++)
+      moved = run_warp ((reversed ? warps.size () - 1 - i : i) * WARP) || moved;
     moved = finish_barrier () || moved;
     if (!moved) {
       fprintf (stderr, "lanes of a warp, or threads of a block, wait for each other for ever\n");

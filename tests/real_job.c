@@ -56,16 +56,9 @@ real_tokens (const weft_plan *plan, uint32_t seed)
 }
 
 real_job *
-real_job_open (const char *words, const struct weft_exec_options *how)
+real_job_try (const struct weft_cuda_calls *calls, const char *words,
+              const struct weft_exec_options *how, GError **error)
 {
-  return real_job_open_on (NULL, words, how);
-}
-
-real_job *
-real_job_open_on (const struct weft_cuda_calls *calls, const char *words,
-                  const struct weft_exec_options *how)
-{
-  g_autoptr (GError) error = NULL;
   real_job *job = g_new0 (real_job, 1);
   struct weft_exec_options options = how ? *how : (struct weft_exec_options){ 0 };
 
@@ -74,19 +67,34 @@ real_job_open_on (const struct weft_cuda_calls *calls, const char *words,
   job->control = real_control (job->plan);
   job->control.tokens = job->tokens;
   options.control = &job->control;
-  job->x = calls ? weft_exec_cuda_open (calls, job->plan, &options, &error)
-                 : weft_exec_cpu.open (job->plan, &options, &error);
-  if (!job->x)
-    fail_msg ("%s: %s", words, error->message);
+  job->x = calls ? weft_exec_cuda_open (calls, job->plan, &options, error)
+                 : weft_exec_cpu.open (job->plan, &options, error);
+  if (!job->x) {
+    real_job_close (job);
+    return NULL;
+  }
   job->state = weft_state_new (job->x);
+  return job;
+}
+
+real_job *
+real_job_open (const char *words, const struct weft_exec_options *how)
+{
+  g_autoptr (GError) error = NULL;
+  real_job *job = real_job_try (NULL, words, how, &error);
+
+  if (!job)
+    fail_msg ("%s: %s", words, error->message);
   return job;
 }
 
 void
 real_job_close (real_job *job)
 {
-  weft_state_free (job->state);
-  job->x->ops->close (job->x);
+  if (job->state)
+    weft_state_free (job->state);
+  if (job->x)
+    job->x->ops->close (job->x);
   weft_plan_free (job->plan);
   g_free (job->tokens);
   g_free (job);

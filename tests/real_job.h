@@ -20,9 +20,9 @@ typedef struct real_job {
  * not yet set. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
-/* The same on a device of these calls; NULL: on the CPU. */
-real_job *real_job_open_on (const struct weft_cuda_calls *calls, const char *words,
-                            const struct weft_exec_options *how);
+/* The same on a device of these calls, on the CPU where they are NULL; NULL when it is refused. */
+real_job *real_job_try (const struct weft_cuda_calls *calls, const char *words,
+                        const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 

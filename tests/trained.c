@@ -28,9 +28,14 @@ trained *
 trained_new (const struct weft_cuda_calls *calls, const char *words,
              const struct weft_exec_options *how)
 {
-  trained *t = g_new0 (trained, 1);
-  g_autoptr (real_job) job = real_job_open_on (calls, words, how);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (real_job) job = real_job_try (calls, words, how, &error);
 
+  if (!job && strstr (error->message, "has no kernel for"))
+    return NULL;
+  if (!job)
+    fail_msg ("%s: %s", words, error->message);
+  trained *t = g_new0 (trained, 1);
   t->gradient = g_array_new (FALSE, FALSE, sizeof (float));
   t->tensor = g_array_new (FALSE, FALSE, sizeof (uint64_t));
   weft_state_init (job->state, SEED);

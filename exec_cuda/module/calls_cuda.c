@@ -225,6 +225,13 @@ call_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stre
       cudaMemcpyAsync (copy->to, copy->from, copy->bytes, ways[copy->way], stream_of (stream)));
 }
 
+static const char *
+call_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaMemsetAsync (at, byte, bytes, stream_of (stream)));
+}
+
 static gboolean
 has_kernel (void *self, enum weft_op_kind kind)
 {
