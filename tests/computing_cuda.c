@@ -346,10 +346,16 @@ comp_devices (void *self, uint32_t *n)
 static const char *
 comp_describe (void *self, uint32_t device, struct weft_cuda_device *out)
 {
-  (void) self, (void) device;
-  *out = (struct weft_cuda_device){
-    .name = "computing", .bytes = (uint64_t) 1 << 40, .sms = 132, .major = 9
-  };
+  const computing_cuda *d = self;
+  const uint64_t bytes = (uint64_t) 1 << 40;
+
+  (void) device;
+  *out = (struct weft_cuda_device){ .name = "computing",
+                                    .bytes = bytes,
+                                    .free = bytes - d->bytes[WEFT_POOL_DEVICE] -
+                                            d->bytes[WEFT_POOL_SYMMETRIC],
+                                    .sms = 132,
+                                    .major = 9 };
   return NULL;
 }
 

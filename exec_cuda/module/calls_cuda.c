@@ -73,12 +73,16 @@ static const char *
 call_describe (void *self, uint32_t device, struct weft_cuda_device *out)
 {
   struct cudaDeviceProp p;
+  size_t free = 0, total = 0;
   const char *text = said (cudaGetDeviceProperties (&p, (int) device));
 
   (void) self;
+  if (!text && !(text = said (cudaSetDevice ((int) device))))
+    text = said (cudaMemGetInfo (&free, &total));
   if (text)
     return text;
   *out = (struct weft_cuda_device){ .bytes = p.totalGlobalMem,
+                                    .free = free,
                                     .sms = (uint32_t) p.multiProcessorCount,
                                     .major = (uint32_t) p.major,
                                     .minor = (uint32_t) p.minor };
