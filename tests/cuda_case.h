@@ -1,16 +1,43 @@
-/* cuda_case.h - calls of CUDA kernels as the CPU emulates them (emulated_cuda.hh). */
+/* cuda_case.h - all cases of CUDA's kernels, for whatever launches them: the emulator, or a GPU.
+ *
+ * Every call is made twice, and both must leave the same bits: an emulator takes its threads in
+ * another order the second time, a GPU does as it likes. */
 #pragma once
-#include "kernels/kernel.h"
+#include "tests/kernel_case.h"
 
-/* Scratch is as large as said and not a byte more: what lies behind it must stay.  `backwards`: the
- * order in which threads run. */
-void cuda_case_launch (const struct weft_kernel *k, gboolean backwards);
+struct cuda_case_device {
+  gboolean (*has_kernel) (void *user, enum weft_op_kind kind);
+  /* Runs a call whose operands and control lie in memory of the host, and leaves its results there.
+   * Scratch is as large as the op says, and what lies behind it stays as it is. */
+  void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
+  void *user;
+};
 
-/* The same call in memory of its own, with the same content, which cuda_case_free() frees. */
-struct weft_kernel cuda_case_copy (const struct weft_kernel *k);
+/* Random shapes of the ops that kernel_case.h draws; attention in tiles, with lengths around theirs:
+ * against the fp64 references. */
+void cuda_case_drawn (const struct cuda_case_device *device);
+void cuda_case_tiles (const struct cuda_case_device *device);
+
+/* The other ops, with a shape or two of their own: against the kernels of the CPU. */
+void cuda_case_fixed (const struct cuda_case_device *device);
+
+/* A call, by the kernel of the CPU and twice by that of the device.  No element may be further from the
+ * CPU's than rounding to its type and `tolerance` of the largest explain.  Operands are the caller's,
+ * who frees them with cuda_case_free(); they hold what the CPU has made. */
+void cuda_case_alike (const struct cuda_case_device *device, const struct weft_kernel *k,
+                      double tolerance);
 void cuda_case_free (struct weft_kernel *k);
 
-/* Runs the call by the CPU's kernel, and copies of it by CUDA's in both orders of threads: these must
- * have the same bits, and no element may be further from the CPU's than rounding to its type and
- * `tolerance` of the largest explain. */
-void cuda_case_check (const struct weft_kernel *k, double tolerance);
+/* Random operands for it: numbers of a floating type from -1 to 1, counts from 0 to `most`. */
+struct weft_operand cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype);
+struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);
+
+/* Attention of whole sequences and of parts of them, windows, values of another width. */
+void cuda_case_attention (const struct cuda_case_device *device);
+
+/* Layers of experts against the fp64 reference; rows of several sources, weights, tallies, products of
+ * many rows against the kernels of the CPU. */
+void cuda_case_experts (const struct cuda_case_device *device);
+
+/* Fails for a kernel that none of these has a case of. */
+void cuda_case_is_complete (const struct cuda_case_device *device);

@@ -1,12 +1,6 @@
-/* The kernels of CUDA for attention, emulated, against those of the CPU: whole sequences and parts of them,
- * windows, heads of values of another width; on tensor cores and without. */
+/* Attention as the CPU computes it: whole sequences and parts of them, windows, heads of values of another
+ * width; on tensor cores and without. */
 #include "tests/cuda_case.h"
-#include "kernels/float.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-#include <cmocka.h>
 
 /* `size` ranks have so many tokens each of every sequence; of one rank that is all. */
 struct sample {
@@ -28,18 +22,11 @@ static const struct sample parts[] = {
   { 1, 4, 6, 2, 1, 20, 0, 0, WEFT_FP32 },
 };
 
+/* With random numbers. */
 static void
 fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 {
-  struct weft_operand *operand = &k->operand[o];
-
-  operand->n = weft_kernels[k->kind].extent (k, o);
-  operand->dtype = (uint8_t) dtype;
-  operand->data = g_malloc0 (operand->n * 4);
-  for (uint64_t i = 0; i < operand->n; i++) {
-    float value = (float) g_rand_double_range (rand, -1, 1);
-    weft_store (operand->data, dtype, i, 1, &value);
-  }
+  k->operand[o] = cuda_case_floats (rand, weft_kernels[k->kind].extent (k, o), dtype);
 }
 
 enum { OUTPUTS = 2 /* o and lse */ };
@@ -47,30 +34,29 @@ enum { OUTPUTS = 2 /* o and lse */ };
 /* Operands of a forward from `first` on are o and lse; a backward has do and gradients behind them, and its
  * o and lse are those of the forward. */
 static void
-check (GRand *rand, struct weft_kernel k, enum weft_op_kind backward, enum weft_dtype dtype)
+check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum weft_dtype dtype)
 {
   uint32_t o = k.kind == WEFT_OP_ATTENTION ? 1 : 2, last = o + OUTPUTS + (o == 1 ? 2 : 3);
   double tolerance = dtype == WEFT_FP32 ? 1e-5 : dtype == WEFT_BF16 ? 0.02 : 0.004;
 
   for (uint32_t i = 0; i < o + OUTPUTS; i++)
     fill (rand, &k, i, i == o + 1 ? WEFT_FP32 : dtype);
-  cuda_case_check (&k, tolerance);
-  k.kind = backward;
+  cuda_case_alike (d, &k, tolerance);
+  k.kind = k.kind == WEFT_OP_ATTENTION ? WEFT_OP_ATTENTION_BWD : WEFT_OP_ATTENTION_PART_BWD;
   for (uint32_t i = o + OUTPUTS; i < last; i++) {
     fill (rand, &k, i, dtype);
     k.operand[i].accumulate = o == 2 && i > o + OUTPUTS && g_rand_boolean (rand);
   }
-  cuda_case_check (&k, 2 * tolerance);
+  cuda_case_alike (d, &k, 2 * tolerance);
   cuda_case_free (&k);
 }
 
 static void
-whole_sequences_are_attended_to_as_by_the_cpu (void **state)
+check_whole_sequences (const struct cuda_case_device *d)
 {
   GRand *rand = g_rand_new_with_seed (1);
   union weft_model model;
 
-  (void) state;
   weft_table_defaults (&weft_model_table, model.at);
   for (unsigned i = 0; i < G_N_ELEMENTS (whole); i++) {
     const struct sample *s = &whole[i];
@@ -79,13 +65,14 @@ whole_sequences_are_attended_to_as_by_the_cpu (void **state)
                                                  s->window, s->value } },
                              .model = &model };
     model.seq_length = (int64_t) s->tokens;
-    check (rand, k, WEFT_OP_ATTENTION_BWD, s->dtype);
+    check (d, rand, k, s->dtype);
   }
   g_rand_free (rand);
 }
 
 static void
-check_part (GRand *rand, const struct sample *s, struct weft_kernel k, uint64_t keys)
+check_part (const struct cuda_case_device *d, GRand *rand, const struct sample *s,
+            struct weft_kernel k, uint64_t keys)
 {
   const uint64_t dim[] = {
     s->batch * s->tokens, keys, s->heads, s->groups, s->width, s->window, s->value
@@ -94,36 +81,32 @@ check_part (GRand *rand, const struct sample *s, struct weft_kernel k, uint64_t 
   k.kind = WEFT_OP_ATTENTION_PART;
   k.cp.of = s->size;
   memcpy (k.shape.dim, dim, sizeof dim);
-  check (rand, k, WEFT_OP_ATTENTION_PART_BWD, s->dtype);
+  check (d, rand, k, s->dtype);
 }
 
 /* Of the keys of one rank after the other, or of those of the sequence. */
 static void
-parts_of_sequences_are_attended_to_as_by_the_cpu (void **state)
+check_parts_of_sequences (const struct cuda_case_device *d)
 {
   GRand *rand = g_rand_new_with_seed (2);
   union weft_model model;
 
-  (void) state;
   weft_table_defaults (&weft_model_table, model.at);
   for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++) {
     const struct sample *s = &parts[i];
     uint32_t rank = i % s->size;
     struct weft_kernel k = { .model = &model, .cp.at = rank };
     model.seq_length = (int64_t) (s->tokens * s->size);
-    check_part (rand, s, k, s->tokens * s->size);
+    check_part (d, rand, s, k, s->tokens * s->size);
     for (k.before = 0; k.before < s->size && !s->window; k.before++)
-      check_part (rand, s, k, s->tokens);
+      check_part (d, rand, s, k, s->tokens);
   }
   g_rand_free (rand);
 }
 
-int
-main (void)
+void
+cuda_case_attention (const struct cuda_case_device *d)
 {
-  const struct CMUnitTest tests[] = {
-    cmocka_unit_test (whole_sequences_are_attended_to_as_by_the_cpu),
-    cmocka_unit_test (parts_of_sequences_are_attended_to_as_by_the_cpu),
-  };
-  return cmocka_run_group_tests (tests, NULL, NULL);
+  check_whole_sequences (d);
+  check_parts_of_sequences (d);
 }
