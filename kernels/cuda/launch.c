@@ -9,11 +9,30 @@ weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #undef WEFT_CUDA_ROW
 };
 
+/* Elements of a head that are turned: of latent attention the part that has its position. */
+static uint32_t
+turned_width (const struct weft_kernel *k)
+{
+  switch (k->kind) {
+  case WEFT_OP_ROPE:
+  case WEFT_OP_ROPE_BWD:
+    return (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6);
+  case WEFT_OP_LATENT_SPLIT:
+  case WEFT_OP_LATENT_SPLIT_BWD:
+    return (uint32_t) k->shape.dim[2];
+  case WEFT_OP_LATENT_JOIN:
+  case WEFT_OP_LATENT_JOIN_BWD:
+    return (uint32_t) k->shape.dim[3];
+  default:
+    return 0;
+  }
+}
+
 /* Pairs of a head that are turned, and how far each position turns them (kernels/rope.c). */
 static void
 set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
-  m->pairs = (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6) / 2;
+  m->pairs = turned_width (k) / 2;
   g_assert (m->pairs <= WEFT_CUDA_MOST_PAIRS);
   for (uint32_t i = 0; i < m->pairs; i++)
     m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs);
@@ -44,8 +63,7 @@ set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
   m->whole = (uint64_t) k->model->seq_length;
   m->activation = (uint32_t) k->model->activation;
   set_router (&m->router, k->model);
-  if (k->kind == WEFT_OP_ROPE || k->kind == WEFT_OP_ROPE_BWD)
-    set_turns (m, k);
+  set_turns (m, k);
 }
 
 struct weft_cuda_launch

@@ -46,7 +46,7 @@ struct weft_cuda_model {
   uint64_t all_heads;     /* of all ranks */
   uint32_t layernorm;     /* or rmsnorm */
   uint32_t pairs;         /* of a head that are turned */
-  double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position; only for rope */
+  double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position */
   uint32_t activation;                    /* of experts: enum weft_activation */
   struct weft_cuda_router router;
 };
@@ -108,6 +108,12 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (ATTENTION_BWD, attention_bwd)                                                                 \
   X (ATTENTION_PART, attention_part)                                                               \
   X (ATTENTION_PART_BWD, attention_part_bwd)                                                       \
+  X (SCORES, scores)                                                                               \
+  X (SOFTMAX, softmax)                                                                             \
+  X (CONTEXT, context)                                                                             \
+  X (CONTEXT_BWD, context_bwd)                                                                     \
+  X (SOFTMAX_BWD, softmax_bwd)                                                                     \
+  X (SCORES_BWD, scores_bwd)                                                                       \
   X (GELU, gelu)                                                                                   \
   X (GELU_BWD, gelu_bwd)                                                                           \
   X (SWIGLU, swiglu)                                                                               \
@@ -168,6 +174,15 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MOE_SQUARES, moe_squares)                                                                     \
   X (SETTLE, settle)                                                                               \
   X (JOIN_COLUMNS, join_columns)                                                                   \
+  X (TAKE_PART, take_part)                                                                         \
+  X (TAKE_HEADS, take_heads)                                                                       \
+  X (PUT_HEADS, put_heads)                                                                         \
+  X (CONCAT, concat)                                                                               \
+  X (CONCAT_BWD, concat_bwd)                                                                       \
+  X (LATENT_SPLIT, latent_split)                                                                   \
+  X (LATENT_SPLIT_BWD, latent_split_bwd)                                                           \
+  X (LATENT_JOIN, latent_join)                                                                     \
+  X (LATENT_JOIN_BWD, latent_join_bwd)                                                             \
   X (XENT_MAX, xent_max)                                                                           \
   X (XENT_PART, xent_part)                                                                         \
   X (XENT_END, xent_end)
