@@ -5,8 +5,10 @@
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
+#include "kernels/float.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <nccl.h>
 #include <string.h>
 
@@ -72,12 +74,16 @@ static const char *
 call_describe (void *self, uint32_t device, struct weft_cuda_device *out)
 {
   struct cudaDeviceProp p;
+  size_t free = 0, total = 0;
   const char *text = said (cudaGetDeviceProperties (&p, (int) device));
 
   (void) self;
+  if (!text && !(text = said (cudaSetDevice ((int) device))))
+    text = said (cudaMemGetInfo (&free, &total));
   if (text)
     return text;
   *out = (struct weft_cuda_device){ .bytes = p.totalGlobalMem,
+                                    .free = free,
                                     .sms = (uint32_t) p.multiProcessorCount,
                                     .major = (uint32_t) p.major,
                                     .minor = (uint32_t) p.minor };
@@ -224,6 +230,13 @@ call_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stre
       cudaMemcpyAsync (copy->to, copy->from, copy->bytes, ways[copy->way], stream_of (stream)));
 }
 
+static const char *
+call_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaMemsetAsync (at, byte, bytes, stream_of (stream)));
+}
+
 static gboolean
 has_kernel (void *self, enum weft_op_kind kind)
 {
@@ -268,6 +281,71 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
     l.blas = blas;
     text = weft_cuda_launchers[k[i].kind](&l);
   }
+  return text;
+}
+
+/* ----------------------------------------------------------------------- algorithms */
+
+static gboolean
+is_product (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+}
+
+/* A file that is missing or of no use is written anew. */
+static void
+load_algorithms (struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas);
+  uint32_t found;
+
+  (void) weft_blas_load (blas, path, &found, NULL);
+}
+
+/* A machine without room for them goes on without: they are found again the next time. */
+static void
+save_algorithms (const struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas), *folder = g_path_get_dirname (path);
+  g_autoptr (GError) error = NULL;
+
+  if (g_mkdir_with_parents (folder, 0700) != 0 || !weft_blas_save (blas, path, &error))
+    g_warning ("algorithms of matrix products are not kept: %s: %s", path,
+               error ? error->message : g_strerror (errno));
+}
+
+/* The gradient of a bias is a kernel beside the product: it is left out. */
+static const char *
+prepare_product (struct cuda *cuda, const struct weft_kernel *k,
+                 const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
+{
+  enum { DB = 3 };
+  struct weft_kernel alone = *k;
+
+  if (k->kind == WEFT_OP_MATMUL_WGRAD)
+    alone.operand[DB].data = NULL;
+  return call_kernel (cuda, &alone, 1, room, stream);
+}
+
+/* GPUs of one machine take what the first of them has found. */
+static const char *
+prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_cuda_scratch *room,
+         weft_cuda_stream *stream)
+{
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
+
+  if (text)
+    return text;
+  load_algorithms (blas);
+  uint32_t known = weft_blas_count (blas);
+  weft_blas_only_prepare (blas, TRUE);
+  for (uint32_t i = 0; i < n && !text; i++)
+    if (is_product (k[i].kind))
+      text = prepare_product (self, &k[i], room, stream);
+  weft_blas_only_prepare (blas, FALSE);
+  if (!text && weft_blas_count (blas) > known)
+    save_algorithms (blas);
   return text;
 }
 
@@ -440,10 +518,24 @@ type_of (enum weft_dtype dtype)
   return types[dtype];
 }
 
+/* The bits of a number in a floating type, from the first byte on. */
+static uint64_t
+scalar_of (enum weft_dtype dtype, float value)
+{
+  const uint16_t b = weft_bf16_round (value), h = weft_fp16_round (value);
+  uint64_t bits = 0;
+
+  if (dtype == WEFT_FP32)
+    memcpy (&bits, &value, sizeof value);
+  else
+    memcpy (&bits, dtype == WEFT_BF16 ? &b : &h, sizeof b);
+  return bits;
+}
+
 static const char *
 call_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor, int *out)
 {
-  uint64_t scalar = weft_cuda_scalar (dtype, factor);
+  uint64_t scalar = scalar_of (dtype, (float) factor);
   ncclRedOp_t op;
   const char *text = told (ncclRedOpCreatePreMulSum (&op, &scalar, type_of (dtype),
                                                      ncclScalarHostImmediate, comm->comm));
@@ -613,9 +705,11 @@ weft_cuda_calls_open (const char **why)
   struct cuda *cuda = g_new0 (struct cuda, 1);
 
 #define CALL(name, ...) .name = call_##name,
-  cuda->calls = (struct weft_cuda_calls){
-    .self = cuda, .has_kernel = has_kernel, .scratch = scratch, WEFT_CUDA_CALL_LIST (CALL)
-  };
+  cuda->calls = (struct weft_cuda_calls){ .self = cuda,
+                                          .has_kernel = has_kernel,
+                                          .scratch = scratch,
+                                          .prepare = prepare,
+                                          WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
   if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
