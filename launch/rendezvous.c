@@ -23,6 +23,7 @@ struct weft_rendezvous {
   GByteArray *in;
   gsize taken;     /* of `in`: the frame that was taken last */
   gboolean asked;  /* how far this process is */
+  const char *at;  /* the key that it waits at */
   char *stopped;   /* why all must end */
   gboolean failed; /* it was this process that gave up */
 };
@@ -117,11 +118,25 @@ take (weft_rendezvous *r, struct weft_frame *f)
   return n > 0;
 }
 
+/* Who waits for the others says so. */
+static void
+answer (weft_rendezvous *r)
+{
+  g_autofree char *words = g_strdup_printf ("waits for all at %s", r->at);
+  const struct weft_frame f = { .kind = WEFT_FRAME_SAY,
+                                .value = words,
+                                .value_bytes = (uint32_t) strlen (words) };
+
+  put (r, &f);
+}
+
 /* What the store tells everybody whenever it likes. */
 static gboolean
 is_notice (weft_rendezvous *r, const struct weft_frame *f)
 {
-  r->asked |= f->kind == WEFT_FRAME_ASK;
+  if (f->kind == WEFT_FRAME_ASK && r->at)
+    answer (r);
+  r->asked |= f->kind == WEFT_FRAME_ASK && !r->at;
   if (f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED)
     stop (r, g_strndup (f->value, f->value_bytes));
   return f->kind == WEFT_FRAME_ASK || f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED;
@@ -206,7 +221,10 @@ get (weft_rendezvous *r, const char *key, GError **error)
   if (is_stopped (r, error))
     return NULL;
   put (r, &question);
-  if (await (r, WEFT_FRAME_VALUE, after (r->place.seconds), &f))
+  r->at = key;
+  gboolean found = await (r, WEFT_FRAME_VALUE, after (r->place.seconds), &f);
+  r->at = NULL;
+  if (found)
     return g_bytes_new (f.value, f.value_bytes);
   if (!is_stopped (r, error))
     weft_run_error (error, "%s: nobody has said it within %g s", key, r->place.seconds);
@@ -230,7 +248,10 @@ meet (weft_rendezvous *r, const struct weft_frame *mine, double seconds, GError 
   if (is_stopped (r, error))
     return NULL;
   put (r, mine);
-  if (!await (r, WEFT_FRAME_MET, after (seconds), &f)) {
+  r->at = mine->key;
+  gboolean met = await (r, WEFT_FRAME_MET, after (seconds), &f);
+  r->at = NULL;
+  if (!met) {
     if (!is_stopped (r, error))
       refuse_late (r, mine->key, seconds, error);
     return NULL;
@@ -292,9 +313,10 @@ weft_rendezvous_say (weft_rendezvous *r, const char *words)
 }
 
 char *
-weft_rendezvous_report (weft_rendezvous *r, double seconds)
+weft_rendezvous_report (weft_rendezvous *r, const char *words, double seconds)
 {
-  struct weft_frame f = frame_of (WEFT_FRAME_REPORT, "", NULL);
+  g_autoptr (GBytes) value = g_bytes_new (words, strlen (words));
+  struct weft_frame f = frame_of (WEFT_FRAME_REPORT, "", value);
 
   f.number = (uint32_t) (1e3 * seconds);
   pthread_mutex_lock (&r->lock);

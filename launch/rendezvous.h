@@ -42,8 +42,9 @@ gboolean weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **
 gboolean weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error);
 void weft_rendezvous_say (weft_rendezvous *r, const char *words);
 
-/* How far the others are, in words; those that say nothing for `seconds` are named.  Caller frees. */
-char *weft_rendezvous_report (weft_rendezvous *r, double seconds);
+/* How far the others are, in words; those that say nothing for `seconds` are named.  `words` are its
+ * own, for others that ask.  Caller frees. */
+char *weft_rendezvous_report (weft_rendezvous *r, const char *words, double seconds);
 
 /* All must end, and are told why.  Nothing but close() may follow. */
 void weft_rendezvous_abort (weft_rendezvous *r, const char *why);

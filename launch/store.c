@@ -12,6 +12,7 @@
 #define HELLO_SECONDS 10   /* for the first frame of whoever has connected */
 #define MOST_STRANGERS 64u /* connections beside those of the processes */
 #define MOST_TEXT 65536u
+#define FRESH_SECONDS 10 /* how old words of a report may be */
 #define NOBODY 0xffffffffu
 
 /* A connection. */
@@ -28,7 +29,8 @@ struct peer {
 struct member {
   struct peer *peer; /* not owned; NULL: has not come, or is gone */
   char *host, *last, *words;
-  gint64 heard;
+  gint64 heard, said;  /* anything; words */
+  gint64 report_until; /* 0: has not asked how far the others are */
   gboolean come, left;
 };
 
@@ -51,9 +53,8 @@ struct weft_store {
   struct member *member;
   uint32_t n_come;
   GHashTable *values, *meetings;
-  gint64 opened, report_until;
-  uint32_t reporter; /* NOBODY: none */
-  char *stopped;     /* why all must end */
+  gint64 opened;
+  char *stopped; /* why all must end */
 };
 
 char *
@@ -291,6 +292,14 @@ on_say (weft_store *s, const struct said *said)
   (void) s;
   g_free (said->from->words);
   said->from->words = text_of (said->f);
+  said->from->said = g_get_monotonic_time ();
+}
+
+/* Words that are new enough for a report. */
+static gboolean
+has_said (const struct member *m)
+{
+  return m->words && g_get_monotonic_time () - m->said < FRESH_SECONDS * G_USEC_PER_SEC;
 }
 
 /* Everybody is asked; the answer goes out when all have said something, or when the time is up. */
@@ -299,14 +308,11 @@ on_report (weft_store *s, const struct said *said)
 {
   uint32_t ms = MIN (said->f->number, 60000);
 
-  s->reporter = said->peer->process;
-  s->report_until = g_get_monotonic_time () + 1000 * (gint64) ms;
-  for (uint32_t i = 0; i < s->options.n; i++) {
-    if (i == s->reporter || !s->member[i].peer)
-      continue;
-    g_clear_pointer (&s->member[i].words, g_free);
-    tell (s->member[i].peer, WEFT_FRAME_ASK, NULL);
-  }
+  on_say (s, said);
+  said->from->report_until = g_get_monotonic_time () + 1000 * (gint64) ms;
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (s->member[i].peer && !has_said (&s->member[i]))
+      tell (s->member[i].peer, WEFT_FRAME_ASK, NULL);
 }
 
 static void
@@ -554,28 +560,38 @@ static gboolean
 have_all_said (const weft_store *s)
 {
   for (uint32_t i = 0; i < s->options.n; i++)
-    if (i != s->reporter && s->member[i].peer && !s->member[i].words)
+    if (s->member[i].peer && !has_said (&s->member[i]))
       return FALSE;
   return TRUE;
 }
 
+/* Of all but one, who knows about itself. */
 static void
-finish_report (weft_store *s, gint64 now)
+tell_report (weft_store *s, uint32_t reporter)
 {
   g_autoptr (GString) text = g_string_new (NULL);
 
-  if (s->reporter == NOBODY || (now < s->report_until && !have_all_said (s)))
-    return;
   for (uint32_t i = 0; i < s->options.n; i++) {
-    if (i == s->reporter)
+    if (i == reporter)
       continue;
-    const char *words = s->member[i].words;
     append_member (s, text, i);
-    g_string_append_printf (text, ": %s", words ? words : "says nothing");
+    g_string_append_printf (text, ": %s",
+                            has_said (&s->member[i]) ? s->member[i].words : "says nothing");
   }
-  if (s->member[s->reporter].peer)
-    tell (s->member[s->reporter].peer, WEFT_FRAME_TOLD, text->str);
-  s->reporter = NOBODY;
+  if (s->member[reporter].peer)
+    tell (s->member[reporter].peer, WEFT_FRAME_TOLD, text->str);
+}
+
+static void
+finish_reports (weft_store *s, gint64 now)
+{
+  for (uint32_t i = 0; i < s->options.n; i++) {
+    struct member *m = &s->member[i];
+    if (m->report_until && (now >= m->report_until || have_all_said (s))) {
+      tell_report (s, i);
+      m->report_until = 0;
+    }
+  }
 }
 
 static gboolean
@@ -598,7 +614,7 @@ serve (weft_store *s, const GPollFD *fds, uint32_t n)
       g_ptr_array_add (gone, p);
   }
   look_for_late (s, now);
-  finish_report (s, now);
+  finish_reports (s, now);
   for (uint32_t i = 0; i < s->peers->len; i++) {
     struct peer *p = s->peers->pdata[i];
     if ((!send_some (p) || (p->over && p->out->len == 0)) && !g_ptr_array_find (gone, p, NULL))
@@ -718,7 +734,6 @@ weft_store_open (uint16_t port, const struct weft_store_options *options, GError
       g_hash_table_new_full (g_str_hash, g_str_equal, g_free, (GDestroyNotify) g_bytes_unref);
   s->meetings = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, meeting_free);
   s->opened = g_get_monotonic_time ();
-  s->reporter = NOBODY;
   if (start_listening (s, port, error)) {
     int failed = pthread_create (&s->thread, NULL, store_main, s);
     if (!failed)

@@ -19,7 +19,7 @@
   X (WEFT_FRAME_MEET, "meet", "process: has come, and waits for all others (; key; value)")        \
   X (WEFT_FRAME_LACK, "lack", "process: who has not come (; key; )")                               \
   X (WEFT_FRAME_SAY, "say", "process: how far it is (; ; words)")                                  \
-  X (WEFT_FRAME_REPORT, "report", "process: how far is everybody (milliseconds; ; )")              \
+  X (WEFT_FRAME_REPORT, "report", "process: how far is everybody (milliseconds; ; own words)")              \
   X (WEFT_FRAME_ABORT, "abort", "process: all must end (; ; why)")                                 \
   X (WEFT_FRAME_BYE, "bye", "process: leaves, and all is well")                                    \
   X (WEFT_FRAME_WELCOME, "welcome", "store: all have come")                                        \

@@ -329,18 +329,20 @@ one_asks (weft_rendezvous *r, GError **error)
   char *text = NULL;
 
   if (me (r) == 0)
-    text = weft_rendezvous_report (r, 0.5);
+    text = weft_rendezvous_report (r, "asks", 0.5);
   while (me (r) == 1 && !asked && weft_rendezvous_look (r, &asked, error))
     g_usleep (1000);
   if (me (r) == 1)
     weft_rendezvous_say (r, "in all_reduce\tbucket 3");
+  if (me (r) == 2)
+    g_usleep (800000);
   return weft_rendezvous_barrier (r, "the end", error) && text ? text : g_strdup ("");
 }
 
 static void
 how_far_others_are_is_told_and_who_is_silent (void **state)
 {
-  struct cast c = cast_of (3, 20, one_asks);
+  struct cast c = cast_of (4, 20, one_asks);
 
   (void) state;
   run (&c);
@@ -348,6 +350,7 @@ how_far_others_are_is_told_and_who_is_silent (void **state)
   assert_non_null (strstr (c.part[0].said, ": in all_reduce bucket 3"));
   assert_non_null (strstr (c.part[0].said, "rank 2 on "));
   assert_non_null (strstr (c.part[0].said, ": says nothing"));
+  assert_non_null (strstr (c.part[0].said, ": waits for all at the end"));
   cast_clear (&c);
 }
 
