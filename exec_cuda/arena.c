@@ -91,6 +91,26 @@ open_streams (struct cuda_rank *r, GError **error)
   return TRUE;
 }
 
+/* Nobody writes some of it: rows that a vocabulary is padded with are weights all the same, and 0
+ * times whatever lay there may be no number. */
+static gboolean
+clear_pools (struct cuda_rank *r, GError **error)
+{
+  const struct weft_memory *memory = &r->m->base.plan->memory[r->p->role];
+  weft_cuda_stream *stream = r->stream[WEFT_LANE_GPU];
+
+  for (int pool = 0; pool < WEFT_N_POOL && !r->m->options.memory; pool++) {
+    void *at = r->bind.arena[pool];
+    if (at && pool == WEFT_POOL_HOST)
+      memset (at, 0, memory->planned[pool]);
+    else if (at && !cuda_ok (r->m, CUDA_CALL (r->m, fill, at, 0, memory->planned[pool], stream),
+                             error, "rank %u: clearing its memory", r->rank))
+      return FALSE;
+  }
+  return cuda_ok (r->m, CUDA_CALL (r->m, finish, stream), error, "rank %u: clearing its memory",
+                  r->rank);
+}
+
 /* Ranks that share a GPU share the control block of the first. */
 static gboolean
 open_control (struct cuda_rank *r, GError **error)
@@ -113,7 +133,8 @@ cuda_arena_open (struct cuda_rank *r, GError **error)
     return FALSE;
   r->mailbox = mailbox;
   memset (r->mailbox, 0, r->mailbox_bytes);
-  if (!open_control (r, error) || !open_scratch (r, error) || !open_streams (r, error))
+  if (!open_control (r, error) || !open_scratch (r, error) || !open_streams (r, error) ||
+      !clear_pools (r, error))
     return FALSE;
   r->bind.control = r->control;
   return TRUE;

@@ -19,7 +19,7 @@ typedef struct weft_cuda_window weft_cuda_window;
 
 struct weft_cuda_device {
   char name[256];
-  uint64_t bytes;       /* of its memory */
+  uint64_t bytes, free; /* of its memory; of it, not allocated by anybody */
   uint32_t sms;
   uint32_t major, minor; /* compute capability */
 };
@@ -74,7 +74,8 @@ struct weft_cuda_transfer {
 /*     call            parameters after self                                     what it does */
 #define WEFT_CUDA_CALL_LIST(X)                                                                     \
   X (devices, (void *self, uint32_t *n), "how many there are")                                     \
-  X (describe, (void *self, uint32_t device, struct weft_cuda_device *out), "what one is")         \
+  X (describe, (void *self, uint32_t device, struct weft_cuda_device *out),                       \
+     "what one is; it is chosen")                                                                  \
   X (choose, (void *self, uint32_t device), "the one that further calls of this thread mean")      \
   X (about, (void *self, uint32_t row, uint32_t op),                                               \
      "what further calls of this thread belong to, for traces; op WEFT_NO_OP: the step")           \
@@ -91,6 +92,8 @@ struct weft_cuda_transfer {
   X (wait, (void *self, weft_cuda_stream *stream, weft_cuda_event *event),                         \
      "what the stream is given from now on comes after the newest record")                         \
   X (copy, (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream), "")          \
+  X (fill, (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream),         \
+     "all bytes the same")                                                                         \
   X (kernel, (void *self, const struct weft_kernel *k, uint32_t n,                                 \
               const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream),                  \
      "n calls of one op's kernel; operands and control are of the device")                         \

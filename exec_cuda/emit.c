@@ -389,6 +389,35 @@ cuda_emit_start (struct cuda_score *s, GError **error)
   return TRUE;
 }
 
+static gboolean
+ends_with_wait (const struct cuda_score *s, const weft_cuda_stream *stream)
+{
+  for (uint32_t i = s->call->len; i-- > 0;)
+    if (g_array_index (s->call, struct cuda_call, i).stream == stream)
+      return g_array_index (s->call, struct cuda_call, i).kind == CUDA_WAIT;
+  return FALSE;
+}
+
+/* What such a lane waited for was the work of another, which is all that the end needs; but a graph
+ * wants every stream back that it has taken. */
+static gboolean
+emit_return (struct cuda_there at, GError **error)
+{
+  struct cuda_score *s = cuda_score_of (at.r->m, at.r);
+
+  for (uint32_t lane = 0; lane < WEFT_N_LANE && at.r->m->options.graph; lane++) {
+    struct cuda_unit there = { .lane = (uint8_t) lane };
+    weft_cuda_event *back;
+    if (lane == WEFT_LANE_GPU || !ends_with_wait (s, at.r->stream[lane]))
+      continue;
+    if (!cuda_event_open (at.r, FALSE, &back, error))
+      return FALSE;
+    cuda_emit ((struct cuda_there){ at.r, &there }, WEFT_NO_OP, CUDA_RECORD)->event = back;
+    emit_event (at, CUDA_WAIT, back);
+  }
+  return TRUE;
+}
+
 /* All lanes of all ranks come to the lane on which the step began. */
 gboolean
 cuda_emit_end (struct cuda_score *s, GError **error)
@@ -402,6 +431,8 @@ cuda_emit_end (struct cuda_score *s, GError **error)
     if (!plays (s, r))
       continue;
     emit_waits (at);
+    if (!emit_return (at, error))
+      return FALSE;
     if (r == first)
       continue;
     if (!emit_new_record (at, &end, error))

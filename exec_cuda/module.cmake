@@ -12,7 +12,8 @@ if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL_INCLUDE OR 
   message(STATUS "No CUDA toolkit 12.8 or newer with NCCL: built without --executor cuda")
   return()
 endif()
-set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 100)
+set(WEFT_CUDA_ARCHITECTURES 80-real 90a-real 100 CACHE STRING "GPUs that the module is built for")
+set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
 

@@ -69,9 +69,20 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
+/* Where activations are in fp8, products read scales of them that no buffer has yet. */
+static gboolean
+has_scales (const weft_plan *plan, GError **error)
+{
+  return plan->job.train.precision != WEFT_FP8 ||
+         weft_bad_input (error, "precision: found fp8, wanted bf16, fp16 or fp32 to run with real "
+                                "numbers: products in fp8 are planned and simulated");
+}
+
 gboolean
 weft_bind_can (const weft_plan *plan, const char *name, GError **error)
 {
+  if (!has_scales (plan, error))
+    return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!can_run (plan->role[role], name, error))
       return FALSE;

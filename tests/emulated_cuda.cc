@@ -11,32 +11,78 @@ emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 alignas (1024) uint8_t emulated_shared[SHARED_BYTES];
 
+/* Where control can go back to. */
+struct place {
+  ucontext_t context;
+  void *stack;
+};
+
+/* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle are
+ * nothing but switches.  Without it a switch is the registers that a function keeps (System V ABI of
+ * x86-64); sanitizers know nothing of it. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { BARE = true, KEPT = 6 };
+
+extern "C" void emulated_switch (void **from, void *to);
+asm (".text\n"
+     "emulated_switch:\n"
+     "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
+     "  mov %rsp, (%rdi)\n"
+     "  mov %rsi, %rsp\n"
+     "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
+     "  ret\n");
+#else
+enum { BARE = false, KEPT = 6 };
+
+static void
+emulated_switch (void **, void *)
+{
+}
+#endif
+
+static void
+go (place *from, place *to)
+{
+  if (BARE)
+    emulated_switch (&from->stack, to->stack);
+  else
+    swapcontext (&from->context, &to->context);
+}
+
 struct copy {
   void *to;
   const void *from;
 };
 
-enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
+enum state { NEW, READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
+/* A stack that runs threads: one after the other as long as they come to their end without waiting,
+ * which most do. */
 struct fibre {
-  ucontext_t context;
+  place here;
+  std::vector<uint8_t> stack;
+};
+
+struct thread {
+  fibre *on;
   emulated_index index;
   enum state state;
-  uint8_t left[MOST_BYTES];
+  unsigned exchanges; /* so far */
   std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
-/* What the lanes of each warp have left; the next exchange of the warp overwrites it, when all have
- * read. */
+/* What the lanes of each warp have left, in one exchange and in the next: when a lane leaves something
+ * in the one after that, all have read. */
 struct found {
-  uint8_t lane[WARP][MOST_BYTES];
+  uint8_t lane[2][WARP][MOST_BYTES];
 };
 
-static ucontext_t scheduler;
-static std::vector<fibre> fibres;
+static place scheduler;
+static std::vector<thread> threads;
+static size_t n_begun, n_ended; /* threads of the block */
 static std::vector<found> warps;
-static std::vector<std::vector<uint8_t>> stacks; /* kept from block to block */
-static fibre *now;
+static std::vector<fibre *> idle; /* kept from block to block */
+static thread *now;
 static const std::function<void ()> *body;
 static bool reversed;
 
@@ -47,19 +93,83 @@ emulated_order_of_threads (int backwards)
 }
 
 static void
-run_body (void)
+become (thread *t)
 {
-  (*body) ();
-  now->state = ENDED;
-  swapcontext (&now->context, &scheduler);
+  now = t;
+  threadIdx = t->index;
+}
+
+static void
+run_threads (fibre *me)
+{
+  while (n_begun < threads.size ()) {
+    size_t i = n_begun++;
+    thread *t = &threads[reversed ? threads.size () - 1 - i : i];
+    t->on = me;
+    become (t);
+    (*body) ();
+    now->state = ENDED; /* it may have waited, and others have run since */
+    n_ended++;
+  }
+}
+
+static fibre *newest;
+
+/* A stack begins here; it never ends. */
+static void
+live (void)
+{
+  fibre *me = newest;
+
+  for (;;) {
+    run_threads (me);
+    idle.push_back (me);
+    go (&me->here, &scheduler);
+  }
+}
+
+/* As if emulated_switch() had been called at the beginning of live(). */
+static void
+prepare_stack (fibre *f)
+{
+  uintptr_t top = (uintptr_t) (f->stack.data () + f->stack.size ()) / 16 * 16;
+  void **at = (void **) top - 2;
+
+  *at = (void *) live;
+  f->here.stack = at - KEPT;
+}
+
+static void
+prepare_context (fibre *f)
+{
+  getcontext (&f->here.context);
+  f->here.context.uc_stack.ss_sp = f->stack.data ();
+  f->here.context.uc_stack.ss_size = f->stack.size ();
+  f->here.context.uc_link = NULL;
+  makecontext (&f->here.context, live, 0);
+}
+
+/* Stacks that lay at equal distances would all want the same lines of the cache. */
+static fibre *
+new_fibre (void)
+{
+  static unsigned n;
+  fibre *f = newest = new fibre;
+
+  f->stack.resize (STACK_BYTES + n++ % WARP * 5 * 64);
+  if (BARE)
+    prepare_stack (f);
+  else
+    prepare_context (f);
+  return f;
 }
 
 static void
 stop (enum state state)
 {
-  fibre *me = now;
+  thread *me = now;
   me->state = state;
-  swapcontext (&me->context, &scheduler);
+  go (&me->on->here, &scheduler);
 }
 
 void
@@ -68,46 +178,47 @@ __syncthreads (void)
   stop (AT_BARRIER);
 }
 
-/* After stop() every lane's words are with every lane. */
-static void
-exchange (const void *mine, size_t bytes)
+/* What every lane of the warp has left. */
+static uint8_t (*exchange (const void *mine, size_t bytes))[MOST_BYTES]
 {
+  size_t i = (size_t) (now - threads.data ());
+  uint8_t (*lane)[MOST_BYTES] = warps[i / WARP].lane[now->exchanges++ % 2];
+
   if (bytes > MOST_BYTES)
     abort ();
-  memcpy (now->left, mine, bytes);
+  memcpy (lane[i % WARP], mine, bytes);
   stop (IN_EXCHANGE);
-}
-
-static const found *
-my_warp (void)
-{
-  return &warps[(size_t) (now - fibres.data ()) / WARP];
+  return lane;
 }
 
 void
 emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out)
 {
-  exchange (mine, bytes);
-  memcpy (out, my_warp ()->lane[from], bytes);
+  memcpy (out, exchange (mine, bytes)[from], bytes);
 }
 
 void
 emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all)
 {
-  exchange (mine, words * sizeof *mine);
-  for (unsigned lane = 0; lane < WARP; lane++)
-    memcpy (all + lane * words, my_warp ()->lane[lane], words * sizeof *mine);
+  uint8_t (*lane)[MOST_BYTES] = exchange (mine, words * sizeof *mine);
+
+  for (unsigned i = 0; i < WARP; i++)
+    memcpy (all + i * words, lane[i], words * sizeof *mine);
 }
 
 void
 emulated_copy (void *to, const void *from)
 {
+  if (now->groups.empty ())
+    now->groups.emplace_back ();
   now->groups.back ().push_back ({ to, from });
 }
 
 void
 emulated_copy_commit (void)
 {
+  if (now->groups.empty ())
+    now->groups.emplace_back ();
   now->groups.emplace_back ();
 }
 
@@ -123,49 +234,53 @@ emulated_copy_wait (unsigned open)
 }
 
 static void
-start (size_t i)
+prepare (size_t i)
 {
-  fibre *f = &fibres[i];
+  thread *t = &threads[i];
   unsigned linear = (unsigned) i;
 
-  f->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
+  t->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
                linear / (blockDim.x * blockDim.y) };
-  f->state = READY;
-  f->groups.assign (1, {});
-  getcontext (&f->context);
-  f->context.uc_stack.ss_sp = stacks[i].data ();
-  f->context.uc_stack.ss_size = stacks[i].size ();
-  f->context.uc_link = NULL;
-  makecontext (&f->context, run_body, 0);
+  t->state = NEW;
+  t->exchanges = 0;
+  t->groups.clear ();
 }
 
 static void
-resume (fibre *f)
+resume (thread *t)
 {
-  now = f;
-  threadIdx = f->index;
-  swapcontext (&scheduler, &f->context);
+  become (t);
+  t->state = READY;
+  go (&scheduler, &t->on->here);
+}
+
+/* Until all have come as far as they can alone. */
+static void
+begin_all (void)
+{
+  while (n_begun < threads.size ()) {
+    fibre *f = idle.empty () ? new_fibre () : idle.back ();
+    if (!idle.empty ())
+      idle.pop_back ();
+    go (&scheduler, &f->here);
+  }
 }
 
 /* Lanes that have ended take no part, as on the device after Volta when the mask leaves them out. */
 static bool
 finish_exchange (size_t first)
 {
-  size_t last = first + WARP < fibres.size () ? first + WARP : fibres.size ();
+  size_t last = first + WARP < threads.size () ? first + WARP : threads.size ();
   bool any = false;
 
   for (size_t i = first; i < last; i++) {
-    if (fibres[i].state == READY || fibres[i].state == AT_BARRIER)
+    if (threads[i].state == READY || threads[i].state == AT_BARRIER)
       return false;
-    any = any || fibres[i].state == IN_EXCHANGE;
+    any = any || threads[i].state == IN_EXCHANGE;
   }
-  if (!any)
-    return false;
-  for (size_t i = first; i < last; i++) {
-    memcpy (warps[first / WARP].lane[i - first], fibres[i].left, MOST_BYTES);
-    fibres[i].state = fibres[i].state == IN_EXCHANGE ? READY : fibres[i].state;
-  }
-  return true;
+  for (size_t i = first; i < last; i++)
+    threads[i].state = threads[i].state == IN_EXCHANGE ? READY : threads[i].state;
+  return any;
 }
 
 static bool
@@ -173,41 +288,49 @@ finish_barrier (void)
 {
   bool any = false;
 
-  for (fibre &f : fibres) {
-    if (f.state == READY || f.state == IN_EXCHANGE)
+  for (const thread &t : threads) {
+    if (t.state == READY || t.state == IN_EXCHANGE)
       return false;
-    any = any || f.state == AT_BARRIER;
+    any = any || t.state == AT_BARRIER;
   }
-  for (fibre &f : fibres)
-    f.state = f.state == AT_BARRIER ? READY : f.state;
+  for (thread &t : threads)
+    t.state = t.state == AT_BARRIER ? READY : t.state;
   return any;
 }
 
+/* A warp goes on until its lanes stand at a barrier, or have ended. */
 static bool
-has_ended (void)
+run_warp (size_t first)
 {
-  for (const fibre &f : fibres)
-    if (f.state != ENDED)
-      return false;
-  return true;
+  size_t left = threads.size () - first, n = left < WARP ? left : (size_t) WARP;
+  bool moved = false, again = true;
+
+  while (again) {
+    again = false;
+    for (size_t i = 0; i < n; i++) {
+      thread *t = &threads[first + (reversed ? n - 1 - i : i)];
+      if (t->state != READY)
+        continue;
+      resume (t);
+      again = true;
+    }
+    again = finish_exchange (first) || again;
+    moved = moved || again;
+  }
+  return moved;
 }
 
 static void
 run_block (void)
 {
-  for (size_t i = 0; i < fibres.size (); i++)
-    start (i);
-  while (!has_ended ()) {
+  n_begun = n_ended = 0;
+  for (size_t i = 0; i < threads.size (); i++)
+    prepare (i);
+  begin_all ();
+  while (n_ended < threads.size ()) {
     bool moved = false;
-    for (size_t i = 0; i < fibres.size (); i++) {
-      fibre *f = &fibres[reversed ? fibres.size () - 1 - i : i];
-      if (f->state != READY)
-        continue;
-      resume (f);
-      moved = true;
-    }
-    for (size_t warp = 0; warp < fibres.size (); warp += WARP)
-      moved = finish_exchange (warp) || moved;
+    for (size_t i = 0; i < warps.size (); i++)
+      moved = run_warp ((reversed ? warps.size () - 1 - i : i) * WARP) || moved;
     moved = finish_barrier () || moved;
     if (!moved) {
       fprintf (stderr, "lanes of a warp, or threads of a block, wait for each other for ever\n");
@@ -217,22 +340,22 @@ run_block (void)
 }
 
 void
-emulated_run (dim3 grid, dim3 block, const std::function<void ()> &thread)
+emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()> &thread)
 {
-  size_t threads = (size_t) block.x * block.y * block.z;
+  size_t n = (size_t) block.x * block.y * block.z;
 
+  if (shared > SHARED_BYTES)
+    abort ();
   blockDim = block;
   gridDim = grid;
   body = &thread;
-  fibres.resize (threads);
-  warps.resize ((threads + WARP - 1) / WARP);
-  while (stacks.size () < threads)
-    stacks.emplace_back (STACK_BYTES);
+  threads.resize (n);
+  warps.resize ((n + WARP - 1) / WARP);
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = { x, y, z };
-        memset (emulated_shared, 0xff, SHARED_BYTES); /* NaN: nothing is there before it is written */
+        memset (emulated_shared, 0xff, shared); /* NaN: nothing is there before it is written */
         run_block ();
       }
 }

@@ -41,8 +41,9 @@ extern uint8_t emulated_shared[];
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __shared__ static
+#define __grid_constant__
 
-void emulated_run (dim3 grid, dim3 block, const std::function<void ()> &thread);
+void emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()> &thread);
 
 void __syncthreads (void);
 
@@ -91,5 +92,5 @@ rsqrtf (float x)
 }
 
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-  ((void) (shared), (void) (stream), emulated_run (grid, block, [=] { kernel (__VA_ARGS__); }))
+  ((void) (stream), emulated_run (grid, block, shared, [=] { kernel (__VA_ARGS__); }))
 #define WEFT_DYNAMIC_SHARED(type, name) type *name = (type *) emulated_shared

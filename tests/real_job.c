@@ -1,5 +1,6 @@
 #include "tests/real_job.h"
 #include "exec_cpu/exec_cpu.h"
+#include "exec_cuda/exec_cuda.h"
 #include "tests/random_job.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,9 +56,9 @@ real_tokens (const weft_plan *plan, uint32_t seed)
 }
 
 real_job *
-real_job_open (const char *words, const struct weft_exec_options *how)
+real_job_try (const struct weft_cuda_calls *calls, const char *words,
+              const struct weft_exec_options *how, GError **error)
 {
-  g_autoptr (GError) error = NULL;
   real_job *job = g_new0 (real_job, 1);
   struct weft_exec_options options = how ? *how : (struct weft_exec_options){ 0 };
 
@@ -66,17 +67,34 @@ real_job_open (const char *words, const struct weft_exec_options *how)
   job->control = real_control (job->plan);
   job->control.tokens = job->tokens;
   options.control = &job->control;
-  if (!(job->x = weft_exec_cpu.open (job->plan, &options, &error)))
-    fail_msg ("%s: %s", words, error->message);
+  job->x = calls ? weft_exec_cuda_open (calls, job->plan, &options, error)
+                 : weft_exec_cpu.open (job->plan, &options, error);
+  if (!job->x) {
+    real_job_close (job);
+    return NULL;
+  }
   job->state = weft_state_new (job->x);
+  return job;
+}
+
+real_job *
+real_job_open (const char *words, const struct weft_exec_options *how)
+{
+  g_autoptr (GError) error = NULL;
+  real_job *job = real_job_try (NULL, words, how, &error);
+
+  if (!job)
+    fail_msg ("%s: %s", words, error->message);
   return job;
 }
 
 void
 real_job_close (real_job *job)
 {
-  weft_state_free (job->state);
-  weft_exec_cpu.close (job->x);
+  if (job->state)
+    weft_state_free (job->state);
+  if (job->x)
+    job->x->ops->close (job->x);
   weft_plan_free (job->plan);
   g_free (job->tokens);
   g_free (job);

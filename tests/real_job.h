@@ -5,6 +5,7 @@
  * the same ones in the same step. */
 #pragma once
 #include "core/exec/exec.h"
+#include "exec_cuda/calls.h"
 #include "train/state.h"
 
 typedef struct real_job {
@@ -18,6 +19,10 @@ typedef struct real_job {
 /* Words of random_job.h; `how` may be NULL.  Fails the test when the job is refused.  Weights are
  * not yet set. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
+
+/* The same on a device of these calls, on the CPU where they are NULL; NULL when it is refused. */
+real_job *real_job_try (const struct weft_cuda_calls *calls, const char *words,
+                        const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 

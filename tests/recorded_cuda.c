@@ -226,6 +226,14 @@ rec_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *strea
 }
 
 static const char *
+rec_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+{
+  (void) byte;
+  g_assert (bytes);
+  return note (self, RECORDED_fill, stream, at, 0);
+}
+
+static const char *
 rec_kernel (void *self, const struct weft_kernel *k, uint32_t n,
             const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream)
 {

@@ -2,20 +2,8 @@
  * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c. */
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
+#include "tests/cuda_case.h"
 #include "tests/emulated_cuda.h"
-#include "tests/kernel_case.h"
-#include <math.h>
-
-enum { N_TRIAL = 12 /* of each op */, N_TILE_TRIAL = 4 };
-
-static gboolean
-is_tested (int kind)
-{
-  const char *word = weft_op_info[kind].word;
-
-  return weft_cuda_launchers[kind] && !g_str_has_prefix (word, "moe_") &&
-         !kernel_case_is_one_of (word, KERNEL_CASE_NOT_DRAWN);
-}
 
 /* ---------------------------------------------------------------------- a stand-in for cuBLASLt */
 
@@ -43,15 +31,24 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   return NULL;
 }
 
-/* ------------------------------------------------------------------------------- one call */
+/* ----------------------------------------------------------------------------- the device */
+
+static gboolean
+has_kernel (void *user, enum weft_op_kind kind)
+{
+  (void) user;
+  return weft_cuda_launchers[kind] != NULL;
+}
 
 /* Scratch is as large as said and not a byte more: what lies behind it must stay. */
 static void
-launch (const struct weft_kernel *k)
+launch (void *user, const struct weft_kernel *k, gboolean again)
 {
   struct weft_cuda_launch l = weft_cuda_launch_of (k);
   g_autofree uint8_t *scratch = NULL;
 
+  (void) user;
+  emulated_order_of_threads (again);
   l.scratch_bytes = weft_cuda_scratch (k->kind, &k->shape);
   l.scratch = scratch = g_malloc (l.scratch_bytes + 64);
   memset (scratch, 0xff, l.scratch_bytes + 64);
@@ -60,230 +57,34 @@ launch (const struct weft_kernel *k)
     assert_int_equal (scratch[l.scratch_bytes + i], 0xff);
 }
 
-static void
-check (const struct kernel_case *made)
-{
-  struct weft_kernel cuda = kernel_case_as_stored (made), other = kernel_case_as_stored (made);
-  struct weft_kernel reference = kernel_case_as_doubles (made);
-
-  emulated_order_of_threads (FALSE);
-  launch (&cuda);
-  emulated_order_of_threads (TRUE);
-  launch (&other);
-  weft_kernels[made->k.kind].reference (&reference);
-  for (uint32_t o = 0; o < made->n; o++) {
-    const struct weft_operand *x = &cuda.operand[o], *y = &other.operand[o];
-    if (!x->data)
-      continue;
-    kernel_case_compare (made, o, &cuda, &reference);
-    if (memcmp (x->data, y->data, x->n * weft_dtype_bytes (x->dtype)) != 0)
-      fail_msg ("%s: %s depends on the order of threads", weft_op_info[made->k.kind].word,
-                made->argument[o].name);
-  }
-  kernel_case_free_memory (made, &cuda);
-  kernel_case_free_memory (made, &other);
-  kernel_case_free_memory (made, &reference);
-}
+static const struct cuda_case_device device = { .has_kernel = has_kernel, .launch = launch };
 
 static void
 a_cuda_kernel_does_what_its_reference_does (void **state)
 {
-  GRand *rand = g_rand_new_with_seed (11);
-
   (void) state;
-  for (int kind = 0; kind < WEFT_N_OP; kind++)
-    for (int trial = 0; trial < N_TRIAL && is_tested (kind); trial++) {
-      struct kernel_case made;
-      kernel_case_make (rand, &made, (enum weft_op_kind) kind);
-      made.k.canonical = FALSE;
-      made.rounds_inside =
-          made.k.shape.dim[4] == 64 && g_str_has_prefix (weft_op_info[kind].word, "attention");
-      kernel_case_fit (&made);
-      check (&made);
-      kernel_case_clear (&made);
-    }
-  g_rand_free (rand);
-}
-
-/* --------------------------------------------------------------------- tiles of attention */
-
-static void
-make_attention (GRand *rand, struct kernel_case *made, enum weft_op_kind kind, uint64_t width)
-{
-  static const uint64_t lengths[] = { 1, 16, 63, 64, 65, 130 };
-  uint64_t groups = (uint64_t) g_rand_int_range (rand, 1, 3);
-  uint64_t dim[] = { 1, lengths[g_rand_int_range (rand, 0, G_N_ELEMENTS (lengths))], 2 * groups,
-                     groups, width };
-
-  kernel_case_make (rand, made, kind);
-  memcpy (made->k.shape.dim, dim, sizeof dim);
-  made->k.shape.dtype = g_rand_boolean (rand) ? WEFT_BF16 : WEFT_FP16;
-  made->k.shape.dim[5] = made->k.shape.dim[6] = 0;
-  made->k.canonical = FALSE;
-  made->rounds_inside = TRUE;
-  for (uint32_t o = 0; o < made->n; o++) {
-    g_free (made->k.operand[o].data);
-    kernel_case_make_operand (rand, made, o);
-  }
-  kernel_case_fit (made);
+  cuda_case_drawn (&device);
 }
 
 static void
 tiles_of_attention_do_what_the_reference_does (void **state)
 {
-  static const enum weft_op_kind kinds[] = { WEFT_OP_ATTENTION, WEFT_OP_ATTENTION_BWD };
-  GRand *rand = g_rand_new_with_seed (12);
-
   (void) state;
-  for (unsigned i = 0; i < 2 * N_TILE_TRIAL; i++)
-    for (uint64_t width = 64; width <= 128; width *= 2) {
-      struct kernel_case made;
-      make_attention (rand, &made, kinds[i % 2], width);
-      check (&made);
-      kernel_case_clear (&made);
-    }
-  g_rand_free (rand);
-}
-
-/* ------------------------------------------------------------- ops with shapes of their own */
-
-/* Of a model with 4 heads of 8 in 2 groups, and sequences of 12 tokens. */
-static const struct fixed {
-  enum weft_op_kind kind;
-  uint64_t dim[7];
-  struct weft_place tp, cp;
-  uint32_t before;
-} fixed[] = {
-  { WEFT_OP_NORM_DGRAD, { 7, 40 } },
-  { WEFT_OP_NORM_WGRAD, { 7, 40 } },
-  { WEFT_OP_HEAD_NORM_DGRAD, { 144, 8 } },
-  { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 1 } },
-  { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 3 } },
-  { WEFT_OP_BIAS, { 7, 40 } },
-  { WEFT_OP_ADD_POSITIONS, { 24, 40, 1 } },
-  { WEFT_OP_ADD_POSITIONS, { 24, 40, 2 }, .tp = { 1, 2 } },
-  { WEFT_OP_DROPOUT, { 24, 24, 10, 0, 1u << 30 } },
-  { WEFT_OP_DROPOUT, { 96 * 12, 24, 12, 1, 1u << 31 } },
-  { WEFT_OP_DROPOUT_ADD, { 12, 24, 10, 2, 1u << 30 }, .tp = { 1, 2 } },
-  { WEFT_OP_DROPOUT_BWD, { 24, 24, 10, 3, 1u << 30 } },
-  { WEFT_OP_TAKE_KV, { 24, 4, 2, 8 } },
-  { WEFT_OP_PUT_KV, { 24, 4, 2, 8 } },
-  { WEFT_OP_SPLIT_SEQUENCE, { 2, 3, 6, 5 } },
-  { WEFT_OP_JOIN_SEQUENCE, { 3, 2, 4, 5 } },
-  { WEFT_OP_JOIN_SEQUENCE, { 3, 2, 4, 5 }, .cp = { 1, 3 }, .before = 1 },
-  { WEFT_OP_SPLIT_HEADS, { 6, 2, 4, 2, 8 } },
-  { WEFT_OP_JOIN_HEADS, { 6, 2, 4, 2, 8 } },
-  { WEFT_OP_KEEP_PIECE, { 30 }, .cp = { 1, 3 } },
-  { WEFT_OP_JOIN_COLUMNS, { 7, 5, 3 } },
-  { WEFT_OP_SETTLE, { 24, 3 }, .tp = { 1, 3 } },
-  { WEFT_OP_MOE_FOLD, { 20, 5 } },
-  { WEFT_OP_MOE_SQUARES, { 1 } },
-  { WEFT_OP_XENT_MAX, { 6, 10, 0, 35 }, .tp = { 3, 4 } },
-  { WEFT_OP_XENT_PART, { 6, 10, 0, 40 }, .tp = { 1, 4 } },
-  { WEFT_OP_XENT_END, { 6, 3 } },
-  { WEFT_OP_ATTENTION_MERGE, { 24, 4, 8 } },
-};
-
-static enum weft_dtype
-fixed_dtype (const char *name)
-{
-  return g_str_equal (name, "targets") ? WEFT_INT32
-         : g_str_equal (name, "mask")  ? WEFT_UINT8
-                                       : WEFT_FP32;
-}
-
-static void
-fill_fixed (GRand *rand, struct weft_operand *o)
-{
-  for (uint64_t i = 0; i < o->n; i++)
-    if (o->dtype == WEFT_INT32)
-      ((int32_t *) o->data)[i] = g_rand_int_range (rand, -1, 40);
-    else if (o->dtype == WEFT_UINT8)
-      ((uint8_t *) o->data)[i] = g_rand_boolean (rand);
-    else
-      ((float *) o->data)[i] = (float) g_rand_double_range (rand, 0.1, 2);
-}
-
-/* Both calls on memory with the same content. */
-static void
-make_fixed (GRand *rand, const struct fixed *f, struct weft_kernel call[2])
-{
-  struct kernel_argument argument[WEFT_MOST_OPERANDS];
-  uint32_t n = kernel_case_arguments (f->kind, argument);
-
-  for (uint32_t o = 0; o < n; o++) {
-    struct weft_operand *operand = &call[0].operand[o];
-    operand->dtype = fixed_dtype (argument[o].name);
-    operand->accumulate = (argument[o].flags & KERNEL_READS) && (argument[o].flags & KERNEL_WRITES);
-    operand->n = weft_kernels[f->kind].extent (&call[0], o);
-    operand->data = g_malloc (operand->n * sizeof (float));
-    fill_fixed (rand, operand);
-    call[1].operand[o] = *operand;
-    call[1].operand[o].data = g_memdup2 (operand->data, operand->n * sizeof (float));
-  }
-}
-
-static void
-compare_fixed (const struct weft_kernel call[2])
-{
-  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
-    const struct weft_operand *a = &call[0].operand[o], *b = &call[1].operand[o];
-    for (uint64_t i = 0; a->data && i < a->n; i++)
-      if (a->dtype != WEFT_FP32)
-        assert_memory_equal (a->data, b->data, a->n * weft_dtype_bytes (a->dtype));
-      else if (!(fabsf (((float *) a->data)[i] - ((float *) b->data)[i]) <=
-                 1e-5f * (1 + fabsf (((float *) b->data)[i]))))
-        fail_msg ("%s, operand %u, element %" G_GUINT64_FORMAT ": found %g, wanted %g",
-                  weft_op_info[call[0].kind].word, o, i, (double) ((float *) a->data)[i],
-                  (double) ((float *) b->data)[i]);
-    g_free (a->data);
-    g_free (b->data);
-  }
+  cuda_case_tiles (&device);
 }
 
 static void
 ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
 {
-  GRand *rand = g_rand_new_with_seed (13);
-  struct weft_control control = { .step = 3, .seed = 5 };
-  union weft_model model;
-
   (void) state;
-  weft_table_defaults (&weft_model_table, model.at);
-  model.num_attention_heads = 4;
-  model.num_query_groups = 2;
-  model.kv_channels = 8;
-  model.seq_length = model.max_position_embeddings = 12;
-  for (unsigned n = 0; n < 2 * G_N_ELEMENTS (fixed); n++) {
-    unsigned i = n / 2;
-    struct weft_kernel call[2] = { { .kind = fixed[i].kind,
-                                     .tp = fixed[i].tp,
-                                     .cp = fixed[i].cp,
-                                     .before = fixed[i].before,
-                                     .model = &model,
-                                     .control = &control } };
-    memcpy (call[0].shape.dim, fixed[i].dim, sizeof fixed[i].dim);
-    call[1] = call[0];
-    make_fixed (rand, &fixed[i], call);
-    emulated_order_of_threads (n % 2);
-    launch (&call[0]);
-    weft_kernels[fixed[i].kind].cpu (&call[1], 0, 1);
-    compare_fixed (call);
-  }
-  g_rand_free (rand);
+  cuda_case_fixed (&device);
 }
 
 static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
-  for (int kind = 0; kind < WEFT_N_OP; kind++) {
-    gboolean found = !weft_cuda_launchers[kind] || is_tested (kind);
-    for (unsigned i = 0; i < G_N_ELEMENTS (fixed); i++)
-      found = found || (int) fixed[i].kind == kind;
-    if (!found)
-      fail_msg ("%s has no case", weft_op_info[kind].word);
-  }
+  cuda_case_is_complete (&device);
 }
 
 int

@@ -370,12 +370,17 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* What a process is asked to be: "play", "die RANK", "hang RANK" or "stuck": the others of whom it
- * is then known what they wait for. */
+/* What a process is asked to be: "play", "die RANK", "hang RANK" or "stuck RANK". */
 struct ask {
   const char *what;
   uint32_t who;
 };
+
+static gboolean
+is_stuck (const struct ask *ask, uint32_t rank)
+{
+  return strcmp (ask->what, "stuck") == 0 && rank == ask->who;
+}
 
 static gboolean
 second_step (recorded_cuda *d, weft_exec *x, const struct ask *ask, uint32_t rank, GError **error)
@@ -400,7 +405,7 @@ play (weft_rendezvous *r, const struct weft_launch *launch, const struct ask *as
                                        .local_process = launch->local_rank,
                                        .deadline = strcmp (ask->what, "hang") ? 20 : 0.5 };
 
-  d->never_ready = strcmp (ask->what, "stuck") == 0 && launch->rank == ask->who;
+  d->never_ready = is_stuck (ask, launch->rank);
   weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, error);
   gboolean ok = x && weft_rendezvous_barrier (r, "step 1", error);
   for (int i = 0; ok && i < 2; i++) {
@@ -436,7 +441,7 @@ be_process (int argc, char **argv)
                                                .n = launch.n,
                                                .process = launch.rank,
                                                .each = 1,
-                                               .seconds = strcmp (ask.what, "stuck") ? 20 : 1 };
+                                               .seconds = is_stuck (&ask, launch.rank) ? 1 : 20 };
   g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&place, &error);
   gboolean ok = r && play (r, &launch, &ask, &error);
   if (error) {

@@ -7,7 +7,9 @@
 /* "initializer_range" of gpt2 in transformers, and Radford et al. 2018, section 4.1: N(0, 0.02). */
 #define DEVIATION 0.02
 
-#define BLOCK 65536u
+#define BLOCK (1u << 22) /* elements that are drawn and written at once */
+#define SHARE (1u << 16) /* of them, at least, for each thread */
+#define MOST_THREADS 32u
 
 /* The hash of the name, mixed with the seed. */
 static uint64_t
@@ -27,15 +29,53 @@ uniform (uint64_t key, uint64_t counter)
   return (double) ((weft_mix_bits (key + counter * WEFT_MIX_STEP) >> 11) + 1) * 0x1p-53;
 }
 
-/* Box and Muller 1958: elements 2 i and 2 i + 1 are the two coordinates of one point. */
-static double
-normal (uint64_t key, uint64_t element)
-{
-  uint64_t pair = element & ~(uint64_t) 1;
-  double radius = sqrt (-2 * log (uniform (key, pair)));
-  double turn = 2 * G_PI * uniform (key, pair + 1);
+/* Elements [first, first + n) of a tensor; first is even. */
+struct draw {
+  uint64_t key, first, n;
+  double deviation;
+  float *out;
+};
 
-  return radius * (element & 1 ? sin (turn) : cos (turn));
+/* Box and Muller 1958: elements 2 i and 2 i + 1 are the two coordinates of one point. */
+static void *
+draw_normals (void *data)
+{
+  const struct draw *d = data;
+
+  for (uint64_t i = 0; i < d->n; i += 2) {
+    uint64_t pair = d->first + i;
+    double radius = sqrt (-2 * log (uniform (d->key, pair)));
+    double turn = 2 * G_PI * uniform (d->key, pair + 1);
+    d->out[i] = (float) (d->deviation * (radius * cos (turn)));
+    if (i + 1 < d->n)
+      d->out[i + 1] = (float) (d->deviation * (radius * sin (turn)));
+  }
+  return NULL;
+}
+
+/* By as many threads as there are processors: billions of logarithms take minutes. */
+static void
+draw_block (const struct draw *all)
+{
+  uint64_t wanted = MIN (MIN (g_get_num_processors (), MOST_THREADS), all->n / SHARE + 1);
+  uint64_t each = (all->n / wanted + 1) & ~(uint64_t) 1;
+  struct draw part[MOST_THREADS];
+  GThread *thread[MOST_THREADS] = { NULL };
+
+  for (uint64_t t = 0; t < wanted; t++) {
+    uint64_t from = MIN (t * each, all->n),
+             to = t + 1 < wanted ? MIN (from + each, all->n) : all->n;
+    part[t] =
+        (struct draw){ all->key, all->first + from, to - from, all->deviation, all->out + from };
+    if (t > 0)
+      thread[t] = g_thread_try_new ("weft-init", draw_normals, &part[t], NULL);
+    if (t > 0 && !thread[t])
+      draw_normals (&part[t]);
+  }
+  draw_normals (&part[0]);
+  for (uint64_t t = 1; t < wanted; t++)
+    if (thread[t])
+      g_thread_join (thread[t]);
 }
 
 /* What is added to the residual stream: of experts and shared experts too. */
@@ -56,6 +96,15 @@ deviation_of (const struct weft_state_tensor *t, int64_t layers, float *value)
 }
 
 static void
+fill_block (const struct draw *draw, float value)
+{
+  if (draw->deviation > 0)
+    draw_block (draw);
+  for (uint64_t i = 0; i < draw->n && !(draw->deviation > 0); i++)
+    draw->out[i] = value;
+}
+
+static void
 init_tensor (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers, float *block)
 {
   const struct weft_state_tensor *t = weft_state_at (state, tensor);
@@ -65,8 +114,7 @@ init_tensor (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers, 
 
   for (uint64_t first = 0; first < total; first += BLOCK) {
     uint64_t n = MIN (BLOCK, total - first);
-    for (uint64_t i = 0; i < n; i++)
-      block[i] = deviation > 0 ? (float) (deviation * normal (key, first + i)) : value;
+    fill_block (&(struct draw){ key, first, n, deviation, block }, value);
     weft_state_write (state, tensor, WEFT_STATE_WEIGHT, first, n, block);
     weft_state_write (state, tensor, WEFT_STATE_MASTER, first, n, block);
     memset (block, 0, n * sizeof *block);

@@ -7,6 +7,7 @@
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
+#include "kernels/float.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -80,12 +81,16 @@ static const char *
 call_describe (void *self, uint32_t device, struct weft_cuda_device *out)
 {
   struct cudaDeviceProp p;
+  size_t free = 0, total = 0;
   const char *text = said (cudaGetDeviceProperties (&p, (int) device));
 
   (void) self;
+  if (!text && !(text = said (cudaSetDevice ((int) device))))
+    text = said (cudaMemGetInfo (&free, &total));
   if (text)
     return text;
   *out = (struct weft_cuda_device){ .bytes = p.totalGlobalMem,
+                                    .free = free,
                                     .sms = (uint32_t) p.multiProcessorCount,
                                     .major = (uint32_t) p.major,
                                     .minor = (uint32_t) p.minor };
@@ -230,6 +235,13 @@ call_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stre
   (void) self;
   return said (
       cudaMemcpyAsync (copy->to, copy->from, copy->bytes, ways[copy->way], stream_of (stream)));
+}
+
+static const char *
+call_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
+{
+  (void) self;
+  return said (cudaMemsetAsync (at, byte, bytes, stream_of (stream)));
 }
 
 static gboolean
@@ -458,10 +470,24 @@ type_of (enum weft_dtype dtype)
   return types[dtype];
 }
 
+/* The bits of a number in a floating type, from the first byte on. */
+static uint64_t
+scalar_of (enum weft_dtype dtype, float value)
+{
+  const uint16_t b = weft_bf16_round (value), h = weft_fp16_round (value);
+  uint64_t bits = 0;
+
+  if (dtype == WEFT_FP32)
+    memcpy (&bits, &value, sizeof value);
+  else
+    memcpy (&bits, dtype == WEFT_BF16 ? &b : &h, sizeof b);
+  return bits;
+}
+
 static const char *
 call_scaled_open (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor, int *out)
 {
-  uint64_t scalar = weft_cuda_scalar (dtype, factor);
+  uint64_t scalar = scalar_of (dtype, (float) factor);
   ncclRedOp_t op;
   const char *text = told (ncclRedOpCreatePreMulSum (&op, &scalar, type_of (dtype),
                                                      ncclScalarHostImmediate, comm->comm));

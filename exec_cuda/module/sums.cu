@@ -2,10 +2,7 @@
  * element, in the order of core/base/fold.h: the bits are those of the CPU executor. */
 #include "core/base/fold.h"
 #include "exec_cuda/module/sums.h"
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-#include <string.h>
+#include "kernels/cuda/device.cuh"
 
 #define MOST_DEPTH 7 /* of a fold over WEFT_CUDA_MOST_SHARED */
 #define THREADS 256
@@ -13,6 +10,7 @@
 
 struct terms {
   const void *at[WEFT_CUDA_MOST_SHARED];
+  uint8_t merges[WEFT_CUDA_MOST_SHARED]; /* of sums that are over, after each */
 };
 
 struct sum {
@@ -23,40 +21,14 @@ struct sum {
   uint64_t n;
 };
 
+/* What storing and reading again makes of it. */
+template <class T>
 static __device__ float
-wide (float x)
+rounded (float x)
 {
-  return x;
-}
-static __device__ float
-wide (__nv_bfloat16 x)
-{
-  return __bfloat162float (x);
-}
-static __device__ float
-wide (__half x)
-{
-  return __half2float (x);
-}
-
-template <class T> static __device__ T narrow (float x);
-template <>
-__device__ float
-narrow<float> (float x)
-{
-  return x;
-}
-template <>
-__device__ __nv_bfloat16
-narrow<__nv_bfloat16> (float x)
-{
-  return __float2bfloat16_rn (x);
-}
-template <>
-__device__ __half
-narrow<__half> (float x)
-{
-  return __float2half_rn (x);
+  T stored;
+  set (&stored, x);
+  return to_float (stored);
 }
 
 static __device__ float
@@ -66,37 +38,32 @@ joined (uint8_t how, float a, float b)
     return b < a ? b : a;
   if (how == WEFT_CUDA_MOST)
     return b > a ? b : a;
-  return __fadd_rn (a, b);
+  return a + b;
 }
 
 template <class T>
-static __global__ void
+__global__ void
 join_floats (terms t, sum s)
 {
-  uint64_t step = (uint64_t) gridDim.x * blockDim.x;
-
-  for (uint64_t e = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x; e < s.n; e += step) {
+  for (WEFT_EACH (e, s.n)) {
     float stack[MOST_DEPTH];
     uint32_t top = 0;
     for (uint32_t i = 0; i < s.n_term; i++) {
-      float x = wide (((const T *) t.at[i])[e]);
-      stack[top] = s.before == 1 ? x : wide (narrow<T> (__fdiv_rn (x, s.before)));
-      uint32_t merges = i + 1 < s.n_term ? __ffs ((int) (i + 1)) - 1 : __popc (i);
-      for (; merges; merges--, top--)
-        stack[top - 1] = wide (narrow<T> (joined (s.how, stack[top - 1], stack[top])));
+      float x = to_float (((const T *) t.at[i])[e]);
+      stack[top] = s.before == 1 ? x : rounded<T> (x / s.before);
+      for (uint32_t merges = t.merges[i]; merges; merges--, top--)
+        stack[top - 1] = rounded<T> (joined (s.how, stack[top - 1], stack[top]));
       top++;
     }
-    ((T *) s.out)[e] = narrow<T> (s.after == 1 ? stack[0] : __fdiv_rn (stack[0], s.after));
+    set ((T *) s.out + e, s.after == 1 ? stack[0] : stack[0] / s.after);
   }
 }
 
 template <class T>
-static __global__ void
+__global__ void
 join_words (terms t, sum s)
 {
-  uint64_t step = (uint64_t) gridDim.x * blockDim.x;
-
-  for (uint64_t e = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x; e < s.n; e += step) {
+  for (WEFT_EACH (e, s.n)) {
     T all = ((const T *) t.at[0])[e];
     for (uint32_t i = 1; i < s.n_term; i++) {
       T x = ((const T *) t.at[i])[e];
@@ -108,49 +75,36 @@ join_words (terms t, sum s)
   }
 }
 
-static unsigned
-blocks_for (uint64_t n)
-{
-  uint64_t blocks = (n + THREADS - 1) / THREADS;
-  return (unsigned) (blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
-}
-
-static const char *
-launched (void)
-{
-  cudaError_t error = cudaGetLastError ();
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
-}
-
 extern "C" const char *
 weft_cuda_join_terms (const struct weft_cuda_join *j, void *stream)
 {
-  cudaStream_t on = (cudaStream_t) stream;
   sum s = { j->how, j->before, j->after, j->n_term, j->out, j->n };
-  unsigned blocks = blocks_for (j->n);
+  unsigned blocks = blocks_for (j->n, THREADS, MOST_BLOCKS);
   terms t;
 
   if (j->n_term > WEFT_CUDA_MOST_SHARED)
     return "more than 64 ranks share a GPU";
   if (j->n == 0)
     return NULL;
-  for (uint32_t i = 0; i < j->n_term; i++)
+  for (uint32_t i = 0; i < j->n_term; i++) {
     t.at[i] = j->term[i];
+    t.merges[i] = (uint8_t) weft_fold_merges (i, j->n_term);
+  }
   switch (j->dtype) {
   case WEFT_FP32:
-    join_floats<float><<<blocks, THREADS, 0, on>>> (t, s);
+    WEFT_LAUNCH (join_floats<float>, blocks, THREADS, 0, stream, t, s);
     break;
   case WEFT_BF16:
-    join_floats<__nv_bfloat16><<<blocks, THREADS, 0, on>>> (t, s);
+    WEFT_LAUNCH (join_floats<bf16>, blocks, THREADS, 0, stream, t, s);
     break;
   case WEFT_FP16:
-    join_floats<__half><<<blocks, THREADS, 0, on>>> (t, s);
+    WEFT_LAUNCH (join_floats<fp16>, blocks, THREADS, 0, stream, t, s);
     break;
   case WEFT_INT32:
-    join_words<int32_t><<<blocks, THREADS, 0, on>>> (t, s);
+    WEFT_LAUNCH (join_words<int32_t>, blocks, THREADS, 0, stream, t, s);
     break;
   case WEFT_INT64:
-    join_words<int64_t><<<blocks, THREADS, 0, on>>> (t, s);
+    WEFT_LAUNCH (join_words<int64_t>, blocks, THREADS, 0, stream, t, s);
     break;
   default:
     return "no sum of bytes";
@@ -180,7 +134,7 @@ rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
 }
 
 /* Block (i, j) takes what member j has for member i. */
-static __global__ void
+__global__ void
 exchange (const __grid_constant__ rows x)
 {
   uint32_t i = blockIdx.x, j = blockIdx.y;
@@ -216,25 +170,6 @@ weft_cuda_exchange_rows (const struct weft_cuda_exchange *e, void *stream)
   x.n = e->n;
   x.each = e->each;
   x.row = e->row;
-  exchange<<<dim3 (e->n, e->n, 16), THREADS, 0, (cudaStream_t) stream>>> (x);
+  WEFT_LAUNCH (exchange, dim3 (e->n, e->n, 16), THREADS, 0, stream, x);
   return launched ();
-}
-
-/* -------------------------------------------------------------------------- scalars */
-
-extern "C" uint64_t
-weft_cuda_scalar (enum weft_dtype dtype, double value)
-{
-  const float f = (float) value;
-  const __nv_bfloat16 b = __float2bfloat16 (f);
-  const __half h = __float2half (f);
-  uint64_t bits = 0;
-
-  if (dtype == WEFT_BF16)
-    memcpy (&bits, &b, sizeof b);
-  else if (dtype == WEFT_FP16)
-    memcpy (&bits, &h, sizeof h);
-  else
-    memcpy (&bits, &f, sizeof f);
-  return bits;
 }

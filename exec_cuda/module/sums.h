@@ -1,4 +1,4 @@
-/* sums.h - what ranks that share a GPU do instead of NCCL, and numbers as the device has them. */
+/* sums.h - what ranks that share a GPU do instead of NCCL. */
 #pragma once
 #include "exec_cuda/shared.h"
 
@@ -8,9 +8,6 @@ extern "C" {
 
 const char *weft_cuda_join_terms (const struct weft_cuda_join *join, void *stream);
 const char *weft_cuda_exchange_rows (const struct weft_cuda_exchange *x, void *stream);
-
-/* The bits of a number in a floating type, from the first byte on. */
-uint64_t weft_cuda_scalar (enum weft_dtype dtype, double value);
 
 #ifdef __cplusplus
 }

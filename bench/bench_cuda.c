@@ -1,0 +1,405 @@
+/* What every kernel of a step takes on a GPU, alone: rates beside the peaks that the GPU's vendor
+ * prints.  Shapes are those of the models that tests/gpu/run.sh trains.
+ *
+ * One layer stands for all of a model.  Memory holds random numbers near 1: on zeros a GPU draws less
+ * power and is quicker.  Kernels run again and again on the same operands, which a cache may hold where
+ * they are small; `weft measure` times them inside steps. */
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/report/report.h"
+#include "exec_cuda/exec_cuda.h"
+#include "kernels/bind.h"
+#include <stdio.h>
+#include <string.h>
+
+#define PATTERN (1u << 24) /* bytes of random numbers */
+#define LEAST_SECONDS 0.02 /* a measurement takes, unless MOST_RUNS are less */
+#define MOST_RUNS 200
+
+#define COMMON "topology=hgx-h200 gpus=1 precision=bf16 reduction_order=fast "
+static const struct model {
+  const char *name, *words;
+} models[] = {
+  { "gpt2", COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64" },
+  { "qwen2.5-1.5b",
+    COMMON "model=qwen2.5-1.5b seq_length=1024 micro_batch_size=16 global_batch_size=16" },
+  { "llama2-7b", COMMON "model=llama2-7b seq_length=4096 micro_batch_size=1 global_batch_size=1 "
+                        "grad_reduce_in_fp32=true" },
+};
+
+struct bench {
+  const struct weft_cuda_calls *calls;
+  weft_cuda_stream *stream;
+  weft_cuda_event *begin, *end;
+  struct weft_cuda_scratch scratch;
+  void *ids;         /* tokens that every model knows, as many as any op wants */
+  JsonBuilder *json; /* NULL: a table */
+};
+
+/* TRUE when a call said nothing. */
+static gboolean
+ok (const char *said, GError **error)
+{
+  return !said || weft_run_error (error, "%s", said);
+}
+#define CALL(b, name, ...) ok ((b)->calls->name ((b)->calls->self, ##__VA_ARGS__), error)
+
+/* ---------------------------------------------------------------------------------- jobs */
+
+static gboolean
+add_words (weft_settings *settings, const char *words, GError **error)
+{
+  g_auto (GStrv) word = g_strsplit (words, " ", -1);
+
+  for (char **at = word; *at; at++) {
+    g_auto (GStrv) part = g_strsplit (*at, "=", 2);
+    const char *section, *key;
+    gboolean boolean;
+    if (!part[0])
+      continue;
+    if (!weft_job_flag (part[0], &section, &key, &boolean))
+      return weft_job_unknown_flag (part[0], error);
+    weft_settings_add (settings, section, key, part[1], part[0]);
+  }
+  return TRUE;
+}
+
+static weft_plan *
+make_plan (const struct model *model, const char *more, GError **error)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  struct weft_job job;
+
+  if (!add_words (settings, model->words, error) || !add_words (settings, more, error) ||
+      !weft_job_build (settings, &job, error))
+    return NULL;
+  return weft_plan_new (&job, error);
+}
+
+static gboolean
+same_work (const weft_program *p, uint32_t op, const weft_program *q, uint32_t other)
+{
+  return p->op[op].kind == q->op[other].kind &&
+         memcmp (weft_op_shape (p, op), weft_op_shape (q, other), sizeof (struct weft_shape)) == 0;
+}
+
+/* How often a whole step does it; 0: that depends on the number of layers. */
+static uint32_t
+times_in (const weft_program *whole, const weft_program *p, uint32_t op)
+{
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < whole->n_op; i++)
+    n += same_work (p, op, whole, i);
+  return n;
+}
+
+/* -------------------------------------------------------------------------------- memory */
+
+/* bf16 of 0.5 to 2 and of both signs; two of them are such an fp32. */
+static void
+fill_pattern (uint16_t *at)
+{
+  uint32_t seed = 1;
+
+  for (uint32_t i = 0; i < PATTERN / sizeof *at; i++) {
+    seed = seed * 1664525 + 1013904223;
+    at[i] = (uint16_t) ((seed >> 16 & 0x80ff) | 0x3f00);
+  }
+}
+
+static gboolean
+copy (struct bench *b, enum weft_cuda_way way, void *to, const void *from, uint64_t bytes,
+      GError **error)
+{
+  const struct weft_cuda_copy copy = { way, to, from, bytes };
+
+  return CALL (b, copy, &copy, b->stream);
+}
+
+/* The pattern, and then what is there already, behind it. */
+static gboolean
+fill (struct bench *b, uint8_t *at, uint64_t bytes, GError **error)
+{
+  g_autofree uint16_t *pattern = g_malloc (PATTERN);
+  uint64_t done = MIN (bytes, PATTERN);
+
+  fill_pattern (pattern);
+  if (!copy (b, WEFT_CUDA_TO_DEVICE, at, pattern, done, error))
+    return FALSE;
+  for (; done < bytes; done += MIN (done, bytes - done))
+    if (!copy (b, WEFT_CUDA_ON_DEVICE, at + done, at, MIN (done, bytes - done), error))
+      return FALSE;
+  return CALL (b, finish, b->stream);
+}
+
+static gboolean
+open_memory (struct bench *b, weft_bind *bind, GError **error)
+{
+  static const struct weft_control control = {
+    .step = 1, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .loss_scale = 1
+  };
+  void *there = NULL;
+
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    uint64_t bytes = bind->plan->memory[0].planned[pool];
+    if (bytes && (!CALL (b, alloc, WEFT_POOL_DEVICE, bytes, &there) ||
+                  !fill (b, bind->arena[pool] = there, bytes, error)))
+      return FALSE;
+  }
+  if (!CALL (b, alloc, WEFT_POOL_DEVICE, sizeof control, &there) ||
+      !copy (b, WEFT_CUDA_TO_DEVICE, there, &control, sizeof control, error))
+    return FALSE;
+  bind->control = there;
+  return CALL (b, finish, b->stream);
+}
+
+static void
+close_memory (struct bench *b, weft_bind *bind)
+{
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    if (bind->arena[pool])
+      b->calls->release (b->calls->self, WEFT_POOL_DEVICE, bind->arena[pool]);
+  if (bind->control)
+    b->calls->release (b->calls->self, WEFT_POOL_DEVICE, (void *) (uintptr_t) bind->control);
+}
+
+/* ------------------------------------------------------------------------------- timing */
+
+static void
+keep_kernel (void *user, const struct weft_kernel *k)
+{
+  g_array_append_val ((GArray *) user, *k);
+}
+
+/* Tokens are numbers below 256, whatever else lies there. */
+static gboolean
+prepare (struct bench *b, GArray *kernels, GError **error)
+{
+  for (guint i = 0; i < kernels->len; i++) {
+    struct weft_kernel *k = &g_array_index (kernels, struct weft_kernel, i);
+    uint64_t bytes = b->calls->scratch (b->calls->self, k);
+    for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
+      if (k->operand[o].data && k->operand[o].dtype == WEFT_INT32)
+        k->operand[o].data = b->ids;
+    if (bytes <= b->scratch.bytes)
+      continue;
+    if (b->scratch.at && !CALL (b, release, WEFT_POOL_DEVICE, b->scratch.at))
+      return FALSE;
+    b->scratch = (struct weft_cuda_scratch){ NULL, bytes };
+    if (!CALL (b, alloc, WEFT_POOL_DEVICE, bytes, &b->scratch.at))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean
+run (struct bench *b, const GArray *kernels, uint32_t times, double *seconds, GError **error)
+{
+  if (!CALL (b, record, b->begin, b->stream))
+    return FALSE;
+  for (uint32_t i = 0; i < times; i++)
+    if (!CALL (b, kernel, &g_array_index (kernels, struct weft_kernel, 0), kernels->len,
+               &b->scratch, b->stream))
+      return FALSE;
+  return CALL (b, record, b->end, b->stream) && CALL (b, finish, b->stream) &&
+         CALL (b, elapsed, b->begin, b->end, seconds);
+}
+
+/* Seconds of one, after one that loads what has to be loaded. */
+static gboolean
+time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **error)
+{
+  if (!run (b, kernels, 1, seconds, error) || !run (b, kernels, 1, seconds, error))
+    return FALSE;
+  double wanted = *seconds > 0 ? LEAST_SECONDS / *seconds : MOST_RUNS;
+  uint32_t times = wanted < 1 ? 1 : wanted < MOST_RUNS ? (uint32_t) wanted : MOST_RUNS;
+
+  if (!run (b, kernels, times, seconds, error))
+    return FALSE;
+  *seconds /= times;
+  return TRUE;
+}
+
+/* -------------------------------------------------------------------------------- output */
+
+/* One op of a model. */
+struct row {
+  const char *model, *op, *dtype;
+  char dims[160];
+  uint32_t times;
+  double seconds, flops, bytes, of_flops, of_bytes; /* of the peaks, as shares */
+};
+
+static void
+describe (struct row *row, const weft_program *p, uint32_t op, const struct weft_job *job)
+{
+  const struct weft_shape *shape = weft_op_shape (p, op);
+  g_autoptr (GString) dims = g_string_new (NULL);
+
+  for (unsigned d = 0; d < G_N_ELEMENTS (shape->dim) && shape->dim[d]; d++)
+    g_string_append_printf (dims, "%s%" G_GUINT64_FORMAT, d ? "x" : "", shape->dim[d]);
+  g_strlcpy (row->dims, dims->str, sizeof row->dims);
+  row->op = weft_op_words[p->op[op].kind];
+  row->dtype = weft_dtype_words[shape->dtype];
+  row->flops = weft_op_flops (p, op) / row->seconds;
+  row->bytes = weft_op_bytes (p, op) / row->seconds;
+  row->of_flops = row->flops / weft_report_printed_peak (job);
+  row->of_bytes = row->bytes / job->cluster.f.gpu_memory_bandwidth_spec;
+}
+
+static void
+print_json (JsonBuilder *json, const struct row *r)
+{
+  json_builder_begin_object (json);
+  weft_json_text (json, "model", r->model);
+  weft_json_text (json, "op", r->op);
+  weft_json_text (json, "type", r->dtype);
+  weft_json_text (json, "dimensions", r->dims);
+  weft_json_int (json, "times", r->times);
+  weft_json_real (json, "seconds", r->seconds);
+  weft_json_real (json, "flops", r->flops);
+  weft_json_real (json, "flops_of_peak", r->of_flops);
+  weft_json_real (json, "bytes_per_s", r->bytes);
+  weft_json_real (json, "bytes_of_peak", r->of_bytes);
+  json_builder_end_object (json);
+}
+
+static void
+print_row (const struct bench *b, const struct row *r)
+{
+  if (b->json) {
+    print_json (b->json, r);
+    return;
+  }
+  printf ("%-13s %-16s %-5s %-26s %9.1f %7.1f %5.1f %8.0f %5.1f %5u %8.2f\n", r->model, r->op,
+          r->dtype, r->dims, 1e6 * r->seconds, 1e-12 * r->flops, 100 * r->of_flops, 1e-9 * r->bytes,
+          100 * r->of_bytes, r->times, 1e3 * r->seconds * r->times);
+  fflush (stdout);
+}
+
+static void
+print_head (const struct bench *b)
+{
+  if (!b->json)
+    printf ("%-13s %-16s %-5s %-26s %9s %7s %5s %8s %5s %5s %8s\n", "model", "op", "type",
+            "dimensions", "us", "TFLOP/s", "%", "GB/s", "%", "times", "ms/step");
+}
+
+/* --------------------------------------------------------------------------------- main */
+
+/* The first op of its kind and shape, which the device has a kernel for. */
+static gboolean
+is_timed (const struct bench *b, const weft_program *p, uint32_t op)
+{
+  enum weft_op_kind kind = p->op[op].kind;
+
+  if (weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu ||
+      p->op[op].lane == WEFT_LANE_HOST || !b->calls->has_kernel (b->calls->self, kind))
+    return FALSE;
+  for (uint32_t i = 0; i < op; i++)
+    if (same_work (p, op, p, i))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+bench_op (struct bench *b, const weft_bind *bind, uint32_t op, struct row *row, GError **error)
+{
+  g_autoptr (GArray) kernels = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel));
+
+  weft_bind_kernels (bind, op, keep_kernel, kernels);
+  if (kernels->len == 0)
+    return TRUE;
+  if (!prepare (b, kernels, error) || !time_kernels (b, kernels, &row->seconds, error))
+    return FALSE;
+  describe (row, bind->p, op, &bind->plan->job);
+  print_row (b, row);
+  return TRUE;
+}
+
+static gboolean
+bench_model (struct bench *b, const struct model *model, GError **error)
+{
+  g_autoptr (weft_plan) plan = make_plan (model, "num_layers=1", error);
+  g_autoptr (weft_plan) whole = plan ? make_plan (model, "", error) : NULL;
+  g_auto (weft_bind) bind = { 0 };
+
+  if (!whole)
+    return FALSE;
+  weft_bind_init (&bind, plan, 0);
+  gboolean done = open_memory (b, &bind, error);
+  for (uint32_t op = 0; done && op < plan->role[0]->n_op; op++) {
+    struct row row = { .model = model->name };
+    if (!is_timed (b, plan->role[0], op))
+      continue;
+    row.times = times_in (whole->role[0], plan->role[0], op);
+    done = bench_op (b, &bind, op, &row, error);
+  }
+  close_memory (b, &bind);
+  return done;
+}
+
+static gboolean
+open_device (struct bench *b, GError **error)
+{
+  g_autofree int32_t *ids = g_new (int32_t, PATTERN / sizeof (int32_t));
+  g_autoptr (GRand) rand = g_rand_new_with_seed (1);
+
+  for (uint32_t i = 0; i < PATTERN / sizeof *ids; i++)
+    ids[i] = g_rand_int_range (rand, 0, 256);
+  return (b->calls = weft_cuda_load (error)) && CALL (b, choose, 0) &&
+         CALL (b, stream_open, FALSE, &b->stream) && CALL (b, event_open, TRUE, &b->begin) &&
+         CALL (b, event_open, TRUE, &b->end) &&
+         CALL (b, alloc, WEFT_POOL_DEVICE, PATTERN, &b->ids) &&
+         copy (b, WEFT_CUDA_TO_DEVICE, b->ids, ids, PATTERN, error) && CALL (b, finish, b->stream);
+}
+
+/* Rows that were measured before something failed are kept. */
+static gboolean
+bench_all (struct bench *b, const char *only, GError **error)
+{
+  print_head (b);
+  for (unsigned i = 0; i < G_N_ELEMENTS (models); i++)
+    if ((!only || g_str_equal (only, models[i].name)) && !bench_model (b, &models[i], error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+bench_json (struct bench *b, const char *only, GError **error)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+
+  b->json = builder;
+  json_builder_begin_array (builder);
+  gboolean done = bench_all (b, only, error);
+  json_builder_end_array (builder);
+  g_autoptr (JsonNode) root = json_builder_get_root (builder);
+  g_autofree char *text = json_to_string (root, TRUE);
+  puts (text);
+  return done;
+}
+
+int
+main (int argc, char **argv)
+{
+  struct bench b = { 0 };
+  gboolean json = FALSE;
+  g_autofree char *only = NULL;
+  const GOptionEntry entries[] = {
+    { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
+    { "model", 0, 0, G_OPTION_ARG_STRING, &only, "only gpt2, qwen2.5-1.5b or llama2-7b", "NAME" },
+    { NULL },
+  };
+  g_autoptr (GOptionContext) context = g_option_context_new (NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_option_context_set_summary (context, "Times the kernels of a step on a GPU.");
+  g_option_context_add_main_entries (context, entries, NULL);
+  if (g_option_context_parse (context, &argc, &argv, &error) && open_device (&b, &error) &&
+      (json ? bench_json : bench_all) (&b, only, &error))
+    return 0;
+  fprintf (stderr, "bench_cuda: %s\n", error->message);
+  return weft_error_exit_status (error);
+}

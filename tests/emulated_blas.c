@@ -1,0 +1,62 @@
+/* A stand-in for cuBLASLt: products as kernels/cuda/launch.h says them, in fp32, every output a sum
+ * over k in order. */
+#include "kernels/cuda/launch.h"
+#include "kernels/float.h"
+#include <glib.h>
+
+static float *
+wide (const void *data, enum weft_dtype dtype, uint64_t n)
+{
+  float *out = g_new (float, n);
+
+  for (uint64_t i = 0; i < n; i += WEFT_STRETCH) {
+    uint64_t some = MIN (WEFT_STRETCH, n - i);
+    const float *value = weft_floats (data, dtype, i, some, out + i);
+    if (value != out + i)
+      memcpy (out + i, value, some * sizeof *out);
+  }
+  return out;
+}
+
+/* The same matrix, columns for rows. */
+static float *
+turned (float *matrix, uint64_t rows, uint64_t columns)
+{
+  float *out = g_new (float, rows *columns);
+
+  for (uint64_t i = 0; i < rows; i++)
+    for (uint64_t j = 0; j < columns; j++)
+      out[j * rows + i] = matrix[i * columns + j];
+  g_free (matrix);
+  return out;
+}
+
+static void
+add_product (const struct weft_cuda_gemm *g, const float *a, const float *b, float *y)
+{
+  for (uint64_t m = 0; m < g->m; m++)
+    for (uint64_t k = 0; k < g->k; k++)
+      for (uint64_t n = 0; n < g->n; n++)
+        y[m * g->n + n] += a[m * g->k + k] * b[k * g->n + n];
+}
+
+const char *
+weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  uint64_t n = g->m * g->n;
+  g_autofree float *a = wide (g->a, g->dtype, g->m * g->k), *b = wide (g->b, g->dtype, g->k * g->n);
+  g_autofree float *y =
+      g->accumulate ? wide (g->y, g->y_dtype, n) : g_malloc0_n (n, sizeof (float));
+  g_autofree float *bias = g->bias ? wide (g->bias, g->y_dtype, g->n) : NULL;
+
+  (void) on;
+  if (g->a_turned)
+    a = turned (a, g->k, g->m);
+  if (g->b_turned)
+    b = turned (b, g->n, g->k);
+  add_product (g, a, b, y);
+  for (uint64_t i = 0; i < n && bias; i++)
+    y[i] += bias[i % g->n];
+  weft_store (g->y, g->y_dtype, 0, n, y);
+  return NULL;
+}

@@ -1,0 +1,299 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one command and under nine minutes: the tests of label gpu, the
+# sanitizer, kernels one by one, training beside its twin in PyTorch, and a cost table for predictions.
+#
+#   tests/gpu/run.sh [FLAGS] [RESULTS]    in the repository: builds first what is not built
+#   gpu-pack/run.sh  [FLAGS] [RESULTS]    in a folder that tests/gpu/pack.sh made: nothing is built
+#
+#   --only PART[,PART...]   these parts alone; --list prints them
+#   --tiny                  nano models in place of those that are compared: a minute, to see it work
+#   --build DIR             programs built there: nothing is built
+#   --anyway                run the parts though no GPU was found; each says so itself
+#
+# RESULTS is a folder, $OUT when that is set, or gpu-results.  It gets h200.json (the name of the GPU;
+# bench/results/README.md says what is in it), h200.costs for `weft sim --cost-table`, timelines of real
+# steps for `weft compare`, and log.txt.  A part that fails or takes too long does not stop the others.
+# Exit status: 0 all passed, 1 some part did not, 2 usage, 3 there is no GPU.
+set -uo pipefail
+
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+most_seconds=${WEFT_GPU_SECONDS:-530}
+PATH=$PATH:/usr/local/cuda/bin # compute-sanitizer's
+
+say() { printf 'run.sh: %s\n' "$*" >&2; }
+
+usage() {
+  say "$@"
+  exit 2
+}
+
+# ---------------------------------------------------------------------------------- arguments
+
+only='' tiny='' build='' anyway='' list='' results=''
+while (($#)); do
+  case $1 in
+    --only | --build)
+      [[ -n ${2-} ]] || usage "$1: found nothing, wanted a value"
+      [[ $1 == --only ]] && only=,$2, || build=$2
+      shift
+      ;;
+    --tiny) tiny=1 ;;
+    --anyway) anyway=1 ;;
+    --list) list=1 ;;
+    -*) usage "unknown flag $1" ;;
+    *)
+      [[ -z $results ]] || usage "found $1 after $results, wanted one folder"
+      results=$1
+      ;;
+  esac
+  shift
+done
+results=${results:-${OUT:-gpu-results}}
+
+# ------------------------------------------------------------------------------------ programs
+
+if [[ -x $here/bin/weft ]]; then
+  programs=$here/bin tests=$here/bin benches=$here/bin
+  twin=$here/torch_twin.py models=$here/share/weft/models text=$here/LICENSE data=$here/data/random.bin
+else
+  root=$(dirname -- "$(dirname -- "$here")")
+  twin=$root/bench/torch_twin.py models=$root/models text=$root/LICENSE data=$root/LICENSE
+  if [[ -z $build && -z $list ]]; then
+    build=$root/build
+    "$root/weft" --no-install knobs >/dev/null && ninja -C "$build" all >/dev/null ||
+      usage "the build failed: a GPU machine may lack our libraries, tests/gpu/pack.sh packs them"
+  fi
+  programs=$build tests=$build/tests benches=$build/bench
+fi
+
+# CUDA's own libraries: of the toolkit, or those that came with PyTorch.
+library_folders() {
+  local purelib folder
+  purelib=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)
+  for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
+    ${purelib:+"$purelib"/nvidia/*/lib}; do
+    compgen -G "$folder/libcublasLt.so.*" >/dev/null || compgen -G "$folder/libnccl.so.*" >/dev/null ||
+      compgen -G "$folder/libcupti.so.*" >/dev/null || continue
+    printf '%s:' "$folder"
+  done
+}
+libraries=$(library_folders)${LD_LIBRARY_PATH-}
+ours=(env "LD_LIBRARY_PATH=${libraries%:}") # of programs of ours: PyTorch finds its own
+
+# -------------------------------------------------------------------------------------- models
+
+# NAME MICRO GLOBAL SEQUENCE STEPS COMPILE | flags of both
+#
+# Batches are such that one H200 holds weights, fp32 masters and all activations.  llama2-7b, a 7B with
+# room for that, sums its gradients in fp32, so that no second copy of them is made.
+compared=(
+  "gpt2 64 64 1024 20 model|"
+  "qwen2.5-1.5b 16 32 1024 10 block|"
+  "llama2-7b 1 16 4096 4 block|--grad-reduce-in-fp32"
+)
+if [[ -n $tiny ]]; then
+  compared=("gpt2-nano 4 4 128 6 none|" "llama-nano 2 4 128 6 none|--grad-reduce-in-fp32")
+  data=$text
+fi
+
+# One of these lines as variables, and as the arguments of a job.
+read_line() {
+  local head
+  IFS='|' read -r head both <<<"$1"
+  read -r name micro global sequence steps compile <<<"$head"
+  job=(--model "$name" --micro-batch-size "$micro" --global-batch-size "$global" --seq-length "$sequence"
+    --topology hgx-h200 --gpus 1 --precision bf16 --reduction-order fast $both)
+  train=("${ours[@]}" "$programs/weft" train "${job[@]}" --executor cuda --data "$data" --deadline 60 --json)
+}
+
+# --------------------------------------------------------------------------------------- parts
+
+parts=(device)
+for program in "$tests"/test_gpu_*; do
+  [[ -x $program && -f $program ]] && parts+=("$(basename -- "$program")")
+done
+parts+=(sanitizer kernels)
+for line in "${compared[@]}"; do
+  parts+=("${line%% *}" "${line%% *}-torch" "${line%% *}-measure" "${line%% *}-timeline")
+done
+parts+=("${compared[0]%% *}-graph")
+if [[ -n $list ]]; then
+  printf '%s\n' "${parts[@]}"
+  exit
+fi
+
+mkdir -p -- "$results" || usage "$results: no folder can be made there"
+results=$(readlink -f -- "$results")
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+log=$results/log.txt
+: >"$log"
+records=$scratch/records # a JSON object for each part, one a line
+: >"$records"
+begin=$SECONDS
+
+escaped() { sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/[[:cntrl:]]/ /g' <<<"$1" | tr -d '\n'; }
+
+# record PART STATUS EXIT SECONDS WORDS
+record() {
+  printf '{"part":"%s","status":"%s","exit":%d,"seconds":%d,"said":"%s"}\n' "$1" "$2" "$3" "$4" \
+    "$(escaped "$5")" >>"$records"
+  say "$(printf '%-22s %-8s %3d s  %s' "$1" "$2" "$4" "$5")"
+}
+
+wanted() { [[ -z $only || $only == *,$1,* ]]; }
+
+# part NAME LIMIT COMMAND...: stdout goes to $scratch/NAME.out, everything to the log.
+part() {
+  local name=$1 limit=$2 left=$((most_seconds - (SECONDS - begin))) from=$SECONDS status word=passed
+  shift 2
+  wanted "$name" || return 0
+  printf '\n==== %s: %s\n' "$name" "$*" >>"$log"
+  if [[ -z $gpu && -z $anyway ]]; then
+    record "$name" skipped 0 0 "no GPU: $why"
+    return 1
+  fi
+  if ((left < 5)); then
+    record "$name" late 0 0 "no time was left of $most_seconds s"
+    return 1
+  fi
+  timeout -k 5 "$((limit < left ? limit : left))" "$@" >"$scratch/$name.out" 2>"$scratch/$name.err" </dev/null
+  status=$?
+  cat "$scratch/$name.out" "$scratch/$name.err" >>"$log"
+  case $status in
+    0) grep -q '^\[  SKIPPED ' "$scratch/$name.out" "$scratch/$name.err" && word=skipped ;;
+    124 | 137) word=late ;;
+    *) word=failed ;;
+  esac
+  record "$name" "$word" "$status" "$((SECONDS - from))" \
+    "$([[ $word == passed ]] || grep -v '^ *$' "$scratch/$name.err" | tail -n 1)"
+  [[ $word == passed ]]
+}
+
+# ---------------------------------------------------------------------------------- the device
+
+query=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit
+gpu=''
+if ! command -v nvidia-smi >/dev/null; then
+  why='nvidia-smi is not there, and so no driver'
+elif ! gpu=$(timeout 20 nvidia-smi --query-gpu=$query --format=csv,noheader,nounits 2>&1) || [[ -z $gpu ]]; then
+  why=$(head -n 1 <<<"${gpu:-nvidia-smi names none}")
+  gpu=''
+fi
+gpu=${gpu%%$'\n'*}
+[[ -n $gpu ]] || say "no GPU: $why"
+
+gpu_json() {
+  if [[ -z $gpu ]]; then
+    printf 'null'
+    return
+  fi
+  awk -F', *' '{ printf "{\"name\":\"%s\",\"driver\":\"%s\",\"memory_mib\":%d,\"sm_mhz_most\":%d," \
+                        "\"memory_mhz_most\":%d,\"power_limit_w\":%d}", $1, $2, $3, $4, $5, $6 }' <<<"$gpu"
+}
+
+part device 20 bash -ec 'nproc; free -g; printf "%s\n" "$0"; nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE' \
+  "libraries: $libraries"
+
+# --------------------------------------------------------------------- tests, sanitizer, kernels
+
+for program in "$tests"/test_gpu_*; do
+  [[ -x $program && -f $program ]] && part "$(basename -- "$program")" 75 "${ours[@]}" "$program"
+done
+
+part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 \
+  "$programs/weft" train --executor cuda --model llama-nano --topology hgx-h200 --gpus 1 --precision bf16 \
+  --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json
+
+bench_flags=()
+[[ -n $tiny ]] && bench_flags=(--model gpt2)
+part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
+
+# ------------------------------------------------------------------------------------- training
+
+# Of the steps that follow the first three: JSON of `weft train --json` in, one object out.
+train_summary() {
+  grep '"step":' "$1" 2>/dev/null | awk -v tokens="$2" '
+    function number(key) {
+      return match($0, "\"" key "\":[-+0-9.eE]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "null"
+    }
+    { if (++n > 3) { time[++m] = number("time_s") + 0; share = number("mfu") * number("time_s") }
+      peak = number("peak_bytes"); loss = number("loss") }
+    END {
+      if (m == 0) { print "null"; exit }
+      for (i = 2; i <= m; i++) for (j = i; j > 1 && time[j] < time[j - 1]; j--) {
+        keep = time[j]; time[j] = time[j - 1]; time[j - 1] = keep }
+      middle = (time[int((m + 1) / 2)] + time[int(m / 2) + 1]) / 2
+      printf "{\"steps\":%d,\"time_s\":%.6g,\"least_s\":%.6g,\"most_s\":%.6g,\"tokens_per_s\":%.6g,", m, middle, time[1], time[m], tokens / middle
+      printf "\"mfu\":%.6g,\"peak_bytes\":%s,\"loss\":%s}\n", share / middle, peak, loss }'
+}
+
+# The last line of a file that is an object, or null.
+object_of() {
+  local line
+  line=$(grep '^{.*}$' "$1" 2>/dev/null | tail -n 1)
+  printf '%s' "${line:-null}"
+}
+
+field() { sed -n "s/.*\"$1\":\\([-+0-9.eE]*\\).*/\\1/p" <<<"${2// /}"; }
+
+# A model beside its twin: one object.
+compare() {
+  local name micro global sequence steps compile both mine theirs ratio=null
+  local -a job train
+  read_line "$1"
+  part "$name" 110 "${train[@]}" --steps $((steps + 3))
+  part "$name-torch" 100 python3 "$twin" --config "$models/$name.json" --seq-length "$sequence" \
+    --micro-batch-size "$micro" --global-batch-size "$global" --steps "$steps" --compile "$compile" $both
+  mine=$(train_summary "$scratch/$name.out" $((global * sequence)))
+  theirs=$(object_of "$scratch/$name-torch.out")
+  [[ $mine == null || $theirs == null ]] ||
+    ratio=$(awk "BEGIN { printf \"%.4f\", $(field tokens_per_s "$mine") / $(field tokens_per_s "$theirs") }")
+  printf '{"model":"%s","seq_length":%d,"micro_batch_size":%d,"global_batch_size":%d,"precision":"bf16",' \
+    "$name" "$sequence" "$micro" "$global"
+  printf '"weft":%s,"torch":%s,"weft_of_torch":%s}\n' "$mine" "$theirs" "$ratio"
+}
+
+# Rows of a cost table, from two layers, whose kernels are those of all; when the ops of a step ran.
+look_closer() {
+  local name micro global sequence steps compile both
+  local -a job train
+  read_line "$1"
+  part "$name-measure" 60 "${ours[@]}" "$programs/weft" measure "${job[@]}" --executor cuda --num-layers 2 \
+    --output "$scratch/$name.costs" && cat "$scratch/$name.costs" >>"$results/h200.costs"
+  part "$name-timeline" 110 "${train[@]}" --steps 4 --timeline "$results/$name.timeline.json.gz"
+}
+
+# The step as one graph, where launches count most: in the smallest model.
+as_graph() {
+  local name micro global sequence steps compile both
+  local -a job train
+  read_line "$1"
+  part "$name-graph" 60 "${train[@]}" --steps $((steps + 3)) --graph
+  train_summary "$scratch/$name-graph.out" $((global * sequence))
+}
+
+for line in "${compared[@]}"; do
+  compare "$line"
+done >"$scratch/training"
+graph=$(as_graph "${compared[0]}")
+for line in "${compared[@]}"; do
+  look_closer "$line"
+done
+
+# -------------------------------------------------------------------------------------- results
+
+listed() { paste -sd, -- "$1"; }
+kernels=$(cat "$scratch/kernels.out" 2>/dev/null)
+[[ ${kernels:0:1} == '[' ]] || kernels='[]'
+{
+  printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+  gpu_json
+  [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
+  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"kernels":%s}\n' \
+    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$kernels"
+} >"$results/h200.json"
+
+say "$results/h200.json: $(grep -c '"passed"' "$records") passed of $(wc -l <"$records") parts, $((SECONDS - begin)) s"
+[[ -n $gpu ]] || exit 3
+! grep -qE '"status":"(failed|late)"' "$records"
