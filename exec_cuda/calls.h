@@ -147,6 +147,11 @@ struct weft_cuda_calls {
   gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
   uint64_t (*scratch) (void *self, const struct weft_kernel *k);
   gboolean canonical; /* its kernels add in canonical order, and know the exact sums of it */
+
+  /* Finds out, before the first step, how calls of these kernels are done best.  May wait; leaves the
+   * memory of their operands alone.  NULL: nothing to find out. */
+  const char *(*prepare) (void *self, const struct weft_kernel *k, uint32_t n,
+                          const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream);
 #define WEFT_CUDA_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
   WEFT_CUDA_CALL_LIST (WEFT_CUDA_CALL_POINTER)
 #undef WEFT_CUDA_CALL_POINTER

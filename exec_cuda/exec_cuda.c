@@ -209,7 +209,7 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
   if (o->stress || o->poison)
     return weft_bad_input (error, "the cuda executor has neither stress nor poison: --executor cpu "
                                   "has them");
-  if (o->graph && o->times)
+  if (o->graph && (o->times || o->total))
     return weft_bad_input (error,
                            "found --graph with --trace or --timeline, wanted one of them: in a "
                            "graph nothing says when an op has begun");
@@ -323,6 +323,23 @@ open_ranks (struct cuda_machine *m, GError **error)
   return TRUE;
 }
 
+/* What is measured is measured before the first step, and not in it. */
+static gboolean
+prepare_kernels (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t i = 0; i < m->n_score && m->calls->prepare; i++) {
+    const struct cuda_score *s = &m->score[i];
+    struct cuda_rank *r = &m->rank[s->row];
+    if (!cuda_choose (r, error) ||
+        !cuda_ok (m,
+                  CUDA_CALL (m, prepare, (const struct weft_kernel *) (void *) s->kernel->data,
+                             s->kernel->len, &r->scratch[WEFT_LANE_GPU], r->stream[WEFT_LANE_GPU]),
+                  error, "rank %u: algorithms of its kernels", r->rank))
+      return FALSE;
+  }
+  return TRUE;
+}
+
 static gboolean
 open_machine (struct cuda_machine *m, GError **error)
 {
@@ -335,7 +352,7 @@ open_machine (struct cuda_machine *m, GError **error)
     if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))
       return FALSE;
   return open_ranks (m, error) && cuda_comms_open (m, error) && cuda_issue_all (m, error) &&
-         cuda_step_open (m, error);
+         prepare_kernels (m, error) && cuda_step_open (m, error);
 }
 
 weft_exec *
@@ -402,6 +419,22 @@ fill_times (struct cuda_machine *m, weft_timeline *t, GError **error)
   return TRUE;
 }
 
+/* From its beginning to its end, of the rank that took longest. */
+static gboolean
+fill_total (struct cuda_machine *m, weft_timeline *t, GError **error)
+{
+  double took;
+
+  for (uint32_t i = 0; i < m->n_score; i++) {
+    const struct cuda_rank *r = &m->rank[m->score[i].row];
+    if (!cuda_ok (m, CUDA_CALL (m, elapsed, m->score[i].start, r->tail, &took), error,
+                  "the time of a step of rank %u", r->rank))
+      return FALSE;
+    t->seconds = MAX (t->seconds, took);
+  }
+  return TRUE;
+}
+
 static gboolean
 read_metrics (struct cuda_machine *m, GError **error)
 {
@@ -426,6 +459,8 @@ cuda_drain (weft_exec *x, GError **error)
     return NULL;
   t->wall_seconds = 1e-6 * (double) (g_get_monotonic_time () - start);
   weft_timeline_finish (t, x->plan);
+  if (m->options.total && !m->options.times && !fill_total (m, t, error))
+    return NULL;
   return g_steal_pointer (&t);
 }
 
@@ -474,7 +509,7 @@ cuda_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t 
 const struct weft_exec_ops weft_exec_cuda = {
   .name = "cuda",
   .doc = "real numbers: ranks are GPUs, or share one",
-  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS,
   .open = cuda_open,
   .wait = cuda_wait,
   .issue = cuda_issue,

@@ -278,7 +278,8 @@ open_score (struct cuda_score *s, GError **error)
   struct cuda_machine *m = s->m;
 
   s->played = g_new0 (uint8_t, s->call->len + 1);
-  if (!cuda_event_open (&m->rank[s->row], m->options.times, &m->rank[s->row].tail, error))
+  if (!cuda_event_open (&m->rank[s->row], m->options.times || m->options.total,
+                        &m->rank[s->row].tail, error))
     return FALSE;
   if (m->n_score == 1)
     return TRUE;

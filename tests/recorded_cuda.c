@@ -207,15 +207,37 @@ rec_event_close (void *self, weft_cuda_event *event)
   return close_thing (self, RECORDED_event_close, event);
 }
 
+/* What a stream is given takes so long. */
+static void
+pass (recorded_cuda *d, weft_cuda_stream *stream, double seconds)
+{
+  pthread_mutex_lock (&d->lock);
+  ((struct recorded_thing *) (void *) stream)->clock += seconds;
+  pthread_mutex_unlock (&d->lock);
+}
+
 static const char *
 rec_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 {
+  recorded_cuda *d = self;
+  struct recorded_thing *at = (struct recorded_thing *) (void *) event;
+
+  pass (d, stream, at->flag ? d->stamp : 0);
+  pthread_mutex_lock (&d->lock);
+  at->clock = ((struct recorded_thing *) (void *) stream)->clock;
+  pthread_mutex_unlock (&d->lock);
   return note (self, RECORDED_record, stream, event, 0);
 }
 
 static const char *
 rec_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
 {
+  recorded_cuda *d = self;
+  struct recorded_thing *at = (struct recorded_thing *) (void *) stream;
+
+  pthread_mutex_lock (&d->lock);
+  at->clock = MAX (at->clock, ((struct recorded_thing *) (void *) event)->clock);
+  pthread_mutex_unlock (&d->lock);
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
@@ -241,6 +263,8 @@ rec_kernel (void *self, const struct weft_kernel *k, uint32_t n,
   struct recorded_kernel kernel = { g_memdup2 (k, n * sizeof *k), n };
 
   g_assert (n == 0 || scratch->bytes == 0 || scratch->at);
+  for (uint32_t i = 0; i < n && d->seconds; i++)
+    pass (d, stream, d->seconds (&k[i]));
   const char *said = note_with (d, RECORDED_kernel, stream, d->kernel, &kernel);
   if (said)
     g_free (kernel.k);
@@ -407,6 +431,7 @@ static const char *
 rec_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream)
 {
   keep_busy (c->comm);
+  pass (self, stream, ((recorded_cuda *) self)->byte * c->n * weft_dtype_bytes (c->dtype));
   return note_with (self, RECORDED_collective, stream, ((recorded_cuda *) self)->collective, c);
 }
 
@@ -461,9 +486,11 @@ rec_query (void *self, weft_cuda_event *event, gboolean *done)
 static const char *
 rec_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *seconds)
 {
-  g_assert (((struct recorded_thing *) (void *) from)->flag &&
-            ((struct recorded_thing *) (void *) to)->flag);
-  *seconds = 1e-6 * ((struct recorded_thing *) (void *) to)->number;
+  const struct recorded_thing *begin = (struct recorded_thing *) (void *) from;
+  const struct recorded_thing *end = (struct recorded_thing *) (void *) to;
+
+  g_assert (begin->flag && end->flag);
+  *seconds = ((recorded_cuda *) self)->seconds ? end->clock - begin->clock : 1e-6 * end->number;
   return note (self, RECORDED_elapsed, NULL, to, 0);
 }
 

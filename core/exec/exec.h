@@ -31,6 +31,7 @@ struct weft_exec_options {
   uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
   gboolean graph;         /* a step is captured once and replayed from then on */
   gboolean times;         /* drain() fills begin and end of every op */
+  gboolean total;         /* without times: drain() says how long the step took on the device */
   double deadline;        /* seconds after which a step counts as lost; 0: never */
   struct weft_rendezvous *peers; /* processes that have the other ranks, and outlive it; NULL: all
                                     are here */
@@ -40,6 +41,7 @@ struct weft_exec_options {
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
 #define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are there */
+#define WEFT_EXEC_STAMPS 8u  /* times are there when they are asked for, and asking takes time */
 
 struct weft_exec_ops {
   const char *name, *doc;

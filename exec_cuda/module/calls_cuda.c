@@ -10,6 +10,7 @@
 #include "kernels/float.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <nccl.h>
 #include <string.h>
 
@@ -288,6 +289,71 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
     l.blas = blas;
     text = weft_cuda_launchers[k[i].kind](&l);
   }
+  return text;
+}
+
+/* ----------------------------------------------------------------------- algorithms */
+
+static gboolean
+is_product (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+}
+
+/* A file that is missing or of no use is written anew. */
+static void
+load_algorithms (struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas);
+  uint32_t found;
+
+  (void) weft_blas_load (blas, path, &found, NULL);
+}
+
+/* A machine without room for them goes on without: they are found again the next time. */
+static void
+save_algorithms (const struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas), *folder = g_path_get_dirname (path);
+  g_autoptr (GError) error = NULL;
+
+  if (g_mkdir_with_parents (folder, 0700) != 0 || !weft_blas_save (blas, path, &error))
+    g_warning ("algorithms of matrix products are not kept: %s: %s", path,
+               error ? error->message : g_strerror (errno));
+}
+
+/* The gradient of a bias is a kernel beside the product: it is left out. */
+static const char *
+prepare_product (struct cuda *cuda, const struct weft_kernel *k,
+                 const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
+{
+  enum { DB = 3 };
+  struct weft_kernel alone = *k;
+
+  if (k->kind == WEFT_OP_MATMUL_WGRAD)
+    alone.operand[DB].data = NULL;
+  return call_kernel (cuda, &alone, 1, room, stream);
+}
+
+/* GPUs of one machine take what the first of them has found. */
+static const char *
+prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_cuda_scratch *room,
+         weft_cuda_stream *stream)
+{
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
+
+  if (text)
+    return text;
+  load_algorithms (blas);
+  uint32_t known = weft_blas_count (blas);
+  weft_blas_only_prepare (blas, TRUE);
+  for (uint32_t i = 0; i < n && !text; i++)
+    if (is_product (k[i].kind))
+      text = prepare_product (self, &k[i], room, stream);
+  weft_blas_only_prepare (blas, FALSE);
+  if (!text && weft_blas_count (blas) > known)
+    save_algorithms (blas);
   return text;
 }
 
@@ -657,9 +723,11 @@ weft_cuda_calls_open (const char **why)
   struct cuda *cuda = g_new0 (struct cuda, 1);
 
 #define CALL(name, ...) .name = call_##name,
-  cuda->calls = (struct weft_cuda_calls){
-    .self = cuda, .has_kernel = has_kernel, .scratch = scratch, WEFT_CUDA_CALL_LIST (CALL)
-  };
+  cuda->calls = (struct weft_cuda_calls){ .self = cuda,
+                                          .has_kernel = has_kernel,
+                                          .scratch = scratch,
+                                          .prepare = prepare,
+                                          WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
   if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
