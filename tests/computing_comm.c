@@ -86,7 +86,8 @@ look_at_buffers (const struct computing_meeting *m, uint32_t member, uint64_t pi
   const struct computing_talk *t = &m->talk[member];
   gboolean gathers = t->kind == WEFT_OP_ALL_GATHER, swaps = t->kind == WEFT_OP_ALL_TO_ALL;
   gboolean scatters = t->kind == WEFT_OP_REDUCE_SCATTER;
-  uint64_t from = piece * (scatters || swaps ? m->n : 1), to = piece * (gathers || swaps ? m->n : 1);
+  uint64_t from = piece * (scatters || swaps ? m->n : 1),
+           to = piece * (gathers || swaps ? m->n : 1);
   const uint8_t *in_place = gathers    ? (const uint8_t *) t->to + member * piece
                             : scatters ? (const uint8_t *) t->to - member * piece
                                        : t->to;
@@ -208,9 +209,7 @@ exchange_all (const struct computing_meeting *m)
 const char *
 computing_come (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *talk)
 {
-  uint32_t at = talk->kind == WEFT_OP_SEND   ? 0
-                : talk->kind == WEFT_OP_RECV ? 1
-                                             : talk->comm->rank;
+  uint32_t at = talk->kind == WEFT_OP_SEND ? 0 : talk->kind == WEFT_OP_RECV ? 1 : talk->comm->rank;
 
   (void) d;
   if (m->here[at])
@@ -244,7 +243,7 @@ find_clique (computing_cuda *d, GBytes *name, uint32_t n)
   c->n = n;
   c->name = g_bytes_ref (name);
   c->meeting = g_ptr_array_new_with_free_func (free_meeting);
-  c->between = g_new (GPtrArray *, n *n);
+  c->between = g_new (GPtrArray *, n * n);
   for (uint32_t i = 0; i < n * n; i++)
     c->between[i] = g_ptr_array_new_with_free_func (free_meeting);
   g_ptr_array_add (d->clique, c);
@@ -318,7 +317,8 @@ comp_comm_error (void *self, weft_cuda_comm *comm)
 }
 
 static const char *
-comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, weft_cuda_window **out)
+comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
+                  weft_cuda_window **out)
 {
   (void) comm, (void) bytes;
   ((computing_cuda *) self)->n_open++;

@@ -96,8 +96,9 @@ trained_difference (const trained *found, const trained *wanted)
   assert_int_equal (found->gradient->len, wanted->gradient->len);
   for (uint32_t i = 0; i < wanted->tensor->len; i++) {
     uint64_t n = g_array_index (wanted->tensor, uint64_t, i);
-    d.gradient = MAX (d.gradient, tensor_share (&g_array_index (found->gradient, float, first),
-                                                &g_array_index (wanted->gradient, float, first), n));
+    d.gradient =
+        MAX (d.gradient, tensor_share (&g_array_index (found->gradient, float, first),
+                                       &g_array_index (wanted->gradient, float, first), n));
     first += n;
   }
   return d;
