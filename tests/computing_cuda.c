@@ -191,8 +191,7 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   const struct weft_cuda_launch *l = item->kernel;
 
   emulated_order_of_threads (d->rand && g_rand_boolean (d->rand));
-  for (uint32_t i = 0; i < item->n && !d->said; i++)
-    d->said = weft_cuda_launchers[item->op](&l[i]);
+  d->said = weft_cuda_launch_all (item->op, l, item->n);
 }
 
 /* It may run while the device does anything else, and sees nothing of it. */

@@ -352,9 +352,11 @@ cuda_case_fixed (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
-/* Ops that cuda_attention.c and cuda_experts.c have. */
+/* Ops that cuda_attention.c, cuda_scores.c, cuda_fp8.c and cuda_experts.c have. */
 #define ELSEWHERE                                                                                  \
-  "attention_part attention_part_bwd moe_route moe_route_bwd moe_sort moe_tally moe_permute "      \
+  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise quantise_mx transpose " \
+  "matmul_fp8 matmul_dgrad_fp8 attention_part attention_part_bwd moe_route moe_route_bwd "         \
+  "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \
   "moe_act moe_act_bwd moe_weigh moe_weigh_bwd"
 

@@ -281,13 +281,17 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
   struct weft_cuda_blas *blas;
   const char *text = find_blas (self, &blas);
 
-  for (uint32_t i = 0; i < n && !text; i++) {
-    struct weft_cuda_launch l = weft_cuda_launch_of (&k[i]);
-    l.stream = stream;
-    l.scratch = room->at;
-    l.scratch_bytes = room->bytes;
-    l.blas = blas;
-    text = weft_cuda_launchers[k[i].kind](&l);
+  for (uint32_t i = 0, some; i < n && !text; i += some) {
+    struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
+    some = MIN (n - i, WEFT_CUDA_MOST_TOGETHER);
+    for (uint32_t j = 0; j < some; j++) {
+      l[j] = weft_cuda_launch_of (&k[i + j]);
+      l[j].stream = stream;
+      l[j].scratch = room->at;
+      l[j].scratch_bytes = room->bytes;
+      l[j].blas = blas;
+    }
+    text = weft_cuda_launch_all (k->kind, l, some);
   }
   return text;
 }
@@ -297,7 +301,8 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 static gboolean
 is_product (enum weft_op_kind kind)
 {
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
 }
 
 /* A file that is missing or of no use is written anew. */

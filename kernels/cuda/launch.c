@@ -91,6 +91,19 @@ weft_cuda_launch_of (const struct weft_kernel *k)
   return l;
 }
 
+const char *
+weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, uint32_t n)
+{
+  const char *error = NULL;
+
+  for (uint32_t i = 0, some; i < n && !error; i += some) {
+    some = kind == WEFT_OP_ADAM ? MIN (n - i, WEFT_CUDA_MOST_TOGETHER) : 1;
+    error = kind == WEFT_OP_ADAM ? weft_cuda_adam_together (&l[i], some)
+                                 : weft_cuda_launchers[kind](&l[i]);
+  }
+  return error;
+}
+
 /* ----------------------------------------------------------------------------- scratch */
 
 uint64_t
@@ -118,6 +131,11 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL:
   case WEFT_OP_MATMUL_DGRAD:
     return WEFT_BLAS_SCRATCH;
+  case WEFT_OP_MATMUL_FP8:
+  case WEFT_OP_MATMUL_DGRAD_FP8:
+    return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
+  case WEFT_OP_AMAX:
+    return weft_cuda_scratch_amax (dim[0]);
   case WEFT_OP_MATMUL_WGRAD:
     return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
   case WEFT_OP_ATTENTION_BWD:
