@@ -13,10 +13,10 @@
 #include <cmocka.h>
 
 #define SEED 2026
-#define JOBS 25
+#define JOBS 12
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
-#define MOST_WORK 2000 /* tokens of a batch, times layers, times heads: threads of kernels take long */
+#define MOST_WORK 1000 /* tokens of a batch, times layers, times heads: threads of kernels take long */
 
 /* What was added in another order, and in 16 bits rounded in between (trained_cases.c). */
 static const struct trained_bound bounds[] = {
