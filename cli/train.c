@@ -198,9 +198,8 @@ static const struct executor {
                   { "cpu", &weft_exec_cpu },
                   { "cuda", &weft_exec_cuda } };
 
-/* That a driver or a GPU is missing is told before anything is planned. */
-static const struct weft_exec_ops *
-find_executor (const char *name, GError **error)
+const struct weft_exec_ops *
+weft_cli_real_executor (const char *name, GError **error)
 {
   for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
     const struct weft_exec_ops *ops = executors[i].ops;
@@ -368,9 +367,9 @@ run (const weft_cli_input *input, struct train_ask *ask)
   struct weft_job job;
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
-      !(ops = find_executor (ask->executor, &error)) || !check_executor (ask, ops, &error) ||
-      !weft_cli_job (input, &job, &error) || !check_processes (ask, &job, &error) ||
-      !fill_rates (ask, &job, &error))
+      !(ops = weft_cli_real_executor (ask->executor, &error)) ||
+      !check_executor (ask, ops, &error) || !weft_cli_job (input, &job, &error) ||
+      !check_processes (ask, &job, &error) || !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);

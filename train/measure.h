@@ -3,7 +3,8 @@
  * Kernels are timed where they will run: inside steps of a job on random tokens, with operands as
  * cold as steps leave them and with all ranks at work at the same time.  A row is the mean over all
  * ops of that shape of each op's median over steps, so that what interrupts some steps does not
- * count, and with what the executor takes between two ops.
+ * count, and with what the executor takes between two ops.  Where asking for times takes time itself,
+ * as on a GPU, steps are run without it too, and what they take less is taken off.
  *
  * Communication inside a step waits for peers that compute; it is timed in programs that hold
  * nothing else, from the moment the last member is there, so waking the others is part of it. */

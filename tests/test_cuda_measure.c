@@ -1,0 +1,213 @@
+/* weft measure on GPUs, on a device that does nothing but keeps the time of its streams: a table has
+ * what kernels take and not what asking costs, and predicts the step that nobody asked. */
+#include "exec_cuda/exec_cuda.h"
+#include "made.h"
+#include "random_job.h"
+#include "recorded_cuda.h"
+#include "train/measure.h"
+#include <glib/gstdio.h>
+#include <math.h>
+#include <unistd.h>
+
+#define TINY                                                                                       \
+  "topology=hgx-h200 model=gpt2-nano num_layers=2 precision=bf16 reduction_order=fast "            \
+  "global_batch_size=4 micro_batch_size=2"
+#define REPLICAS TINY " gpus=2 use_distributed_optimizer=true"
+
+/* Microseconds of no rule but that equal calls take equally long. */
+static double
+seconds_of (const struct weft_kernel *k)
+{
+  uint64_t sum = (uint64_t) k->kind * 7919;
+
+  for (unsigned d = 0; d < G_N_ELEMENTS (k->shape.dim); d++)
+    sum = sum * 31 + k->shape.dim[d];
+  return 1e-6 * (double) (20 + sum % 100);
+}
+
+/* Of the test that runs. */
+static recorded_cuda *device;
+
+static weft_exec *
+open_recorded (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  recorded_cuda_forget (device);
+  return weft_exec_cuda_open (&device->calls, plan, options, error);
+}
+
+static struct weft_exec_ops
+recorded_ops (double stamp)
+{
+  struct weft_exec_ops ops = weft_exec_cuda;
+
+  device->seconds = seconds_of;
+  device->stamp = stamp;
+  device->byte = 1e-9;
+  ops.open = open_recorded;
+  return ops;
+}
+
+static GArray *
+measure (const weft_plan *plan, double stamp, gboolean links)
+{
+  const struct weft_exec_ops ops = recorded_ops (stamp);
+  g_autoptr (weft_measure) m = weft_measure_new (&ops);
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_measure_steps (m, plan, 2, 0, &error) ||
+      (links && !weft_measure_links (m, plan, &error)))
+    fail_msg ("%s", error->message);
+  return weft_measure_rows (m);
+}
+
+/* Seconds of a step by the device's own clock, when nobody asks for times of ops. */
+static double
+step_seconds (const weft_plan *plan)
+{
+  struct weft_control control = { .step = 1, .loss_scale = 1 };
+  const struct weft_exec_options options = { .control = &control, .total = TRUE };
+  weft_exec *x = weft_exec_cuda_open (&device->calls, plan, &options, NULL);
+  g_autofree int32_t *tokens =
+      g_new0 (int32_t, plan->job.train.global_batch_size * (plan->job.model.seq_length + 1));
+
+  control.tokens = tokens;
+  g_autoptr (weft_timeline) t = weft_exec_step (x, NULL);
+  double seconds = t->seconds;
+  weft_exec_cuda.close (x);
+  return seconds;
+}
+
+static weft_plan *
+plan_with (const char *words, const GArray *rows)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autofree char *path = NULL;
+  int file = g_file_open_tmp ("weft-measure-XXXXXX", &path, NULL);
+
+  assert_true (file >= 0);
+  close (file);
+  for (guint i = 0; i < rows->len; i++)
+    weft_cost_table_print (text, &g_array_index (rows, struct weft_measurement, i));
+  assert_true (g_file_set_contents (path, text->str, -1, NULL));
+  weft_plan *plan = weft_test_plan ("%s cost_table=%s", words, path);
+  g_unlink (path);
+  return plan;
+}
+
+static int
+make_device (void **state)
+{
+  (void) state;
+  device = recorded_cuda_new ();
+  return 0;
+}
+
+static int
+free_device (void **state)
+{
+  (void) state;
+  assert_int_equal (device->n_open, 0);
+  recorded_cuda_free (device);
+  return 0;
+}
+
+/* ------------------------------------------------------------------------------- tests */
+
+static void
+what_asking_for_times_costs_is_in_no_row (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (TINY " gpus=1");
+  g_autoptr (GArray) quick = measure (plan, 0, FALSE), slow = measure (plan, 3e-6, FALSE);
+  (void) state;
+
+  assert_int_equal (quick->len, slow->len);
+  assert_true (quick->len > 20);
+  for (guint i = 0; i < quick->len; i++) {
+    const struct weft_measurement *a = &g_array_index (quick, struct weft_measurement, i);
+    const struct weft_measurement *b = &g_array_index (slow, struct weft_measurement, i);
+    assert_int_equal (a->kind, b->kind);
+    if (!(fabs (a->seconds - b->seconds) <= 0.5e-6))
+      fail_msg ("%s: found %g, wanted %g", weft_op_words[a->kind], b->seconds, a->seconds);
+  }
+}
+
+static void
+a_table_predicts_the_step_that_nobody_asked (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (TINY " gpus=1");
+  g_autoptr (GArray) rows = measure (plan, 2e-6, FALSE);
+  g_autoptr (weft_plan) priced = plan_with (TINY " gpus=1", rows);
+  double wanted = step_seconds (plan);
+  (void) state;
+
+  g_autoptr (weft_timeline) t = made_run (priced);
+  if (!(fabs (t->seconds / wanted - 1) < 0.05))
+    fail_msg ("found %g s, wanted %g within 5 %%", t->seconds, wanted);
+}
+
+static void
+collectives_between_gpus_have_rows (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (REPLICAS);
+  g_autoptr (GArray) rows = measure (plan, 0, TRUE);
+  uint32_t seen[WEFT_N_OP] = { 0 };
+  (void) state;
+
+  for (guint i = 0; i < rows->len; i++) {
+    const struct weft_measurement *m = &g_array_index (rows, struct weft_measurement, i);
+    assert_true (m->seconds > 0);
+    if (weft_op_info[m->kind].class == WEFT_CLASS_COLLECTIVE)
+      assert_int_equal (m->ranks, 2);
+    seen[m->kind]++;
+  }
+  assert_true (seen[WEFT_OP_REDUCE_SCATTER] && seen[WEFT_OP_ALL_GATHER] && seen[WEFT_OP_MATMUL]);
+}
+
+/* Before the first step, of all its kernels, once for each GPU. */
+static uint32_t n_prepared, n_kernels;
+
+static const char *
+note_prepared (void *self, const struct weft_kernel *k, uint32_t n,
+               const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream)
+{
+  (void) self, (void) scratch;
+  assert_true (stream && k);
+  n_prepared++;
+  n_kernels += n;
+  return NULL;
+}
+
+static void
+kernels_are_prepared_once_before_the_first_step (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (REPLICAS);
+  const struct weft_exec_options options = { 0 };
+  uint32_t played = 0;
+  (void) state;
+
+  device->calls.prepare = note_prepared;
+  weft_exec *x = weft_exec_cuda_open (&device->calls, plan, &options, NULL);
+  assert_non_null (x);
+  assert_int_equal (n_prepared, 2);
+  assert_int_equal (device->kernel->len, 0);
+  g_autoptr (weft_timeline) t = weft_exec_step (x, NULL);
+  for (guint i = 0; i < device->kernel->len; i++)
+    played += g_array_index (device->kernel, struct recorded_kernel, i).n;
+  assert_int_equal (n_prepared, 2);
+  assert_int_equal (n_kernels, played);
+  weft_exec_cuda.close (x);
+}
+
+#define WITH_DEVICE(test) cmocka_unit_test_setup_teardown (test, make_device, free_device)
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    WITH_DEVICE (what_asking_for_times_costs_is_in_no_row),
+    WITH_DEVICE (a_table_predicts_the_step_that_nobody_asked),
+    WITH_DEVICE (collectives_between_gpus_have_rows),
+    WITH_DEVICE (kernels_are_prepared_once_before_the_first_step),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
