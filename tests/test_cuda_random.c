@@ -21,8 +21,8 @@
 /* What was added in another order, and in 16 bits rounded in between (trained_cases.c). */
 static const struct trained_bound bounds[] = {
   [WEFT_FP32] = { .loss = 1e-5, .norm = 1e-4, .gradient = 1e-3 },
-  [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.1 },
-  [WEFT_FP16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.1 },
+  [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
+  [WEFT_FP16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
 };
 
 static int64_t
