@@ -230,7 +230,7 @@ run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **erro
     weft_timeline *t = weft_exec_step (x, error);
     if (!t)
       return FALSE;
-    spent += t->seconds;
+    spent += MAX (t->seconds, t->wall_seconds);
     if (*step > WARM_UP)
       g_ptr_array_add (timeline, t);
     else

@@ -147,7 +147,7 @@ wanted() { [[ -z $only || $only == *,$1,* ]]; }
 part() {
   local name=$1 limit=$2 left=$((most_seconds - (SECONDS - begin))) from=$SECONDS status word=passed
   shift 2
-  wanted "$name" || return 0
+  wanted "$name" || return 1
   printf '\n==== %s: %s\n' "$name" "$*" >>"$log"
   if [[ -z $gpu && -z $anyway ]]; then
     record "$name" skipped 0 0 "no GPU: $why"
@@ -213,7 +213,9 @@ part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
 
 # Of the steps that follow the first three: JSON of `weft train --json` in, one object out.
 train_summary() {
-  grep '"step":' "$1" 2>/dev/null | awk -v tokens="$2" '
+  local reserved
+  reserved=$(sed -n 's/.*"reserved_bytes":\({[^}]*}\).*/\1/p' "$1" 2>/dev/null)
+  grep '"step":' "$1" 2>/dev/null | awk -v tokens="$2" -v reserved="${reserved:-null}" '
     function number(key) {
       return match($0, "\"" key "\":[-+0-9.eE]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "null"
     }
@@ -225,7 +227,7 @@ train_summary() {
         keep = time[j]; time[j] = time[j - 1]; time[j - 1] = keep }
       middle = (time[int((m + 1) / 2)] + time[int(m / 2) + 1]) / 2
       printf "{\"steps\":%d,\"time_s\":%.6g,\"least_s\":%.6g,\"most_s\":%.6g,\"tokens_per_s\":%.6g,", m, middle, time[1], time[m], tokens / middle
-      printf "\"mfu\":%.6g,\"peak_bytes\":%s,\"loss\":%s}\n", share / middle, peak, loss }'
+      printf "\"mfu\":%.6g,\"peak_bytes\":%s,\"reserved_bytes\":%s,\"loss\":%s}\n", share / middle, peak, reserved, loss }'
 }
 
 # The last line of a file that is an object, or null.
