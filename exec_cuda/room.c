@@ -1,4 +1,4 @@
-/* What of the first GPU's memory is not the plan's, told apart by who had just been at work. */
+/* What of the memory of this process' first GPU is not the plan's, told apart by who had just been at work. */
 #include "exec_cuda/machine.h"
 #include <string.h>
 
@@ -8,9 +8,10 @@ scratch_bytes (const struct cuda_machine *m)
 {
   uint64_t bytes = 0;
 
-  for (uint32_t row = 0; row < m->n; row++)
-    for (uint32_t lane = 0; lane < WEFT_N_LANE && m->rank[row].device == 0; lane++)
-      bytes += m->rank[row].scratch[lane].bytes;
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
+    for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+      if (m->rank[row].device == m->rank[m->first].device)
+        bytes += m->rank[row].scratch[lane].bytes;
   return bytes;
 }
 
@@ -21,7 +22,7 @@ cuda_room_look (struct cuda_machine *m, enum weft_reserved who, GError **error)
 
   if (!m->calls->room)
     return TRUE;
-  if (!cuda_choose (&m->rank[0], error) ||
+  if (!cuda_choose (&m->rank[m->first], error) ||
       !cuda_ok (m, CUDA_CALL (m, room, &left, &all), error, "memory of the first GPU"))
     return FALSE;
   uint64_t before = who == WEFT_RESERVED_CONTEXT ? all : m->left;
