@@ -165,6 +165,40 @@ collectives_between_gpus_have_rows (void **state)
   assert_true (seen[WEFT_OP_REDUCE_SCATTER] && seen[WEFT_OP_ALL_GATHER] && seen[WEFT_OP_MATMUL]);
 }
 
+/* Both ways, each size, as long as the device says; the simulator takes what the rows say. */
+static void
+copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
+{
+  static const char words[] = TINY " gpus=1 optimizer_cpu_offload=true";
+  g_autoptr (weft_plan) plan = weft_test_plan (words);
+  const struct weft_exec_ops ops = recorded_ops (0);
+  g_autoptr (weft_measure) m = weft_measure_new (&ops);
+  uint32_t seen = 0;
+  (void) state;
+
+  device->byte = 1e-6; /* a link as slow as no formula knows */
+  assert_true (weft_measure_host (m, &plan->job, NULL));
+  g_autoptr (GArray) rows = weft_measure_rows (m);
+  for (guint i = 0; i < rows->len; i++) {
+    const struct weft_measurement *row = &g_array_index (rows, struct weft_measurement, i);
+    assert_true (row->kind == WEFT_OP_TO_HOST || row->kind == WEFT_OP_FROM_HOST);
+    assert_near (row->seconds, 1e-6 * weft_op_info[row->kind].bytes (&row->shape));
+  }
+  assert_int_equal (rows->len, 2 * 2 * 9);
+  g_autoptr (weft_plan) priced = plan_with (words, rows);
+  g_autoptr (weft_timeline) t = made_run (priced);
+  const weft_program *p = priced->role[0];
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].kind != WEFT_OP_TO_HOST || weft_op_bytes (p, op) < 4096)
+      continue;
+    double wanted = 1e-6 * weft_op_bytes (p, op), took = t->end[0][op] - t->begin[0][op];
+    if (!(fabs (took / wanted - 1) < 0.15)) /* between two sizes the formula has its say */
+      fail_msg ("op %u: found %g s, wanted %g", op, took, wanted);
+    seen++;
+  }
+  assert_true (seen > 0);
+}
+
 /* Before the first step, of all its kernels, once for each GPU. */
 static uint32_t n_prepared, n_kernels;
 
@@ -276,6 +310,7 @@ main (void)
     WITH_DEVICE (what_asking_for_times_costs_is_in_no_row),
     WITH_DEVICE (a_table_predicts_the_step_that_nobody_asked),
     WITH_DEVICE (collectives_between_gpus_have_rows),
+    WITH_DEVICE (copies_to_and_from_the_host_have_rows_that_predict_them),
     WITH_DEVICE (kernels_are_prepared_once_before_the_first_step),
     WITH_DEVICE (memory_that_is_not_the_plans_has_a_name),
     WITH_DEVICE (a_comparison_names_what_libraries_took),
