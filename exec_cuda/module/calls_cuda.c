@@ -129,6 +129,18 @@ call_alloc (void *self, enum weft_pool pool, uint64_t bytes, void **out)
 }
 
 static const char *
+room (void *self, uint64_t *left, uint64_t *all)
+{
+  size_t nobodys = 0, total = 0;
+  const char *text = said (cudaMemGetInfo (&nobodys, &total));
+
+  (void) self;
+  *left = nobodys;
+  *all = total;
+  return text;
+}
+
+static const char *
 call_release (void *self, enum weft_pool pool, void *at)
 {
   (void) self;
@@ -727,6 +739,7 @@ weft_cuda_calls_open (const char **why)
                                           .has_kernel = has_kernel,
                                           .scratch = scratch,
                                           .prepare = prepare,
+                                          .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
   if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
