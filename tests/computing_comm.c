@@ -310,10 +310,18 @@ comp_comm_close (void *self, weft_cuda_comm *comm)
 }
 
 static const char *
-comp_comm_error (void *self, weft_cuda_comm *comm)
+comp_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
 {
   (void) self;
-  return comm->clique->came == comm->clique->n ? NULL : "a member of a communicator is missing";
+  *ready = comm->clique->came == comm->clique->n;
+  return *ready ? NULL : "a member of a communicator is missing";
+}
+
+static const char *
+comp_comm_finish (void *self, weft_cuda_comm *comm)
+{
+  (void) self, (void) comm;
+  return NULL;
 }
 
 static const char *
@@ -361,7 +369,8 @@ computing_comm_calls (struct weft_cuda_calls *calls)
   calls->comm_open = comp_comm_open;
   calls->comm_split = comp_comm_split;
   calls->comm_close = calls->comm_abort = comp_comm_close;
-  calls->comm_error = comp_comm_error;
+  calls->comm_ready = comp_comm_ready;
+  calls->comm_finish = comp_comm_finish;
   calls->window_open = comp_window_open;
   calls->window_close = comp_window_close;
   calls->scaled_open = comp_scaled_open;

@@ -31,6 +31,9 @@ gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
 gboolean weft_test_same_bits (const struct real_result *a, const struct real_result *b,
                               uint32_t steps);
 
+/* How far losses and norms are apart at most, as a part of what they are. */
+double weft_test_apart (const struct real_result *a, const struct real_result *b, uint32_t steps);
+
 /* Fails where one bit of a run is not as it was for `one`, and says of what. */
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 

@@ -309,7 +309,10 @@ rec_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *
 static const char *
 rec_comm_id (void *self, struct weft_cuda_id *out)
 {
+  uint64_t now = (uint64_t) g_get_monotonic_time ();
+
   memset (out, 7, sizeof *out);
+  memcpy (out->bytes + 8, &now, sizeof now); /* another one every time */
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
@@ -321,6 +324,7 @@ rec_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm
   };
 
   g_assert (member->id->bytes[0] == 7);
+  ((recorded_cuda *) self)->id = *member->id;
   return open_thing (self, &like, out);
 }
 
@@ -342,6 +346,30 @@ rec_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft
 }
 
 static const char *
+rec_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
+{
+  recorded_cuda *d = self;
+  struct recorded_thing *thing = (struct recorded_thing *) (void *) comm;
+
+  *ready = !d->never_ready && thing->looks++ >= d->slow;
+  return note (self, RECORDED_comm_ready, NULL, comm, 0);
+}
+
+/* It has been told something new. */
+static void
+keep_busy (weft_cuda_comm *comm)
+{
+  ((struct recorded_thing *) (void *) comm)->looks = 0;
+}
+
+static const char *
+rec_comm_finish (void *self, weft_cuda_comm *comm)
+{
+  keep_busy (comm);
+  return note (self, RECORDED_comm_finish, NULL, comm, 0);
+}
+
+static const char *
 rec_comm_close (void *self, weft_cuda_comm *comm)
 {
   return close_thing (self, RECORDED_comm_close, comm);
@@ -351,12 +379,6 @@ static const char *
 rec_comm_abort (void *self, weft_cuda_comm *comm)
 {
   return close_thing (self, RECORDED_comm_abort, comm);
-}
-
-static const char *
-rec_comm_error (void *self, weft_cuda_comm *comm)
-{
-  return note (self, RECORDED_comm_error, NULL, comm, 0);
 }
 
 static const char *
@@ -408,6 +430,7 @@ rec_group_end (void *self)
 static const char *
 rec_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream)
 {
+  keep_busy (c->comm);
   pass (self, stream, ((recorded_cuda *) self)->byte * c->n * weft_dtype_bytes (c->dtype));
   return note_with (self, RECORDED_collective, stream, ((recorded_cuda *) self)->collective, c);
 }
@@ -415,12 +438,14 @@ rec_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stre
 static const char *
 rec_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
+  keep_busy (t->comm);
   return note_with (self, RECORDED_send, stream, ((recorded_cuda *) self)->transfer, t);
 }
 
 static const char *
 rec_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
+  keep_busy (t->comm);
   return note_with (self, RECORDED_recv, stream, ((recorded_cuda *) self)->transfer, t);
 }
 

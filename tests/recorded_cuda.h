@@ -18,6 +18,7 @@ struct recorded_thing {
   uint32_t number, device;
   gboolean flag;            /* of a stream: urgent; of an event: timed */
   uint32_t parent, n, rank; /* of a communicator: parent's number + 1, members, place */
+  uint32_t looks;           /* at it, since it was told something */
   int color;
   double clock; /* of a stream: when all it was given is done; of an event: when it came to pass */
 };
@@ -47,6 +48,9 @@ typedef struct recorded_cuda {
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* the call, counted from 1, that fails; 0: none */
   gboolean never_ends;   /* no event comes to pass */
+  gboolean never_ready;  /* nor is a communicator what it was told to be */
+  struct weft_cuda_id id; /* of the newest communicator that was not cut off another */
+  uint32_t slow;         /* looks at a communicator until it is, every time */
 
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
   double stamp, byte; /* seconds of a record of a timed event, and of a byte of a collective */

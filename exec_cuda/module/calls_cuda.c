@@ -1,6 +1,8 @@
 /* The calls of exec_cuda/calls.h by the CUDA runtime and NCCL; the only C that sees their headers.
  *
- * Communicators are blocking ones: a rank that is missing when they are opened is waited for. */
+ * Communicators do not block: what they are told begins, in a thread of NCCL's where it takes long,
+ * and whoever told them asks when it is done.  So a rank that is missing can be named, and those that
+ * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
@@ -37,12 +39,18 @@ said (cudaError_t error)
   return error == cudaSuccess ? NULL : cudaGetErrorString (error);
 }
 
+static gboolean
+is_well (ncclResult_t result)
+{
+  return result == ncclSuccess || result == ncclInProgress;
+}
+
 static const char *
 told (ncclResult_t result)
 {
-  const char *last = result == ncclSuccess ? NULL : ncclGetLastError (NULL);
+  const char *last = is_well (result) ? NULL : ncclGetLastError (NULL);
 
-  return result == ncclSuccess ? NULL : last && *last ? last : ncclGetErrorString (result);
+  return is_well (result) ? NULL : last && *last ? last : ncclGetErrorString (result);
 }
 
 static cudaStream_t
@@ -400,7 +408,7 @@ call_comm_id (void *self, struct weft_cuda_id *out)
 static const char *
 keep (weft_cuda_comm *comm, ncclResult_t result, weft_cuda_comm **out)
 {
-  if (result == ncclSuccess)
+  if (is_well (result))
     *out = comm;
   else
     g_free (comm);
@@ -414,6 +422,7 @@ config_of (const struct weft_cuda_member *member)
 {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
+  config.blocking = 0;
   if (member->most_ctas)
     config.maxCTAs = (int) MIN (member->most_ctas, MOST_CTAS);
   return config;
@@ -468,14 +477,23 @@ call_comm_abort (void *self, weft_cuda_comm *comm)
   return text;
 }
 
+/* Who is no member of a new one has none. */
 static const char *
-call_comm_error (void *self, weft_cuda_comm *comm)
+call_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
 {
   ncclResult_t since = ncclSuccess;
   const char *text = comm->comm ? told (ncclCommGetAsyncError (comm->comm, &since)) : NULL;
 
   (void) self;
+  *ready = since != ncclInProgress;
   return text ? text : told (since);
+}
+
+static const char *
+call_comm_finish (void *self, weft_cuda_comm *comm)
+{
+  (void) self;
+  return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
 }
 
 static const char *
