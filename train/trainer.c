@@ -592,14 +592,6 @@ sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *s
   return o->exec.peers && weft_rendezvous_place (o->exec.peers)->process ? &silent : sink;
 }
 
-/* The others end too, and are told why. */
-static void
-give_up (const struct weft_trainer_options *o, GError *const *error)
-{
-  if (o->exec.peers)
-    weft_rendezvous_abort (o->exec.peers, error && *error ? (*error)->message : "an error");
-}
-
 gboolean
 weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                   const struct weft_trainer_options *options, const struct weft_trainer_sink *sink,
@@ -618,7 +610,7 @@ weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                 finish (&t, error);
   unwatch_signals (&watched, &before);
   if (!ok)
-    give_up (options, error);
+    weft_together_give_up (options->exec.peers, error);
   if (ok)
     fill_result (&t, result);
   return ok;
