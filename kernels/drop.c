@@ -43,7 +43,7 @@ whole_query (const struct weft_kernel *k, uint64_t row)
   uint64_t length = (uint64_t) k->model->seq_length;
   uint64_t heads = k->shape.dim[ROWS] / k->shape.dim[TOKENS], strip = row / length;
   uint64_t sequence = (uint64_t) k->draw.sequence + strip / heads;
-  uint64_t head = k->tp.at * heads + strip % heads;
+  uint64_t head = k->tp.at / weft_kernel_together (k) * heads + strip % heads;
 
   return (sequence * (uint64_t) k->model->num_attention_heads + head) * length + row % length;
 }

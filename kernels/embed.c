@@ -14,6 +14,7 @@
 
 enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
+enum { TOKENS, HIDDEN, PASSES };
 
 /* Of a table that ranks share out, this one has as much as is given. */
 static uint64_t
@@ -169,7 +170,8 @@ enter_chunks (const struct gather *g, const struct weft_leaves *leaves, uint32_t
 static void
 sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_range columns)
 {
-  struct weft_leaves leaves = weft_sums_leaves (g->k, g->chain.n);
+  struct weft_leaves leaves =
+      weft_sums_leaves_of (g->k, g->chain.n, MAX (1, g->k->shape.dim[PASSES]));
   float stack[WEFT_SUMS_MOST_DEPTH * WEFT_STRETCH];
   uint64_t entry[WEFT_MOST_CHUNKS], token = first;
   uint32_t each = MAX (1, leaves.zigzag);

@@ -112,10 +112,10 @@ head_gradient (const struct weft_kernel *k, uint64_t row)
 }
 
 /* How the sums are taken: over tokens, and over the heads of a token; of several ranks' arrays, which
- * lie one after the other, rank by rank. */
+ * lie one after the other, rank by rank, and so many of which are alike. */
 struct heads {
   const struct weft_kernel *k; /* head_norm_bwd */
-  uint64_t ranks;
+  uint64_t ranks, alike;
   gboolean inputs; /* gradients of heads too, of one rank */
 };
 
@@ -134,7 +134,7 @@ sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
 {
   struct weft_row_norm norm = head_norm (h->k);
 
-  for (uint64_t rank = 0; rank < h->ranks; rank++)
+  for (uint64_t rank = 0; rank < h->ranks; rank += h->alike)
     for (uint64_t head = 0; head < token_heads (h->k); head++) {
       uint64_t row = row_of (h, token, rank, head);
       struct weft_row_gradient g = head_gradient (h->k, row);
@@ -188,7 +188,7 @@ weft_cpu_head_norm_bwd (const struct weft_kernel *k, uint32_t part, uint32_t par
 {
   (void) part;
   (void) parts;
-  backward (&(struct heads){ k, 1, TRUE });
+  backward (&(struct heads){ k, 1, 1, TRUE });
 }
 
 void
@@ -221,7 +221,7 @@ weft_cpu_head_norm_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
 
   (void) part;
   (void) parts;
-  backward (&(struct heads){ &all, k->shape.dim[2], FALSE });
+  backward (&(struct heads){ &all, k->shape.dim[2], MAX (1, k->shape.dim[3]), FALSE });
 }
 
 /* -------------------------------------------------------------------- reference */
@@ -300,5 +300,7 @@ void
 weft_ref_head_norm_wgrad (const struct weft_kernel *k)
 {
   struct weft_kernel all = weights_alone (k);
+
+  g_assert (k->shape.dim[3] <= 1);
   ref_backward (&all, k->shape.dim[0] * k->shape.dim[2], FALSE, TRUE);
 }

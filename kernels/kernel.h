@@ -54,15 +54,25 @@ struct weft_kernel {
 
 /* Heads of this rank. */
 static inline uint64_t
-weft_kernel_heads (const struct weft_kernel *k)
-{
-  return (uint64_t) k->model->num_attention_heads / (k->tp.of ? k->tp.of : 1);
-}
-
-static inline uint64_t
 weft_kernel_groups (const struct weft_kernel *k)
 {
   return MAX (1, (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1));
+}
+
+/* Ranks that attend together: in canonical order those that share a group of keys and values have all of
+ * its queries (tensor.c). */
+static inline uint64_t
+weft_kernel_together (const struct weft_kernel *k)
+{
+  uint64_t groups = (uint64_t) k->model->num_query_groups;
+  return k->canonical && k->tp.of > groups ? k->tp.of / groups : 1;
+}
+
+static inline uint64_t
+weft_kernel_heads (const struct weft_kernel *k)
+{
+  return (uint64_t) k->model->num_attention_heads / (k->tp.of ? k->tp.of : 1) *
+         weft_kernel_together (k);
 }
 
 /* Tokens that a rank has of each sequence. */

@@ -141,9 +141,7 @@ weft_extent_matmul_dgrad (const struct weft_kernel *k, uint32_t operand)
 
 /* ------------------------------------------------------------- dw += dy^T x, db += 1^T dy */
 
-/* Rows may be those of several passes over the same tokens, one after the other: a chunk of all of
- * them is a leaf. */
-enum { PARTS = 3 };
+enum { PASSES = 3 };
 
 void
 weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
@@ -157,16 +155,9 @@ weft_cpu_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t part
     .first = rows.begin,
     .last = rows.end,
     .columns = dim[K],
-    .terms = weft_sums_leaves (k, dim[M] / MAX (1, dim[PARTS])),
+    .terms = weft_sums_leaves_of (k, dim[M], MAX (1, dim[PASSES])),
   };
 
-  g_assert (dim[PARTS] <= WEFT_LEAF_SEGMENTS);
-  for (uint64_t p = 1; p < dim[PARTS]; p++) {
-    uint64_t first = p * dim[M] / dim[PARTS];
-    g.terms.segment[p].begin = first;
-    g.terms.segment[p].end = first + g.terms.segment[0].end;
-    g.terms.segment[p].share = g.terms.segment[0].share;
-  }
   g.c.rounds = k->canonical;
   weft_gemm (&g);
   if (!k->operand[WGRAD_DB].data)

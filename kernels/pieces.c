@@ -113,10 +113,10 @@ take_rows (const struct weft_kernel *k, struct weft_range rows, uint64_t size)
 {
   const uint64_t *dim = k->shape.dim;
   uint64_t n = dim[COLUMNS] / dim[COLUMN_PARTS] * size;
-  uint64_t row = dim[ROW_PARTS] > 1 ? k->tp.at * (dim[ROWS] / dim[ROW_PARTS]) : 0;
+  uint64_t row = k->tp.at % dim[ROW_PARTS] * (dim[ROWS] / dim[ROW_PARTS]);
   const uint8_t *x = k->operand[X].data;
 
-  x += row * dim[COLUMNS] * size + (dim[COLUMN_PARTS] > 1 ? k->tp.at * n : 0);
+  x += row * dim[COLUMNS] * size + k->tp.at % dim[COLUMN_PARTS] * n;
   for (uint64_t r = rows.begin; r < rows.end; r++)
     memcpy ((uint8_t *) k->operand[Y].data + r * n, x + r * dim[COLUMNS] * size, n);
 }
@@ -214,20 +214,37 @@ weft_ref_concat_bwd (const struct weft_kernel *k)
 
 /* ------------------------------------------------------------- heads of ranks that share a group */
 
-enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH };
+enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
 
-/* Columns of a rank's part of the map to queries, keys and values: of queries, and of keys. */
+/* Columns of a rank's part of the map to queries, keys and values: of queries, and of keys.  Of what was
+ * taken, parts of queries. */
 struct shares {
   uint64_t q, k, sharing; /* `sharing` ranks have a group together */
+  uint64_t queries;
+  uint64_t part, taken; /* columns of all of a part, and of what was taken */
 };
 
 static struct shares
 shares_of (const struct weft_kernel *k)
 {
   const uint64_t *dim = k->shape.dim;
-  return (struct shares){ dim[H_HEADS] / dim[H_PARTS] * dim[H_WIDTH],
-                          dim[H_GROUPS] * dim[H_WIDTH] / dim[H_PARTS],
-                          dim[H_PARTS] / dim[H_GROUPS] };
+  struct shares of = { .q = dim[H_HEADS] / dim[H_PARTS] * dim[H_WIDTH],
+                       .k = dim[H_GROUPS] * dim[H_WIDTH] / dim[H_PARTS],
+                       .sharing = dim[H_PARTS] / dim[H_GROUPS] };
+
+  of.queries = dim[H_TAKEN] == WEFT_HEADS_OWN ? 1 : of.sharing;
+  if (dim[H_TAKEN] == WEFT_HEADS_QUERIES)
+    of.k = 0;
+  of.part = of.q + 2 * of.k;
+  of.taken = of.queries * of.q + 2 * of.sharing * of.k;
+  return of;
+}
+
+/* Whether the part of one rank is put alone. */
+static gboolean
+puts_one (const struct weft_kernel *k)
+{
+  return k->kind == WEFT_OP_PUT_HEADS && k->shape.dim[H_TAKEN] != WEFT_HEADS_OWN;
 }
 
 uint64_t
@@ -236,8 +253,9 @@ weft_extent_take_heads (const struct weft_kernel *k, uint32_t operand)
   const uint64_t *dim = k->shape.dim;
   struct shares of = shares_of (k);
 
-  return dim[H_TOKENS] *
-         (operand == X ? dim[H_PARTS] * (of.q + 2 * of.k) : of.q + 2 * dim[H_WIDTH]);
+  if (operand == Y)
+    return dim[H_TOKENS] * of.taken;
+  return dim[H_TOKENS] * of.part * (puts_one (k) ? 1 : dim[H_PARTS]);
 }
 
 uint64_t
@@ -246,26 +264,38 @@ weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_take_heads (k, operand == X ? Y : X);
 }
 
-/* Calls for each run of a token's elements: where it is in the part of a rank, and among its heads. */
+/* A run of a token's elements: whose part it is of, and where it is there and among what was taken. */
+struct run {
+  uint64_t rank, column, at, n;
+};
+
+static struct run
+run_of (const struct weft_kernel *k, const struct shares *of, uint64_t i)
+{
+  uint64_t first = k->tp.at / of->sharing * of->sharing;
+
+  if (i < of->queries)
+    return (struct run){ of->queries > 1 ? first + i : k->tp.at, 0, i * of->q, of->q };
+  uint64_t value = (i - of->queries) / of->sharing, piece = (i - of->queries) % of->sharing;
+  return (struct run){ first + piece, of->q + value * of->k,
+                       of->queries * of->q + (value * of->sharing + piece) * of->k, of->k };
+}
+
 static void
 move_heads (const struct weft_kernel *k, uint64_t token, uint64_t size, gboolean puts)
 {
-  const uint64_t *dim = k->shape.dim;
   struct shares of = shares_of (k);
-  uint64_t row = of.q + 2 * of.k, own = of.q + 2 * dim[H_WIDTH];
-  uint64_t first = k->tp.at / of.sharing * of.sharing;
-  uint8_t *heads = (uint8_t *) k->operand[puts ? X : Y].data + token * own * size;
+  uint8_t *heads = (uint8_t *) k->operand[puts ? X : Y].data + token * of.taken * size;
   uint8_t *parts = k->operand[puts ? Y : X].data;
+  gboolean one = puts_one (k);
 
-  for (uint64_t i = 0; i < 1 + 2 * of.sharing; i++) {
-    uint64_t kind = i == 0 ? 0 : 1 + (i - 1) / of.sharing,
-             piece = i == 0 ? 0 : (i - 1) % of.sharing;
-    uint64_t rank = kind == 0 ? k->tp.at : first + piece, n = (kind == 0 ? of.q : of.k) * size;
-    uint64_t column = kind == 0 ? 0 : of.q + (kind - 1) * of.k;
-    uint8_t *part = parts + ((rank * dim[H_TOKENS] + token) * row + column) * size;
-    uint8_t *head =
-        heads + (kind == 0 ? 0 : of.q + (kind - 1) * dim[H_WIDTH] + piece * of.k) * size;
-    memcpy (puts ? part : head, puts ? head : part, n);
+  for (uint64_t i = 0; i < of.queries + 2 * of.sharing; i++) {
+    struct run run = run_of (k, &of, i);
+    if (one && run.rank != k->tp.at)
+      continue;
+    uint64_t row = (one ? 0 : run.rank) * k->shape.dim[H_TOKENS] + token;
+    uint8_t *part = parts + (row * of.part + run.column) * size, *head = heads + run.at * size;
+    memcpy (puts ? part : head, puts ? head : part, run.n * size);
   }
 }
 
@@ -279,10 +309,10 @@ take_tokens (const struct weft_kernel *k, struct weft_range tokens, uint64_t siz
 static void
 put_tokens (const struct weft_kernel *k, struct weft_range tokens, uint64_t size)
 {
-  uint64_t row = (shares_of (k).q + 2 * shares_of (k).k) * size;
+  uint64_t row = shares_of (k).part * size, ranks = puts_one (k) ? 0 : k->shape.dim[H_PARTS];
 
   for (uint64_t t = tokens.begin; t < tokens.end; t++) {
-    for (uint64_t p = 0; p < k->shape.dim[H_PARTS]; p++)
+    for (uint64_t p = 0; p < ranks; p++)
       memset ((uint8_t *) k->operand[Y].data + (p * k->shape.dim[H_TOKENS] + t) * row, 0, row);
     move_heads (k, t, size, TRUE);
   }

@@ -11,7 +11,13 @@ weft_sums_chunks (const struct weft_kernel *k)
 struct weft_leaves
 weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens)
 {
-  uint64_t sequence = weft_kernel_sequence (k);
+  return weft_sums_leaves_of (k, tokens, 1);
+}
+
+struct weft_leaves
+weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens, uint64_t passes)
+{
+  uint64_t sequence = passes * weft_kernel_sequence (k);
 
   if (!k->canonical || tokens == 0)
     return weft_leaves_one (tokens);

@@ -26,6 +26,11 @@ struct weft_sums {
 /* How a number of tokens is cut into leaves, of one segment each. */
 struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
 
+/* The same of tokens that are those of several passes over the same sequences, chunk by chunk: a chunk of
+ * all of them together is a leaf. */
+struct weft_leaves weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens,
+                                        uint64_t passes);
+
 /* The tokens of the i-th leaf. */
 static inline struct weft_range
 weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)

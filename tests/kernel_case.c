@@ -96,8 +96,8 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "width", (uint64_t) m->kv_channels },
     { "n k a b", (uint64_t) kernel_case_pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
-    { "one parts times pieces", 1 },
-    { "leaves tail whole own piece window value depth",
+    { "one parts passes times pieces", 1 },
+    { "leaves tail whole own piece window value depth alike",
       0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) kernel_case_pick (rand, "2 3 7") },
@@ -116,8 +116,8 @@ choose_shape (GRand *rand, struct kernel_case *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    if (!kernel_case_is_one_of (words[d],
-                                "leaves tail whole own depth")) /* test_gemm.c, test_tensor_kernels.c */
+    if (!kernel_case_is_one_of (
+            words[d], "leaves tail whole own depth")) /* test_gemm.c, test_tensor_kernels.c */
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 

@@ -604,8 +604,6 @@ random_tensor (GString *words, GRand *rand, uint32_t ranks)
   if (ranks % size || !(own || shared) || one_in (rand, 4))
     return ranks;
   add (words, "tensor_model_parallel_size", size);
-  if (!own)
-    add_word (words, "reduction_order", "fast");
   random_overlap (words, rand);
   if (flip (words, rand, 3, "cross_entropy_loss_fusion"))
     add_word (words, "cross_entropy_fusion_impl", one_in (rand, 2) ? "te" : "native");
@@ -754,7 +752,8 @@ random_predictions (GString *words, GRand *rand)
   if (has_any (words, without) || !one_in (rand, 4) ||
       (block > 1 && strstr (words->str, "recompute_method=uniform")))
     return;
-  add (words, "mtp_num_layers", strstr (words->str, "reduction_order=fast") ? 2 : 1);
+  gboolean turns = drawn (words, "expert_model_parallel_size=", 1) > 1;
+  add (words, "mtp_num_layers", turns ? 1 : 1 + up_to (rand, 2));
   if (one_in (rand, 2))
     add_word (words, "mtp_loss_scaling_factor", "0.3");
 }

@@ -2,6 +2,7 @@
 #include "exec_cpu/exec_cpu.h"
 #include "tests/random_job.h"
 #include "tests/real_job.h"
+#include <math.h>
 #include <string.h>
 
 static double
@@ -81,6 +82,18 @@ weft_test_same_bits (const struct real_result *a, const struct real_result *b, u
          memcmp (a->norm, b->norm, steps * sizeof *a->norm) == 0 &&
          memcmp (&a->eval_loss, &b->eval_loss, sizeof a->eval_loss) == 0 &&
          a->gradients == b->gradients && a->weights == b->weights && a->moments == b->moments;
+}
+
+double
+weft_test_apart (const struct real_result *a, const struct real_result *b, uint32_t steps)
+{
+  double most = 0;
+
+  for (uint32_t i = 0; i < steps; i++) {
+    most = fmax (most, fabs (a->loss[i] - b->loss[i]) / fabs (b->loss[i]));
+    most = fmax (most, fabs (a->norm[i] - b->norm[i]) / fabs (b->norm[i]));
+  }
+  return most;
 }
 
 void

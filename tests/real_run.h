@@ -31,6 +31,9 @@ gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
 gboolean weft_test_same_bits (const struct real_result *a, const struct real_result *b,
                               uint32_t steps);
 
+/* How far losses and norms are apart at most, as a part of what they are. */
+double weft_test_apart (const struct real_result *a, const struct real_result *b, uint32_t steps);
+
 /* Runs the words, poisoned, every third seed under stress and otherwise by threads; fails where one bit
  * is not as it was for `one`. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,

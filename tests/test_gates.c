@@ -306,6 +306,13 @@ layers_with_gates_give_the_bits_of_one_rank (void **state)
     "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3",
     "gpus=2 cpu_offloading=true cpu_offloading_num_layers=2",
     "gpus=2 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1",
+    "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
+    "gpus=4 tensor_model_parallel_size=4 sequence_parallel=true recompute_granularity=selective "
+    "recompute_modules=moe,layernorm",
+    "gpus=8 tensor_model_parallel_size=2 sequence_parallel=true expert_model_parallel_size=2 "
+    "context_parallel_size=2 delay_wgrad_compute=true",
+    "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true expert_model_parallel_size=2 "
+    "cpu_offloading=true cpu_offloading_num_layers=2",
   };
 
   (void) state;

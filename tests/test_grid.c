@@ -37,13 +37,13 @@ static const struct {
     "num_query_groups=4 "
     "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 max_position_embeddings=16",
     "" },
-  { "precision=fp32 " EXPERTS, "" },
+  { "precision=fp32 moe_apply_probs_on_input=true " EXPERTS, "" },
   { "precision=bf16 moe_shared_expert_intermediate_size=32 moe_shared_expert_gate=true "
     "moe_router_score_function=sigmoid moe_router_enable_expert_bias=true " EXPERTS,
     " overlap_moe_expert_parallel_comm=true" },
   { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
-    "num_query_groups=4 kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 "
-    "max_position_embeddings=16 mtp_num_layers=1",
+    "num_query_groups=2 kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=16 "
+    "max_position_embeddings=16 mtp_num_layers=2",
     "" },
   { "precision=fp32 model=llama-nano num_layers=8 hidden_size=32 num_attention_heads=8 "
     "num_query_groups=8 q_lora_rank=16 kv_lora_rank=16 qk_head_dim=4 qk_pos_emb_head_dim=4 "

@@ -269,6 +269,7 @@ experts_that_predict_give_the_bits_of_one_rank (void **state)
 
   (void) state;
   check_bits (DEEPSEEK, strategies, G_N_ELEMENTS (strategies));
+  check_bits (DEEPSEEK "mtp_num_layers=2 ", strategies, G_N_ELEMENTS (strategies));
 }
 
 static void
@@ -292,6 +293,7 @@ predictions_give_the_bits_of_one_rank_on_ranks_that_share_tensors_and_sequences 
   (void) state;
   check_bits (LLAMA, strategies, G_N_ELEMENTS (strategies));
   check_bits (LLAMA "hidden_dropout=0.1 ", strategies, G_N_ELEMENTS (strategies));
+  check_bits (LLAMA "mtp_num_layers=3 ", strategies, G_N_ELEMENTS (strategies));
 }
 
 int

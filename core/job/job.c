@@ -670,6 +670,13 @@ weft_job_expert_tp (const struct weft_job *job)
   return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
 }
 
+uint64_t
+weft_job_attention_units (const struct weft_job *job)
+{
+  const union weft_model *m = &job->model;
+  return (uint64_t) (m->num_query_groups * (m->kv_lora_rank ? 1 : m->kv_channels));
+}
+
 uint32_t
 weft_job_leaves (const struct weft_job *job, uint64_t units)
 {

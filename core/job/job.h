@@ -115,6 +115,9 @@ int64_t weft_job_choices (const struct weft_job *job);
 #define WEFT_MOST_LEAVES 8
 uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
 
+/* Those of attention: columns of keys, or heads where keys come out of a latent. */
+uint64_t weft_job_attention_units (const struct weft_job *job);
+
 /* Rows of the embedding, over all tensor parallel ranks: the vocabulary, in equal shares. */
 uint64_t weft_job_padded_vocab (const struct weft_job *job);
 

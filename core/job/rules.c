@@ -158,7 +158,8 @@ static gboolean
 shares_leaves (const struct weft_job *j)
 {
   return T (reduction_order) != WEFT_ORDER_CANONICAL ||
-         (deals_leaves (j, M (num_query_groups)) && deals_leaves (j, M (ffn_hidden_size)));
+         (deals_leaves (j, (int64_t) weft_job_attention_units (j)) &&
+          deals_leaves (j, M (ffn_hidden_size)));
 }
 
 /* Ranks whose tokens an expert gets, and those that have one sequence. */

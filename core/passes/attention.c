@@ -40,22 +40,38 @@ weft_attention_shape (const struct weft_step *s)
 /* With fewer groups than tensor parallel ranks the map to queries, keys and values is cut evenly
  * nevertheless, through keys and values of a group: what ranks make is gathered, and each takes its
  * queries and the group that they share; gradients go back as a sum (Megatron-Core attention.py,
- * get_query_key_value_tensors). */
+ * get_query_key_value_tensors).
+ *
+ * Gradients of keys and values are sums over all queries of the group.  Canonical order takes each of them on
+ * one rank: ranks that share a group attend to all of it, every one of them as one rank would, and go on with
+ * their own part of the result and of the gradient; d_o of the group is gathered. */
+static gboolean
+shares_group (const struct weft_step *s)
+{
+  return s->mesh->tp > (uint32_t) s->model->num_query_groups;
+}
+
 static struct weft_shape
-sharing_shape (const struct weft_step *s)
+sharing_shape (const struct weft_step *s, enum weft_heads_taken taken)
 {
   return WEFT_SHAPE (s->product_dtype, s->tokens, s->mesh->tp, s->model->num_attention_heads,
-                     s->model->num_query_groups, s->model->kv_channels);
+                     s->model->num_query_groups, s->model->kv_channels, taken);
+}
+
+static enum weft_heads_taken
+taken (const struct weft_step *s)
+{
+  return s->width.together > 1 ? WEFT_HEADS_OF_GROUP : WEFT_HEADS_OWN;
 }
 
 uint32_t
 weft_heads_gather (struct weft_step *s, uint32_t made)
 {
-  if (s->width.made == s->width.qkv)
+  if (!shares_group (s))
     return made;
   uint32_t all = weft_tensor_all_gather (s, made, "qkv_heads"),
            qkv = weft_product (s, s->width.qkv, "qkv");
-  weft_emit (s, WEFT_OP_TAKE_HEADS, "qkv_heads", sharing_shape (s),
+  weft_emit (s, WEFT_OP_TAKE_HEADS, "qkv_heads", sharing_shape (s, taken (s)),
              WEFT_USES (WEFT_R (all), WEFT_W (qkv)));
   return qkv;
 }
@@ -63,15 +79,43 @@ weft_heads_gather (struct weft_step *s, uint32_t made)
 uint32_t
 weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
 {
-  if (s->width.made == s->width.qkv)
+  if (!shares_group (s))
     return dqkv;
-  uint32_t all = weft_product (s, s->width.made * s->mesh->tp, "dqkv_heads");
-  weft_emit (s, WEFT_OP_PUT_HEADS, "qkv_heads", sharing_shape (s),
+  uint32_t parts = s->width.together > 1 ? 1 : s->mesh->tp,
+           all = weft_product (s, s->width.made * parts, "dqkv_heads");
+  weft_emit (s, WEFT_OP_PUT_HEADS, "qkv_heads", sharing_shape (s, taken (s)),
              WEFT_USES (WEFT_R (dqkv), WEFT_W (all)));
+  if (parts == 1)
+    return all;
   uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
   uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
   g_array_append_val (s->wait_for, sum); /* a product in pieces reads it through views */
   return mine;
+}
+
+/* Of what the group attended to this rank's columns. */
+static void
+keep_own (struct weft_step *s, struct weft_saved *saved)
+{
+  if (s->width.together == 1)
+    return;
+  saved->dealt_o = saved->o;
+  saved->o = weft_product (s, s->width.own, "attention");
+  weft_emit (s, WEFT_OP_TAKE_PART, "o_heads",
+             WEFT_SHAPE (s->product_dtype, s->tokens, s->width.q, 1, s->width.together),
+             WEFT_USES (WEFT_R (saved->dealt_o), WEFT_W (saved->o)));
+}
+
+static uint32_t
+gather_gradient (struct weft_step *s, uint32_t d_o)
+{
+  if (s->width.together == 1)
+    return d_o;
+  uint32_t all = weft_tensor_all_gather (s, d_o, "o_heads"),
+           group = weft_product (s, s->width.q, "do");
+  weft_emit (s, WEFT_OP_TAKE_HEADS, "o_heads", sharing_shape (s, WEFT_HEADS_QUERIES),
+             WEFT_USES (WEFT_R (all), WEFT_W (group)));
+  return group;
 }
 
 static void
@@ -108,12 +152,9 @@ ask_for_packing (struct weft_step *s)
   weft_step_host_reads (s, "packed", packed);
 }
 
-void
-weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
+static void
+attend (struct weft_step *s, struct weft_saved *saved)
 {
-  turn_heads (s, saved);
-  ask_for_packing (s);
-  saved->dealt_o = WEFT_NO_BUF;
   if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED) {
     weft_scores_forward (s, saved);
     return;
@@ -127,6 +168,16 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   }
   weft_emit (s, WEFT_OP_ATTENTION, "attention", weft_attention_shape (s),
              WEFT_USES (WEFT_R (saved->qkv), WEFT_W (saved->o), WEFT_W (saved->lse)));
+}
+
+void
+weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
+{
+  turn_heads (s, saved);
+  ask_for_packing (s);
+  saved->dealt_o = WEFT_NO_BUF;
+  attend (s, saved);
+  keep_own (s, saved);
 }
 
 /* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have theirs:
@@ -144,9 +195,10 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
     uint32_t all_dqkv = weft_tensor_all_gather (s, dqkv, "qk_norm"),
              all_raw = weft_tensor_all_gather (s, saved->raw, "qk_norm");
     shape.dim[2] = s->mesh->tp;
+    shape.dim[3] = s->width.together > 1 ? s->width.together : 0;
     weft_emit (s, WEFT_OP_HEAD_NORM_WGRAD, "qk_norm", shape,
                WEFT_USES (WEFT_R (all_dqkv), WEFT_R (all_raw), grad[0], grad[1]));
-    shape.dim[2] = 0;
+    shape.dim[2] = shape.dim[3] = 0;
     weft_emit (
         s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", shape,
         WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]), WEFT_R (weight[1])));
@@ -180,15 +232,17 @@ turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32
 uint32_t
 weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o)
 {
+  uint32_t o = saved->dealt_o == WEFT_NO_BUF ? saved->o : saved->dealt_o;
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 
+  d_o = gather_gradient (s, d_o);
   if (s->strategy->attention_backend == WEFT_ATTENTION_UNFUSED)
     weft_scores_backward (s, saved, d_o, dqkv);
   else if (s->mesh->cp > 1)
     weft_context_attention_backward (s, saved, d_o, dqkv);
   else
     weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
-               WEFT_USES (WEFT_R (saved->qkv), WEFT_R (saved->o), WEFT_R (saved->lse), WEFT_R (d_o),
+               WEFT_USES (WEFT_R (saved->qkv), WEFT_R (o), WEFT_R (saved->lse), WEFT_R (d_o),
                           WEFT_W (dqkv)));
   turn_heads_backward (s, saved, dqkv);
   return dqkv;

@@ -114,17 +114,23 @@ gather_unread (struct weft_step *s, uint32_t param)
     weft_params_weight (s, param);
 }
 
-void
-weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx,
-                           struct weft_use table, struct weft_use positions)
+uint32_t
+weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx)
 {
-  struct weft_shape shape = WEFT_SHAPE (s->dtype, s->tokens, s->model->hidden_size);
-
   dx = weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, end->mask);
-  dx = weft_tensor_gather_rows (s, dx, "embedding");
+  return weft_tensor_gather_rows (s, dx, "embedding");
+}
+
+void
+weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
+                           struct weft_use positions)
+{
+  struct weft_shape shape =
+      WEFT_SHAPE (s->dtype, s->tokens * MAX (1, words.passes), s->model->hidden_size, words.passes);
+
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_EMBED_BWD, "embedding", shape,
-             WEFT_USES (WEFT_R (end->ids), WEFT_R (dx), table, positions));
+             WEFT_USES (WEFT_R (words.ids), WEFT_R (words.dx), table, positions));
 }
 
 void
@@ -135,7 +141,9 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
   gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
 
-  weft_embed_words_backward (s, &s->saved_end[micro], dx, dtable, dposition);
+  dx = weft_embed_words_backward (s, &s->saved_end[micro], dx);
+  weft_embed_words_gradient (s, (struct weft_words){ s->saved_end[micro].ids, dx, 0 }, dtable,
+                             dposition);
   weft_grad_end (s, position, dposition);
   weft_grad_end (s, table, dtable);
   leave_embedding (s);
@@ -190,43 +198,53 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
 }
 
 static void
-emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_t parts,
+emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_t passes,
                  struct weft_use dw)
 {
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens * MAX (1, parts),
-                                        s->width.vocab, s->model->hidden_size, parts);
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens * MAX (1, passes),
+                                        s->width.vocab, s->model->hidden_size, passes);
 
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
              WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
 }
 
-/* Two buffers as one. */
-static uint32_t
-put_together (struct weft_step *s, uint32_t a, uint32_t b)
+/* Of so many buffers that have something for each token the rows of one chunk of a sequence after the
+ * other, and of one chunk buffer by buffer. */
+uint32_t
+weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
 {
-  uint64_t n = weft_step_elements (s, a);
-  uint32_t both = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, 2 * n, "head");
+  uint64_t length = (uint64_t) s->model->seq_length,
+           rows = s->tokens * weft_chunks (length) / length,
+           each = weft_step_elements (s, buf[0]) / rows;
+  enum weft_dtype dtype = weft_build_buf_at (s->b, buf[0])->dtype;
+  uint32_t all = buf[0];
 
-  weft_emit (s, WEFT_OP_CONCAT, "head", WEFT_SHAPE (s->product_dtype, 1, n, n),
-             WEFT_USES (WEFT_R (a), WEFT_R (b), WEFT_W (both)));
-  return both;
+  for (uint32_t i = 1; i < n; i++) {
+    uint32_t more = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, rows * (i + 1) * each, name);
+    weft_emit (s, WEFT_OP_CONCAT, name, WEFT_SHAPE (dtype, rows, i * each, each),
+               WEFT_USES (WEFT_R (all), WEFT_R (buf[i]), WEFT_W (more)));
+    all = more;
+  }
+  return all;
 }
 
 /* Each end adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of them,
- * so that one kernel takes both (rule mtp_canonical). */
+ * so that one kernel takes them. */
 static void
 head_wgrad (struct weft_step *s, uint32_t micro, const uint32_t *normed)
 {
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT], n = n_ends (s);
   struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
+  g_autofree uint32_t *dlogits = g_new (uint32_t, n);
 
-  if (s->canonical && n_ends (s) > 1)
-    emit_head_wgrad (s,
-                     put_together (s, end_at (s, micro, 0)->logits, end_at (s, micro, 1)->logits),
-                     put_together (s, normed[0], normed[1]), 2, dw);
-  for (uint32_t depth = 0; depth < n_ends (s) && (!s->canonical || n_ends (s) == 1); depth++) {
-    emit_head_wgrad (s, end_at (s, micro, depth)->logits, normed[depth], 0, dw);
+  for (uint32_t depth = 0; depth < n; depth++)
+    dlogits[depth] = end_at (s, micro, depth)->logits;
+  if (s->canonical && n > 1)
+    emit_head_wgrad (s, weft_ends_by_chunk (s, dlogits, n, "head"),
+                     weft_ends_by_chunk (s, normed, n, "head"), n, dw);
+  for (uint32_t depth = 0; depth < n && (!s->canonical || n == 1); depth++) {
+    emit_head_wgrad (s, dlogits[depth], normed[depth], 0, dw);
     dw.read = 1;
   }
   if (own == WEFT_NO_PARAM)

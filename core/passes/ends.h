@@ -31,10 +31,21 @@ weft_mtp_saved (const struct weft_step *s, uint32_t micro, uint32_t depth)
   return &s->saved_mtp[(size_t) micro * s->model->mtp_num_layers + depth - 1];
 }
 
-/* ends.c; words: embeddings, and their gradient, added to `table` */
+/* Words that were looked up, of all tokens, and the gradient of what was found; by chunks of several
+ * passes over the tokens, or 0. */
+struct weft_words {
+  uint32_t ids, dx, passes;
+};
+
+/* ends.c; words: embeddings; from their gradient to that of what was looked up, which is added to
+ * `table`; things of several passes over the tokens, chunk by chunk of each sequence */
 uint32_t weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask);
-void weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx,
-                                struct weft_use table, struct weft_use positions);
+uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end,
+                                    uint32_t dx);
+void weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
+                                struct weft_use positions);
+uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n,
+                             const char *name);
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);

@@ -25,7 +25,7 @@ uint32_t
 weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                          uint32_t *dpp)
 {
-  if (!s->model->moe_apply_probs_on_input)
+  if (!s->model->moe_apply_probs_on_input || weft_moe_weighs_at_home (s))
     return dxw;
   uint32_t dxp = weft_moe_rows (s, s->product_dtype, s->width.h, "weighed");
   *dpp = weft_moe_rows (s, s->product_dtype, 1, "dpp");
@@ -33,6 +33,30 @@ weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, ui
              WEFT_USES (WEFT_R (saved->xp), WEFT_R (saved->pp), WEFT_R (saved->counts),
                         WEFT_R (dxw), WEFT_W (dxp), WEFT_W (*dpp)));
   return dxp;
+}
+
+gboolean
+weft_moe_weighs_at_home (const struct weft_step *s)
+{
+  return s->model->moe_apply_probs_on_input && s->canonical && s->mesh->etp > 1;
+}
+
+uint32_t
+weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
+                        uint32_t *dpp)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t x = weft_rows_pack (s, saved, weft_rows_tokens (s, "weigh"), saved->n2),
+           p = weft_rows_pack (s, saved, weft_rows_weights (s, "weigh"), saved->prob),
+           dx = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, z.sent * z.h,
+                                  "weighed");
+
+  *dpp = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, z.sent, "dpp");
+  weft_emit (s, WEFT_OP_MOE_WEIGH_BWD, "weigh",
+             WEFT_SHAPE (s->product_dtype, z.sent, z.h, z.experts, weft_moe_stride (s, &z)),
+             WEFT_USES (WEFT_R (x), WEFT_R (p), WEFT_R (saved->sent), WEFT_R (dxw), WEFT_W (dx),
+                        WEFT_W (*dpp)));
+  return dx;
 }
 
 static struct weft_shape

@@ -48,7 +48,7 @@ attend (struct weft_step *s, struct weft_pass *pass)
     saved->qkv =
         weft_heads_gather (s, weft_linear (s, "qkv", WEFT_QKV_WEIGHT, saved->n1, w->made, w->h));
   weft_layer_attention (s, saved);
-  uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->q);
+  uint32_t p = weft_linear (s, "proj", WEFT_PROJ_WEIGHT, saved->o, w->h, w->own);
   saved->x1 =
       weft_residual (s, WEFT_DROP_ATTENTION, pass->x, weft_outward (s, p, "proj"), &saved->mask_o);
   weft_step_through (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
@@ -69,7 +69,7 @@ attend_backward (struct weft_step *s, struct weft_pass *pass)
 
   weft_step_through (s, weft_params_layer (s, WEFT_NORM2_WEIGHT));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, pass->x, saved->mask_o);
-  uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->q);
+  uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
   gboolean latent = weft_runs_again (s, WEFT_MODULE_MLA_UP_PROJ);
   if (latent) {
     normalise_again (s, saved);

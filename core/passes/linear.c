@@ -60,7 +60,9 @@ deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape 
     uint32_t leaves;
     uint64_t tail;
   } maps[WEFT_N_LAYER_PARAM] = {
-    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves, w->groups * s->model->kv_channels },
+    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves,
+                          (uint64_t) (s->model->num_query_groups * s->model->kv_channels) /
+                              s->mesh->tp },
     [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
     [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
     [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },

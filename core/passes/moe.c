@@ -184,6 +184,9 @@ choose (struct weft_step *s, struct weft_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
   uint32_t prob = route (s, saved);
+
+  if (weft_moe_weighs_at_home (s))
+    saved->prob = prob;
   weft_moe_sort (s, saved, prob);
   pass->rows = weft_rows_pack (s, saved, weft_rows_tokens (s, "dispatch"), saved->n2);
   pass->weights = weft_rows_pack (s, saved, weft_rows_weights (s, "dispatch_prob"), prob);
@@ -299,7 +302,8 @@ compute_gradients (struct weft_step *s, struct weft_pass *pass)
   uint32_t dxp = weft_experts_backward (s, saved, dy, &dpp);
 
   pass->rows = weft_rows_leave (s, saved, weft_rows_tokens (s, "dispatch"), dxp);
-  pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
+  if (!weft_moe_weighs_at_home (s))
+    pass->weights = weft_rows_leave (s, saved, weft_rows_weights (s, "dispatch_prob"), dpp);
   if (!shared_width (s))
     return;
   if (!weft_runs_again (s, WEFT_MODULE_MOE))
@@ -311,6 +315,8 @@ static void
 gradients_return (struct weft_step *s, struct weft_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
+  if (weft_moe_weighs_at_home (s))
+    return;
   struct weft_op at = join (s);
   pass->weights =
       weft_rows_return (s, pass->saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
@@ -321,12 +327,15 @@ static void
 choose_backward (struct weft_step *s, struct weft_pass *pass)
 {
   struct weft_saved *saved = pass->saved;
+
+  if (!shared_width (s) && !weft_runs_again (s, WEFT_MODULE_MOE))
+    normalise_again (s, saved);
+  if (weft_moe_weighs_at_home (s))
+    pass->rows = weft_moe_weigh_at_home (s, saved, pass->rows, &pass->weights);
   uint32_t dn2 = weft_rows_unpack (s, saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   uint32_t dprob =
       weft_rows_unpack (s, saved, weft_rows_weights (s, "dispatch_prob"), pass->weights);
 
-  if (!shared_width (s) && !weft_runs_again (s, WEFT_MODULE_MOE))
-    normalise_again (s, saved);
   dn2 = weft_moe_add (s, "dn2", dn2, route_backward (s, saved, dprob));
   if (shared_width (s))
     dn2 = weft_moe_add (s, "dn2", dn2, pass->mlp);

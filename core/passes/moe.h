@@ -96,6 +96,12 @@ void weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d);
 uint32_t weft_moe_weigh (struct weft_step *s, struct weft_saved *saved);
 uint32_t weft_moe_weigh_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                   uint32_t *dpp);
+/* In canonical order the gradient of a weight is taken of the whole gradient of what was weighed, of which
+ * ranks that share experts out have parts: where the tokens are at home, when it has come back.  From that to
+ * the gradient of rows of tokens. */
+gboolean weft_moe_weighs_at_home (const struct weft_step *s);
+uint32_t weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
+                                 uint32_t *dpp);
 /* What shared experts made, behind their gate if they have one; from its gradient to that before it, and
  * to the gate's part of that of n2, or WEFT_NO_BUF. */
 uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);

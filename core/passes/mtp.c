@@ -164,29 +164,54 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
   s->at = at;
 }
 
-/* Returns the gradient of the stream from the depth before; dy is that of what this one was normed to,
- * dn that of what the head read there. */
+/* Words of all depths are one gradient, `table`: of the copy, or beside that of the model's own. */
+struct lookups {
+  struct weft_use table;
+  uint32_t *ids, *dx; /* of each depth */
+};
+
+/* Each depth adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of them, so
+ * that one kernel takes them when the last of them, the first depth's, is there. */
+static void
+words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
+{
+  uint32_t n = (uint32_t) s->model->mtp_num_layers;
+  struct weft_words words = { l->ids[depth - 1], l->dx[depth - 1], 0 };
+
+  if (s->canonical && depth > 1)
+    return;
+  if (s->canonical && n > 1)
+    words = (struct weft_words){ weft_ends_by_chunk (s, l->ids, n, "embedding"),
+                                 weft_ends_by_chunk (s, l->dx, n, "embedding"), n };
+  weft_embed_words_gradient (s, words, l->table, (struct weft_use) WEFT_RW (WEFT_NO_BUF));
+  l->table.read = 1;
+}
+
+/* Returns the gradient of the stream from the depth before; dy[0] is that of what this one was normed to,
+ * dy[1] that of what the head read there. */
 static uint32_t
-depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, uint32_t dy, uint32_t dn,
-                struct weft_use *table)
+depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint32_t dy_of[2],
+                struct lookups *lookups)
 {
   struct weft_saved_mtp *m = weft_mtp_saved (s, micro, depth);
   uint32_t layer = layer_of (s, depth), parts[2];
 
   s->at.layer = s->backward_layer = layer;
-  dy = norm_backward (s, "mtp_norm", WEFT_MTP_NORM_WEIGHT, dy, m->end.x, WEFT_NO_BUF);
+  uint32_t dy =
+      norm_backward (s, "mtp_norm", WEFT_MTP_NORM_WEIGHT, dy_of[0], m->end.x, WEFT_NO_BUF);
   if (weft_recomputes_mtp (s))
     run_again (s, micro, depth);
   dy = weft_layer_backward (s, layer, saved_at (s, micro, depth), dy);
   take_apart (s, m, dy, parts);
   uint32_t dwords = norm_backward (s, "mtp_words_norm", WEFT_MTP_WORDS_NORM_WEIGHT, parts[0],
                                    m->words, WEFT_NO_BUF);
-  weft_embed_words_backward (s, &m->end, dwords, *table, (struct weft_use) WEFT_RW (WEFT_NO_BUF));
-  table->read = 1;
-  return norm_backward (s, "mtp_stream_norm", WEFT_MTP_STREAM_NORM_WEIGHT, parts[1], m->stream, dn);
+  lookups->ids[depth - 1] = m->end.ids;
+  lookups->dx[depth - 1] = weft_embed_words_backward (s, &m->end, dwords);
+  words_gradient (s, depth, lookups);
+  return norm_backward (s, "mtp_stream_norm", WEFT_MTP_STREAM_NORM_WEIGHT, parts[1], m->stream,
+                        dy_of[1]);
 }
 
-/* Words of all depths are one gradient: of the copy, or beside that of the model's own. */
 static struct weft_use
 begin_table (struct weft_step *s)
 {
@@ -208,18 +233,19 @@ uint32_t
 weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn)
 {
   uint32_t depth = (uint32_t) s->model->mtp_num_layers, dy = dn[depth];
+  g_autofree uint32_t *ids = g_new (uint32_t, depth + 1), *dx = g_new (uint32_t, depth + 1);
 
   if (depth == 0)
     return dy;
-  struct weft_use table = begin_table (s);
+  struct lookups lookups = { begin_table (s), ids, dx };
   for (; depth > 0; depth--) {
     weft_layer_enter (s, layer_of (s, depth));
-    dy = depth_backward (s, micro, depth, dy, dn[depth - 1], &table);
+    dy = depth_backward (s, micro, depth, (uint32_t[]){ dy, dn[depth - 1] }, &lookups);
     if (!weft_step_is_split (s))
       weft_layer_delayed (s);
     weft_layer_leave (s, layer_of (s, depth));
   }
   s->at.layer = WEFT_NO_LAYER;
-  end_table (s, table);
+  end_table (s, lookups.table);
   return dy;
 }

@@ -43,7 +43,7 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
     [WEFT_QKV_BIAS] = { m->add_qkv_bias && !rank ? w->made : 0, 1, WEFT_CUT_ROWS, kv },
     [WEFT_Q_NORM_WEIGHT] = { head_norm, 1 },
     [WEFT_K_NORM_WEIGHT] = { head_norm, 1 },
-    [WEFT_PROJ_WEIGHT] = { h, w->q, WEFT_CUT_COLUMNS },
+    [WEFT_PROJ_WEIGHT] = { h, w->own, WEFT_CUT_COLUMNS },
     [WEFT_PROJ_BIAS] = { m->add_bias_linear ? h : 0, 1 },
     [WEFT_NORM2_WEIGHT] = { h, 1 },
     [WEFT_NORM2_BIAS] = { norm_bias, 1 },

@@ -105,8 +105,8 @@ enum weft_end_param {
  * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
-  uint32_t dealt_o; /* o as attention has it where heads are dealt out: context.c */
-  uint32_t scores, choice, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
+  uint32_t dealt_o; /* o as attention has it where that is not what is mapped on: context.c, attention.c */
+  uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* of experts: moe.h */
   uint32_t su, sa, sy, gate;                            /* of shared experts */
   uint32_t ql, qn, kl, kn, kp; /* latents of queries, of keys, and positions of keys: latent.c */
   uint32_t p, pd;                 /* probabilities of unfused attention, and after dropout */
@@ -194,8 +194,10 @@ struct weft_delayed {
 struct weft_widths {
   uint64_t h;             /* the residual stream */
   uint64_t heads, groups; /* of queries; of keys and values */
+  uint64_t together;      /* ranks that share a group, and in canonical order all attend to all of it */
   uint64_t q, qkv;        /* what attention makes, heads of values; what it reads */
-  uint64_t made;          /* what the map to it makes: less where ranks share a group */
+  uint64_t made, own;     /* what the map to it makes, less where ranks share a group; what of the result
+                             this rank maps on */
   uint64_t f, up;         /* inside the MLP; what its first map makes: twice as much with a gate */
   uint64_t shared, vocab; /* inside shared experts; logits */
 };

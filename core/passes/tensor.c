@@ -21,7 +21,10 @@ weft_tensor_widths (const struct weft_job *job)
 {
   const union weft_model *m = &job->model;
   uint64_t tp = job->strategy.tensor_model_parallel_size;
-  uint64_t heads = m->num_attention_heads / tp, groups = MAX (1, m->num_query_groups / tp);
+  gboolean canonical = job->train.reduction_order == WEFT_ORDER_CANONICAL;
+  uint64_t groups = MAX (1, m->num_query_groups / tp), own = m->num_attention_heads / tp;
+  uint64_t together = canonical && tp > (uint64_t) m->num_query_groups ? tp / m->num_query_groups : 1;
+  uint64_t heads = own * together;
   uint64_t all = (uint64_t) (m->num_attention_heads + 2 * m->num_query_groups);
   uint64_t value = m->kv_lora_rank ? m->v_head_dim : m->kv_channels;
   uint64_t f = m->ffn_hidden_size / tp;
@@ -29,9 +32,11 @@ weft_tensor_widths (const struct weft_job *job)
   return (struct weft_widths){ .h = m->hidden_size,
                                .heads = heads,
                                .groups = groups,
+                               .together = together,
                                .q = heads * value,
                                .qkv = (heads + groups) * m->kv_channels + groups * value,
                                .made = all * m->kv_channels / tp,
+                               .own = own * value,
                                .f = f,
                                .up = f * weft_model_wide (m),
                                .shared = m->moe_shared_expert_intermediate_size / tp,
@@ -45,7 +50,7 @@ weft_tensor_start (struct weft_step *s)
 
   s->width = weft_tensor_widths (s->job);
   s->rows = s->strategy->sequence_parallel ? s->tokens / tp : s->tokens;
-  s->attention_leaves = weft_job_leaves (s->job, s->model->num_query_groups) / tp;
+  s->attention_leaves = weft_job_leaves (s->job, weft_job_attention_units (s->job)) / tp;
   s->mlp_leaves = weft_job_leaves (s->job, s->model->ffn_hidden_size) / tp;
   s->shared_leaves = weft_job_leaves (s->job, s->model->moe_shared_expert_intermediate_size) / tp;
   s->expert_leaves = weft_job_leaves (s->job, s->model->moe_ffn_hidden_size) / s->mesh->etp;

@@ -43,7 +43,9 @@ put_attention (struct list *l, const struct weft_job *job)
       put (l, "mask of probabilities", 1, squares, s);
     }
   }
-  put (l, "output of attention", l->product, l->tokens, l->w.q);
+  put (l, "output of attention", l->product, l->tokens, l->w.own);
+  if (l->w.together > 1)
+    put (l, "output of attention to the whole group", l->product, l->tokens, l->w.q);
 }
 
 static void

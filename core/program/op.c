@@ -323,12 +323,26 @@ deal_bytes (const struct weft_shape *s)
 
 #define heads_flops none_flops
 
-/* Queries of a rank and one group, read and written. */
+/* Queries of a rank, or of those that share a group, and the group: read and written. */
 static double
 heads_bytes (const struct weft_shape *s)
 {
-  double columns = ((double) s->dim[2] / (double) s->dim[1] + 2) * (double) s->dim[4];
-  return 2 * (double) s->dim[0] * columns * weft_dtype_bytes (s->dtype);
+  double ranks = s->dim[5] == WEFT_HEADS_OWN ? (double) s->dim[1] : (double) s->dim[3];
+  double columns = (double) s->dim[2] / ranks + (s->dim[5] == WEFT_HEADS_QUERIES ? 0 : 2);
+
+  return 2 * (double) s->dim[0] * columns * (double) s->dim[4] * weft_dtype_bytes (s->dtype);
+}
+
+#define put_heads_flops none_flops
+
+/* The parts of all ranks, or of one. */
+static double
+put_heads_bytes (const struct weft_shape *s)
+{
+  double ranks = s->dim[5] == WEFT_HEADS_OWN ? 1 : (double) s->dim[1];
+  double heads = (double) s->dim[2] + 2 * (double) s->dim[3];
+
+  return 2 * (double) s->dim[0] * heads / ranks * (double) s->dim[4] * weft_dtype_bytes (s->dtype);
 }
 
 #define latent_split_flops none_flops

@@ -41,13 +41,15 @@ enum weft_op_class {
 #define WEFT_OP_LIST(X)                                                                            \
   X (WEFT_OP_EMBED, "embed", COMPUTE, embed, "tokens hidden",                                      \
      "ids:r table:r positions:r? y:w", "look up token (and position) vectors")                     \
-  X (WEFT_OP_EMBED_BWD, "embed_bwd", COMPUTE, embed_bwd, "tokens hidden",                          \
-     "ids:r dy:r dtable:rw dpositions:rw?", "add gradients to the rows that were looked up")       \
+  X (WEFT_OP_EMBED_BWD, "embed_bwd", COMPUTE, embed_bwd, "tokens hidden passes",                   \
+     "ids:r dy:r dtable:rw dpositions:rw?",                                                        \
+     "add gradients to the rows that were looked up; passes: over one sequence, chunk by chunk")   \
   X (WEFT_OP_MATMUL, "matmul", COMPUTE, matmul, "m n k leaves tail", "x:r w:r b:r? y:w",           \
      "y(m,n) = x(m,k) w(n,k)^T + b(n); leaves, tail: kernels/leaves.h, of terms k")                \
   X (WEFT_OP_MATMUL_DGRAD, "matmul_dgrad", COMPUTE, matmul, "m n k leaves tail", "dy:r w:r dx:w",  \
      "dx(m,k) = dy(m,n) w(n,k); leaves of terms n")                                                \
-  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k parts", "dy:r x:r dw:rw db:rw?",       \
+  X (WEFT_OP_MATMUL_WGRAD, "matmul_wgrad", COMPUTE, wgrad, "m n k passes",                       \
+     "dy:r x:r dw:rw db:rw?",                                                                      \
      "dw(n,k) += dy(m,n)^T x(m,k); db(n) += column sums of dy")                                    \
   X (WEFT_OP_MATMUL_FP8, "matmul_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",                   \
      "x:r w:r scale:r b:r? y:w",                                                                   \
@@ -259,10 +261,10 @@ enum weft_op_class {
      "dy:r x:r dweight:rw dbias:rw?", "the weights' gradients of norm_bwd")                        \
   X (WEFT_OP_HEAD_NORM_DGRAD, "head_norm_dgrad", COMPUTE, pass3, "rows columns",                   \
      "dqkv:rw raw:r q_weight:r k_weight:r", "head_norm_bwd without the weights")                   \
-  X (WEFT_OP_HEAD_NORM_WGRAD, "head_norm_wgrad", COMPUTE, pass2, "rows columns parts",             \
+  X (WEFT_OP_HEAD_NORM_WGRAD, "head_norm_wgrad", COMPUTE, pass2, "rows columns parts alike",             \
      "dqkv:r raw:r dq_weight:rw dk_weight:rw",                                                     \
      "the weights' gradients of head_norm_bwd, over the heads of several ranks, one rank's tokens "\
-     "after the other's")                                                                          \
+     "after the other's; of so many ranks that have the same heads once")                                                                          \
   X (WEFT_OP_SETTLE, "settle", COMPUTE, nothing, "elements parts", "own:r came:r all:w",           \
      "pieces of ranks in the order in which a ring brought them, in that of ranks; a real product "\
      "finds and leaves them there: no time")                                                       \
@@ -270,12 +272,14 @@ enum weft_op_class {
      "rows whose columns came in parts; likewise, unless it copies")                               \
   X (WEFT_OP_TAKE_PART, "take_part", COMPUTE, take, "rows columns row_parts column_parts",         \
      "x:r y:w", "this rank's rows, or columns, of what all of them have")                          \
-  X (WEFT_OP_TAKE_HEADS, "take_heads", COMPUTE, heads, "tokens parts heads groups width",          \
+  X (WEFT_OP_TAKE_HEADS, "take_heads", COMPUTE, heads, "tokens parts heads groups width taken",    \
      "x:r y:w",                                                                                    \
      "this rank's queries, and the keys and values of the group that it shares with others, out of the "\
-     "parts [q | k | v] of all ranks")                                                             \
-  X (WEFT_OP_PUT_HEADS, "put_heads", COMPUTE, deal, "tokens parts heads groups width", "x:r y:w",  \
-     "the inverse: what it has, in the parts of those it belongs to, and 0 in others")             \
+     "parts [q | k | v] of all ranks; taken: enum weft_heads_taken")                               \
+  X (WEFT_OP_PUT_HEADS, "put_heads", COMPUTE, put_heads, "tokens parts heads groups width taken",  \
+     "x:r y:w",                                                                                    \
+     "the inverse: what it has, in the parts of those it belongs to, and 0 in others; of what all ranks " \
+     "of a group have, this rank's part alone")                                                    \
   X (WEFT_OP_CONCAT, "concat", COMPUTE, latent_split, "rows a b", "a:r b:r y:w",                   \
      "rows of a columns, each followed by one of b columns")                                       \
   X (WEFT_OP_CONCAT_BWD, "concat_bwd", COMPUTE, latent_split, "rows a b", "dy:r a:w b:w",        \
@@ -338,6 +342,10 @@ enum weft_drop_site {
   WEFT_DROP_ATTENTION,
   WEFT_DROP_MLP,
 };
+
+/* What take_heads and put_heads have of a group that ranks share: this rank's queries with keys and values,
+ * those of all these ranks, or no more than their queries, whose parts have nothing else. */
+enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
 struct weft_shape {

@@ -92,7 +92,7 @@ compared=(
   "llama2-7b 1 16 4096 4 block|--grad-reduce-in-fp32"
 )
 if [[ -n $tiny ]]; then
-  compared=("gpt2-nano 4 4 128 6 none|" "llama-nano 2 4 128 6 none|--grad-reduce-in-fp32")
+  compared=("gpt2-nano 2 2 32 3 none|" "llama-nano 1 2 32 3 none|--grad-reduce-in-fp32")
   data=$text
 fi
 
@@ -102,7 +102,7 @@ read_line() {
   IFS='|' read -r head both <<<"$1"
   read -r name micro global sequence steps compile <<<"$head"
   job=(--model "$name" --micro-batch-size "$micro" --global-batch-size "$global" --seq-length "$sequence"
-    --topology hgx-h200 --gpus 1 --precision bf16 --reduction-order fast $both)
+    --topology hgx-h200 --gpus 1 --precision bf16 --reduction-order fast --gradient-accumulation-fusion $both)
   train=("${ours[@]}" "$programs/weft" train "${job[@]}" --executor cuda --data "$data" --deadline 60 --json)
 }
 
@@ -206,7 +206,7 @@ part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcod
   --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json
 
 bench_flags=()
-[[ -n $tiny ]] && bench_flags=(--model gpt2)
+[[ -n $tiny ]] && bench_flags=(--model gpt2-nano)
 part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
 
 # ------------------------------------------------------------------------------------- training
