@@ -217,6 +217,7 @@ static const struct fixed {
   uint32_t before;
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
+  { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
   { WEFT_OP_NORM_WGRAD, { 7, 40 } },
   { WEFT_OP_HEAD_NORM_DGRAD, { 144, 8 } },
   { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 1 } },
