@@ -221,7 +221,6 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
     { "ranks-per-gpu", ask->number[RANKS_PER_GPU] != NULL, TRUE },
     { "deadline", ask->number[DEADLINE] != NULL, TRUE },
     { "graph", ask->options.exec.graph, TRUE },
-    { "stress", ask->number[STRESS] != NULL, FALSE },
     { "threads", ask->number[THREADS] != NULL, FALSE },
   };
 
