@@ -190,7 +190,7 @@ call_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 static const char *
 call_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const char *text = said (cudaStreamIsCapturing (stream_of (stream), &status));
 
   (void) self;
