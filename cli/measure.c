@@ -303,7 +303,8 @@ run (struct asked *a)
   } else if (!measure_grid (a, &job, &error)) {
     return weft_cli_fail (error);
   }
-  if (!measure_groups (m, &job, job.cluster.n_gpus, &error) || !answer (a, &job, &error))
+  if ((a->ops == &weft_exec_cuda && !weft_measure_host (m, &job, &error)) ||
+      !measure_groups (m, &job, job.cluster.n_gpus, &error) || !answer (a, &job, &error))
     return weft_cli_fail (error);
   return 0;
 }

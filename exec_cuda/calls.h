@@ -155,6 +155,9 @@ struct weft_cuda_calls {
    * memory of their operands alone.  NULL: nothing to find out. */
   const char *(*prepare) (void *self, const struct weft_kernel *k, uint32_t n,
                           const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream);
+
+  /* Memory of the GPU that nobody has, and all of it.  NULL: nobody knows. */
+  const char *(*room) (void *self, uint64_t *left, uint64_t *all);
 #define WEFT_CUDA_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
   WEFT_CUDA_CALL_LIST (WEFT_CUDA_CALL_POINTER)
 #undef WEFT_CUDA_CALL_POINTER

@@ -349,8 +349,11 @@ open_machine (struct cuda_machine *m, GError **error)
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))
       return FALSE;
-  return open_ranks (m, error) && cuda_comms_open (m, error) && cuda_issue_all (m, error) &&
-         prepare_kernels (m, error) && cuda_step_open (m, error);
+  return cuda_room_look (m, WEFT_RESERVED_CONTEXT, error) && open_ranks (m, error) &&
+         cuda_room_look (m, WEFT_RESERVED_SCRATCH, error) && cuda_comms_open (m, error) &&
+         cuda_room_look (m, WEFT_RESERVED_COMMUNICATORS, error) && cuda_issue_all (m, error) &&
+         prepare_kernels (m, error) && cuda_room_look (m, WEFT_RESERVED_PRODUCTS, error) &&
+         cuda_step_open (m, error);
 }
 
 weft_exec *
@@ -449,7 +452,8 @@ cuda_drain (weft_exec *x, GError **error)
   gint64 start = g_get_monotonic_time ();
   g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
   gboolean ok = cuda_step_run (m, error) && cuda_step_wait (m, error) && fill_times (m, t, error) &&
-                read_metrics (m, error);
+                read_metrics (m, error) &&
+                (m->steps > 1 || cuda_room_look (m, WEFT_RESERVED_STEP, error));
 
   for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     memset (m->rank[row].issued, 0, m->rank[row].p->n_op);
@@ -457,6 +461,7 @@ cuda_drain (weft_exec *x, GError **error)
     return NULL;
   t->wall_seconds = 1e-6 * (double) (g_get_monotonic_time () - start);
   weft_timeline_finish (t, x->plan);
+  cuda_room_tell (m, t);
   if (m->options.total && !m->options.times && !fill_total (m, t, error))
     return NULL;
   return g_steal_pointer (&t);

@@ -6,6 +6,7 @@
  *   emit.c     what one unit is in calls
  *   meet.c     what a collective is: NCCL's, or moves between ranks that share a GPU
  *   comms.c    communicators
+ *   room.c     memory that is not the plan's
  *   watch.c    waiting for other ranks, and no longer than agreed
  *   step.c     a step: plays the calls, or the graph that they were captured into
  *   exec_cuda.c the contract
@@ -152,6 +153,8 @@ struct cuda_machine {
   GArray *scaled, *window; /* struct cuda_scaled, cuda_window */
   gboolean broken;         /* a call has failed: it can only be closed */
   gboolean begun;          /* a step is under way */
+  uint64_t left;           /* of the first GPU's memory, when somebody looked last */
+  uint64_t reserved[WEFT_N_RESERVED];
   uint64_t steps;          /* begun so far */
   gint64 since;            /* when the step, or the opening, began: microseconds */
 
@@ -290,3 +293,8 @@ gboolean cuda_step_open (struct cuda_machine *m, GError **error);
 void cuda_step_close (struct cuda_machine *m);
 gboolean cuda_step_run (struct cuda_machine *m, GError **error);  /* what has been issued */
 gboolean cuda_step_wait (struct cuda_machine *m, GError **error); /* for the end of it */
+
+/* room.c: what has gone from the first GPU's memory since the last look is `who`'s; of what has gone when
+ * scratch is looked at, all but that is the plan's own.  And what was found, for a timeline. */
+gboolean cuda_room_look (struct cuda_machine *m, enum weft_reserved who, GError **error);
+void cuda_room_tell (const struct cuda_machine *m, weft_timeline *t);

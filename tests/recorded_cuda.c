@@ -257,6 +257,8 @@ rec_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
 static const char *
 rec_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
 {
+  if (((recorded_cuda *) self)->seconds)
+    pass (self, stream, ((recorded_cuda *) self)->byte * copy->bytes);
   return note_with (self, RECORDED_copy, stream, ((recorded_cuda *) self)->copy, copy);
 }
 

@@ -53,6 +53,8 @@ typedef struct recorded_cuda {
   uint32_t slow;         /* looks at a communicator until it is, every time */
 
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
+  uint64_t room; /* left, and how often somebody has looked; the test's own */
+  uint32_t n_looks;
   double stamp, byte; /* seconds of a record of a timed event, and of a byte of a collective */
 
   pthread_mutex_t lock;

@@ -230,7 +230,7 @@ run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **erro
     weft_timeline *t = weft_exec_step (x, error);
     if (!t)
       return FALSE;
-    spent += t->seconds;
+    spent += MAX (t->seconds, t->wall_seconds);
     if (*step > WARM_UP)
       g_ptr_array_add (timeline, t);
     else
@@ -359,6 +359,8 @@ link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft
     .ranks = received ? 2 : weft_mesh_group_size (&plan->mesh, p->op[op].group),
     .shape = *weft_op_shape (p, op)
   };
+  if (weft_op_info[key->kind].class == WEFT_CLASS_COPY)
+    key->ranks = 1;
   return p->op[op].kind != WEFT_OP_SEND && p->op[op].micro > 0;
 }
 
@@ -376,6 +378,14 @@ weft_measure_links (weft_measure *m, const weft_plan *plan, GError **error)
   g_autoptr (weft_plan) links = weft_links_of_plan (plan, error);
 
   return links && run_links (m, links, error);
+}
+
+gboolean
+weft_measure_host (weft_measure *m, const struct weft_job *job, GError **error)
+{
+  g_autoptr (weft_plan) copies = weft_links_of_host (job, error);
+
+  return copies && run_links (m, copies, error);
 }
 
 gboolean

@@ -26,6 +26,9 @@ gboolean weft_measure_steps (weft_measure *measure, const weft_plan *plan, uint3
 /* Every collective and transfer of a job, on its own ranks. */
 gboolean weft_measure_links (weft_measure *measure, const weft_plan *plan, GError **error);
 
+/* Copies between a GPU and its host, both ways: 1 KiB to 64 MiB. */
+gboolean weft_measure_host (weft_measure *measure, const struct weft_job *job, GError **error);
+
 /* all_reduce, reduce_scatter and all_gather over so many ranks, and send where they are two: fp32,
  * from 1 KiB to 64 MiB.  Cluster and reduction order are the job's. */
 gboolean weft_measure_grid (weft_measure *measure, const struct weft_job *job, uint32_t ranks,
