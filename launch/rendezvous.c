@@ -3,8 +3,6 @@
 #include "launch/store.h"
 #include "launch/wire.h"
 #include <gio/gio.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -371,8 +369,7 @@ connect_all (weft_rendezvous *r, gint64 until, GError **error)
   }
   r->socket = g_socket_connection_get_socket (r->connection);
   g_socket_set_timeout (r->socket, 0);
-  g_socket_set_keepalive (r->socket, TRUE);
-  g_socket_set_option (r->socket, IPPROTO_TCP, TCP_NODELAY, 1, NULL);
+  weft_wire_watch (g_socket_get_fd (r->socket));
   return TRUE;
 }
 

@@ -3,8 +3,6 @@
 #include "core/base/error.h"
 #include "launch/wire.h"
 #include <gio/gio.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -442,17 +440,6 @@ peer_free (gpointer data)
   g_free (p);
 }
 
-/* A machine that is switched off says nothing: after half a minute of silence it is gone. */
-static void
-watch_line (GSocket *socket)
-{
-  g_socket_set_keepalive (socket, TRUE);
-  g_socket_set_option (socket, IPPROTO_TCP, TCP_KEEPIDLE, 10, NULL);
-  g_socket_set_option (socket, IPPROTO_TCP, TCP_KEEPINTVL, 5, NULL);
-  g_socket_set_option (socket, IPPROTO_TCP, TCP_KEEPCNT, 4, NULL);
-  g_socket_set_option (socket, IPPROTO_TCP, TCP_NODELAY, 1, NULL);
-}
-
 static void
 accept_one (weft_store *s)
 {
@@ -461,7 +448,7 @@ accept_one (weft_store *s)
   if (!socket)
     return;
   g_socket_set_blocking (socket, FALSE);
-  watch_line (socket);
+  weft_wire_watch (g_socket_get_fd (socket));
   struct peer *p = g_new0 (struct peer, 1);
   p->socket = socket;
   p->in = g_byte_array_new ();

@@ -1,5 +1,8 @@
 #include "launch/wire.h"
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define WORD(id, word, doc) word,
 const char *const weft_frame_words[] = { WEFT_FRAME_LIST (WORD) NULL };
@@ -72,6 +75,20 @@ weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame
                             .key_bytes = key,
                             .value_bytes = follow - (HEAD - 4) - key };
   return is_key (data + HEAD, key) ? 4 + (gint64) follow : -1;
+}
+
+void
+weft_wire_watch (int socket)
+{
+  static const struct {
+    int level, name, value;
+  } options[] = { { SOL_SOCKET, SO_KEEPALIVE, 1 },          { IPPROTO_TCP, TCP_KEEPIDLE, 10 },
+                  { IPPROTO_TCP, TCP_KEEPINTVL, 5 },        { IPPROTO_TCP, TCP_KEEPCNT, 4 },
+                  { IPPROTO_TCP, TCP_USER_TIMEOUT, 30000 }, { IPPROTO_TCP, TCP_NODELAY, 1 } };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (options); i++)
+    setsockopt (socket, options[i].level, options[i].name, &options[i].value,
+                sizeof options[i].value);
 }
 
 /* ------------------------------------------------------------------------- packs */

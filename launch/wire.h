@@ -53,6 +53,10 @@ void weft_frame_put (GByteArray *out, const struct weft_frame *frame);
  * than `most` bytes.  The frame points into `data`. */
 gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame *frame);
 
+/* A machine that is switched off says nothing: after half a minute of silence its connection ends.
+ * Small frames go at once. */
+void weft_wire_watch (int socket);
+
 /* Values of several processes as one. */
 void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);
 

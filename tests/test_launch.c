@@ -1,10 +1,12 @@
 /* Who started this process beside which others, by its variables. */
 #include "launch/environment.h"
 #include "launch/nodelist.h"
+#include "tests/command.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -227,6 +229,59 @@ what_is_no_list_of_hosts_is_refused (void **state)
   }
 }
 
+/* As a shell would have them: the variables stay set for one command. */
+static void
+assert_told (const char *variables, const char *words, const char *part)
+{
+  g_auto (GStrv) each = g_strsplit (variables, " ", -1);
+  g_autofree char *command =
+      g_strdup_printf ("train --model gpt2-nano --data " WEFT_SOURCE_DIR "/LICENSE %s", words);
+
+  for (unsigned i = 0; each[i]; i++)
+    putenv (each[i]);
+  weft_test_refused (command, 2, part);
+  for (unsigned i = 0; each[i]; i++) {
+    g_autofree char *name = g_strndup (each[i], strcspn (each[i], "="));
+    unsetenv (name);
+  }
+}
+
+static void
+weft_train_says_what_is_wrong_with_its_variables (void **state)
+{
+  (void) state;
+  assert_told ("RANK=2 WORLD_SIZE=2", "--executor cuda", "RANK: found \"2\" (torchrun)");
+  assert_told ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NODELIST=a[",
+               "--executor cuda", "SLURM_STEP_NODELIST: list of hosts");
+  assert_told ("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "--executor cuda",
+               "MASTER_ADDR: found nothing, wanted the host of rank 0: mpich says of 2 processes");
+  assert_told (TORCHRUN, "", "found 8 processes (torchrun) with the cpu executor");
+  assert_told (TORCHRUN, "--executor cuda --trace x.json", "--trace: found in one of 8 processes");
+  assert_told ("WEFT_NOTHING=", "--executor cuda --launcher slurm", "SLURM_PROCID is not set");
+  assert_told ("WEFT_NOTHING=", "--executor cuda --launcher pbs", "--launcher: found \"pbs\"");
+}
+
+/* Variables that nobody asked for are no reason to refuse a job of one process. */
+static void
+weft_train_on_the_cpu_minds_only_other_processes (void **state)
+{
+  static const char *const words = "train --model gpt2-nano --steps 1 --data " WEFT_SOURCE_DIR
+                                   "/LICENSE --seq-length 16 --num-layers 1";
+
+  (void) state;
+  g_setenv ("RANK", "3", TRUE);
+  struct answer stray = weft_test_answer (words);
+  g_setenv ("WORLD_SIZE", "1", TRUE);
+  g_setenv ("RANK", "0", TRUE);
+  struct answer one = weft_test_answer (words);
+  g_unsetenv ("RANK");
+  g_unsetenv ("WORLD_SIZE");
+  assert_int_equal (stray.status, 0);
+  assert_int_equal (one.status, 0);
+  weft_test_answer_free (&stray);
+  weft_test_answer_free (&one);
+}
+
 int
 main (void)
 {
@@ -239,6 +294,8 @@ main (void)
     cmocka_unit_test (what_is_missing_or_wrong_is_named),
     cmocka_unit_test (lists_of_hosts_are_those_of_slurm),
     cmocka_unit_test (what_is_no_list_of_hosts_is_refused),
+    cmocka_unit_test (weft_train_says_what_is_wrong_with_its_variables),
+    cmocka_unit_test (weft_train_on_the_cpu_minds_only_other_processes),
   };
 
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -64,6 +64,27 @@ weft_together_allocated (weft_exec *x, GError **error)
   return all != NULL;
 }
 
+/* ------------------------------------------------------------------------ errors */
+
+/* A dead process shows in a communicator, as something that has gone wrong, and here with its name. */
+#define CAUSE_SECONDS 0.5
+
+void
+weft_together_give_up (struct weft_rendezvous *peers, GError **error)
+{
+  gint64 until = g_get_monotonic_time () + (gint64) (1e6 * CAUSE_SECONDS);
+  g_autoptr (GError) cause = NULL;
+  gboolean asked;
+
+  if (!peers || !error || !*error)
+    return;
+  while (weft_rendezvous_look (peers, &asked, &cause) && g_get_monotonic_time () < until)
+    g_usleep (10000);
+  if (cause && !strstr ((*error)->message, cause->message))
+    g_prefix_error (error, "%s; here: ", cause->message);
+  weft_rendezvous_abort (peers, (*error)->message);
+}
+
 /* ------------------------------------------------------------------------- steps */
 
 /* What a process brings, when there is something. */

@@ -17,6 +17,10 @@ struct weft_together {
   gboolean stop;               /* somebody was asked to stop */
 };
 
+/* After an error: the other processes end too, and are told why.  Where one of them has ended first that is
+ * what the error says, and then what came of it here. */
+void weft_together_give_up (struct weft_rendezvous *peers, GError **error);
+
 /* The newest step, or evaluation, called `key`; `stop`: this process was asked to. */
 gboolean weft_together_step (weft_exec *x, const char *key, gboolean stop,
                              struct weft_together *out, GError **error);

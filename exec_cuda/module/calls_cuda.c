@@ -18,8 +18,11 @@ struct weft_cuda_comm {
   ncclComm_t comm;
 };
 
+/* Where there can be no window it is memory that is registered with the communicator alone, which
+ * saves copies but not SMs. */
 struct weft_cuda_window {
   ncclWindow_t window;
+  void *registered;
 };
 
 /* Of the driver, which is not linked: it may be absent. */
@@ -517,7 +520,9 @@ call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
       ncclCommWindowRegister (comm->comm, at, bytes, &window->window, NCCL_WIN_COLL_SYMMETRIC);
 
   (void) self;
-  if (result == ncclSuccess)
+  if (!is_well (result))
+    result = ncclCommRegister (comm->comm, at, bytes, &window->registered);
+  if (is_well (result))
     *out = window;
   else
     g_free (window);
@@ -527,10 +532,13 @@ call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
 static const char *
 call_window_close (void *self, weft_cuda_comm *comm, weft_cuda_window *window)
 {
-  const char *text =
-      window->window ? told (ncclCommWindowDeregister (comm->comm, window->window)) : NULL;
+  const char *text = NULL;
 
   (void) self;
+  if (comm && window->window)
+    text = told (ncclCommWindowDeregister (comm->comm, window->window));
+  else if (comm && window->registered)
+    text = told (ncclCommDeregister (comm->comm, window->registered));
   g_free (window);
   return text;
 }
@@ -579,7 +587,7 @@ static const char *
 call_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
 {
   (void) self;
-  return told (ncclRedOpDestroy ((ncclRedOp_t) scaled, comm->comm));
+  return comm ? told (ncclRedOpDestroy ((ncclRedOp_t) scaled, comm->comm)) : NULL;
 }
 
 static const char *

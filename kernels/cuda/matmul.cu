@@ -1,6 +1,7 @@
 /* Linear layers as products of blas: which operand is turned, and what accumulates.  Gradients of
  * biases are sums of columns. */
 #include "kernels/cuda/columns.cuh"
+#include <string.h>
 
 enum { X, W, B, Y };
 enum { DY, DX = 2 };
@@ -43,6 +44,7 @@ convert_bias (struct weft_cuda_launch *l, const void **bias)
     return NULL;
   l->scratch_bytes -= (l->dim[N] * sizeof (float) + 255) / 256 * 256;
   *bias = (uint8_t *) l->scratch + l->scratch_bytes;
+  memset (cast.dim, 0, sizeof cast.dim);
   cast.dim[0] = l->dim[N];
   cast.operand[0] = *from;
   cast.operand[1] = l->operand[Y];
