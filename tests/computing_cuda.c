@@ -474,6 +474,20 @@ comp_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
 }
 
+/* In a graph it is external: it has a date, and nobody waits for it. */
+static const char *
+stamp (computing_cuda *d, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  event->captured = NULL;
+  return enqueue (d, stream, &(struct computing_item){ .kind = COMPUTING_RECORD, .event = event });
+}
+
+static const char *
+comp_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
+}
+
 /* Who waits for what is captured is captured too. */
 static const char *
 wait_for (computing_cuda *d, weft_cuda_stream *stream, weft_cuda_event *event)
@@ -807,6 +821,7 @@ all_calls (computing_cuda *d)
                                    .event_open = comp_event_open,
                                    .event_close = comp_event_close,
                                    .record = comp_record,
+                                   .stamp = comp_stamp,
                                    .wait = comp_wait,
                                    .copy = comp_copy,
                                    .fill = comp_fill,

@@ -194,12 +194,26 @@ call_event_close (void *self, weft_cuda_event *event)
   return said (cudaEventDestroy (event_of (event)));
 }
 
-/* A timed event of a graph can be read when it is external to it. */
 static const char *
 call_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 {
   (void) self;
   return said (cudaEventRecord (event_of (event), stream_of (stream)));
+}
+
+/* A timed event of a graph can be read when it is external to it. */
+static const char *
+call_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const char *text = said (cudaStreamIsCapturing (stream_of (stream), &status));
+
+  (void) self;
+  return text ? text
+              : said (cudaEventRecordWithFlags (event_of (event), stream_of (stream),
+                                                status == cudaStreamCaptureStatusActive
+                                                    ? cudaEventRecordExternal
+                                                    : cudaEventRecordDefault));
 }
 
 static const char *
