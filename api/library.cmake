@@ -24,7 +24,8 @@ set_target_properties(weft_shared PROPERTIES OUTPUT_NAME weft VERSION ${PROJECT_
 
 # The static one holds everything, and shows it: names beside those of the header are not promised.
 add_library(weft_static STATIC $<TARGET_OBJECTS:weft_api> $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_kernels>
-            $<TARGET_OBJECTS:weft_exec_cpu> $<TARGET_OBJECTS:weft_exec_sim> $<TARGET_OBJECTS:weft_train>)
+            $<TARGET_OBJECTS:weft_exec_cpu> $<TARGET_OBJECTS:weft_exec_sim> $<TARGET_OBJECTS:weft_train>
+            $<TARGET_OBJECTS:weft_launch>)
 set_target_properties(weft_static PROPERTIES OUTPUT_NAME weft LINKER_LANGUAGE C)
 
 # From the folder of weft.pc to the prefix, so that an installed tree may be moved.

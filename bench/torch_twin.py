@@ -24,6 +24,7 @@ try:
     import torch
     import torch.nn.functional as F
     from torch import nn
+    from torch.utils.checkpoint import checkpoint
 except ImportError:
     torch = None
 
@@ -167,7 +168,7 @@ def make_modules():
                 x = x + self.positions.weight[: ids.shape[1]]
             for block in self.blocks:
                 if self.recompute:
-                    x = torch.utils.checkpoint.checkpoint(block, x, turns, use_reentrant=False)
+                    x = checkpoint(block, x, turns, use_reentrant=False)
                 else:
                     x = block(x, turns)
             return self.ends(x, targets)

@@ -91,6 +91,10 @@ void weft_cli_warn (const struct weft_job *job);
 /* The simulator that --executor names, sim when it is NULL. */
 const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
 
+/* What really computes, likewise: cpu when it is NULL or auto.  That a driver or a GPU is missing is told
+ * here, before anything is planned. */
+const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
+
 /* A whole number from lo on, for flags that take one. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
                           GError **error);

@@ -2,6 +2,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "exec_cpu/exec_cpu.h"
+#include "exec_cuda/exec_cuda.h"
 #include "train/measure.h"
 #include "train/room.h"
 #include <stdio.h>
@@ -15,7 +16,9 @@
 static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --output here.costs\n"
                                "  weft sim --model gpt2-nano --topology cpu --precision fp32 "
                                "--gpus 2 --cost-table here.costs\n"
-                               "  weft measure --gpus 4 --output any.costs\n";
+                               "  weft measure --gpus 4 --output any.costs\n"
+                               "  weft measure --executor cuda --model gpt2 --topology hgx-h200 "
+                               "--gpus 1 --output h200.costs\n";
 
 /* ------------------------------------------------------------------------- grid */
 
@@ -34,11 +37,32 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 #define RELU2 "model=gpt2-nano qk_layernorm=false activation=squared_relu "
 #define LLAMA "model=llama-nano qk_layernorm=true activation=swiglu num_query_groups=2 "
 /* Every entry sets the same keys, so that none inherits from the one before. */
-static const char *const grid[] = {
+static const char *const cpu_grid[] = {
   NARROW GPT,   MIDDLE GPT,   WIDE GPT,     NARROW RELU2,
   MIDDLE RELU2, NARROW LLAMA, MIDDLE LLAMA, WIDE LLAMA,
 };
-static const char *const grid_precisions[] = { "fp32", "bf16" };
+static const char *const cpu_precisions[] = { "fp32", "bf16", NULL };
+
+/* Layers of real models, two of each: a GPU is not filled by less. */
+static const char *const cuda_grid[] = {
+  "model=gpt2 num_layers=2 seq_length=1024 micro_batch_size=16 ",
+  "model=gpt2-xl num_layers=2 seq_length=1024 micro_batch_size=8 ",
+  "model=qwen2.5-1.5b num_layers=2 seq_length=1024 micro_batch_size=8 ",
+  "model=qwen3-8b num_layers=2 seq_length=4096 micro_batch_size=1 ",
+  "model=llama3-8b num_layers=2 seq_length=8192 micro_batch_size=1 ",
+};
+static const char *const cuda_precisions[] = { "bf16", NULL };
+
+/* What is measured where nobody names a model. */
+static const struct grid {
+  const struct weft_exec_ops *ops;
+  const char *const *model, *const *precision;
+  unsigned n;
+  uint32_t least_ranks; /* of the second time that all are measured */
+} grids[] = {
+  { &weft_exec_cpu, cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
+  { &weft_exec_cuda, cuda_grid, cuda_precisions, G_N_ELEMENTS (cuda_grid), 1 },
+};
 
 static void
 add_words (weft_settings *settings, const char *words)
@@ -60,36 +84,47 @@ add_words (weft_settings *settings, const char *words)
 
 /* ---------------------------------------------------------------------- measuring */
 
+/* What measures, and what it is asked. */
+struct asked {
+  const weft_cli_input *input;
+  const struct weft_exec_ops *ops;
+  const char *output;
+  weft_measure *m;
+};
+
 static gboolean
-check_machine (const struct weft_job *job, GError **error)
+check_machine (const struct asked *a, const struct weft_job *job, GError **error)
 {
-  if (weft_cluster_is_cpu (&job->cluster))
+  gboolean cuda = a->ops == &weft_exec_cuda;
+
+  if (weft_cluster_is_cpu (&job->cluster) != cuda)
     return TRUE;
-  return weft_bad_input (error, "topology: found \"%s\", wanted cpu: what is timed is this machine",
-                         g_quark_to_string (job->cluster.topology));
+  return weft_bad_input (error, "topology: found \"%s\", wanted %s: what is timed is this machine",
+                         g_quark_to_string (job->cluster.topology),
+                         cuda ? "one with GPUs, like hgx-h200" : "cpu (or --executor cuda)");
 }
 
 static weft_plan *
-make_plan (const weft_cli_input *input, GError **error)
+make_plan (const struct asked *a, GError **error)
 {
   struct weft_job job;
 
-  if (!weft_cli_job (input, &job, error) || !check_machine (&job, error))
+  if (!weft_cli_job (a->input, &job, error) || !check_machine (a, &job, error))
     return NULL;
   job.cluster.f.cost_table = 0; /* what is measured anew does not hang on what was */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
-  if (!plan || !weft_room_check (plan, error))
+  if (!plan || !(a->ops == &weft_exec_cuda ? weft_room_check_plan : weft_room_check) (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
 }
 
 static gboolean
-measure_job (weft_measure *m, const weft_plan *plan, GError **error)
+measure_job (const struct asked *a, const weft_plan *plan, GError **error)
 {
   fprintf (stderr, "weft: steps of the job, ranks: %u\n", plan->mesh.n_ranks);
-  if (!weft_measure_steps (m, plan, LEAST_STEPS, JOB_SECONDS, error))
+  if (!weft_measure_steps (a->m, plan, LEAST_STEPS, JOB_SECONDS, error))
     return FALSE;
-  return plan->mesh.n_ranks == 1 || weft_measure_links (m, plan, error);
+  return plan->mesh.n_ranks == 1 || weft_measure_links (a->m, plan, error);
 }
 
 static void
@@ -100,45 +135,60 @@ say_model (const struct weft_job *job)
            weft_precision_words[job->train.precision], job->cluster.n_gpus);
 }
 
-/* Steps of every model of the grid on so many ranks. */
+/* Two microbatches of a model for each of so many ranks. */
 static gboolean
-measure_models (weft_measure *m, const weft_cli_input *input, uint32_t ranks, GError **error)
+measure_model (const struct asked *a, const char *words, const char *precision, uint32_t ranks,
+               GError **error)
 {
-  for (unsigned p = 0; p < G_N_ELEMENTS (grid_precisions); p++)
-    for (unsigned i = 0; i < G_N_ELEMENTS (grid); i++) {
-      g_autofree char *size = g_strdup_printf ("gpus=%u global_batch_size=%u precision=%s", ranks,
-                                               2 * ranks, grid_precisions[p]);
-      add_words (input->settings, grid[i]);
-      add_words (input->settings, size);
-      g_autoptr (weft_plan) plan = make_plan (input, error);
-      if (!plan)
+  const char *micro = strstr (words, "micro_batch_size=");
+  uint64_t each = micro ? g_ascii_strtoull (strchr (micro, '=') + 1, NULL, 10) : 1;
+  g_autofree char *size =
+      g_strdup_printf ("gpus=%u global_batch_size=%" G_GUINT64_FORMAT " precision=%s", ranks,
+                       2 * each * ranks, precision);
+
+  add_words (a->input->settings, words);
+  add_words (a->input->settings, size);
+  g_autoptr (weft_plan) plan = make_plan (a, error);
+  if (!plan)
+    return FALSE;
+  say_model (&plan->job);
+  return weft_measure_steps (a->m, plan, GRID_STEPS, GRID_SECONDS, error) &&
+         (ranks == 1 || weft_measure_links (a->m, plan, error));
+}
+
+static gboolean
+measure_models (const struct asked *a, const struct grid *grid, uint32_t ranks, GError **error)
+{
+  for (const char *const *precision = grid->precision; *precision; precision++)
+    for (unsigned i = 0; i < grid->n; i++)
+      if (!measure_model (a, grid->model[i], *precision, ranks, error))
         return FALSE;
-      say_model (&plan->job);
-      if (!weft_measure_steps (m, plan, GRID_STEPS, GRID_SECONDS, error) ||
-          (ranks > 1 && !weft_measure_links (m, plan, error)))
-        return FALSE;
-    }
   return TRUE;
 }
 
-/* One rank alone, and as many as were asked for, or two. */
+/* One rank alone, and as many as were asked for. */
 static gboolean
-measure_grid (weft_measure *m, const weft_cli_input *input, struct weft_job *job, GError **error)
+measure_grid (const struct asked *a, struct weft_job *job, GError **error)
 {
-  add_words (input->settings, grid[0]);
-  add_words (input->settings, "precision=fp32");
-  if (!weft_cli_job (input, job, error) || !check_machine (job, error))
+  const struct grid *grid = &grids[a->ops == &weft_exec_cuda];
+
+  add_words (a->input->settings, grid->model[0]);
+  add_words (a->input->settings, "precision=fp32");
+  if (!weft_cli_job (a->input, job, error) || !check_machine (a, job, error))
     return FALSE;
-  uint32_t ranks = MAX (job->cluster.n_gpus, 2);
+  uint32_t ranks = MAX (job->cluster.n_gpus, grid->least_ranks);
 
   job->cluster.n_gpus = ranks;
-  return measure_models (m, input, 1, error) && measure_models (m, input, ranks, error);
+  return measure_models (a, grid, 1, error) &&
+         (ranks == 1 || measure_models (a, grid, ranks, error));
 }
 
 /* Groups of every size up to that of the job. */
 static gboolean
 measure_groups (weft_measure *m, const struct weft_job *job, uint32_t ranks, GError **error)
 {
+  if (ranks == 1)
+    fprintf (stderr, "weft: one rank: no collectives to measure\n");
   for (uint32_t n = 2; n <= ranks; n *= 2) {
     fprintf (stderr, "weft: collectives of %u ranks\n", n);
     if (!weft_measure_grid (m, job, n, error))
@@ -162,16 +212,28 @@ cpu_name (void)
   return g_match_info_fetch (match, 1);
 }
 
+/* The processor, or the first GPU. */
 static char *
-print_table (const GArray *rows, const struct weft_job *job)
+machine_name (const struct weft_exec_ops *ops)
+{
+  const struct weft_cuda_calls *calls = ops == &weft_exec_cuda ? weft_cuda_load (NULL) : NULL;
+  struct weft_cuda_device device;
+
+  if (!calls || calls->describe (calls->self, 0, &device))
+    return cpu_name ();
+  return g_strdup (device.name);
+}
+
+static char *
+print_table (const struct asked *a, const GArray *rows, const struct weft_job *job)
 {
   GString *text = g_string_new (NULL);
-  g_autofree char *cpu = cpu_name ();
+  g_autofree char *machine = machine_name (a->ops);
 
   g_string_append_printf (text,
-                          "# Seconds on %s, %u processors, reduction order %s (weft measure)\n"
-                          "# OP TYPE RESULT RANKS DIMENSIONS SECONDS\n",
-                          cpu, g_get_num_processors (),
+                          "# Seconds on %s, executor %s, %u processors, reduction order %s (weft "
+                          "measure)\n# OP TYPE RESULT RANKS DIMENSIONS SECONDS\n",
+                          machine, a->ops->name, g_get_num_processors (),
                           weft_reduction_order_words[job->train.reduction_order]);
   for (guint i = 0; i < rows->len; i++)
     weft_cost_table_print (text, &g_array_index (rows, struct weft_measurement, i));
@@ -195,14 +257,15 @@ add_row (JsonBuilder *b, const struct weft_measurement *row)
 }
 
 static void
-print_json (const GArray *rows)
+print_json (const struct asked *a, const GArray *rows)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
-  g_autofree char *cpu = cpu_name ();
+  g_autofree char *machine = machine_name (a->ops);
 
   json_builder_begin_object (b);
   weft_json_text (b, "schema", "weft.measure/1");
-  weft_json_text (b, "cpu", cpu);
+  weft_json_text (b, "executor", a->ops->name);
+  weft_json_text (b, a->ops == &weft_exec_cuda ? "gpu" : "cpu", machine);
   weft_json_array (b, "rows");
   for (guint i = 0; i < rows->len; i++)
     add_row (b, &g_array_index (rows, struct weft_measurement, i));
@@ -212,44 +275,49 @@ print_json (const GArray *rows)
 }
 
 static gboolean
-answer (const GArray *rows, const struct weft_job *job, const char *output, gboolean json,
-        GError **error)
+answer (const struct asked *a, const struct weft_job *job, GError **error)
 {
-  g_autofree char *text = print_table (rows, job);
+  g_autoptr (GArray) rows = weft_measure_rows (a->m);
+  g_autofree char *text = print_table (a, rows, job);
 
-  if (json)
-    print_json (rows);
-  else if (!output)
+  if (a->input->json)
+    print_json (a, rows);
+  else if (!a->output)
     fputs (text, stdout);
-  return !output || weft_cli_write (output, text, error);
+  return !a->output || weft_cli_write (a->output, text, error);
 }
 
 static int
-run (const weft_cli_input *input, const char *output)
+run (struct asked *a)
 {
-  g_autoptr (weft_measure) m = weft_measure_new (&weft_exec_cpu);
+  g_autoptr (weft_measure) m = weft_measure_new (a->ops);
   g_autoptr (GError) error = NULL;
   struct weft_job job;
 
-  if (input->operand || weft_settings_touch (input->settings, "model")) {
-    g_autoptr (weft_plan) plan = make_plan (input, &error);
-    if (!plan || !measure_job (m, plan, &error))
+  a->m = m;
+  if (a->input->operand || weft_settings_touch (a->input->settings, "model")) {
+    g_autoptr (weft_plan) plan = make_plan (a, &error);
+    if (!plan || !measure_job (a, plan, &error))
       return weft_cli_fail (error);
     job = plan->job;
-  } else if (!measure_grid (m, input, &job, &error)) {
+  } else if (!measure_grid (a, &job, &error)) {
     return weft_cli_fail (error);
   }
-  if (!measure_groups (m, &job, job.cluster.n_gpus, &error))
+  if ((a->ops == &weft_exec_cuda && !weft_measure_host (m, &job, &error)) ||
+      !measure_groups (m, &job, job.cluster.n_gpus, &error) || !answer (a, &job, &error))
     return weft_cli_fail (error);
-  g_autoptr (GArray) rows = weft_measure_rows (m);
-  return answer (rows, &job, output, input->json, &error) ? 0 : weft_cli_fail (error);
+  return 0;
 }
 
 int
 weft_cli_measure (int argc, char **argv)
 {
-  const char *output = NULL;
+  const char *output = NULL, *executor = NULL;
   const struct weft_cli_flag flags[] = {
+    { .name = "executor",
+      .value = "cpu|cuda",
+      .text = &executor,
+      .doc = "what is measured: processors or GPUs of this machine [cpu]" },
     { .name = "output", .value = "FILE", .text = &output, .doc = "write the table here [stdout]" },
   };
   const struct weft_cli_page page = {
@@ -263,6 +331,9 @@ weft_cli_measure (int argc, char **argv)
         "Without a model it measures small models of every kind, in fp32 and bf16, on one rank "
         "and\n"
         "on --gpus of them [2]: that takes a minute or two, and predicts any model less exactly.\n"
+        "With --executor cuda ranks are GPUs, and the topology says which: layers of real models, "
+        "in\n"
+        "bf16, where none is named.\n"
         "The machine should have nothing else to do.",
     .examples = examples,
     .flags = flags,
@@ -275,5 +346,8 @@ weft_cli_measure (int argc, char **argv)
 
   if (!weft_cli_read (&page, argc, argv, &input, &error))
     return weft_cli_fail (error);
-  return input.help ? weft_cli_help (&page) : run (&input, output);
+  if (input.help)
+    return weft_cli_help (&page);
+  struct asked asked = { &input, weft_cli_real_executor (executor, &error), output, NULL };
+  return asked.ops ? run (&asked) : weft_cli_fail (error);
 }

@@ -215,6 +215,12 @@ done_json (const struct weft_trainer_result *r)
   weft_json_int (b, "skipped", (int64_t) r->skipped);
   add_bytes (b, "planned_bytes", r->planned, r->n_roles);
   add_bytes (b, "allocated_bytes", r->allocated, r->n_roles);
+  if (r->timeline && r->timeline->knows_reserved) {
+    weft_json_object (b, "reserved_bytes");
+    for (int i = 0; i < WEFT_N_RESERVED; i++)
+      weft_json_int (b, weft_reserved_words[i], (int64_t) r->timeline->reserved[i]);
+    json_builder_end_object (b);
+  }
   json_builder_end_object (b);
   put_json (b);
 }

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "cli/progress.h"
 #include "core/base/error.h"
 #include "core/report/report.h"
@@ -49,7 +50,9 @@ static const char examples[] =
   X (RANKS_PER_GPU, "ranks-per-gpu", INT, "1", "1", "1024",                                        \
      "executor cuda: all ranks of the job on one GPU, or 1")                                       \
   X (DEADLINE, "deadline", REAL, "none", "0.001", "1e9",                                           \
-     "executor cuda: seconds after which a step counts as lost")
+     "executor cuda: seconds after which a step counts as lost")                                   \
+  X (PATIENCE, "patience", REAL, "300", "0.1", "1e6",                                              \
+     "executor cuda: seconds for which processes wait for each other to come")
 #define NUMBER_ID(id, ...) id,
 enum number { NUMBER_LIST (NUMBER_ID) N_NUMBER };
 
@@ -61,7 +64,7 @@ static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
-  const char *data, *tokens_from, *executor, *ranks_per_process, *trace, *timeline;
+  const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline;
   gboolean in_order;
   struct weft_trainer_options options;
 };
@@ -198,9 +201,8 @@ static const struct executor {
                   { "cpu", &weft_exec_cpu },
                   { "cuda", &weft_exec_cuda } };
 
-/* That a driver or a GPU is missing is told before anything is planned. */
-static const struct weft_exec_ops *
-find_executor (const char *name, GError **error)
+const struct weft_exec_ops *
+weft_cli_real_executor (const char *name, GError **error)
 {
   for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
     const struct weft_exec_ops *ops = executors[i].ops;
@@ -221,6 +223,7 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
   } flags[] = {
     { "ranks-per-gpu", ask->number[RANKS_PER_GPU] != NULL, TRUE },
     { "deadline", ask->number[DEADLINE] != NULL, TRUE },
+    { "patience", ask->number[PATIENCE] != NULL, TRUE },
     { "graph", ask->options.exec.graph, TRUE },
     { "stress", ask->number[STRESS] != NULL, FALSE },
     { "threads", ask->number[THREADS] != NULL, FALSE },
@@ -231,21 +234,6 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
       return weft_bad_input (error, "--%s: found with the %s executor, wanted --executor %s",
                              flags[i].flag, ops->name, flags[i].cuda ? "cuda" : "cpu");
   return TRUE;
-}
-
-/* Ranks are threads of this one process. */
-static gboolean
-check_processes (const struct train_ask *ask, const struct weft_job *job, GError **error)
-{
-  g_autofree char *number = g_strdup_printf ("%u", job->cluster.n_gpus);
-  const char *asked = ask->ranks_per_process;
-
-  if (!asked || strcmp (asked, "all") == 0 || strcmp (asked, number) == 0)
-    return TRUE;
-  return weft_bad_input (error,
-                         "--ranks-per-process: found \"%s\", wanted all (%s): ranks are threads "
-                         "of one process",
-                         asked, number);
 }
 
 /* ------------------------------------------------------------------------- job */
@@ -342,6 +330,14 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
+/* Of several processes that of rank 0 prints. */
+static gboolean
+is_first (const struct train_ask *ask)
+{
+  struct weft_rendezvous *peers = ask->options.exec.peers;
+  return !peers || weft_rendezvous_place (peers)->process == 0;
+}
+
 static int
 train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct train_ask *ask,
        gboolean json)
@@ -353,36 +349,66 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
 
   gboolean ok = weft_trainer_run (plan, ops, &ask->options, &sink, &result, &error);
   weft_cli_progress_pause (&progress);
-  if (ok && (ok = write_files (plan, result.timeline, ask, &error)))
+  if (ok && (ok = write_files (plan, result.timeline, ask, &error)) && is_first (ask))
     weft_cli_progress_done (&progress, &result);
   int status = !ok ? weft_cli_fail (error) : result.interrupted ? EXIT_INTERRUPTED : 0;
   weft_trainer_result_clear (&result);
   return status;
 }
 
+/* Each process has times of its own ranks alone, by a clock of its own. */
+static gboolean
+check_files (const struct train_ask *ask, const weft_launch *launch, GError **error)
+{
+  return launch->n == 1 || !(ask->trace || ask->timeline) ||
+         weft_bad_input (error, "--%s: found in one of %u processes, wanted one process for it",
+                         ask->trace ? "trace" : "timeline", launch->n);
+}
+
+/* Meets the other processes, if there are any, and trains. */
+static int
+train_together (const weft_plan *plan, const weft_launch *launch, struct train_ask *ask,
+                const struct weft_exec_ops *ops, gboolean json)
+{
+  g_autoptr (weft_rendezvous) peers = NULL;
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_cli_launch_meet (launch, &plan->job, ask->value[PATIENCE].r, &peers, &error))
+    return weft_cli_fail (error);
+  ask->options.exec.peers = peers;
+  ask->options.exec.local_process = launch->local_rank;
+  if (is_first (ask))
+    print_header (plan, ops, ask);
+  return train (plan, ops, ask, json);
+}
+
 static int
 run (const weft_cli_input *input, struct train_ask *ask)
 {
+  g_auto (weft_launch) launch = { 0 };
   g_autoptr (GError) error = NULL;
   const struct weft_exec_ops *ops;
   struct weft_job job;
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
-      !(ops = find_executor (ask->executor, &error)) || !check_executor (ask, ops, &error) ||
-      !weft_cli_job (input, &job, &error) || !check_processes (ask, &job, &error) ||
+      !weft_cli_launch (ask->launcher, g_strcmp0 (ask->executor, "cuda") == 0, &launch, &error) ||
+      !check_files (ask, &launch, &error) ||
+      !(ops = weft_cli_real_executor (ask->executor, &error)) ||
+      !check_executor (ask, ops, &error) || !weft_cli_job (input, &job, &error) ||
+      !weft_cli_launch_check (&launch, ask->ranks_per_process, &job, &error) ||
       !fill_rates (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
   if (!plan || !(ops == &weft_exec_cuda ? weft_room_check_plan : weft_room_check) (plan, &error))
     return weft_cli_fail (error);
-  print_header (plan, ops, ask);
-  return train (plan, ops, ask, input->json);
+  return train_together (plan, &launch, ask, ops, input->json);
 }
 
 static const char doc[] =
     "Trains a model with real numbers: every rank of the job is a thread of this machine, or with\n"
-    "--executor cuda a GPU of it.  The topology is cpu and the precision there fp32 unless the "
+    "--executor cuda a GPU of it, or of the machines on which torchrun, mpirun or srun start it.\n"
+    "The topology is cpu and the precision there fp32 unless the "
     "job\n"
     "says otherwise.  --json prints one line for every step and a last one; everything else goes "
     "to\n"
@@ -402,7 +428,10 @@ static const char doc[] =
   X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
   X ("timeline", "FILE", timeline, "write when its ops ran, for weft compare (.json or .json.gz)") \
   X ("executor", "cpu|cuda|auto", executor, "what runs it [auto]")                                 \
-  X ("ranks-per-process", "all", ranks_per_process, "accepted for scripts: all is what there is")
+  X ("ranks-per-process", "N|all", ranks_per_process,                                              \
+     "accepted for scripts: what the launcher says")                                               \
+  X ("launcher", "WORD", launcher,                                                                 \
+     "executor cuda: auto, none, torchrun, openmpi, slurm or mpich [auto]")
 
 int
 weft_cli_train (int argc, char **argv)

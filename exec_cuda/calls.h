@@ -105,22 +105,27 @@ struct weft_cuda_transfer {
   X (exchange, (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *stream), "")     \
   X (comm_id, (void *self, struct weft_cuda_id *out), "what the members of a new one agree on")    \
   X (comm_open, (void *self, const struct weft_cuda_member *member, weft_cuda_comm **out),         \
-     "waits for all members")                                                                      \
+     "begins: comm_ready() says when all members have come")                                       \
   X (comm_split, (void *self, weft_cuda_comm *parent, int color, const struct weft_cuda_member *m, \
                   weft_cuda_comm **out),                                                           \
-     "members of one color, by m->rank; -1: none.  Waits for all members of the parent")           \
-  X (comm_close, (void *self, weft_cuda_comm *comm), "waits")                                      \
+     "members of one color, by m->rank; -1: none.  Begins likewise, with all members of the "       \
+     "parent, which is not ready meanwhile")                                                       \
+  X (comm_ready, (void *self, weft_cuda_comm *comm, gboolean *ready),                              \
+     "whether all that it was told has been done, or is on its stream; what has gone wrong since") \
+  X (comm_finish, (void *self, weft_cuda_comm *comm), "begins to end it: then, ready, it is closed") \
+  X (comm_close, (void *self, weft_cuda_comm *comm), "")                                           \
   X (comm_abort, (void *self, weft_cuda_comm *comm), "whatever it was doing")                      \
-  X (comm_error, (void *self, weft_cuda_comm *comm), "what has gone wrong since it was opened")    \
   X (window_open, (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,                     \
                    weft_cuda_window **out),                                                        \
-     "an arena whose offsets are the same with all members; waits")                                \
-  X (window_close, (void *self, weft_cuda_comm *comm, weft_cuda_window *window), "")               \
+     "an arena whose offsets are the same with all members; begins likewise")                      \
+  X (window_close, (void *self, weft_cuda_comm *comm, weft_cuda_window *window),                   \
+     "comm NULL: that has been aborted")                                                           \
   X (scaled_open, (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor,         \
                    int *out),                                                                      \
      "a sum of what each member has multiplied by a factor")                                       \
-  X (scaled_close, (void *self, weft_cuda_comm *comm, int scaled), "")                             \
-  X (group_start, (void *self), "communication up to the end is one launch")                       \
+  X (scaled_close, (void *self, weft_cuda_comm *comm, int scaled), "likewise")                     \
+  X (group_start, (void *self),                                                                    \
+     "communication up to the end is one launch, on its streams when communicators are ready")     \
   X (group_end, (void *self), "")                                                                  \
   X (collective, (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream), "") \
   X (send, (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream), "")         \
@@ -142,6 +147,14 @@ struct weft_cuda_calls {
   gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
   uint64_t (*scratch) (void *self, const struct weft_kernel *k);
   gboolean canonical; /* its kernels add in canonical order, and know the exact sums of it */
+
+  /* Finds out, before the first step, how calls of these kernels are done best.  May wait; leaves the
+   * memory of their operands alone.  NULL: nothing to find out. */
+  const char *(*prepare) (void *self, const struct weft_kernel *k, uint32_t n,
+                          const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream);
+
+  /* Memory of the GPU that nobody has, and all of it.  NULL: nobody knows. */
+  const char *(*room) (void *self, uint64_t *left, uint64_t *all);
 #define WEFT_CUDA_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
   WEFT_CUDA_CALL_LIST (WEFT_CUDA_CALL_POINTER)
 #undef WEFT_CUDA_CALL_POINTER

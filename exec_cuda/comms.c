@@ -5,9 +5,12 @@
  * stream: transfers that are one launch with others go over that of all stages; where they are
  * posted one by one, and may overtake each other, two neighbours have one for each way.
  *
- * All ranks of this process are opened by one thread, as one launch. */
+ * All ranks of this process are opened by one thread, as one launch, which only begins: it is waited
+ * for as long as other processes live, and not longer than they have. */
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
+#include "launch/rendezvous.h"
+#include <string.h>
 
 static gboolean
 goes_apart (const struct cuda_machine *m, const struct weft_op *row)
@@ -80,17 +83,37 @@ sms_of (const struct cuda_rank *r, enum weft_group_kind kind)
   return most;
 }
 
+/* Where there are other processes the first tells them. */
 static gboolean
-open_world (struct cuda_machine *m, GError **error)
+find_id (struct cuda_machine *m, struct weft_cuda_id *id, GError **error)
 {
-  struct weft_cuda_id id;
+  static const char key[] = "the id of a communicator of all ranks";
+  struct weft_rendezvous *peers = m->options.peers;
 
-  if (!cuda_ok (m, CUDA_CALL (m, comm_id, &id), error, "a communicator of all ranks"))
+  if (m->first == 0 &&
+      !cuda_ok (m, CUDA_CALL (m, comm_id, id), error, "a communicator of all ranks"))
     return FALSE;
-  for (uint32_t row = 0; row < m->n; row++) {
+  if (!peers)
+    return TRUE;
+  g_autoptr (GBytes) mine = m->first == 0 ? g_bytes_new (id, sizeof *id) : NULL;
+  if (mine)
+    return weft_rendezvous_set (peers, key, mine, error);
+  g_autoptr (GBytes) theirs = weft_rendezvous_get (peers, key, error);
+  if (theirs && g_bytes_get_size (theirs) != sizeof *id)
+    return weft_run_error (error, "%s: found %" G_GSIZE_FORMAT " bytes, wanted %" G_GSIZE_FORMAT,
+                           key, g_bytes_get_size (theirs), sizeof *id);
+  if (theirs)
+    memcpy (id, g_bytes_get_data (theirs, NULL), sizeof *id);
+  return theirs != NULL;
+}
+
+static gboolean
+open_world (struct cuda_machine *m, const struct weft_cuda_id *id, GError **error)
+{
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++) {
     struct cuda_rank *r = &m->rank[row];
     struct weft_cuda_member member = {
-      .id = &id, .n = m->n, .rank = r->rank, .most_ctas = sms_of (r, WEFT_GROUP_WORLD)
+      .id = id, .n = m->n, .rank = r->rank, .most_ctas = sms_of (r, WEFT_GROUP_WORLD)
     };
     if (!cuda_choose (r, error) ||
         !cuda_ok (m, CUDA_CALL (m, comm_open, &member, &r->comm[WEFT_GROUP_WORLD]), error,
@@ -160,7 +183,7 @@ split_pair (struct cuda_rank *r, uint32_t turn, gboolean back, GError **error)
 static gboolean
 split_groups (struct cuda_machine *m, enum weft_group_kind kind, GError **error)
 {
-  for (uint32_t row = 0; row < m->n; row++)
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     if (!split_group (&m->rank[row], kind, error))
       return FALSE;
   return TRUE;
@@ -169,7 +192,7 @@ split_groups (struct cuda_machine *m, enum weft_group_kind kind, GError **error)
 static gboolean
 split_pairs (struct cuda_machine *m, uint32_t turn, gboolean back, GError **error)
 {
-  for (uint32_t row = 0; row < m->n; row++)
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     if (!split_pair (&m->rank[row], turn, back, error))
       return FALSE;
   return TRUE;
@@ -208,7 +231,7 @@ open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
 static gboolean
 open_windows (struct cuda_machine *m, GError **error)
 {
-  for (uint32_t row = 0; row < m->n; row++) {
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++) {
     struct cuda_rank *r = &m->rank[row];
     for (uint32_t op = 0; op < r->p->n_op; op++)
       if (cuda_comm_of (r, &r->p->op[op]) && uses_window (r, op) &&
@@ -225,12 +248,32 @@ start (struct cuda_machine *m, GError **error)
   return cuda_ok (m, CUDA_CALL (m, group_start), error, "communicators");
 }
 
-/* After an error too: a group that was started is ended. */
+/* How long it may take: what processes give each other, or one of them a step. */
+static double
+patience (const struct cuda_machine *m)
+{
+  return m->options.peers ? weft_rendezvous_place (m->options.peers)->seconds : m->options.deadline;
+}
+
+static gboolean
+settle (struct cuda_machine *m, GError **error)
+{
+  struct cuda_vigil vigil = { .what = "opening or closing communicators", .seconds = patience (m) };
+
+  m->since = g_get_monotonic_time ();
+  for (uint32_t i = 0; i < m->comm->len; i++)
+    if (!cuda_vigil_comm (m, &vigil, g_ptr_array_index (m->comm, i), error))
+      return FALSE;
+  return TRUE;
+}
+
+/* After an error too: a group that was started is ended.  Then all of its communicators are waited
+ * for. */
 static gboolean
 end (struct cuda_machine *m, gboolean ok, GError **error)
 {
   const char *said = CUDA_CALL (m, group_end);
-  return ok && cuda_ok (m, said, error, "communicators");
+  return ok && cuda_ok (m, said, error, "communicators") && settle (m, error);
 }
 
 static gboolean
@@ -245,10 +288,12 @@ has_apart (const struct cuda_machine *m)
 gboolean
 cuda_comms_open (struct cuda_machine *m, GError **error)
 {
+  struct weft_cuda_id id;
+
   if (m->shared || m->n == 1)
     return TRUE;
   m->apart = has_apart (m);
-  if (!start (m, error) || !end (m, open_world (m, error), error))
+  if (!find_id (m, &id, error) || !start (m, error) || !end (m, open_world (m, &id, error), error))
     return FALSE;
   for (int kind = 0; kind < WEFT_N_GROUP; kind++)
     if (kind != WEFT_GROUP_WORLD && anybody_talks (m, kind) &&
@@ -288,31 +333,55 @@ cuda_scaled_of (struct cuda_rank *r, weft_cuda_comm *comm, const struct weft_sha
 gboolean
 cuda_comms_look (struct cuda_machine *m, GError **error)
 {
+  gboolean ready;
+
   for (uint32_t i = 0; i < m->comm->len; i++)
-    if (!cuda_ok (m, CUDA_CALL (m, comm_error, g_ptr_array_index (m->comm, i)), error,
+    if (!cuda_ok (m, CUDA_CALL (m, comm_ready, g_ptr_array_index (m->comm, i), &ready), error,
                   "a communicator"))
       return FALSE;
   return TRUE;
 }
 
-/* One that something has gone wrong with can only be aborted: to close it would wait for others. */
-void
-cuda_comms_close (struct cuda_machine *m)
+/* All of this process begin as one launch, those that were cut off others first. */
+static gboolean
+finish (struct cuda_machine *m, GError **error)
+{
+  gboolean ok = start (m, error);
+
+  for (uint32_t i = m->comm->len; ok && i-- > 0;)
+    ok = cuda_ok (m, CUDA_CALL (m, comm_finish, g_ptr_array_index (m->comm, i)), error,
+                  "a communicator");
+  return end (m, ok, error);
+}
+
+/* What was registered with communicators; `there`: they still are. */
+static void
+let_go (struct cuda_machine *m, gboolean there)
 {
   for (uint32_t i = 0; i < m->scaled->len; i++) {
     const struct cuda_scaled *scaled = &g_array_index (m->scaled, struct cuda_scaled, i);
-    CUDA_CALL (m, scaled_close, scaled->comm, scaled->scaled);
+    CUDA_CALL (m, scaled_close, there ? scaled->comm : NULL, scaled->scaled);
   }
   for (uint32_t i = 0; i < m->window->len; i++) {
     const struct cuda_window *window = &g_array_index (m->window, struct cuda_window, i);
-    CUDA_CALL (m, window_close, window->comm, window->window);
+    CUDA_CALL (m, window_close, there ? window->comm : NULL, window->window);
   }
-  gboolean grouped = !m->broken && m->comm->len && !CUDA_CALL (m, group_start);
+}
+
+/* One that something has gone wrong with can only be aborted: anything else would wait for others. */
+void
+cuda_comms_close (struct cuda_machine *m)
+{
+  gboolean there = !m->broken;
+
+  if (there)
+    let_go (m, TRUE);
+  gboolean closes = there && m->comm->len && finish (m, NULL);
   for (uint32_t i = m->comm->len; i-- > 0;)
-    if (m->broken)
-      CUDA_CALL (m, comm_abort, g_ptr_array_index (m->comm, i));
-    else
+    if (closes)
       CUDA_CALL (m, comm_close, g_ptr_array_index (m->comm, i));
-  if (grouped)
-    CUDA_CALL (m, group_end);
+    else
+      CUDA_CALL (m, comm_abort, g_ptr_array_index (m->comm, i));
+  if (!there)
+    let_go (m, FALSE);
 }

@@ -376,14 +376,14 @@ cuda_emit_start (struct cuda_score *s, GError **error)
   struct cuda_there at = { first, &first->end };
   const struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, first->control, first->mailbox,
                                        sizeof (struct weft_control) };
-  gboolean awaited = s->m->options.times;
+  gboolean timed = s->m->options.times || s->m->options.total, awaited = timed;
 
   for (uint32_t row = 0; row < s->m->n; row++)
     awaited = awaited || (plays (s, &s->m->rank[row]) && waits_for_start (&s->m->rank[row]));
   emit_copy (at, WEFT_NO_OP, &copy);
   if (!awaited)
     return TRUE;
-  if (!cuda_event_open (first, s->m->options.times, &s->start, error))
+  if (!cuda_event_open (first, timed, &s->start, error))
     return FALSE;
   emit_event (at, CUDA_RECORD, s->start);
   return TRUE;

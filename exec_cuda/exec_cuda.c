@@ -1,6 +1,7 @@
 #include "exec_cuda/exec_cuda.h"
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
+#include "launch/rendezvous.h"
 #include <string.h>
 
 const char *const cuda_call_words[] = { CUDA_CALL_LIST (WEFT_WORD_TEXT) NULL };
@@ -70,7 +71,8 @@ clear_score (struct cuda_score *s)
 static void
 clear_rank (struct cuda_rank *r)
 {
-  cuda_arena_close (r);
+  if (r->here)
+    cuda_arena_close (r);
   cuda_order_close (r);
   weft_bind_clear (&r->bind);
   g_free (r->issued);
@@ -101,6 +103,7 @@ cuda_close (weft_exec *x)
   g_free (m->base.metrics);
   g_free (m->base.allocated);
   g_free (m->base.allocated_host);
+  g_free (m->base.away);
   weft_actors_free (m->base.actors);
   pthread_mutex_destroy (&m->lock);
   pthread_cond_destroy (&m->changed);
@@ -114,7 +117,7 @@ make_score (struct cuda_machine *m, uint32_t i)
 {
   m->score[i] = (struct cuda_score){
     .m = m,
-    .row = i,
+    .row = m->first + i,
     .call = g_array_new (FALSE, FALSE, sizeof (struct cuda_call)),
     .kernel = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel)),
     .copy = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_copy)),
@@ -123,6 +126,13 @@ make_score (struct cuda_machine *m, uint32_t i)
     .join = g_ptr_array_new_with_free_func (free_join),
     .exchange = g_ptr_array_new_with_free_func (free_exchange)
   };
+}
+
+/* The first rank of a stage: the order of its units is that of all. */
+static gboolean
+leads (const struct cuda_machine *m, uint32_t row)
+{
+  return row % weft_mesh_stage_size (&m->base.plan->mesh) == 0;
 }
 
 static void
@@ -134,10 +144,28 @@ make_rank (struct cuda_machine *m, uint32_t row)
   r->row = row;
   r->rank = m->base.actors->rank[row];
   r->p = m->base.plan->role[m->base.actors->role[row]];
-  r->device = m->shared ? 0 : row;
+  r->here = row >= m->first && row < m->first + m->n_here;
+  r->device = m->shared ? 0 : row - m->first;
   r->origin = !m->shared || row == 0;
-  r->issued = g_new0 (uint8_t, r->p->n_op + 1);
-  weft_bind_init (&r->bind, m->base.plan, r->rank);
+  r->issued = r->here ? g_new0 (uint8_t, r->p->n_op + 1) : NULL;
+  if (r->here || leads (m, row))
+    weft_bind_init (&r->bind, m->base.plan, r->rank);
+}
+
+/* Each process has as many ranks as the others, and the first has the first. */
+static void
+find_rows (struct cuda_machine *m)
+{
+  m->n_here = m->n;
+  if (!m->options.peers)
+    return;
+  const struct weft_rendezvous_place *place = weft_rendezvous_place (m->options.peers);
+  m->n_here = m->n / place->n;
+  m->first = m->n_here * place->process;
+  m->base.peers = m->options.peers;
+  m->base.away = g_new (uint8_t, m->n);
+  for (uint32_t row = 0; row < m->n; row++)
+    m->base.away[row] = row < m->first || row >= m->first + m->n_here;
 }
 
 static struct cuda_machine *
@@ -153,7 +181,8 @@ make_machine (const struct weft_cuda_calls *calls, const weft_plan *plan,
   m->calls = calls;
   m->n = m->base.actors->n;
   m->shared = m->n > 1 && options->ranks_per_gpu > 1;
-  m->n_score = m->shared ? 1 : m->n;
+  find_rows (m);
+  m->n_score = m->shared ? 1 : m->n_here;
   m->rank = g_new0 (struct cuda_rank, m->n);
   m->score = g_new0 (struct cuda_score, m->n_score);
   m->base.metrics = g_new0 (struct weft_metrics, m->n);
@@ -180,13 +209,22 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
   if (o->stress || o->poison)
     return weft_bad_input (error, "the cuda executor has neither stress nor poison: --executor cpu "
                                   "has them");
-  if (o->graph && o->times)
+  if (o->graph && (o->times || o->total))
     return weft_bad_input (error,
                            "found --graph with --trace or --timeline, wanted one of them: in a "
                            "graph nothing says when an op has begun");
   if (o->threads > 1)
     return weft_bad_input (error, "--threads: found %u, wanted 1: kernels run on the GPU",
                            o->threads);
+  if (o->peers && ranks % weft_rendezvous_place (o->peers)->n != 0)
+    return weft_bad_input (error,
+                           "found %u processes and %u ranks, wanted as many ranks in each process",
+                           weft_rendezvous_place (o->peers)->n, ranks);
+  if (o->peers && o->ranks_per_gpu > 1)
+    return weft_bad_input (error,
+                           "--ranks-per-gpu: found %u in one of %u processes, wanted 1: ranks that "
+                           "share a GPU are of one process",
+                           o->ranks_per_gpu, weft_rendezvous_place (o->peers)->n);
   if (o->ranks_per_gpu > 1 && o->ranks_per_gpu != ranks)
     return weft_bad_input (error,
                            "--ranks-per-gpu: found %u, wanted 1, a GPU for each rank, or %u, all "
@@ -198,13 +236,31 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
   return TRUE;
 }
 
+/* A process may see the GPUs of all on its machine, or only its own: then these are all it has. */
+static void
+choose_devices (struct cuda_machine *m, uint32_t found)
+{
+  uint32_t before = found == m->n_here ? 0 : m->options.local_process * m->n_here;
+
+  for (uint32_t row = m->first; row < m->first + m->n_here && m->options.peers; row++)
+    m->rank[row].device = before + row - m->first;
+}
+
 static gboolean
 check_devices (struct cuda_machine *m, GError **error)
 {
-  uint32_t wanted = m->shared ? 1 : m->n, found = 0;
+  uint32_t wanted = m->shared ? 1 : m->n_here, found = 0;
 
   if (!cuda_ok (m, CUDA_CALL (m, devices, &found), error, "the GPUs of this machine"))
     return FALSE;
+  choose_devices (m, found);
+  wanted = MAX (wanted, m->rank[m->first + m->n_here - 1].device + 1);
+  if (m->options.peers)
+    return found >= wanted || weft_bad_input (error,
+                                              "rank %u: found %u GPU%s, wanted %u for processes up "
+                                              "to %u of this machine, or %u for this one alone",
+                                              m->rank[m->first].rank, found, found == 1 ? "" : "s",
+                                              wanted, m->options.local_process, m->n_here);
   return found >= wanted ||
          weft_bad_input (
              error,
@@ -238,16 +294,48 @@ check_kernels (const struct cuda_machine *m, const weft_program *p, GError **err
 }
 
 static gboolean
+open_rank (struct cuda_rank *r, GError **error)
+{
+  const struct weft_memory *memory = &r->m->base.plan->memory[r->p->role];
+
+  if (!cuda_arena_open (r, error))
+    return FALSE;
+  cuda_order_open (r);
+  r->m->base.allocated[r->row] =
+      memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+  r->m->base.allocated_host[r->row] = memory->planned[WEFT_POOL_HOST];
+  return TRUE;
+}
+
+/* Of other processes' ranks there is one for each stage, for the order in which units are issued. */
+static gboolean
 open_ranks (struct cuda_machine *m, GError **error)
 {
   for (uint32_t row = 0; row < m->n; row++) {
-    const struct weft_memory *memory = &m->base.plan->memory[m->rank[row].p->role];
-    if (!cuda_arena_open (&m->rank[row], error))
+    struct cuda_rank *r = &m->rank[row];
+    if (r->here && !open_rank (r, error))
       return FALSE;
-    cuda_order_open (&m->rank[row]);
-    m->base.allocated[row] =
-        memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
-    m->base.allocated_host[row] = memory->planned[WEFT_POOL_HOST];
+    if (!r->here && leads (m, row)) {
+      cuda_arena_pretend (r);
+      cuda_order_open (r);
+    }
+  }
+  return TRUE;
+}
+
+/* What is measured is measured before the first step, and not in it. */
+static gboolean
+prepare_kernels (struct cuda_machine *m, GError **error)
+{
+  for (uint32_t i = 0; i < m->n_score && m->calls->prepare; i++) {
+    const struct cuda_score *s = &m->score[i];
+    struct cuda_rank *r = &m->rank[s->row];
+    if (!cuda_choose (r, error) ||
+        !cuda_ok (m,
+                  CUDA_CALL (m, prepare, (const struct weft_kernel *) (void *) s->kernel->data,
+                             s->kernel->len, &r->scratch[WEFT_LANE_GPU], r->stream[WEFT_LANE_GPU]),
+                  error, "rank %u: algorithms of its kernels", r->rank))
+      return FALSE;
   }
   return TRUE;
 }
@@ -263,7 +351,10 @@ open_machine (struct cuda_machine *m, GError **error)
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))
       return FALSE;
-  return open_ranks (m, error) && cuda_comms_open (m, error) && cuda_issue_all (m, error) &&
+  return cuda_room_look (m, WEFT_RESERVED_CONTEXT, error) && open_ranks (m, error) &&
+         cuda_room_look (m, WEFT_RESERVED_SCRATCH, error) && cuda_comms_open (m, error) &&
+         cuda_room_look (m, WEFT_RESERVED_COMMUNICATORS, error) && cuda_issue_all (m, error) &&
+         prepare_kernels (m, error) && cuda_room_look (m, WEFT_RESERVED_PRODUCTS, error) &&
          cuda_step_open (m, error);
 }
 
@@ -331,10 +422,26 @@ fill_times (struct cuda_machine *m, weft_timeline *t, GError **error)
   return TRUE;
 }
 
+/* From its beginning to its end, of the rank that took longest. */
+static gboolean
+fill_total (struct cuda_machine *m, weft_timeline *t, GError **error)
+{
+  double took;
+
+  for (uint32_t i = 0; i < m->n_score; i++) {
+    const struct cuda_rank *r = &m->rank[m->score[i].row];
+    if (!cuda_ok (m, CUDA_CALL (m, elapsed, m->score[i].start, r->tail, &took), error,
+                  "the time of a step of rank %u", r->rank))
+      return FALSE;
+    t->seconds = MAX (t->seconds, took);
+  }
+  return TRUE;
+}
+
 static gboolean
 read_metrics (struct cuda_machine *m, GError **error)
 {
-  for (uint32_t row = 0; row < m->n; row++)
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     if (!cuda_arena_read (&m->rank[row], &m->base.metrics[row], error))
       return FALSE;
   return TRUE;
@@ -347,14 +454,18 @@ cuda_drain (weft_exec *x, GError **error)
   gint64 start = g_get_monotonic_time ();
   g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
   gboolean ok = cuda_step_run (m, error) && cuda_step_wait (m, error) && fill_times (m, t, error) &&
-                read_metrics (m, error);
+                read_metrics (m, error) &&
+                (m->steps > 1 || cuda_room_look (m, WEFT_RESERVED_STEP, error));
 
-  for (uint32_t row = 0; row < m->n; row++)
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     memset (m->rank[row].issued, 0, m->rank[row].p->n_op);
   if (!ok)
     return NULL;
   t->wall_seconds = 1e-6 * (double) (g_get_monotonic_time () - start);
   weft_timeline_finish (t, x->plan);
+  cuda_room_tell (m, t);
+  if (m->options.total && !m->options.times && !fill_total (m, t, error))
+    return NULL;
   return g_steal_pointer (&t);
 }
 
@@ -383,7 +494,10 @@ cuda_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n
   struct cuda_rank *r = &((struct cuda_machine *) x)->rank[row];
   struct weft_cuda_copy copy = { WEFT_CUDA_TO_HOST, out, weft_bind_at (&r->bind, buf) + offset, n };
 
-  move (r, buf, &copy);
+  if (r->here)
+    move (r, buf, &copy);
+  else
+    memset (out, 0, n);
 }
 
 static void
@@ -393,13 +507,14 @@ cuda_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t 
   struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset, in,
                                  n };
 
-  move (r, buf, &copy);
+  if (r->here)
+    move (r, buf, &copy);
 }
 
 const struct weft_exec_ops weft_exec_cuda = {
   .name = "cuda",
   .doc = "real numbers: ranks are GPUs, or share one",
-  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
+  .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS,
   .open = cuda_open,
   .wait = cuda_wait,
   .issue = cuda_issue,

@@ -4,7 +4,8 @@
  * has come to the head of its lane with all who take part.
  *
  *   a GPU each    one cursor for all ranks of a stage, so their calls have one order, whatever
- *                 their number; collectives of several stages have one order in all of them
+ *                 their number and in whatever processes; collectives of several stages have one
+ *                 order in all of them
  *   a shared GPU  a cursor for each rank; a group of transfers is over when all other ends have
  *                 come.  What a call waits for has been given to the GPU before it, so nothing gets
  *                 stuck */
@@ -83,8 +84,8 @@ emit_alike (struct issue *x, struct cuda_there at, gboolean talks, GError **erro
   x->cursor[at.r->row][at.u->lane]++;
   for (uint32_t i = 0; i < x->stride; i++) {
     struct cuda_rank *r = &x->m->rank[at.r->row + i];
-    struct cuda_there here = { r, &r->unit[index] };
-    if (!(talks ? cuda_emit_launch : cuda_emit_local) (here, error))
+    struct cuda_there here = { r, r->here ? &r->unit[index] : NULL };
+    if (r->here && !(talks ? cuda_emit_launch : cuda_emit_local) (here, error))
       return FALSE;
   }
   return TRUE;

@@ -6,6 +6,8 @@
  *   emit.c     what one unit is in calls
  *   meet.c     what a collective is: NCCL's, or moves between ranks that share a GPU
  *   comms.c    communicators
+ *   room.c     memory that is not the plan's
+ *   watch.c    waiting for other ranks, and no longer than agreed
  *   step.c     a step: plays the calls, or the graph that they were captured into
  *   exec_cuda.c the contract
  *
@@ -45,6 +47,7 @@ struct cuda_rank {
   struct cuda_machine *m;
   const weft_program *p;
   uint32_t row, rank, device;
+  gboolean here; /* in this process; of others there is the order of their units at most */
   weft_bind bind;
   gboolean origin;                       /* the step begins on its gpu lane */
   weft_cuda_stream *stream[WEFT_N_LANE]; /* of lanes with ops, and of gpu */
@@ -140,6 +143,7 @@ struct cuda_machine {
   gboolean shared; /* virtual ranks */
   gboolean apart;  /* transfers are posted one by one */
   uint32_t n, n_score;
+  uint32_t first, n_here; /* rows of this process */
   struct cuda_rank *rank;
   struct cuda_score *score;
   GPtrArray *event;        /* all that were opened */
@@ -148,7 +152,10 @@ struct cuda_machine {
   GArray *scaled, *window; /* struct cuda_scaled, cuda_window */
   gboolean broken;         /* a call has failed: it can only be closed */
   gboolean begun;          /* a step is under way */
+  uint64_t left;           /* of the first GPU's memory, when somebody looked last */
+  uint64_t reserved[WEFT_N_RESERVED];
   uint64_t steps;          /* begun so far */
+  gint64 since;            /* when the step, or the opening, began: microseconds */
 
   pthread_mutex_t lock; /* of what follows: scores with a thread of their own */
   pthread_cond_t changed;
@@ -172,7 +179,7 @@ gboolean cuda_skips (const struct cuda_rank *r, uint32_t op);
 static inline struct cuda_score *
 cuda_score_of (struct cuda_machine *m, const struct cuda_rank *r)
 {
-  return &m->score[m->shared ? 0 : r->row];
+  return &m->score[m->shared ? 0 : r->row - m->first];
 }
 
 static inline struct cuda_unit *
@@ -220,6 +227,7 @@ cuda_progress (const struct cuda_rank *r, uint32_t lane)
 /* arena.c */
 gboolean cuda_arena_open (struct cuda_rank *r, GError **error);
 void cuda_arena_close (struct cuda_rank *r);
+void cuda_arena_pretend (struct cuda_rank *r); /* of another process: addresses without memory */
 void cuda_arena_fill (struct cuda_rank *r); /* the mailbox, before a step */
 gboolean cuda_arena_read (struct cuda_rank *r, struct weft_metrics *metrics, GError **error);
 
@@ -266,8 +274,26 @@ uint32_t cuda_comm_peer (const struct cuda_rank *r, const struct weft_op *row); 
 gboolean cuda_scaled_of (struct cuda_rank *r, weft_cuda_comm *comm, const struct weft_shape *shape,
                          int *out, GError **error); /* of premul_sum */
 
+/* watch.c: for what is waited, and how long it may take from m->since on; 0: for ever. */
+struct cuda_vigil {
+  const char *what;
+  double seconds;
+  gulong nap; /* 0 at first */
+};
+
+/* Between two looks at what is waited for; FALSE: the time is up, something has gone wrong with a
+ * communicator, or another process is gone. */
+gboolean cuda_vigil_nap (struct cuda_machine *m, struct cuda_vigil *v, GError **error);
+gboolean cuda_vigil_comm (struct cuda_machine *m, struct cuda_vigil *v, weft_cuda_comm *comm,
+                          GError **error); /* until it is ready */
+
 /* step.c */
 gboolean cuda_step_open (struct cuda_machine *m, GError **error);
 void cuda_step_close (struct cuda_machine *m);
 gboolean cuda_step_run (struct cuda_machine *m, GError **error);  /* what has been issued */
 gboolean cuda_step_wait (struct cuda_machine *m, GError **error); /* for the end of it */
+
+/* room.c: what has gone from the first GPU's memory since the last look is `who`'s; of what has gone when
+ * scratch is looked at, all but that is the plan's own.  And what was found, for a timeline. */
+gboolean cuda_room_look (struct cuda_machine *m, enum weft_reserved who, GError **error);
+void cuda_room_tell (const struct cuda_machine *m, weft_timeline *t);

@@ -98,6 +98,33 @@ is_due (const struct cuda_score *s, uint32_t i)
   return i == s->n_played;
 }
 
+static weft_cuda_comm *
+comm_of (const struct cuda_score *s, const struct cuda_call *c)
+{
+  if (c->kind == CUDA_COLLECTIVE)
+    return g_array_index (s->collective, struct weft_cuda_collective, c->at).comm;
+  if (c->kind == CUDA_SEND || c->kind == CUDA_RECV)
+    return g_array_index (s->transfer, struct weft_cuda_transfer, c->at).comm;
+  return NULL;
+}
+
+/* What follows a launch on its streams may be given to them when the launch has been. */
+static gboolean
+await_launch (struct cuda_score *s, uint32_t end, GError **error)
+{
+  struct cuda_vigil vigil = { .what = "a step", .seconds = s->m->options.deadline };
+
+  for (uint32_t i = end; i-- > 0;) {
+    const struct cuda_call *c = &g_array_index (s->call, struct cuda_call, i);
+    weft_cuda_comm *comm = comm_of (s, c);
+    if (c->kind == CUDA_GROUP_START)
+      return TRUE;
+    if (comm && !cuda_vigil_comm (s->m, &vigil, comm, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
 static gboolean
 play_call (struct cuda_score *s, const struct cuda_call *c, GError **error)
 {
@@ -119,7 +146,8 @@ play_calls (struct cuda_score *s, GError **error)
   for (uint32_t i = 0; i < s->call->len; i++) {
     if (!is_due (s, i))
       continue;
-    if (!play_call (s, &g_array_index (s->call, struct cuda_call, i), error))
+    const struct cuda_call *c = &g_array_index (s->call, struct cuda_call, i);
+    if (!play_call (s, c, error) || (c->kind == CUDA_GROUP_END && !await_launch (s, i, error)))
       return FALSE;
     s->played[i] = TRUE;
     s->n_played++;
@@ -250,7 +278,8 @@ open_score (struct cuda_score *s, GError **error)
   struct cuda_machine *m = s->m;
 
   s->played = g_new0 (uint8_t, s->call->len + 1);
-  if (!cuda_event_open (&m->rank[s->row], m->options.times, &m->rank[s->row].tail, error))
+  if (!cuda_event_open (&m->rank[s->row], m->options.times || m->options.total,
+                        &m->rank[s->row].tail, error))
     return FALSE;
   if (m->n_score == 1)
     return TRUE;
@@ -291,7 +320,8 @@ begin (struct cuda_machine *m)
 {
   m->begun = TRUE;
   m->steps++;
-  for (uint32_t row = 0; row < m->n; row++)
+  m->since = g_get_monotonic_time ();
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     cuda_arena_fill (&m->rank[row]);
   for (uint32_t i = 0; i < m->n_score; i++) {
     memset (m->score[i].played, 0, m->score[i].call->len);
@@ -311,46 +341,10 @@ cuda_step_run (struct cuda_machine *m, GError **error)
   return ok;
 }
 
-/* The first communication of a lane that has not come to its end, by what the lane has said. */
-static const struct cuda_unit *
-late_unit (const struct cuda_rank *r, uint32_t lane)
-{
-  uint32_t done = *(volatile uint32_t *) cuda_progress (r, lane);
-
-  for (uint32_t i = done; i < cuda_units_of (r, lane); i++) {
-    const struct cuda_unit *u = cuda_unit_at (r, lane, i);
-    const struct weft_op *row = &r->p->op[cuda_unit_op (r, u, 0)];
-    if (weft_op_is_comm (row->kind) && cuda_comm_of (r, row) && !u->idle)
-      return u;
-  }
-  return NULL;
-}
-
 static gboolean
-report_late (const struct cuda_machine *m, GError **error)
+wait_for (struct cuda_machine *m, weft_cuda_event *event, GError **error)
 {
-  g_autoptr (GString) text = g_string_new (NULL);
-
-  for (uint32_t row = 0; row < m->n; row++)
-    for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
-      const struct cuda_rank *r = &m->rank[row];
-      const struct cuda_unit *u = late_unit (r, lane);
-      if (!u)
-        continue;
-      uint32_t op = cuda_unit_op (r, u, 0);
-      g_autofree char *label = weft_op_label (r->p, op);
-      g_string_append_printf (text, " rank %u has not ended %s %s (op %u);", r->rank,
-                              weft_op_words[r->p->op[op].kind], label, op);
-    }
-  return weft_run_error (error, "a step takes longer than %g s (deadline):%s", m->options.deadline,
-                         text->len ? text->str : " no communication is late");
-}
-
-/* Sleeps between looks, longer and longer: 20 us, then up to 1 ms. */
-static gboolean
-wait_for (struct cuda_machine *m, weft_cuda_event *event, gint64 start, GError **error)
-{
-  gulong nap = 20;
+  struct cuda_vigil vigil = { .what = "a step", .seconds = m->options.deadline };
   gboolean done = FALSE;
 
   for (;;) {
@@ -358,13 +352,8 @@ wait_for (struct cuda_machine *m, weft_cuda_event *event, gint64 start, GError *
       return FALSE;
     if (done)
       return TRUE;
-    if (m->options.deadline > 0 &&
-        (double) (g_get_monotonic_time () - start) > 1e6 * m->options.deadline)
-      return report_late (m, error);
-    if (nap == 1000 && !cuda_comms_look (m, error))
+    if (!cuda_vigil_nap (m, &vigil, error))
       return FALSE;
-    g_usleep (nap);
-    nap = MIN (2 * nap, 1000);
   }
 }
 
@@ -372,7 +361,7 @@ wait_for (struct cuda_machine *m, weft_cuda_event *event, gint64 start, GError *
 static gboolean
 finish (struct cuda_machine *m, GError **error)
 {
-  for (uint32_t row = 0; row < m->n; row++)
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
       struct cuda_rank *r = &m->rank[row];
       if (r->stream[lane] && !cuda_ok (m, CUDA_CALL (m, finish, r->stream[lane]), error,
@@ -385,13 +374,11 @@ finish (struct cuda_machine *m, GError **error)
 static gboolean
 wait_for_scores (struct cuda_machine *m, GError **error)
 {
-  gint64 start = g_get_monotonic_time ();
-
   for (uint32_t i = 0; i < m->n_score; i++)
     if (m->score[i].n_played < m->score[i].call->len)
       return finish (m, error);
   for (uint32_t i = 0; i < m->n_score; i++)
-    if (!wait_for (m, m->rank[m->score[i].row].tail, start, error))
+    if (!wait_for (m, m->rank[m->score[i].row].tail, error))
       return FALSE;
   return TRUE;
 }

@@ -364,9 +364,10 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
   x->t->begin[actor][op] = weft_bridge_now ();
   pause_thread (x, actor, op, 1);
-  start_flow (
-      x, actor, weft_op_enters_device (p->op[op].kind) ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
-      weft_op_bytes (p, op), plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
+  start_flow (x, actor,
+              weft_op_enters_device (p->op[op].kind) ? WEFT_PATTERN_H2D : WEFT_PATTERN_D2H,
+              weft_plan_copy_bytes (plan, x->base.actors->rank[actor], op),
+              plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
 /* A kernel on a lane of communication, like the sum that follows a reduction; or one of the host,

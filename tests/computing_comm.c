@@ -1,6 +1,7 @@
 /* Communicators of the computing device. */
 #include "exec_cuda/module/sums.h"
 #include "kernels/float.h"
+#include "launch/rendezvous.h"
 #include "tests/computing_cuda.h"
 #include <string.h>
 
@@ -21,6 +22,7 @@ struct weft_cuda_comm {
 
 struct computing_meeting {
   uint32_t n, came;
+  char *key; /* among processes */
   gboolean over;
   struct computing_talk *talk; /* by member; of a transfer: who sends, who receives */
   gboolean *here;
@@ -33,6 +35,7 @@ free_meeting (void *data)
 
   g_free (m->talk);
   g_free (m->here);
+  g_free (m->key);
   g_free (m);
 }
 
@@ -51,17 +54,31 @@ meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
   return g_ptr_array_index (list, at);
 }
 
+/* The at-th from one member to another, or of all: the same name in all processes. */
+static struct computing_meeting *
+named_meeting (const struct clique *c, uint32_t way, uint32_t at)
+{
+  gboolean transfer = way < c->n * c->n;
+  struct computing_meeting *m =
+      meeting_at (transfer ? c->between[way] : c->meeting, at, transfer ? 2 : c->n);
+
+  if (!m->key)
+    m->key = g_strdup_printf ("%08x %u %u", g_bytes_hash (c->name), way, at);
+  return m;
+}
+
 struct computing_meeting *
 computing_meet (const struct computing_talk *talk)
 {
   weft_cuda_comm *c = talk->comm;
-  uint32_t n = c->clique->n;
+  struct clique *q = c->clique;
+  uint32_t n = q->n, out = c->rank * n + talk->peer, in = talk->peer * n + c->rank;
 
   if (talk->kind == WEFT_OP_SEND)
-    return meeting_at (c->clique->between[c->rank * n + talk->peer], c->sent[talk->peer]++, 2);
+    return named_meeting (q, out, c->sent[talk->peer]++);
   if (talk->kind == WEFT_OP_RECV)
-    return meeting_at (c->clique->between[talk->peer * n + c->rank], c->received[talk->peer]++, 2);
-  return meeting_at (c->clique->meeting, c->n_collective++, n);
+    return named_meeting (q, in, c->received[talk->peer]++);
+  return named_meeting (q, n * n, c->n_collective++);
 }
 
 gboolean
@@ -86,7 +103,8 @@ look_at_buffers (const struct computing_meeting *m, uint32_t member, uint64_t pi
   const struct computing_talk *t = &m->talk[member];
   gboolean gathers = t->kind == WEFT_OP_ALL_GATHER, swaps = t->kind == WEFT_OP_ALL_TO_ALL;
   gboolean scatters = t->kind == WEFT_OP_REDUCE_SCATTER;
-  uint64_t from = piece * (scatters || swaps ? m->n : 1), to = piece * (gathers || swaps ? m->n : 1);
+  uint64_t from = piece * (scatters || swaps ? m->n : 1),
+           to = piece * (gathers || swaps ? m->n : 1);
   const uint8_t *in_place = gathers    ? (const uint8_t *) t->to + member * piece
                             : scatters ? (const uint8_t *) t->to - member * piece
                                        : t->to;
@@ -205,14 +223,76 @@ exchange_all (const struct computing_meeting *m)
   return said;
 }
 
+/* ----------------------------------------------------------- with ranks of other processes */
+
+static const char *
+bring (computing_cuda *d, const struct computing_meeting *m, uint32_t member, const void *data,
+       uint64_t bytes)
+{
+  g_autofree char *key = g_strdup_printf ("%s %u", m->key, member);
+  g_autoptr (GBytes) value = g_bytes_new (data, bytes);
+
+  return weft_rendezvous_set (d->peers, key, value, NULL) ? NULL : "another process is gone";
+}
+
+/* What a member has brought; NULL: it will not. */
+static GBytes *
+fetch (computing_cuda *d, const struct computing_meeting *m, uint32_t member)
+{
+  g_autofree char *key = g_strdup_printf ("%s %u", m->key, member);
+
+  return weft_rendezvous_get (d->peers, key, NULL);
+}
+
+static const char *
+come_to_transfer (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *t)
+{
+  uint64_t bytes = t->n * weft_dtype_bytes (t->dtype);
+
+  m->over = TRUE;
+  if (t->kind == WEFT_OP_SEND)
+    return bring (d, m, 0, t->from, bytes);
+  g_autoptr (GBytes) value = fetch (d, m, 0);
+  if (!value || g_bytes_get_size (value) != bytes)
+    return "another process has not sent what was wanted of it";
+  memcpy (t->to, g_bytes_get_data (value, NULL), bytes);
+  return NULL;
+}
+
+/* As if all members were here; one of them ends with its result. */
+static const char *
+come_to_collective (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *t)
+{
+  g_autoptr (GPtrArray) values = g_ptr_array_new_with_free_func ((GDestroyNotify) g_bytes_unref);
+  gboolean deals = t->kind == WEFT_OP_REDUCE_SCATTER || t->kind == WEFT_OP_ALL_TO_ALL;
+  gboolean gathers = t->kind == WEFT_OP_ALL_GATHER || t->kind == WEFT_OP_ALL_TO_ALL;
+  uint64_t bytes = t->n * weft_dtype_bytes (t->dtype);
+  g_autofree void *result = g_malloc (bytes * (gathers ? m->n : 1));
+  const char *said = bring (d, m, t->comm->rank, t->from, bytes * (deals ? m->n : 1));
+
+  for (uint32_t i = 0; i < m->n && !said; i++) {
+    GBytes *value = fetch (d, m, i);
+    if (!value || g_bytes_get_size (value) != bytes * (deals ? m->n : 1))
+      return "another process has not brought what was wanted of it";
+    g_ptr_array_add (values, value);
+    m->talk[i] = *t;
+    m->talk[i].from = g_bytes_get_data (value, NULL);
+  }
+  if (!said && !(said = result_of (m, t->comm->rank, result)))
+    memcpy (t->to, result, bytes * (gathers ? m->n : 1));
+  m->over = TRUE;
+  return said;
+}
+
 const char *
 computing_come (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *talk)
 {
-  uint32_t at = talk->kind == WEFT_OP_SEND   ? 0
-                : talk->kind == WEFT_OP_RECV ? 1
-                                             : talk->comm->rank;
+  if (d->peers && talk->kind != WEFT_OP_SEND && talk->kind != WEFT_OP_RECV)
+    return come_to_collective (d, m, talk);
+  if (d->peers)
+    return come_to_transfer (d, m, talk);
+  uint32_t at = talk->kind == WEFT_OP_SEND ? 0 : talk->kind == WEFT_OP_RECV ? 1 : talk->comm->rank;
 
-  (void) d;
   if (m->here[at])
     return "a member of a communicator comes twice";
   m->talk[at] = *talk;
@@ -244,7 +324,7 @@ find_clique (computing_cuda *d, GBytes *name, uint32_t n)
   c->n = n;
   c->name = g_bytes_ref (name);
   c->meeting = g_ptr_array_new_with_free_func (free_meeting);
-  c->between = g_new (GPtrArray *, n *n);
+  c->between = g_new (GPtrArray *, n * n);
   for (uint32_t i = 0; i < n * n; i++)
     c->between[i] = g_ptr_array_new_with_free_func (free_meeting);
   g_ptr_array_add (d->clique, c);
@@ -293,7 +373,7 @@ static const char *
 comp_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft_cuda_member *m,
                  weft_cuda_comm **out)
 {
-  uint64_t words[] = { (uintptr_t) parent->clique, parent->n_split++, (uint64_t) color };
+  uint64_t words[] = { g_bytes_hash (parent->clique->name), parent->n_split++, (uint64_t) color };
   g_autoptr (GBytes) name = g_bytes_new (words, sizeof words);
 
   *out = NULL;
@@ -311,14 +391,22 @@ comp_comm_close (void *self, weft_cuda_comm *comm)
 }
 
 static const char *
-comp_comm_error (void *self, weft_cuda_comm *comm)
+comp_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
 {
-  (void) self;
-  return comm->clique->came == comm->clique->n ? NULL : "a member of a communicator is missing";
+  *ready = comm->clique->came == comm->clique->n || ((computing_cuda *) self)->peers;
+  return *ready ? NULL : "a member of a communicator is missing";
 }
 
 static const char *
-comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, weft_cuda_window **out)
+comp_comm_finish (void *self, weft_cuda_comm *comm)
+{
+  (void) self, (void) comm;
+  return NULL;
+}
+
+static const char *
+comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
+                  weft_cuda_window **out)
 {
   (void) comm, (void) bytes;
   ((computing_cuda *) self)->n_open++;
@@ -361,7 +449,8 @@ computing_comm_calls (struct weft_cuda_calls *calls)
   calls->comm_open = comp_comm_open;
   calls->comm_split = comp_comm_split;
   calls->comm_close = calls->comm_abort = comp_comm_close;
-  calls->comm_error = comp_comm_error;
+  calls->comm_ready = comp_comm_ready;
+  calls->comm_finish = comp_comm_finish;
   calls->window_open = comp_window_open;
   calls->window_close = comp_window_close;
   calls->scaled_open = comp_scaled_open;

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #define PAGE 4096u
-#define ALIGNMENT 256u       /* of cudaMalloc */
+#define ALIGNMENT 256u         /* of cudaMalloc */
 #define MOST_FILLED (1u << 20) /* scratch is large, and its tests fill it */
 
 struct weft_cuda_stream {
@@ -465,8 +465,7 @@ record (computing_cuda *d, weft_cuda_event *event, weft_cuda_stream *stream)
   if (event->device != stream->device)
     return "an event of another device is recorded";
   event->captured = stream->into;
-  return enqueue (d, stream,
-                  &(struct computing_item){ .kind = COMPUTING_RECORD, .event = event });
+  return enqueue (d, stream, &(struct computing_item){ .kind = COMPUTING_RECORD, .event = event });
 }
 
 static const char *
@@ -535,9 +534,8 @@ static const char *
 comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_cuda_stream *stream)
 {
   return add (self, stream,
-              &(struct computing_item){ .kind = COMPUTING_FILL,
-                                        .copy = { .to = at, .bytes = bytes },
-                                        .value = byte });
+              &(struct computing_item){
+                  .kind = COMPUTING_FILL, .copy = { .to = at, .bytes = bytes }, .value = byte });
 }
 
 /* As on a GPU what a launch is told is read when the call is made. */
@@ -553,9 +551,9 @@ comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
     l[i].scratch = scratch->at;
     l[i].scratch_bytes = scratch->bytes;
   }
-  const char *said = add (self, stream,
-                          &(struct computing_item){
-                              .kind = COMPUTING_KERNEL, .kernel = l, .n = n, .op = k[0].kind });
+  const char *said = add (
+      self, stream,
+      &(struct computing_item){ .kind = COMPUTING_KERNEL, .kernel = l, .n = n, .op = k[0].kind });
   g_rc_box_release (l);
   return said;
 }
@@ -583,8 +581,7 @@ comp_join (void *self, const struct weft_cuda_join *join, weft_cuda_stream *stre
 static const char *
 comp_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *stream)
 {
-  return add (self, stream,
-              &(struct computing_item){ .kind = COMPUTING_EXCHANGE, .exchange = *x });
+  return add (self, stream, &(struct computing_item){ .kind = COMPUTING_EXCHANGE, .exchange = *x });
 }
 
 /* --------------------------------------------------------------------- communication */

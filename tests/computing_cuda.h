@@ -68,10 +68,14 @@ struct computing_arena {
   enum weft_pool pool;
 };
 
+struct weft_rendezvous;
+
 typedef struct computing_cuda {
   struct weft_cuda_calls calls;
   uint32_t devices;      /* that it says it has; 64 */
   GRand *rand;           /* NULL: work is done in the order of calls */
+  struct weft_rendezvous *peers; /* ranks of other processes: this one has one rank, and works in the
+                                    order of calls */
   const char *said;      /* what went wrong in work; it stays */
   uint64_t now, n_given; /* works done; calls given */
   uint32_t n_open;

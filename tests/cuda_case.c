@@ -1,5 +1,6 @@
 /* Cases of CUDA's kernels: which there are, and what a device's results are compared with. */
 #include "tests/cuda_case.h"
+#include "kernels/float.h"
 #include <math.h>
 
 enum { N_TRIAL = 12 /* of each op */, N_TILE_TRIAL = 4 };
@@ -96,6 +97,116 @@ cuda_case_tiles (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
+/* ------------------------------------------------------------------------ as the CPU does */
+
+static uint64_t
+bytes_of (const struct weft_operand *o)
+{
+  return o->n * weft_dtype_bytes (o->dtype);
+}
+
+/* Operands in one memory, as those of an op that works in place are, stay in one. */
+static struct weft_kernel
+copy_of (const struct weft_kernel *k)
+{
+  struct weft_kernel copy = *k;
+
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
+    uint32_t same = 0;
+    while (same < o && k->operand[same].data != k->operand[o].data)
+      same++;
+    copy.operand[o].data = same < o ? copy.operand[same].data
+                                    : g_memdup2 (k->operand[o].data, bytes_of (&k->operand[o]));
+  }
+  return copy;
+}
+
+void
+cuda_case_free (struct weft_kernel *k)
+{
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
+    void *data = k->operand[o].data;
+    for (uint32_t next = o; next < WEFT_MOST_OPERANDS; next++)
+      if (k->operand[next].data == data)
+        k->operand[next].data = NULL;
+    g_free (data);
+  }
+}
+
+static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
+
+static double
+element (const struct weft_operand *o, uint64_t i)
+{
+  float room;
+  return (double) *weft_floats (o->data, o->dtype, i, 1, &room);
+}
+
+static void
+compare_floats (const struct weft_kernel *k, uint32_t o, const struct weft_operand *found,
+                double tolerance)
+{
+  const struct weft_operand *wanted = &k->operand[o];
+  double scale = 1;
+
+  for (uint64_t i = 0; i < wanted->n; i++)
+    if (isfinite (element (wanted, i)))
+      scale = fmax (scale, fabs (element (wanted, i)));
+  for (uint64_t i = 0; i < wanted->n; i++) {
+    double f = element (found, i), w = element (wanted, i);
+    if (f == w || (isnan (f) && isnan (w)))
+      continue;
+    if (!(fabs (f - w) <= tolerance * scale + 2 * half_ulp[wanted->dtype] * fabs (w)))
+      fail_msg ("%s, operand %u, element %" G_GUINT64_FORMAT ": found %.9g, wanted %.9g",
+                weft_op_info[k->kind].word, o, i, f, w);
+  }
+}
+
+void
+cuda_case_alike (const struct cuda_case_device *d, const struct weft_kernel *k, double tolerance)
+{
+  struct weft_kernel once = copy_of (k), again = copy_of (k);
+
+  d->launch (d->user, &once, FALSE);
+  d->launch (d->user, &again, TRUE);
+  weft_kernels[k->kind].cpu (k, 0, 1);
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
+    const struct weft_operand *wanted = &k->operand[o];
+    if (!wanted->data)
+      continue;
+    if (memcmp (once.operand[o].data, again.operand[o].data, bytes_of (wanted)) != 0)
+      fail_msg ("%s: operand %u is not the same the second time", weft_op_info[k->kind].word, o);
+    if (wanted->dtype <= WEFT_FP16)
+      compare_floats (k, o, &once.operand[o], tolerance);
+    else if (memcmp (once.operand[o].data, wanted->data, bytes_of (wanted)) != 0)
+      fail_msg ("%s: operand %u is not that of the CPU", weft_op_info[k->kind].word, o);
+  }
+  cuda_case_free (&once);
+  cuda_case_free (&again);
+}
+
+struct weft_operand
+cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
+{
+  struct weft_operand o = { g_malloc0 (n * weft_dtype_bytes (dtype)), n, (uint8_t) dtype, 0 };
+
+  for (uint64_t i = 0; i < n && dtype <= WEFT_FP16; i++) {
+    float value = (float) g_rand_double_range (rand, -1, 1);
+    weft_store (o.data, dtype, i, 1, &value);
+  }
+  return o;
+}
+
+struct weft_operand
+cuda_case_counts (GRand *rand, uint64_t n, uint64_t most)
+{
+  struct weft_operand o = cuda_case_floats (rand, n, WEFT_INT64);
+
+  for (uint64_t i = 0; i < n; i++)
+    ((int64_t *) o.data)[i] = g_rand_int_range (rand, 0, (gint32) most + 1);
+  return o;
+}
+
 /* ------------------------------------------------------------- ops with shapes of their own */
 
 /* Of a model with 4 heads of 8 in 2 groups, and sequences of 12 tokens. */
@@ -133,6 +244,7 @@ static const struct fixed {
   { WEFT_OP_XENT_PART, { 6, 10, 0, 40 }, .tp = { 1, 4 } },
   { WEFT_OP_XENT_END, { 6, 3 } },
   { WEFT_OP_ATTENTION_MERGE, { 24, 4, 8 } },
+  { WEFT_OP_MOE_BALANCE, { 3, 37 } },
 };
 
 static enum weft_dtype
@@ -222,11 +334,18 @@ cuda_case_fixed (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
+/* Ops that cuda_attention.c and cuda_experts.c have. */
+#define ELSEWHERE                                                                                  \
+  "attention_part attention_part_bwd moe_route moe_route_bwd moe_sort moe_tally moe_permute "      \
+  "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \
+  "moe_act moe_act_bwd moe_weigh moe_weigh_bwd"
+
 void
 cuda_case_is_complete (const struct cuda_case_device *d)
 {
   for (int kind = 0; kind < WEFT_N_OP; kind++) {
-    gboolean found = !d->has_kernel (d->user, (enum weft_op_kind) kind) || is_drawn (d, kind);
+    gboolean found = !d->has_kernel (d->user, (enum weft_op_kind) kind) || is_drawn (d, kind) ||
+                     kernel_case_is_one_of (weft_op_info[kind].word, ELSEWHERE);
     for (unsigned i = 0; i < G_N_ELEMENTS (fixed); i++)
       found = found || (int) fixed[i].kind == kind;
     if (!found)

@@ -21,5 +21,23 @@ void cuda_case_tiles (const struct cuda_case_device *device);
 /* The other ops, with a shape or two of their own: against the kernels of the CPU. */
 void cuda_case_fixed (const struct cuda_case_device *device);
 
+/* A call, by the kernel of the CPU and twice by that of the device.  No element may be further from the
+ * CPU's than rounding to its type and `tolerance` of the largest explain.  Operands are the caller's,
+ * who frees them with cuda_case_free(); they hold what the CPU has made. */
+void cuda_case_alike (const struct cuda_case_device *device, const struct weft_kernel *k,
+                      double tolerance);
+void cuda_case_free (struct weft_kernel *k);
+
+/* Random operands for it: numbers of a floating type from -1 to 1, counts from 0 to `most`. */
+struct weft_operand cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype);
+struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);
+
+/* Attention of whole sequences and of parts of them, windows, values of another width. */
+void cuda_case_attention (const struct cuda_case_device *device);
+
+/* Layers of experts against the fp64 reference; rows of several sources, weights, tallies, products of
+ * many rows against the kernels of the CPU. */
+void cuda_case_experts (const struct cuda_case_device *device);
+
 /* Fails for a kernel that none of these has a case of. */
 void cuda_case_is_complete (const struct cuda_case_device *device);

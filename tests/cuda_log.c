@@ -705,7 +705,7 @@ cuda_log_quiet (const cuda_log *log)
     const struct recorded_call *c = cuda_log_call (log, i);
     if (!recorded_is_work (c->kind) && c->kind != RECORDED_record && c->kind != RECORDED_wait &&
         c->kind != RECORDED_choose && c->kind != RECORDED_mark && c->kind != RECORDED_group_start &&
-        c->kind != RECORDED_group_end)
+        c->kind != RECORDED_group_end && c->kind != RECORDED_comm_ready)
       return g_strdup_printf ("%s inside a step", recorded_words[c->kind]);
     /* What a stream is given is of its GPU, and comes from a thread that has chosen it. */
     if (c->stream && (c->device != c->stream->device ||

@@ -164,12 +164,41 @@ new_fibre (void)
   return f;
 }
 
+/* Who of the warp goes on when one lane has come to an exchange: the next that has not, or, when all
+ * have, the first.  NULL: some are not there yet. */
+static thread *
+next_lane (const thread *me)
+{
+  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
+  size_t n = threads.size () - first < WARP ? threads.size () - first : (size_t) WARP;
+  bool all = n_begun == threads.size ();
+
+  for (size_t i = 1; i < n && all; i++) {
+    thread *t = &threads[first + (at - first + (reversed ? n - i : i)) % n];
+    if (t->state == READY)
+      return t;
+    all = t->state != AT_BARRIER;
+  }
+  for (size_t i = 0; i < n && all; i++)
+    threads[first + i].state = threads[first + i].state == IN_EXCHANGE ? READY : ENDED;
+  for (size_t i = 0; i < n && all; i++) {
+    thread *t = &threads[first + (reversed ? n - 1 - i : i)];
+    if (t->state == READY)
+      return t;
+  }
+  return NULL;
+}
+
 static void
 stop (enum state state)
 {
   thread *me = now;
   me->state = state;
-  go (&me->on->here, &scheduler);
+  thread *next = state == IN_EXCHANGE ? next_lane (me) : NULL;
+  if (next)
+    become (next);
+  if (next != me)
+    go (&me->on->here, next ? &next->on->here : &scheduler);
 }
 
 void

@@ -37,6 +37,7 @@ extern uint8_t emulated_shared[];
 
 #define __global__ static
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
@@ -76,6 +77,24 @@ __shfl_sync (unsigned, T value, unsigned from)
   T out;
   emulated_exchange (&value, sizeof value, from % 32, &out);
   return out;
+}
+
+/* Of all 32 lanes of a warp. */
+static inline unsigned
+__ballot_sync (unsigned, int yes)
+{
+  uint32_t mine = yes != 0, all[32], bits = 0;
+
+  emulated_gather (&mine, 1, all);
+  for (unsigned lane = 0; lane < 32; lane++)
+    bits |= all[lane] << lane;
+  return bits;
+}
+
+static inline int
+__popc (unsigned bits)
+{
+  return __builtin_popcount (bits);
 }
 
 static inline void

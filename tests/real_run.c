@@ -3,7 +3,13 @@
 #include "tests/random_job.h"
 #include "tests/real_job.h"
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <string.h>
+/* CMocka wants those before itself. */
+
+#include <cmocka.h>
 
 static double
 loss_of (const weft_exec *x)
@@ -101,14 +107,34 @@ weft_test_is_near (const struct real_result *a, const struct real_result *b, uin
   return is_within (1e-6, a->eval_loss, b->eval_loss);
 }
 
+static const char *
+sameness (gboolean same)
+{
+  return same ? "same" : "other";
+}
+
+void
+weft_test_check_run (const struct real_run *run, const struct real_result *one)
+{
+  struct real_result other = weft_test_run (run);
+  uint32_t last = run->steps - 1;
+
+  if (weft_test_same_bits (one, &other, run->steps))
+    return;
+  fail_msg (
+      "%s: loss %.17g to %.17g, of one rank %.17g to %.17g; norm %.17g and %.17g; eval %.17g and "
+      "%.17g; gradients %s; weights %s; moments %s",
+      run->words, other.loss[0], other.loss[last], one->loss[0], one->loss[last], other.norm[0],
+      one->norm[0], other.eval_loss, one->eval_loss, sameness (other.gradients == one->gradients),
+      sameness (other.weights == one->weights), sameness (other.moments == one->moments));
+}
+
 void
 weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                       unsigned seed)
 {
-  struct real_result other = weft_test_run (&(struct real_run){
-      .words = words, .steps = steps, .poison = TRUE, .stress = seed % 3 ? 0 : 1 + seed });
-
-  if (!weft_test_same_bits (one, &other, steps))
-    g_error ("loss %.17g, of one rank %.17g; norm %.17g and %.17g; of %s", other.loss[0],
-             one->loss[0], other.norm[0], one->norm[0], words);
+  weft_test_check_run (
+      &(struct real_run){
+          .words = words, .steps = steps, .poison = TRUE, .stress = seed % 3 ? 0 : 1 + seed },
+      one);
 }

@@ -37,7 +37,9 @@ gboolean weft_test_same_bits (const struct real_result *a, const struct real_res
 gboolean weft_test_is_near (const struct real_result *a, const struct real_result *b,
                             uint32_t steps);
 
-/* Runs the words, poisoned, every third seed under stress and otherwise by threads; fails where one bit
- * is not as it was for `one`. */
+/* Fails where one bit of a run is not as it was for `one`, and says of what. */
+void weft_test_check_run (const struct real_run *run, const struct real_result *one);
+
+/* The same of words: poisoned, every third seed under stress and otherwise by threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);

@@ -207,21 +207,45 @@ rec_event_close (void *self, weft_cuda_event *event)
   return close_thing (self, RECORDED_event_close, event);
 }
 
+/* What a stream is given takes so long. */
+static void
+pass (recorded_cuda *d, weft_cuda_stream *stream, double seconds)
+{
+  pthread_mutex_lock (&d->lock);
+  ((struct recorded_thing *) (void *) stream)->clock += seconds;
+  pthread_mutex_unlock (&d->lock);
+}
+
 static const char *
 rec_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 {
+  recorded_cuda *d = self;
+  struct recorded_thing *at = (struct recorded_thing *) (void *) event;
+
+  pass (d, stream, at->flag ? d->stamp : 0);
+  pthread_mutex_lock (&d->lock);
+  at->clock = ((struct recorded_thing *) (void *) stream)->clock;
+  pthread_mutex_unlock (&d->lock);
   return note (self, RECORDED_record, stream, event, 0);
 }
 
 static const char *
 rec_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
 {
+  recorded_cuda *d = self;
+  struct recorded_thing *at = (struct recorded_thing *) (void *) stream;
+
+  pthread_mutex_lock (&d->lock);
+  at->clock = MAX (at->clock, ((struct recorded_thing *) (void *) event)->clock);
+  pthread_mutex_unlock (&d->lock);
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
 static const char *
 rec_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
 {
+  if (((recorded_cuda *) self)->seconds)
+    pass (self, stream, ((recorded_cuda *) self)->byte * copy->bytes);
   return note_with (self, RECORDED_copy, stream, ((recorded_cuda *) self)->copy, copy);
 }
 
@@ -241,6 +265,8 @@ rec_kernel (void *self, const struct weft_kernel *k, uint32_t n,
   struct recorded_kernel kernel = { g_memdup2 (k, n * sizeof *k), n };
 
   g_assert (n == 0 || scratch->bytes == 0 || scratch->at);
+  for (uint32_t i = 0; i < n && d->seconds; i++)
+    pass (d, stream, d->seconds (&k[i]));
   const char *said = note_with (d, RECORDED_kernel, stream, d->kernel, &kernel);
   if (said)
     g_free (kernel.k);
@@ -285,7 +311,10 @@ rec_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream *
 static const char *
 rec_comm_id (void *self, struct weft_cuda_id *out)
 {
+  uint64_t now = (uint64_t) g_get_monotonic_time ();
+
   memset (out, 7, sizeof *out);
+  memcpy (out->bytes + 8, &now, sizeof now); /* another one every time */
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
@@ -297,6 +326,7 @@ rec_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm
   };
 
   g_assert (member->id->bytes[0] == 7);
+  ((recorded_cuda *) self)->id = *member->id;
   return open_thing (self, &like, out);
 }
 
@@ -318,6 +348,30 @@ rec_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft
 }
 
 static const char *
+rec_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
+{
+  recorded_cuda *d = self;
+  struct recorded_thing *thing = (struct recorded_thing *) (void *) comm;
+
+  *ready = !d->never_ready && thing->looks++ >= d->slow;
+  return note (self, RECORDED_comm_ready, NULL, comm, 0);
+}
+
+/* It has been told something new. */
+static void
+keep_busy (weft_cuda_comm *comm)
+{
+  ((struct recorded_thing *) (void *) comm)->looks = 0;
+}
+
+static const char *
+rec_comm_finish (void *self, weft_cuda_comm *comm)
+{
+  keep_busy (comm);
+  return note (self, RECORDED_comm_finish, NULL, comm, 0);
+}
+
+static const char *
 rec_comm_close (void *self, weft_cuda_comm *comm)
 {
   return close_thing (self, RECORDED_comm_close, comm);
@@ -327,12 +381,6 @@ static const char *
 rec_comm_abort (void *self, weft_cuda_comm *comm)
 {
   return close_thing (self, RECORDED_comm_abort, comm);
-}
-
-static const char *
-rec_comm_error (void *self, weft_cuda_comm *comm)
-{
-  return note (self, RECORDED_comm_error, NULL, comm, 0);
 }
 
 static const char *
@@ -384,18 +432,22 @@ rec_group_end (void *self)
 static const char *
 rec_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_stream *stream)
 {
+  keep_busy (c->comm);
+  pass (self, stream, ((recorded_cuda *) self)->byte * c->n * weft_dtype_bytes (c->dtype));
   return note_with (self, RECORDED_collective, stream, ((recorded_cuda *) self)->collective, c);
 }
 
 static const char *
 rec_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
+  keep_busy (t->comm);
   return note_with (self, RECORDED_send, stream, ((recorded_cuda *) self)->transfer, t);
 }
 
 static const char *
 rec_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
+  keep_busy (t->comm);
   return note_with (self, RECORDED_recv, stream, ((recorded_cuda *) self)->transfer, t);
 }
 
@@ -436,9 +488,11 @@ rec_query (void *self, weft_cuda_event *event, gboolean *done)
 static const char *
 rec_elapsed (void *self, weft_cuda_event *from, weft_cuda_event *to, double *seconds)
 {
-  g_assert (((struct recorded_thing *) (void *) from)->flag &&
-            ((struct recorded_thing *) (void *) to)->flag);
-  *seconds = 1e-6 * ((struct recorded_thing *) (void *) to)->number;
+  const struct recorded_thing *begin = (struct recorded_thing *) (void *) from;
+  const struct recorded_thing *end = (struct recorded_thing *) (void *) to;
+
+  g_assert (begin->flag && end->flag);
+  *seconds = ((recorded_cuda *) self)->seconds ? end->clock - begin->clock : 1e-6 * end->number;
   return note (self, RECORDED_elapsed, NULL, to, 0);
 }
 

@@ -2,7 +2,7 @@
  * exec_cuda/calls.h for tests.
  *
  * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be
- * closed, and any call can be made to fail. */
+ * closed, and any call can be made to fail.  Told what kernels take, it keeps the time of its streams. */
 #pragma once
 #include "exec_cuda/calls.h"
 #include <pthread.h>
@@ -18,7 +18,9 @@ struct recorded_thing {
   uint32_t number, device;
   gboolean flag;            /* of a stream: urgent; of an event: timed */
   uint32_t parent, n, rank; /* of a communicator: parent's number + 1, members, place */
+  uint32_t looks;           /* at it, since it was told something */
   int color;
+  double clock; /* of a stream: when all it was given is done; of an event: when it came to pass */
 };
 
 struct recorded_call {
@@ -46,6 +48,14 @@ typedef struct recorded_cuda {
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* the call, counted from 1, that fails; 0: none */
   gboolean never_ends;   /* no event comes to pass */
+  gboolean never_ready;  /* nor is a communicator what it was told to be */
+  struct weft_cuda_id id; /* of the newest communicator that was not cut off another */
+  uint32_t slow;         /* looks at a communicator until it is, every time */
+
+  double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
+  uint64_t room; /* left, and how often somebody has looked; the test's own */
+  uint32_t n_looks;
+  double stamp, byte; /* seconds of a record of a timed event, and of a byte of a collective */
 
   pthread_mutex_t lock;
   pthread_key_t thread; /* struct of each */

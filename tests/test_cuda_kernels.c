@@ -1,35 +1,8 @@
 /* The kernels of CUDA against the fp64 references, on the CPU: tests/emulated_cuda.hh runs the code of
  * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c. */
 #include "kernels/cuda/table.h"
-#include "kernels/float.h"
 #include "tests/cuda_case.h"
 #include "tests/emulated_cuda.h"
-
-/* ---------------------------------------------------------------------- a stand-in for cuBLASLt */
-
-static float
-element (const void *data, enum weft_dtype dtype, uint64_t at)
-{
-  float room;
-  return *weft_floats (data, dtype, at, 1, &room);
-}
-
-const char *
-weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
-{
-  (void) on;
-  for (uint64_t m = 0; m < g->m; m++)
-    for (uint64_t n = 0; n < g->n; n++) {
-      uint64_t at = m * g->n + n;
-      float sum = g->accumulate ? element (g->y, g->y_dtype, at) : 0;
-      for (uint64_t k = 0; k < g->k; k++)
-        sum += element (g->a, g->dtype, g->a_turned ? k * g->m + m : m * g->k + k) *
-               element (g->b, g->dtype, g->b_turned ? n * g->k + k : k * g->n + n);
-      sum += g->bias ? element (g->bias, g->y_dtype, n) : 0;
-      weft_store (g->y, g->y_dtype, at, 1, &sum);
-    }
-  return NULL;
-}
 
 /* ----------------------------------------------------------------------------- the device */
 
@@ -81,6 +54,20 @@ ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
 }
 
 static void
+attention_on_cuda_is_that_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_attention (&device);
+}
+
+static void
+experts_on_cuda_do_what_their_references_do (void **state)
+{
+  (void) state;
+  cuda_case_experts (&device);
+}
+
+static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
@@ -94,6 +81,8 @@ main (void)
     cmocka_unit_test (a_cuda_kernel_does_what_its_reference_does),
     cmocka_unit_test (tiles_of_attention_do_what_the_reference_does),
     cmocka_unit_test (ops_with_shapes_of_their_own_do_what_the_cpu_does),
+    cmocka_unit_test (attention_on_cuda_is_that_of_the_cpu),
+    cmocka_unit_test (experts_on_cuda_do_what_their_references_do),
     cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

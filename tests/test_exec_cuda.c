@@ -82,7 +82,7 @@ is_refusal (const GError *error)
 {
   static const char *const reasons[] = { "between GPUs:", "between ranks that share a GPU",
                                          "NCCL has equal parts", "moe_load_imbalance: found",
-                                         "can be planned and simulated" };
+                                         "planned and simulated" };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
     if (strstr (error->message, reasons[i]))

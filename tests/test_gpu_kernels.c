@@ -66,9 +66,11 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
 {
   struct gpu *gpu = user;
   struct weft_kernel there = *k;
-  struct weft_control control = *k->control;
+  struct weft_control control = { 0 };
 
   (void) again;
+  if (k->control)
+    control = *k->control;
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
     if (k->operand[o].data)
       there.operand[o].data = put (gpu, k->operand[o].data, bytes_of (&k->operand[o]));
@@ -148,6 +150,20 @@ ops_with_shapes_of_their_own_do_what_the_cpu_does (void **state)
 }
 
 static void
+attention_on_a_gpu_is_that_of_the_cpu (void **state)
+{
+  const struct cuda_case_device device = device_of (state);
+  cuda_case_attention (&device);
+}
+
+static void
+experts_on_a_gpu_do_what_their_references_do (void **state)
+{
+  const struct cuda_case_device device = device_of (state);
+  cuda_case_experts (&device);
+}
+
+static void
 every_kernel_of_the_module_has_a_case (void **state)
 {
   const struct cuda_case_device device = device_of (state);
@@ -161,6 +177,8 @@ main (void)
     cmocka_unit_test (a_kernel_does_on_a_gpu_what_its_reference_does),
     cmocka_unit_test (tiles_of_attention_do_what_the_reference_does),
     cmocka_unit_test (ops_with_shapes_of_their_own_do_what_the_cpu_does),
+    cmocka_unit_test (attention_on_a_gpu_is_that_of_the_cpu),
+    cmocka_unit_test (experts_on_a_gpu_do_what_their_references_do),
     cmocka_unit_test (every_kernel_of_the_module_has_a_case),
   };
   return cmocka_run_group_tests (tests, find_gpu, leave_gpu);

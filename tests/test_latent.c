@@ -350,10 +350,7 @@ latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
     struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
     for (unsigned s = 0; s < G_N_ELEMENTS (shared); s++) {
       g_autofree char *words = g_strconcat (DENSE, queries[q], shared[s], NULL);
-      struct real_result other =
-          weft_test_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE });
-      if (!weft_test_same_bits (&one, &other, STEPS))
-        fail_msg ("%s: loss %.17g, of one rank %.17g", words, other.loss[0], one.loss[0]);
+      weft_test_check_bits (words, STEPS, &one, s);
     }
   }
 }
@@ -436,10 +433,7 @@ latent_attention_gives_the_bits_of_one_rank (void **state)
       gboolean reduces = p == 1 && strstr (strategies[s], "fsdp2"); /* in fp32 by itself */
       g_autofree char *words = g_strdup_printf ("%s %s%s", model, strategies[s],
                                                 reduces ? " grad_reduce_in_fp32=false" : "");
-      struct real_result other =
-          weft_test_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE });
-      if (!weft_test_same_bits (&one, &other, STEPS))
-        fail_msg ("%s: loss %.17g, of one rank %.17g", words, other.loss[0], one.loss[0]);
+      weft_test_check_bits (words, STEPS, &one, s);
     }
   }
 }

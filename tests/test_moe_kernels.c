@@ -3,6 +3,7 @@
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
+#include "tests/expert_layer.h"
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -12,303 +13,6 @@
 #include <cmocka.h>
 
 #define N_TRIAL 40
-#define MOST_LINES 32
-
-/* ------------------------------------------------------------- a layer, as a table */
-
-/* What it reads and makes.  FLOATS are in the layer's type, others as they are. */
-#define ARRAYS(A)                                                                                  \
-  A (X, T *H)                                                                                      \
-  A (WR, E *H)                                                                                     \
-  A (W1, E *W *F *H) A (W2, E *H *F) A (DM, T *H) A (LOGITS, T *E) A (SCORES, T *E)                \
-      A (CHOICE, T *K) A (PROB, T *K) A (COUNTS, E *L) A (ROW, T *K) A (XP, R *H) A (PP, R)        \
-          A (U, R *W *F) A (ACT, R *F) A (YP, R *H) A (M, T *H) A (DYP, R *H) A (DW2, E *H *F)     \
-              A (DACT, R *F) A (DU, R *W *F) A (DPP, R) A (DW1, E *W *F *H) A (DXP, R *H)          \
-                  A (DX, T *H) A (DPROB, T *K) A (DLOGITS, T *E) A (DXR, T *H) A (DWR, E *H)
-enum array {
-#define ID(name, size) name,
-  ARRAYS (ID)
-#undef ID
-      N_ARRAY,
-  NONE = N_ARRAY
-};
-static const char *const array_names[] = {
-#define NAME(name, size) #name,
-  ARRAYS (NAME)
-#undef NAME
-};
-
-/* Sizes that dimensions and arrays are made of. */
-struct sizes {
-  uint64_t t, e, k, h, f, w, l, r, capacity, padded;
-};
-enum size { T_, E_, K_, H_, F_, UP_, R_, C_, PAD_, STRIDE_, W_, TK_, ONE_, ZERO_, N_SIZE };
-
-struct line {
-  enum weft_op_kind kind;
-  enum size dim[5];
-  enum array operand[6];
-};
-static const struct line lines[] = {
-  { WEFT_OP_MATMUL, { T_, E_, H_, ZERO_, ZERO_ }, { X, WR, NONE, LOGITS, NONE, NONE } },
-  { WEFT_OP_MOE_ROUTE, { T_, E_, K_, ZERO_, ZERO_ }, { LOGITS, NONE, SCORES, CHOICE, PROB, NONE } },
-  { WEFT_OP_MOE_SORT, { T_, K_, E_, C_, PAD_ }, { CHOICE, PROB, COUNTS, ROW, NONE, NONE } },
-  { WEFT_OP_MOE_PERMUTE, { T_, H_, K_, R_, ZERO_ }, { X, ROW, XP, NONE, NONE, NONE } },
-  { WEFT_OP_MOE_PERMUTE, { TK_, ONE_, ONE_, R_, ZERO_ }, { PROB, ROW, PP, NONE, NONE, NONE } },
-  { WEFT_OP_MOE_MATMUL, { R_, UP_, H_, E_, STRIDE_ }, { XP, W1, COUNTS, U, NONE, NONE } },
-  { WEFT_OP_MOE_ACT, { R_, F_, E_, STRIDE_, W_ }, { U, PP, COUNTS, ACT, NONE, NONE } },
-  { WEFT_OP_MOE_MATMUL, { R_, H_, F_, E_, STRIDE_ }, { ACT, W2, COUNTS, YP, NONE, NONE } },
-  { WEFT_OP_MOE_UNPERMUTE, { T_, H_, K_, R_, E_ }, { YP, ROW, CHOICE, M, NONE, NONE } },
-  { WEFT_OP_MOE_PERMUTE, { T_, H_, K_, R_, ZERO_ }, { DM, ROW, DYP, NONE, NONE, NONE } },
-  { WEFT_OP_MOE_MATMUL_WGRAD, { R_, H_, F_, E_, STRIDE_ }, { DYP, ACT, COUNTS, DW2, NONE, NONE } },
-  { WEFT_OP_MOE_MATMUL_DGRAD, { R_, H_, F_, E_, STRIDE_ }, { DYP, W2, COUNTS, DACT, NONE, NONE } },
-  { WEFT_OP_MOE_ACT_BWD, { R_, F_, E_, STRIDE_, W_ }, { U, PP, COUNTS, DACT, DU, DPP } },
-  { WEFT_OP_MOE_MATMUL_WGRAD, { R_, UP_, H_, E_, STRIDE_ }, { DU, XP, COUNTS, DW1, NONE, NONE } },
-  { WEFT_OP_MOE_MATMUL_DGRAD, { R_, UP_, H_, E_, STRIDE_ }, { DU, W1, COUNTS, DXP, NONE, NONE } },
-  { WEFT_OP_MOE_UNPERMUTE, { T_, H_, K_, R_, E_ }, { DXP, ROW, CHOICE, DX, NONE, NONE } },
-  { WEFT_OP_MOE_UNPERMUTE, { TK_, ONE_, ONE_, R_, E_ }, { DPP, ROW, NONE, DPROB, NONE, NONE } },
-  { WEFT_OP_MOE_ROUTE_BWD,
-    { T_, E_, K_, ZERO_, ZERO_ },
-    { SCORES, CHOICE, DPROB, DLOGITS, NONE, NONE } },
-  { WEFT_OP_MATMUL_DGRAD, { T_, E_, H_, ZERO_, ZERO_ }, { DLOGITS, WR, DXR, NONE, NONE, NONE } },
-  { WEFT_OP_MATMUL_WGRAD, { T_, E_, H_, ZERO_, ZERO_ }, { DLOGITS, X, DWR, NONE, NONE, NONE } },
-};
-
-struct layer {
-  struct sizes s;
-  union weft_model model;
-  enum weft_dtype dtype, grad_dtype;
-  gboolean canonical, doubles;
-  uint32_t parts;
-  struct weft_operand at[N_ARRAY + 1];
-};
-
-static enum weft_dtype
-dtype_of (const struct layer *l, enum array a)
-{
-  switch (a) {
-  case CHOICE:
-  case ROW:
-    return WEFT_INT32;
-  case COUNTS:
-    return WEFT_INT64;
-  case SCORES:
-    return WEFT_FP32;
-  case DW1:
-  case DW2:
-  case DWR:
-    return l->grad_dtype;
-  default:
-    return l->dtype;
-  }
-}
-
-static gboolean
-is_whole (enum array a)
-{
-  return a == CHOICE || a == ROW || a == COUNTS;
-}
-
-static uint64_t
-extent_of (const struct sizes *s, enum array a)
-{
-  uint64_t T = s->t, E = s->e, K = s->k, H = s->h, F = s->f, W = s->w, L = s->l, R = s->r;
-  const uint64_t extent[] = {
-#define EXTENT(name, size) [name] = size,
-    ARRAYS (EXTENT)
-#undef EXTENT
-  };
-
-  return extent[a];
-}
-
-/* Room for all arrays, as NaN. */
-static void
-layer_open (struct layer *l)
-{
-  for (uint32_t a = 0; a < N_ARRAY; a++) {
-    struct weft_operand *o = &l->at[a];
-    *o = (struct weft_operand){ .n = extent_of (&l->s, a), .dtype = dtype_of (l, a) };
-    o->data = g_malloc (o->n * sizeof (double));
-    memset (o->data, 0xff, o->n * sizeof (double));
-  }
-}
-
-static void
-layer_close (struct layer *l)
-{
-  for (uint32_t a = 0; a < N_ARRAY; a++)
-    g_free (l->at[a].data);
-}
-
-static void
-layer_run (struct layer *l)
-{
-  const struct sizes *s = &l->s;
-  const uint64_t size[N_SIZE] = { [T_] = s->t,        [E_] = s->e,
-                                  [K_] = s->k,        [H_] = s->h,
-                                  [F_] = s->f,        [UP_] = s->w * s->f,
-                                  [R_] = s->r,        [C_] = s->capacity,
-                                  [PAD_] = s->padded, [STRIDE_] = s->padded ? s->capacity : 0,
-                                  [W_] = s->w,        [TK_] = s->t * s->k,
-                                  [ONE_] = 1 };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (lines); i++) {
-    struct weft_kernel k = { .kind = lines[i].kind,
-                             .shape = { .dtype = l->dtype, .out_dtype = l->grad_dtype },
-                             .model = &l->model,
-                             .canonical = l->canonical };
-    for (int d = 0; d < 5; d++)
-      k.shape.dim[d] = size[lines[i].dim[d]];
-    for (int o = 0; o < 6; o++)
-      k.operand[o] = l->at[lines[i].operand[o]];
-    const struct weft_kernel_row *row = &weft_kernels[k.kind];
-    uint32_t parts = row->splits ? l->parts : 1;
-    if (l->doubles)
-      row->reference (&k);
-    for (uint32_t part = parts; !l->doubles && part-- > 0;)
-      row->cpu (&k, part, parts);
-  }
-}
-
-static double
-element (const struct layer *l, enum array a, uint64_t i)
-{
-  float room;
-
-  if (a == COUNTS)
-    return (double) ((const int64_t *) l->at[a].data)[i];
-  if (is_whole (a))
-    return ((const int32_t *) l->at[a].data)[i];
-  if (l->doubles)
-    return ((const double *) l->at[a].data)[i];
-  return (double) *weft_floats (l->at[a].data, l->at[a].dtype, i, 1, &room);
-}
-
-static void
-set (struct layer *l, enum array a, uint64_t i, double value)
-{
-  float rounded = (float) value;
-
-  if (l->doubles)
-    ((double *) l->at[a].data)[i] = value;
-  else
-    weft_store (l->at[a].data, l->at[a].dtype, i, 1, &rounded);
-}
-
-/* The same inputs in two layers, or elements from `first` on of a longer one. */
-static void
-copy_inputs (const struct layer *from, struct layer *to, uint64_t token)
-{
-  static const enum array inputs[] = { X, WR, W1, W2, DM };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (inputs); i++) {
-    enum array a = inputs[i];
-    uint64_t skip = a == X || a == DM ? token * from->s.h : 0;
-    for (uint64_t e = 0; e < to->at[a].n; e++)
-      set (to, a, e, element (from, a, skip + e));
-  }
-}
-
-static int64_t
-pick (GRand *rand, const char *choices)
-{
-  g_auto (GStrv) list = g_strsplit (choices, " ", -1);
-  return g_ascii_strtoll (list[g_rand_int_range (rand, 0, (gint32) g_strv_length (list))], NULL,
-                          10);
-}
-
-static void
-choose_router (GRand *rand, union weft_model *m, uint64_t experts)
-{
-  m->moe_router_score_function = pick (rand, "0 1");
-  m->moe_router_pre_softmax = pick (rand, "0 1");
-  m->moe_router_topk_scaling_factor = g_rand_boolean (rand) ? 1 : 2.5;
-  if (experts % 4 || g_rand_boolean (rand))
-    return;
-  m->moe_router_num_groups = 4;
-  m->moe_router_group_topk = 2;
-}
-
-static void
-choose (GRand *rand, struct layer *l, gboolean drops)
-{
-  struct sizes *s = &l->s;
-  uint64_t sequences = (uint64_t) pick (rand, "1 2 3 5 8");
-
-  *l = (struct layer){ .dtype = WEFT_FP32, .grad_dtype = WEFT_FP32, .parts = 1 };
-  weft_table_defaults (&weft_model_table, l->model.at);
-  l->model.seq_length = pick (rand, "1 3 8");
-  l->model.activation = pick (rand, "0 1 2");
-  s->t = sequences * (uint64_t) l->model.seq_length;
-  s->e = (uint64_t) pick (rand, "4 5 8 16");
-  s->k = (uint64_t) pick (rand, "1 2 3 4");
-  s->h = (uint64_t) pick (rand, "1 5 8 33");
-  s->f = (uint64_t) pick (rand, "1 6 17");
-  s->w = l->model.activation == WEFT_SWIGLU ? 2 : 1;
-  choose_router (rand, &l->model, s->e);
-  if (l->model.moe_router_num_groups && s->k > s->e / 2)
-    s->k = 2;
-  l->canonical = g_rand_boolean (rand);
-  s->l = l->canonical ? sequences * weft_chunks ((uint64_t) l->model.seq_length) : 1;
-  s->r = s->t * s->k;
-  if (!drops)
-    return;
-  s->capacity = 1 + s->r / s->e;
-  s->padded = g_rand_boolean (rand);
-  s->r = s->padded ? s->capacity * s->e : s->r;
-}
-
-static void
-fill (GRand *rand, struct layer *l)
-{
-  static const enum array inputs[] = { X, WR, W1, W2, DM };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (inputs); i++)
-    for (uint64_t e = 0; e < l->at[inputs[i]].n; e++)
-      set (l, inputs[i], e, g_rand_double_range (rand, -1, 1));
-}
-
-/* Rows that nobody is in are nobody's business. */
-static gboolean
-is_by_row (enum array a)
-{
-  return a == XP || a == PP || a == U || a == ACT || a == YP || a == DYP || a == DACT || a == DU ||
-         a == DPP || a == DXP;
-}
-
-static uint64_t
-elements_in_use (const struct layer *l, enum array a)
-{
-  uint64_t rows = 0;
-
-  for (uint64_t i = 0; i < l->at[COUNTS].n; i++)
-    rows += (uint64_t) ((const int64_t *) l->at[COUNTS].data)[i];
-  return is_by_row (a) && !l->s.padded ? l->at[a].n / l->s.r * rows : l->at[a].n;
-}
-
-/* A choice that only rounding made is another layer: scores that lie next to each other. */
-static gboolean
-same_choice (const struct layer *a, const struct layer *b)
-{
-  return memcmp (a->at[CHOICE].data, b->at[CHOICE].data, a->at[CHOICE].n * 4) == 0 &&
-         memcmp (a->at[ROW].data, b->at[ROW].data, a->at[ROW].n * 4) == 0;
-}
-
-static void
-compare (const struct layer *found, const struct layer *wanted, double tolerance)
-{
-  for (uint32_t a = 0; a < N_ARRAY; a++) {
-    double scale = 1;
-    for (uint64_t i = 0; i < elements_in_use (wanted, a); i++)
-      scale = fmax (scale, fabs (element (wanted, a, i)));
-    for (uint64_t i = 0; i < elements_in_use (wanted, a); i++) {
-      double f = element (found, a, i), w = element (wanted, a, i);
-      if (!(fabs (f - w) <= tolerance * scale))
-        fail_msg ("%s[%" PRIu64 "]: found %.9g, wanted %.9g", array_names[a], i, f, w);
-    }
-  }
-}
 
 static void
 check_layers (gboolean drops, guint32 seed, double tolerance, enum weft_dtype dtype)
@@ -318,22 +22,22 @@ check_layers (gboolean drops, guint32 seed, double tolerance, enum weft_dtype dt
 
   for (int trial = 0; trial < N_TRIAL; trial++) {
     struct layer cpu, reference;
-    choose (rand, &cpu, drops);
+    expert_layer_choose (rand, &cpu, drops);
     cpu.dtype = dtype;
     reference = cpu;
     reference.doubles = TRUE;
-    layer_open (&cpu);
-    layer_open (&reference);
-    fill (rand, &cpu);
-    copy_inputs (&cpu, &reference, 0);
-    layer_run (&cpu);
-    layer_run (&reference);
-    if (same_choice (&cpu, &reference)) {
-      compare (&cpu, &reference, tolerance);
+    expert_layer_open (&cpu);
+    expert_layer_open (&reference);
+    expert_layer_fill (rand, &cpu);
+    expert_layer_copy_inputs (&cpu, &reference, 0);
+    expert_layer_run (&cpu);
+    expert_layer_run (&reference);
+    if (expert_layer_same_choice (&cpu, &reference)) {
+      expert_layer_compare (&cpu, &reference, tolerance);
       compared++;
     }
-    layer_close (&cpu);
-    layer_close (&reference);
+    expert_layer_close (&cpu);
+    expert_layer_close (&reference);
   }
   g_rand_free (rand);
   assert_true (compared > N_TRIAL / 2);
@@ -362,22 +66,22 @@ loss_of (const struct layer *l)
   double sum = 0;
 
   for (uint64_t i = 0; i < l->at[M].n; i++)
-    sum += element (l, M, i) * element (l, DM, i);
+    sum += expert_layer_get (l, M, i) * expert_layer_get (l, DM, i);
   return sum;
 }
 
 static double
 slope (struct layer *l, enum array a, uint64_t i)
 {
-  const double step = 1e-5, value = element (l, a, i);
+  const double step = 1e-5, value = expert_layer_get (l, a, i);
 
-  set (l, a, i, value + step);
-  layer_run (l);
+  expert_layer_set (l, a, i, value + step);
+  expert_layer_run (l);
   double above = loss_of (l);
-  set (l, a, i, value - step);
-  layer_run (l);
+  expert_layer_set (l, a, i, value - step);
+  expert_layer_run (l);
   double below = loss_of (l);
-  set (l, a, i, value);
+  expert_layer_set (l, a, i, value);
   return (above - below) / (2 * step);
 }
 
@@ -388,16 +92,17 @@ check_slopes (struct layer *l, enum array of, enum array gradient, enum array mo
   g_autofree double *given = g_new (double, n);
   double scale = 1;
 
-  layer_run (l);
+  expert_layer_run (l);
   for (uint64_t i = 0; i < n; i++) {
-    given[i] = element (l, gradient, i) + (more == NONE ? 0 : element (l, more, i));
+    given[i] =
+        expert_layer_get (l, gradient, i) + (more == NONE ? 0 : expert_layer_get (l, more, i));
     scale = fmax (scale, fabs (given[i]));
   }
   for (uint64_t i = 0; i < n; i += 1 + n / 60) {
     double found = slope (l, of, i);
     if (!(fabs (found - given[i]) <= 2e-6 * scale))
-      fail_msg ("gradient of %s[%" PRIu64 "] is %.9g, the slope %.9g", array_names[of], i, given[i],
-                found);
+      fail_msg ("gradient of %s[%" PRIu64 "] is %.9g, the slope %.9g", expert_layer_name (of), i,
+                given[i], found);
   }
 }
 
@@ -409,31 +114,22 @@ gradients_of_experts_and_router_are_slopes (void **state)
   (void) state;
   for (int trial = 0; trial < N_TRIAL / 2; trial++) {
     struct layer l;
-    choose (rand, &l, trial % 4 == 0);
+    expert_layer_choose (rand, &l, trial % 4 == 0);
     l.doubles = TRUE;
     l.canonical = FALSE;
     l.s.l = 1;
-    layer_open (&l);
-    fill (rand, &l);
+    expert_layer_open (&l);
+    expert_layer_fill (rand, &l);
     check_slopes (&l, X, DX, DXR);
     check_slopes (&l, WR, DWR, NONE);
     check_slopes (&l, W1, DW1, NONE);
     check_slopes (&l, W2, DW2, NONE);
-    layer_close (&l);
+    expert_layer_close (&l);
   }
   g_rand_free (rand);
 }
 
 /* ----------------------------------------------------------------------------- bits */
-
-static void
-same_bits (const struct layer *a, const struct layer *b)
-{
-  for (uint32_t i = 0; i < N_ARRAY; i++)
-    if (memcmp (a->at[i].data, b->at[i].data,
-                elements_in_use (a, i) * weft_dtype_bytes (a->at[i].dtype)))
-      fail_msg ("%s has other bits", array_names[i]);
-}
 
 static void
 parts_together_have_the_bits_of_the_whole (void **state)
@@ -443,19 +139,19 @@ parts_together_have_the_bits_of_the_whole (void **state)
   (void) state;
   for (int trial = 0; trial < N_TRIAL; trial++) {
     struct layer whole, split;
-    choose (rand, &whole, trial % 3 == 0);
+    expert_layer_choose (rand, &whole, trial % 3 == 0);
     whole.dtype = trial % 2 ? WEFT_BF16 : WEFT_FP32;
     split = whole;
     split.parts = 2 + (uint32_t) trial % 6;
-    layer_open (&whole);
-    layer_open (&split);
-    fill (rand, &whole);
-    copy_inputs (&whole, &split, 0);
-    layer_run (&whole);
-    layer_run (&split);
-    same_bits (&whole, &split);
-    layer_close (&whole);
-    layer_close (&split);
+    expert_layer_open (&whole);
+    expert_layer_open (&split);
+    expert_layer_fill (rand, &whole);
+    expert_layer_copy_inputs (&whole, &split, 0);
+    expert_layer_run (&whole);
+    expert_layer_run (&split);
+    expert_layer_same_bits (&whole, &split);
+    expert_layer_close (&whole);
+    expert_layer_close (&split);
   }
   g_rand_free (rand);
 }
@@ -465,7 +161,7 @@ static void
 add_gradient (struct layer *left, const struct layer *right, enum array a)
 {
   for (uint64_t i = 0; i < left->at[a].n; i++) {
-    float sum = (float) element (left, a, i) + (float) element (right, a, i);
+    float sum = (float) expert_layer_get (left, a, i) + (float) expert_layer_get (right, a, i);
     weft_store (left->at[a].data, left->at[a].dtype, i, 1, &sum);
   }
 }
@@ -482,16 +178,16 @@ run_sequences (const struct layer *whole, struct layer *entry, uint32_t n)
     l->s.t = tokens;
     l->s.l = whole->s.l / n;
     l->s.r = tokens * l->s.k;
-    layer_open (l);
-    copy_inputs (whole, l, i * tokens);
-    layer_run (l);
+    expert_layer_open (l);
+    expert_layer_copy_inputs (whole, l, i * tokens);
+    expert_layer_run (l);
     uint64_t row = tokens * whole->s.h * weft_dtype_bytes (whole->dtype);
     assert_memory_equal (l->at[M].data, (const char *) whole->at[M].data + i * row, row);
     assert_memory_equal (l->at[DX].data, (const char *) whole->at[DX].data + i * row, row);
     for (uint32_t merges = weft_fold_merges (i, n); merges; merges--, top--) {
       add_gradient (&entry[top - 1], &entry[top], DW1);
       add_gradient (&entry[top - 1], &entry[top], DW2);
-      layer_close (&entry[top]);
+      expert_layer_close (&entry[top]);
     }
     top++;
   }
@@ -505,24 +201,24 @@ canonical_gradients_do_not_depend_on_how_many_sequences_come_at_once (void **sta
   (void) state;
   for (int trial = 0; trial < N_TRIAL; trial++) {
     struct layer whole, entry[8];
-    choose (rand, &whole, FALSE);
+    expert_layer_choose (rand, &whole, FALSE);
     whole.canonical = TRUE;
     uint32_t chunks = weft_chunks ((uint64_t) whole.model.seq_length);
     uint32_t sequences = (uint32_t) (whole.s.t / (uint64_t) whole.model.seq_length);
     whole.s.l = sequences * chunks;
     whole.dtype = trial % 2 ? WEFT_BF16 : WEFT_FP32;
     whole.grad_dtype = trial % 4 == 1 ? WEFT_BF16 : WEFT_FP32;
-    layer_open (&whole);
-    fill (rand, &whole);
-    layer_run (&whole);
+    expert_layer_open (&whole);
+    expert_layer_fill (rand, &whole);
+    expert_layer_run (&whole);
     run_sequences (&whole, entry, sequences);
     for (enum array a = DW2; a <= DW1; a += DW1 - DW2)
       for (uint64_t i = 0; i < whole.at[a].n; i++)
-        if (element (&entry[0], a, i) != element (&whole, a, i))
-          fail_msg ("%s[%" PRIu64 "]: %.9g by sequences, %.9g at once", array_names[a], i,
-                    element (&entry[0], a, i), element (&whole, a, i));
-    layer_close (&entry[0]);
-    layer_close (&whole);
+        if (expert_layer_get (&entry[0], a, i) != expert_layer_get (&whole, a, i))
+          fail_msg ("%s[%" PRIu64 "]: %.9g by sequences, %.9g at once", expert_layer_name (a), i,
+                    expert_layer_get (&entry[0], a, i), expert_layer_get (&whole, a, i));
+    expert_layer_close (&entry[0]);
+    expert_layer_close (&whole);
   }
   g_rand_free (rand);
 }

@@ -235,11 +235,7 @@ check_bits (const char *model, const char *const *strategies, unsigned n)
   assert_true (one.loss[1] < one.loss[0]);
   for (unsigned s = 0; s < n; s++) {
     g_autofree char *words = g_strconcat (model, strategies[s], NULL);
-    struct real_result other = weft_test_run (
-        &(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE, .stress = s % 2 });
-    if (!weft_test_same_bits (&one, &other, STEPS))
-      fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g %.17g", words, other.loss[0],
-                other.norm[0], one.loss[0], one.norm[0]);
+    weft_test_check_bits (words, STEPS, &one, s);
   }
 }
 

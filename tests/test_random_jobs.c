@@ -15,7 +15,6 @@
 #include <cmocka.h>
 
 #define N_JOB 2000
-#define LEAST 2 /* jobs with a knob away from its default */
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 #define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */
@@ -176,52 +175,6 @@ the_sample_has_some_of_everything (void **state)
       fail_msg ("only %u of %u jobs have %s", count_word (all, wanted[i]), N_JOB, wanted[i]);
   print_message ("%u jobs, %u drawn and refused by a rule\n", N_JOB, all->filtered);
   assert_in_range (all->filtered, 1, N_JOB);
-}
-
-/* Knobs that no legal job has away from their default, or that jobs of one such value cannot show. */
-static const char *const undrawn[] = {
-  "optimizer", /* has one word */
-};
-
-static gboolean
-can_be_drawn (const struct weft_field *field)
-{
-  for (size_t i = 0; i < G_N_ELEMENTS (undrawn); i++)
-    if (g_str_equal (field->name, undrawn[i]))
-      return FALSE;
-  return field->type != WEFT_TYPE_METHOD && !weft_field_is_pending (field);
-}
-
-static const union weft_value *
-strategy_values (const struct weft_job *job)
-{
-  return job->strategy.at;
-}
-
-static const union weft_value *
-train_values (const struct weft_job *job)
-{
-  return job->train.at;
-}
-
-static void
-check_drawn (const struct samples *all, const struct weft_table *table,
-             const union weft_value *(*values) (const struct weft_job *job))
-{
-  for (unsigned f = 0; f < table->n; f++) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < N_JOB; i++)
-      n += !weft_field_is_default (&table->field[f], values (&all->at[i].plan->job)[f]);
-    if (n < LEAST && can_be_drawn (&table->field[f]))
-      fail_msg ("only %u of %u jobs have %s away from its default", n, N_JOB, table->field[f].name);
-  }
-}
-
-static void
-every_knob_is_drawn_away_from_its_default (void **state)
-{
-  check_drawn (*state, &weft_strategy_table, strategy_values);
-  check_drawn (*state, &weft_train_table, train_values);
 }
 
 /* ---------------------------------------------------------------------- text */
@@ -855,7 +808,6 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (the_sample_has_some_of_everything),
-    cmocka_unit_test (every_knob_is_drawn_away_from_its_default),
     cmocka_unit_test (every_program_comes_back_from_its_text),
     cmocka_unit_test (folding_changes_no_time_of_any_op_on_any_rank),
     cmocka_unit_test (the_clock_is_never_later_than_the_simulation),

@@ -207,6 +207,18 @@ simulated_schedules_take_as_long_as_their_grids (void **state)
         }
 }
 
+/* As many as never fill the ranks, whose orders are searched for. */
+static void
+simulated_schedules_of_few_microbatches_take_as_long_as_their_grids (void **state)
+{
+  (void) state;
+  for (int schedule = WEFT_SCHEDULE_ZB_V; schedule <= WEFT_SCHEDULE_V_MIN; schedule++)
+    for (uint32_t p = 3; p <= 8; p++)
+      for (uint32_t m = 1; m < 2 * p; m += p - 2)
+        check_simulated (&(struct weft_grid_spec){ schedule, p, 0, m, 0, 0 },
+                         lengths[(p + m) % G_N_ELEMENTS (lengths)]);
+}
+
 static void
 simulated_chunks_take_as_long_as_their_grids (void **state)
 {
@@ -224,6 +236,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (simulated_schedules_take_as_long_as_their_grids),
+    cmocka_unit_test (simulated_schedules_of_few_microbatches_take_as_long_as_their_grids),
     cmocka_unit_test (simulated_chunks_take_as_long_as_their_grids),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

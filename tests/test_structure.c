@@ -17,9 +17,9 @@ static const struct {
   const char *folder;
   int level;
 } folders[] = {
-  { "core", 0 },    { "kernels", 1 }, { "exec_sim", 2 }, { "exec_cpu", 2 }, { "exec_cuda", 2 },
-  { "planner", 3 }, { "train", 3 },   { "cli", 4 },      { "include", 3 },  { "api", 4 },
-  { "tests", 5 },   { "bench", 5 },   { "examples", 5 },
+  { "core", 0 },     { "kernels", 1 },   { "launch", 1 },  { "exec_sim", 2 }, { "exec_cpu", 2 },
+  { "exec_cuda", 2 }, { "planner", 3 },  { "train", 3 },   { "cli", 4 },      { "include", 3 },
+  { "api", 4 },      { "tests", 5 },     { "bench", 5 },   { "examples", 5 },
 };
 
 /* Folders of core/, lowest first: a file includes only its own or lower ones. */

@@ -13,7 +13,7 @@ typedef struct trained {
 } trained;
 
 /* Steps from the same weights, whatever the strategy; an evaluation after the last.  `calls` NULL: on
- * the CPU.  NULL when the device has no kernel for an op of the job. */
+ * the CPU.  NULL when the device lacks something: a kernel, or what NCCL has not. */
 trained *trained_new (const struct weft_cuda_calls *calls, const char *words,
                       const struct weft_exec_options *how);
 void trained_free (trained *t);

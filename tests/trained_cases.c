@@ -59,9 +59,8 @@ trained_shared (const char *words)
 {
   const char *gpus = strstr (words, "gpus=");
 
-  return (struct weft_exec_options){
-    .ranks_per_gpu = gpus ? (uint32_t) atoi (gpus + strlen ("gpus=")) : 1
-  };
+  return (struct weft_exec_options){ .ranks_per_gpu =
+                                         gpus ? (uint32_t) atoi (gpus + strlen ("gpus=")) : 1 };
 }
 
 static trained *

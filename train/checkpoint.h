@@ -26,7 +26,10 @@ struct weft_progress {
 
 /* Publishes DIR/step-N, in place of one that is there; deletes all but the newest `keep` complete
  * ones (0 keeps all), never before the new one is published and never that, and leftovers of
- * unfinished saves.  One process at a time saves into a directory (flock()): another is refused. */
+ * unfinished saves.  One process at a time saves into a directory (flock()): another is refused.
+ *
+ * Processes of one job save together: each writes the shards of its ranks, into a directory that all
+ * of them see, and that of rank 0 the manifest. */
 gboolean weft_checkpoint_save (weft_state *state, const struct weft_job *job,
                                const struct weft_progress *progress, const char *dir,
                                uint32_t keep, GError **error);

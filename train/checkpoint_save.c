@@ -4,6 +4,7 @@
 #include "train/checkpoint.h"
 #include "core/base/error.h"
 #include "kernels/float.h"
+#include "launch/rendezvous.h"
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"
 #include "train/durable.h"
@@ -22,6 +23,7 @@ struct save {
   weft_state *state;
   const char *dir;
   weft_manifest *m;
+  GArray *rows; /* uint32_t: of the executor, by file */
   char *temporary, *final;
   int fd;          /* of the directory, which it locks */
   gboolean locked; /* nobody else saves here: what is unfinished is a dead process's */
@@ -62,20 +64,19 @@ add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *
 
 /* The file of a row of the executor, which is a rank; made when it is first needed. */
 static uint64_t
-file_of (weft_manifest *m, GHashTable *files, uint32_t row)
+file_of (weft_manifest *m, GArray *rows, uint32_t row)
 {
-  void *known;
-
-  if (g_hash_table_lookup_extended (files, GUINT_TO_POINTER (row), NULL, &known))
-    return GPOINTER_TO_UINT (known);
+  for (uint32_t i = 0; i < rows->len; i++)
+    if (g_array_index (rows, uint32_t, i) == row)
+      return i;
   struct weft_manifest_file file = { g_strdup_printf ("shard-%u.safetensors", row), 0 };
-  g_hash_table_insert (files, GUINT_TO_POINTER (row), GUINT_TO_POINTER (m->files->len));
+  g_array_append_val (rows, row);
   g_array_append_val (m->files, file);
   return m->files->len - 1;
 }
 
 static void
-plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GHashTable *files)
+plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GArray *rows)
 {
   uint32_t n_runs;
   const struct weft_state_run *run = weft_state_runs (state, tensor, &n_runs);
@@ -88,15 +89,15 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GHashTa
       struct weft_chunk c = { .tensor = tensor,
                               .kind = kind,
                               .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
-                              .file = file_of (m, files, run[i].row) };
+                              .file = file_of (m, rows, run[i].row) };
       add_chunks (m, c, &run[i]);
     }
 }
 
 static weft_manifest *
-plan (const weft_state *state, const struct weft_job *job, const struct weft_progress *progress)
+plan (const weft_state *state, const struct weft_job *job, const struct weft_progress *progress,
+      GArray *rows)
 {
-  g_autoptr (GHashTable) files = g_hash_table_new (NULL, NULL);
   weft_manifest *m = weft_manifest_new ();
 
   m->progress = *progress;
@@ -106,7 +107,7 @@ plan (const weft_state *state, const struct weft_job *job, const struct weft_pro
     const struct weft_state_tensor *t = weft_state_at (state, i);
     struct weft_manifest_tensor row = { g_strdup (t->name), t->rows, t->columns };
     g_array_append_val (m->tensors, row);
-    plan_tensor (m, state, i, files);
+    plan_tensor (m, state, i, rows);
   }
   return m;
 }
@@ -198,14 +199,137 @@ write_manifest (struct save *s, GError **error)
 }
 
 static gboolean
+is_here (const struct save *s, uint32_t file)
+{
+  return weft_state_has (s->state, g_array_index (s->rows, uint32_t, file));
+}
+
+static gboolean
+write_files (struct save *s, GError **error)
+{
+  for (uint32_t i = 0; i < s->m->files->len; i++)
+    if (is_here (s, i) && !write_file (s, i, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* ------------------------------------------------------------------- with other processes */
+
+/* Rank 0's process has the directory and the manifest. */
+static gboolean
+leads (const struct save *s)
+{
+  struct weft_rendezvous *peers = weft_state_peers (s->state);
+  return !peers || weft_rendezvous_place (peers)->process == 0;
+}
+
+/* What the others must know of the files of this one: of each its number, its bytes, and the
+ * checksums of its chunks. */
+static GBytes *
+pack_files (const struct save *s)
+{
+  GArray *words = g_array_new (FALSE, FALSE, sizeof (uint64_t));
+
+  for (uint64_t i = 0; i < s->m->files->len; i++) {
+    if (!is_here (s, (uint32_t) i))
+      continue;
+    uint64_t head[] = { i, weft_manifest_file (s->m, (uint32_t) i)->bytes };
+    g_array_append_vals (words, head, G_N_ELEMENTS (head));
+    for (uint32_t c = 0; c < s->m->chunks->len; c++) {
+      uint64_t crc = weft_manifest_chunk (s->m, c)->crc;
+      if (weft_manifest_chunk (s->m, c)->file == i)
+        g_array_append_val (words, crc);
+    }
+  }
+  gsize bytes = words->len * sizeof (uint64_t);
+  return g_bytes_new_take (g_array_free (words, FALSE), bytes);
+}
+
+/* One file of what another process has packed; returns the words that it took, 0: it is none. */
+static gsize
+unpack_file (struct save *s, const uint64_t *word, gsize n)
+{
+  gsize taken = 2;
+
+  if (n < 2 || word[0] >= s->m->files->len)
+    return 0;
+  weft_manifest_file (s->m, (uint32_t) word[0])->bytes = word[1];
+  for (uint32_t c = 0; c < s->m->chunks->len; c++) {
+    if (weft_manifest_chunk (s->m, c)->file != word[0])
+      continue;
+    if (taken == n)
+      return 0;
+    weft_manifest_chunk (s->m, c)->crc = (uint32_t) word[taken++];
+  }
+  return taken;
+}
+
+static gboolean
+unpack_files (struct save *s, GBytes *packed, GError **error)
+{
+  gsize bytes = 0;
+  const uint64_t *word = packed ? g_bytes_get_data (packed, &bytes) : NULL;
+  gsize n = bytes / sizeof *word;
+
+  while (n > 0) {
+    gsize taken = unpack_file (s, word, n);
+    if (taken == 0)
+      return weft_run_error (error, "%s: found files of another plan with another process", s->dir);
+    word += taken;
+    n -= taken;
+  }
+  return TRUE;
+}
+
+/* All files are written when this returns; the manifest knows of them. */
+static gboolean
+gather_files (struct save *s, GError **error)
+{
+  struct weft_rendezvous *peers = weft_state_peers (s->state);
+  g_autoptr (GBytes) mine = peers ? pack_files (s) : NULL;
+  g_autoptr (GPtrArray) all =
+      peers ? weft_rendezvous_meet (peers, "files of a checkpoint", mine, 0, error) : NULL;
+
+  for (uint32_t i = 0; all && i < all->len; i++)
+    if (!unpack_files (s, all->pdata[i], error))
+      return FALSE;
+  return !peers || all;
+}
+
+/* The name of the directory, which rank 0's process has made. */
+static gboolean
+share_directory (struct save *s, GError **error)
+{
+  struct weft_rendezvous *peers = weft_state_peers (s->state);
+
+  if (!peers)
+    return TRUE;
+  g_autofree char *name = g_path_get_basename (s->temporary);
+  g_autoptr (GBytes) mine = leads (s) ? g_bytes_new (name, strlen (name)) : NULL;
+  g_autoptr (GPtrArray) all =
+      weft_rendezvous_meet (peers, "the folder of a checkpoint", mine, 0, error);
+  if (!all || leads (s))
+    return all != NULL;
+  g_free (name);
+  name = all->pdata[0]
+             ? g_strndup (g_bytes_get_data (all->pdata[0], NULL), g_bytes_get_size (all->pdata[0]))
+             : g_strdup ("");
+  g_free (s->temporary);
+  s->temporary = g_build_filename (s->dir, name, NULL);
+  return g_file_test (s->temporary, G_FILE_TEST_IS_DIR) ||
+         weft_run_error (error,
+                         "%s: rank 0 has made it and it is not there, wanted --save in a folder "
+                         "that all processes see",
+                         s->temporary);
+}
+
+static gboolean
 write_all (struct save *s, GError **error)
 {
-  if (mkdir (s->temporary, 0777))
+  if (leads (s) && mkdir (s->temporary, 0777))
     return weft_failed_path (s->temporary, error);
-  for (uint32_t i = 0; i < s->m->files->len; i++)
-    if (!write_file (s, i, error))
-      return FALSE;
-  return write_manifest (s, error);
+  return share_directory (s, error) && write_files (s, error) && gather_files (s, error) &&
+         (!leads (s) || write_manifest (s, error));
 }
 
 /* --------------------------------------------------------------------- publishing */
@@ -339,15 +463,28 @@ lock (struct save *s, GError **error)
   return FALSE;
 }
 
+/* The others go on when it is there. */
+static gboolean
+end_together (const struct save *s, GError **error)
+{
+  struct weft_rendezvous *peers = weft_state_peers (s->state);
+  g_autoptr (GPtrArray) all =
+      peers ? weft_rendezvous_meet (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
+
+  return !peers || all;
+}
+
 static gboolean
 save_locked (struct save *s, uint32_t keep, GError **error)
 {
-  if (!write_all (s, error) || !publish (s, error)) {
-    weft_remove_directory (s->temporary);
+  if (!write_all (s, error) || (leads (s) && !publish (s, error))) {
+    if (leads (s))
+      weft_remove_directory (s->temporary);
     return FALSE;
   }
-  clean (s, keep);
-  return TRUE;
+  if (leads (s))
+    clean (s, keep);
+  return end_together (s, error);
 }
 
 static char *
@@ -366,21 +503,25 @@ weft_checkpoint_save (weft_state *state, const struct weft_job *job,
   g_autofree float *block = g_new (float, BLOCK);
   g_autofree uint16_t *raw = g_new (uint16_t, BLOCK);
   g_autofree char *final = weft_checkpoint_path (dir, progress->step);
-  g_autofree char *temporary = temporary_name (final);
-  struct save s = {
-    .state = state, .dir = dir, .final = final, .temporary = temporary, .block = block, .raw = raw
-  };
+  g_autoptr (GArray) rows = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  struct save s = { .state = state,
+                    .dir = dir,
+                    .rows = rows,
+                    .final = final,
+                    .temporary = temporary_name (final),
+                    .fd = -1,
+                    .block = block,
+                    .raw = raw };
 
-  if (!make_directory (dir, error))
-    return FALSE;
-  gboolean ok = lock (&s, error);
+  gboolean ok = !leads (&s) || (make_directory (dir, error) && lock (&s, error));
   if (ok) {
-    g_autoptr (weft_manifest) m = plan (state, job, progress);
+    g_autoptr (weft_manifest) m = plan (state, job, progress, rows);
     s.m = m;
     weft_crc32c_init (&s.crc);
     ok = save_locked (&s, keep, error);
   }
   if (s.fd >= 0)
     close (s.fd);
+  g_free (s.temporary);
   return ok;
 }

@@ -22,6 +22,12 @@ goes_back (const struct link *l)
   return l->kind == WEFT_OP_SEND ? l->peer < 0 : l->kind == WEFT_OP_RECV && l->peer > 0;
 }
 
+static gboolean
+is_copy (const struct link *l)
+{
+  return weft_op_info[l->kind].class == WEFT_CLASS_COPY;
+}
+
 /* Transfers: by size, then all that go forward, and a stage hands on what it has received. */
 static gint
 compare_links (gconstpointer a, gconstpointer b)
@@ -71,14 +77,64 @@ make_buffer (weft_builder *b, const GArray *links, gboolean exact)
   return weft_build_buf (b, &row);
 }
 
-/* One op on one view; a collective out of place writes what it reads. */
+/* The other side of copies, as large as the largest; WEFT_NO_BUF: there are none. */
+static uint32_t
+make_host (weft_builder *b, const GArray *links)
+{
+  struct weft_buf row = { .base = WEFT_NO_BUF,
+                          .name = weft_build_name (b, "host"),
+                          .layer = WEFT_NO_LAYER,
+                          .micro = WEFT_NO_MICRO,
+                          .kind = WEFT_BUF_COMMUNICATION,
+                          .pool = WEFT_POOL_HOST,
+                          .dtype = WEFT_FP32,
+                          .permanent = TRUE };
+
+  for (guint i = 0; i < links->len; i++) {
+    const struct link *l = &g_array_index (links, struct link, i);
+    row.bytes = is_copy (l) ? MAX (row.bytes, bytes_of (l)) : row.bytes;
+  }
+  return row.bytes ? weft_build_buf (b, &row) : WEFT_NO_BUF;
+}
+
+/* What an op works on: its part of the data, and of the host's where it is a copy. */
+struct views {
+  uint32_t data, host;
+};
+
+static uint32_t
+view_of (weft_builder *b, uint32_t buffer, const struct link *l)
+{
+  uint32_t view = weft_build_view (b, buffer, 0, bytes_of (l), "view");
+
+  weft_build_buf_at (b, view)->dtype = l->shape.dtype;
+  return view;
+}
+
+static enum weft_lane
+lane_of (const struct link *l)
+{
+  if (is_copy (l))
+    return weft_op_enters_device (l->kind) ? WEFT_LANE_H2D : WEFT_LANE_D2H;
+  return is_collective (l) ? weft_group_lane (l->group) : WEFT_LANE_PP;
+}
+
 static void
-emit (weft_builder *b, const struct link *l, uint32_t view, uint32_t time, uint32_t *last)
+use_copied (weft_builder *b, const struct link *l, const struct views *v)
+{
+  gboolean in = weft_op_enters_device (l->kind);
+
+  weft_build_use (b, in ? v->host : v->data, TRUE, FALSE);
+  weft_build_use (b, in ? v->data : v->host, FALSE, TRUE);
+}
+
+/* One op; a collective out of place writes what it reads. */
+static void
+emit (weft_builder *b, const struct link *l, const struct views *v, uint32_t time, uint32_t *last)
 {
   gboolean sends = l->kind == WEFT_OP_SEND;
   const struct weft_op row = { .kind = l->kind,
-                               .lane =
-                                   is_collective (l) ? weft_group_lane (l->group) : WEFT_LANE_PP,
+                               .lane = lane_of (l),
                                .group = l->group,
                                .layer = WEFT_NO_LAYER,
                                .micro = (uint16_t) time,
@@ -89,10 +145,14 @@ emit (weft_builder *b, const struct link *l, uint32_t view, uint32_t time, uint3
 
   if (*last != WEFT_NO_OP)
     weft_build_dep (b, *last);
-  if (l->kind == WEFT_OP_ALL_GATHER || l->kind == WEFT_OP_REDUCE_SCATTER)
-    weft_build_use (b, view, TRUE, l->kind == WEFT_OP_REDUCE_SCATTER);
-  weft_build_use (b, view, sends || is_collective (l), !sends);
   *last = op;
+  if (is_copy (l)) {
+    use_copied (b, l, v);
+    return;
+  }
+  if (l->kind == WEFT_OP_ALL_GATHER || l->kind == WEFT_OP_REDUCE_SCATTER)
+    weft_build_use (b, v->data, TRUE, l->kind == WEFT_OP_REDUCE_SCATTER);
+  weft_build_use (b, v->data, sends || is_collective (l), !sends);
 }
 
 static weft_program *
@@ -100,16 +160,16 @@ build_role (uint32_t role, uint32_t n_roles, GArray *links)
 {
   g_autoptr (weft_builder) b = weft_builder_new (role, n_roles);
   const uint32_t data[] = { make_buffer (b, links, FALSE), make_buffer (b, links, TRUE) };
+  const uint32_t host = make_host (b, links);
   uint32_t last = WEFT_NO_OP;
 
   g_array_sort (links, compare_links);
   for (guint i = 0; i < links->len; i++) {
     const struct link *l = &g_array_index (links, struct link, i);
-    uint32_t from = data[l->shape.dtype == WEFT_INT64];
-    uint32_t view = weft_build_view (b, from, 0, bytes_of (l), "view");
-    weft_build_buf_at (b, view)->dtype = l->shape.dtype;
+    const struct views v = { view_of (b, data[l->shape.dtype == WEFT_INT64], l),
+                             is_copy (l) ? view_of (b, host, l) : WEFT_NO_BUF };
     for (uint32_t time = 0; time < WEFT_LINKS_TIMES; time++)
-      emit (b, l, view, time, &last);
+      emit (b, l, &v, time, &last);
   }
   return weft_builder_freeze (b);
 }
@@ -224,6 +284,25 @@ weft_links_of_stages (const struct weft_job *job, GError **error)
     add_sizes (links->pdata[role], WEFT_OP_RECV, WEFT_GROUP_PP, peer);
   }
   return make_plan (job, weft_mesh_make (1, 1, 1, 2), links, error);
+}
+
+weft_plan *
+weft_links_of_host (const struct weft_job *job, GError **error)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_FROM_HOST, WEFT_OP_TO_HOST };
+  static const enum weft_dtype dtypes[] = { WEFT_FP32, WEFT_BF16 };
+  g_autoptr (GPtrArray) links = no_links (1);
+
+  for (unsigned i = 0; i < 4; i++)
+    for (uint64_t bytes = LEAST_BYTES; bytes <= MOST_BYTES; bytes *= GRID_RATIO) {
+      enum weft_dtype dtype = dtypes[i / 2];
+      const struct link l = {
+        .kind = kinds[i % 2],
+        .shape = { .dim = { bytes / weft_dtype_bytes (dtype) }, .dtype = dtype, .out_dtype = dtype }
+      };
+      g_array_append_val (links->pdata[0], l);
+    }
+  return make_plan (job, weft_mesh_make (1, 1, 1, 1), links, error);
 }
 
 void

@@ -14,5 +14,8 @@ weft_plan *weft_links_of_plan (const weft_plan *plan, GError **error);
 weft_plan *weft_links_of_group (const struct weft_job *job, uint32_t ranks, GError **error);
 weft_plan *weft_links_of_stages (const struct weft_job *job, GError **error);
 
+/* Copies between one rank and its host, both ways, in fp32 and bf16. */
+weft_plan *weft_links_of_host (const struct weft_job *job, GError **error);
+
 /* Random numbers in the data of all ranks of an open executor: zeros may move quicker. */
 void weft_links_fill (weft_exec *x);

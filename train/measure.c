@@ -145,6 +145,7 @@ weft_measure_rows (const weft_measure *m)
 struct steps {
   const weft_plan *plan;
   GPtrArray *timeline;
+  double asking; /* seconds that asking for its times adds to an op */
 };
 
 static double
@@ -180,19 +181,23 @@ gap_between (const struct steps *s, uint32_t row, GArray *scratch)
 typedef gboolean (*key_of) (const weft_plan *plan, const weft_program *p, uint32_t op,
                             struct weft_measurement *key);
 
+/* Never less than half of what was seen: asking may add less to one op than to another. */
 static void
 note_row (weft_measure *m, const struct steps *s, uint32_t row, key_of of)
 {
   const weft_program *p = s->plan->role[((weft_timeline *) s->timeline->pdata[0])->role[row]];
   g_autoptr (GArray) scratch = g_array_new (FALSE, FALSE, sizeof (double));
-  double gap = gap_between (s, row, scratch);
+  double gap = gap_between (s, row, scratch) - s->asking;
   struct weft_measurement key = { 0 };
 
-  for (uint32_t op = 0; op < p->n_op; op++)
-    if (of (s->plan, p, op, &key))
-      note (m, &key,
-            median_over_steps (s, row, op, scratch) +
-                (weft_op_info[key.kind].class == WEFT_CLASS_COMPUTE ? gap : 0));
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (!of (s->plan, p, op, &key))
+      continue;
+    double took = median_over_steps (s, row, op, scratch);
+    if (weft_op_info[key.kind].class == WEFT_CLASS_COMPUTE)
+      took = MAX (took + gap, 0.5 * took);
+    note (m, &key, took);
+  }
 }
 
 static void
@@ -225,7 +230,7 @@ run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **erro
     weft_timeline *t = weft_exec_step (x, error);
     if (!t)
       return FALSE;
-    spent += t->seconds;
+    spent += MAX (t->seconds, t->wall_seconds);
     if (*step > WARM_UP)
       g_ptr_array_add (timeline, t);
     else
@@ -234,23 +239,60 @@ run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **erro
   return TRUE;
 }
 
-static gboolean
-measure_plan (weft_measure *m, const weft_plan *plan, struct trial *trial, GError **error)
+static GPtrArray *
+time_plan (weft_measure *m, const weft_plan *plan, struct trial *trial, gboolean times,
+           GError **error)
 {
-  const struct weft_exec_options options = { .control = &trial->control };
+  const struct weft_exec_options options = { .control = &trial->control,
+                                             .times = times,
+                                             .total = !times };
   g_autoptr (GPtrArray) timeline =
       g_ptr_array_new_with_free_func ((GDestroyNotify) weft_timeline_free);
-  const struct steps steps = { plan, timeline };
   weft_exec *x = m->ops->open (plan, &options, error);
 
   if (!x)
-    return FALSE;
+    return NULL;
   trial->fill (x);
   gboolean ok = run_steps (x, trial, timeline, error);
   m->ops->close (x);
-  if (ok)
-    note_steps (m, &steps, trial->of);
-  return ok;
+  return ok ? g_steal_pointer (&timeline) : NULL;
+}
+
+static double
+step_seconds (const GPtrArray *timeline)
+{
+  g_autoptr (GArray) seconds = g_array_new (FALSE, FALSE, sizeof (double));
+
+  for (guint i = 0; i < timeline->len; i++)
+    g_array_append_val (seconds, ((weft_timeline *) timeline->pdata[i])->seconds);
+  return median (seconds);
+}
+
+/* What steps take longer than the same steps without times, shared out over the kernels of a rank. */
+static gboolean
+find_asking (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
+{
+  g_autoptr (GPtrArray) alone = time_plan (m, s->plan, trial, FALSE, error);
+  uint32_t n = 1;
+
+  if (!alone)
+    return FALSE;
+  for (uint32_t role = 0; role < s->plan->n_roles; role++)
+    n = MAX (n, s->plan->role[role]->lane_n[WEFT_LANE_GPU]);
+  s->asking = MAX (step_seconds (s->timeline) - step_seconds (alone), 0) / n;
+  return TRUE;
+}
+
+static gboolean
+measure_plan (weft_measure *m, const weft_plan *plan, struct trial *trial, GError **error)
+{
+  g_autoptr (GPtrArray) timeline = time_plan (m, plan, trial, TRUE, error);
+  struct steps steps = { plan, timeline, 0 };
+
+  if (!timeline || (m->ops->flags & WEFT_EXEC_STAMPS && !find_asking (m, &steps, trial, error)))
+    return FALSE;
+  note_steps (m, &steps, trial->of);
+  return TRUE;
 }
 
 /* -------------------------------------------------------------------- kernels */
@@ -317,6 +359,8 @@ link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft
     .ranks = received ? 2 : weft_mesh_group_size (&plan->mesh, p->op[op].group),
     .shape = *weft_op_shape (p, op)
   };
+  if (weft_op_info[key->kind].class == WEFT_CLASS_COPY)
+    key->ranks = 1;
   return p->op[op].kind != WEFT_OP_SEND && p->op[op].micro > 0;
 }
 
@@ -334,6 +378,14 @@ weft_measure_links (weft_measure *m, const weft_plan *plan, GError **error)
   g_autoptr (weft_plan) links = weft_links_of_plan (plan, error);
 
   return links && run_links (m, links, error);
+}
+
+gboolean
+weft_measure_host (weft_measure *m, const struct weft_job *job, GError **error)
+{
+  g_autoptr (weft_plan) copies = weft_links_of_host (job, error);
+
+  return copies && run_links (m, copies, error);
 }
 
 gboolean

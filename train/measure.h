@@ -3,7 +3,8 @@
  * Kernels are timed where they will run: inside steps of a job on random tokens, with operands as
  * cold as steps leave them and with all ranks at work at the same time.  A row is the mean over all
  * ops of that shape of each op's median over steps, so that what interrupts some steps does not
- * count, and with what the executor takes between two ops.
+ * count, and with what the executor takes between two ops.  Where asking for times takes time itself,
+ * as on a GPU, steps are run without it too, and what they take less is taken off.
  *
  * Communication inside a step waits for peers that compute; it is timed in programs that hold
  * nothing else, from the moment the last member is there, so waking the others is part of it. */
@@ -24,6 +25,9 @@ gboolean weft_measure_steps (weft_measure *measure, const weft_plan *plan, uint3
 
 /* Every collective and transfer of a job, on its own ranks. */
 gboolean weft_measure_links (weft_measure *measure, const weft_plan *plan, GError **error);
+
+/* Copies between a GPU and its host, both ways: 1 KiB to 64 MiB. */
+gboolean weft_measure_host (weft_measure *measure, const struct weft_job *job, GError **error);
 
 /* all_reduce, reduce_scatter and all_gather over so many ranks, and send where they are two: fp32,
  * from 1 KiB to 64 MiB.  Cluster and reduction order are the job's. */

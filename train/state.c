@@ -419,6 +419,18 @@ tensor_at (const weft_state *state, uint32_t tensor)
   return &g_array_index (state->tensors, struct tensor, tensor);
 }
 
+struct weft_rendezvous *
+weft_state_peers (const weft_state *state)
+{
+  return state->x->peers;
+}
+
+gboolean
+weft_state_has (const weft_state *state, uint32_t row)
+{
+  return weft_exec_has (state->x, row);
+}
+
 uint32_t
 weft_state_count (const weft_state *state)
 {
@@ -549,6 +561,10 @@ fetch (weft_state *state, struct place place, float *out)
 {
   uint32_t size = weft_dtype_bytes (place.dtype);
 
+  if (!weft_exec_has (state->x, place.row)) {
+    memset (out, 0, place.n * sizeof *out);
+    return;
+  }
   while (place.n) {
     uint64_t n = MIN (place.n, MOST_AT_ONCE);
     void *raw = place.dtype == WEFT_FP32 ? (void *) out : state->raw;
@@ -563,7 +579,7 @@ store (weft_state *state, struct place place, const float *in)
 {
   uint32_t size = weft_dtype_bytes (place.dtype);
 
-  while (place.n) {
+  while (place.n && weft_exec_has (state->x, place.row)) {
     uint64_t n = MIN (place.n, MOST_AT_ONCE);
     weft_store (state->raw, place.dtype, 0, n, in);
     state->x->ops->write (state->x, place.row, place.buf, place.at * size, n * size, state->raw);
@@ -616,6 +632,8 @@ read_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
 {
   const struct kept *kept = &g_array_index (t->kept, struct kept, 0);
 
+  for (uint32_t i = 1; i < t->kept->len && !weft_exec_has (state->x, kept->row); i++)
+    kept = &g_array_index (t->kept, struct kept, i);
   if (kind == WEFT_STATE_WEIGHT || kind == WEFT_STATE_MASTER)
     fetch (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, out);
   else

@@ -4,7 +4,10 @@
  * the strategy.  Ranks hold weights whole or a part of them (core/program/cut.h), and optimizer state of what
  * they hold whole or in slices (core/program/segment.h); a tied embedding is one tensor though two stages hold
  * it.  Reading takes each element from one rank that
- * owns it, writing gives it to all that hold it.  Between steps only. */
+ * owns it, writing gives it to all that hold it.  Between steps only.
+ *
+ * Of an executor whose other ranks are in other processes reading gives zeros for what those own, and
+ * writing leaves out what they hold. */
 #pragma once
 #include "core/exec/exec.h"
 
@@ -32,6 +35,10 @@ typedef struct weft_state weft_state;
 weft_state *weft_state_new (weft_exec *x);
 void weft_state_free (weft_state *state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state, weft_state_free)
+
+/* The other processes of its executor, or NULL; and whether a row is of this one. */
+struct weft_rendezvous *weft_state_peers (const weft_state *state);
+gboolean weft_state_has (const weft_state *state, uint32_t row);
 
 /* Model order: embeddings, layers, final norm, head. */
 uint32_t weft_state_count (const weft_state *state);

@@ -1,9 +1,11 @@
 #include "train/trainer.h"
 #include "core/base/error.h"
 #include "core/report/report.h"
+#include "launch/rendezvous.h"
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
 #include "train/sampler.h"
+#include "train/together.h"
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -28,8 +30,15 @@ struct trainer {
   gboolean ruined;     /* the newest step updated from a loss that was not finite */
   double final_loss;
   weft_timeline *timeline; /* of the newest step */
-  gboolean interrupted;
+  const sigset_t *watched;
+  gboolean interrupted, stop; /* stop: some process was asked to, by what all have agreed on */
 };
+
+static struct weft_rendezvous *
+peers_of (const struct trainer *t)
+{
+  return t->options->exec.peers;
+}
 
 static void
 trainer_clear (struct trainer *t)
@@ -120,6 +129,19 @@ open_data (struct trainer *t, GError **error)
   return TRUE;
 }
 
+/* Codes are rounded from masters that other processes may have. */
+static gboolean
+check_codes (const struct trainer *t, GError **error)
+{
+  for (uint32_t i = 0; peers_of (t) && i < weft_state_count (t->state); i++)
+    if (weft_state_at (t->state, i)->dtype == WEFT_FP8)
+      return weft_bad_input (error,
+                             "found weights in fp8 (%s) in one of several processes, wanted "
+                             "a job without them",
+                             weft_state_at (t->state, i)->name);
+  return TRUE;
+}
+
 static gboolean
 open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
@@ -136,7 +158,7 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);
-  return TRUE;
+  return check_codes (t, error) && weft_together_allocated (t->x, error);
 }
 
 /* The order of the data and the first weights were drawn from the seed of the first run. */
@@ -153,6 +175,15 @@ check_seed (const struct trainer *t, GError **error)
                          o->seed, t->progress.seed, o->load);
 }
 
+/* Each process has looked for itself which is the newest. */
+static gboolean
+check_step (const struct trainer *t, GError **error)
+{
+  g_autofree char *found =
+      g_strdup_printf ("%s after step %" G_GUINT64_FORMAT, t->options->load, t->progress.step);
+  return weft_together_same (peers_of (t), "the checkpoint", found, error);
+}
+
 static gboolean
 resume (struct trainer *t, GError **error)
 {
@@ -160,7 +191,7 @@ resume (struct trainer *t, GError **error)
   g_autofree char *passed_over = NULL;
 
   if (!weft_checkpoint_load (t->state, &t->plan->job, o->load, &t->progress, &passed_over, error) ||
-      !check_seed (t, error))
+      !check_seed (t, error) || !check_step (t, error))
     return FALSE;
   if (passed_over)
     say (t, "%s", passed_over);
@@ -240,13 +271,14 @@ save (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Tokens that cannot be read end the run, but not what it has learned.  Always FALSE. */
+/* Tokens that cannot be read end the run, but not what it has learned: unless other processes hold
+ * some of that, which may have read theirs.  Always FALSE. */
 static gboolean
 keep_learned (struct trainer *t)
 {
   g_autoptr (GError) unsaved = NULL;
 
-  if (t->progress.step > 0 && !save (t, &unsaved))
+  if (!peers_of (t) && t->progress.step > 0 && !save (t, &unsaved))
     say (t, "not saved after step %" G_GUINT64_FORMAT ": %s", t->progress.step, unsaved->message);
   return FALSE;
 }
@@ -288,17 +320,13 @@ tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds
 
 /* check_for_large_grads: people are told, nothing stops. */
 static void
-tell_large (const struct trainer *t)
+tell_large (const struct trainer *t, uint32_t buckets)
 {
-  uint64_t buckets = 0;
-
-  for (uint32_t row = 0; row < t->x->actors->n; row++)
-    buckets += t->x->metrics[row].large;
   if (buckets == 0)
     return;
   g_autofree char *message = g_strdup_printf ("step %" G_GUINT64_FORMAT
-                                              ": unexpectedly large gradients in %" G_GUINT64_FORMAT
-                                              " buckets of all ranks (check_for_large_grads)",
+                                              ": unexpectedly large gradients in %u buckets of all "
+                                              "ranks (check_for_large_grads)",
                                               t->progress.step, buckets);
   t->sink->say (t->sink->user, message);
 }
@@ -319,6 +347,21 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
                          t->progress.step, WEFT_TRAINER_MOST_SKIPS, m->loss);
 }
 
+/* Loss and norm of the newest step or evaluation, for all processes, and whether one is to stop. */
+static gboolean
+agree (struct trainer *t, const char *what, struct weft_metrics *out, GError **error)
+{
+  g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
+  gboolean asked = peers_of (t) && was_signalled (t->watched);
+  struct weft_together together;
+
+  if (!weft_together_step (t->x, key, asked, &together, error))
+    return FALSE;
+  *out = together.metrics;
+  t->stop |= together.stop;
+  return TRUE;
+}
+
 /* Adam counts updates, the schedule counts steps. */
 static gboolean
 run_step (struct trainer *t, GError **error)
@@ -335,13 +378,15 @@ run_step (struct trainer *t, GError **error)
   if (!(t->timeline = weft_exec_step (t->x, error)))
     return FALSE;
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
-  const struct weft_metrics *m = weft_exec_metrics (t->x);
+  struct weft_metrics metrics, *m = &metrics;
   t->progress.step++;
+  if (!agree (t, "step", m, error))
+    return FALSE;
   t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
   t->final_loss = m->loss;
   tell_step (t, m, seconds);
-  tell_large (t);
+  tell_large (t, m->large);
   gboolean answered = weft_loss_scale_can_fall (&t->progress.loss_scale, &t->plan->job);
   weft_loss_scale_update (&t->progress.loss_scale, &t->plan->job, m->skipped);
   return check_progress (t, m, answered, error);
@@ -353,9 +398,10 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
   if (!weft_sampler_eval (&t->sampler, batch * batch_size (t), batch_size (t), t->batch, error))
     return keep_learned (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
-  if (!timeline)
+  struct weft_metrics metrics;
+  if (!timeline || !agree (t, "evaluation after step", &metrics, error))
     return FALSE;
-  *loss = weft_exec_metrics (t->x)->loss;
+  *loss = metrics.loss;
   return TRUE;
 }
 
@@ -410,17 +456,28 @@ after_step (struct trainer *t, gboolean first, GError **error)
   return !is_due (t, o->save_interval) || save (t, error);
 }
 
+/* One process alone looks for itself. */
 static gboolean
-loop (struct trainer *t, const sigset_t *watched, GError **error)
+must_stop (struct trainer *t)
+{
+  return peers_of (t) ? t->stop : was_signalled (t->watched);
+}
+
+static gboolean
+loop (struct trainer *t, GError **error)
 {
   const uint64_t first = t->progress.step + 1;
+  struct weft_metrics none;
+
+  if (!agree (t, "the state after step", &none, error))
+    return FALSE;
 
   if (t->progress.step >= t->options->steps)
     say (t,
          "nothing left to train: %" G_GUINT64_FORMAT " steps are done, steps = %" G_GUINT64_FORMAT,
          t->progress.step, t->options->steps);
   while (t->progress.step < t->options->steps) {
-    if ((t->interrupted = was_signalled (watched)))
+    if ((t->interrupted = must_stop (t)))
       return TRUE;
     if (!run_step (t, error) || !after_step (t, t->progress.step == first, error))
       return FALSE;
@@ -487,7 +544,52 @@ check_options (const struct weft_trainer_options *o, GError **error)
                            "eval_interval: found %" G_GUINT64_FORMAT
                            " with eval_share 0, wanted a share to evaluate on",
                            o->eval_interval);
+  if (o->exec.peers && (o->export_safetensors || o->dump_gradients))
+    return weft_bad_input (error,
+                           "found %s in one of several processes, wanted a checkpoint: one "
+                           "process can --load it and export",
+                           o->export_safetensors ? "export_safetensors" : "dump_gradients");
   return TRUE;
+}
+
+/* All that processes have been told, but for what is each one's own. */
+static gboolean
+check_same (const struct trainer *t, GError **error)
+{
+  const struct weft_trainer_options *o = t->options;
+  g_autofree char *job = weft_job_print (&t->plan->job);
+  g_autofree char *all = g_strdup_printf (
+      "%s\nsteps %" G_GUINT64_FORMAT "\nseed %" G_GUINT64_FORMAT "\nlr %g %g\nbeta %g %g %g\n"
+      "weight_decay %g\nwarmup %" G_GUINT64_FORMAT "\ndecay_steps %" G_GUINT64_FORMAT
+      "\neval %g %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT
+      "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT "\nload %s\ninit %s\n",
+      job, o->steps, o->seed, o->lr, o->min_lr, o->beta1, o->beta2, o->epsilon, o->weight_decay,
+      o->warmup, o->decay_steps, o->eval_share, o->eval_interval, o->eval_batches, o->shuffle,
+      o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
+      o->init_safetensors ? o->init_safetensors : "-");
+
+  return weft_together_same (o->exec.peers, "the job", all, error);
+}
+
+static void
+say_nothing (void *user, const char *message)
+{
+  (void) user, (void) message;
+}
+
+static void
+print_nothing (void *user, const struct weft_trainer_line *line)
+{
+  (void) user, (void) line;
+}
+
+/* What is told, the process of rank 0 tells; errors are everybody's. */
+static const struct weft_trainer_sink *
+sink_of (const struct weft_trainer_options *o, const struct weft_trainer_sink *sink)
+{
+  static const struct weft_trainer_sink silent = { print_nothing, say_nothing, NULL };
+
+  return o->exec.peers && weft_rendezvous_place (o->exec.peers)->process ? &silent : sink;
 }
 
 gboolean
@@ -495,16 +597,20 @@ weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                   const struct weft_trainer_options *options, const struct weft_trainer_sink *sink,
                   struct weft_trainer_result *result, GError **error)
 {
-  g_auto (trainer) t = { .plan = plan, .options = options, .sink = sink };
   sigset_t watched, before;
+  g_auto (trainer) t = {
+    .plan = plan, .options = options, .sink = sink_of (options, sink), .watched = &watched
+  };
 
   g_assert (ops->flags & WEFT_EXEC_NUMBERS);
   *result = (struct weft_trainer_result){ 0 };
   watch_signals (&watched, &before);
-  gboolean ok = check_options (options, error) && open_data (&t, error) &&
-                open_executor (&t, ops, error) && fill_weights (&t, error) &&
-                loop (&t, &watched, error) && finish (&t, error);
+  gboolean ok = check_options (options, error) && check_same (&t, error) && open_data (&t, error) &&
+                open_executor (&t, ops, error) && fill_weights (&t, error) && loop (&t, error) &&
+                finish (&t, error);
   unwatch_signals (&watched, &before);
+  if (!ok)
+    weft_together_give_up (options->exec.peers, error);
   if (ok)
     fill_result (&t, result);
   return ok;

@@ -41,7 +41,7 @@ weft_timeline *
 weft_exec_step (weft_exec *x, GError **error)
 {
   for (uint32_t row = 0; row < x->actors->n; row++)
-    if (!weft_exec_walk (x, row, error))
+    if (weft_exec_has (x, row) && !weft_exec_walk (x, row, error))
       return NULL;
   return x->ops->drain (x, error);
 }
@@ -63,7 +63,7 @@ weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **e
 {
   g_assert (x->ops->run && part < parts->n);
   for (uint32_t row = 0; row < x->actors->n; row++)
-    if (!walk_part (x, parts, part, row, error))
+    if (weft_exec_has (x, row) && !walk_part (x, parts, part, row, error))
       return FALSE;
   return x->ops->run (x, error);
 }
@@ -71,11 +71,10 @@ weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **e
 const struct weft_metrics *
 weft_exec_metrics (const weft_exec *x)
 {
-  uint32_t row = x->actors->n - 1;
-
-  while (!weft_program_has_loss (x->plan->role[x->actors->role[row]]))
-    row--;
-  return &x->metrics[row];
+  for (uint32_t row = x->actors->n; row-- > 0;)
+    if (weft_exec_has (x, row) && weft_program_has_loss (x->plan->role[x->actors->role[row]]))
+      return &x->metrics[row];
+  return NULL;
 }
 
 weft_timeline *

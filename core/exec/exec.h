@@ -13,6 +13,7 @@
 #include "core/exec/timeline.h"
 
 typedef struct weft_exec weft_exec;
+struct weft_rendezvous; /* launch/rendezvous.h */
 
 struct weft_exec_options {
   gboolean unfolded;     /* simulate every rank */
@@ -30,12 +31,17 @@ struct weft_exec_options {
   uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
   gboolean graph;         /* a step is captured once and replayed from then on */
   gboolean times;         /* drain() fills begin and end of every op */
+  gboolean total;         /* without times: drain() says how long the step took on the device */
   double deadline;        /* seconds after which a step counts as lost; 0: never */
+  struct weft_rendezvous *peers; /* processes that have the other ranks, and outlive it; NULL: all
+                                    are here */
+  uint32_t local_process;        /* which this is of those on its machine */
 };
 
 #define WEFT_EXEC_VIRTUAL 1u /* time is computed, not spent */
 #define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
 #define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are there */
+#define WEFT_EXEC_STAMPS 8u  /* times are there when they are asked for, and asking takes time */
 
 struct weft_exec_ops {
   const char *name, *doc;
@@ -66,7 +72,16 @@ struct weft_exec {
   struct weft_metrics *metrics; /* by row, of the newest step; NULL without numbers */
   uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
   uint64_t *allocated_host;     /* bytes of the host pool, likewise */
+  struct weft_rendezvous *peers; /* as in the options */
+  uint8_t *away; /* by row, whether another process has it: read() gives zeros, write() does nothing,
+                    metrics are not set; NULL: all are here */
 };
+
+static inline gboolean
+weft_exec_has (const weft_exec *x, uint32_t row)
+{
+  return !x->away || !x->away[row];
+}
 
 extern const struct weft_exec_ops weft_exec_null, weft_exec_clock;
 
@@ -77,7 +92,8 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
 /* One step of an open executor: walks every row and drains it. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
-/* Of a rank that knows the loss, which all ranks with an output head do, and the norm. */
+/* Of a rank that knows the loss, which all ranks with an output head do, and the norm; NULL where none
+ * of those is here. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
 /* A step in parts (parts.h): issues one part on every row and runs it, collectives included.  Parts

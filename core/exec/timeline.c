@@ -1,6 +1,8 @@
 #include "core/exec/timeline.h"
 #include <math.h>
 
+const char *const weft_reserved_words[] = { WEFT_RESERVED_LIST (WEFT_WORD_TEXT) NULL };
+
 weft_timeline *
 weft_timeline_new (const weft_plan *plan, const weft_actors *a, const char *executor)
 {
@@ -39,6 +41,16 @@ weft_timeline_free (weft_timeline *t)
   g_free (t->role);
   g_free (t->stands_for);
   g_free (t);
+}
+
+uint64_t
+weft_timeline_reserved (const weft_timeline *t)
+{
+  uint64_t bytes = 0;
+
+  for (int i = 0; i < WEFT_N_RESERVED; i++)
+    bytes += t->reserved[i];
+  return bytes;
 }
 
 void

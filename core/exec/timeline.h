@@ -3,6 +3,17 @@
 #pragma once
 #include "core/plan/plan.h"
 
+/* Who has memory of a GPU beside the plan, in the order in which an executor finds it out. */
+/*   constant                     word             who */
+#define WEFT_RESERVED_LIST(X)                                                                      \
+  X (WEFT_RESERVED_CONTEXT, "context", "the driver, and other programs")                           \
+  X (WEFT_RESERVED_SCRATCH, "scratch", "kernels, beside their operands")                           \
+  X (WEFT_RESERVED_COMMUNICATORS, "communicators", "NCCL, when they are opened")                   \
+  X (WEFT_RESERVED_PRODUCTS, "products", "cuBLASLt")                                               \
+  X (WEFT_RESERVED_STEP, "first_step", "what loads or connects when it is first used")
+enum weft_reserved { WEFT_RESERVED_LIST (WEFT_WORD_ID) WEFT_N_RESERVED };
+extern const char *const weft_reserved_words[];
+
 typedef struct weft_timeline {
   uint32_t n;             /* ranks watched */
   uint32_t *rank, *role;  /* of each row */
@@ -17,6 +28,9 @@ typedef struct weft_timeline {
   uint64_t n_ops;         /* ops run, all actors */
   uint64_t n_activities;  /* flows and timers of the engine */
   double wall_seconds;    /* of the executor */
+
+  gboolean knows_reserved;            /* it was measured: */
+  uint64_t reserved[WEFT_N_RESERVED]; /* bytes of the first GPU */
 } weft_timeline;
 
 /* Rows for all actors, times not a number. */
@@ -24,6 +38,9 @@ weft_timeline *weft_timeline_new (const weft_plan *plan, const weft_actors *acto
                                   const char *executor);
 void weft_timeline_free (weft_timeline *timeline);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_timeline, weft_timeline_free)
+
+/* All of it. */
+uint64_t weft_timeline_reserved (const weft_timeline *timeline);
 
 /* Sets `seconds` from the rows. */
 void weft_timeline_finish (weft_timeline *timeline, const weft_plan *plan);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define SCHEMA "weft.timeline/1"
+#define MOST_RESERVED (UINT64_C (1) << 48) /* bytes; their sum stays a number */
 
 /* ------------------------------------------------------------------------ times */
 
@@ -67,6 +68,16 @@ write_text (GString *out, const char *member, const char *text)
 }
 
 static void
+write_reserved (GString *out, const weft_timeline *t)
+{
+  g_string_append (out, ",\n\"reserved\":{");
+  for (int i = 0; i < WEFT_N_RESERVED; i++)
+    g_string_append_printf (out, "%s\"%s\":%" G_GUINT64_FORMAT, i ? "," : "",
+                            weft_reserved_words[i], t->reserved[i]);
+  g_string_append_c (out, '}');
+}
+
+static void
 write_head (GString *out, const weft_plan *plan, const weft_timeline *t)
 {
   g_autofree char *job = weft_job_print (&plan->job);
@@ -83,6 +94,8 @@ write_head (GString *out, const weft_plan *plan, const weft_timeline *t)
       t->folded ? "true" : "false", t->contended ? "true" : "false", t->n_activities);
   g_string_append (out, ",\n\"wall_seconds\":");
   append_seconds (out, t->wall_seconds);
+  if (t->knows_reserved)
+    write_reserved (out, t);
   g_string_append (out, ",\n\"rows\":[");
 }
 
@@ -395,6 +408,27 @@ read_job (struct reader *r, struct weft_job *job, GError **error)
   return FALSE;
 }
 
+/* Of another version's words, those that are known. */
+static gboolean
+read_reserved (struct reader *r, GError **error)
+{
+  JsonNode *node = json_object_get_member (r->root, "reserved");
+
+  if (!node)
+    return TRUE;
+  if (!JSON_NODE_HOLDS_OBJECT (node))
+    return weft_bad_input (error, "reserved: wanted an object of bytes by name");
+  r->t->knows_reserved = TRUE;
+  for (int i = 0; i < WEFT_N_RESERVED; i++)
+    if (json_object_has_member (json_node_get_object (node), weft_reserved_words[i]) &&
+        !read_whole (json_node_get_object (node), weft_reserved_words[i], MOST_RESERVED,
+                     &r->t->reserved[i], error)) {
+      g_prefix_error (error, "reserved: ");
+      return FALSE;
+    }
+  return TRUE;
+}
+
 static gboolean
 read_rows (struct reader *r, GError **error)
 {
@@ -412,7 +446,7 @@ read_rows (struct reader *r, GError **error)
   return read_seconds (r->root, "seconds", &r->t->seconds, error) &&
          read_seconds (r->root, "wall_seconds", &r->t->wall_seconds, error) &&
          read_whole (r->root, "n_activities", G_MAXINT64, &r->t->n_activities, error) &&
-         read_truth (r->root, "contended", &r->t->contended, error);
+         read_truth (r->root, "contended", &r->t->contended, error) && read_reserved (r, error);
 }
 
 static gboolean

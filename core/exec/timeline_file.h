@@ -7,6 +7,7 @@
  *     "job": "[model]\n...",           the job as INI text, from which the plan is built again
  *     "executor": "sim", "engine": "3.32", "seconds": s, "folded": true, "contended": false,
  *     "n_activities": n, "wall_seconds": s,
+ *     "reserved": { "context": bytes, ... },      where it was measured
  *     "rows": [ { "rank": 0, "role": 0, "stands_for": 8, "begin": [s, ...], "end": [s, ...] } ] }
  *
  * Times are seconds with 17 significant digits, which name every double exactly; null is an op that

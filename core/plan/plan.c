@@ -55,13 +55,41 @@ p2p_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32
 }
 
 static double
-copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
+host_link_seconds (const void *question, enum weft_op_kind kind, const struct weft_shape *shape,
+                   uint32_t ranks)
 {
+  const struct transfer_question *q = question;
+
+  (void) ranks;
+  return q->latency + weft_op_info[kind].bytes (shape) / q->rate;
+}
+
+static double
+copy_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op,
+              struct transfer_question *q)
+{
+  enum weft_op_kind kind = p->op[op].kind;
+  const struct weft_shape *shape = weft_op_shape (p, op);
   struct weft_route route;
 
-  weft_fabric_host_route (&plan->fabric, rank, weft_op_enters_device (p->op[op].kind), &route);
-  return plan->job.stack.kernel_gap +
-         weft_op_bytes (p, op) / weft_fabric_route_rate (&plan->fabric, &route);
+  weft_fabric_host_route (&plan->fabric, rank, weft_op_enters_device (kind), &route);
+  *q = (struct transfer_question){ plan->job.stack.kernel_gap,
+                                   weft_fabric_route_rate (&plan->fabric, &route) };
+  double seconds = plan->table
+                       ? weft_cost_table_seconds (plan->table, kind, shape, 1, host_link_seconds, q)
+                       : -1;
+  return seconds < 0 ? host_link_seconds (q, kind, shape, 1) : seconds;
+}
+
+double
+weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
+{
+  const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, rank)];
+  struct transfer_question q;
+
+  if (!plan->table)
+    return weft_op_bytes (p, op);
+  return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
 struct coll_question {
@@ -149,7 +177,7 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   case WEFT_CLASS_P2P:
     return p2p_seconds (plan, rank, p, op);
   case WEFT_CLASS_COPY:
-    return copy_seconds (plan, rank, p, op);
+    return copy_seconds (plan, rank, p, op, &(struct transfer_question){ 0 });
   default:
     break;
   }

@@ -74,3 +74,7 @@ gboolean weft_plan_fits (const weft_plan *plan);
 /* Seconds of a communication or copy op of one rank by the closed formula, alone on the cluster; of a
  * collective that joins a launch, the seconds that it adds. */
 double weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op);
+
+/* Bytes of a copy on the host link: those that it has, or where it was measured those that take as long
+ * there when nothing else is on the link. */
+double weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op);

@@ -60,3 +60,15 @@ weft_order_fill weft_order_zb_h1, weft_order_zb_h2, weft_order_zb_v, weft_order_
     weft_order_v_min, weft_order_dualpipe, weft_order_dualpipev;
 
 void weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro);
+
+/* What to search for: an order of two chunks in a V in which no rank keeps more than `most` (2 or more)
+ * activations of chunks. */
+struct weft_v_spec {
+  uint32_t n_ranks, n_micro, most;
+  uint32_t enough; /* idle slots of a rank beside the 6 of each microbatch that are worth no more looking */
+  uint32_t n_more; /* ranks at the turn that are there for the search only */
+};
+
+/* Of the orders that were tried one with as few slots as that, or else with the fewest; among those
+ * the one that loses least where passes take unequal times. */
+weft_grid *weft_search_v (const struct weft_v_spec *spec);

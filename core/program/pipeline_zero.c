@@ -109,29 +109,72 @@ weft_order_zb_h2 (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
 
 /* ------------------------------------------------------------------ two chunks in a V */
 
+static void
+put_found (const struct weft_v_spec *spec, GArray **row)
+{
+  g_autoptr (weft_grid) found = weft_search_v (spec);
+
+  for (uint32_t rank = 0; rank < spec->n_ranks; rank++)
+    g_array_append_vals (row[rank], found->cell[rank], found->n_cell[rank]);
+}
+
+/* Before its first gradient a rank waits for microbatch 0 to go down and up and down again, and after its
+ * last one the gradients still go up: no order of few microbatches has fewer idle slots. */
+static uint32_t
+least_idle (uint32_t p, uint32_t m)
+{
+  uint32_t full = p - 1, few = 3 * p - 1 > 2 * m ? 3 * p - 1 - 2 * m : 0,
+           fewest = 4 * p - 1 > 4 * m ? 4 * p - 1 - 4 * m : 0;
+
+  return MAX (full, MAX (few, fewest));
+}
+
 /* A microbatch comes down through chunks a and up through chunks b.  A rank fills up with as many
  * forwards as come back to the same slot, then every six slots hold the whole work of one
- * microbatch on its two chunks.  Written for at least 2p - 1 microbatches; with fewer, the order of
- * those that there are. */
+ * microbatch on its two chunks.  Where there are too few for that a search finds a shorter order. */
 void
 weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
-  uint32_t p = grid->n_ranks;
+  uint32_t p = grid->n_ranks, n_micro = grid->n_micro;
 
   (void) spec;
+  if (3 * n_micro < 5 * p) {
+    put_found (
+        &(struct weft_v_spec){
+            .n_ranks = p, .n_micro = n_micro, .most = 2 * p, .enough = least_idle (p, n_micro) },
+        row);
+    return;
+  }
   for (uint32_t rank = 0; rank < p; rank++) {
-    struct writer w = start (row[rank], grid->n_micro);
+    struct writer w = start (row[rank], n_micro);
     repeat (&w, 2 * (p - rank) - 1, "Fa");
     repeat (&w, rank, "FbFa");
     repeat (&w, p - rank, "FbIbw");
-    repeat (&w, MAX (grid->n_micro, 2 * p - 1) - p, "FaIawFbIbw");
+    repeat (&w, MAX (n_micro, 2 * p - 1) - p, "FaIawFbIbw");
     repeat (&w, rank, "IaIb");
     repeat (&w, p - rank, "Iaw");
     repeat (&w, g_queue_get_length (&w.waiting), "w");
   }
 }
 
-/* A microbatch every six slots: first slot of its four passes on a rank, Fa, Fb, Ib and Ia, for
+/* Orders that keep one rhythm throughout idle 7 / 12 of 1F1B's bubble where they keep half of its
+ * activations; one that is searched for idles half of it.  With an even number of ranks passes down
+ * and up meet in the same slots; an order for one rank more has none of that. */
+void
+weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
+{
+  uint32_t p = grid->n_ranks, n_micro = grid->n_micro, odd = p | 1, most = odd + 2;
+
+  (void) spec;
+  put_found (&(struct weft_v_spec){ .n_ranks = p,
+                                    .n_micro = n_micro,
+                                    .most = most,
+                                    .enough = MAX (3 * p - 1, least_idle (p, n_micro)),
+                                    .n_more = 2 * n_micro > most ? odd - p : 0 },
+             row);
+}
+
+/* A microbatch every PERIOD slots: first slot of its four passes on a rank, Fa, Fb, Ib and Ia, for
  * microbatch 0; weight gradients take the slots that are left.  Which slots the passes have decides
  * how long an activation lives, and so how many a rank keeps. */
 enum { PERIOD = 6, N_PASS = 4 };
@@ -162,28 +205,18 @@ put_by_slot (GArray *row, uint32_t n_micro, const uint32_t first[N_PASS])
   }
 }
 
-/* Forwards go down at half speed, one rank every two slots, so that gradients meet them sooner. */
-void
-weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
-{
-  uint32_t p = grid->n_ranks, gap = p % 2 ? 0 : 3; /* keeps passes off one another's slots */
-
-  (void) spec;
-  for (uint32_t r = 0; r < p; r++)
-    put_by_slot (
-        row[r], grid->n_micro,
-        (const uint32_t[]){ 2 * r, 3 * p - 2 - r, 3 * p + gap - 1 + 2 * r, 6 * p + gap - 2 - r });
-}
-
+/* Every pass goes on at once, so that activations live as short as they can.  Where p is a multiple of
+ * 3 that would put two passes into one slot, and microbatches wait at both turns of rank p - 1. */
 void
 weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
-  uint32_t p = grid->n_ranks, gap = p % 3 ? 0 : 2;
+  uint32_t p = grid->n_ranks, wait = p % 3 ? 0 : 2;
 
   (void) spec;
-  for (uint32_t r = 0; r < p; r++)
-    put_by_slot (row[r], grid->n_micro,
-                 (const uint32_t[]){ r, 2 * p - 1 - r, 2 * p + gap + r, 4 * p + gap - 1 - r });
+  for (uint32_t r = 0; r < p; r++) {
+    uint32_t up = 2 * p - 1 - r + wait, down = 2 * p + r + wait, back = 4 * p - 1 - r + 2 * wait;
+    put_by_slot (row[r], grid->n_micro, (const uint32_t[]){ r, up, down, back });
+  }
 }
 
 /* ------------------------------------------------------------------ from both ends */

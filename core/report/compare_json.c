@@ -22,6 +22,20 @@ add_pair (JsonBuilder *b, const double *seconds)
   add_ratio (b, seconds);
 }
 
+/* Bytes by name where they were measured, and what was predicted. */
+static void
+add_reserved (JsonBuilder *b, const weft_timeline *t)
+{
+  if (!t->knows_reserved) {
+    weft_json_null (b, "measured_reserved_bytes");
+    return;
+  }
+  weft_json_object (b, "measured_reserved_bytes");
+  for (int i = 0; i < WEFT_N_RESERVED; i++)
+    weft_json_int (b, weft_reserved_words[i], (int64_t) t->reserved[i]);
+  json_builder_end_object (b);
+}
+
 static void
 add_side (JsonBuilder *b, const weft_compare *c, int side)
 {
@@ -41,6 +55,8 @@ add_side (JsonBuilder *b, const weft_compare *c, int side)
   WEFT_REPORT_OVERLAP_LIST (MEMBER)
 #undef MEMBER
   weft_json_int (b, "peak_bytes", c->report[side]->peak_bytes);
+  weft_json_int (b, "reserved_bytes", (int64_t) weft_plan_reserved_bytes (s->plan, 0));
+  add_reserved (b, s->timeline);
   weft_json_text (b, "job", job);
   json_builder_end_object (b);
 }

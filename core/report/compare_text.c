@@ -104,6 +104,36 @@ print_step (const weft_compare *c, GString *out)
   share_line (out, "idle, of the step", a->bubble_fraction, b->bubble_fraction);
 }
 
+/* ------------------------------------------------------------------------ memory */
+
+/* What libraries take of a GPU: as the stack says, or as an executor found it, by name. */
+static void
+print_reserved (const weft_compare *c, int side, GString *out)
+{
+  const weft_timeline *t = c->side[side].timeline;
+  uint64_t predicted = weft_plan_reserved_bytes (c->side[side].plan, 0);
+  g_autofree char *all =
+      weft_units_human ((double) (t->knows_reserved ? weft_timeline_reserved (t) : predicted), "B");
+
+  g_string_append_printf (out, "  %c  %s %s", letters[side], all,
+                          t->knows_reserved ? "measured:" : "predicted");
+  for (int i = 0; i < WEFT_N_RESERVED && t->knows_reserved; i++) {
+    g_autofree char *bytes = weft_units_human ((double) t->reserved[i], "B");
+    g_string_append_printf (out, "%s %s %s", i ? "," : "", weft_reserved_words[i], bytes);
+  }
+  g_string_append_c (out, '\n');
+}
+
+static void
+print_memory (const weft_compare *c, GString *out)
+{
+  if (!c->side[A].timeline->knows_reserved && !c->side[B].timeline->knows_reserved)
+    return;
+  g_string_append (out, "\nreserved by libraries, of the first GPU\n");
+  for (int side = 0; side < SIDES; side++)
+    print_reserved (c, side, out);
+}
+
 /* ------------------------------------------------------------------------- kinds */
 
 static void
@@ -213,6 +243,7 @@ weft_compare_print (const weft_compare *c, GString *out)
     print_side (c, side, out);
   print_settings (c, out);
   print_step (c, out);
+  print_memory (c, out);
   print_joined (c, out);
   print_sums (c, out);
   print_worst (c, out);

@@ -1,6 +1,8 @@
 /* The calls of exec_cuda/calls.h by the CUDA runtime and NCCL; the only C that sees their headers.
  *
- * Communicators are blocking ones: a rank that is missing when they are opened is waited for. */
+ * Communicators do not block: what they are told begins, in a thread of NCCL's where it takes long,
+ * and whoever told them asks when it is done.  So a rank that is missing can be named, and those that
+ * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
@@ -8,6 +10,7 @@
 #include "kernels/float.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <nccl.h>
 #include <string.h>
 
@@ -15,8 +18,11 @@ struct weft_cuda_comm {
   ncclComm_t comm;
 };
 
+/* Where there can be no window it is memory that is registered with the communicator alone, which
+ * saves copies but not SMs. */
 struct weft_cuda_window {
   ncclWindow_t window;
+  void *registered;
 };
 
 /* Of the driver, which is not linked: it may be absent. */
@@ -36,12 +42,18 @@ said (cudaError_t error)
   return error == cudaSuccess ? NULL : cudaGetErrorString (error);
 }
 
+static gboolean
+is_well (ncclResult_t result)
+{
+  return result == ncclSuccess || result == ncclInProgress;
+}
+
 static const char *
 told (ncclResult_t result)
 {
-  const char *last = result == ncclSuccess ? NULL : ncclGetLastError (NULL);
+  const char *last = is_well (result) ? NULL : ncclGetLastError (NULL);
 
-  return result == ncclSuccess ? NULL : last && *last ? last : ncclGetErrorString (result);
+  return is_well (result) ? NULL : last && *last ? last : ncclGetErrorString (result);
 }
 
 static cudaStream_t
@@ -117,6 +129,18 @@ call_alloc (void *self, enum weft_pool pool, uint64_t bytes, void **out)
   default:
     return said (cudaMalloc (out, bytes));
   }
+}
+
+static const char *
+room (void *self, uint64_t *left, uint64_t *all)
+{
+  size_t nobodys = 0, total = 0;
+  const char *text = said (cudaMemGetInfo (&nobodys, &total));
+
+  (void) self;
+  *left = nobodys;
+  *all = total;
+  return text;
 }
 
 static const char *
@@ -283,6 +307,71 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
   return text;
 }
 
+/* ----------------------------------------------------------------------- algorithms */
+
+static gboolean
+is_product (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+}
+
+/* A file that is missing or of no use is written anew. */
+static void
+load_algorithms (struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas);
+  uint32_t found;
+
+  (void) weft_blas_load (blas, path, &found, NULL);
+}
+
+/* A machine without room for them goes on without: they are found again the next time. */
+static void
+save_algorithms (const struct weft_cuda_blas *blas)
+{
+  g_autofree char *path = weft_blas_path (blas), *folder = g_path_get_dirname (path);
+  g_autoptr (GError) error = NULL;
+
+  if (g_mkdir_with_parents (folder, 0700) != 0 || !weft_blas_save (blas, path, &error))
+    g_warning ("algorithms of matrix products are not kept: %s: %s", path,
+               error ? error->message : g_strerror (errno));
+}
+
+/* The gradient of a bias is a kernel beside the product: it is left out. */
+static const char *
+prepare_product (struct cuda *cuda, const struct weft_kernel *k,
+                 const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
+{
+  enum { DB = 3 };
+  struct weft_kernel alone = *k;
+
+  if (k->kind == WEFT_OP_MATMUL_WGRAD)
+    alone.operand[DB].data = NULL;
+  return call_kernel (cuda, &alone, 1, room, stream);
+}
+
+/* GPUs of one machine take what the first of them has found. */
+static const char *
+prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_cuda_scratch *room,
+         weft_cuda_stream *stream)
+{
+  struct weft_cuda_blas *blas;
+  const char *text = find_blas (self, &blas);
+
+  if (text)
+    return text;
+  load_algorithms (blas);
+  uint32_t known = weft_blas_count (blas);
+  weft_blas_only_prepare (blas, TRUE);
+  for (uint32_t i = 0; i < n && !text; i++)
+    if (is_product (k[i].kind))
+      text = prepare_product (self, &k[i], room, stream);
+  weft_blas_only_prepare (blas, FALSE);
+  if (!text && weft_blas_count (blas) > known)
+    save_algorithms (blas);
+  return text;
+}
+
 static const char *
 call_host (void *self, void (*run) (void *data), void *data, weft_cuda_stream *stream)
 {
@@ -334,7 +423,7 @@ call_comm_id (void *self, struct weft_cuda_id *out)
 static const char *
 keep (weft_cuda_comm *comm, ncclResult_t result, weft_cuda_comm **out)
 {
-  if (result == ncclSuccess)
+  if (is_well (result))
     *out = comm;
   else
     g_free (comm);
@@ -348,6 +437,7 @@ config_of (const struct weft_cuda_member *member)
 {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
+  config.blocking = 0;
   if (member->most_ctas)
     config.maxCTAs = (int) MIN (member->most_ctas, MOST_CTAS);
   return config;
@@ -402,14 +492,23 @@ call_comm_abort (void *self, weft_cuda_comm *comm)
   return text;
 }
 
+/* Who is no member of a new one has none. */
 static const char *
-call_comm_error (void *self, weft_cuda_comm *comm)
+call_comm_ready (void *self, weft_cuda_comm *comm, gboolean *ready)
 {
   ncclResult_t since = ncclSuccess;
   const char *text = comm->comm ? told (ncclCommGetAsyncError (comm->comm, &since)) : NULL;
 
   (void) self;
+  *ready = since != ncclInProgress;
   return text ? text : told (since);
+}
+
+static const char *
+call_comm_finish (void *self, weft_cuda_comm *comm)
+{
+  (void) self;
+  return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
 }
 
 static const char *
@@ -421,7 +520,9 @@ call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
       ncclCommWindowRegister (comm->comm, at, bytes, &window->window, NCCL_WIN_COLL_SYMMETRIC);
 
   (void) self;
-  if (result == ncclSuccess)
+  if (!is_well (result))
+    result = ncclCommRegister (comm->comm, at, bytes, &window->registered);
+  if (is_well (result))
     *out = window;
   else
     g_free (window);
@@ -431,10 +532,13 @@ call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
 static const char *
 call_window_close (void *self, weft_cuda_comm *comm, weft_cuda_window *window)
 {
-  const char *text =
-      window->window ? told (ncclCommWindowDeregister (comm->comm, window->window)) : NULL;
+  const char *text = NULL;
 
   (void) self;
+  if (comm && window->window)
+    text = told (ncclCommWindowDeregister (comm->comm, window->window));
+  else if (comm && window->registered)
+    text = told (ncclCommDeregister (comm->comm, window->registered));
   g_free (window);
   return text;
 }
@@ -483,7 +587,7 @@ static const char *
 call_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
 {
   (void) self;
-  return told (ncclRedOpDestroy ((ncclRedOp_t) scaled, comm->comm));
+  return comm ? told (ncclRedOpDestroy ((ncclRedOp_t) scaled, comm->comm)) : NULL;
 }
 
 static const char *
@@ -639,9 +743,12 @@ weft_cuda_calls_open (const char **why)
   struct cuda *cuda = g_new0 (struct cuda, 1);
 
 #define CALL(name, ...) .name = call_##name,
-  cuda->calls = (struct weft_cuda_calls){
-    .self = cuda, .has_kernel = has_kernel, .scratch = scratch, WEFT_CUDA_CALL_LIST (CALL)
-  };
+  cuda->calls = (struct weft_cuda_calls){ .self = cuda,
+                                          .has_kernel = has_kernel,
+                                          .scratch = scratch,
+                                          .prepare = prepare,
+                                          .room = room,
+                                          WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
   if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;

@@ -1,11 +1,102 @@
-/* Causal attention without the score matrix: here for heads of any width and type, a warp for each
- * query, or key in backward; attention_tiles.cu is for the usual ones, and fast. */
+/* Causal attention without the score matrix, of whole sequences or of parts of them: here for heads of
+ * any width and type, a warp for each query, or key in backward; attention_tiles.cu is for the usual
+ * ones, and fast. */
 #include "kernels/cuda/attention.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
 enum { MOST_EACH = 16 }; /* elements of a head that a lane holds: heads of up to 512 */
+enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
+enum { TOKENS, KEYS }; /* of a part, in place of the first two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
+enum { PART_Q, PART_KV, PART_O, PART_LSE, PART_DO, PART_DQ, PART_DKV };
+
+/* ------------------------------------------------------------------------------ the call */
+
+static struct side
+side_of (struct weft_cuda_spot spot, uint64_t tokens)
+{
+  uint64_t half = tokens / 2;
+  struct side s = { tokens, 1, { { 0, tokens, 0 } } };
+
+  if (spot.of <= 1)
+    return s;
+  s.n = 2;
+  s.run[0] = { 0, half, position_of (spot, tokens, 0) };
+  s.run[1] = { half, half, position_of (spot, tokens, half) };
+  return s;
+}
+
+/* What all have alike: the shape, but for its tokens and keys. */
+static struct attention
+attention_of (const uint64_t *dim)
+{
+  struct attention a = {};
+
+  a.heads = dim[HEADS];
+  a.groups = dim[GROUPS];
+  a.width = dim[WIDTH];
+  a.value = dim[VALUE] ? dim[VALUE] : dim[WIDTH];
+  a.window = dim[WINDOW] ? dim[WINDOW] : (uint64_t) 1 << 30;
+  a.scale = 1 / sqrtf ((float) dim[WIDTH]);
+  a.q_row = (a.heads + a.groups) * a.width + a.groups * a.value;
+  return a;
+}
+
+static struct attention_call
+whole (const struct weft_cuda_launch *l, bool backward)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  const struct weft_cuda_spot alone = { 0, 1 };
+  struct attention_call c = {};
+
+  c.a = attention_of (l->dim);
+  c.a.batch = l->dim[BATCH];
+  c.a.queries = c.a.keys = side_of (alone, l->dim[SEQUENCE]);
+  c.a.kv_row = c.a.q_row;
+  c.a.k_column = c.a.heads * c.a.width;
+  c.a.v_column = c.a.k_column + c.a.groups * c.a.width;
+  c.dtype = o[QKV].dtype;
+  c.q = c.kv = o[QKV].data;
+  c.o = o[O].data;
+  c.lse = (float *) o[LSE].data;
+  c.dout = backward ? o[BWD_DO].data : NULL;
+  c.dq = c.dkv = backward ? o[BWD_DQKV].data : NULL;
+  return c;
+}
+
+/* Queries of this rank; keys and values of the whole sequence, or of a rank so many places before. */
+static struct attention_call
+part (const struct weft_cuda_launch *l, bool backward)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t tokens = l->model.sequence;
+  struct weft_cuda_spot here = { l->cp.at, l->cp.of ? l->cp.of : 1 }, from = here;
+  struct attention_call c = {};
+
+  from.at = (here.at + here.of - l->before) % here.of;
+  if (l->dim[KEYS] == tokens * here.of)
+    from = { 0, 1 };
+  c.a = attention_of (l->dim);
+  c.a.batch = l->dim[TOKENS] / tokens;
+  c.a.queries = side_of (here, tokens);
+  c.a.keys = side_of (from, l->dim[KEYS]);
+  c.a.v_column = c.a.groups * c.a.width;
+  c.a.kv_row = c.a.v_column + c.a.groups * c.a.value;
+  c.dtype = o[PART_Q].dtype;
+  c.q = o[PART_Q].data;
+  c.kv = o[PART_KV].data;
+  c.o = o[PART_O].data;
+  c.lse = (float *) o[PART_LSE].data;
+  c.dout = backward ? o[PART_DO].data : NULL;
+  c.dq = backward ? o[PART_DQ].data : NULL;
+  c.dkv = backward ? o[PART_DKV].data : NULL;
+  c.adds_q = backward && o[PART_DQ].accumulate;
+  c.adds_kv = backward && o[PART_DKV].accumulate;
+  return c;
+}
+
+/* -------------------------------------------------------------------------------- strips */
 
 /* A lane's elements of a vector of n: lane, lane + 32, ... */
 struct strip {
@@ -25,10 +116,10 @@ load (const T *x, uint64_t n)
 
 template <class T>
 static __device__ void
-store (T *x, uint64_t n, const struct strip &s, float factor)
+store (T *x, uint64_t n, const struct strip &s, float factor, bool adds)
 {
   for (uint64_t i = threadIdx.x % 32, e = 0; i < n; i += 32, e++)
-    set (x + i, s.at[e] * factor);
+    set (x + i, s.at[e] * factor + (adds ? to_float (x[i]) : 0));
 }
 
 static __device__ float
@@ -65,59 +156,75 @@ head_of (const struct attention &a, uint64_t n)
 
 /* ---------------------------------------------------------------------------- forward */
 
+/* A query that sees no key of a part gets 0, with the log of nothing. */
 template <class T>
 __global__ void
-attend (struct attention a, const T *qkv, T *o, float *lse)
+attend (struct attention a, const T *q, const T *kv, T *o, float *lse)
 {
   uint64_t warp = (uint64_t) blockIdx.x * WARPS + threadIdx.x / 32;
 
-  for (; warp < a.batch * a.heads * a.sequence; warp += (uint64_t) gridDim.x * WARPS) {
-    struct head h = head_of (a, warp / a.sequence);
-    uint64_t i = warp % a.sequence;
-    struct strip q = load (qkv + q_at (a, h, i), a.width), sum = {};
+  for (; warp < a.batch * a.heads * a.queries.tokens; warp += (uint64_t) gridDim.x * WARPS) {
+    struct head h = head_of (a, warp / a.queries.tokens);
+    uint64_t i = warp % a.queries.tokens, position = position_in (a.queries, i);
+    struct strip query = load (q + q_at (a, h, i), a.width), sum = {};
     float most = -INFINITY, total = 0;
-    for (uint64_t j = first_key (a, i); j <= i; j++) {
-      float score = dot (q, load (qkv + k_at (a, h, j), a.width)) * a.scale;
-      float larger = fmaxf (most, score), shrink = expf (most - larger);
-      float p = expf (score - larger);
-      multiply (&sum, shrink);
-      add (&sum, p, load (qkv + v_at (a, h, j), a.value));
-      total = total * shrink + p;
-      most = larger;
+    for (unsigned run = 0; run < a.keys.n; run++) {
+      struct stretch seen = keys_of (a, a.keys.run[run], position);
+      for (uint64_t j = seen.first; j < seen.end; j++) {
+        float score = dot (query, load (kv + k_at (a, h, j), a.width)) * a.scale;
+        float larger = fmaxf (most, score), shrink = expf (most - larger);
+        float p = expf (score - larger);
+        multiply (&sum, shrink);
+        add (&sum, p, load (kv + v_at (a, h, j), a.value));
+        total = total * shrink + p;
+        most = larger;
+      }
     }
-    store (o + o_at (a, h, i), a.value, sum, 1 / total);
+    store (o + o_at (a, h, i), a.value, sum, total > 0 ? 1 / total : 0, false);
     if (threadIdx.x % 32 == 0)
-      lse[lse_at (a, h, i)] = most + logf (total);
+      lse[lse_at (a, h, i)] = total > 0 ? most + logf (total) : -INFINITY;
   }
 }
 
 template <class T>
 static const char *
-run (const struct weft_cuda_launch *l)
+run (const struct weft_cuda_launch *l, const struct attention_call &c)
 {
-  struct attention a = attention_of (l);
+  const struct attention &a = c.a;
 
-  WEFT_LAUNCH ((attend<T>), blocks_for (a.batch * a.heads * a.sequence, WARPS, MOST_BLOCKS), THREADS,
-               0, l->stream, a, (const T *) l->operand[QKV].data, (T *) l->operand[O].data,
-               (float *) l->operand[LSE].data);
+  WEFT_LAUNCH ((attend<T>), blocks_for (a.batch * a.heads * a.queries.tokens, WARPS, MOST_BLOCKS),
+               THREADS, 0, l->stream, a, (const T *) c.q, (const T *) c.kv, (T *) c.o, c.lse);
   return launched ();
+}
+
+static const char *
+forward (const struct weft_cuda_launch *l, const struct attention_call &c)
+{
+  if (weft_cuda_tiles_take (&c))
+    return weft_cuda_tiles_forward (l, &c);
+  return WEFT_BY_DTYPE (c.dtype, run, l, c);
 }
 
 const char *
 weft_cuda_attention (const struct weft_cuda_launch *l)
 {
-  if (weft_cuda_tiles_take (l))
-    return weft_cuda_tiles_forward (l);
-  return WEFT_BY_DTYPE (l->operand[QKV].dtype, run, l);
+  return forward (l, whole (l, false));
+}
+
+const char *
+weft_cuda_attention_part (const struct weft_cuda_launch *l)
+{
+  return forward (l, part (l, false));
 }
 
 /* --------------------------------------------------------------------------- backward */
 
-template <class T> struct backward {
+template <class T> struct backward_of {
   struct attention a;
-  const T *qkv, *o, *dout;
+  const T *q, *kv, *o, *dout;
   const float *lse;
-  T *dqkv;
+  T *dq, *dkv;
+  bool adds_q, adds_kv;
 };
 
 /* What a query and a key have to do with each other. */
@@ -125,104 +232,129 @@ struct meeting {
   float p, ds; /* probability; gradient of the score before it is scaled, times the scale */
 };
 
-template <class T> struct one_query {
+struct one_query {
   struct strip q, dout;
   float lse, delta; /* delta: the product of do and o */
 };
 
 template <class T>
-static __device__ one_query<T>
-query_at (const backward<T> &b, const struct head &h, uint64_t i)
+static __device__ struct one_query
+query_at (const backward_of<T> &b, const struct head &h, uint64_t i)
 {
-  one_query<T> q;
+  struct one_query q;
 
-  q.q = load (b.qkv + q_at (b.a, h, i), b.a.width);
+  q.q = load (b.q + q_at (b.a, h, i), b.a.width);
   q.dout = load (b.dout + o_at (b.a, h, i), b.a.value);
   q.lse = b.lse[lse_at (b.a, h, i)];
   q.delta = dot (q.dout, load (b.o + o_at (b.a, h, i), b.a.value));
   return q;
 }
 
-template <class T>
 static __device__ struct meeting
-meet (const backward<T> &b, const one_query<T> &q, const struct strip &k,
+meet (const struct attention &a, const struct one_query &q, const struct strip &k,
       const struct strip &v)
 {
   struct meeting m;
 
-  m.p = expf (dot (q.q, k) * b.a.scale - q.lse);
-  m.ds = m.p * (dot (q.dout, v) - q.delta) * b.a.scale;
+  m.p = expf (dot (q.q, k) * a.scale - q.lse);
+  m.ds = m.p * (dot (q.dout, v) - q.delta) * a.scale;
   return m;
 }
 
 template <class T>
 __global__ void
-query_gradients (backward<T> b)
+query_gradients (backward_of<T> b)
 {
   const struct attention &a = b.a;
   uint64_t warp = (uint64_t) blockIdx.x * WARPS + threadIdx.x / 32;
 
-  for (; warp < a.batch * a.heads * a.sequence; warp += (uint64_t) gridDim.x * WARPS) {
-    struct head h = head_of (a, warp / a.sequence);
-    uint64_t i = warp % a.sequence;
-    one_query<T> q = query_at (b, h, i);
+  for (; warp < a.batch * a.heads * a.queries.tokens; warp += (uint64_t) gridDim.x * WARPS) {
+    struct head h = head_of (a, warp / a.queries.tokens);
+    uint64_t i = warp % a.queries.tokens, position = position_in (a.queries, i);
+    struct one_query q = query_at (b, h, i);
     struct strip dq = {};
-    for (uint64_t j = first_key (a, i); j <= i; j++) {
-      struct strip k = load (b.qkv + k_at (a, h, j), a.width);
-      add (&dq, meet (b, q, k, load (b.qkv + v_at (a, h, j), a.value)).ds, k);
+    for (unsigned run = 0; run < a.keys.n; run++) {
+      struct stretch seen = keys_of (a, a.keys.run[run], position);
+      for (uint64_t j = seen.first; j < seen.end; j++) {
+        struct strip k = load (b.kv + k_at (a, h, j), a.width);
+        add (&dq, meet (a, q, k, load (b.kv + v_at (a, h, j), a.value)).ds, k);
+      }
     }
-    store (b.dqkv + q_at (a, h, i), a.width, dq, 1);
+    store (b.dq + q_at (a, h, i), a.width, dq, 1, b.adds_q);
+  }
+}
+
+/* Queries of a run add to the gradients of key j and its value. */
+struct key_gradient {
+  struct strip k, v, dk, dv;
+};
+
+template <class T>
+static __device__ void
+add_queries (const backward_of<T> &b, const struct head &h, const struct stretch &seeing,
+             struct key_gradient *g)
+{
+  for (uint64_t i = seeing.first; i < seeing.end; i++) {
+    struct one_query q = query_at (b, h, i);
+    struct meeting m = meet (b.a, q, g->k, g->v);
+    add (&g->dk, m.ds, q.q);
+    add (&g->dv, m.p, q.dout);
   }
 }
 
 template <class T>
 __global__ void
-key_gradients (backward<T> b)
+key_gradients (backward_of<T> b)
 {
   const struct attention &a = b.a;
   uint64_t warp = (uint64_t) blockIdx.x * WARPS + threadIdx.x / 32, each = a.heads / a.groups;
 
-  for (; warp < a.batch * a.groups * a.sequence; warp += (uint64_t) gridDim.x * WARPS) {
-    uint64_t j = warp % a.sequence, n = warp / a.sequence;
+  for (; warp < a.batch * a.groups * a.keys.tokens; warp += (uint64_t) gridDim.x * WARPS) {
+    uint64_t j = warp % a.keys.tokens, n = warp / a.keys.tokens;
     struct head h = { n / a.groups, 0, n % a.groups };
-    struct strip k = load (b.qkv + k_at (a, h, j), a.width), dk = {};
-    struct strip v = load (b.qkv + v_at (a, h, j), a.value), dv = {};
+    struct key_gradient g = { load (b.kv + k_at (a, h, j), a.width),
+                              load (b.kv + v_at (a, h, j), a.value), {}, {} };
     for (h.query = h.group * each; h.query < (h.group + 1) * each; h.query++)
-      for (uint64_t i = j; i < end_of_queries (a, j); i++) {
-        one_query<T> q = query_at (b, h, i);
-        struct meeting m = meet (b, q, k, v);
-        add (&dk, m.ds, q.q);
-        add (&dv, m.p, q.dout);
-      }
-    store (b.dqkv + k_at (a, h, j), a.width, dk, 1);
-    store (b.dqkv + v_at (a, h, j), a.value, dv, 1);
+      for (unsigned run = 0; run < a.queries.n; run++)
+        add_queries (b, h, queries_of (a, a.queries.run[run], position_in (a.keys, j)), &g);
+    store (b.dkv + k_at (a, h, j), a.width, g.dk, 1, b.adds_kv);
+    store (b.dkv + v_at (a, h, j), a.value, g.dv, 1, b.adds_kv);
   }
 }
 
 template <class T>
 static const char *
-run_bwd (const struct weft_cuda_launch *l)
+run_bwd (const struct weft_cuda_launch *l, const struct attention_call &c)
 {
-  const struct weft_cuda_operand *o = l->operand;
-  struct attention a = attention_of (l);
-  backward<T> b = { a,
-                           (const T *) o[BWD_QKV].data,
-                           (const T *) o[BWD_O].data,
-                           (const T *) o[BWD_DO].data,
-                           (const float *) o[BWD_LSE].data,
-                           (T *) o[BWD_DQKV].data };
+  const struct attention &a = c.a;
+  backward_of<T> b = { a,       (const T *) c.q, (const T *) c.kv, (const T *) c.o, (const T *) c.dout,
+                       c.lse,   (T *) c.dq,      (T *) c.dkv,      c.adds_q,        c.adds_kv };
 
-  WEFT_LAUNCH ((query_gradients<T>), blocks_for (a.batch * a.heads * a.sequence, WARPS, MOST_BLOCKS),
-               THREADS, 0, l->stream, b);
-  WEFT_LAUNCH ((key_gradients<T>), blocks_for (a.batch * a.groups * a.sequence, WARPS, MOST_BLOCKS),
-               THREADS, 0, l->stream, b);
+  WEFT_LAUNCH ((query_gradients<T>),
+               blocks_for (a.batch * a.heads * a.queries.tokens, WARPS, MOST_BLOCKS), THREADS, 0,
+               l->stream, b);
+  WEFT_LAUNCH ((key_gradients<T>),
+               blocks_for (a.batch * a.groups * a.keys.tokens, WARPS, MOST_BLOCKS), THREADS, 0,
+               l->stream, b);
   return launched ();
+}
+
+static const char *
+backward (const struct weft_cuda_launch *l, const struct attention_call &c)
+{
+  if (weft_cuda_tiles_take (&c))
+    return weft_cuda_tiles_backward (l, &c);
+  return WEFT_BY_DTYPE (c.dtype, run_bwd, l, c);
 }
 
 const char *
 weft_cuda_attention_bwd (const struct weft_cuda_launch *l)
 {
-  if (weft_cuda_tiles_take (l))
-    return weft_cuda_tiles_backward (l);
-  return WEFT_BY_DTYPE (l->operand[BWD_QKV].dtype, run_bwd, l);
+  return backward (l, whole (l, true));
+}
+
+const char *
+weft_cuda_attention_part_bwd (const struct weft_cuda_launch *l)
+{
+  return backward (l, part (l, true));
 }

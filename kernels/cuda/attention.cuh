@@ -1,80 +1,120 @@
-/* attention.cuh - where queries, keys and values lie in rows [queries | keys | values] of tokens, for the
- * kernels of attention.cu and attention_tiles.cu. */
+/* attention.cuh - where queries, keys and values lie in rows of tokens, and which key a query sees, for
+ * the kernels of attention.cu and attention_tiles.cu.
+ *
+ * Queries and keys are those of whole sequences in rows [queries | keys | values], or a rank has a part of
+ * them: queries in such rows, keys and values of the sequence or of another rank in rows of their own.
+ * Tokens stand together in runs, one or, where a rank has two pieces of each sequence, two
+ * (core/program/zigzag.h).  Positions alone say what sees what. */
 #pragma once
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/place.cuh"
 
-struct attention {
-  uint64_t batch, sequence, heads, groups, width, window, value;
-  float scale; /* of scores: 1 / root width */
+/* Tokens that stand together: rows of each sequence, and the position of the first. */
+struct piece {
+  uint64_t first, n, position;
 };
 
-/* The heads of one launch: of a batch's query heads one, or of its groups. */
+struct side {
+  uint64_t tokens; /* of a sequence */
+  unsigned n;
+  struct piece run[2];
+};
+
+struct attention {
+  struct side queries, keys;
+  uint64_t batch, heads, groups;
+  uint64_t width, value; /* of heads of queries and keys, and of values */
+  uint64_t window;       /* keys that a query sees, itself included */
+  uint64_t q_row, kv_row, k_column, v_column; /* elements */
+  float scale;                                /* of scores: 1 / root width */
+};
+
+/* One of the heads: of a batch's query heads, or of its groups. */
 struct head {
   uint64_t batch, query, group;
 };
 
 static __device__ __forceinline__ uint64_t
-row_elements (const struct attention &a)
-{
-  return (a.heads + a.groups) * a.width + a.groups * a.value;
-}
-
-static __device__ __forceinline__ uint64_t
 q_at (const struct attention &a, const struct head &h, uint64_t t)
 {
-  return (h.batch * a.sequence + t) * row_elements (a) + h.query * a.width;
+  return (h.batch * a.queries.tokens + t) * a.q_row + h.query * a.width;
 }
 
 static __device__ __forceinline__ uint64_t
 k_at (const struct attention &a, const struct head &h, uint64_t t)
 {
-  return (h.batch * a.sequence + t) * row_elements (a) + (a.heads + h.group) * a.width;
+  return (h.batch * a.keys.tokens + t) * a.kv_row + a.k_column + h.group * a.width;
 }
 
 static __device__ __forceinline__ uint64_t
 v_at (const struct attention &a, const struct head &h, uint64_t t)
 {
-  return (h.batch * a.sequence + t) * row_elements (a) + (a.heads + a.groups) * a.width +
-         h.group * a.value;
+  return (h.batch * a.keys.tokens + t) * a.kv_row + a.v_column + h.group * a.value;
 }
 
 static __device__ __forceinline__ uint64_t
 o_at (const struct attention &a, const struct head &h, uint64_t t)
 {
-  return ((h.batch * a.sequence + t) * a.heads + h.query) * a.value;
+  return ((h.batch * a.queries.tokens + t) * a.heads + h.query) * a.value;
 }
 
 static __device__ __forceinline__ uint64_t
 lse_at (const struct attention &a, const struct head &h, uint64_t t)
 {
-  return (h.batch * a.heads + h.query) * a.sequence + t;
+  return (h.batch * a.heads + h.query) * a.queries.tokens + t;
 }
 
-/* The first key that query i sees; i itself is the last. */
+/* Rows [first, end). */
+struct stretch {
+  uint64_t first, end;
+};
+
+/* Of a run those whose positions are at least `from` and less than `to`. */
+static __device__ __forceinline__ struct stretch
+rows_between (const struct piece &r, uint64_t from, uint64_t to)
+{
+  uint64_t skip = from > r.position ? from - r.position : 0;
+  uint64_t end = to > r.position ? to - r.position : 0;
+  struct stretch s = { r.first + skip, r.first + (end < r.n ? end : r.n) };
+
+  return s;
+}
+
+/* Where row t of a side stands. */
 static __device__ __forceinline__ uint64_t
-first_key (const struct attention &a, uint64_t i)
+position_in (const struct side &s, uint64_t t)
 {
-  return a.window && i >= a.window ? i - a.window + 1 : 0;
+  const struct piece &r = s.run[s.n > 1 && t >= s.run[1].first];
+
+  return r.position + t - r.first;
 }
 
-/* One past the last query that sees key j. */
-static __device__ __forceinline__ uint64_t
-end_of_queries (const struct attention &a, uint64_t j)
+/* Keys of a run that a query sees; queries of a run that see a key. */
+static __device__ __forceinline__ struct stretch
+keys_of (const struct attention &a, const struct piece &keys, uint64_t query)
 {
-  return a.window && j + a.window < a.sequence ? j + a.window : a.sequence;
+  return rows_between (keys, query + 1 > a.window ? query + 1 - a.window : 0, query + 1);
 }
 
-static inline struct attention
-attention_of (const struct weft_cuda_launch *l)
+static __device__ __forceinline__ struct stretch
+queries_of (const struct attention &a, const struct piece &queries, uint64_t key)
 {
-  const uint64_t *dim = l->dim;
-  struct attention a = { dim[0], dim[1], dim[2], dim[3], dim[4], dim[5], dim[6] ? dim[6] : dim[4],
-                         1 / sqrtf ((float) dim[4]) };
-  return a;
+  return rows_between (queries, key, key + a.window);
 }
 
-/* With tiles of tensor cores: heads of 64 or 128 elements of 16 bits, which begin at multiples of 16
+/* ----------------------------------------------------------------------------- a call */
+
+/* Arrays of a forward or a backward; of whole sequences q and kv, dq and dkv are one. */
+struct attention_call {
+  struct attention a;
+  uint32_t dtype;
+  const void *q, *kv, *dout;
+  void *o, *dq, *dkv;
+  float *lse;
+  bool adds_q, adds_kv;
+};
+
+/* With tiles of tensor cores: heads of usual widths and of 16 bits, which begin at multiples of 16
  * bytes.  FALSE: not these. */
-bool weft_cuda_tiles_take (const struct weft_cuda_launch *l);
-const char *weft_cuda_tiles_forward (const struct weft_cuda_launch *l);
-const char *weft_cuda_tiles_backward (const struct weft_cuda_launch *l);
+bool weft_cuda_tiles_take (const struct attention_call *c);
+const char *weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);
+const char *weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c);

@@ -1,5 +1,6 @@
 /* Causal attention by tiles of 64 queries and 64 keys, on tensor cores (Dao, FlashAttention-2, arXiv
- * 2307.08691): a warp has 16 rows of a tile; scores never leave the registers.
+ * 2307.08691): a warp has 16 rows of a tile; scores never leave the registers.  No tile lies in two
+ * pieces of a sequence; tiles of which nothing is seen are left out.
  *
  * Backward has one kernel for the gradients of queries and one for those of keys and values: scores are
  * made twice, and nobody adds to memory that another block adds to, so that the bits are the same in
@@ -8,29 +9,33 @@
 #include "kernels/cuda/fragments.cuh"
 
 enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8, WARP_ROWS = 16 };
-enum { QKV, O, LSE };
-enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 
 #define LOG2_E 1.4426950408889634f
 
 /* Rows of one head in memory: row t begins t * step elements after the first. */
 template <class T> struct strip {
   const T *at;
-  uint64_t step, rows;
+  uint64_t step;
 };
 
-/* Rows [first, first + N) into shared memory, zeros past the end. */
+/* Rows that pass by, or stay: of a tile and up to the end of its piece. */
+struct tile {
+  uint64_t first, end;
+  int position; /* of the first */
+};
+
+/* A tile of a strip into shared memory, zeros past the end. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
-fetch (T *tile, const strip<T> &from, uint64_t first)
+fetch (T *tile, const strip<T> &from, const struct tile &rows)
 {
   const int each = D / 8;
 
   for (int i = threadIdx.x; i < N * each; i += THREADS) {
     int row = i / each, column = i % each * 8;
     T *to = tile + row * (D + PAD) + column;
-    if (first + row < from.rows)
-      WEFT_COPY (to, from.at + (first + row) * from.step + column);
+    if (rows.first + row < rows.end)
+      WEFT_COPY (to, from.at + (rows.first + row) * from.step + column);
     else
       *(uint4 *) to = uint4{ 0, 0, 0, 0 };
   }
@@ -78,15 +83,22 @@ multiply_by (float (*sum)[4], const float (*p)[4], const T *tile)
 /* Elements 2t and 2t + 1 of each eight, of rows g and g + 8, where those rows exist. */
 template <int D, class T>
 static __device__ __forceinline__ void
-leave (T *at, uint64_t step, uint64_t first, uint64_t rows, const float (*sum)[4], const float by[2])
+leave (const strip<T> &to, const struct tile &rows, const float (*sum)[4], const float by[2],
+       bool adds)
 {
-  unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
   for (unsigned half = 0; half < 2; half++) {
-    uint64_t row = first + g + half * 8;
-    for (int d = 0; d < D / 8 && row < rows; d++)
-      *(uint32_t *) (at + row * step + d * 8 + 2 * t) =
-          two<T> (sum[d][half * 2] * by[half], sum[d][half * 2 + 1] * by[half]);
+    uint64_t row = rows.first + warp * WARP_ROWS + g + half * 8;
+    for (int d = 0; d < D / 8 && row < rows.end; d++) {
+      T *at = (T *) to.at + row * to.step + d * 8 + 2 * t;
+      float low = sum[d][half * 2] * by[half], high = sum[d][half * 2 + 1] * by[half];
+      if (adds) {
+        low += to_float (at[0]);
+        high += to_float (at[1]);
+      }
+      *(uint32_t *) at = two<T> (low, high);
+    }
   }
 }
 
@@ -111,6 +123,94 @@ query_head (const struct attention &a)
   uint64_t n = blockIdx.y % a.heads;
   struct head h = { blockIdx.y / a.heads, n, n / (a.heads / a.groups) };
   return h;
+}
+
+/* ------------------------------------------------------------------------- what passes by */
+
+/* Tile i of a side, N rows each. */
+template <int N>
+static __device__ __forceinline__ struct tile
+tile_at (const struct piece &run, uint64_t i)
+{
+  struct tile t = { run.first + i * N, run.first + run.n, (int) (run.position + i * N) };
+
+  return t;
+}
+
+template <int N>
+static __device__ __forceinline__ struct tile
+tile_of (const struct side &side, uint64_t i)
+{
+  uint64_t each = (side.run[0].n + N - 1) / N;
+
+  return tile_at<N> (side.run[i / each], i % each);
+}
+
+/* Tiles of each of a side's pieces that have something to do with a tile of the other side. */
+struct passing {
+  uint64_t first[2], n[2];
+};
+
+template <int N>
+static __device__ __forceinline__ struct tile
+passing_at (const struct side &side, const struct passing &p, uint64_t i)
+{
+  unsigned which = i >= p.n[0];
+
+  return tile_at<N> (side.run[which], p.first[which] + i - (which ? p.n[0] : 0));
+}
+
+/* Tiles of N rows with positions from `from` to `to`, both included. */
+template <int N>
+static __device__ __forceinline__ struct passing
+tiles_between (const struct side &side, int64_t from, int64_t to)
+{
+  struct passing p = {};
+
+  for (unsigned which = 0; which < side.n; which++) {
+    const struct piece &run = side.run[which];
+    int64_t low = from - (int64_t) run.position, high = to - (int64_t) run.position;
+    int64_t last = (int64_t) run.n - 1;
+    low = low > 0 ? low / N : 0;
+    high = high < last ? high : last;
+    p.first[which] = (uint64_t) low;
+    p.n[which] = high >= low * N ? (uint64_t) (high / N - low + 1) : 0;
+  }
+  return p;
+}
+
+/* Keys that rows of a tile of queries see; queries that see rows of a tile of keys. */
+static __device__ __forceinline__ struct passing
+keys_passing (const struct attention &a, const struct tile &queries)
+{
+  return tiles_between<ROWS> (a.keys, queries.position - (int64_t) a.window + 1,
+                              queries.position + ROWS - 1);
+}
+
+template <int N>
+static __device__ __forceinline__ struct passing
+queries_passing (const struct attention &a, const struct tile &keys)
+{
+  return tiles_between<N> (a.queries, keys.position,
+                           keys.position + ROWS - 1 + (int64_t) a.window - 1);
+}
+
+/* A query does not see the keys after it, nor those that its window has left behind, nor what is no
+ * key.  Where a whole tile is seen there is nothing to do. */
+static __device__ __forceinline__ void
+hide (float (*s)[4], const struct tile &queries, const struct tile &keys, uint64_t window)
+{
+  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  int ahead = queries.position - keys.position, n_keys = (int) (keys.end - keys.first);
+
+  if (ahead >= ROWS - 1 && ahead + ROWS <= (int) window && n_keys >= ROWS)
+    return;
+  for (unsigned n = 0; n < ROWS / 8; n++)
+    for (unsigned e = 0; e < 4; e++) {
+      int key = n * 8 + 2 * t + e % 2, before = warp * WARP_ROWS + g + e / 2 * 8 + ahead - key;
+      if (before < 0 || before >= (int) window || key >= n_keys)
+        s[n][e] = -INFINITY;
+    }
 }
 
 /* ---------------------------------------------------------------------------- forward */
@@ -146,93 +246,88 @@ soften (float (*s)[4], struct soft *soft, float (*sum)[4], float scale)
   }
 }
 
-/* On the diagonal tile a query does not see the keys after it. */
-static __device__ __forceinline__ void
-hide (float (*s)[4], unsigned warp)
-{
-  unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+template <class T> struct forward_of {
+  struct attention a;
+  const T *q, *kv;
+  T *o;
+  float *lse;
+};
 
-  for (unsigned n = 0; n < ROWS / 8; n++)
-    for (unsigned e = 0; e < 4; e++)
-      if (n * 8 + 2 * t + e % 2 > warp * WARP_ROWS + g + e / 2 * 8)
-        s[n][e] = -INFINITY;
-}
-
-template <class T, int D>
+/* D elements of a head of queries and keys, V of one of values. */
+template <class T, int D, int V>
 __global__ void
-__launch_bounds__ (THREADS) tiles_forward (struct attention a, const T *qkv, T *o, float *lse)
+__launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
 {
   WEFT_DYNAMIC_SHARED (T, shared);
-  const int tile = ROWS * (D + PAD);
+  const struct attention &a = f.a;
+  const int tile = ROWS * (D + PAD), v_size = ROWS * (V + PAD);
   T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile; /* two of each */
   struct head h = query_head (a);
-  uint64_t last = gridDim.x - 1 - blockIdx.x, step = row_elements (a); /* long ones first */
-  strip<T> q = { qkv + q_at (a, h, 0), step, a.sequence }, k = { qkv + k_at (a, h, 0), step, a.sequence },
-           v = { qkv + v_at (a, h, 0), step, a.sequence };
-  unsigned warp = threadIdx.x / 32;
-  float sum[D / 8][4] = {}, s[ROWS / 8][4];
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* long ones first */
+  struct passing pass = keys_passing (a, mine);
+  strip<T> q = { f.q + q_at (a, h, 0), a.q_row }, k = { f.kv + k_at (a, h, 0), a.kv_row },
+           v = { f.kv + v_at (a, h, 0), a.kv_row }, o = { f.o + o_at (a, h, 0), a.heads * a.value };
+  uint64_t n = pass.n[0] + pass.n[1];
+  float sum[V / 8][4] = {}, s[ROWS / 8][4], by[2];
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
 
-  fetch<D, ROWS> (q_tile, q, last * ROWS);
-  fetch<D, ROWS> (k_tile, k, 0);
-  fetch<D, ROWS> (v_tile, v, 0);
-  WEFT_COPY_COMMIT ();
-  for (uint64_t j = 0; j <= last; j++) {
-    unsigned now = j % 2, next = 1 - now;
-    if (j < last) {
-      fetch<D, ROWS> (k_tile + next * tile, k, (j + 1) * ROWS);
-      fetch<D, ROWS> (v_tile + next * tile, v, (j + 1) * ROWS);
+  fetch<D, ROWS> (q_tile, q, mine);
+  for (uint64_t i = 0; i <= n; i++) { /* tile i is fetched while the one before is worked on */
+    if (i < n) {
+      struct tile next = passing_at<ROWS> (a.keys, pass, i);
+      fetch<D, ROWS> (k_tile + i % 2 * tile, k, next);
+      fetch<V, ROWS> (v_tile + i % 2 * v_size, v, next);
     }
     WEFT_COPY_COMMIT ();
+    if (i == 0)
+      continue;
     WEFT_COPY_WAIT (1);
     __syncthreads ();
-    multiply_rows<D, ROWS / 8> (s, q_tile, warp * WARP_ROWS, k_tile + now * tile);
-    if (j == last)
-      hide (s, warp);
-    soften<D> (s, &soft, sum, a.scale * LOG2_E);
-    multiply_by<D, ROWS / 8> (sum, s, v_tile + now * tile);
+    multiply_rows<D, ROWS / 8> (s, q_tile, threadIdx.x / 32 * WARP_ROWS, k_tile + (i - 1) % 2 * tile);
+    hide (s, mine, passing_at<ROWS> (a.keys, pass, i - 1), a.window);
+    soften<V> (s, &soft, sum, a.scale * LOG2_E);
+    multiply_by<V, ROWS / 8> (sum, s, v_tile + (i - 1) % 2 * v_size);
     __syncthreads (); /* the next fetch takes the place of this tile */
   }
 
-  float by[2];
   for (unsigned half = 0; half < 2; half++) {
-    uint64_t row = last * ROWS + warp * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
+    uint64_t row = mine.first + threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
     float total = quad_sum (soft.sum[half]);
-    by[half] = 1 / total;
-    if (threadIdx.x % 4 == 0 && row < a.sequence)
-      lse[lse_at (a, h, row)] = soft.most[half] * a.scale + logf (total);
+    by[half] = total > 0 ? 1 / total : 0; /* 0: no key was seen */
+    if (threadIdx.x % 4 == 0 && row < mine.end)
+      f.lse[lse_at (a, h, row)] = soft.most[half] * a.scale + logf (total);
   }
-  leave<D> (o + o_at (a, h, 0), a.heads * a.value, last * ROWS + warp * WARP_ROWS, a.sequence, sum,
-            by);
+  leave<V> (o, mine, sum, by, false);
 }
 
 /* --------------------------------------------------------------------------- backward */
 
 /* delta of each query: the product of o and its gradient. */
-template <class T, int D>
+template <class T>
 __global__ void
 deltas (struct attention a, const T *o, const T *dout, float *delta)
 {
-  uint64_t warp = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32;
+  uint64_t warp = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32, tokens = a.queries.tokens;
   unsigned lane = threadIdx.x % 32;
 
-  if (warp >= a.batch * a.heads * a.sequence)
+  if (warp >= a.batch * a.heads * tokens)
     return;
-  struct head h = { warp / a.sequence / a.heads, warp / a.sequence % a.heads, 0 };
-  uint64_t at = o_at (a, h, warp % a.sequence);
+  struct head h = { warp / tokens / a.heads, warp / tokens % a.heads, 0 };
+  uint64_t at = o_at (a, h, warp % tokens);
   float sum = 0;
-  for (int i = lane; i < D; i += 32)
+  for (uint64_t i = lane; i < a.value; i += 32)
     sum += to_float (o[at + i]) * to_float (dout[at + i]);
   sum = warp_sum (sum);
   if (lane == 0)
-    delta[lse_at (a, h, warp % a.sequence)] = sum;
+    delta[lse_at (a, h, warp % tokens)] = sum;
 }
 
-template <class T> struct backward {
+template <class T> struct backward_of {
   struct attention a;
-  const T *qkv, *dout;
+  const T *q, *kv, *dout;
   const float *lse, *delta;
-  T *dqkv;
+  T *dq, *dkv;
+  bool adds_q, adds_kv;
 };
 
 /* Of a query and a key that it sees: the score becomes its probability, and the product of do and
@@ -244,224 +339,241 @@ differentiate (float *s, float *dp, float lse, float delta, float scale)
   *dp = *s * (*dp - delta) * scale;
 }
 
-template <class T, int D>
+/* What a query is known by: that of nobody makes all probabilities 0. */
+struct known {
+  float lse, delta;
+};
+
+template <class T>
+static __device__ __forceinline__ struct known
+known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t end)
+{
+  struct known q = { INFINITY, 0 };
+
+  if (row < end) {
+    q.lse = b.lse[lse_at (b.a, h, row)];
+    q.delta = b.delta[lse_at (b.a, h, row)];
+  }
+  q.lse = q.lse == -INFINITY ? INFINITY : q.lse; /* it has seen no key */
+  return q;
+}
+
+template <class T, int D, int V>
 __global__ void
-__launch_bounds__ (THREADS) tiles_queries (backward<T> b)
+__launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
 {
   WEFT_DYNAMIC_SHARED (T, shared);
   const struct attention &a = b.a;
-  const int tile = ROWS * (D + PAD);
-  T *q_tile = shared, *do_tile = shared + tile, *k_tile = shared + 2 * tile, *v_tile = shared + 3 * tile;
+  const int tile = ROWS * (D + PAD), v_size = ROWS * (V + PAD);
+  T *q_tile = shared, *k_tile = shared + tile, *do_tile = shared + 2 * tile,
+    *v_tile = shared + 2 * tile + v_size;
   struct head h = query_head (a);
-  uint64_t last = gridDim.x - 1 - blockIdx.x, step = row_elements (a);
-  strip<T> q = { b.qkv + q_at (a, h, 0), step, a.sequence },
-           k = { b.qkv + k_at (a, h, 0), step, a.sequence },
-           v = { b.qkv + v_at (a, h, 0), step, a.sequence },
-           dout = { b.dout + o_at (a, h, 0), a.heads * a.value, a.sequence };
-  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-  uint64_t first = last * ROWS + warp * WARP_ROWS;
-  float sum[D / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4], lse[2], delta[2];
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x);
+  struct passing pass = keys_passing (a, mine);
+  strip<T> q = { b.q + q_at (a, h, 0), a.q_row }, k = { b.kv + k_at (a, h, 0), a.kv_row },
+           v = { b.kv + v_at (a, h, 0), a.kv_row }, dq = { b.dq + q_at (a, h, 0), a.q_row },
+           dout = { b.dout + o_at (a, h, 0), a.heads * a.value };
+  unsigned row = threadIdx.x / 32 * WARP_ROWS, g = threadIdx.x % 32 / 4;
+  float sum[D / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4];
+  const struct known of[2] = { known_of (b, h, mine.first + row + g, mine.end),
+                               known_of (b, h, mine.first + row + g + 8, mine.end) };
+  const float one[2] = { 1, 1 };
 
-  for (unsigned half = 0; half < 2; half++) {
-    uint64_t row = first + g + half * 8;
-    lse[half] = row < a.sequence ? b.lse[lse_at (a, h, row)] : INFINITY;
-    delta[half] = row < a.sequence ? b.delta[lse_at (a, h, row)] : 0;
-  }
-  fetch<D, ROWS> (q_tile, q, last * ROWS);
-  fetch<D, ROWS> (do_tile, dout, last * ROWS);
-  for (uint64_t j = 0; j <= last; j++) {
-    fetch<D, ROWS> (k_tile, k, j * ROWS);
-    fetch<D, ROWS> (v_tile, v, j * ROWS);
+  fetch<D, ROWS> (q_tile, q, mine);
+  fetch<V, ROWS> (do_tile, dout, mine);
+  for (uint64_t i = 0; i < pass.n[0] + pass.n[1]; i++) {
+    struct tile keys = passing_at<ROWS> (a.keys, pass, i);
+    fetch<D, ROWS> (k_tile, k, keys);
+    fetch<V, ROWS> (v_tile, v, keys);
     WEFT_COPY_COMMIT ();
     WEFT_COPY_WAIT (0);
     __syncthreads ();
-    multiply_rows<D, ROWS / 8> (s, q_tile, warp * WARP_ROWS, k_tile);
-    multiply_rows<D, ROWS / 8> (dp, do_tile, warp * WARP_ROWS, v_tile);
-    if (j == last)
-      hide (s, warp);
+    multiply_rows<D, ROWS / 8> (s, q_tile, row, k_tile);
+    multiply_rows<V, ROWS / 8> (dp, do_tile, row, v_tile);
+    hide (s, mine, keys, a.window);
     for (unsigned n = 0; n < ROWS / 8; n++)
       for (unsigned e = 0; e < 4; e++)
-        differentiate (&s[n][e], &dp[n][e], lse[e / 2], delta[e / 2], a.scale);
+        differentiate (&s[n][e], &dp[n][e], of[e / 2].lse, of[e / 2].delta, a.scale);
     multiply_by<D, ROWS / 8> (sum, dp, k_tile);
     __syncthreads ();
   }
-  const float one[2] = { 1, 1 };
-  leave<D> (b.dqkv + q_at (a, h, 0), step, first, a.sequence, sum, one);
+  leave<D> (dq, mine, sum, one, b.adds_q);
+}
+
+/* Scores of keys (rows) and N queries, and the products of values and do, become probabilities and
+ * gradients. */
+template <int N>
+static __device__ __forceinline__ void
+differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int ahead,
+                    const struct attention &a)
+{
+  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+
+  for (unsigned n = 0; n < N / 8; n++)
+    for (unsigned e = 0; e < 4; e++) {
+      int query = n * 8 + 2 * t + e % 2;
+      int before = query + ahead - (int) (warp * WARP_ROWS + g + e / 2 * 8);
+      if (before < 0 || before >= (int) a.window)
+        s[n][e] = -INFINITY; /* not seen */
+      differentiate (&s[n][e], &dp[n][e], of[query].lse, of[query].delta, a.scale);
+    }
 }
 
 /* Rows are keys here and columns queries; N queries are taken at a time. */
-template <class T, int D, int N>
+template <class T, int D, int V, int N>
 __global__ void
-__launch_bounds__ (THREADS) tiles_keys (backward<T> b)
+__launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
 {
   WEFT_DYNAMIC_SHARED (T, shared);
-  __shared__ float lse[ROWS], delta[ROWS];
+  __shared__ struct known of[ROWS];
   const struct attention &a = b.a;
-  const int tile = ROWS * (D + PAD);
-  T *k_tile = shared, *v_tile = shared + tile, *q_tile = shared + 2 * tile, *do_tile = shared + 3 * tile;
-  uint64_t each = a.heads / a.groups, step = row_elements (a), first = (uint64_t) blockIdx.x * ROWS;
+  const int tile = ROWS * (D + PAD), v_size = ROWS * (V + PAD);
+  T *k_tile = shared, *q_tile = shared + tile, *v_tile = shared + 2 * tile,
+    *do_tile = shared + 2 * tile + v_size;
+  uint64_t each = a.heads / a.groups;
   struct head h = { blockIdx.y / a.groups, 0, blockIdx.y % a.groups };
-  strip<T> k = { b.qkv + k_at (a, h, 0), step, a.sequence },
-           v = { b.qkv + v_at (a, h, 0), step, a.sequence };
-  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[N / 8][4], dp[N / 8][4];
+  struct tile mine = tile_of<ROWS> (a.keys, blockIdx.x);
+  struct passing pass = queries_passing<N> (a, mine);
+  strip<T> k = { b.kv + k_at (a, h, 0), a.kv_row }, v = { b.kv + v_at (a, h, 0), a.kv_row };
+  unsigned row = threadIdx.x / 32 * WARP_ROWS;
+  float dk[D / 8][4] = {}, dv[V / 8][4] = {}, s[N / 8][4], dp[N / 8][4];
 
-  fetch<D, ROWS> (k_tile, k, first);
-  fetch<D, ROWS> (v_tile, v, first);
-  for (uint64_t of = 0; of < each; of++) {
-    h.query = h.group * each + of;
-    strip<T> q = { b.qkv + q_at (a, h, 0), step, a.sequence },
-             dout = { b.dout + o_at (a, h, 0), a.heads * a.value, a.sequence };
-    for (uint64_t i = first; i < a.sequence; i += N) {
-      fetch<D, N> (q_tile, q, i);
-      fetch<D, N> (do_tile, dout, i);
+  fetch<D, ROWS> (k_tile, k, mine);
+  fetch<V, ROWS> (v_tile, v, mine);
+  for (h.query = h.group * each; h.query < (h.group + 1) * each; h.query++) {
+    strip<T> q = { b.q + q_at (a, h, 0), a.q_row },
+             dout = { b.dout + o_at (a, h, 0), a.heads * a.value };
+    for (uint64_t i = 0; i < pass.n[0] + pass.n[1]; i++) {
+      struct tile queries = passing_at<N> (a.queries, pass, i);
+      fetch<D, N> (q_tile, q, queries);
+      fetch<V, N> (do_tile, dout, queries);
       WEFT_COPY_COMMIT ();
-      for (unsigned n = threadIdx.x; n < N; n += THREADS) {
-        bool is = i + n < a.sequence;
-        lse[n] = is ? b.lse[lse_at (a, h, i + n)] : INFINITY;
-        delta[n] = is ? b.delta[lse_at (a, h, i + n)] : 0;
-      }
+      for (unsigned n = threadIdx.x; n < N; n += THREADS)
+        of[n] = known_of (b, h, queries.first + n, queries.end);
       WEFT_COPY_WAIT (0);
       __syncthreads ();
-      multiply_rows<D, N / 8> (s, k_tile, warp * WARP_ROWS, q_tile);
-      multiply_rows<D, N / 8> (dp, v_tile, warp * WARP_ROWS, do_tile);
-      for (unsigned n = 0; n < N / 8; n++)
-        for (unsigned e = 0; e < 4; e++) {
-          unsigned query = n * 8 + 2 * t + e % 2;
-          if (first + warp * WARP_ROWS + g + e / 2 * 8 > i + query)
-            s[n][e] = -INFINITY; /* not seen */
-          differentiate (&s[n][e], &dp[n][e], lse[query], delta[query], a.scale);
-        }
-      multiply_by<D, N / 8> (dv, s, do_tile);
+      multiply_rows<D, N / 8> (s, k_tile, row, q_tile);
+      multiply_rows<V, N / 8> (dp, v_tile, row, do_tile);
+      differentiate_keys<N> (s, dp, of, queries.position - mine.position, a);
+      multiply_by<V, N / 8> (dv, s, do_tile);
       multiply_by<D, N / 8> (dk, dp, q_tile);
       __syncthreads ();
     }
   }
   const float one[2] = { 1, 1 };
-  leave<D> (b.dqkv + k_at (a, h, 0), step, first + warp * WARP_ROWS, a.sequence, dk, one);
-  leave<D> (b.dqkv + v_at (a, h, 0), step, first + warp * WARP_ROWS, a.sequence, dv, one);
+  strip<T> to_k = { b.dkv + k_at (a, h, 0), a.kv_row }, to_v = { b.dkv + v_at (a, h, 0), a.kv_row };
+  leave<D> (to_k, mine, dk, one, b.adds_kv);
+  leave<V> (to_v, mine, dv, one, b.adds_kv);
 }
 
 /* --------------------------------------------------------------------------- launches */
 
+/* Heads of queries and keys, and of values: usual ones, and those of latent attention. */
+#define WIDTHS(X) X (64, 64) X (128, 128) X (192, 128)
+
 bool
-weft_cuda_tiles_take (const struct weft_cuda_launch *l)
+weft_cuda_tiles_take (const struct attention_call *c)
 {
-  struct attention a = attention_of (l);
-  uint32_t dtype = l->operand[QKV].dtype;
-  uintptr_t at = 0;
+  uintptr_t at = (uintptr_t) c->q | (uintptr_t) c->kv | (uintptr_t) c->o | (uintptr_t) c->dout |
+                 (uintptr_t) c->dq | (uintptr_t) c->dkv;
 
-  for (unsigned i = 0; i < 5; i++)
-    at |= (uintptr_t) l->operand[i].data;
-  return (dtype == WEFT_BF16 || dtype == WEFT_FP16) && (a.width == 64 || a.width == 128) &&
-         a.value == a.width && a.window == 0 && at % 16 == 0;
+  if ((c->dtype != WEFT_BF16 && c->dtype != WEFT_FP16) || at % 16 != 0)
+    return false;
+#define IS(d, v)                                                                                   \
+  if (c->a.width == d && c->a.value == v)                                                          \
+    return true;
+  WIDTHS (IS)
+#undef IS
+  return false;
 }
 
-/* More than 48 KB of shared memory are there for those who ask. */
-template <class F>
-static const char *
-allow (F *kernel, size_t bytes)
-{
-#ifdef WEFT_CUDA_EMULATOR
-  (void) kernel;
-  (void) bytes;
-  return NULL;
-#else
-  cudaError_t error = cudaFuncSetAttribute ((const void *) kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
-#endif
-}
-
-template <int D>
+template <int D, int V>
 static size_t
-tiles_bytes (unsigned tiles)
+tiles_bytes (unsigned keys, unsigned values)
 {
-  return (size_t) tiles * ROWS * (D + PAD) * 2;
+  return (size_t) ROWS * (keys * (D + PAD) + values * (V + PAD)) * 2;
 }
 
 static unsigned
-tiles_of (const struct attention &a)
+tiles_of (const struct side &side)
 {
-  return blocks_for (a.sequence, ROWS, ~0u);
+  return side.n * blocks_for (side.run[0].n, ROWS, ~0u);
 }
 
-template <class T, int D>
+template <class T, int D, int V>
 static const char *
-run (const struct weft_cuda_launch *l)
+run (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
-  struct attention a = attention_of (l);
-  dim3 grid (tiles_of (a), (unsigned) (a.batch * a.heads));
-  const char *error = allow (tiles_forward<T, D>, tiles_bytes<D> (5));
+  const struct attention &a = c->a;
+  dim3 grid (tiles_of (a.queries), (unsigned) (a.batch * a.heads));
+  size_t bytes = tiles_bytes<D, V> (3, 2);
+  const char *error = allow (tiles_forward<T, D, V>, bytes);
+  forward_of<T> f = { a, (const T *) c->q, (const T *) c->kv, (T *) c->o, c->lse };
 
   if (error)
     return error;
-  WEFT_LAUNCH ((tiles_forward<T, D>), grid, THREADS, tiles_bytes<D> (5), l->stream, a,
-               (const T *) l->operand[QKV].data, (T *) l->operand[O].data,
-               (float *) l->operand[LSE].data);
+  WEFT_LAUNCH ((tiles_forward<T, D, V>), grid, THREADS, bytes, l->stream, f);
   return launched ();
 }
 
 /* Scratch: delta of each query. */
 uint64_t
-weft_cuda_scratch_attention (const uint64_t *dim)
+weft_cuda_scratch_attention (uint64_t queries)
 {
-  return dim[0] * dim[1] * dim[2] * sizeof (float);
+  return queries * sizeof (float);
 }
 
-template <class T, int D>
+template <class T, int D, int V>
 static const char *
-run_bwd (const struct weft_cuda_launch *l)
+run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
-  enum { QUERIES = D == 64 ? 64 : 32 }; /* of a tile, so that nothing leaves the registers */
-  const struct weft_cuda_operand *o = l->operand;
-  struct attention a = attention_of (l);
+  enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 }; /* of a tile, so that registers suffice */
+  const struct attention &a = c->a;
   float *delta = (float *) l->scratch;
-  backward<T> b = { a,
-                    (const T *) o[BWD_QKV].data,
-                    (const T *) o[BWD_DO].data,
-                    (const float *) o[BWD_LSE].data,
-                    delta,
-                    (T *) o[BWD_DQKV].data };
-  uint64_t queries = a.batch * a.heads * a.sequence;
-  dim3 by_query (tiles_of (a), (unsigned) (a.batch * a.heads)),
-      by_key (tiles_of (a), (unsigned) (a.batch * a.groups));
-  const char *error = allow (tiles_queries<T, D>, tiles_bytes<D> (4));
+  backward_of<T> b = { a,      (const T *) c->q, (const T *) c->kv, (const T *) c->dout, c->lse,
+                       delta,  (T *) c->dq,      (T *) c->dkv,      c->adds_q,           c->adds_kv };
+  uint64_t queries = a.batch * a.heads * a.queries.tokens;
+  dim3 by_query (tiles_of (a.queries), (unsigned) (a.batch * a.heads)),
+      by_key (tiles_of (a.keys), (unsigned) (a.batch * a.groups));
+  size_t bytes = tiles_bytes<D, V> (2, 2);
+  const char *error = allow (tiles_queries<T, D, V>, bytes);
 
-  error = error ? error : allow (tiles_keys<T, D, QUERIES>, tiles_bytes<D> (4));
+  error = error ? error : allow (tiles_keys<T, D, V, QUERIES>, bytes);
   if (error)
     return error;
-  WEFT_LAUNCH ((deltas<T, D>), blocks_for (queries, THREADS / 32, ~0u), THREADS, 0, l->stream, a,
-               (const T *) o[BWD_O].data, (const T *) o[BWD_DO].data, delta);
-  WEFT_LAUNCH ((tiles_queries<T, D>), by_query, THREADS, tiles_bytes<D> (4), l->stream, b);
-  WEFT_LAUNCH ((tiles_keys<T, D, QUERIES>), by_key, THREADS, tiles_bytes<D> (4), l->stream, b);
+  WEFT_LAUNCH ((deltas<T>), blocks_for (queries, THREADS / 32, ~0u), THREADS, 0, l->stream, a,
+               (const T *) c->o, (const T *) c->dout, delta);
+  WEFT_LAUNCH ((tiles_queries<T, D, V>), by_query, THREADS, bytes, l->stream, b);
+  WEFT_LAUNCH ((tiles_keys<T, D, V, QUERIES>), by_key, THREADS, bytes, l->stream, b);
   return launched ();
 }
 
 template <class T>
 static const char *
-by_width (const struct weft_cuda_launch *l, bool backward)
+by_width (const struct weft_cuda_launch *l, const struct attention_call *c, bool backward)
 {
-  if (l->dim[4] == 64)
-    return backward ? run_bwd<T, 64> (l) : run<T, 64> (l);
-  return backward ? run_bwd<T, 128> (l) : run<T, 128> (l);
+#define RUN(d, v)                                                                                  \
+  if (c->a.width == d && c->a.value == v)                                                          \
+    return backward ? run_bwd<T, d, v> (l, c) : run<T, d, v> (l, c);
+  WIDTHS (RUN)
+#undef RUN
+  return "no tiles of attention for heads of this width";
 }
 
 static const char *
-by_dtype (const struct weft_cuda_launch *l, bool backward)
+by_dtype (const struct weft_cuda_launch *l, const struct attention_call *c, bool backward)
 {
-  return l->operand[QKV].dtype == WEFT_BF16 ? by_width<bf16> (l, backward)
-                                            : by_width<fp16> (l, backward);
+  return c->dtype == WEFT_BF16 ? by_width<bf16> (l, c, backward) : by_width<fp16> (l, c, backward);
 }
 
 const char *
-weft_cuda_tiles_forward (const struct weft_cuda_launch *l)
+weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
-  return by_dtype (l, false);
+  return by_dtype (l, c, false);
 }
 
 const char *
-weft_cuda_tiles_backward (const struct weft_cuda_launch *l)
+weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
-  return by_dtype (l, true);
+  return by_dtype (l, c, true);
 }

@@ -24,7 +24,8 @@ struct choice {
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
-  char machine[320];   /* library and GPU, as files say them */
+  gboolean only_prepare;
+  char machine[360]; /* library, driver and GPU, as files say them */
 };
 
 /* ------------------------------------------------------------------------------ choices */
@@ -212,7 +213,7 @@ guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const 
   cublasStatus_t status = cublasLtMatmulPreferenceCreate (&p);
 
   if (status == CUBLAS_STATUS_SUCCESS)
-    status = set_preferences (p, &shape, on->scratch_bytes);
+    status = set_preferences (p, &shape, MIN (on->scratch_bytes, WEFT_BLAS_SCRATCH));
   if (status == CUBLAS_STATUS_SUCCESS)
     status = cublasLtMatmulAlgoGetHeuristic (on->blas->handle, c->desc, c->a, c->b, c->y, c->y, p,
                                              WEFT_BLAS_CANDIDATES, found, n);
@@ -248,42 +249,125 @@ fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, c
   return ok ? least : -1;
 }
 
-static const char *
-choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
-        gboolean measure)
-{
-  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES];
-  int n = 0, best = 0;
-  const char *error = guess (on, g, c, found, &n);
-  float least = -1;
+/* ------------------------------------------------------------------------ operands to measure with */
 
-  for (int i = 0; i < n && measure && !error; i++) {
+#define PATTERN (1u << 20) /* elements */
+
+/* What products read and write while they are measured.  Zeros would draw less power and be quicker,
+ * and the memory of a plan holds what must stay. */
+typedef struct operands {
+  struct weft_cuda_gemm gemm;
+  void *block[4];
+} operands;
+
+static void
+operands_clear (operands *o)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (o->block); i++)
+    (void) cudaFree (o->block[i]);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (operands, operands_clear)
+
+static uint64_t
+size_of (uint8_t dtype)
+{
+  return dtype == WEFT_FP32 ? 4 : 2;
+}
+
+/* From 0.5 to 1 and of both signs: the bits of such a number, in halves or whole. */
+static void
+fill_pattern (uint8_t dtype, void *out)
+{
+  uint32_t seed = 1;
+
+  for (uint32_t i = 0; i < PATTERN; i++) {
+    seed = seed * 1664525 + 1013904223;
+    if (dtype == WEFT_FP32)
+      ((uint32_t *) out)[i] = (seed & 0x807fffff) | 0x3f000000;
+    else if (dtype == WEFT_BF16)
+      ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x807f) | 0x3f00);
+    else
+      ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x83ff) | 0x3800);
+  }
+}
+
+/* A block like the one at `like`, as aligned as that is, full of random numbers. */
+static gboolean
+make_block (void **block, const void *like, uint64_t n, uint8_t dtype, const void **at)
+{
+  uint64_t bytes = n * size_of (dtype), done = MIN (bytes, PATTERN * size_of (dtype));
+  uint32_t offset = alignment_of (like) % 256;
+  g_autofree uint8_t *pattern = g_malloc (PATTERN * size_of (dtype));
+
+  if (!like)
+    return TRUE;
+  if (cudaMalloc (block, bytes + offset) != cudaSuccess) {
+    (void) cudaGetLastError (); /* which the next call would tell otherwise */
+    return FALSE;
+  }
+  uint8_t *to = (uint8_t *) *block + offset;
+  fill_pattern (dtype, pattern);
+  gboolean ok = cudaMemcpy (to, pattern, done, cudaMemcpyHostToDevice) == cudaSuccess;
+  for (; ok && done < bytes; done += MIN (done, bytes - done))
+    ok = cudaMemcpy (to + done, to, MIN (done, bytes - done), cudaMemcpyDeviceToDevice) ==
+         cudaSuccess;
+  *at = to;
+  return ok;
+}
+
+static gboolean
+make_operands (operands *o, const struct weft_cuda_gemm *g)
+{
+  const void *y = NULL;
+
+  o->gemm = *g;
+  gboolean ok = make_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
+                make_block (&o->block[1], g->b, g->k * g->n, g->dtype, &o->gemm.b) &&
+                make_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
+                make_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
+                cudaDeviceSynchronize () == cudaSuccess;
+  o->gemm.y = (void *) (uintptr_t) y;
+  return ok;
+}
+
+/* The fastest of them, or the first. */
+static int
+fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+         const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+  g_auto (operands) o = { 0 };
+  g_auto (call) c = { 0 };
+  float least = -1;
+  int best = 0;
+
+  if (!make_operands (&o, g) || call_init (&c, &o.gemm))
+    return 0;
+  for (int i = 0; i < n; i++) {
     const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
-    float took = fastest_of (on, g, c, &tried);
+    float took = fastest_of (on, &o.gemm, &c, &tried);
     if (took >= 0 && (least < 0 || took < least)) {
       least = took;
       best = i;
     }
   }
+  return best;
+}
+
+static const char *
+choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+        gboolean measure)
+{
+  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES];
+  int n = 0;
+  const char *error = guess (on, g, c, found, &n);
+
   if (error)
     return error;
+  int best = measure && n > 1 ? fastest (on, g, found, n) : 0;
   struct choice *choice = g_new0 (struct choice, 1);
   *choice = (struct choice){ shape_of (g), found[best].algo, found[best].workspaceSize };
   g_hash_table_replace (on->blas->choices, &choice->shape, choice);
   return NULL;
-}
-
-const char *
-weft_blas_prepare (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm,
-                   gboolean measure)
-{
-  struct shape shape = shape_of (gemm);
-  g_auto (call) c = { 0 };
-
-  if (g_hash_table_contains (on->blas->choices, &shape))
-    return NULL;
-  const char *error = call_init (&c, gemm);
-  return error ? error : choose (on, gemm, &c, measure);
 }
 
 const char *
@@ -294,10 +378,22 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   const char *error = call_init (&c, gemm);
 
   if (!error && !g_hash_table_contains (on->blas->choices, &shape))
-    error = choose (on, gemm, &c, FALSE);
-  if (error)
+    error = choose (on, gemm, &c, on->blas->only_prepare);
+  if (error || on->blas->only_prepare)
     return error;
   return run (on, gemm, &c, g_hash_table_lookup (on->blas->choices, &shape));
+}
+
+void
+weft_blas_only_prepare (struct weft_cuda_blas *blas, gboolean on)
+{
+  blas->only_prepare = on;
+}
+
+uint32_t
+weft_blas_count (const struct weft_cuda_blas *blas)
+{
+  return g_hash_table_size (blas->choices);
 }
 
 /* --------------------------------------------------------------------------- life and file */
@@ -307,18 +403,20 @@ weft_blas_new (const char **error)
 {
   g_autofree struct weft_cuda_blas *blas = g_new0 (struct weft_cuda_blas, 1);
   struct cudaDeviceProp device;
-  int number = 0;
+  int number = 0, driver = 0;
   cudaError_t found = cudaGetDevice (&number);
 
   if (found == cudaSuccess)
     found = cudaGetDeviceProperties (&device, number);
+  if (found == cudaSuccess)
+    found = cudaDriverGetVersion (&driver);
   *error =
       found == cudaSuccess ? text_of (cublasLtCreate (&blas->handle)) : cudaGetErrorString (found);
   if (*error)
     return NULL;
-  g_snprintf (blas->machine, sizeof blas->machine, "cublasLt %zu, %s, sm_%d%d, %d SMs",
-              cublasLtGetVersion (), device.name, device.major, device.minor,
-              device.multiProcessorCount);
+  g_snprintf (blas->machine, sizeof blas->machine,
+              "cublasLt %zu, driver for CUDA %d, %s, sm_%d%d, %d SMs", cublasLtGetVersion (),
+              driver, device.name, device.major, device.minor, device.multiProcessorCount);
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
   return g_steal_pointer (&blas);
 }
@@ -392,4 +490,13 @@ weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found, 
     ++*found;
   }
   return TRUE;
+}
+
+char *
+weft_blas_path (const struct weft_cuda_blas *blas)
+{
+  g_autofree char *hash = g_compute_checksum_for_string (G_CHECKSUM_SHA256, blas->machine, -1);
+  g_autofree char *name = g_strdup_printf ("products-%.16s.txt", hash);
+
+  return g_build_filename (g_get_user_cache_dir (), "weft", name, NULL);
 }

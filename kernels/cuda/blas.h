@@ -1,9 +1,9 @@
 /* blas.h - products by cuBLASLt: for every shape an algorithm, chosen once.
  *
  * Which algorithm is the fastest depends on the GPU and on the version of the library, and which one
- * is taken decides the bits: it is found before the first step, by the library's own guess or by
- * measuring its first WEFT_BLAS_CANDIDATES guesses, and kept in a file, so that every run of the same
- * machine has the same bits.  Partial sums are never added to the output in the order of arrival
+ * is taken decides the bits: it is found before the first step, by measuring the library's first
+ * WEFT_BLAS_CANDIDATES guesses, and kept in a file, so that every run of the same machine has the same
+ * bits.  A shape that nobody prepared gets the first guess.  Partial sums are never added to the output in the order of arrival
  * (cublasLtReductionScheme_t). */
 #pragma once
 #include "kernels/cuda/launch.h"
@@ -21,13 +21,20 @@ struct weft_cuda_blas;
 struct weft_cuda_blas *weft_blas_new (const char **error);
 void weft_blas_free (struct weft_cuda_blas *blas);
 
-/* Finds the algorithm of a shape, whose pointers say how they are aligned; with `measure` the fastest
- * on these operands, which it overwrites.  Waits for the stream of `on`. */
-const char *weft_blas_prepare (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm,
-                               gboolean measure);
+/* While it is on, weft_cuda_multiply() multiplies nothing: it finds the algorithm of a shape that has
+ * none, on random operands in memory of its own, or by the library's guess where there is no room for
+ * them.  It waits for the stream then. */
+void weft_blas_only_prepare (struct weft_cuda_blas *blas, gboolean on);
 
-/* Algorithms as a file: a line for each shape, after one that names library and GPU.  Those of another
- * library or GPU are left out, and *found says how many were taken. */
+/* How many shapes have an algorithm. */
+uint32_t weft_blas_count (const struct weft_cuda_blas *blas);
+
+/* Algorithms as a file: a line for each shape, after one that names library, driver and GPU.  Those of
+ * another machine are left out, and *found says how many were taken. */
 gboolean weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GError **error);
 gboolean weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found,
                          GError **error);
+
+/* Where algorithms of this machine are kept: in the user's folder for caches, under a name made of
+ * library, driver and GPU.  Caller frees. */
+char *weft_blas_path (const struct weft_cuda_blas *blas);

@@ -152,3 +152,30 @@ load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, u
 
   load_matrices (b, tile + (term + lane % 16) * stride + column + lane / 16 * 8, true);
 }
+
+/* a of a tile that has a row for each term. */
+template <class T>
+static __device__ __forceinline__ void
+load_a_turned (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned term)
+{
+  unsigned lane = threadIdx.x % 32;
+
+  load_matrices (a, tile + (term + lane / 16 * 8 + lane % 8) * stride + row + lane / 8 % 2 * 8,
+                 true);
+}
+
+/* More than 48 KB of shared memory are there for those who ask. */
+template <class F>
+static const char *
+allow (F *kernel, size_t bytes)
+{
+#ifdef WEFT_CUDA_EMULATOR
+  (void) kernel;
+  (void) bytes;
+  return NULL;
+#else
+  cudaError_t error = cudaFuncSetAttribute ((const void *) kernel,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
+  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+#endif
+}

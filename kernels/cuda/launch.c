@@ -20,6 +20,19 @@ set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 }
 
 static void
+set_router (struct weft_cuda_router *r, const union weft_model *m)
+{
+  gboolean grouped = m->moe_router_num_groups > 0;
+
+  r->sigmoid = m->moe_router_score_function == WEFT_SCORE_SIGMOID;
+  r->before = (uint32_t) m->moe_router_pre_softmax;
+  r->groups = grouped ? (uint64_t) m->moe_router_num_groups : 1;
+  r->best = grouped ? (uint64_t) m->moe_router_group_topk : 1;
+  r->scaling = (float) m->moe_router_topk_scaling_factor;
+  r->step = m->moe_router_bias_update_rate;
+}
+
+static void
 set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
   m->epsilon = k->model->norm_epsilon;
@@ -29,6 +42,8 @@ set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
   m->all_heads = (uint64_t) k->model->num_attention_heads;
   m->sequence = weft_kernel_sequence (k);
   m->whole = (uint64_t) k->model->seq_length;
+  m->activation = (uint32_t) k->model->activation;
+  set_router (&m->router, k->model);
   if (k->kind == WEFT_OP_ROPE || k->kind == WEFT_OP_ROPE_BWD)
     set_turns (m, k);
 }
@@ -88,7 +103,20 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL_WGRAD:
     return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
   case WEFT_OP_ATTENTION_BWD:
-    return weft_cuda_scratch_attention (dim);
+    return weft_cuda_scratch_attention (dim[0] * dim[1] * dim[2]);
+  case WEFT_OP_ATTENTION_PART_BWD:
+    return weft_cuda_scratch_attention (dim[0] * dim[2]);
+  case WEFT_OP_MOE_SORT:
+    return weft_cuda_scratch_moe_sort (dim[0] * dim[1]);
+  case WEFT_OP_MOE_PERMUTE:
+    return weft_cuda_scratch_moe_permute (dim[3]);
+  case WEFT_OP_MOE_GROUP:
+  case WEFT_OP_MOE_UNGROUP:
+    return weft_cuda_scratch_moe_group (dim[2], dim[3]);
+  case WEFT_OP_MOE_MATMUL:
+  case WEFT_OP_MOE_MATMUL_DGRAD:
+  case WEFT_OP_MOE_MATMUL_WGRAD:
+    return weft_cuda_scratch_moe_matmul (dim[3]);
   default:
     return 0;
   }

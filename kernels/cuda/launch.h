@@ -29,6 +29,14 @@ struct weft_cuda_spot {
   uint32_t at, of;
 };
 
+/* How experts are chosen (kernels/moe_route.c). */
+struct weft_cuda_router {
+  uint32_t sigmoid, before; /* before: the softmax is taken over all of them */
+  uint64_t groups, best;    /* groups of experts, and how many of them are open; 1 and 1: no groups */
+  float scaling;            /* of weights */
+  double step;              /* of a bias */
+};
+
 /* Of the model, what kernels ask. */
 struct weft_cuda_model {
   double epsilon;
@@ -39,6 +47,8 @@ struct weft_cuda_model {
   uint32_t layernorm;     /* or rmsnorm */
   uint32_t pairs;         /* of a head that are turned */
   double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position; only for rope */
+  uint32_t activation;                    /* of experts: enum weft_activation */
+  struct weft_cuda_router router;
 };
 
 struct weft_control;
@@ -96,6 +106,8 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (ROPE_BWD, rope_bwd)                                                                           \
   X (ATTENTION, attention)                                                                         \
   X (ATTENTION_BWD, attention_bwd)                                                                 \
+  X (ATTENTION_PART, attention_part)                                                               \
+  X (ATTENTION_PART_BWD, attention_part_bwd)                                                       \
   X (GELU, gelu)                                                                                   \
   X (GELU_BWD, gelu_bwd)                                                                           \
   X (SWIGLU, swiglu)                                                                               \
@@ -133,6 +145,25 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (PACK, pack)                                                                                   \
   X (UNPACK, unpack)                                                                               \
   X (SUM_SLICES, sum_slices)                                                                       \
+  X (MOE_ROUTE, moe_route)                                                                         \
+  X (MOE_ROUTE_BWD, moe_route_bwd)                                                                 \
+  X (MOE_TALLY, moe_tally)                                                                         \
+  X (MOE_BALANCE, moe_balance)                                                                     \
+  X (MOE_SORT, moe_sort)                                                                           \
+  X (MOE_PERMUTE, moe_permute)                                                                     \
+  X (MOE_UNPERMUTE, moe_unpermute)                                                                 \
+  X (MOE_GROUP, moe_group)                                                                         \
+  X (MOE_UNGROUP, moe_ungroup)                                                                     \
+  X (MOE_TURN, moe_turn)                                                                           \
+  X (MOE_MATMUL, moe_matmul)                                                                       \
+  X (MOE_MATMUL_DGRAD, moe_matmul_dgrad)                                                           \
+  X (MOE_MATMUL_WGRAD, moe_matmul_wgrad)                                                           \
+  X (MOE_ACT, moe_act)                                                                             \
+  X (MOE_ACT_BWD, moe_act_bwd)                                                                     \
+  X (MOE_WEIGH, moe_weigh)                                                                         \
+  X (MOE_WEIGH_BWD, moe_weigh_bwd)                                                                 \
+  X (GATE, gate)                                                                                   \
+  X (GATE_BWD, gate_bwd)                                                                           \
   X (MOE_FOLD, moe_fold)                                                                           \
   X (MOE_SQUARES, moe_squares)                                                                     \
   X (SETTLE, settle)                                                                               \
@@ -151,7 +182,11 @@ uint64_t weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden);
 uint64_t weft_cuda_scratch_xent (uint64_t rows);
 uint64_t weft_cuda_scratch_squares (uint64_t n);
 uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
-uint64_t weft_cuda_scratch_attention (const uint64_t *dim);
+uint64_t weft_cuda_scratch_attention (uint64_t queries);
+uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
+uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
+uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);
+uint64_t weft_cuda_scratch_moe_matmul (uint64_t experts);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* Linear layers as products of blas: which operand is turned, and what accumulates.  Gradients of
  * biases are sums of columns. */
 #include "kernels/cuda/columns.cuh"
+#include <string.h>
 
 enum { X, W, B, Y };
 enum { DY, DX = 2 };
@@ -30,15 +31,38 @@ set_size (struct weft_cuda_gemm *g, uint64_t m, uint64_t n, uint64_t k)
   g->k = k;
 }
 
+/* A bias that is kept in another type than the product is converted at the end of the scratch, of which
+ * the product then has less. */
+static const char *
+convert_bias (struct weft_cuda_launch *l, const void **bias)
+{
+  const struct weft_cuda_operand *from = &l->operand[B];
+  struct weft_cuda_launch cast = *l;
+
+  *bias = from->data;
+  if (!from->data || from->dtype == l->operand[Y].dtype)
+    return NULL;
+  l->scratch_bytes -= (l->dim[N] * sizeof (float) + 255) / 256 * 256;
+  *bias = (uint8_t *) l->scratch + l->scratch_bytes;
+  memset (cast.dim, 0, sizeof cast.dim);
+  cast.dim[0] = l->dim[N];
+  cast.operand[0] = *from;
+  cast.operand[1] = l->operand[Y];
+  cast.operand[1].data = (void *) *bias;
+  cast.operand[1].n = l->dim[N];
+  return weft_cuda_cast (&cast);
+}
+
 const char *
 weft_cuda_matmul (const struct weft_cuda_launch *l)
 {
+  struct weft_cuda_launch on = *l;
   struct weft_cuda_gemm g = gemm_of (l, X, W, Y);
+  const char *error = convert_bias (&on, &g.bias);
 
   set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
   g.b_turned = 1;
-  g.bias = l->operand[B].data;
-  return weft_cuda_multiply (l, &g);
+  return error ? error : weft_cuda_multiply (&on, &g);
 }
 
 const char *

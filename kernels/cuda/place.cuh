@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cuda/device.cuh"
 
-static __device__ __forceinline__ uint64_t
+static __host__ __device__ __forceinline__ uint64_t
 position_of (struct weft_cuda_spot cp, uint64_t tokens, uint64_t t)
 {
   uint64_t half = tokens / 2;

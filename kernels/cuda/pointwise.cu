@@ -1,55 +1,10 @@
-/* Kernels that go element by element: activations, sums of two, casts, dropout.
- *
- * GELU is the form with tanh, by the logistic function (kernels/activation.c). */
+/* Kernels that go element by element: activations, sums of two, casts, dropout. */
 #include "core/base/mix.h"
 #include "core/exec/control.h"
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/place.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 4096 };
-
-#define TWICE_ROOT_2_PI 1.5957691216057308f
-#define CUBIC 0.044715f
-
-static __device__ __forceinline__ float
-logistic (float z)
-{
-  return 1 / (1 + expf (-z));
-}
-
-struct gelu {
-  __device__ float
-  operator() (float x, float) const
-  {
-    return x * logistic (TWICE_ROOT_2_PI * (x + CUBIC * x * x * x));
-  }
-};
-
-struct gelu_slope {
-  __device__ float
-  operator() (float x, float dy) const
-  {
-    float yes = logistic (TWICE_ROOT_2_PI * (x + CUBIC * x * x * x));
-    float dz = TWICE_ROOT_2_PI * (1 + 3 * CUBIC * x * x);
-    return dy * (yes + x * yes * (1 - yes) * dz);
-  }
-};
-
-struct relu2 {
-  __device__ float
-  operator() (float x, float) const
-  {
-    float above = x < 0 ? 0 : x;
-    return above * above;
-  }
-};
-
-struct relu2_slope {
-  __device__ float
-  operator() (float x, float dy) const
-  {
-    return 2 * (x < 0 ? 0 : x) * dy;
-  }
-};
 
 struct plus {
   __device__ float
@@ -120,8 +75,7 @@ swiglu (const T *gate_up, T *y, uint64_t rows, uint64_t columns)
 {
   for (WEFT_EACH (i, rows * columns)) {
     const T *row = gate_up + i / columns * 2 * columns + i % columns;
-    float gate = to_float (row[0]);
-    set (y + i, gate * logistic (gate) * to_float (row[columns]));
+    set (y + i, swiglu_value (to_float (row[0]), to_float (row[columns])));
   }
 }
 
@@ -133,10 +87,8 @@ swiglu_packed (const pack<T> *gate_up, pack<T> *y, uint64_t rows, uint64_t colum
   for (WEFT_EACH (i, rows * columns)) {
     const pack<T> *row = gate_up + i / columns * 2 * columns + i % columns;
     pack<T> gate = row[0], up = row[columns], to;
-    for (int j = 0; j < pack<T>::n; j++) {
-      float g = to_float (gate.at[j]);
-      set (&to.at[j], g * logistic (g) * to_float (up.at[j]));
-    }
+    for (int j = 0; j < pack<T>::n; j++)
+      set (&to.at[j], swiglu_value (to_float (gate.at[j]), to_float (up.at[j])));
     y[i] = to;
   }
 }
@@ -147,10 +99,10 @@ swiglu_slope (const T *gate_up, const T *dy, T *dgate_up, uint64_t rows, uint64_
 {
   for (WEFT_EACH (i, rows * columns)) {
     uint64_t at = i / columns * 2 * columns + i % columns;
-    float gate = to_float (gate_up[at]), up = to_float (gate_up[at + columns]);
-    float yes = logistic (gate), d = to_float (dy[i]);
-    set (dgate_up + at, d * up * yes * (1 + gate * (1 - yes)));
-    set (dgate_up + at + columns, d * gate * yes);
+    struct gate_and_up to =
+        swiglu_slopes (to_float (gate_up[at]), to_float (gate_up[at + columns]), to_float (dy[i]));
+    set (dgate_up + at, to.gate);
+    set (dgate_up + at + columns, to.up);
   }
 }
 
@@ -163,9 +115,10 @@ swiglu_slope_packed (const pack<T> *gate_up, const pack<T> *dy, pack<T> *dgate_u
     uint64_t at = i / columns * 2 * columns + i % columns;
     pack<T> gate = gate_up[at], up = gate_up[at + columns], d = dy[i], dgate, dup;
     for (int j = 0; j < pack<T>::n; j++) {
-      float g = to_float (gate.at[j]), yes = logistic (g), dj = to_float (d.at[j]);
-      set (&dgate.at[j], dj * to_float (up.at[j]) * yes * (1 + g * (1 - yes)));
-      set (&dup.at[j], dj * g * yes);
+      struct gate_and_up to =
+          swiglu_slopes (to_float (gate.at[j]), to_float (up.at[j]), to_float (d.at[j]));
+      set (&dgate.at[j], to.gate);
+      set (&dup.at[j], to.up);
     }
     dgate_up[at] = dgate;
     dgate_up[at + columns] = dup;

@@ -1,0 +1,72 @@
+#include "cli/launch.h"
+#include "core/base/error.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Ranks of the CPU executor are threads: several such processes would each train the whole job. */
+static gboolean
+refuse_others (const char *asked, GError **error)
+{
+  g_auto (weft_launch) launch = { 0 };
+
+  if (!weft_launch_read (asked, NULL, &launch, asked ? error : NULL))
+    return !asked; /* variables that nobody asked for */
+  return launch.n <= 1 ||
+         weft_bad_input (
+             error,
+             "found %u processes (%s) with the cpu executor, whose ranks are threads of "
+             "one, wanted --executor cuda or --launcher none",
+             launch.n, weft_launcher_words[launch.launcher]);
+}
+
+gboolean
+weft_cli_launch (const char *asked, gboolean cuda, weft_launch *launch, GError **error)
+{
+  *launch = (weft_launch){ .n = 1 };
+  return cuda ? weft_launch_read (asked, NULL, launch, error) : refuse_others (asked, error);
+}
+
+gboolean
+weft_cli_launch_check (const weft_launch *launch, const char *asked, const struct weft_job *job,
+                       GError **error)
+{
+  uint32_t ranks = job->cluster.n_gpus, each = ranks / launch->n;
+  g_autofree char *number = g_strdup_printf ("%u", each);
+
+  if (ranks % launch->n != 0)
+    return weft_bad_input (error,
+                           "found %u processes (%s) and gpus = %u, wanted as many ranks in each "
+                           "process",
+                           launch->n, weft_launcher_words[launch->launcher], ranks);
+  if (!asked || (launch->n == 1 && strcmp (asked, "all") == 0) || strcmp (asked, number) == 0)
+    return TRUE;
+  if (launch->n == 1)
+    return weft_bad_input (error,
+                           "--ranks-per-process: found \"%s\", wanted all (%s): ranks are threads "
+                           "of one process",
+                           asked, number);
+  return weft_bad_input (error,
+                         "--ranks-per-process: found \"%s\", wanted %s: %u ranks of %u processes",
+                         asked, number, ranks, launch->n);
+}
+
+gboolean
+weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, double seconds,
+                      weft_rendezvous **peers, GError **error)
+{
+  const struct weft_rendezvous_place place = { .host = launch->host,
+                                               .port = launch->port,
+                                               .token = launch->token,
+                                               .n = launch->n,
+                                               .process = launch->rank,
+                                               .each = job->cluster.n_gpus / launch->n,
+                                               .seconds = seconds };
+
+  *peers = NULL;
+  if (launch->n == 1)
+    return TRUE;
+  if (launch->rank == 0)
+    fprintf (stderr, "weft: %u processes (%s) meet at %s port %u\n", launch->n,
+             weft_launcher_words[launch->launcher], launch->host, launch->port);
+  return (*peers = weft_rendezvous_open (&place, error)) != NULL;
+}

@@ -1,0 +1,52 @@
+/* moe.cuh - counts of rows, which only the device knows (kernels/moe.h): sums of them, and where blocks
+ * of rows begin. */
+#pragma once
+#include "kernels/cuda/device.cuh"
+
+static __device__ __forceinline__ uint64_t
+count_of (const int64_t *counts, uint64_t n)
+{
+  uint64_t sum = 0;
+
+  for (uint64_t i = 0; i < n; i++)
+    sum += (uint64_t) counts[i];
+  return sum;
+}
+
+/* begin[i] = size (0) + ... + size (i - 1), for i up to n; by one warp. */
+template <class F>
+static __device__ void
+scan_by_warp (const F &size, uint64_t n, uint64_t *begin)
+{
+  unsigned lane = threadIdx.x % 32;
+  uint64_t before = 0;
+
+  for (uint64_t first = 0; first < n; first += 32) {
+    uint64_t mine = first + lane < n ? size (first + lane) : 0, sum = mine;
+    for (unsigned step = 1; step < 32; step *= 2) {
+      uint64_t other = __shfl_sync (~0u, sum, (lane - step) % 32);
+      sum += lane >= step ? other : 0;
+    }
+    if (first + lane < n)
+      begin[first + lane] = before + sum - mine;
+    before += __shfl_sync (~0u, sum, 31);
+  }
+  if (lane == 0)
+    begin[n] = before;
+}
+
+/* Where x lies: the last i of n with begin[i] <= x, among those that are not empty. */
+static __device__ __forceinline__ uint64_t
+block_of (const uint64_t *begin, uint64_t n, uint64_t x)
+{
+  uint64_t low = 0, high = n;
+
+  while (high - low > 1) {
+    uint64_t middle = (low + high) / 2;
+    if (begin[middle] <= x)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,50 @@
+/* environment.h - who started this process beside which others: torchrun, Open MPI, Slurm, MPICH. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+/* Variables of each, in the order in which they are looked for: mpirun starts its own daemons by
+ * Slurm, whose variables then describe those.
+ *
+ * rank, size, local rank, local size (NULL: it has none); what tells two jobs apart.  Of several
+ * words the first that is set counts.
+ *
+ * torchrun: https://pytorch.org/docs/stable/elastic/run.html
+ * Open MPI: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+ * MPICH and Intel MPI (Hydra): https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to
+ * Slurm: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
+ *
+ *     constant               word      rank, size, local rank, local size, job */
+#define WEFT_LAUNCHER_LIST(X)                                                                      \
+  X (WEFT_LAUNCHER_TORCHRUN, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",   \
+     "TORCHELASTIC_RUN_ID")                                                                        \
+  X (WEFT_LAUNCHER_OPENMPI, "openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",             \
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",                                   \
+     "PMIX_NAMESPACE OMPI_MCA_ess_base_jobid")                                                     \
+  X (WEFT_LAUNCHER_SLURM, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS",            \
+     "SLURM_LOCALID", NULL, "SLURM_JOB_ID SLURM_JOBID")                                            \
+  X (WEFT_LAUNCHER_MPICH, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",   \
+     "PMI_JOBID")
+#define WEFT_LAUNCHER_ID(id, word, ...) id,
+enum weft_launcher { WEFT_LAUNCHER_LIST (WEFT_LAUNCHER_ID) WEFT_N_LAUNCHER };
+#undef WEFT_LAUNCHER_ID
+extern const char *const weft_launcher_words[];
+
+struct weft_launch {
+  enum weft_launcher launcher; /* WEFT_N_LAUNCHER: none */
+  uint32_t n, rank;            /* processes, and which of them this is */
+  uint32_t local_rank;         /* of those on this machine */
+  char *host;                  /* where process 0 is, and its port */
+  uint16_t port;
+  char *token; /* the same for all processes of a job, and no other's */
+};
+typedef struct weft_launch weft_launch;
+void weft_launch_clear (weft_launch *launch);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_launch, weft_launch_clear)
+
+/* What stands in the environment of this process, by `get`, or g_getenv where it is NULL.  `asked`
+ * is the word of a launcher, "none", or NULL or "auto": whichever is found.  Without one, and with
+ * one process, n is 1 and nothing else is set. */
+typedef const char *(*weft_launch_getenv) (const char *name);
+gboolean weft_launch_read (const char *asked, weft_launch_getenv get, struct weft_launch *launch,
+                           GError **error);

@@ -1,0 +1,469 @@
+#include "launch/rendezvous.h"
+#include "core/base/error.h"
+#include "launch/store.h"
+#include "launch/wire.h"
+#include <gio/gio.h>
+#include <pthread.h>
+#include <string.h>
+
+/* What a wait is given beyond its time, in which the store says who is missing. */
+#define GRACE_SECONDS 5
+#define FAREWELL_SECONDS 10 /* for the others, of process 0 */
+
+struct weft_rendezvous {
+  struct weft_rendezvous_place place;
+  char *host, *token;
+  weft_store *store; /* of process 0 */
+  GSocketConnection *connection;
+  GSocket *socket; /* its own */
+
+  pthread_mutex_t lock; /* of what follows: look() comes from any thread */
+  GByteArray *in;
+  gsize taken;     /* of `in`: the frame that was taken last */
+  gboolean asked;  /* how far this process is */
+  const char *at;  /* the key that it waits at */
+  char *stopped;   /* why all must end */
+  gboolean failed; /* it was this process that gave up */
+};
+
+const struct weft_rendezvous_place *
+weft_rendezvous_place (const weft_rendezvous *r)
+{
+  return &r->place;
+}
+
+static gint64
+after (double seconds)
+{
+  return seconds > 0 ? g_get_monotonic_time () + (gint64) (1e6 * seconds) : G_MAXINT64;
+}
+
+/* ------------------------------------------------------------------- sending */
+
+static gboolean
+is_stopped (const weft_rendezvous *r, GError **error)
+{
+  return r->stopped && !weft_run_error (error, "%s", r->stopped);
+}
+
+static void
+stop (weft_rendezvous *r, char *why)
+{
+  if (!r->stopped)
+    r->stopped = why;
+  else
+    g_free (why);
+}
+
+static void
+lose_store (weft_rendezvous *r)
+{
+  g_autofree char *name = weft_store_name (r->place.each, 0);
+  stop (r, g_strdup_printf ("%s, which keeps the rendezvous at %s port %u, is gone", name, r->host,
+                            r->place.port));
+}
+
+static gboolean
+send_all (GSocket *socket, const GByteArray *out)
+{
+  gsize at = 0;
+
+  while (at < out->len) {
+    gssize n = g_socket_send (socket, (const char *) out->data + at, out->len - at, NULL, NULL);
+    if (n <= 0)
+      return FALSE;
+    at += (gsize) n;
+  }
+  return TRUE;
+}
+
+/* What cannot be sent shows when the answer is waited for. */
+static void
+put (weft_rendezvous *r, const struct weft_frame *f)
+{
+  g_autoptr (GByteArray) out = g_byte_array_new ();
+
+  weft_frame_put (out, f);
+  send_all (r->socket, out);
+}
+
+static struct weft_frame
+frame_of (enum weft_frame_kind kind, const char *key, GBytes *value)
+{
+  gsize n = 0;
+  const void *data = value ? g_bytes_get_data (value, &n) : NULL;
+
+  return (struct weft_frame){ .kind = kind,
+                              .key = key,
+                              .key_bytes = (uint32_t) strlen (key),
+                              .value = data,
+                              .value_bytes = (uint32_t) n };
+}
+
+/* ------------------------------------------------------------------- receiving */
+
+/* The next frame of what has come; FALSE: there is none yet. */
+static gboolean
+take (weft_rendezvous *r, struct weft_frame *f)
+{
+  g_byte_array_remove_range (r->in, 0, (guint) r->taken);
+  r->taken = 0;
+  gint64 n = weft_frame_parse (r->in->data, r->in->len, WEFT_FRAME_MOST_BYTES, f);
+  if (n < 0)
+    stop (r, g_strdup_printf ("%s port %u: found something else there than the rendezvous of a job",
+                              r->host, r->place.port));
+  r->taken = n > 0 ? (gsize) n : 0;
+  return n > 0;
+}
+
+/* Who waits for the others says so. */
+static void
+answer (weft_rendezvous *r)
+{
+  g_autofree char *words = g_strdup_printf ("waits for all at %s", r->at);
+  const struct weft_frame f = { .kind = WEFT_FRAME_SAY,
+                                .value = words,
+                                .value_bytes = (uint32_t) strlen (words) };
+
+  put (r, &f);
+}
+
+/* What the store tells everybody whenever it likes. */
+static gboolean
+is_notice (weft_rendezvous *r, const struct weft_frame *f)
+{
+  if (f->kind == WEFT_FRAME_ASK && r->at)
+    answer (r);
+  r->asked |= f->kind == WEFT_FRAME_ASK && !r->at;
+  if (f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED)
+    stop (r, g_strndup (f->value, f->value_bytes));
+  return f->kind == WEFT_FRAME_ASK || f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED;
+}
+
+/* Reads what is there, once something is; FALSE: the time is up, or all must end. */
+static gboolean
+read_some (weft_rendezvous *r, gint64 until)
+{
+  gint64 left = until == G_MAXINT64 ? -1 : MAX (until - g_get_monotonic_time (), 0);
+  char block[65536];
+
+  if (!g_socket_condition_timed_wait (r->socket, G_IO_IN, left, NULL, NULL))
+    return FALSE;
+  gssize n = g_socket_receive (r->socket, block, sizeof block, NULL, NULL);
+  if (n <= 0) {
+    lose_store (r);
+    return FALSE;
+  }
+  g_byte_array_append (r->in, (uint8_t *) block, (guint) n);
+  return TRUE;
+}
+
+/* The answer that is waited for; FALSE: the time is up, or all must end. */
+static gboolean
+await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_frame *f)
+{
+  for (;;) {
+    while (!r->stopped && take (r, f))
+      if (!is_notice (r, f) && f->kind == kind)
+        return TRUE;
+    if (r->stopped || !read_some (r, until))
+      return FALSE;
+  }
+}
+
+/* -------------------------------------------------------------------- asking */
+
+/* An answer to a question that the store answers at once; NULL: there was none. */
+static char *
+ask (weft_rendezvous *r, const struct weft_frame *question, double seconds)
+{
+  struct weft_frame f;
+
+  put (r, question);
+  return await (r, WEFT_FRAME_TOLD, after (seconds), &f) ? g_strndup (f.value, f.value_bytes)
+                                                         : NULL;
+}
+
+/* Who has not come to a meeting, once its time is up.  FALSE. */
+static gboolean
+refuse_late (weft_rendezvous *r, const char *key, double seconds, GError **error)
+{
+  const struct weft_frame lack = frame_of (WEFT_FRAME_LACK, key, NULL);
+  g_autofree char *who = ask (r, &lack, GRACE_SECONDS);
+
+  if (is_stopped (r, error))
+    return FALSE;
+  return weft_run_error (error, "%s: not there within %g s: %s", key, seconds,
+                         who && *who ? who : "rank 0, which knows who is");
+}
+
+gboolean
+weft_rendezvous_set (weft_rendezvous *r, const char *key, GBytes *value, GError **error)
+{
+  const struct weft_frame f = frame_of (WEFT_FRAME_SET, key, value);
+
+  pthread_mutex_lock (&r->lock);
+  gboolean stopped = is_stopped (r, error);
+  if (!stopped)
+    put (r, &f);
+  pthread_mutex_unlock (&r->lock);
+  return !stopped;
+}
+
+static GBytes *
+get (weft_rendezvous *r, const char *key, GError **error)
+{
+  const struct weft_frame question = frame_of (WEFT_FRAME_GET, key, NULL);
+  struct weft_frame f;
+
+  if (is_stopped (r, error))
+    return NULL;
+  put (r, &question);
+  r->at = key;
+  gboolean found = await (r, WEFT_FRAME_VALUE, after (r->place.seconds), &f);
+  r->at = NULL;
+  if (found)
+    return g_bytes_new (f.value, f.value_bytes);
+  if (!is_stopped (r, error))
+    weft_run_error (error, "%s: nobody has said it within %g s", key, r->place.seconds);
+  return NULL;
+}
+
+GBytes *
+weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error)
+{
+  pthread_mutex_lock (&r->lock);
+  GBytes *value = get (r, key, error);
+  pthread_mutex_unlock (&r->lock);
+  return value;
+}
+
+static GPtrArray *
+meet (weft_rendezvous *r, const struct weft_frame *mine, double seconds, GError **error)
+{
+  struct weft_frame f;
+
+  if (is_stopped (r, error))
+    return NULL;
+  put (r, mine);
+  r->at = mine->key;
+  gboolean met = await (r, WEFT_FRAME_MET, after (seconds), &f);
+  r->at = NULL;
+  if (!met) {
+    if (!is_stopped (r, error))
+      refuse_late (r, mine->key, seconds, error);
+    return NULL;
+  }
+  GPtrArray *all = weft_pack_parse (f.value, f.value_bytes, r->place.n);
+  if (!all)
+    weft_run_error (error, "%s: found no values of %u processes", mine->key, r->place.n);
+  return all;
+}
+
+GPtrArray *
+weft_rendezvous_meet (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
+                      GError **error)
+{
+  const struct weft_frame mine = frame_of (WEFT_FRAME_MEET, key, value);
+
+  pthread_mutex_lock (&r->lock);
+  GPtrArray *all = meet (r, &mine, seconds, error);
+  pthread_mutex_unlock (&r->lock);
+  return all;
+}
+
+gboolean
+weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error)
+{
+  g_autoptr (GPtrArray) all = weft_rendezvous_meet (r, key, NULL, r->place.seconds, error);
+  return all != NULL;
+}
+
+/* -------------------------------------------------------------------- looking */
+
+gboolean
+weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error)
+{
+  struct weft_frame f;
+
+  *asked = FALSE;
+  if (pthread_mutex_trylock (&r->lock))
+    return TRUE; /* another thread is at it */
+  while (!r->stopped && (take (r, &f) || read_some (r, 0)))
+    if (r->taken)
+      is_notice (r, &f);
+  gboolean stopped = is_stopped (r, error);
+  *asked = r->asked;
+  r->asked = FALSE;
+  pthread_mutex_unlock (&r->lock);
+  return !stopped;
+}
+
+void
+weft_rendezvous_say (weft_rendezvous *r, const char *words)
+{
+  g_autoptr (GBytes) value = g_bytes_new (words, strlen (words));
+  const struct weft_frame f = frame_of (WEFT_FRAME_SAY, "", value);
+
+  pthread_mutex_lock (&r->lock);
+  put (r, &f);
+  pthread_mutex_unlock (&r->lock);
+}
+
+char *
+weft_rendezvous_report (weft_rendezvous *r, const char *words, double seconds)
+{
+  g_autoptr (GBytes) value = g_bytes_new (words, strlen (words));
+  struct weft_frame f = frame_of (WEFT_FRAME_REPORT, "", value);
+
+  f.number = (uint32_t) (1e3 * seconds);
+  pthread_mutex_lock (&r->lock);
+  char *text = ask (r, &f, seconds + GRACE_SECONDS);
+  if (!text)
+    text = g_strdup (r->stopped ? r->stopped : "rank 0, which would know, says nothing");
+  pthread_mutex_unlock (&r->lock);
+  return text;
+}
+
+void
+weft_rendezvous_abort (weft_rendezvous *r, const char *why)
+{
+  g_autoptr (GBytes) value = g_bytes_new (why, strlen (why));
+  const struct weft_frame f = frame_of (WEFT_FRAME_ABORT, "", value);
+
+  pthread_mutex_lock (&r->lock);
+  put (r, &f);
+  r->failed = TRUE;
+  pthread_mutex_unlock (&r->lock);
+}
+
+/* -------------------------------------------------------------------- opening */
+
+/* Once; NULL with why not. */
+static GSocketConnection *
+connect_once (const weft_rendezvous *r, GError **error)
+{
+  g_autoptr (GSocketClient) client = g_socket_client_new ();
+
+  g_socket_client_set_timeout (client, 5);
+  g_socket_client_set_enable_proxy (client, FALSE);
+  return g_socket_client_connect_to_host (client, r->store ? "localhost" : r->host, r->place.port,
+                                          NULL, error);
+}
+
+/* Rank 0 may come later than others. */
+static gboolean
+connect_all (weft_rendezvous *r, gint64 until, GError **error)
+{
+  g_autoptr (GError) why = NULL;
+
+  while (!(r->connection = connect_once (r, &why)) && g_get_monotonic_time () < until) {
+    g_clear_error (&why);
+    g_usleep (50000);
+  }
+  if (!r->connection) {
+    g_autofree char *name = weft_store_name (r->place.each, 0);
+    return weft_run_error (error, "%s has not come within %g s: nobody answers at %s port %u: %s",
+                           name, r->place.seconds, r->host, r->place.port,
+                           why ? why->message : "the time was up");
+  }
+  r->socket = g_socket_connection_get_socket (r->connection);
+  g_socket_set_timeout (r->socket, 0);
+  weft_wire_watch (g_socket_get_fd (r->socket));
+  return TRUE;
+}
+
+static void
+say_hello (weft_rendezvous *r)
+{
+  uint8_t n[4] = { (uint8_t) r->place.n, (uint8_t) (r->place.n >> 8), (uint8_t) (r->place.n >> 16),
+                   (uint8_t) (r->place.n >> 24) };
+  g_autoptr (GByteArray) value = g_byte_array_new ();
+  const char *host = g_get_host_name ();
+
+  g_byte_array_append (value, n, sizeof n);
+  g_byte_array_append (value, (const uint8_t *) host, (guint) MIN (strlen (host), 255));
+  struct weft_frame f = { .kind = WEFT_FRAME_HELLO,
+                          .number = r->place.process,
+                          .key = r->token,
+                          .key_bytes = (uint32_t) strlen (r->token),
+                          .value = value->data,
+                          .value_bytes = value->len };
+  put (r, &f);
+}
+
+static gboolean
+open_store (weft_rendezvous *r, GError **error)
+{
+  const struct weft_store_options options = {
+    .token = r->token, .n = r->place.n, .each = r->place.each, .seconds = r->place.seconds
+  };
+
+  if (r->place.process != 0)
+    return TRUE;
+  if (!(r->store = weft_store_open (r->place.port, &options, error)))
+    return FALSE;
+  r->place.port = weft_store_port (r->store);
+  return TRUE;
+}
+
+/* The store says itself who is missing, when the time is up. */
+static gboolean
+join (weft_rendezvous *r, GError **error)
+{
+  struct weft_frame f;
+  gint64 until = after (r->place.seconds);
+
+  if (!open_store (r, error) || !connect_all (r, until, error))
+    return FALSE;
+  say_hello (r);
+  if (await (r, WEFT_FRAME_WELCOME, after (r->place.seconds + GRACE_SECONDS), &f))
+    return TRUE;
+  return is_stopped (r, error)
+             ? FALSE
+             : weft_run_error (error, "%s port %u: somebody is there, and says nothing within %g s",
+                               r->host, r->place.port, r->place.seconds);
+}
+
+static void
+rendezvous_free (weft_rendezvous *r, double seconds)
+{
+  g_clear_object (&r->connection);
+  weft_store_close (r->store, seconds);
+  g_byte_array_unref (r->in);
+  pthread_mutex_destroy (&r->lock);
+  g_free (r->host);
+  g_free (r->token);
+  g_free (r->stopped);
+  g_free (r);
+}
+
+weft_rendezvous *
+weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error)
+{
+  weft_rendezvous *r = g_new0 (weft_rendezvous, 1);
+
+  r->place = *place;
+  r->host = g_strdup (place->host);
+  r->token = g_strndup (place->token, WEFT_FRAME_MOST_KEY);
+  r->place.host = r->host;
+  r->place.token = r->token;
+  r->in = g_byte_array_new ();
+  pthread_mutex_init (&r->lock, NULL);
+  if (join (r, error))
+    return r;
+  rendezvous_free (r, FAREWELL_SECONDS);
+  return NULL;
+}
+
+void
+weft_rendezvous_close (weft_rendezvous *r)
+{
+  const struct weft_frame bye = frame_of (WEFT_FRAME_BYE, "", NULL);
+
+  if (!r)
+    return;
+  if (!r->stopped && !r->failed)
+    put (r, &bye);
+  rendezvous_free (r, FAREWELL_SECONDS);
+}

@@ -1,0 +1,756 @@
+#define _GNU_SOURCE /* pthread_tryjoin_np */
+#include "launch/store.h"
+#include "core/base/error.h"
+#include "launch/wire.h"
+#include <gio/gio.h>
+#include <pthread.h>
+#include <string.h>
+
+#define TURN_MS 20         /* most between two looks at what is due */
+#define HELLO_SECONDS 10   /* for the first frame of whoever has connected */
+#define MOST_STRANGERS 64u /* connections beside those of the processes */
+#define MOST_TEXT 65536u
+#define FRESH_SECONDS 10 /* how old words of a report may be */
+#define NOBODY 0xffffffffu
+
+/* A connection. */
+struct peer {
+  GSocket *socket;
+  GByteArray *in, *out;
+  uint32_t process; /* NOBODY: has not said hello */
+  gboolean over;    /* goes as soon as it has been told all */
+  gint64 since;
+  char *wants; /* key of the value that it waits for */
+};
+
+/* A process. */
+struct member {
+  struct peer *peer; /* not owned; NULL: has not come, or is gone */
+  char *host, *last, *words;
+  gint64 heard, said;  /* anything; words */
+  gint64 report_until; /* 0: has not asked how far the others are */
+  gboolean come, left;
+};
+
+struct meeting {
+  char *key;
+  GBytes **value; /* by process */
+  uint8_t *come;
+  uint32_t n_come, n;
+};
+
+struct weft_store {
+  struct weft_store_options options;
+  char *token;
+  GSocket *listening;
+  uint16_t port;
+  pthread_t thread;
+  gint closing; /* atomic */
+
+  GPtrArray *peers;
+  struct member *member;
+  uint32_t n_come;
+  GHashTable *values, *meetings;
+  gint64 opened;
+  char *stopped; /* why all must end */
+};
+
+char *
+weft_store_name (uint32_t each, uint32_t process)
+{
+  return each == 1 ? g_strdup_printf ("rank %u", process)
+                   : g_strdup_printf ("ranks %u to %u", process * each, process * each + each - 1);
+}
+
+static char *
+name_of (const weft_store *s, uint32_t process)
+{
+  return weft_store_name (s->options.each, process);
+}
+
+/* ------------------------------------------------------------------------- telling */
+
+static void
+put (struct peer *p, enum weft_frame_kind kind, GBytes *key, GBytes *value)
+{
+  struct weft_frame f = { .kind = kind };
+  gsize n = 0;
+
+  if (key) {
+    f.key = g_bytes_get_data (key, &n);
+    f.key_bytes = (uint32_t) n;
+  }
+  if (value) {
+    f.value = g_bytes_get_data (value, &n);
+    f.value_bytes = (uint32_t) n;
+  }
+  weft_frame_put (p->out, &f);
+}
+
+static void
+tell (struct peer *p, enum weft_frame_kind kind, const char *text)
+{
+  g_autoptr (GBytes) value = text ? g_bytes_new (text, strlen (text)) : NULL;
+  put (p, kind, NULL, value);
+}
+
+static void
+refuse (struct peer *p, const char *text)
+{
+  tell (p, WEFT_FRAME_REFUSED, text);
+  p->over = TRUE;
+}
+
+/* Everybody is told once, and whoever comes later too. */
+static void stop (weft_store *s, const char *format, ...) G_GNUC_PRINTF (2, 3);
+
+static void
+stop (weft_store *s, const char *format, ...)
+{
+  va_list args;
+
+  if (s->stopped)
+    return;
+  va_start (args, format);
+  s->stopped = g_strdup_vprintf (format, args);
+  va_end (args);
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (s->member[i].peer)
+      tell (s->member[i].peer, WEFT_FRAME_STOP, s->stopped);
+}
+
+static const char *
+host_of (const struct member *m)
+{
+  return m->host && *m->host ? m->host : "a host without name";
+}
+
+/* "rank 2 on host b (last: step 17, 3 s ago)" */
+static void
+append_member (const weft_store *s, GString *text, uint32_t process)
+{
+  const struct member *m = &s->member[process];
+  g_autofree char *name = name_of (s, process);
+
+  g_string_append_printf (text, "%s%s", text->len ? ", " : "", name);
+  if (!m->come)
+    return;
+  g_string_append_printf (text, " on %s", host_of (m));
+  if (m->left)
+    g_string_append (text, " (it has left)");
+  else if (m->last)
+    g_string_append_printf (text, " (last seen at %s, %.0f s ago)", m->last,
+                            1e-6 * (double) (g_get_monotonic_time () - m->heard));
+}
+
+/* ------------------------------------------------------------------------ meetings */
+
+static void
+meeting_free (gpointer data)
+{
+  struct meeting *m = data;
+
+  for (uint32_t i = 0; i < m->n; i++)
+    g_clear_pointer (&m->value[i], g_bytes_unref);
+  g_free (m->value);
+  g_free (m->come);
+  g_free (m->key);
+  g_free (m);
+}
+
+static struct meeting *
+find_meeting (weft_store *s, const char *key)
+{
+  struct meeting *m = g_hash_table_lookup (s->meetings, key);
+
+  if (m)
+    return m;
+  m = g_new0 (struct meeting, 1);
+  m->key = g_strdup (key);
+  m->n = s->options.n;
+  m->value = g_new0 (GBytes *, m->n);
+  m->come = g_new0 (uint8_t, m->n);
+  g_hash_table_insert (s->meetings, m->key, m);
+  return m;
+}
+
+/* All have come: each gets what was brought. */
+static void
+finish_meeting (weft_store *s, struct meeting *m)
+{
+  GByteArray *pack = g_byte_array_new ();
+  g_autoptr (GBytes) key = g_bytes_new (m->key, strlen (m->key));
+
+  for (uint32_t i = 0; i < m->n; i++)
+    if (m->value[i])
+      weft_pack_add (pack, i, m->value[i]);
+  g_autoptr (GBytes) value = g_byte_array_free_to_bytes (pack);
+  if (g_bytes_get_size (value) > WEFT_FRAME_MOST_BYTES / 2)
+    stop (s, "%s: found %" G_GSIZE_FORMAT " bytes of all processes, wanted at most %u", m->key,
+          g_bytes_get_size (value), WEFT_FRAME_MOST_BYTES / 2);
+  for (uint32_t i = 0; i < m->n && !s->stopped; i++)
+    if (s->member[i].peer)
+      put (s->member[i].peer, WEFT_FRAME_MET, key, value);
+  g_hash_table_remove (s->meetings, m->key);
+}
+
+/* Who has left will not come. */
+static void
+look_for_leavers (weft_store *s)
+{
+  if (g_hash_table_size (s->meetings) == 0)
+    return;
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (s->member[i].left) {
+      g_autofree char *name = name_of (s, i);
+      stop (s, "%s on %s has ended, and others wait for it", name, host_of (&s->member[i]));
+    }
+}
+
+/* -------------------------------------------------------------------------- frames */
+
+/* A frame as a handler sees it: the key has its end. */
+struct said {
+  struct peer *peer;
+  struct member *from;
+  const struct weft_frame *f;
+  const char *key;
+};
+
+static void
+on_set (weft_store *s, const struct said *said)
+{
+  GBytes *value = g_bytes_new (said->f->value, said->f->value_bytes);
+
+  g_hash_table_insert (s->values, g_strdup (said->key), value);
+  for (uint32_t i = 0; i < s->peers->len; i++) {
+    struct peer *p = s->peers->pdata[i];
+    if (g_strcmp0 (p->wants, said->key) == 0) {
+      put (p, WEFT_FRAME_VALUE, NULL, value);
+      g_clear_pointer (&p->wants, g_free);
+    }
+  }
+}
+
+static void
+on_get (weft_store *s, const struct said *said)
+{
+  GBytes *value = g_hash_table_lookup (s->values, said->key);
+
+  g_clear_pointer (&said->peer->wants, g_free);
+  if (value)
+    put (said->peer, WEFT_FRAME_VALUE, NULL, value);
+  else
+    said->peer->wants = g_strdup (said->key);
+}
+
+static void
+on_meet (weft_store *s, const struct said *said)
+{
+  struct meeting *m = find_meeting (s, said->key);
+  uint32_t process = said->peer->process;
+
+  if (m->come[process])
+    return;
+  m->come[process] = TRUE;
+  if (said->f->value_bytes)
+    m->value[process] = g_bytes_new (said->f->value, said->f->value_bytes);
+  if (++m->n_come == m->n)
+    finish_meeting (s, m);
+  look_for_leavers (s);
+}
+
+static void
+on_lack (weft_store *s, const struct said *said)
+{
+  const struct meeting *m = g_hash_table_lookup (s->meetings, said->key);
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (uint32_t i = 0; m && i < m->n; i++)
+    if (!m->come[i])
+      append_member (s, text, i);
+  tell (said->peer, WEFT_FRAME_TOLD, text->str);
+}
+
+/* What a process has said, for people.  Caller frees. */
+static char *
+text_of (const struct weft_frame *f)
+{
+  char *text = g_strndup (f->value, MIN (f->value_bytes, MOST_TEXT));
+
+  for (char *c = text; *c; c++)
+    if (g_ascii_iscntrl (*c))
+      *c = ' ';
+  return text;
+}
+
+static void
+on_say (weft_store *s, const struct said *said)
+{
+  (void) s;
+  g_free (said->from->words);
+  said->from->words = text_of (said->f);
+  said->from->said = g_get_monotonic_time ();
+}
+
+/* Words that are new enough for a report. */
+static gboolean
+has_said (const struct member *m)
+{
+  return m->words && g_get_monotonic_time () - m->said < FRESH_SECONDS * G_USEC_PER_SEC;
+}
+
+/* Everybody is asked; the answer goes out when all have said something, or when the time is up. */
+static void
+on_report (weft_store *s, const struct said *said)
+{
+  uint32_t ms = MIN (said->f->number, 60000);
+
+  on_say (s, said);
+  said->from->report_until = g_get_monotonic_time () + 1000 * (gint64) ms;
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (s->member[i].peer && !has_said (&s->member[i]))
+      tell (s->member[i].peer, WEFT_FRAME_ASK, NULL);
+}
+
+static void
+on_abort (weft_store *s, const struct said *said)
+{
+  g_autofree char *name = name_of (s, said->peer->process);
+  g_autofree char *why = text_of (said->f);
+
+  said->from->left = TRUE;
+  stop (s, "%s on %s has failed: %s", name, host_of (said->from), why);
+}
+
+static void
+on_bye (weft_store *s, const struct said *said)
+{
+  said->from->left = TRUE;
+  look_for_leavers (s);
+}
+
+/*      frame of a process that has been welcomed */
+#define HANDLER_LIST(X)                                                                            \
+  X (WEFT_FRAME_SET, on_set)                                                                       \
+  X (WEFT_FRAME_GET, on_get)                                                                       \
+  X (WEFT_FRAME_MEET, on_meet)                                                                     \
+  X (WEFT_FRAME_LACK, on_lack)                                                                     \
+  X (WEFT_FRAME_SAY, on_say)                                                                       \
+  X (WEFT_FRAME_REPORT, on_report)                                                                 \
+  X (WEFT_FRAME_ABORT, on_abort)                                                                   \
+  X (WEFT_FRAME_BYE, on_bye)
+
+typedef void (*handler) (weft_store *s, const struct said *said);
+static const handler handlers[WEFT_N_FRAME] = {
+#define HANDLER_ROW(kind, function) [kind] = function,
+  HANDLER_LIST (HANDLER_ROW)
+#undef HANDLER_ROW
+};
+
+/* --------------------------------------------------------------------------- hello */
+
+/* What is wrong with who wants in; NULL: nothing. */
+static char *
+look_at_hello (weft_store *s, const struct weft_frame *f, const char *key, uint32_t n)
+{
+  g_autofree char *name = name_of (s, f->number);
+
+  if (strcmp (key, s->token) != 0)
+    return g_strdup_printf ("the store at this port is of another job than \"%s\"", key);
+  if (n != s->options.n)
+    return g_strdup_printf (
+        "found %u processes by the variables of %s, wanted %u, as rank 0 has it", n, name,
+        s->options.n);
+  if (f->number >= n)
+    return g_strdup_printf ("found process %u, wanted one of %u", f->number, n);
+  if (s->member[f->number].come)
+    return g_strdup_printf ("%s comes a second time, the first was on %s", name,
+                            host_of (&s->member[f->number]));
+  return NULL;
+}
+
+static void
+welcome_all (weft_store *s)
+{
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (s->member[i].peer)
+      tell (s->member[i].peer, WEFT_FRAME_WELCOME, NULL);
+}
+
+/* FALSE: that was no process of Weft's. */
+static gboolean
+take_in (weft_store *s, struct peer *p, const struct weft_frame *f, const char *key)
+{
+  const uint8_t *value = f->value;
+
+  if (f->kind != WEFT_FRAME_HELLO || f->value_bytes < 4)
+    return FALSE;
+  uint32_t n =
+      value[0] | (uint32_t) value[1] << 8 | (uint32_t) value[2] << 16 | (uint32_t) value[3] << 24;
+  g_autofree char *wrong = look_at_hello (s, f, key, n);
+  if (wrong || s->stopped) {
+    refuse (p, wrong ? wrong : s->stopped);
+    return TRUE;
+  }
+  struct member *m = &s->member[f->number];
+  p->process = f->number;
+  m->peer = p;
+  m->come = TRUE;
+  m->heard = g_get_monotonic_time ();
+  m->host = g_strndup ((const char *) value + 4, MIN (f->value_bytes - 4, 255));
+  g_strcanon (m->host, G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS "-_.", '?');
+  if (++s->n_come == s->options.n)
+    welcome_all (s);
+  return TRUE;
+}
+
+/* FALSE: the connection ends here. */
+static gboolean
+handle (weft_store *s, struct peer *p, const struct weft_frame *f)
+{
+  g_autofree char *key = g_strndup (f->key, f->key_bytes);
+
+  if (p->process == NOBODY)
+    return take_in (s, p, f, key);
+  struct said said = { p, &s->member[p->process], f, key };
+  if (!handlers[f->kind] || (s->n_come < s->options.n && f->kind != WEFT_FRAME_ABORT))
+    return FALSE;
+  said.from->heard = g_get_monotonic_time ();
+  if (f->kind == WEFT_FRAME_MEET) {
+    g_free (said.from->last);
+    said.from->last = g_strdup (key);
+  }
+  handlers[f->kind](s, &said);
+  return TRUE;
+}
+
+/* --------------------------------------------------------------------- connections */
+
+static void
+peer_free (gpointer data)
+{
+  struct peer *p = data;
+
+  g_socket_close (p->socket, NULL);
+  g_object_unref (p->socket);
+  g_byte_array_unref (p->in);
+  g_byte_array_unref (p->out);
+  g_free (p->wants);
+  g_free (p);
+}
+
+static void
+accept_one (weft_store *s)
+{
+  GSocket *socket = g_socket_accept (s->listening, NULL, NULL);
+
+  if (!socket)
+    return;
+  g_socket_set_blocking (socket, FALSE);
+  weft_wire_watch (g_socket_get_fd (socket));
+  struct peer *p = g_new0 (struct peer, 1);
+  p->socket = socket;
+  p->in = g_byte_array_new ();
+  p->out = g_byte_array_new ();
+  p->process = NOBODY;
+  p->since = g_get_monotonic_time ();
+  g_ptr_array_add (s->peers, p);
+  if (s->peers->len > s->options.n + MOST_STRANGERS)
+    refuse (p, "too many connections");
+}
+
+/* All whole frames that have come; FALSE: what came is none. */
+static gboolean
+handle_all (weft_store *s, struct peer *p)
+{
+  struct weft_frame f;
+  gsize at = 0;
+
+  while (!p->over) {
+    uint32_t most = p->process == NOBODY ? WEFT_FRAME_FIRST_BYTES : WEFT_FRAME_MOST_BYTES;
+    gint64 n = weft_frame_parse (p->in->data + at, p->in->len - at, most, &f);
+    if (n < 0 || (n > 0 && !handle (s, p, &f)))
+      return FALSE;
+    if (n == 0)
+      break;
+    at += (gsize) n;
+  }
+  g_byte_array_remove_range (p->in, 0, (guint) at);
+  return TRUE;
+}
+
+/* FALSE: the connection has ended. */
+static gboolean
+receive (weft_store *s, struct peer *p)
+{
+  g_autoptr (GError) error = NULL;
+  char block[65536];
+  gssize n = g_socket_receive (p->socket, block, sizeof block, NULL, &error);
+
+  if (n > 0) {
+    g_byte_array_append (p->in, (uint8_t *) block, (guint) n);
+    return handle_all (s, p);
+  }
+  return g_error_matches (error, G_IO_ERROR, G_IO_ERROR_WOULD_BLOCK);
+}
+
+static gboolean
+send_some (struct peer *p)
+{
+  g_autoptr (GError) error = NULL;
+
+  while (p->out->len > 0) {
+    gssize n = g_socket_send (p->socket, (char *) p->out->data, p->out->len, NULL, &error);
+    if (n <= 0)
+      return g_error_matches (error, G_IO_ERROR, G_IO_ERROR_WOULD_BLOCK);
+    g_byte_array_remove_range (p->out, 0, (guint) n);
+  }
+  return TRUE;
+}
+
+/* A process that is gone without a farewell has died. */
+static void
+lose (weft_store *s, struct peer *p)
+{
+  if (p->process != NOBODY) {
+    struct member *m = &s->member[p->process];
+    g_autofree char *name = name_of (s, p->process);
+    m->peer = NULL;
+    if (!m->left)
+      stop (s, "%s on %s is gone: its process has ended, or the way to it is cut%s%s", name,
+            host_of (m), m->last ? "; last seen at " : "", m->last ? m->last : "");
+    m->left = TRUE;
+  }
+  g_ptr_array_remove_fast (s->peers, p);
+}
+
+/* ---------------------------------------------------------------------------- turns */
+
+/* After the time in which all have to come. */
+static void
+look_for_late (weft_store *s, gint64 now)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  if (s->n_come == s->options.n || s->stopped ||
+      (double) (now - s->opened) < 1e6 * s->options.seconds)
+    return;
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (!s->member[i].come)
+      append_member (s, text, i);
+  stop (s, "%u of %u processes have come within %g s; not there: %s", s->n_come, s->options.n,
+        s->options.seconds, text->str);
+}
+
+static gboolean
+have_all_said (const weft_store *s)
+{
+  for (uint32_t i = 0; i < s->options.n; i++)
+    if (s->member[i].peer && !has_said (&s->member[i]))
+      return FALSE;
+  return TRUE;
+}
+
+/* Of all but one, who knows about itself. */
+static void
+tell_report (weft_store *s, uint32_t reporter)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (uint32_t i = 0; i < s->options.n; i++) {
+    if (i == reporter)
+      continue;
+    append_member (s, text, i);
+    g_string_append_printf (text, ": %s",
+                            has_said (&s->member[i]) ? s->member[i].words : "says nothing");
+  }
+  if (s->member[reporter].peer)
+    tell (s->member[reporter].peer, WEFT_FRAME_TOLD, text->str);
+}
+
+static void
+finish_reports (weft_store *s, gint64 now)
+{
+  for (uint32_t i = 0; i < s->options.n; i++) {
+    struct member *m = &s->member[i];
+    if (m->report_until && (now >= m->report_until || have_all_said (s))) {
+      tell_report (s, i);
+      m->report_until = 0;
+    }
+  }
+}
+
+static gboolean
+is_stranger (const struct peer *p, gint64 now)
+{
+  return p->process == NOBODY && now - p->since > HELLO_SECONDS * G_USEC_PER_SEC;
+}
+
+/* Of what was polled: peers that come later have their turn next time. */
+static void
+serve (weft_store *s, const GPollFD *fds, uint32_t n)
+{
+  g_autoptr (GPtrArray) gone = g_ptr_array_new ();
+  gint64 now = g_get_monotonic_time ();
+
+  for (uint32_t i = 0; i < n; i++) {
+    struct peer *p = s->peers->pdata[i];
+    gboolean lives = !(fds[i].revents & (G_IO_IN | G_IO_HUP | G_IO_ERR)) || receive (s, p);
+    if (!lives || is_stranger (p, now))
+      g_ptr_array_add (gone, p);
+  }
+  look_for_late (s, now);
+  finish_reports (s, now);
+  for (uint32_t i = 0; i < s->peers->len; i++) {
+    struct peer *p = s->peers->pdata[i];
+    if ((!send_some (p) || (p->over && p->out->len == 0)) && !g_ptr_array_find (gone, p, NULL))
+      g_ptr_array_add (gone, p);
+  }
+  for (uint32_t i = 0; i < gone->len; i++)
+    lose (s, gone->pdata[i]);
+}
+
+static void
+turn (weft_store *s)
+{
+  uint32_t n = s->peers->len;
+  g_autofree GPollFD *fds = g_new0 (GPollFD, n + 1);
+
+  for (uint32_t i = 0; i < n; i++) {
+    struct peer *p = s->peers->pdata[i];
+    fds[i].fd = g_socket_get_fd (p->socket);
+    fds[i].events = G_IO_IN | (p->out->len ? G_IO_OUT : 0);
+  }
+  fds[n].fd = g_socket_get_fd (s->listening);
+  fds[n].events = G_IO_IN;
+  g_poll (fds, n + 1, TURN_MS);
+  serve (s, fds, n);
+  if (fds[n].revents & G_IO_IN)
+    accept_one (s);
+}
+
+/* Whether nobody needs it any more. */
+static gboolean
+is_deserted (const weft_store *s)
+{
+  for (uint32_t i = 0; i < s->peers->len; i++) {
+    const struct peer *p = s->peers->pdata[i];
+    if (p->process != NOBODY && !s->member[p->process].left)
+      return FALSE;
+    if (p->out->len)
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static void *
+store_main (void *data)
+{
+  weft_store *s = data;
+
+  while (g_atomic_int_get (&s->closing) < 2 && !(g_atomic_int_get (&s->closing) && is_deserted (s)))
+    turn (s);
+  return NULL;
+}
+
+/* ------------------------------------------------------------------------ whole */
+
+static GSocket *
+listen_on (GSocketFamily family, uint16_t port, GError **error)
+{
+  g_autoptr (GSocket) socket =
+      g_socket_new (family, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, error);
+  g_autoptr (GInetAddress) any = g_inet_address_new_any (family);
+  g_autoptr (GSocketAddress) address = g_inet_socket_address_new (any, port);
+
+  if (!socket)
+    return NULL;
+  g_socket_set_listen_backlog (socket, 1024);
+  g_socket_set_blocking (socket, FALSE);
+  if (!g_socket_bind (socket, address, TRUE, error) || !g_socket_listen (socket, error))
+    return NULL;
+  return g_steal_pointer (&socket);
+}
+
+/* Of both kinds of addresses, or where a machine has no new ones, of the old. */
+static gboolean
+start_listening (weft_store *s, uint16_t port, GError **error)
+{
+  g_autoptr (GError) why = NULL;
+
+  s->listening = listen_on (G_SOCKET_FAMILY_IPV6, port, NULL);
+  if (!s->listening && !(s->listening = listen_on (G_SOCKET_FAMILY_IPV4, port, &why)))
+    return weft_run_error (error,
+                           "port %u of this machine, where rank 0 meets the others: %s "
+                           "(MASTER_PORT names another)",
+                           port, why->message);
+  g_autoptr (GSocketAddress) at = g_socket_get_local_address (s->listening, NULL);
+  s->port = at ? g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at)) : port;
+  return TRUE;
+}
+
+static void
+store_free (weft_store *s)
+{
+  for (uint32_t i = 0; i < s->options.n; i++) {
+    g_free (s->member[i].host);
+    g_free (s->member[i].last);
+    g_free (s->member[i].words);
+  }
+  g_ptr_array_unref (s->peers);
+  g_hash_table_unref (s->values);
+  g_hash_table_unref (s->meetings);
+  g_clear_object (&s->listening);
+  g_free (s->member);
+  g_free (s->token);
+  g_free (s->stopped);
+  g_free (s);
+}
+
+weft_store *
+weft_store_open (uint16_t port, const struct weft_store_options *options, GError **error)
+{
+  weft_store *s = g_new0 (weft_store, 1);
+
+  s->options = *options;
+  s->token = g_strdup (options->token);
+  s->member = g_new0 (struct member, options->n);
+  s->peers = g_ptr_array_new_with_free_func (peer_free);
+  s->values =
+      g_hash_table_new_full (g_str_hash, g_str_equal, g_free, (GDestroyNotify) g_bytes_unref);
+  s->meetings = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, meeting_free);
+  s->opened = g_get_monotonic_time ();
+  if (start_listening (s, port, error)) {
+    int failed = pthread_create (&s->thread, NULL, store_main, s);
+    if (!failed)
+      return s;
+    weft_run_error (error, "no thread for the rendezvous: %s", g_strerror (failed));
+  }
+  store_free (s);
+  return NULL;
+}
+
+uint16_t
+weft_store_port (const weft_store *s)
+{
+  return s->port;
+}
+
+void
+weft_store_close (weft_store *s, double seconds)
+{
+  gint64 until = g_get_monotonic_time () + (gint64) (1e6 * seconds);
+  gboolean ended = FALSE;
+
+  if (!s)
+    return;
+  g_atomic_int_set (&s->closing, 1);
+  while (!(ended = pthread_tryjoin_np (s->thread, NULL) == 0) && g_get_monotonic_time () < until)
+    g_usleep (2000);
+  if (!ended) {
+    g_atomic_int_set (&s->closing, 2);
+    pthread_join (s->thread, NULL);
+  }
+  store_free (s);
+}

@@ -1,0 +1,64 @@
+/* wire.h - what processes of a job say to their store, and the store to them: frames over TCP.
+ *
+ *   byte 0..3   how many bytes follow, least first, as in all numbers here
+ *        4      kind
+ *        5..8   a number
+ *        9..10  bytes of the key
+ *        11..   the key, printable ASCII; then the value, whatever it is
+ *
+ * Whoever is at the other end may be anybody: nothing is believed before it has been looked at. */
+#pragma once
+#include <glib.h>
+#include <stdint.h>
+
+/*     constant         word       who: what it means (number; key; value) */
+#define WEFT_FRAME_LIST(X)                                                                         \
+  X (WEFT_FRAME_HELLO, "hello", "process: I am one of you (process; token; number of them, host)") \
+  X (WEFT_FRAME_SET, "set", "process: a value for all (; key; value)")                             \
+  X (WEFT_FRAME_GET, "get", "process: wants it, and waits (; key; )")                              \
+  X (WEFT_FRAME_MEET, "meet", "process: has come, and waits for all others (; key; value)")        \
+  X (WEFT_FRAME_LACK, "lack", "process: who has not come (; key; )")                               \
+  X (WEFT_FRAME_SAY, "say", "process: how far it is (; ; words)")                                  \
+  X (WEFT_FRAME_REPORT, "report", "process: how far is everybody (milliseconds; ; own words)")              \
+  X (WEFT_FRAME_ABORT, "abort", "process: all must end (; ; why)")                                 \
+  X (WEFT_FRAME_BYE, "bye", "process: leaves, and all is well")                                    \
+  X (WEFT_FRAME_WELCOME, "welcome", "store: all have come")                                        \
+  X (WEFT_FRAME_REFUSED, "refused", "store: not one of us (; ; why)")                              \
+  X (WEFT_FRAME_VALUE, "value", "store: what was wanted (; key; value)")                           \
+  X (WEFT_FRAME_MET, "met", "store: all have come (; key; values that are not empty, packed)")     \
+  X (WEFT_FRAME_TOLD, "told", "store: answers lack and report (; ; words)")                        \
+  X (WEFT_FRAME_ASK, "ask", "store: say how far you are")                                          \
+  X (WEFT_FRAME_STOP, "stop", "store: all must end (; ; why)")
+#define WEFT_FRAME_ID(id, word, doc) id,
+enum weft_frame_kind { WEFT_FRAME_LIST (WEFT_FRAME_ID) WEFT_N_FRAME };
+#undef WEFT_FRAME_ID
+extern const char *const weft_frame_words[];
+
+/* Most bytes of a frame: of the first one of a process, and of any. */
+#define WEFT_FRAME_FIRST_BYTES 4096u
+#define WEFT_FRAME_MOST_BYTES (64u << 20)
+#define WEFT_FRAME_MOST_KEY 255u
+
+struct weft_frame {
+  enum weft_frame_kind kind;
+  uint32_t number;
+  const char *key;   /* key_bytes of it; no zero at its end when it was parsed */
+  const void *value; /* likewise */
+  uint32_t key_bytes, value_bytes;
+};
+
+void weft_frame_put (GByteArray *out, const struct weft_frame *frame);
+
+/* Bytes of the frame that `data` begins with, 0 when more have to come; -1: it is none, or has more
+ * than `most` bytes.  The frame points into `data`. */
+gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame *frame);
+
+/* A machine that is switched off says nothing: after half a minute of silence its connection ends.
+ * Small frames go at once. */
+void weft_wire_watch (int socket);
+
+/* Values of several processes as one. */
+void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);
+
+/* GBytes by process, NULL where there is none; NULL when that is no pack of `n` processes. */
+GPtrArray *weft_pack_parse (const void *data, gsize bytes, uint32_t n);

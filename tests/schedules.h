@@ -1,0 +1,64 @@
+/* schedules.h - schedules for tests: made and checked, how long they take and where their stages are. */
+#pragma once
+#include "core/program/pipeline.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+/* CMocka wants those before itself. */
+
+#include <cmocka.h>
+
+static inline weft_grid *
+schedule_made (const struct weft_grid_spec *spec)
+{
+  g_autoptr (GError) error = NULL;
+  weft_grid *grid = weft_grid_new (spec, &error);
+
+  if (!grid || !weft_grid_check (grid, &error))
+    fail_msg ("%s of %u ranks, %u chunks, %u microbatches: %s", weft_schedule_words[spec->schedule],
+              spec->n_ranks, spec->n_chunks, spec->n_micro, error->message);
+  return grid;
+}
+
+static inline weft_grid *
+schedule_plain (enum weft_schedule schedule, uint32_t p, uint32_t m)
+{
+  return schedule_made (&(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
+}
+
+/* The longest time from a rank's first cell to its last, which is what the next step must wait
+ * for: ranks that start later end later. */
+static inline double
+schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
+{
+  g_autofree double **start = g_new (double *, grid->n_ranks);
+  double longest = 0;
+
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    start[rank] = g_new (double, grid->n_cell[rank]);
+  weft_grid_replay (grid, t, start);
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
+    uint32_t last = grid->n_cell[rank] - 1;
+    assert_int_equal (grid->cell[rank][last].phase, WEFT_PHASE_WEIGHT_GRAD);
+    longest = MAX (longest, start[rank][last] + t.weight - start[rank][0]);
+    g_free (start[rank]);
+  }
+  return longest;
+}
+
+/* Times whose weight gradient is the shortest part. */
+static const struct weft_cell_times schedule_times[] = {
+  { 1, 1, 1, 0 }, { 2, 2, 1, 0 }, { 3, 3, 2, 0 }, { 2, 3, 1, 0 }, { 3, 2, 1, 0 }, { 4, 4, 3, 0 },
+};
+
+static inline void
+schedule_assert_v (const weft_grid *grid)
+{
+  uint32_t p = grid->n_ranks;
+
+  assert_int_equal (grid->n_stages, 2 * p);
+  for (uint32_t rank = 0; rank < p; rank++) {
+    assert_int_equal (weft_grid_stage (grid, rank, 0), rank);
+    assert_int_equal (weft_grid_stage (grid, rank, 1), 2 * p - 1 - rank);
+  }
+}

@@ -1,0 +1,112 @@
+#include "tests/trained_part.h"
+#include "launch/rendezvous.h"
+#include "tests/random_job.h"
+#include <stdio.h>
+#include <string.h>
+
+static void
+print_line (void *user, const struct weft_trainer_line *line)
+{
+  uint64_t bits;
+
+  (void) user;
+  memcpy (&bits, &line->loss, sizeof bits);
+  printf ("%" G_GUINT64_FORMAT "%s %016" G_GINT64_MODIFIER "x\n", line->step,
+          line->evaluated ? "e" : "", bits);
+}
+
+GArray *
+trained_part_losses (const char *out)
+{
+  g_auto (GStrv) lines = g_strsplit (out, "\n", -1);
+  GArray *losses = g_array_new (FALSE, FALSE, sizeof (double));
+
+  for (unsigned i = 0; lines[i] && *lines[i]; i++) {
+    uint64_t bits = g_ascii_strtoull (strchr (lines[i], ' ') + 1, NULL, 16);
+    double loss;
+    memcpy (&loss, &bits, sizeof loss);
+    g_array_append_val (losses, loss);
+  }
+  return losses;
+}
+
+static void
+say (void *user, const char *message)
+{
+  (void) user;
+  fprintf (stderr, "%s\n", message);
+}
+
+static struct weft_trainer_options
+options_of (const struct trained_part *part)
+{
+  return (struct weft_trainer_options){ .data = part->data,
+                                        .steps = part->steps,
+                                        .seed = 7,
+                                        .lr = 1e-2,
+                                        .min_lr = 1e-3,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.95,
+                                        .epsilon = 1e-8,
+                                        .weight_decay = 0.1,
+                                        .warmup = 2,
+                                        .decay_steps = 20,
+                                        .eval_share = 0.1,
+                                        .eval_interval = 3,
+                                        .eval_batches = 1,
+                                        .shuffle = TRUE,
+                                        .save = part->folder,
+                                        .load = part->resumes ? part->folder : NULL,
+                                        .save_interval = part->folder ? 2 : 0,
+                                        .exec = part->exec };
+}
+
+int
+trained_part_alone (const struct trained_part *part)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", part->words);
+  const struct weft_trainer_options options = options_of (part);
+  const struct weft_trainer_sink sink = { print_line, say, NULL };
+  struct weft_trainer_result result;
+  g_autoptr (GError) error = NULL;
+
+  gboolean ok = weft_trainer_run (plan, part->ops, &options, &sink, &result, &error);
+  int status = !ok ? 1 : result.interrupted ? 75 : 0;
+  if (!ok)
+    fprintf (stderr, "%s\n", error->message);
+  for (uint32_t role = 0; ok && role < result.n_roles; role++)
+    if (result.planned[role] != result.allocated[role])
+      status = 3;
+  weft_trainer_result_clear (&result);
+  return status;
+}
+
+int
+trained_part_together (const struct trained_part *part)
+{
+  struct trained_part mine = *part;
+  g_auto (weft_launch) launch = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_launch_read (NULL, NULL, &launch, &error)) {
+    fprintf (stderr, "%s\n", error->message);
+    return 2;
+  }
+  const struct weft_rendezvous_place place = { .host = launch.host,
+                                               .port = launch.port,
+                                               .token = launch.token,
+                                               .n = launch.n,
+                                               .process = launch.rank,
+                                               .each = 1,
+                                               .seconds = 30 };
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&place, &error);
+  if (!r) {
+    fprintf (stderr, "%s\n", error->message);
+    return 2;
+  }
+  mine.exec.peers = r;
+  mine.exec.local_process = launch.local_rank;
+  if (mine.met)
+    mine.met (&launch, r);
+  return trained_part_alone (&mine);
+}
