@@ -197,17 +197,17 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* Ranks that have a part of each expert; those that share out all else may have whole ones, some of them
- * the same where replicas have.  Returns how many experts are dealt to in place of one. */
+/* Ranks that have a part of each expert; those that share out all else may have whole ones.  Returns how
+ * many experts are dealt to in place of one. */
 static uint32_t
-random_parts (GString *words, GRand *rand, uint32_t replicas)
+random_parts (GString *words, GRand *rand)
 {
   uint32_t tensor = drawn (words, "tensor_model_parallel_size=", 1);
 
   if (tensor == 1 || one_in (rand, 4))
     return 1;
   add (words, "expert_tensor_parallel_size", 1);
-  return replicas == 1 && one_in (rand, 2) ? divisor (rand, tensor, tensor / 2) : tensor;
+  return tensor;
 }
 
 /* Experts, on several ranks where the data-parallel strategy knows them. */
@@ -226,7 +226,7 @@ random_experts (GString *words, GRand *rand, uint32_t replicas)
   if (has_any (words, only_whole))
     ranks = 1;
   else
-    ranks *= random_parts (words, rand, ranks);
+    ranks *= random_parts (words, rand);
   add (words, "num_moe_experts", ranks * PICK (rand, 3, 4, 6));
   add (words, "moe_router_topk", topk);
   add (words, "moe_ffn_hidden_size", 8 * (1 + up_to (rand, 7)));
