@@ -176,7 +176,7 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val ((GArray *) user, *k);
 }
 
-/* Tokens are numbers below 256, whatever else lies there. */
+/* Tokens are numbers below 256, whatever else lies there.  Products get the algorithms of training. */
 static gboolean
 prepare (struct bench *b, GArray *kernels, GError **error)
 {
@@ -194,7 +194,9 @@ prepare (struct bench *b, GArray *kernels, GError **error)
     if (!CALL (b, alloc, WEFT_POOL_DEVICE, bytes, &b->scratch.at))
       return FALSE;
   }
-  return TRUE;
+  return !b->calls->prepare ||
+         CALL (b, prepare, (const struct weft_kernel *) (void *) kernels->data, kernels->len,
+               &b->scratch, b->stream);
 }
 
 static gboolean

@@ -225,7 +225,6 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
     { "deadline", ask->number[DEADLINE] != NULL, TRUE },
     { "patience", ask->number[PATIENCE] != NULL, TRUE },
     { "graph", ask->options.exec.graph, TRUE },
-    { "stress", ask->number[STRESS] != NULL, FALSE },
     { "threads", ask->number[THREADS] != NULL, FALSE },
   };
 

@@ -89,6 +89,9 @@ struct weft_cuda_transfer {
   X (event_close, (void *self, weft_cuda_event *event), "")                                        \
   X (record, (void *self, weft_cuda_event *event, weft_cuda_stream *stream),                       \
      "the event is what the stream has been given so far")                                         \
+  X (stamp, (void *self, weft_cuda_event *event, weft_cuda_stream *stream),                        \
+     "a timed event, for which no stream waits: when the stream comes there; of a captured stream, " \
+     "when it does in the newest run of the graph")                                                \
   X (wait, (void *self, weft_cuda_stream *stream, weft_cuda_event *event),                         \
      "what the stream is given from now on comes after the newest record")                         \
   X (copy, (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream), "")          \

@@ -368,6 +368,58 @@ plays (const struct cuda_score *s, const struct cuda_rank *r)
   return s->m->shared || r->row == s->row;
 }
 
+static gint
+compare_places (gconstpointer a, gconstpointer b)
+{
+  const struct weft_cuda_copy *x = a, *y = b;
+
+  return (x->to > y->to) - (x->to < y->to);
+}
+
+/* What outlives a step in a pool, by place. */
+static GArray *
+kept_places (const struct cuda_rank *r, int pool)
+{
+  GArray *kept = g_array_new (FALSE, TRUE, sizeof (struct weft_cuda_copy));
+
+  for (uint32_t b = 0; b < r->p->n_buf; b++) {
+    const struct weft_buf *buf = &r->p->buf[b];
+    struct weft_cuda_copy place = { .bytes = buf->bytes };
+    if (buf->base != WEFT_NO_BUF || !buf->permanent || buf->pool != pool || buf->bytes == 0)
+      continue;
+    place.to = weft_bind_at (&r->bind, b);
+    g_array_append_val (kept, place);
+  }
+  g_array_sort (kept, compare_places);
+  return kept;
+}
+
+/* Memory of the device that holds nothing between steps: whoever reads there what this step has not
+ * written shows as a number that nobody can miss. */
+static void
+emit_poison (struct cuda_there at, struct cuda_rank *r)
+{
+  GArray *copies = cuda_score_of (r->m, r)->copy;
+
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    uint8_t *from = r->bind.arena[pool];
+    g_autoptr (GArray) kept = kept_places (r, pool);
+    struct weft_cuda_copy end = { .to = from + r->m->base.plan->memory[r->p->role].planned[pool] };
+    if (!from || pool == WEFT_POOL_HOST)
+      continue;
+    g_array_append_val (kept, end);
+    for (uint32_t i = 0; i < kept->len; i++) {
+      const struct weft_cuda_copy *next = &g_array_index (kept, struct weft_cuda_copy, i);
+      struct weft_cuda_copy gap = { .to = from, .bytes = (uint64_t) ((uint8_t *) next->to - from) };
+      from = (uint8_t *) next->to + next->bytes;
+      if (gap.bytes == 0)
+        continue;
+      g_array_append_val (copies, gap);
+      cuda_emit (at, WEFT_NO_OP, CUDA_FILL)->at = copies->len - 1;
+    }
+  }
+}
+
 /* The control block, which the host has written into the mailbox. */
 gboolean
 cuda_emit_start (struct cuda_score *s, GError **error)
@@ -376,17 +428,19 @@ cuda_emit_start (struct cuda_score *s, GError **error)
   struct cuda_there at = { first, &first->end };
   const struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, first->control, first->mailbox,
                                        sizeof (struct weft_control) };
-  gboolean timed = s->m->options.times || s->m->options.total, awaited = timed;
+  gboolean timed = s->m->options.times || s->m->options.total, awaited = FALSE;
 
   for (uint32_t row = 0; row < s->m->n; row++)
     awaited = awaited || (plays (s, &s->m->rank[row]) && waits_for_start (&s->m->rank[row]));
   emit_copy (at, WEFT_NO_OP, &copy);
-  if (!awaited)
-    return TRUE;
-  if (!cuda_event_open (first, timed, &s->start, error))
+  for (uint32_t row = 0; row < s->m->n && s->m->options.poison; row++)
+    if (plays (s, &s->m->rank[row]))
+      emit_poison (at, &s->m->rank[row]);
+  if (timed && !cuda_event_open (first, TRUE, &s->zero, error))
     return FALSE;
-  emit_event (at, CUDA_RECORD, s->start);
-  return TRUE;
+  if (timed)
+    emit_event (at, CUDA_STAMP, s->zero);
+  return !awaited || emit_new_record (at, &s->start, error);
 }
 
 static gboolean

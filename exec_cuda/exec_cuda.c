@@ -206,13 +206,11 @@ make_machine (const struct weft_cuda_calls *calls, const weft_plan *plan,
 static gboolean
 check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error)
 {
-  if (o->stress || o->poison)
-    return weft_bad_input (error, "the cuda executor has neither stress nor poison: --executor cpu "
-                                  "has them");
-  if (o->graph && (o->times || o->total))
+  if (o->stress && MAX (o->ranks_per_gpu, 1) != ranks)
     return weft_bad_input (error,
-                           "found --graph with --trace or --timeline, wanted one of them: in a "
-                           "graph nothing says when an op has begun");
+                           "--stress: found with a GPU for each rank, wanted --ranks-per-gpu %u: "
+                           "GPUs must agree on an order, and have one",
+                           ranks);
   if (o->threads > 1)
     return weft_bad_input (error, "--threads: found %u, wanted 1: kernels run on the GPU",
                            o->threads);
@@ -410,7 +408,7 @@ fill_times (struct cuda_machine *m, weft_timeline *t, GError **error)
   for (uint32_t i = 0; i < m->stamp->len; i++) {
     const struct cuda_stamp *stamp = &g_array_index (m->stamp, struct cuda_stamp, i);
     const struct cuda_rank *r = &m->rank[stamp->row];
-    weft_cuda_event *start = cuda_score_of (m, r)->start;
+    weft_cuda_event *start = cuda_score_of (m, r)->zero;
     if (!r->issued[stamp->op])
       continue;
     if (!cuda_ok (m, CUDA_CALL (m, elapsed, start, stamp->begin, &t->begin[r->row][stamp->op]),
@@ -430,7 +428,7 @@ fill_total (struct cuda_machine *m, weft_timeline *t, GError **error)
 
   for (uint32_t i = 0; i < m->n_score; i++) {
     const struct cuda_rank *r = &m->rank[m->score[i].row];
-    if (!cuda_ok (m, CUDA_CALL (m, elapsed, m->score[i].start, r->tail, &took), error,
+    if (!cuda_ok (m, CUDA_CALL (m, elapsed, m->score[i].zero, r->tail, &took), error,
                   "the time of a step of rank %u", r->rank))
       return FALSE;
     t->seconds = MAX (t->seconds, took);

@@ -16,6 +16,7 @@ struct issue {
   struct cuda_machine *m;
   uint32_t stride;                 /* rows for which one row stands */
   uint32_t (*cursor)[WEFT_N_LANE]; /* of each row, in units */
+  GRand *rand;                     /* of stress: lanes are tried in any order */
   GArray *there;                   /* struct cuda_there: who meets */
 };
 
@@ -164,6 +165,7 @@ try_lane (struct issue *x, uint32_t row, uint32_t lane, gboolean *moved, GError 
     if (!try_head (x, at, &again, error))
       return FALSE;
     *moved |= again;
+    again = again && !x->rand;
   }
   return TRUE;
 }
@@ -188,18 +190,43 @@ report_stuck (const struct issue *x, GError **error)
   return !stuck || weft_run_error (error, "%s", text->str);
 }
 
-/* Communication first: others may be waiting for it. */
+/* Lanes of all rows, row * WEFT_N_LANE + lane.  Communication first: others may be waiting for it. */
+static uint32_t *
+lanes_in_order (const struct issue *x, uint32_t *n)
+{
+  uint32_t *at = g_new (uint32_t, x->m->n * WEFT_N_LANE);
+
+  *n = 0;
+  for (uint32_t row = 0; row < x->m->n; row += x->stride)
+    for (uint32_t lane = WEFT_N_LANE; lane-- > 0;)
+      at[(*n)++] = row * WEFT_N_LANE + lane;
+  return at;
+}
+
+static void
+shuffle (GRand *rand, uint32_t *at, uint32_t n)
+{
+  for (uint32_t i = n; i > 1; i--) {
+    uint32_t other = (uint32_t) g_rand_int_range (rand, 0, (gint32) i), kept = at[i - 1];
+    at[i - 1] = at[other];
+    at[other] = kept;
+  }
+}
+
 static gboolean
 issue_units (struct issue *x, GError **error)
 {
+  uint32_t n;
+  g_autofree uint32_t *at = lanes_in_order (x, &n);
   gboolean moved = TRUE;
 
   while (moved) {
     moved = FALSE;
-    for (uint32_t row = 0; row < x->m->n; row += x->stride)
-      for (uint32_t lane = WEFT_N_LANE; lane-- > 0;)
-        if (!try_lane (x, row, lane, &moved, error))
-          return FALSE;
+    if (x->rand)
+      shuffle (x->rand, at, n);
+    for (uint32_t i = 0; i < n; i++)
+      if (!try_lane (x, at[i] / WEFT_N_LANE, at[i] % WEFT_N_LANE, &moved, error))
+        return FALSE;
   }
   return report_stuck (x, error);
 }
@@ -212,6 +239,8 @@ cuda_issue_all (struct cuda_machine *m, GError **error)
                      .cursor = g_malloc0_n (m->n, sizeof *x.cursor) };
   gboolean ok = TRUE;
 
+  if (m->options.stress)
+    x.rand = g_rand_new_with_seed ((guint32) m->options.stress);
   x.there = g_array_new (FALSE, FALSE, sizeof (struct cuda_there));
   for (uint32_t i = 0; ok && i < m->n_score; i++)
     ok = cuda_emit_start (&m->score[i], error);
@@ -220,5 +249,7 @@ cuda_issue_all (struct cuda_machine *m, GError **error)
     ok = cuda_emit_end (&m->score[i], error);
   g_array_unref (x.there);
   g_free (x.cursor);
+  if (x.rand)
+    g_rand_free (x.rand);
   return ok;
 }

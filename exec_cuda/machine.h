@@ -77,8 +77,9 @@ struct cuda_rank {
 #define CUDA_CALL_LIST(X)                                                                          \
   X (CUDA_RECORD, "record", "event on stream")                                                     \
   X (CUDA_WAIT, "wait", "stream for event")                                                        \
-  X (CUDA_STAMP, "stamp", "the same as record, of a timed event")                                  \
+  X (CUDA_STAMP, "stamp", "timed event on stream")                                                 \
   X (CUDA_COPY, "copy", "copies[at]")                                                              \
+  X (CUDA_FILL, "fill", "copies[at], whose source is nothing: bytes that are no number")            \
   X (CUDA_KERNEL, "kernel", "n kernels from kernels[at] on")                                       \
   X (CUDA_HOST, "host", "likewise, on the CPU")                                                    \
   X (CUDA_JOIN, "join", "joins[at]")                                                               \
@@ -110,7 +111,7 @@ struct cuda_score {
   GPtrArray *join, *exchange;                    /* struct weft_cuda_join *, owned */
   uint8_t *played;                               /* by call, in the step under way */
   uint32_t n_played;
-  weft_cuda_event *start;
+  weft_cuda_event *start, *zero; /* zero: when that was, where times are asked for */
   weft_cuda_graph *graph; /* of a whole step */
 
   pthread_t thread;

@@ -8,6 +8,8 @@
 #include "exec_cuda/machine.h"
 #include <string.h>
 
+#define NAN_BYTE 0xff /* floats of such bytes are not numbers, an int32 is no token */
+
 /* ---------------------------------------------------------------------- one call */
 
 static void
@@ -37,12 +39,16 @@ make_call (const struct cuda_score *s, const struct cuda_call *c)
 
   switch ((enum cuda_call_kind) c->kind) {
   case CUDA_RECORD:
-  case CUDA_STAMP:
     return CUDA_CALL (m, record, c->event, c->stream);
+  case CUDA_STAMP:
+    return CUDA_CALL (m, stamp, c->event, c->stream);
   case CUDA_WAIT:
     return CUDA_CALL (m, wait, c->stream, c->event);
   case CUDA_COPY:
     return CUDA_CALL (m, copy, &g_array_index (s->copy, struct weft_cuda_copy, c->at), c->stream);
+  case CUDA_FILL:
+    return CUDA_CALL (m, fill, g_array_index (s->copy, struct weft_cuda_copy, c->at).to, NAN_BYTE,
+                      g_array_index (s->copy, struct weft_cuda_copy, c->at).bytes, c->stream);
   case CUDA_KERNEL:
     return CUDA_CALL (m, kernel, &g_array_index (s->kernel, struct weft_kernel, c->at), c->n,
                       &r->scratch[c->lane], c->stream);

@@ -14,11 +14,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__
+#define WEFT_INLINE static __host__ __device__ inline
+#else
+#define WEFT_INLINE static inline
+#endif
+
 #define WEFT_E4M3_MOST 448.0f
 #define WEFT_MX_BLOCK 32
 
 /* Exponent and mantissa are those of a float whose exponent has another bias. */
-static inline float
+WEFT_INLINE float
 weft_e4m3_float (uint8_t code)
 {
   uint32_t bits = (uint32_t) (code & 0x7f) << 20, sign = (uint32_t) (code & 0x80) << 24;
@@ -33,7 +39,7 @@ weft_e4m3_float (uint8_t code)
 }
 
 /* To nearest, ties to even. */
-static inline uint8_t
+WEFT_INLINE uint8_t
 weft_e4m3_round (float f)
 {
   uint32_t bits, sign, small;
@@ -51,7 +57,7 @@ weft_e4m3_round (float f)
 }
 
 /* What a tensor is multiplied by before it is rounded; and the codes, to get it back. */
-static inline float
+WEFT_INLINE float
 weft_fp8_scale (float largest)
 {
   float scale = largest > 0 ? WEFT_E4M3_MOST / largest : 1;
@@ -59,13 +65,13 @@ weft_fp8_scale (float largest)
   return scale > 0x1p126f ? 0x1p126f : scale;
 }
 
-static inline float
+WEFT_INLINE float
 weft_fp8_unscale (float largest)
 {
   return 1 / weft_fp8_scale (largest);
 }
 
-static inline float
+WEFT_INLINE float
 weft_e8m0_float (uint8_t code)
 {
   uint32_t bits = code == 0xff ? 0x7fc00000u : code ? (uint32_t) code << 23 : 0x00400000u;
@@ -76,7 +82,7 @@ weft_e8m0_float (uint8_t code)
 }
 
 /* The code of the scale of a block with this largest magnitude: rounded up. */
-static inline uint8_t
+WEFT_INLINE uint8_t
 weft_e8m0_scale (float largest)
 {
   float least = largest / WEFT_E4M3_MOST;
@@ -88,7 +94,7 @@ weft_e8m0_scale (float largest)
 }
 
 /* Scales of a row of so many elements. */
-static inline uint64_t
+WEFT_INLINE uint64_t
 weft_mx_blocks (uint64_t columns)
 {
   return (columns + WEFT_MX_BLOCK - 1) / WEFT_MX_BLOCK;

@@ -191,8 +191,7 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   const struct weft_cuda_launch *l = item->kernel;
 
   emulated_order_of_threads (d->rand && g_rand_boolean (d->rand));
-  for (uint32_t i = 0; i < item->n && !d->said; i++)
-    d->said = weft_cuda_launchers[item->op](&l[i]);
+  d->said = weft_cuda_launch_all (item->op, l, item->n);
 }
 
 /* It may run while the device does anything else, and sees nothing of it. */
@@ -472,6 +471,20 @@ static const char *
 comp_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 {
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
+}
+
+/* In a graph it is external: it has a date, and nobody waits for it. */
+static const char *
+stamp (computing_cuda *d, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  event->captured = NULL;
+  return enqueue (d, stream, &(struct computing_item){ .kind = COMPUTING_RECORD, .event = event });
+}
+
+static const char *
+comp_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
 }
 
 /* Who waits for what is captured is captured too. */
@@ -807,6 +820,7 @@ all_calls (computing_cuda *d)
                                    .event_open = comp_event_open,
                                    .event_close = comp_event_close,
                                    .record = comp_record,
+                                   .stamp = comp_stamp,
                                    .wait = comp_wait,
                                    .copy = comp_copy,
                                    .fill = comp_fill,

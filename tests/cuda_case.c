@@ -217,6 +217,7 @@ static const struct fixed {
   uint32_t before;
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
+  { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
   { WEFT_OP_NORM_WGRAD, { 7, 40 } },
   { WEFT_OP_HEAD_NORM_DGRAD, { 144, 8 } },
   { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 1 } },
@@ -245,6 +246,24 @@ static const struct fixed {
   { WEFT_OP_XENT_END, { 6, 3 } },
   { WEFT_OP_ATTENTION_MERGE, { 24, 4, 8 } },
   { WEFT_OP_MOE_BALANCE, { 3, 37 } },
+  { WEFT_OP_TAKE_KV, { 24, 4, 2, 8, 5 } },
+  { WEFT_OP_PUT_KV, { 24, 4, 2, 8, 5 } },
+  { WEFT_OP_SPLIT_HEADS, { 6, 2, 4, 2, 8, 3 } },
+  { WEFT_OP_JOIN_HEADS, { 6, 2, 4, 2, 8, 3 } },
+  { WEFT_OP_SPLIT_HEADS, { 6, 4, 8, 0, 3 } },
+  { WEFT_OP_KEEP_PIECE, { 30, 2 }, .cp = { 3, 4 } },
+  { WEFT_OP_SCALE, { 30, 0, 3, 4 } },
+  { WEFT_OP_TAKE_PART, { 6, 20, 2, 1 }, .tp = { 1, 2 } },
+  { WEFT_OP_TAKE_PART, { 6, 20, 1, 4 }, .tp = { 2, 4 } },
+  { WEFT_OP_TAKE_HEADS, { 5, 8, 16, 4, 6 }, .tp = { 5, 8 } },
+  { WEFT_OP_PUT_HEADS, { 5, 8, 16, 4, 6 }, .tp = { 5, 8 } },
+  { WEFT_OP_CONCAT, { 7, 5, 12 } },
+  { WEFT_OP_CONCAT_BWD, { 7, 5, 12 } },
+  { WEFT_OP_LATENT_SPLIT, { 24, 10, 6 } },
+  { WEFT_OP_LATENT_SPLIT, { 24, 10, 6, 2 }, .tp = { 1, 2 } },
+  { WEFT_OP_LATENT_SPLIT_BWD, { 24, 10, 6 }, .cp = { 1, 2 } },
+  { WEFT_OP_LATENT_JOIN, { 24, 3, 8, 4, 5 } },
+  { WEFT_OP_LATENT_JOIN_BWD, { 24, 3, 8, 4, 5 } },
 };
 
 static enum weft_dtype
@@ -334,9 +353,11 @@ cuda_case_fixed (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
-/* Ops that cuda_attention.c and cuda_experts.c have. */
+/* Ops that cuda_attention.c, cuda_scores.c, cuda_fp8.c and cuda_experts.c have. */
 #define ELSEWHERE                                                                                  \
-  "attention_part attention_part_bwd moe_route moe_route_bwd moe_sort moe_tally moe_permute "      \
+  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise quantise_mx transpose " \
+  "matmul_fp8 matmul_dgrad_fp8 attention_part attention_part_bwd moe_route moe_route_bwd "         \
+  "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \
   "moe_act moe_act_bwd moe_weigh moe_weigh_bwd"
 

@@ -35,6 +35,12 @@ struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);
 /* Attention of whole sequences and of parts of them, windows, values of another width. */
 void cuda_case_attention (const struct cuda_case_device *device);
 
+/* Attention that keeps its scores. */
+void cuda_case_scores (const struct cuda_case_device *device);
+
+/* Numbers of one byte, and products with weights of them. */
+void cuda_case_fp8 (const struct cuda_case_device *device);
+
 /* Layers of experts against the fp64 reference; rows of several sources, weights, tallies, products of
  * many rows against the kernels of the CPU. */
 void cuda_case_experts (const struct cuda_case_device *device);

@@ -55,6 +55,8 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   if (g->b_turned)
     b = turned (b, g->n, g->k);
   add_product (g, a, b, y);
+  for (uint64_t i = 0; i < n && g->scale; i++)
+    y[i] *= *g->scale;
   for (uint64_t i = 0; i < n && bias; i++)
     y[i] += bias[i % g->n];
   weft_store (g->y, g->y_dtype, 0, n, y);

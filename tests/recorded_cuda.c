@@ -217,16 +217,29 @@ pass (recorded_cuda *d, weft_cuda_stream *stream, double seconds)
 }
 
 static const char *
-rec_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+note_date (recorded_cuda *d, enum recorded_kind kind, weft_cuda_event *event,
+           weft_cuda_stream *stream)
 {
-  recorded_cuda *d = self;
   struct recorded_thing *at = (struct recorded_thing *) (void *) event;
 
   pass (d, stream, at->flag ? d->stamp : 0);
   pthread_mutex_lock (&d->lock);
   at->clock = ((struct recorded_thing *) (void *) stream)->clock;
   pthread_mutex_unlock (&d->lock);
-  return note (self, RECORDED_record, stream, event, 0);
+  return note (d, kind, stream, event, 0);
+}
+
+static const char *
+rec_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  return note_date (self, RECORDED_record, event, stream);
+}
+
+static const char *
+rec_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  g_assert (((struct recorded_thing *) (void *) event)->flag);
+  return note_date (self, RECORDED_stamp, event, stream);
 }
 
 static const char *

@@ -61,6 +61,20 @@ attention_on_cuda_is_that_of_the_cpu (void **state)
 }
 
 static void
+unfused_attention_on_cuda_is_that_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_scores (&device);
+}
+
+static void
+numbers_of_one_byte_on_cuda_are_those_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_fp8 (&device);
+}
+
+static void
 experts_on_cuda_do_what_their_references_do (void **state)
 {
   (void) state;
@@ -82,6 +96,8 @@ main (void)
     cmocka_unit_test (tiles_of_attention_do_what_the_reference_does),
     cmocka_unit_test (ops_with_shapes_of_their_own_do_what_the_cpu_does),
     cmocka_unit_test (attention_on_cuda_is_that_of_the_cpu),
+    cmocka_unit_test (unfused_attention_on_cuda_is_that_of_the_cpu),
+    cmocka_unit_test (numbers_of_one_byte_on_cuda_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_cuda_do_what_their_references_do),
     cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };

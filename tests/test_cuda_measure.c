@@ -165,6 +165,30 @@ collectives_between_gpus_have_rows (void **state)
   assert_true (seen[WEFT_OP_REDUCE_SCATTER] && seen[WEFT_OP_ALL_GATHER] && seen[WEFT_OP_MATMUL]);
 }
 
+/* All sizes of all of them, and what an exchange writes is not what it reads, as NCCL wants. */
+static void
+the_grid_of_collectives_runs_on_gpus (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (REPLICAS);
+  const struct weft_exec_ops ops = recorded_ops (0);
+  g_autoptr (weft_measure) m = weft_measure_new (&ops);
+  uint32_t seen[WEFT_N_OP] = { 0 };
+  (void) state;
+
+  assert_true (weft_measure_grid (m, &plan->job, 4, NULL));
+  for (guint i = 0; i < device->collective->len; i++) {
+    const struct weft_cuda_collective *c =
+        &g_array_index (device->collective, struct weft_cuda_collective, i);
+    assert_true (c->kind != WEFT_OP_ALL_TO_ALL || c->from != c->to);
+  }
+  g_autoptr (GArray) rows = weft_measure_rows (m);
+  for (guint i = 0; i < rows->len; i++)
+    seen[g_array_index (rows, struct weft_measurement, i).kind]++;
+  assert_int_equal (seen[WEFT_OP_ALL_REDUCE], 9);
+  assert_int_equal (seen[WEFT_OP_ALL_GATHER], 9);
+  assert_int_equal (seen[WEFT_OP_ALL_TO_ALL], 9);
+}
+
 /* Both ways, each size, as long as the device says; the simulator takes what the rows say. */
 static void
 copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
@@ -310,6 +334,7 @@ main (void)
     WITH_DEVICE (what_asking_for_times_costs_is_in_no_row),
     WITH_DEVICE (a_table_predicts_the_step_that_nobody_asked),
     WITH_DEVICE (collectives_between_gpus_have_rows),
+    WITH_DEVICE (the_grid_of_collectives_runs_on_gpus),
     WITH_DEVICE (copies_to_and_from_the_host_have_rows_that_predict_them),
     WITH_DEVICE (kernels_are_prepared_once_before_the_first_step),
     WITH_DEVICE (memory_that_is_not_the_plans_has_a_name),

@@ -16,7 +16,8 @@
 #define JOBS 12
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
-#define MOST_WORK 1000 /* tokens of a batch, times layers, times heads: threads of kernels take long */
+#define MOST_WORK                                                                                  \
+  1000 /* tokens of a batch, times layers, times heads: threads of kernels take long */
 
 /* What was added in another order, and in 16 bits rounded in between (trained_cases.c). */
 static const struct trained_bound bounds[] = {
@@ -38,7 +39,8 @@ draw (GRand *rand, struct weft_job *job)
 {
   for (;;) {
     g_autofree char *plain = weft_random_job (rand);
-    g_autofree char *words = g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
+    g_autofree char *words =
+        g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
 
     if (weft_test_job (words, job, NULL) && job->cluster.n_gpus <= MOST_RANKS &&
         job->train.precision != WEFT_FP8 &&

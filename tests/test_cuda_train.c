@@ -80,6 +80,44 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   }
 }
 
+/* What a step has not written is no number, and the order of issue is any that is allowed. */
+static void
+nobody_reads_what_nobody_has_written (void **state)
+{
+  (void) state;
+  for (uint32_t i = 1; i < trained_n_cases; i += 4) {
+    g_autofree char *words = trained_words (&trained_cases[i]);
+    struct weft_exec_options how = trained_shared (words);
+    g_autoptr (trained) plain = train (IN_ORDER, words, how);
+    how.poison = TRUE;
+    how.stress = 5 + i;
+    g_autoptr (trained) poisoned = plain ? train (IN_ORDER, words, how) : NULL;
+    if (plain)
+      trained_assert_same (poisoned, plain, words);
+  }
+}
+
+static void
+ops_of_a_graph_have_times (void **state)
+{
+  g_autoptr (computing_cuda) d = computing_cuda_new (IN_ORDER);
+  struct weft_exec_options how = { .ranks_per_gpu = 2, .graph = TRUE, .times = TRUE };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (real_job) job =
+      real_job_try (&d->calls, TRAINED_GPT2 FP32 "gpus=2 " ZERO1, &how, &error);
+
+  (void) state;
+  weft_state_init (job->state, 3);
+  for (job->control.step = 1; job->control.step <= 3; job->control.step++) {
+    g_autoptr (weft_timeline) t = weft_exec_step (job->x, &error);
+    assert_non_null (t);
+    for (uint32_t row = 0; row < t->n; row++)
+      for (uint32_t op = 0; op < job->plan->role[0]->n_op; op++)
+        if (weft_op_info[job->plan->role[0]->op[op].kind].class == WEFT_CLASS_COMPUTE)
+          assert_true (t->begin[row][op] > 0 && t->end[row][op] >= t->begin[row][op]);
+  }
+}
+
 /* ------------------------------------------------------------------------- memory */
 
 static void
@@ -237,6 +275,8 @@ main (void)
     cmocka_unit_test (ranks_that_share_a_gpu_do_what_one_rank_does),
     cmocka_unit_test (runs_and_graphs_have_the_same_bits),
     cmocka_unit_test (ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one),
+    cmocka_unit_test (nobody_reads_what_nobody_has_written),
+    cmocka_unit_test (ops_of_a_graph_have_times),
     cmocka_unit_test (what_is_allocated_was_planned),
     cmocka_unit_test (state_that_lives_on_the_host_trains_as_that_of_the_device),
     cmocka_unit_test (a_step_in_parts_has_the_bits_of_a_whole_one),

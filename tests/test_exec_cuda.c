@@ -12,6 +12,7 @@
 #define SEED 20261122
 #define N_JOB 300
 #define MOST_RANKS 8
+#define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
 #define MOST_OPS 20000 /* of all ranks: more take long to look at */
 
 static uint64_t
@@ -208,6 +209,101 @@ without_any_of_its_waits_a_step_has_another_order (void **state)
   }
 }
 
+static void
+any_order_of_issue_is_the_plan (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (SEED + 4);
+
+  (void) state;
+  for (uint32_t i = 0; i < 60; i++) {
+    g_autofree char *words = NULL;
+    g_autoptr (weft_plan) plan = draw (rand, &words);
+    g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+    struct weft_exec_options options = how (plan, TRUE);
+    options.stress = 1 + i;
+    weft_exec *x = open_plan (d, plan, options, words);
+    if (!x)
+      continue;
+    uint32_t first = d->call->len;
+    step (x, words);
+    look (d, x, TRUE, first, words);
+    close_plan (d, x);
+  }
+}
+
+/* ------------------------------------------------------------------------- offload */
+
+/* Kernels of lane gpu that neither come before a piece of work nor after it. */
+static uint32_t
+count_beside (const cuda_log *log, const struct cuda_work *w)
+{
+  uint32_t n = 0;
+
+  for (uint32_t i = 0; i < log->work->len; i++) {
+    const struct cuda_work *k = &g_array_index (log->work, struct cuda_work, i);
+    n += k->kind == RECORDED_kernel && k->stream != w->stream && k->row == w->row &&
+         w->before[k->stream] <= k->seq && k->before[w->stream] <= w->seq;
+  }
+  return n;
+}
+
+static enum weft_lane
+lane_of (const weft_plan *plan, const struct cuda_work *w)
+{
+  return plan->role[weft_mesh_stage (&plan->mesh, w->row)]->op[w->op].lane;
+}
+
+/* Works of a lane, and how many of them some kernel may run beside. */
+static void
+count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uint32_t count[2])
+{
+  count[0] = count[1] = 0;
+  for (uint32_t i = 0; i < log->work->len; i++) {
+    const struct cuda_work *w = &g_array_index (log->work, struct cuda_work, i);
+    if (w->op == WEFT_NO_OP || lane_of (plan, w) != lane)
+      continue;
+    count[0]++;
+    count[1] += count_beside (log, w) > 0;
+  }
+}
+
+/* Copies have streams of their own, and so has the optimizer on the CPU: kernels go on beside most of
+ * them.  Order and waits are those of the plan and no more, as for all jobs above. */
+static void
+what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
+{
+  static const char *const jobs[] = {
+    NANO "num_layers=6 cpu_offloading=true cpu_offloading_num_layers=4 "
+         "cpu_offloading_double_buffering=true",
+    NANO "num_layers=6 gpus=2 optimizer_cpu_offload=true optimizer_offload_fraction=0.5 "
+         "overlap_cpu_optimizer_d2h_h2d=true",
+  };
+  static const uint32_t back[] = { 100, 1 }, updates[] = { 0, 2 };
+  uint32_t to_host[2], from_host[2], host[2];
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s", jobs[i]);
+    g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+    weft_exec *x = open_plan (d, plan, how (plan, TRUE), jobs[i]);
+    uint32_t first = d->call->len;
+    step (x, jobs[i]);
+    look (d, x, TRUE, first, jobs[i]);
+    cuda_log *log = cuda_log_new (d, x, TRUE, first, d->call->len - first);
+    assert_right (jobs[i], cuda_log_arenas (log));
+    assert_right (jobs[i], cuda_log_order (log));
+    count_lane (plan, log, WEFT_LANE_D2H, to_host);
+    count_lane (plan, log, WEFT_LANE_H2D, from_host);
+    count_lane (plan, log, WEFT_LANE_HOST, host);
+    assert_true (to_host[0] > 0 && to_host[1] == to_host[0]);
+    assert_true (from_host[1] >=
+                 back[i]); /* of the optimizer most come back when all else is done */
+    assert_true (host[0] >= updates[i] && host[1] == host[0]);
+    cuda_log_free (log);
+    close_plan (d, x);
+  }
+}
+
 /* --------------------------------------------------------------------------- parts */
 
 static void
@@ -252,8 +348,6 @@ a_step_in_parts_is_the_step (void **state)
     look_at_parts (plan, i % 2, words);
   }
 }
-
-#define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
 
 static void
 a_step_that_ends_early_waits_for_all_streams (void **state)
@@ -518,8 +612,8 @@ what_a_device_lacks_is_told_when_it_opens (void **state)
 {
   g_autoptr (recorded_cuda) d = recorded_cuda_new ();
   const struct weft_exec_options plain = { 0 }, three = { .ranks_per_gpu = 3 },
-                                 timed = { .graph = TRUE, .times = TRUE };
-  g_autofree char *kernel = NULL, *sums = NULL, *gpus = NULL, *split = NULL, *graph = NULL;
+                                 stressed = { .stress = 1 };
+  g_autofree char *kernel = NULL, *sums = NULL, *gpus = NULL, *split = NULL, *stress = NULL;
 
   (void) state;
   d->no_kernel = "gelu_bwd";
@@ -535,8 +629,8 @@ what_a_device_lacks_is_told_when_it_opens (void **state)
   assert_non_null (strstr (gpus, "found 1 GPU, wanted 2"));
   split = refused (TINY "gpus=2", d, &three);
   assert_non_null (strstr (split, "--ranks-per-gpu: found 3, wanted 1"));
-  graph = refused (TINY "gpus=2", d, &timed);
-  assert_non_null (strstr (graph, "found --graph with --trace"));
+  stress = refused (TINY "gpus=2", d, &stressed);
+  assert_non_null (strstr (stress, "found with a GPU for each rank, wanted --ranks-per-gpu 2"));
 }
 
 static void
@@ -593,6 +687,8 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (streams_and_events_are_the_plan),
     cmocka_unit_test (without_any_of_its_waits_a_step_has_another_order),
+    cmocka_unit_test (any_order_of_issue_is_the_plan),
+    cmocka_unit_test (what_is_on_the_host_moves_and_is_updated_beside_kernels),
     cmocka_unit_test (a_step_in_parts_is_the_step),
     cmocka_unit_test (a_step_that_ends_early_waits_for_all_streams),
     cmocka_unit_test (a_graph_is_what_is_played_without_it),

@@ -18,12 +18,11 @@
 #define NANO                                                                                       \
   "model=gpt2-nano topology=cpu precision=fp32 seq_length=64 num_layers=2 reduction_order=fast "   \
   "global_batch_size=8 gpus=2 "
-#define STEPS 4
+#define STEPS 3
 
 static const char *const jobs[] = {
   NANO,
   NANO "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
-  NANO "tensor_model_parallel_size=2 sequence_parallel=true",
   NANO "pipeline_model_parallel_size=2",
 };
 
@@ -167,18 +166,28 @@ two_processes_on_one_gpu_train_as_its_virtual_ranks (void **state)
     skip ();
   for (uint32_t job = 0; job < G_N_ELEMENTS (jobs); job++) {
     g_autofree char *words = g_strdup_printf ("%u shared %s", job, (char *) *state);
-    struct processes p = two (*state, job, "together"), again = two (*state, job, "together");
+    struct processes p = two (*state, job, "together");
     struct process whole = process_start (words, WEFT_LAUNCHER_TORCHRUN, 1, 0, 1);
     process_wait (&whole);
     assert_ended (&whole, 0);
     assert_ended (&p.at[0], 0);
     assert_ended (&p.at[1], 0);
     assert_near (p.at[0].out, whole.out, jobs[job]);
-    assert_string_equal (p.at[0].out, again.at[0].out);
     processes_clear (&p);
-    processes_clear (&again);
     process_clear (&whole);
   }
+}
+
+static void
+two_runs_of_two_processes_have_the_same_bits (void **state)
+{
+  if (!*state)
+    skip ();
+  struct processes p = two (*state, 0, "together"), again = two (*state, 0, "together");
+  assert_ended (&p.at[0], 0);
+  assert_string_equal (p.at[0].out, again.at[0].out);
+  processes_clear (&p);
+  processes_clear (&again);
 }
 
 static void
@@ -198,6 +207,7 @@ main (int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (two_processes_on_one_gpu_train_as_its_virtual_ranks),
+    cmocka_unit_test (two_runs_of_two_processes_have_the_same_bits),
     cmocka_unit_test (when_one_is_killed_the_other_aborts_and_names_it),
   };
 

@@ -174,7 +174,7 @@ static void
 the_grid_covers_sizes_of_all_collectives (void **state)
 {
   static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE_SCATTER,
-                                             WEFT_OP_ALL_GATHER };
+                                             WEFT_OP_ALL_GATHER, WEFT_OP_ALL_TO_ALL };
   g_autoptr (weft_plan) plan = weft_test_plan (REPLICAS);
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_plan) group = weft_links_of_group (&plan->job, 4, &error);

@@ -208,14 +208,14 @@ values_of_megabytes_arrive_whole (void **state)
 static void
 who_has_not_come_is_named (void **state)
 {
-  struct cast c = cast_of (4, 0.4, meet_often);
+  struct cast c = cast_of (4, 1.5, meet_often);
 
   (void) state;
   start (&c, 0);
   start (&c, 2);
   finish (&c);
-  assert_failed (&c, 0, "2 of 4 processes have come within 0.4 s; not there: rank 1, rank 3");
-  assert_failed (&c, 2, "2 of 4 processes have come within 0.4 s; not there: rank 1, rank 3");
+  assert_failed (&c, 0, "2 of 4 processes have come within 1.5 s; not there: rank 1, rank 3");
+  assert_failed (&c, 2, "2 of 4 processes have come within 1.5 s; not there: rank 1, rank 3");
   cast_clear (&c);
 }
 
@@ -359,7 +359,7 @@ how_far_others_are_is_told_and_who_is_silent (void **state)
 static void
 another_job_is_turned_away (void **state)
 {
-  struct cast c = cast_of (2, 0.5, meet_often);
+  struct cast c = cast_of (2, 1.5, meet_often);
 
   (void) state;
   c.part[1].place.token = "another job";
@@ -372,7 +372,7 @@ another_job_is_turned_away (void **state)
 static void
 another_number_of_processes_is_told (void **state)
 {
-  struct cast c = cast_of (2, 0.5, meet_often);
+  struct cast c = cast_of (2, 1.5, meet_often);
 
   (void) state;
   c.part[1].place.n = 3;
@@ -384,7 +384,7 @@ another_number_of_processes_is_told (void **state)
 static void
 nobody_comes_twice (void **state)
 {
-  struct cast c = cast_of (3, 0.5, meet_often);
+  struct cast c = cast_of (3, 1.5, meet_often);
 
   (void) state;
   c.part[2].place.process = 1;
@@ -471,7 +471,7 @@ static void
 somebody_else_at_the_port_is_told_apart (void **state)
 {
   g_autoptr (GSocketService) service = g_threaded_socket_service_new (4);
-  struct cast c = cast_of (2, 2, meet_often);
+  struct cast c = cast_of (2, 5, meet_often);
 
   (void) state;
   assert_true (g_socket_listener_add_inet_port (G_SOCKET_LISTENER (service), c.part[1].place.port,

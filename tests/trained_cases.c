@@ -12,6 +12,11 @@
 #define FSDP "use_megatron_fsdp=true "
 #define GPT2 TRAINED_GPT2
 #define LLAMA TRAINED_LLAMA
+#define UNFUSED GPT2 "attention_backend=unfused "
+#define LATENT                                                                                     \
+  LLAMA "kv_lora_rank=12 q_lora_rank=8 qk_head_dim=4 qk_pos_emb_head_dim=8 v_head_dim=6 "          \
+        "num_query_groups=4 "
+#define EXPERTS LLAMA "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=24 "
 
 const struct trained_case trained_cases[] = {
   { LLAMA, "gpus=2 " },
@@ -33,6 +38,9 @@ const struct trained_case trained_cases[] = {
   { GPT2, "gpus=4 context_parallel_size=4 cp_comm_type=a2a " },
   { GPT2, "gpus=2 context_parallel_size=2 cp_comm_type=all_gather " },
   { LLAMA, "gpus=4 context_parallel_size=2 cp_comm_type=p2p tensor_model_parallel_size=2 " },
+  { LATENT, "gpus=2 tensor_model_parallel_size=2 " },
+  { EXPERTS, "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=4 " },
+  { UNFUSED, "gpus=2 tensor_model_parallel_size=2 " },
 };
 const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 

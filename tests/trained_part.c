@@ -98,7 +98,7 @@ trained_part_together (const struct trained_part *part)
                                                .n = launch.n,
                                                .process = launch.rank,
                                                .each = 1,
-                                               .seconds = 30 };
+                                               .seconds = 120 };
   g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&place, &error);
   if (!r) {
     fprintf (stderr, "%s\n", error->message);

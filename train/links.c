@@ -77,29 +77,37 @@ make_buffer (weft_builder *b, const GArray *links, gboolean exact)
   return weft_build_buf (b, &row);
 }
 
-/* The other side of copies, as large as the largest; WEFT_NO_BUF: there are none. */
+/* What an exchange writes is not what it reads. */
+static gboolean
+is_exchange (const struct link *l)
+{
+  return l->kind == WEFT_OP_ALL_TO_ALL || l->kind == WEFT_OP_SHIFT;
+}
+
+/* The other side of copies, or of exchanges, as large as the largest; WEFT_NO_BUF: there are none. */
 static uint32_t
-make_host (weft_builder *b, const GArray *links)
+make_other (weft_builder *b, const GArray *links, gboolean copies)
 {
   struct weft_buf row = { .base = WEFT_NO_BUF,
-                          .name = weft_build_name (b, "host"),
+                          .name = weft_build_name (b, copies ? "host" : "other"),
                           .layer = WEFT_NO_LAYER,
                           .micro = WEFT_NO_MICRO,
                           .kind = WEFT_BUF_COMMUNICATION,
-                          .pool = WEFT_POOL_HOST,
+                          .pool = copies ? WEFT_POOL_HOST : WEFT_POOL_DEVICE,
                           .dtype = WEFT_FP32,
                           .permanent = TRUE };
 
   for (guint i = 0; i < links->len; i++) {
     const struct link *l = &g_array_index (links, struct link, i);
-    row.bytes = is_copy (l) ? MAX (row.bytes, bytes_of (l)) : row.bytes;
+    if (copies ? is_copy (l) : is_exchange (l))
+      row.bytes = MAX (row.bytes, bytes_of (l));
   }
   return row.bytes ? weft_build_buf (b, &row) : WEFT_NO_BUF;
 }
 
-/* What an op works on: its part of the data, and of the host's where it is a copy. */
+/* What an op works on: its part of the data, and of another buffer where it has two sides. */
 struct views {
-  uint32_t data, host;
+  uint32_t data, other;
 };
 
 static uint32_t
@@ -120,12 +128,12 @@ lane_of (const struct link *l)
 }
 
 static void
-use_copied (weft_builder *b, const struct link *l, const struct views *v)
+use_both (weft_builder *b, const struct link *l, const struct views *v)
 {
-  gboolean in = weft_op_enters_device (l->kind);
+  gboolean in = is_copy (l) && weft_op_enters_device (l->kind);
 
-  weft_build_use (b, in ? v->host : v->data, TRUE, FALSE);
-  weft_build_use (b, in ? v->data : v->host, FALSE, TRUE);
+  weft_build_use (b, in ? v->other : v->data, TRUE, FALSE);
+  weft_build_use (b, in ? v->data : v->other, FALSE, TRUE);
 }
 
 /* One op; a collective out of place writes what it reads. */
@@ -146,8 +154,8 @@ emit (weft_builder *b, const struct link *l, const struct views *v, uint32_t tim
   if (*last != WEFT_NO_OP)
     weft_build_dep (b, *last);
   *last = op;
-  if (is_copy (l)) {
-    use_copied (b, l, v);
+  if (v->other != WEFT_NO_BUF) {
+    use_both (b, l, v);
     return;
   }
   if (l->kind == WEFT_OP_ALL_GATHER || l->kind == WEFT_OP_REDUCE_SCATTER)
@@ -160,14 +168,16 @@ build_role (uint32_t role, uint32_t n_roles, GArray *links)
 {
   g_autoptr (weft_builder) b = weft_builder_new (role, n_roles);
   const uint32_t data[] = { make_buffer (b, links, FALSE), make_buffer (b, links, TRUE) };
-  const uint32_t host = make_host (b, links);
+  const uint32_t host = make_other (b, links, TRUE), other = make_other (b, links, FALSE);
   uint32_t last = WEFT_NO_OP;
 
   g_array_sort (links, compare_links);
   for (guint i = 0; i < links->len; i++) {
     const struct link *l = &g_array_index (links, struct link, i);
-    const struct views v = { view_of (b, data[l->shape.dtype == WEFT_INT64], l),
-                             is_copy (l) ? view_of (b, host, l) : WEFT_NO_BUF };
+    uint32_t from = data[l->shape.dtype == WEFT_INT64];
+    const struct views v = { view_of (b, from, l), is_copy (l)       ? view_of (b, host, l)
+                                                   : is_exchange (l) ? view_of (b, other, l)
+                                                                     : WEFT_NO_BUF };
     for (uint32_t time = 0; time < WEFT_LINKS_TIMES; time++)
       emit (b, l, &v, time, &last);
   }
@@ -265,7 +275,7 @@ weft_plan *
 weft_links_of_group (const struct weft_job *job, uint32_t ranks, GError **error)
 {
   static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE_SCATTER,
-                                             WEFT_OP_ALL_GATHER };
+                                             WEFT_OP_ALL_GATHER, WEFT_OP_ALL_TO_ALL };
   g_autoptr (GPtrArray) links = no_links (1);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)

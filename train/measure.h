@@ -29,7 +29,7 @@ gboolean weft_measure_links (weft_measure *measure, const weft_plan *plan, GErro
 /* Copies between a GPU and its host, both ways: 1 KiB to 64 MiB. */
 gboolean weft_measure_host (weft_measure *measure, const struct weft_job *job, GError **error);
 
-/* all_reduce, reduce_scatter and all_gather over so many ranks, and send where they are two: fp32,
+/* all_reduce, reduce_scatter, all_gather and all_to_all over so many ranks, and send where they are two: fp32,
  * from 1 KiB to 64 MiB.  Cluster and reduction order are the job's. */
 gboolean weft_measure_grid (weft_measure *measure, const struct weft_job *job, uint32_t ranks,
                             GError **error);

@@ -145,13 +145,13 @@ weft_together_step (weft_exec *x, const char *key, gboolean stop, struct weft_to
   const struct news mine = news_of (x, stop);
   gboolean any = mine.knows || mine.stop || mine.large;
 
-  memset (out, 0, sizeof *out);
+  *out = (struct weft_together){ .seconds = out->seconds };
   if (!x->peers) {
     add_news (out, &mine);
     return TRUE;
   }
   g_autoptr (GBytes) value = any ? g_bytes_new (&mine, sizeof mine) : NULL;
-  g_autoptr (GPtrArray) all = weft_rendezvous_meet (x->peers, key, value, 0, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_meet (x->peers, key, value, out->seconds, error);
   for (uint32_t i = 0; all && i < all->len; i++)
     if (all->pdata[i] && g_bytes_get_size (all->pdata[i]) == sizeof mine) {
       struct news news;

@@ -13,6 +13,7 @@ gboolean weft_together_same (struct weft_rendezvous *peers, const char *key, con
 gboolean weft_together_allocated (weft_exec *x, GError **error);
 
 struct weft_together {
+  double seconds; /* given: how long others may take; 0: as long as they are alive */
   struct weft_metrics metrics; /* of whoever knows the loss; `large` of all ranks together */
   gboolean stop;               /* somebody was asked to stop */
 };

@@ -349,11 +349,12 @@ check_progress (struct trainer *t, const struct weft_metrics *m, gboolean answer
 
 /* Loss and norm of the newest step or evaluation, for all processes, and whether one is to stop. */
 static gboolean
-agree (struct trainer *t, const char *what, struct weft_metrics *out, GError **error)
+agree (struct trainer *t, const char *what, double seconds, struct weft_metrics *out,
+       GError **error)
 {
   g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
   gboolean asked = peers_of (t) && was_signalled (t->watched);
-  struct weft_together together;
+  struct weft_together together = { .seconds = seconds };
 
   if (!weft_together_step (t->x, key, asked, &together, error))
     return FALSE;
@@ -380,7 +381,7 @@ run_step (struct trainer *t, GError **error)
   double seconds = (double) MAX (g_get_monotonic_time () - start, 1) * 1e-6;
   struct weft_metrics metrics, *m = &metrics;
   t->progress.step++;
-  if (!agree (t, "step", m, error))
+  if (!agree (t, "step", t->options->exec.deadline, m, error))
     return FALSE;
   t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
@@ -399,7 +400,7 @@ evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
     return keep_learned (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   struct weft_metrics metrics;
-  if (!timeline || !agree (t, "evaluation after step", &metrics, error))
+  if (!timeline || !agree (t, "evaluation after step", t->options->exec.deadline, &metrics, error))
     return FALSE;
   *loss = metrics.loss;
   return TRUE;
@@ -469,7 +470,7 @@ loop (struct trainer *t, GError **error)
   const uint64_t first = t->progress.step + 1;
   struct weft_metrics none;
 
-  if (!agree (t, "the state after step", &none, error))
+  if (!agree (t, "the state after step", 0, &none, error)) /* some have more to load */
     return FALSE;
 
   if (t->progress.step >= t->options->steps)

@@ -194,12 +194,26 @@ call_event_close (void *self, weft_cuda_event *event)
   return said (cudaEventDestroy (event_of (event)));
 }
 
-/* A timed event of a graph can be read when it is external to it. */
 static const char *
 call_record (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
 {
   (void) self;
   return said (cudaEventRecord (event_of (event), stream_of (stream)));
+}
+
+/* A timed event of a graph can be read when it is external to it. */
+static const char *
+call_stamp (void *self, weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const char *text = said (cudaStreamIsCapturing (stream_of (stream), &status));
+
+  (void) self;
+  return text ? text
+              : said (cudaEventRecordWithFlags (event_of (event), stream_of (stream),
+                                                status == cudaStreamCaptureStatusActive
+                                                    ? cudaEventRecordExternal
+                                                    : cudaEventRecordDefault));
 }
 
 static const char *
@@ -296,13 +310,17 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
   struct weft_cuda_blas *blas;
   const char *text = find_blas (self, &blas);
 
-  for (uint32_t i = 0; i < n && !text; i++) {
-    struct weft_cuda_launch l = weft_cuda_launch_of (&k[i]);
-    l.stream = stream;
-    l.scratch = room->at;
-    l.scratch_bytes = room->bytes;
-    l.blas = blas;
-    text = weft_cuda_launchers[k[i].kind](&l);
+  for (uint32_t i = 0, some; i < n && !text; i += some) {
+    struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
+    some = MIN (n - i, WEFT_CUDA_MOST_TOGETHER);
+    for (uint32_t j = 0; j < some; j++) {
+      l[j] = weft_cuda_launch_of (&k[i + j]);
+      l[j].stream = stream;
+      l[j].scratch = room->at;
+      l[j].scratch_bytes = room->bytes;
+      l[j].blas = blas;
+    }
+    text = weft_cuda_launch_all (k->kind, l, some);
   }
   return text;
 }
@@ -312,7 +330,8 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 static gboolean
 is_product (enum weft_op_kind kind)
 {
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD;
+  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
 }
 
 /* A file that is missing or of no use is written anew. */

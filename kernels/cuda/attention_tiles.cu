@@ -143,7 +143,7 @@ tile_of (const struct side &side, uint64_t i)
 {
   uint64_t each = (side.run[0].n + N - 1) / N;
 
-  return tile_at<N> (side.run[i / each], i % each);
+  return i < each ? tile_at<N> (side.run[0], i) : tile_at<N> (side.run[1], i - each);
 }
 
 /* Tiles of each of a side's pieces that have something to do with a tile of the other side. */
@@ -155,9 +155,8 @@ template <int N>
 static __device__ __forceinline__ struct tile
 passing_at (const struct side &side, const struct passing &p, uint64_t i)
 {
-  unsigned which = i >= p.n[0];
-
-  return tile_at<N> (side.run[which], p.first[which] + i - (which ? p.n[0] : 0));
+  return i < p.n[0] ? tile_at<N> (side.run[0], p.first[0] + i)
+                    : tile_at<N> (side.run[1], p.first[1] + i - p.n[0]);
 }
 
 /* Tiles of N rows with positions from `from` to `to`, both included. */
@@ -167,14 +166,15 @@ tiles_between (const struct side &side, int64_t from, int64_t to)
 {
   struct passing p = {};
 
-  for (unsigned which = 0; which < side.n; which++) {
+  WEFT_UNROLL
+  for (unsigned which = 0; which < 2; which++) {
     const struct piece &run = side.run[which];
     int64_t low = from - (int64_t) run.position, high = to - (int64_t) run.position;
     int64_t last = (int64_t) run.n - 1;
     low = low > 0 ? low / N : 0;
     high = high < last ? high : last;
     p.first[which] = (uint64_t) low;
-    p.n[which] = high >= low * N ? (uint64_t) (high / N - low + 1) : 0;
+    p.n[which] = which < side.n && high >= low * N ? (uint64_t) (high / N - low + 1) : 0;
   }
   return p;
 }

@@ -12,7 +12,7 @@
 struct shape {
   uint64_t m, n, k;
   uint32_t alignment[4]; /* of a, b, y, bias: bytes, at most 256; bias 0: none */
-  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, pad[3];
+  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, pad[2];
 };
 
 struct choice {
@@ -67,7 +67,8 @@ shape_of (const struct weft_cuda_gemm *g)
                          .b_turned = g->b_turned,
                          .accumulate = g->accumulate,
                          .dtype = g->dtype,
-                         .y_dtype = g->y_dtype };
+                         .y_dtype = g->y_dtype,
+                         .scaled = g->scale != NULL };
 }
 
 /* ---------------------------------------------------------------------------- a product */
@@ -124,12 +125,22 @@ set_bias (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
                                          sizeof g->bias);
 }
 
+/* Factors that the device reads. */
+static cublasStatus_t
+set_scale (cublasLtMatmulDesc_t desc)
+{
+  const cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
+
+  return cublasLtMatmulDescSetAttribute (desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode,
+                                         sizeof mode);
+}
+
 static const char *
 call_init (struct call *c, const struct weft_cuda_gemm *g)
 {
   const cublasOperation_t turn_a = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t turn_b = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-  cublasStatus_t status[7] = { cublasLtMatmulDescCreate (&c->desc, CUBLAS_COMPUTE_32F,
+  cublasStatus_t status[8] = { cublasLtMatmulDescCreate (&c->desc, CUBLAS_COMPUTE_32F,
                                                          CUDA_R_32F) };
 
   if (status[0] != CUBLAS_STATUS_SUCCESS)
@@ -144,6 +155,7 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
       g->a_turned ? describe (&c->b, g->dtype, g->k, g->m) : describe (&c->b, g->dtype, g->m, g->k);
   status[5] = describe (&c->y, g->y_dtype, g->m, g->n);
   status[6] = g->bias ? set_bias (c->desc, g) : CUBLAS_STATUS_SUCCESS;
+  status[7] = g->scale ? set_scale (c->desc) : CUBLAS_STATUS_SUCCESS;
   for (unsigned i = 1; i < G_N_ELEMENTS (status); i++)
     if (status[i] != CUBLAS_STATUS_SUCCESS)
       return text_of (status[i]);
@@ -154,11 +166,11 @@ static const char *
 run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
      const struct choice *choice)
 {
-  const float one = 1, add = g->accumulate ? 1 : 0;
+  const float given[] = { 1, g->accumulate ? 1 : 0 }, *factor = g->scale ? g->scale : given;
 
-  return text_of (cublasLtMatmul (on->blas->handle, c->desc, &one, g->b, c->a, g->a, c->b, &add,
-                                  g->y, c->y, g->y, c->y, &choice->algorithm, on->scratch,
-                                  choice->scratch, (cudaStream_t) on->stream));
+  return text_of (cublasLtMatmul (on->blas->handle, c->desc, factor, g->b, c->a, g->a, c->b,
+                                  factor + 1, g->y, c->y, g->y, c->y, &choice->algorithm,
+                                  on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
 /* ------------------------------------------------------------------------ finding an algorithm */

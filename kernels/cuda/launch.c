@@ -9,11 +9,30 @@ weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #undef WEFT_CUDA_ROW
 };
 
+/* Elements of a head that are turned: of latent attention the part that has its position. */
+static uint32_t
+turned_width (const struct weft_kernel *k)
+{
+  switch (k->kind) {
+  case WEFT_OP_ROPE:
+  case WEFT_OP_ROPE_BWD:
+    return (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6);
+  case WEFT_OP_LATENT_SPLIT:
+  case WEFT_OP_LATENT_SPLIT_BWD:
+    return (uint32_t) k->shape.dim[2];
+  case WEFT_OP_LATENT_JOIN:
+  case WEFT_OP_LATENT_JOIN_BWD:
+    return (uint32_t) k->shape.dim[3];
+  default:
+    return 0;
+  }
+}
+
 /* Pairs of a head that are turned, and how far each position turns them (kernels/rope.c). */
 static void
 set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
-  m->pairs = (uint32_t) ((double) k->shape.dim[1] * k->model->rotary_percent + 1e-6) / 2;
+  m->pairs = turned_width (k) / 2;
   g_assert (m->pairs <= WEFT_CUDA_MOST_PAIRS);
   for (uint32_t i = 0; i < m->pairs; i++)
     m->frequency[i] = weft_rotary_frequency (k->model, i, 2 * m->pairs);
@@ -44,8 +63,7 @@ set_model (struct weft_cuda_model *m, const struct weft_kernel *k)
   m->whole = (uint64_t) k->model->seq_length;
   m->activation = (uint32_t) k->model->activation;
   set_router (&m->router, k->model);
-  if (k->kind == WEFT_OP_ROPE || k->kind == WEFT_OP_ROPE_BWD)
-    set_turns (m, k);
+  set_turns (m, k);
 }
 
 struct weft_cuda_launch
@@ -71,6 +89,19 @@ weft_cuda_launch_of (const struct weft_kernel *k)
   if (k->kind == WEFT_OP_XENT_BWD)
     l.share = (float) weft_soft_share (k);
   return l;
+}
+
+const char *
+weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, uint32_t n)
+{
+  const char *error = NULL;
+
+  for (uint32_t i = 0, some; i < n && !error; i += some) {
+    some = kind == WEFT_OP_ADAM ? MIN (n - i, WEFT_CUDA_MOST_TOGETHER) : 1;
+    error = kind == WEFT_OP_ADAM ? weft_cuda_adam_together (&l[i], some)
+                                 : weft_cuda_launchers[kind](&l[i]);
+  }
+  return error;
 }
 
 /* ----------------------------------------------------------------------------- scratch */
@@ -100,6 +131,11 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL:
   case WEFT_OP_MATMUL_DGRAD:
     return WEFT_BLAS_SCRATCH;
+  case WEFT_OP_MATMUL_FP8:
+  case WEFT_OP_MATMUL_DGRAD_FP8:
+    return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
+  case WEFT_OP_AMAX:
+    return weft_cuda_scratch_amax (dim[0]);
   case WEFT_OP_MATMUL_WGRAD:
     return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));
   case WEFT_OP_ATTENTION_BWD:

@@ -46,7 +46,7 @@ struct weft_cuda_model {
   uint64_t all_heads;     /* of all ranks */
   uint32_t layernorm;     /* or rmsnorm */
   uint32_t pairs;         /* of a head that are turned */
-  double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position; only for rope */
+  double frequency[WEFT_CUDA_MOST_PAIRS]; /* of each pair, in radians a position */
   uint32_t activation;                    /* of experts: enum weft_activation */
   struct weft_cuda_router router;
 };
@@ -78,10 +78,21 @@ struct weft_cuda_gemm {
   void *y;
   uint8_t a_turned, b_turned, accumulate;
   uint8_t dtype, y_dtype; /* of a and b; of y */
+  const float *scale;     /* of the device: what a b is multiplied by, and behind it what y keeps of what
+                             it was (0 or 1); NULL: as it is */
 };
 
 /* NULL, or what went wrong, which lives for ever. */
 const char *weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* A bias that is kept in another type than the product is converted at the end of the scratch, of which
+ * the product then has less. */
+const char *weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_operand *from,
+                                    const struct weft_cuda_operand *y, const void **bias);
+
+/* Calls of one adam op, at most so many. */
+#define WEFT_CUDA_MOST_TOGETHER 24
+const char *weft_cuda_adam_together (const struct weft_cuda_launch *l, uint32_t n);
 
 /* Stable: order[i] = where the i-th smallest of n keys stood, keys[i] the key; both hold n elements and
  * lie in scratch from `room` on, which needs weft_cuda_sort_bytes (n) besides. */
@@ -96,6 +107,8 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MATMUL, matmul)                                                                               \
   X (MATMUL_DGRAD, matmul_dgrad)                                                                   \
   X (MATMUL_WGRAD, matmul_wgrad)                                                                   \
+  X (MATMUL_FP8, matmul_fp8)                                                                       \
+  X (MATMUL_DGRAD_FP8, matmul_dgrad_fp8)                                                           \
   X (NORM, norm)                                                                                   \
   X (NORM_BWD, norm_bwd)                                                                           \
   X (NORM_DGRAD, norm_dgrad)                                                                       \
@@ -108,6 +121,12 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (ATTENTION_BWD, attention_bwd)                                                                 \
   X (ATTENTION_PART, attention_part)                                                               \
   X (ATTENTION_PART_BWD, attention_part_bwd)                                                       \
+  X (SCORES, scores)                                                                               \
+  X (SOFTMAX, softmax)                                                                             \
+  X (CONTEXT, context)                                                                             \
+  X (CONTEXT_BWD, context_bwd)                                                                     \
+  X (SOFTMAX_BWD, softmax_bwd)                                                                     \
+  X (SCORES_BWD, scores_bwd)                                                                       \
   X (GELU, gelu)                                                                                   \
   X (GELU_BWD, gelu_bwd)                                                                           \
   X (SWIGLU, swiglu)                                                                               \
@@ -125,6 +144,10 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (ZERO, zero)                                                                                   \
   X (SCALE, scale)                                                                                 \
   X (CAST, cast)                                                                                   \
+  X (AMAX, amax)                                                                                   \
+  X (QUANTISE, quantise)                                                                           \
+  X (QUANTISE_MX, quantise_mx)                                                                     \
+  X (TRANSPOSE, transpose)                                                                         \
   X (BIAS, bias)                                                                                   \
   X (ADD_POSITIONS, add_positions)                                                                 \
   X (GRAD_NORM, grad_norm)                                                                         \
@@ -168,6 +191,15 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MOE_SQUARES, moe_squares)                                                                     \
   X (SETTLE, settle)                                                                               \
   X (JOIN_COLUMNS, join_columns)                                                                   \
+  X (TAKE_PART, take_part)                                                                         \
+  X (TAKE_HEADS, take_heads)                                                                       \
+  X (PUT_HEADS, put_heads)                                                                         \
+  X (CONCAT, concat)                                                                               \
+  X (CONCAT_BWD, concat_bwd)                                                                       \
+  X (LATENT_SPLIT, latent_split)                                                                   \
+  X (LATENT_SPLIT_BWD, latent_split_bwd)                                                           \
+  X (LATENT_JOIN, latent_join)                                                                     \
+  X (LATENT_JOIN_BWD, latent_join_bwd)                                                             \
   X (XENT_MAX, xent_max)                                                                           \
   X (XENT_PART, xent_part)                                                                         \
   X (XENT_END, xent_end)
@@ -183,6 +215,8 @@ uint64_t weft_cuda_scratch_xent (uint64_t rows);
 uint64_t weft_cuda_scratch_squares (uint64_t n);
 uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
 uint64_t weft_cuda_scratch_attention (uint64_t queries);
+uint64_t weft_cuda_scratch_amax (uint64_t n);
+uint64_t weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype);
 uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
 uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
 uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);

@@ -31,23 +31,22 @@ set_size (struct weft_cuda_gemm *g, uint64_t m, uint64_t n, uint64_t k)
   g->k = k;
 }
 
-/* A bias that is kept in another type than the product is converted at the end of the scratch, of which
- * the product then has less. */
-static const char *
-convert_bias (struct weft_cuda_launch *l, const void **bias)
+const char *
+weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_operand *from,
+                        const struct weft_cuda_operand *y, const void **bias)
 {
-  const struct weft_cuda_operand *from = &l->operand[B];
   struct weft_cuda_launch cast = *l;
 
   *bias = from->data;
-  if (!from->data || from->dtype == l->operand[Y].dtype)
+  if (!from->data || from->dtype == y->dtype)
     return NULL;
   l->scratch_bytes -= (l->dim[N] * sizeof (float) + 255) / 256 * 256;
   *bias = (uint8_t *) l->scratch + l->scratch_bytes;
   memset (cast.dim, 0, sizeof cast.dim);
   cast.dim[0] = l->dim[N];
+  cast.dim[2] = 0; /* which would divide */
   cast.operand[0] = *from;
-  cast.operand[1] = l->operand[Y];
+  cast.operand[1] = *y;
   cast.operand[1].data = (void *) *bias;
   cast.operand[1].n = l->dim[N];
   return weft_cuda_cast (&cast);
@@ -58,7 +57,7 @@ weft_cuda_matmul (const struct weft_cuda_launch *l)
 {
   struct weft_cuda_launch on = *l;
   struct weft_cuda_gemm g = gemm_of (l, X, W, Y);
-  const char *error = convert_bias (&on, &g.bias);
+  const char *error = weft_cuda_convert_bias (&on, &l->operand[B], &l->operand[Y], &g.bias);
 
   set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
   g.b_turned = 1;

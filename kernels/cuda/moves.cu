@@ -36,14 +36,23 @@ move (struct array x, struct array y, F place, uint64_t n, bool back)
   }
 }
 
-/* From operand 0 to operand 1; `back` is the move the other way round. */
+/* From one operand to another; `back` is the move the other way round. */
+template <class F>
+static const char *
+run_between (const struct weft_cuda_launch *l, uint32_t from, uint32_t to, const F &place,
+             uint64_t n, bool back)
+{
+  WEFT_LAUNCH ((move<F>), blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&l->operand[from]), array_of (&l->operand[to]), place, n, back);
+  return launched ();
+}
+
+/* From operand 0 to operand 1. */
 template <class F>
 static const char *
 run (const struct weft_cuda_launch *l, const F &place, uint64_t n, bool back)
 {
-  WEFT_LAUNCH ((move<F>), blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
-               array_of (&l->operand[0]), array_of (&l->operand[1]), place, n, back);
-  return launched ();
+  return run_between (l, 0, 1, place, n, back);
 }
 
 /* --------------------------------------------------------- keys and values beside queries */
@@ -62,8 +71,8 @@ struct kv_place {
 static const char *
 run_kv (const struct weft_cuda_launch *l, bool back)
 {
-  const uint64_t *dim = l->dim; /* tokens heads groups width */
-  struct kv_place place = { dim[1] * dim[3], 2 * dim[2] * dim[3] };
+  const uint64_t *dim = l->dim; /* tokens heads groups width value */
+  struct kv_place place = { dim[1] * dim[3], dim[2] * (dim[3] + (dim[4] ? dim[4] : dim[3])) };
 
   return run (l, place, dim[0] * place.kv, back);
 }
@@ -123,34 +132,33 @@ weft_cuda_join_sequence (const struct weft_cuda_launch *l)
 
 /* --------------------------------------------------------------------- heads dealt to members */
 
+/* Of each token queries, keys and values, in elements; a member has the same share of each. */
 struct deal_place {
-  uint64_t tokens, members, heads, groups, width;
+  uint64_t tokens, members, kind[3];
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const
   {
-    uint64_t all = heads + 2 * groups, q = heads / members, g = groups / members;
-    uint64_t w = i % width, head = i / width % all, token = i / width / all, member, at;
-    if (head < heads) {
-      member = head / q;
-      at = head % q;
-    } else {
-      uint64_t other = (head - heads) % groups, value = head >= heads + groups;
-      member = other / g;
-      at = q + value * g + other % g;
+    uint64_t row = kind[0] + kind[1] + kind[2], token = i / row, left = i % row, before = 0;
+    unsigned which = 0;
+    for (; which < 2 && left >= kind[which]; which++) {
+      left -= kind[which];
+      before += kind[which];
     }
+    uint64_t n = kind[which] / members;
     *from = i;
-    *to = ((member * tokens + token) * (q + 2 * g) + at) * width + w;
+    *to = (left / n * tokens + token) * (row / members) + before / members + left % n;
   }
 };
 
 static const char *
 run_deal (const struct weft_cuda_launch *l, bool back)
 {
-  const uint64_t *dim = l->dim;
-  struct deal_place place = { dim[0], dim[1], dim[2], dim[3], dim[4] };
+  const uint64_t *dim = l->dim; /* tokens members heads groups width value */
+  uint64_t q = dim[2] * dim[4], k = dim[3] * dim[4], v = dim[3] * (dim[5] ? dim[5] : dim[4]);
+  struct deal_place place = { dim[0], dim[1], { q, k, v } };
 
-  return run (l, place, dim[0] * (dim[2] + 2 * dim[3]) * dim[4], back);
+  return run (l, place, dim[0] * (q + k + v), back);
 }
 
 const char *
@@ -224,6 +232,104 @@ weft_cuda_join_columns (const struct weft_cuda_launch *l)
   return run (l, place, l->dim[0] * l->dim[1] * l->dim[2], false);
 }
 
+/* Rows, or columns, of a whole. */
+struct part_place {
+  uint64_t columns, all, first; /* of a row: here, and of the whole; element where the part begins */
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    *from = first + i / columns * all + i % columns;
+    *to = i;
+  }
+};
+
+const char *
+weft_cuda_take_part (const struct weft_cuda_launch *l)
+{
+  const uint64_t *dim = l->dim; /* rows columns row_parts column_parts */
+  uint64_t rows = dim[0] / dim[2], columns = dim[1] / dim[3];
+  struct part_place place = { columns, dim[1], 0 };
+
+  place.first = (dim[2] > 1 ? l->tp.at * rows * dim[1] : 0) + (dim[3] > 1 ? l->tp.at * columns : 0);
+  return run (l, place, rows * columns, false);
+}
+
+/* Rows of two that stand beside each other. */
+static const char *
+run_beside (const struct weft_cuda_launch *l, bool apart)
+{
+  const uint64_t *dim = l->dim; /* rows a b */
+  uint64_t all = dim[1] + dim[2];
+  struct part_place a = { dim[1], all, 0 }, b = { dim[2], all, dim[1] };
+  const char *error = run_between (l, 0, apart ? 1 : 2, a, dim[0] * dim[1], !apart);
+
+  return error ? error : run_between (l, apart ? 0 : 1, 2, b, dim[0] * dim[2], !apart);
+}
+
+const char *
+weft_cuda_concat (const struct weft_cuda_launch *l)
+{
+  return run_beside (l, false);
+}
+
+const char *
+weft_cuda_concat_bwd (const struct weft_cuda_launch *l)
+{
+  return run_beside (l, true);
+}
+
+/* Heads of ranks that share a group (kernels/pieces.c): of each token's row in the part of a rank, q
+ * columns of queries and k each of keys and values, which make up a head with those of its neighbours. */
+struct shared_place {
+  uint64_t tokens, q, k, width, at, first, sharing;
+  bool puts;
+
+  __device__ void
+  operator() (uint64_t i, uint64_t *from, uint64_t *to) const
+  {
+    uint64_t part = q + 2 * k, own = q + 2 * width;
+    *to = i;
+    if (puts) { /* element i of all parts, out of the heads */
+      uint64_t rank = i / part / tokens, token = i / part % tokens, column = i % part;
+      uint64_t kind = (column - q) / k, rest = (column - q) % k;
+      *from = column < q ? token * own + column
+                         : token * own + q + kind * width + (rank - first) * k + rest;
+      if (column < q ? rank != at : rank - first >= sharing)
+        *from = NOWHERE;
+    } else { /* element i of the heads, out of the parts */
+      uint64_t token = i / own, column = i % own;
+      uint64_t kind = (column - q) / width, rest = (column - q) % width;
+      *from = column < q ? (at * tokens + token) * part + column
+                         : ((first + rest / k) * tokens + token) * part + q + kind * k + rest % k;
+    }
+  }
+};
+
+static const char *
+run_shared (const struct weft_cuda_launch *l, bool puts)
+{
+  const uint64_t *dim = l->dim; /* tokens parts heads groups width */
+  uint64_t sharing = dim[1] / dim[3];
+  struct shared_place place = { dim[0], dim[2] / dim[1] * dim[4], dim[3] * dim[4] / dim[1], dim[4],
+                                l->tp.at, l->tp.at / sharing * sharing, sharing, puts };
+  uint64_t rows = puts ? dim[0] * dim[1] : dim[0];
+
+  return run (l, place, rows * (place.q + 2 * (puts ? place.k : place.width)), false);
+}
+
+const char *
+weft_cuda_take_heads (const struct weft_cuda_launch *l)
+{
+  return run_shared (l, false);
+}
+
+const char *
+weft_cuda_put_heads (const struct weft_cuda_launch *l)
+{
+  return run_shared (l, true);
+}
+
 /* Pieces of ranks in the order in which a ring brought them, `own` the first, become those of ranks:
  * whoever stands at the place of another has that other at its own, so pairs change places. */
 template <class W>
@@ -283,10 +389,11 @@ keep (struct array x, uint64_t n, uint64_t first, uint64_t last)
 const char *
 weft_cuda_keep_piece (const struct weft_cuda_launch *l)
 {
-  uint64_t n = l->dim[0], size = l->cp.of ? l->cp.of : 1;
+  uint64_t n = l->dim[0], all = l->cp.of ? l->cp.of : 1, size = l->dim[1] ? l->dim[1] : all;
+  uint64_t at = l->cp.at / (all / size);
 
   WEFT_LAUNCH (keep, blocks_for (n, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
-               array_of (&l->operand[0]), n, n * l->cp.at / size, n * (l->cp.at + 1) / size);
+               array_of (&l->operand[0]), n, n * at / size, n * (at + 1) / size);
   return launched ();
 }
 

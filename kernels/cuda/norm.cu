@@ -11,6 +11,9 @@ enum { NARROW = 32, WIDE = 256, SHORT_ROW = 256 };
 /* Up to here a row is kept in shared memory as floats, and not read again. */
 enum { MOST_KEPT = 12288 / 2 };
 
+/* Up to here backward keeps what it makes of a row and of its gradient: two floats of each element. */
+enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
+
 /* Rows of a matrix, or heads of tokens: so many of each token's `all` are rows, `queries` of them of
  * the first weight, the rest of the second. */
 struct rows {
@@ -123,8 +126,10 @@ template <class T>
 __global__ void
 input_gradient (struct norm c, struct gradient<T> g)
 {
+  WEFT_DYNAMIC_SHARED (float, shared);
   __shared__ float room[32];
   uint64_t n = c.rows.columns;
+  float *kept = n <= MOST_KEPT_TWICE ? shared : NULL; /* each thread's own elements */
 
   for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
     uint64_t at = start_of (c.rows, row);
@@ -133,14 +138,19 @@ input_gradient (struct norm c, struct gradient<T> g)
     float of_g = 0, of_gx = 0;
     for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
       float one = to_float (g.dy[at + i]) * get (weight, i);
+      float xhat = (to_float (g.x[row * n + i]) - m.mean) * m.scale;
       of_g += one;
-      of_gx += one * ((to_float (g.x[row * n + i]) - m.mean) * m.scale);
+      of_gx += one * xhat;
+      if (kept) {
+        kept[i] = one;
+        kept[n + i] = xhat;
+      }
     }
     of_g = c.centred ? block_sum (of_g, room) / (float) n : 0;
     of_gx = block_sum (of_gx, room) / (float) n;
     for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      float one = to_float (g.dy[at + i]) * get (weight, i);
-      float xhat = (to_float (g.x[row * n + i]) - m.mean) * m.scale;
+      float one = kept ? kept[i] : to_float (g.dy[at + i]) * get (weight, i);
+      float xhat = kept ? kept[n + i] : (to_float (g.x[row * n + i]) - m.mean) * m.scale;
       float dx = (one - of_g - xhat * of_gx) * m.scale;
       set (g.dx + at + i, g.dresidual ? dx + to_float (g.dresidual[at + i]) : dx);
     }
@@ -206,6 +216,12 @@ static uint64_t
 kept_bytes (const struct norm *c)
 {
   return c->rows.columns <= MOST_KEPT ? c->rows.columns * sizeof (float) : 0;
+}
+
+static uint64_t
+kept_twice_bytes (const struct norm *c)
+{
+  return c->rows.columns <= MOST_KEPT_TWICE ? 2 * c->rows.columns * sizeof (float) : 0;
 }
 
 template <class T>
@@ -290,7 +306,7 @@ run_backward (const struct weft_cuda_launch *l, const struct norm *c, struct gra
     error = run_weights (l, c, &g, w);
   if (error || !w->dx)
     return error;
-  WEFT_LAUNCH ((input_gradient<T>), blocks_of (c), threads, 0, l->stream, *c, g);
+  WEFT_LAUNCH ((input_gradient<T>), blocks_of (c), threads, kept_twice_bytes (c), l->stream, *c, g);
   return launched ();
 }
 

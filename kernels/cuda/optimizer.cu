@@ -121,39 +121,56 @@ rates_of (const struct update &u, const struct weft_control *c)
   return r;
 }
 
+/* Tensors that one launch updates, and the blocks before those of each. */
+struct updates {
+  struct update of[WEFT_CUDA_MOST_TOGETHER];
+  uint32_t n, first[WEFT_CUDA_MOST_TOGETHER + 1];
+};
+
 /* A step that is skipped, its factor 0, changes nothing. */
+static __device__ __forceinline__ void
+update_element (const struct update &u, const struct rates &r, uint64_t i)
+{
+  struct array weight = u.master.data ? u.master : u.param;
+
+  if (r.factor == 0) {
+    if (u.rewrites)
+      put (u.param, i, get (u.master, i));
+    return;
+  }
+  float g = get (u.grad, i) * r.factor;
+  float m = r.beta1 * get (u.m, i) + r.new1 * g, v = r.beta2 * get (u.v, i) + r.new2 * (g * g);
+  float w = get (weight, i) * r.keep - r.step * (m / (sqrtf (v) * r.unbias + r.epsilon));
+  put (u.m, i, m);
+  put (u.v, i, v);
+  put (weight, i, w);
+  if (u.master.data && u.param.data)
+    put (u.param, i, w);
+}
+
 __global__ void
-adam (struct update u, const struct weft_control *control)
+adam (const __grid_constant__ struct updates all, const struct weft_control *control)
 {
   __shared__ struct rates shared;
+  uint32_t which = 0;
 
+  while (blockIdx.x >= all.first[which + 1])
+    which++;
+  const struct update &u = all.of[which];
   if (threadIdx.x == 0)
     shared = rates_of (u, control);
   __syncthreads ();
   const struct rates r = shared;
-  struct array weight = u.master.data ? u.master : u.param;
-
-  for (WEFT_EACH (i, u.n)) {
-    if (r.factor == 0) {
-      if (u.rewrites)
-        put (u.param, i, get (u.master, i));
-      continue;
-    }
-    float g = get (u.grad, i) * r.factor;
-    float m = r.beta1 * get (u.m, i) + r.new1 * g, v = r.beta2 * get (u.v, i) + r.new2 * (g * g);
-    float w = get (weight, i) * r.keep - r.step * (m / (sqrtf (v) * r.unbias + r.epsilon));
-    put (u.m, i, m);
-    put (u.v, i, v);
-    put (weight, i, w);
-    if (u.master.data && u.param.data)
-      put (u.param, i, w);
-  }
+  uint64_t step = (uint64_t) (all.first[which + 1] - all.first[which]) * THREADS;
+  uint64_t begin = (uint64_t) (blockIdx.x - all.first[which]) * THREADS + threadIdx.x;
+  for (uint64_t i = begin; i < u.n; i += step)
+    update_element (u, r, i);
 }
 
 enum { GRAD, FACTOR, PARAM, MASTER, M, V };
 
-const char *
-weft_cuda_adam (const struct weft_cuda_launch *l)
+static struct update
+update_of (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct update u = { array_of (&o[GRAD]), array_of (&o[PARAM]), array_of (&o[MASTER]),
@@ -161,7 +178,25 @@ weft_cuda_adam (const struct weft_cuda_launch *l)
                       l->dim[0],           l->decay != 0,        false };
 
   u.rewrites = u.master.data && u.param.data && !o[PARAM].accumulate;
-  WEFT_LAUNCH (adam, blocks_for (u.n, THREADS * 4, MOST_BLOCKS), THREADS, 0, l->stream, u,
-               l->control);
+  return u;
+}
+
+const char *
+weft_cuda_adam_together (const struct weft_cuda_launch *l, uint32_t n)
+{
+  struct updates all = {};
+
+  all.n = n;
+  for (uint32_t i = 0; i < n; i++) {
+    all.of[i] = update_of (&l[i]);
+    all.first[i + 1] = all.first[i] + blocks_for (all.of[i].n, THREADS * 4, MOST_BLOCKS);
+  }
+  WEFT_LAUNCH (adam, all.first[n], THREADS, 0, l->stream, all, l->control);
   return launched ();
+}
+
+const char *
+weft_cuda_adam (const struct weft_cuda_launch *l)
+{
+  return weft_cuda_adam_together (l, 1);
 }

@@ -203,8 +203,8 @@ const char *
 weft_cuda_scale (const struct weft_cuda_launch *l)
 {
   WEFT_LAUNCH (scale, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
-               array_of (&l->operand[0]), (const float *) l->operand[1].data, (float) l->dim[2],
-               l->dim[0]);
+               array_of (&l->operand[0]), (const float *) l->operand[1].data,
+               (float) l->dim[2] / (float) (l->dim[3] ? l->dim[3] : 1), l->dim[0]);
   return launched ();
 }
 

@@ -14,3 +14,6 @@ struct weft_cuda_launch weft_cuda_launch_of (const struct weft_kernel *k);
 
 /* Bytes of scratch that a call needs; 256 is its alignment. */
 uint64_t weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape);
+
+/* Calls of one op, in order: as few launches as its kernel can do with. */
+const char *weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, uint32_t n);

@@ -161,7 +161,7 @@ part() {
   status=$?
   cat "$scratch/$name.out" "$scratch/$name.err" >>"$log"
   case $status in
-    0) grep -q '^\[  SKIPPED ' "$scratch/$name.out" "$scratch/$name.err" && word=skipped ;;
+    0) grep -q '^\[  PASSED  \] 0 test' "$scratch/$name.out" "$scratch/$name.err" && word=skipped ;;
     124 | 137) word=late ;;
     *) word=failed ;;
   esac

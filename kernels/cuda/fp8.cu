@@ -1,0 +1,276 @@
+/* Numbers of one byte (kernels/fp8.h): largest magnitudes, rounding, the copy that lies the other way
+ * round, and products with weights that are kept so: their codes, which 16 bits hold exactly, go into
+ * scratch in the type of what they are multiplied with, and their scale multiplies the sums. */
+#include "kernels/cuda/device.cuh"
+#include "kernels/fp8.h"
+
+enum { THREADS = 256, MOST_BLOCKS = 8192, MOST_PARTS = 1024 };
+
+/* ------------------------------------------------------------------------- amax */
+
+static unsigned
+amax_parts (uint64_t n)
+{
+  return blocks_for (n, THREADS * 16, MOST_PARTS);
+}
+
+uint64_t
+weft_cuda_scratch_amax (uint64_t n)
+{
+  return amax_parts (n) * sizeof (float);
+}
+
+__global__ void
+largest_of_parts (struct array x, uint64_t n, float *part)
+{
+  __shared__ float room[32];
+  float most = 0;
+
+  for (WEFT_EACH (i, n))
+    most = fmaxf (most, fabsf (get (x, i)));
+  most = block_most (most, room);
+  if (threadIdx.x == 0)
+    part[blockIdx.x] = most;
+}
+
+__global__ void
+largest_of_all (const float *part, unsigned parts, float *amax, bool keeps)
+{
+  __shared__ float room[32];
+  float most = keeps ? *amax : 0;
+
+  for (unsigned i = threadIdx.x; i < parts; i += THREADS)
+    most = fmaxf (most, part[i]);
+  most = block_most (most, room);
+  if (threadIdx.x == 0)
+    *amax = most;
+}
+
+const char *
+weft_cuda_amax (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  unsigned parts = amax_parts (l->dim[0]);
+  float *part = (float *) l->scratch;
+
+  WEFT_LAUNCH (largest_of_parts, parts, THREADS, 0, l->stream, array_of (&o[0]), l->dim[0], part);
+  WEFT_LAUNCH (largest_of_all, 1, THREADS, 0, l->stream, part, parts, (float *) o[1].data,
+               (bool) o[1].accumulate);
+  return launched ();
+}
+
+/* --------------------------------------------------------------------- rounding */
+
+__global__ void
+quantise (struct array x, const float *amax, uint8_t *y, uint64_t n)
+{
+  float scale = weft_fp8_scale (*amax);
+
+  for (WEFT_EACH (i, n))
+    y[i] = weft_e4m3_round (get (x, i) * scale);
+}
+
+const char *
+weft_cuda_quantise (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+
+  WEFT_LAUNCH (quantise, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               array_of (&o[0]), (const float *) o[1].data, (uint8_t *) o[2].data, l->dim[0]);
+  return launched ();
+}
+
+enum { SIDE = 32 /* of a square: elements that share a scale */, LINES = THREADS / SIDE };
+
+/* Codes of a block of elements with a scale: each lane of a warp has one, or (`is` false) none. */
+static __device__ __forceinline__ uint8_t
+code_in_block (float value, bool is, uint8_t *scale)
+{
+  float most = warp_most (is ? fabsf (value) : 0);
+
+  *scale = weft_e8m0_scale (most);
+  return weft_e4m3_round (value * weft_e8m0_float ((uint8_t) (254 - *scale)));
+}
+
+struct matrix {
+  uint64_t rows, columns;
+};
+
+/* One square: of each of its rows a block, and of each column. */
+__global__ void
+quantise_mx (struct array x, struct matrix m, uint8_t *y, uint8_t *scale, uint8_t *yt,
+             uint8_t *scale_t)
+{
+  __shared__ float tile[SIDE][SIDE + 1];
+  uint64_t row = (uint64_t) blockIdx.y * SIDE, column = (uint64_t) blockIdx.x * SIDE;
+  unsigned lane = threadIdx.x % SIDE;
+  uint8_t of;
+
+  for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES) {
+    bool is = row + line < m.rows && column + lane < m.columns;
+    float value = is ? get (x, (row + line) * m.columns + column + lane) : 0;
+    uint8_t code = code_in_block (value, is, &of);
+    tile[line][lane] = value;
+    if (is)
+      y[(row + line) * m.columns + column + lane] = code;
+    if (is && lane == 0)
+      scale[(row + line) * gridDim.x + blockIdx.x] = of;
+  }
+  __syncthreads ();
+  for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES) {
+    bool is = row + lane < m.rows && column + line < m.columns;
+    uint8_t code = code_in_block (tile[lane][line], is, &of);
+    if (is)
+      yt[(column + line) * m.rows + row + lane] = code;
+    if (is && lane == 0)
+      scale_t[(column + line) * gridDim.y + blockIdx.y] = of;
+  }
+}
+
+static dim3
+squares_of (struct matrix m)
+{
+  dim3 grid (blocks_for (m.columns, SIDE, ~0u), blocks_for (m.rows, SIDE, ~0u));
+
+  return grid;
+}
+
+const char *
+weft_cuda_quantise_mx (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct matrix m = { l->dim[0], l->dim[1] };
+
+  WEFT_LAUNCH (quantise_mx, squares_of (m), THREADS, 0, l->stream, array_of (&o[0]), m,
+               (uint8_t *) o[1].data, (uint8_t *) o[2].data, (uint8_t *) o[3].data,
+               (uint8_t *) o[4].data);
+  return launched ();
+}
+
+__global__ void
+transpose (const uint8_t *x, uint8_t *y, struct matrix m)
+{
+  __shared__ uint8_t tile[SIDE][SIDE + 4];
+  uint64_t row = (uint64_t) blockIdx.y * SIDE, column = (uint64_t) blockIdx.x * SIDE;
+  unsigned lane = threadIdx.x % SIDE;
+
+  for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES)
+    if (row + line < m.rows && column + lane < m.columns)
+      tile[line][lane] = x[(row + line) * m.columns + column + lane];
+  __syncthreads ();
+  for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES)
+    if (row + lane < m.rows && column + line < m.columns)
+      y[(column + line) * m.rows + row + lane] = tile[lane][line];
+}
+
+const char *
+weft_cuda_transpose (const struct weft_cuda_launch *l)
+{
+  struct matrix m = { l->dim[0], l->dim[1] };
+
+  WEFT_LAUNCH (transpose, squares_of (m), THREADS, 0, l->stream, (const uint8_t *) l->operand[0].data,
+               (uint8_t *) l->operand[1].data, m);
+  return launched ();
+}
+
+/* --------------------------------------------------------------------- products */
+
+enum { X, W, SCALE, B, Y };
+enum { DX = 3 }; /* of the gradient, whose dy, wt and scale come first */
+enum { M, N, K };
+
+/* Codes, times the scale of their block where there are some. */
+__global__ void
+expand (const uint8_t *w, const uint8_t *scale, struct array to, uint64_t rows, uint64_t terms)
+{
+  uint64_t blocks = weft_mx_blocks (terms);
+
+  for (WEFT_EACH (i, rows * terms)) {
+    float of = scale ? weft_e8m0_float (scale[i / terms * blocks + i % terms / WEFT_MX_BLOCK]) : 1;
+    put (to, i, weft_e4m3_float (w[i]) * of);
+  }
+}
+
+/* What blas multiplies sums by, and what was there. */
+__global__ void
+factors (const float *amax, float *to)
+{
+  to[0] = weft_fp8_unscale (*amax);
+  to[1] = 0;
+}
+
+enum { FACTORS = 256 /* bytes */ };
+
+static uint64_t
+align (uint64_t bytes)
+{
+  return (bytes + 255) / 256 * 256;
+}
+
+/* Besides that of blas, which comes first. */
+uint64_t
+weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype)
+{
+  return FACTORS + align (weights * (dtype == WEFT_FP32 ? 4 : 2));
+}
+
+/* Weights as they are multiplied, and the factor of the sums, at the end of the scratch. */
+static const char *
+expand_weights (struct weft_cuda_launch *l, struct weft_cuda_gemm *g)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t weights = g->n * g->k;
+  bool blocks = o[SCALE].dtype == WEFT_E8M0;
+
+  l->scratch_bytes -= weft_cuda_scratch_fp8 (weights, o[X].dtype);
+  uint8_t *own = (uint8_t *) l->scratch + l->scratch_bytes;
+  struct array wide = { own + FACTORS, o[X].dtype };
+  g->b = wide.data;
+  g->scale = blocks ? NULL : (const float *) own;
+  WEFT_LAUNCH (expand, blocks_for (weights, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const uint8_t *) o[W].data, blocks ? (const uint8_t *) o[SCALE].data : NULL, wide,
+               g->n, g->k);
+  if (!blocks)
+    WEFT_LAUNCH (factors, 1, 1, 0, l->stream, (const float *) o[SCALE].data, (float *) own);
+  return launched ();
+}
+
+/* y (m, columns) = x (m, terms) w (columns, terms)^T */
+static struct weft_cuda_gemm
+gemm_of (const struct weft_cuda_launch *l, uint64_t columns, uint64_t terms,
+         const struct weft_cuda_operand *y)
+{
+  struct weft_cuda_gemm g = {};
+
+  g.m = l->dim[M];
+  g.n = columns;
+  g.k = terms;
+  g.a = l->operand[X].data;
+  g.y = y->data;
+  g.b_turned = 1;
+  g.dtype = l->operand[X].dtype;
+  g.y_dtype = y->dtype;
+  return g;
+}
+
+const char *
+weft_cuda_matmul_fp8 (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct weft_cuda_launch on = *l;
+  struct weft_cuda_gemm g = gemm_of (l, l->dim[N], l->dim[K], &o[Y]);
+  const char *error = expand_weights (&on, &g);
+
+  error = error ? error : weft_cuda_convert_bias (&on, &o[B], &o[Y], &g.bias);
+  return error ? error : weft_cuda_multiply (&on, &g);
+}
+
+const char *
+weft_cuda_matmul_dgrad_fp8 (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_launch on = *l;
+  struct weft_cuda_gemm g = gemm_of (l, l->dim[K], l->dim[N], &l->operand[DX]);
+  const char *error = expand_weights (&on, &g);
+
+  return error ? error : weft_cuda_multiply (&on, &g);
+}

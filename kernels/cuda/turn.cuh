@@ -1,0 +1,42 @@
+/* turn.cuh - pairs of elements that are turned by the position of their token (kernels/rope.c). */
+#pragma once
+#include "kernels/cuda/place.cuh"
+
+#define TWO_PI 6.283185307179586
+
+struct turning {
+  uint64_t sequence; /* tokens that this rank has of each */
+  struct weft_cuda_spot cp;
+  float direction;
+  double frequency[WEFT_CUDA_MOST_PAIRS];
+};
+
+static inline struct turning
+turning_of (const struct weft_cuda_launch *l, float direction)
+{
+  struct turning t = {};
+
+  t.sequence = l->model.sequence;
+  t.cp = l->cp;
+  t.direction = direction;
+  for (uint32_t i = 0; i < l->model.pairs; i++)
+    t.frequency[i] = l->model.frequency[i];
+  return t;
+}
+
+struct two_floats {
+  float low, high;
+};
+
+/* Angles grow with positions: what whole turns are is found in double, the rest is a float. */
+static __device__ __forceinline__ struct two_floats
+turned (const struct turning &c, uint64_t token, uint64_t pair, float a, float b)
+{
+  double turns =
+      (double) position_of (c.cp, c.sequence, token % c.sequence) * c.frequency[pair] / TWO_PI;
+  float angle = (float) ((turns - floor (turns)) * TWO_PI);
+  float cosine = cosf (angle), sine = sinf (angle) * c.direction;
+  struct two_floats to = { a * cosine - b * sine, b * cosine + a * sine };
+
+  return to;
+}

@@ -1,0 +1,128 @@
+/* Numbers of one byte, as the CPU has them: every code, and products with weights that are kept so. */
+#include "kernels/fp8.h"
+#include "kernels/float.h"
+#include "tests/cuda_case.h"
+
+static void
+run (const struct cuda_case_device *d, struct weft_kernel *k, double tolerance)
+{
+  cuda_case_alike (d, k, tolerance);
+  cuda_case_free (k);
+}
+
+static const union weft_model no_model;
+
+static struct weft_kernel
+call_of (enum weft_op_kind kind, enum weft_dtype dtype, const uint64_t dim[3])
+{
+  struct weft_kernel k = { .kind = kind,
+                           .shape = { .dtype = (uint8_t) dtype },
+                           .model = &no_model };
+
+  memcpy (k.shape.dim, dim, 3 * sizeof *dim);
+  return k;
+}
+
+/* Some of them 0, or too small for a code. */
+static struct weft_operand
+spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
+{
+  struct weft_operand o = cuda_case_floats (rand, n, dtype);
+
+  for (uint64_t i = 0; i < n; i += 3) {
+    float value = i % 2 ? 0 : (float) g_rand_double_range (rand, -1e-3, 1e-3);
+    weft_store (o.data, dtype, i, 1, &value);
+  }
+  return o;
+}
+
+/* Codes of numbers, none of them NaN. */
+static struct weft_operand
+codes (GRand *rand, uint64_t n)
+{
+  struct weft_operand o = cuda_case_floats (rand, n, WEFT_FP8);
+
+  for (uint64_t i = 0; i < n; i++)
+    ((uint8_t *) o.data)[i] = (uint8_t) (g_rand_int_range (rand, 0, 0x7f) | i % 2 << 7);
+  return o;
+}
+
+static void
+check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
+{
+  const uint64_t n = 5000, rows = 70, columns = 37;
+  struct weft_kernel amax = call_of (WEFT_OP_AMAX, dtype, (const uint64_t[]){ n, 0, 0 }),
+                     quantise = call_of (WEFT_OP_QUANTISE, dtype, (const uint64_t[]){ n, 0, 0 }),
+                     mx = call_of (WEFT_OP_QUANTISE_MX, dtype,
+                                   (const uint64_t[]){ rows, columns, 0 }),
+                     turn = call_of (WEFT_OP_TRANSPOSE, WEFT_FP8,
+                                     (const uint64_t[]){ rows, columns, 0 });
+
+  amax.operand[0] = spread_floats (rand, n, dtype);
+  amax.operand[1] = cuda_case_floats (rand, 1, WEFT_FP32);
+  amax.operand[1].accumulate = dtype == WEFT_BF16;
+  run (d, &amax, 0);
+  quantise.operand[0] = spread_floats (rand, n, dtype);
+  quantise.operand[1] = cuda_case_floats (rand, 1, WEFT_FP32);
+  *(float *) quantise.operand[1].data = 1;
+  quantise.operand[2] = codes (rand, n);
+  run (d, &quantise, 0);
+  mx.operand[0] = spread_floats (rand, rows * columns, dtype);
+  for (uint32_t o = 1; o < 5; o++)
+    mx.operand[o] = codes (rand, weft_kernels[mx.kind].extent (&mx, o));
+  run (d, &mx, 0);
+  turn.operand[0] = codes (rand, rows * columns);
+  turn.operand[1] = codes (rand, rows * columns);
+  run (d, &turn, 0);
+}
+
+/* One scale of a tensor, or of blocks of 32: around 1. */
+static struct weft_operand
+scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
+{
+  uint64_t n = blocks ? rows * weft_mx_blocks (terms) : 1;
+  struct weft_operand o = cuda_case_floats (rand, n, blocks ? WEFT_E8M0 : WEFT_FP32);
+
+  for (uint64_t i = 0; i < n && blocks; i++)
+    ((uint8_t *) o.data)[i] = (uint8_t) g_rand_int_range (rand, 116, 120);
+  if (!blocks)
+    *(float *) o.data = 1.5f;
+  return o;
+}
+
+/* A bias of another type is rounded to that of the product before it is added. */
+static void
+check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
+                gboolean blocks)
+{
+  const uint64_t m = 9, n = 12, wide = 70, dim[3] = { m, n, wide };
+  const double tolerance = dtype == WEFT_FP32 ? 2e-5 : dtype == WEFT_BF16 ? 0x1p-8 : 0x1p-11;
+  struct weft_kernel y = call_of (WEFT_OP_MATMUL_FP8, dtype, dim),
+                     dx = call_of (WEFT_OP_MATMUL_DGRAD_FP8, dtype, dim);
+
+  y.operand[0] = cuda_case_floats (rand, m * wide, dtype);
+  y.operand[1] = codes (rand, n * wide);
+  y.operand[2] = scale_of (rand, n, wide, blocks);
+  if (blocks)
+    y.operand[3] = cuda_case_floats (rand, n, WEFT_FP32);
+  y.operand[4] = cuda_case_floats (rand, m * n, dtype);
+  run (d, &y, tolerance);
+  dx.operand[0] = cuda_case_floats (rand, m * n, dtype);
+  dx.operand[1] = codes (rand, n * wide);
+  dx.operand[2] = scale_of (rand, wide, n, blocks);
+  dx.operand[3] = cuda_case_floats (rand, m * wide, dtype);
+  run (d, &dx, tolerance);
+}
+
+void
+cuda_case_fp8 (const struct cuda_case_device *d)
+{
+  GRand *rand = g_rand_new_with_seed (22);
+
+  for (enum weft_dtype dtype = WEFT_FP32; dtype <= WEFT_FP16; dtype++) {
+    check_rounding (d, rand, dtype);
+    for (int blocks = 0; blocks < 2; blocks++)
+      check_products (d, rand, dtype, blocks);
+  }
+  g_rand_free (rand);
+}
