@@ -126,7 +126,8 @@ alone_of (const char *words)
       rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
       " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false "
       "tp_comm_overlap=false",
-      " expert_model_parallel_size=1 context_parallel_size=1 cp_comm_type=p2p "
+      " expert_model_parallel_size=1 moe_token_dispatcher_type=alltoall "
+      "context_parallel_size=1 cp_comm_type=p2p "
       "hierarchical_context_parallel_sizes=none",
       " num_distributed_optimizer_instances=1 dp_replicate_size=1 "
       "reduce_scatter_with_fp32_accumulation=false",
