@@ -152,10 +152,18 @@ goes_with (const char *precision, const char *strategy)
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
+/* What one strategy saves has no trace of another that will read it: from and to one rank all pairs are
+ * tried, of the others a third with each model and type. */
+static gboolean
+is_tried (unsigned a, unsigned b, unsigned turn)
+{
+  return a == 0 || b == 0 || (a + b + turn) % 3 == 0;
+}
+
 /* A and B from a list; A's checkpoint has a folder of its own. */
 static void
-resume_among (const char *const *list, const char *folder, const char *model,
-              const char *precision)
+resume_among (const char *const *list, const char *folder, const char *model, const char *precision,
+              unsigned turn)
 {
   struct left whole[N], resumed;
 
@@ -166,6 +174,8 @@ resume_among (const char *const *list, const char *folder, const char *model,
     run_whole (job, dir, &whole[a]);
     assert_same_run (&whole[a], &whole[0], list[a]);
     for (unsigned b = 0; list[b] && goes_with (precision, list[b]); b++) {
+      if (!is_tried (a, b, turn))
+        continue;
       g_autofree char *what =
           g_strdup_printf ("%s %s: from %s to %s", model, precision, list[a], list[b]);
       g_autoptr (real_job) other = open_job (model, precision, list[b]);
@@ -178,10 +188,12 @@ resume_among (const char *const *list, const char *folder, const char *model,
 static void
 resuming_anywhere_is_never_having_stopped (void **folder)
 {
+  unsigned turn = 0;
+
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
       if (m == 0 || (m + p) % 2 == 0)
-        resume_among (strategies, *folder, models[m], precisions[p]);
+        resume_among (strategies, *folder, models[m], precisions[p], turn++);
 }
 
 #define EXPERTS "model=mixtral-nano moe_ffn_hidden_size=24 num_query_groups=2 " SIZES
@@ -202,8 +214,8 @@ experts_go_on_on_any_ranks_whole_or_in_parts (void **folder)
     NULL
   };
 
-  resume_among (list, *folder, EXPERTS, precisions[0]);
-  resume_among (list, *folder, EXPERTS, precisions[2]);
+  resume_among (list, *folder, EXPERTS, precisions[0], 0);
+  resume_among (list, *folder, EXPERTS, precisions[2], 1);
 }
 
 /* In fast order another strategy rounds differently, and the same one does not. */
