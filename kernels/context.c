@@ -287,8 +287,9 @@ weft_extent_keep_piece (const struct weft_kernel *k, uint32_t operand)
 static struct weft_range
 kept (const struct weft_kernel *k)
 {
-  uint64_t n = k->shape.dim[0], all = MAX (1, k->cp.of);
-  uint64_t size = k->shape.dim[1] ? k->shape.dim[1] : all, at = k->cp.at / (all / size);
+  uint64_t n = k->shape.dim[0], tp = MAX (1, k->tp.of), all = tp * MAX (1, k->cp.of);
+  uint64_t size = k->shape.dim[1] ? k->shape.dim[1] : all / tp,
+           at = (k->cp.at * tp + k->tp.at) / (all / size);
 
   return (struct weft_range){ n * at / size, n * (at + 1) / size };
 }

@@ -112,22 +112,20 @@ add_losses (const struct weft_kernel *k, const struct weft_operand *loss,
             float (*loss_of) (const struct weft_kernel *k, uint64_t row))
 {
   uint64_t rows = k->shape.dim[0];
-  double term[MOST_ROWS];
-  float sum = 0;
+  double term[MOST_ROWS], sum = 0;
 
   weft_scalar_begin (loss);
   for (uint64_t first = 0; first < rows; first += MOST_ROWS) {
     uint64_t n = weft_least (rows - first, MOST_ROWS);
     for (uint64_t i = 0; i < n; i++) {
-      float one = loss_of (k, first + i);
-      sum += one;
-      term[i] = (double) one;
+      term[i] = (double) loss_of (k, first + i);
+      sum += term[i];
     }
     if (weft_scalar_is_exact (loss))
       weft_exact_add (loss->data, term, n);
   }
   if (!weft_scalar_is_exact (loss))
-    *(float *) loss->data += sum;
+    *(float *) loss->data += (float) sum;
 }
 
 void

@@ -2,6 +2,7 @@
  * losses, norms and gradients.
  *
  *   test_cuda_random [SEED [JOBS]]      other jobs, or fewer of them */
+#include "core/base/sanitize.h"
 #include "tests/computing_cuda.h"
 #include "tests/random_job.h"
 #include "tests/trained.h"
@@ -13,7 +14,7 @@
 #include <cmocka.h>
 
 #define SEED 2026
-#define JOBS 12
+#define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 2 : 12)
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
 #define MOST_WORK                                                                                  \

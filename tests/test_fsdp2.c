@@ -548,6 +548,43 @@ weight_gradients_apart_are_reduced_after_the_last (void **state)
   assert_int_equal (products, 4 * 4 * LAYERS / 2); /* maps, microbatches, layers */
 }
 
+static gboolean
+comes_from_backward (const weft_program *p, const struct weft_use *use)
+{
+  if (use->buf == WEFT_NO_BUF)
+    return FALSE;
+  const struct weft_buf *buf = &p->buf[weft_buf_owner (p, use->buf)];
+  return buf->kind == WEFT_BUF_GATHERED && p->op[buf->first].phase != WEFT_PHASE_FORWARD;
+}
+
+/* Evaluation runs forward passes alone: none may find weights that a backward pass has gathered. */
+static void
+a_forward_pass_gathers_its_own_weights_where_weight_gradients_stand_apart (void **state)
+{
+#define APART                                                                                      \
+  "topology=cpu model=llama-nano num_layers=4 seq_length=16 precision=fp32 global_batch_size=8 "
+  static const char *const strategies[] = {
+    "pipeline_schedule=zb-v",
+    "pipeline_schedule=v-min recompute_granularity=full recompute_method=uniform "
+    "recompute_num_layers=1",
+    "pipeline_schedule=zb-h1 enable_fsdp2_prefetch=true",
+  };
+  struct real_result one =
+      weft_test_run (&(struct real_run){ .words = APART "gpus=1", .steps = 2 });
+
+  (void) state;
+  for (unsigned s = 0; s < G_N_ELEMENTS (strategies); s++) {
+    g_autofree char *words =
+        g_strconcat (APART "gpus=2 distributed_config=fsdp2 ", strategies[s], NULL);
+    g_autoptr (weft_program) p = built (words, 0);
+    weft_test_check_bits (words, 2, &one, s);
+    for (uint32_t op = 0; op < p->n_op; op++)
+      for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+        assert_true (p->op[op].phase != WEFT_PHASE_FORWARD ||
+                     !comes_from_backward (p, &p->uses[u]));
+  }
+}
+
 int
 main (void)
 {
@@ -573,6 +610,7 @@ main (void)
     cmocka_unit_test (pieces_that_are_left_out_show_in_the_bits),
     cmocka_unit_test (chunks_of_a_stage_are_wrapped_by_themselves),
     cmocka_unit_test (weight_gradients_apart_are_reduced_after_the_last),
+    cmocka_unit_test (a_forward_pass_gathers_its_own_weights_where_weight_gradients_stand_apart),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

@@ -224,9 +224,7 @@ fast_order_is_within_a_millionth (void **state)
     for (unsigned s = 0; s < G_N_ELEMENTS (some); s += STRIDE) {
       struct real_result other = run_words (models[m], "reduction_order=fast", some[s],
                                             (struct real_run){ .poison = TRUE });
-      if (fabs (other.loss[0] - one.loss[0]) > 1e-6 * one.loss[0] ||
-          fabs (other.norm[0] - one.norm[0]) > 1e-5 * one.norm[0] ||
-          fabs (other.loss[1] - one.loss[1]) > 1e-5 * one.loss[1])
+      if (!weft_test_is_near (&other, &one, STEPS))
         fail_msg ("%s %s: losses %.9g %.9g, of one rank %.9g %.9g; norm %.9g, %.9g", models[m],
                   some[s], other.loss[0], other.loss[1], one.loss[0], one.loss[1], other.norm[0],
                   one.norm[0]);

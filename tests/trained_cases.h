@@ -5,6 +5,7 @@
 
 #define TRAINED_GPT2 "model=gpt2-nano num_query_groups=4 " TRAINED_SIZES
 #define TRAINED_LLAMA "model=llama-nano num_query_groups=2 " TRAINED_SIZES
+#define TRAINED_EXPERTS "model=mixtral-nano num_query_groups=2 moe_ffn_hidden_size=32 " TRAINED_SIZES
 #define TRAINED_SIZES                                                                              \
   "topology=cpu reduction_order=fast num_layers=2 hidden_size=32 num_attention_heads=4 "           \
   "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=8 max_position_embeddings=8 "         \

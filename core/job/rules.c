@@ -183,16 +183,15 @@ expert_batches (const struct weft_job *j)
 }
 
 /* Whether the tokens that an expert gets are a node of the canonical tree: those of some context parallel
- * ranks, which each have one, or of replicas. */
+ * ranks, which each have one, or of replicas.  Of fewer than all tensor parallel ranks they are gathered. */
 static gboolean
 experts_see_nodes (const struct weft_job *j)
 {
-  int64_t all = expert_sources (j), one = sequence_ranks (j);
+  int64_t all = expert_sources (j), one = sequence_ranks (j), tp = S (tensor_model_parallel_size);
 
-  if (!spreads_experts (j))
+  if (!spreads_experts (j) || (all < tp && tp % all == 0))
     return TRUE;
-  return all >= one ? all % one == 0 && power_of_two (all / one)
-                    : all % S (tensor_model_parallel_size) == 0 && one % all == 0;
+  return all >= one ? all % one == 0 && power_of_two (all / one) : all % tp == 0 && one % all == 0;
 }
 
 static gboolean

@@ -7,7 +7,7 @@
  *              type; a node is added to its sibling as soon as both are there.  The first leaf lies
  *              in the flat buffer, the others in buffers that live until they are added. */
 #include "core/base/fold.h"
-#include "core/passes/step.h"
+#include "core/passes/moe.h"
 
 struct node {
   uint32_t first, n; /* microbatches */
@@ -38,7 +38,7 @@ keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
   uint32_t replicas = weft_mesh_expert_sequences (s->mesh);
 
-  sum->sequence = WEFT_GROUP_ECP;
+  sum->sequence = weft_experts_gather (s) ? WEFT_GROUP_NONE : WEFT_GROUP_ECP;
   if (replicas == 1)
     return;
   sum->sources = replicas;

@@ -446,6 +446,15 @@ weft_context_attention_backward (struct weft_step *s, const struct weft_saved *s
 /* ------------------------------------------------------------------ gradients of weights */
 
 void
+weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces)
+{
+  weft_emit (
+      s, WEFT_OP_KEEP_PIECE, "sequence",
+      WEFT_SHAPE (weft_build_buf_at (s->b, grad)->dtype, weft_step_elements (s, grad), pieces),
+      WEFT_USES (WEFT_RW (grad)));
+}
+
+void
 weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group)
 {
   uint32_t pieces = weft_mesh_group_size (s->mesh, group);
@@ -460,7 +469,5 @@ weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group
   weft_build_buf_at (s->b, piece)->shard = group;
   communicate (s, (struct weft_op){ .kind = WEFT_OP_REDUCE_SCATTER, .group = group }, "sequence",
                grad, piece);
-  weft_emit (s, WEFT_OP_KEEP_PIECE, "sequence",
-             WEFT_SHAPE (row.dtype, weft_step_elements (s, grad), pieces),
-             WEFT_USES (WEFT_RW (grad)));
+  weft_context_keep (s, grad, pieces);
 }

@@ -225,6 +225,46 @@ regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *s
   return y;
 }
 
+/* ---------------------------------------------------------------- of a whole sequence */
+
+struct weft_peers
+weft_rows_peers (struct weft_step *s, uint32_t counts)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct weft_peers p = { .n = weft_mesh_group_size (s->mesh, WEFT_GROUP_ECP) };
+  uint64_t each = z.sources * z.leaves, n = p.n * z.local * each;
+
+  p.came = table (s, n, "all_counts");
+  meet (s,
+        (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
+                          .group = WEFT_GROUP_ECP,
+                          .name = weft_build_name (s->b, "counts") },
+        WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (p.came)));
+  if (!weft_moe_stride (s, &z))
+    weft_step_host_reads (s, "splits", p.came);
+  p.counts = turn (s, p.came, (uint64_t[]){ p.n, z.local, each }, "by_expert");
+  return p;
+}
+
+uint32_t
+weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+  struct journey j = { WEFT_OP_ALL_GATHER_V, WEFT_GROUP_ECP, p->came, p->n * z.rows,
+                       p->n * z.room };
+  uint32_t all = go (s, &m, &j, x);
+
+  if (z.local == 1)
+    return all;
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, j.room * m.columns, "grouped");
+  weft_emit (
+      s, WEFT_OP_MOE_GROUP, weft_op_info[WEFT_OP_MOE_GROUP].word,
+      WEFT_SHAPE (dtype, j.rows, m.columns, z.local, p->n, z.sources * weft_moe_stride (s, &z)),
+      WEFT_USES (WEFT_R (p->counts), WEFT_R (all), WEFT_W (y)));
+  return y;
+}
+
 /* ------------------------------------------------------------------ there and back */
 
 struct weft_move

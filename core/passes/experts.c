@@ -67,20 +67,48 @@ weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
   return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
 }
 
+gboolean
+weft_experts_gather (const struct weft_step *s)
+{
+  return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
+}
+
+/* What a gradient is taken of, and by how many ranks it came. */
+struct factors {
+  uint32_t dy, x, counts, ranks;
+};
+
+static struct factors
+factors_of (struct weft_step *s, const struct weft_delayed *d)
+{
+  uint32_t x = weft_fp8_input (s, d->x, d->name);
+
+  if (!weft_experts_gather (s))
+    return (struct factors){ d->dy, x, d->counts, 1 };
+  const struct weft_peers peers = weft_rows_peers (s, d->counts);
+  return (struct factors){
+    weft_rows_of_peers (s, &peers, (struct weft_move){ .name = d->name, .columns = d->n }, d->dy),
+    weft_rows_of_peers (s, &peers, (struct weft_move){ .name = d->name, .columns = d->k }, x),
+    peers.counts, peers.n
+  };
+}
+
 void
 weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
+  const struct factors f = factors_of (s, d);
   struct weft_use dw = weft_grad_begin (s, d->weight);
   struct weft_shape shape = product_shape (s, d->n, d->k);
   struct weft_moe z = weft_moe_sizes (s);
-  uint32_t x = weft_fp8_input (s, d->x, d->name);
 
-  shape.dim[5] = s->canonical ? z.sources : 0;
+  shape.dim[0] *= f.ranks;
+  shape.dim[5] = s->canonical ? z.sources * f.ranks : 0;
   shape.dim[6] = s->canonical ? z.parts : 0;
-
   shape.out_dtype = s->grad_dtype;
   weft_emit (s, WEFT_OP_MOE_MATMUL_WGRAD, d->name, shape,
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (x), WEFT_R (d->counts), dw));
+             WEFT_USES (WEFT_R (f.dy), WEFT_R (f.x), WEFT_R (f.counts), dw));
+  if (f.ranks > 1)
+    weft_context_keep (s, dw.buf, f.ranks);
   weft_grad_end (s, d->weight, dw);
 }
 

@@ -108,10 +108,9 @@ void
 weft_fsdp2_start (struct weft_step *s)
 {
   uint32_t n = s->layout.n_bucket;
-  gboolean splits = weft_grid_splits (s->grid);
   struct weft_fsdp2 plan = { .n_unit = n,
-                             .pipelined = s->mesh->pp > 1 || s->n_chunks > 1 || splits,
-                             .splits = splits,
+                             .pipelined = s->mesh->pp > 1,
+                             .splits = weft_grid_splits (s->grid),
                              .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
                              .copied_in = WEFT_NO_OP,
                              .sent = WEFT_NO_OP,
@@ -369,6 +368,17 @@ leave_forward (struct weft_step *s, uint32_t k)
     weft_fsdp2_let_go (s, k);
 }
 
+/* Where weight gradients have cells of their own a unit has its gradients long after its weights were of
+ * use.  A forward pass gathers by itself what it needs: evaluation runs no other. */
+static void
+leave_backward (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  if (f->splits && !f->unit[k].stays)
+    weft_fsdp2_let_go (s, k);
+}
+
 void
 weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
 {
@@ -377,6 +387,9 @@ weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
 
   if (weft_fsdp2_goes_back (s)) {
     f->unit[k].passed = TRUE;
+    leave_backward (s, k);
+    if (experts != k)
+      leave_backward (s, experts);
     weft_fsdp2_post_backward (s, k);
     return;
   }

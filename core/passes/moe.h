@@ -84,6 +84,19 @@ uint32_t weft_rows_return (struct weft_step *s, const struct weft_saved *saved, 
 uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                            uint32_t x);
 
+/* Ranks that hold the same experts and have other rows of the same sequences: how many, their counts one
+ * after the other, and by expert.  From a rank's rows, by expert, to those of all of them. */
+struct weft_peers {
+  uint32_t n, came, counts;
+};
+struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
+uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
+                             uint32_t x);
+
+/* Whether tensor parallel ranks hold the same experts, of whose gradients each would have a sum over rows
+ * that are no node of the canonical tree: all of them are gathered then, and each rank answers for a piece. */
+gboolean weft_experts_gather (const struct weft_step *s);
+
 /* experts.c: fills eu and ea from xp and pp, and returns what fc2 makes; from the gradient of that to
  * those of xp, which is returned, and of pp. */
 uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);

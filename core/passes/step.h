@@ -730,6 +730,7 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_sav
 /* The gradient of a microbatch, summed over them; each keeps a piece of it and zeros.  Canonical
  * order: a sequence is whole before sequences are added. */
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
+void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);
 
 /* mlp.c: fills n2, u and a from x1, and returns what fc2 makes; from the residual's gradient behind
  * the MLP to that before it.  The nonlinearity of `columns` from what the first map made; its
