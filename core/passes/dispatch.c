@@ -251,8 +251,11 @@ weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft
 {
   struct weft_moe z = weft_moe_sizes (s);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
-  struct journey j = { WEFT_OP_ALL_GATHER_V, WEFT_GROUP_ECP, p->came, p->n * z.rows,
-                       p->n * z.room };
+  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
+                       .group = WEFT_GROUP_ECP,
+                       .counts = p->came,
+                       .rows = p->n * z.rows,
+                       .room = p->n * z.room };
   uint32_t all = go (s, &m, &j, x);
 
   if (z.local == 1)
