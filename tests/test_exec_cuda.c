@@ -81,9 +81,10 @@ step (weft_exec *x, const char *words)
 static gboolean
 is_refusal (const GError *error)
 {
-  static const char *const reasons[] = { "between GPUs:", "between ranks that share a GPU",
-                                         "NCCL has equal parts", "moe_load_imbalance: found",
-                                         "planned and simulated" };
+  static const char *const reasons[] = {
+    "between GPUs:",  "between ranks that share a GPU", "NCCL has equal parts",
+    "--graph: found", "moe_load_imbalance: found",      "planned and simulated"
+  };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
     if (strstr (error->message, reasons[i]))
