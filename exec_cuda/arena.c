@@ -69,6 +69,7 @@ open_scratch (struct cuda_rank *r, GError **error)
     struct need need = { r->m->calls, &r->scratch[r->p->op[op].lane] };
     if (r->p->op[op].lane != WEFT_LANE_HOST)
       weft_bind_kernels (&r->bind, op, widen, &need);
+    need.scratch->bytes = MAX (need.scratch->bytes, cuda_counted_scratch (r, op));
   }
   for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
     if (!alloc (r, WEFT_POOL_DEVICE, r->scratch[lane].bytes, &r->scratch[lane].at, error))

@@ -194,6 +194,8 @@ cuda_emit_launch (struct cuda_there at, GError **error)
   weft_cuda_event *begin = NULL, *end = NULL;
 
   emit_waits (at);
+  if (at.u->told)
+    emit_event (at, CUDA_READ, cuda_unit_at (at.r, WEFT_LANE_D2H, at.u->told - 1)->event);
   if (!emit_stamp (at, &begin, error))
     return FALSE;
   cuda_emit (at, op_of (at), CUDA_GROUP_START);
@@ -201,6 +203,8 @@ cuda_emit_launch (struct cuda_there at, GError **error)
     if (!cuda_meet_nccl (at, cuda_unit_op (at.r, at.u, i), error))
       return FALSE;
   cuda_emit (at, op_of (at), CUDA_GROUP_END);
+  for (uint32_t i = 0; i < at.u->n; i++)
+    cuda_counted_end (at, cuda_unit_op (at.r, at.u, i));
   struct cuda_call *mark = cuda_emit (at, op_of (at), CUDA_MARK);
   mark->n = at.u->index + 1;
   if (!emit_stamp (at, &end, error))

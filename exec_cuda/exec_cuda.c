@@ -66,6 +66,7 @@ clear_score (struct cuda_score *s)
   g_array_unref (s->transfer);
   g_ptr_array_unref (s->join);
   g_ptr_array_unref (s->exchange);
+  g_ptr_array_unref (s->counted);
 }
 
 static void
@@ -124,7 +125,8 @@ make_score (struct cuda_machine *m, uint32_t i)
     .collective = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_collective)),
     .transfer = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_transfer)),
     .join = g_ptr_array_new_with_free_func (free_join),
-    .exchange = g_ptr_array_new_with_free_func (free_exchange)
+    .exchange = g_ptr_array_new_with_free_func (free_exchange),
+    .counted = g_ptr_array_new_with_free_func (cuda_counted_free)
   };
 }
 

@@ -17,6 +17,8 @@ struct issue {
   uint32_t stride;                 /* rows for which one row stands */
   uint32_t (*cursor)[WEFT_N_LANE]; /* of each row, in units */
   GRand *rand;                     /* of stress: lanes are tried in any order */
+  uint32_t *told;                  /* of each row: units of lane d2h that the host has waited for */
+  gboolean waits;                  /* it may wait for one more */
   GArray *there;                   /* struct cuda_there: who meets */
 };
 
@@ -29,9 +31,19 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < cuda_units_of (r, lane) ? cuda_unit_at (r, lane, at) : NULL;
 }
 
+/* Whether the host would have to wait for counts; and it does so when there is nothing else to issue:
+ * what another rank needs so that they come may be among that. */
+static gboolean
+is_held (const struct issue *x, uint32_t row, const struct cuda_unit *u)
+{
+  return u->told > x->told[row] && !x->waits;
+}
+
 static gboolean
 is_ready (const struct issue *x, uint32_t row, const struct cuda_unit *u)
 {
+  if (is_held (x, row, u))
+    return FALSE;
   for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
     if (u->wait[lane] > x->cursor[row][lane])
       return FALSE;
@@ -83,6 +95,10 @@ emit_alike (struct issue *x, struct cuda_there at, gboolean talks, GError **erro
   uint32_t index = (uint32_t) (at.u - at.r->unit);
 
   x->cursor[at.r->row][at.u->lane]++;
+  if (at.u->told > x->told[at.r->row]) {
+    x->told[at.r->row] = at.u->told;
+    x->waits = FALSE;
+  }
   for (uint32_t i = 0; i < x->stride; i++) {
     struct cuda_rank *r = &x->m->rank[at.r->row + i];
     struct cuda_there here = { r, r->here ? &r->unit[index] : NULL };
@@ -220,7 +236,8 @@ issue_units (struct issue *x, GError **error)
   g_autofree uint32_t *at = lanes_in_order (x, &n);
   gboolean moved = TRUE;
 
-  while (moved) {
+  while (moved || !x->waits) {
+    x->waits = !moved;
     moved = FALSE;
     if (x->rand)
       shuffle (x->rand, at, n);
@@ -236,7 +253,8 @@ cuda_issue_all (struct cuda_machine *m, GError **error)
 {
   struct issue x = { .m = m,
                      .stride = m->shared ? 1 : weft_mesh_stage_size (&m->base.plan->mesh),
-                     .cursor = g_malloc0_n (m->n, sizeof *x.cursor) };
+                     .cursor = g_malloc0_n (m->n, sizeof *x.cursor),
+                     .told = g_new0 (uint32_t, m->n) };
   gboolean ok = TRUE;
 
   if (m->options.stress)
@@ -249,6 +267,7 @@ cuda_issue_all (struct cuda_machine *m, GError **error)
     ok = cuda_emit_end (&m->score[i], error);
   g_array_unref (x.there);
   g_free (x.cursor);
+  g_free (x.told);
   if (x.rand)
     g_rand_free (x.rand);
   return ok;

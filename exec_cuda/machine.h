@@ -5,6 +5,7 @@
  *   issue.c    the order in which all ranks' units are issued: a meeting when all members are there
  *   emit.c     what one unit is in calls
  *   meet.c     what a collective is: NCCL's, or moves between ranks that share a GPU
+ *   counted.c  exchanges between GPUs whose sizes the host learns in the step
  *   comms.c    communicators
  *   room.c     memory that is not the plan's
  *   watch.c    waiting for other ranks, and no longer than agreed
@@ -38,6 +39,8 @@ struct cuda_unit {
   uint32_t stands[CUDA_COLUMNS]; /* what to come after it means */
   uint32_t wait[CUDA_COLUMNS];   /* the same without what the others of it, or the lane, imply */
   uint32_t before[CUDA_COLUMNS]; /* units of each lane that have ended when it starts */
+  uint32_t told;                 /* 1 + index of the unit of lane d2h that brings the host the counts
+                                    of what it exchanges; 0: none */
   weft_cuda_event *event;        /* recorded after it, where somebody waits; not owned */
   gboolean posted; /* of transfers between ranks that share a GPU, while they are issued */
   weft_cuda_event *arrived, *begin;
@@ -89,7 +92,10 @@ struct cuda_rank {
   X (CUDA_COLLECTIVE, "collective", "collectives[at]")                                             \
   X (CUDA_SEND, "send", "transfers[at]")                                                           \
   X (CUDA_RECV, "recv", "transfers[at]")                                                           \
-  X (CUDA_MARK, "mark", "progress of a lane: n")
+  X (CUDA_MARK, "mark", "progress of a lane: n")                                                   \
+  X (CUDA_READ, "read", "the host waits for an event, and then knows counts")                      \
+  X (CUDA_COUNTED, "counted", "sends and receives of counted[at]")                                 \
+  X (CUDA_TOTAL, "total", "the sum of what counted[at] has received")
 enum cuda_call_kind { CUDA_CALL_LIST (WEFT_WORD_ID) CUDA_N_CALL };
 extern const char *const cuda_call_words[];
 
@@ -101,6 +107,25 @@ struct cuda_call {
   weft_cuda_event *event;
 };
 
+/* An exchange by counts that the host reads when it is its turn.  Rows are sent from `from` on, and
+ * received from `to` on, in the order of the members: */
+struct cuda_counted {
+  weft_cuda_comm *comm;
+  enum weft_op_kind kind;
+  uint32_t n, me, each;        /* members, this one, counts for each */
+  const int64_t *counts, *got; /* in the mailbox; got: of all_to_all_v */
+  uint8_t *from, *to;
+  uint64_t from_rows, to_rows; /* that there is room for */
+  uint64_t columns, row;       /* of one: elements, bytes */
+  uint8_t dtype;
+
+  /* Of reduce_scatter_v: every other member's rows for this one, each to a part of the scratch, and all
+   * of them as terms. */
+  uint8_t *parts;
+  const void **term;
+  struct weft_cuda_join *sum;
+};
+
 /* The calls of a step by one thread of the host: of all ranks that share a GPU, or of one that has
  * its own. */
 struct cuda_score {
@@ -108,7 +133,7 @@ struct cuda_score {
   uint32_t row;                                  /* the first of them, where it begins */
   GArray *call;                                  /* struct cuda_call */
   GArray *kernel, *copy, *collective, *transfer; /* struct weft_kernel, weft_cuda_copy ... */
-  GPtrArray *join, *exchange;                    /* struct weft_cuda_join *, owned */
+  GPtrArray *join, *exchange, *counted;          /* struct weft_cuda_join *, owned */
   uint8_t *played;                               /* by call, in the step under way */
   uint32_t n_played;
   weft_cuda_event *start, *zero; /* zero: when that was, where times are asked for */
@@ -163,6 +188,7 @@ struct cuda_machine {
   uint64_t round;
   uint32_t n_busy;
   gboolean closing;
+  struct cuda_score *blame; /* the first that has failed: others wait in vain */
 };
 
 #define CUDA_CALL(m, name, ...) ((m)->calls->name ((m)->calls->self, ##__VA_ARGS__))
@@ -266,6 +292,17 @@ void cuda_meet_shared (const struct cuda_there *member, uint32_t n, uint32_t i);
 gboolean cuda_meet_nccl (struct cuda_there at, uint32_t op, GError **error);
 gboolean cuda_meet_can (const struct cuda_machine *m, const weft_program *p, GError **error);
 
+/* counted.c: between ranks with a GPU each, of as many rows as counts say, which a copy of the plan has
+ * brought to the host. */
+gboolean cuda_is_counted (enum weft_op_kind kind);
+uint32_t cuda_counted_source (const weft_program *p, uint32_t op); /* that copy; or WEFT_NO_OP */
+uint64_t cuda_counted_scratch (const struct cuda_rank *r, uint32_t op);
+void cuda_counted_emit (struct cuda_there at, uint32_t op);
+void cuda_counted_end (struct cuda_there at, uint32_t op); /* when the launch has been given */
+const char *cuda_counted_send (const struct cuda_score *s, const struct cuda_call *call);
+const char *cuda_counted_sum (const struct cuda_score *s, const struct cuda_call *call);
+void cuda_counted_free (void *counted);
+
 /* comms.c */
 gboolean cuda_comms_open (struct cuda_machine *m, GError **error);
 void cuda_comms_close (struct cuda_machine *m);
@@ -279,7 +316,8 @@ gboolean cuda_scaled_of (struct cuda_rank *r, weft_cuda_comm *comm, const struct
 struct cuda_vigil {
   const char *what;
   double seconds;
-  gulong nap; /* 0 at first */
+  gulong nap;      /* 0 at first */
+  gboolean closely; /* naps stay short */
 };
 
 /* Between two looks at what is waited for; FALSE: the time is up, something has gone wrong with a

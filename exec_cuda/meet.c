@@ -4,11 +4,16 @@
 #include "exec_cuda/machine.h"
 #include <string.h>
 
-/* How many rows go where is known to the GPUs alone; ranks that share one exchange them there. */
+/* How many rows go where is known to the GPUs; ranks that share one exchange them there, others need to
+ * be told. */
 static gboolean
-can_count (const struct cuda_machine *m, enum weft_op_kind kind)
+can_count (const struct cuda_machine *m, const weft_program *p, uint32_t op)
 {
-  return kind == weft_op_even (kind) || (m->shared && kind == WEFT_OP_ALL_TO_ALL_V);
+  enum weft_op_kind kind = p->op[op].kind;
+
+  if (!cuda_is_counted (kind))
+    return TRUE;
+  return m->shared ? kind == WEFT_OP_ALL_TO_ALL_V : cuda_counted_source (p, op) != WEFT_NO_OP;
 }
 
 static gboolean
@@ -18,7 +23,7 @@ has_equal_parts (const struct cuda_machine *m, const struct weft_op *row,
   gboolean whole = row->kind == WEFT_OP_ALL_REDUCE || row->kind == WEFT_OP_BROADCAST ||
                    row->kind == WEFT_OP_SHIFT;
 
-  return m->shared || whole ||
+  return m->shared || whole || cuda_is_counted (row->kind) ||
          shape->dim[0] % weft_mesh_group_size (&m->base.plan->mesh, row->group) == 0;
 }
 
@@ -29,12 +34,17 @@ cuda_meet_can (const struct cuda_machine *m, const weft_program *p, GError **err
     const struct weft_op *row = &p->op[op];
     if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
       continue;
-    if (!can_count (m, row->kind))
-      return weft_bad_input (error, "op %u: the cuda executor has no %s %s", op,
-                             weft_op_words[row->kind],
-                             m->shared ? "between ranks that share a GPU"
-                                       : "between GPUs: how many rows go where is known to them "
-                                         "alone (--ranks-per-gpu has all_to_all_v)");
+    if (!can_count (m, p, op))
+      return weft_bad_input (
+          error, "op %u: the cuda executor has no %s %s", op, weft_op_words[row->kind],
+          m->shared ? "between ranks that share a GPU"
+                    : "between GPUs: the host is not told how many rows go where");
+    if (m->options.graph && !m->shared && cuda_is_counted (row->kind))
+      return weft_bad_input (
+          error,
+          "--graph: found %s (op %u), whose counts the host reads in the step; wanted "
+          "a plan without (moe_pad_expert_input_to_capacity), or no --graph",
+          weft_op_words[row->kind], op);
     if (!has_equal_parts (m, row, weft_op_shape (p, op)))
       return weft_bad_input (error,
                              "op %u, %s: found %" G_GUINT64_FORMAT
@@ -308,6 +318,10 @@ cuda_meet_nccl (struct cuda_there at, uint32_t op, GError **error)
 
   if (weft_op_info[row->kind].class == WEFT_CLASS_P2P) {
     emit_neighbour (at, op);
+    return TRUE;
+  }
+  if (cuda_is_counted (row->kind)) {
+    cuda_counted_emit (at, op);
     return TRUE;
   }
   return emit_nccl (at, op, weft_mesh_place (&at.r->m->base.plan->mesh, at.r->rank, row->group),

@@ -241,6 +241,20 @@ cuda_transfer_peer (const struct cuda_rank *r, uint32_t op, uint32_t *row, uint3
   return TRUE;
 }
 
+/* What the host must be told before it can issue a unit. */
+static void
+find_told (struct cuda_rank *r)
+{
+  for (uint32_t op = 0; op < r->p->n_op && !r->m->shared; op++) {
+    struct cuda_unit *u = &r->unit[r->unit_of[op]];
+    if (!cuda_is_counted (r->p->op[op].kind))
+      continue;
+    struct cuda_unit *copy = &r->unit[r->unit_of[cuda_counted_source (r->p, op)]];
+    u->told = MAX (u->told, copy->index + 1);
+    copy->awaited = TRUE;
+  }
+}
+
 void
 cuda_order_open (struct cuda_rank *r)
 {
@@ -248,6 +262,7 @@ cuda_order_open (struct cuda_rank *r)
   find_needs (r);
   find_idle (r);
   order_units (r);
+  find_told (r);
   count_transfers (r);
 }
 

@@ -74,6 +74,11 @@ make_call (const struct cuda_score *s, const struct cuda_call *c)
                       c->stream);
   case CUDA_MARK:
     return CUDA_CALL (m, mark, cuda_progress (r, c->lane), c->n, c->stream);
+  case CUDA_COUNTED:
+    return cuda_counted_send (s, c);
+  case CUDA_TOTAL:
+    return cuda_counted_sum (s, c);
+  case CUDA_READ: /* no call: play_call() waits */
   case CUDA_N_CALL:
     break;
   }
@@ -111,6 +116,8 @@ comm_of (const struct cuda_score *s, const struct cuda_call *c)
     return g_array_index (s->collective, struct weft_cuda_collective, c->at).comm;
   if (c->kind == CUDA_SEND || c->kind == CUDA_RECV)
     return g_array_index (s->transfer, struct weft_cuda_transfer, c->at).comm;
+  if (c->kind == CUDA_COUNTED)
+    return ((const struct cuda_counted *) g_ptr_array_index (s->counted, c->at))->comm;
   return NULL;
 }
 
@@ -132,14 +139,34 @@ await_launch (struct cuda_score *s, uint32_t end, GError **error)
 }
 
 static gboolean
+wait_for (struct cuda_machine *m, weft_cuda_event *event, gboolean closely, GError **error)
+{
+  struct cuda_vigil vigil = { .what = "a step",
+                              .seconds = m->options.deadline,
+                              .closely = closely };
+  gboolean done = FALSE;
+
+  for (;;) {
+    if (!cuda_ok (m, CUDA_CALL (m, query, event, &done), error, "an event of a step"))
+      return FALSE;
+    if (done)
+      return TRUE;
+    if (!cuda_vigil_nap (m, &vigil, error))
+      return FALSE;
+  }
+}
+
+static gboolean
 play_call (struct cuda_score *s, const struct cuda_call *c, GError **error)
 {
   const struct cuda_rank *r = &s->m->rank[c->row];
-  const char *said = NULL;
 
   if (is_skipped (s, c))
     return TRUE;
-  if (!(said = CUDA_CALL (s->m, about, c->row, c->op)) && !(said = make_call (s, c)))
+  const char *said = CUDA_CALL (s->m, about, c->row, c->op);
+  if (!said && c->kind == CUDA_READ)
+    return wait_for (s->m, c->event, TRUE, error);
+  if (!said && !(said = make_call (s, c)))
     return TRUE;
   g_autofree char *label =
       c->op == WEFT_NO_OP ? g_strdup ("the step") : weft_op_label (r->p, c->op);
@@ -248,6 +275,8 @@ player_main (void *data)
     pthread_mutex_unlock (&m->lock);
     s->failed = !play (s, &s->error);
     pthread_mutex_lock (&m->lock);
+    if (s->failed && !m->blame)
+      m->blame = s;
     if (--m->n_busy == 0)
       pthread_cond_broadcast (&m->changed);
   }
@@ -265,15 +294,11 @@ play_threads (struct cuda_machine *m, GError **error)
   while (m->n_busy)
     pthread_cond_wait (&m->changed, &m->lock);
   pthread_mutex_unlock (&m->lock);
-  gboolean ok = TRUE;
-  for (uint32_t i = 0; i < m->n_score; i++) {
-    if (ok && m->score[i].failed) {
-      g_propagate_error (error, g_steal_pointer (&m->score[i].error));
-      ok = FALSE;
-    }
+  if (m->blame)
+    g_propagate_error (error, g_steal_pointer (&m->blame->error));
+  for (uint32_t i = 0; i < m->n_score; i++)
     g_clear_error (&m->score[i].error);
-  }
-  return ok;
+  return !m->blame;
 }
 
 /* -------------------------------------------------------------------------- steps */
@@ -347,22 +372,6 @@ cuda_step_run (struct cuda_machine *m, GError **error)
   return ok;
 }
 
-static gboolean
-wait_for (struct cuda_machine *m, weft_cuda_event *event, GError **error)
-{
-  struct cuda_vigil vigil = { .what = "a step", .seconds = m->options.deadline };
-  gboolean done = FALSE;
-
-  for (;;) {
-    if (!cuda_ok (m, CUDA_CALL (m, query, event, &done), error, "the end of a step"))
-      return FALSE;
-    if (done)
-      return TRUE;
-    if (!cuda_vigil_nap (m, &vigil, error))
-      return FALSE;
-  }
-}
-
 /* A step that ended early has no end to wait for. */
 static gboolean
 finish (struct cuda_machine *m, GError **error)
@@ -384,7 +393,7 @@ wait_for_scores (struct cuda_machine *m, GError **error)
     if (m->score[i].n_played < m->score[i].call->len)
       return finish (m, error);
   for (uint32_t i = 0; i < m->n_score; i++)
-    if (!wait_for (m, m->rank[m->score[i].row].tail, error))
+    if (!wait_for (m, m->rank[m->score[i].row].tail, FALSE, error))
       return FALSE;
   return TRUE;
 }

@@ -6,7 +6,8 @@
 #include "exec_cuda/machine.h"
 #include "launch/rendezvous.h"
 
-#define MOST_NAP 1000u   /* microseconds between two looks */
+#define LEAST_NAP 20u /* microseconds between two looks */
+#define MOST_NAP 1000u
 #define REPORT_SECONDS 3 /* for the others to say how far they are */
 
 /* The first communication of a lane that has not come to its end, by what the lane has said. */
@@ -83,16 +84,26 @@ look_at_peers (const struct cuda_machine *m, GError **error)
   return TRUE;
 }
 
+static gboolean
+look_at_scores (struct cuda_machine *m, GError **error)
+{
+  pthread_mutex_lock (&m->lock);
+  const struct cuda_score *blame = m->blame;
+  pthread_mutex_unlock (&m->lock);
+  return !blame || weft_run_error (error, "rank %u has failed", m->rank[blame->row].rank);
+}
+
 /* Naps are longer and longer: 20 us, then up to 1 ms. */
 gboolean
 cuda_vigil_nap (struct cuda_machine *m, struct cuda_vigil *v, GError **error)
 {
   if (v->seconds > 0 && (double) (g_get_monotonic_time () - m->since) > 1e6 * v->seconds)
     return report_late (m, v, error);
-  if (v->nap == MOST_NAP && (!cuda_comms_look (m, error) || !look_at_peers (m, error)))
+  if (v->nap == MOST_NAP &&
+      (!look_at_scores (m, error) || !cuda_comms_look (m, error) || !look_at_peers (m, error)))
     return FALSE;
-  v->nap = CLAMP (2 * v->nap, 20, MOST_NAP);
-  g_usleep (v->nap);
+  v->nap = CLAMP (2 * v->nap, LEAST_NAP, MOST_NAP);
+  g_usleep (v->closely ? LEAST_NAP : v->nap);
   return TRUE;
 }
 

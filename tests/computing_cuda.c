@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 
 #define PAGE 4096u
+#define PATIENCE (10 * G_USEC_PER_SEC) /* without any call, while somebody waits */
+#define STUCK "streams wait for each other for ever"
 #define ALIGNMENT 256u         /* of cudaMalloc */
 #define MOST_FILLED (1u << 20) /* scratch is large, and its tests fill it */
 
@@ -309,22 +311,44 @@ work_once (computing_cuda *d)
   return TRUE;
 }
 
-/* Until an event has come to pass, or a stream is empty. */
+static gboolean
+is_done (const weft_cuda_event *event, weft_cuda_stream *stream)
+{
+  return event ? event->done >= event->recorded : g_queue_is_empty (&stream->item);
+}
+
+/* Until an event has come to pass, or a stream is empty, or nothing can be done: *done says which. */
 static const char *
-work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream)
+work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream, gboolean *done)
 {
   if (this_thread (d)->captures)
     return "the host waits while a graph is captured";
   let_host (d, TRUE);
-  while ((event ? event->done < event->recorded : !g_queue_is_empty (&stream->item)) &&
-         work_once (d))
+  while (!is_done (event, stream) && work_once (d))
     ;
   let_host (d, FALSE);
-  if (d->said)
-    return d->said;
-  if (event ? event->done < event->recorded : !g_queue_is_empty (&stream->item))
-    return "streams wait for each other for ever";
-  return NULL;
+  *done = is_done (event, stream);
+  return d->said;
+}
+
+/* Another thread may be about to give what is missing, as long as calls come. */
+static const char *
+look_for (computing_cuda *d, const weft_cuda_event *event, gboolean *done)
+{
+  const char *said = work (d, event, NULL, done);
+
+  if (said || *done || d->n_given != d->n_seen)
+    d->seen = g_get_monotonic_time ();
+  d->n_seen = d->n_given;
+  return g_get_monotonic_time () - d->seen < PATIENCE ? said : STUCK;
+}
+
+static const char *
+finish (computing_cuda *d, weft_cuda_stream *stream)
+{
+  gboolean done;
+  const char *said = work (d, NULL, stream, &done);
+  return said || done ? said : STUCK;
 }
 
 /* ------------------------------------------------------------------- devices, memory */
@@ -392,26 +416,19 @@ comp_release (void *self, enum weft_pool pool, void *at)
 
 /* ------------------------------------------------------------------ streams, events */
 
-static weft_cuda_stream *
-open_stream (computing_cuda *d)
-{
-  weft_cuda_stream *s = g_new0 (weft_cuda_stream, 1);
-
-  s->device = this_thread (d)->device;
-  g_ptr_array_add (d->stream, s);
-  d->n_open++;
-  return s;
-}
-
 static const char *
 comp_stream_open (void *self, gboolean urgent, weft_cuda_stream **out)
 {
   computing_cuda *d = self;
+  weft_cuda_stream *s = g_new0 (weft_cuda_stream, 1);
 
   (void) urgent;
   pthread_mutex_lock (&d->lock);
-  *out = open_stream (d);
+  s->device = this_thread (d)->device;
+  g_ptr_array_add (d->stream, s);
+  d->n_open++;
   pthread_mutex_unlock (&d->lock);
+  *out = s;
   return NULL;
 }
 
@@ -508,14 +525,13 @@ comp_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
 static const char *
 comp_query (void *self, weft_cuda_event *event, gboolean *done)
 {
-  *done = TRUE;
-  LOCKED ((computing_cuda *) self, const char *, work (self, event, NULL));
+  LOCKED ((computing_cuda *) self, const char *, look_for (self, event, done));
 }
 
 static const char *
 comp_finish (void *self, weft_cuda_stream *stream)
 {
-  LOCKED ((computing_cuda *) self, const char *, work (self, NULL, stream));
+  LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
 /* A microsecond for each work. */

@@ -78,6 +78,8 @@ typedef struct computing_cuda {
                                     order of calls */
   const char *said;      /* what went wrong in work; it stays */
   uint64_t now, n_given; /* works done; calls given */
+  uint64_t n_seen;       /* n_given when somebody waited in vain, and since when it is that */
+  gint64 seen;
   uint32_t n_open;
   uint64_t bytes[WEFT_N_POOL]; /* allocated now */
   uint64_t n_work[COMPUTING_LAUNCH + 1]; /* done, by kind */

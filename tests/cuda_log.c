@@ -408,6 +408,23 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
+/* Sends and receives of as many rows as are counted, and a sum of them. */
+static gboolean
+check_counted (const cuda_log *log, uint32_t row, uint32_t op)
+{
+  for (uint32_t i = log->first_work[row][op]; i != NONE && i <= log->last_work[row][op]; i++) {
+    const struct cuda_work *w = work_at (log, i);
+    if (w->row != row || w->op != op || w->kind == RECORDED_join)
+      continue;
+    const struct weft_cuda_transfer *t =
+        &g_array_index (log->device->transfer, struct weft_cuda_transfer, w->at);
+    if ((w->kind != RECORDED_send && w->kind != RECORDED_recv) || t->n == 0 ||
+        !is_operand (log, row, op, t->data, t->n * weft_dtype_bytes (t->dtype)))
+      return FALSE;
+  }
+  return TRUE;
+}
+
 /* With a GPU each: one call, or of a shift two. */
 static gboolean
 check_launched (const cuda_log *log, uint32_t row, uint32_t op)
@@ -418,6 +435,8 @@ check_launched (const cuda_log *log, uint32_t row, uint32_t op)
 
   if (weft_mesh_group_size (&log->x->plan->mesh, p->op[op].group) == 1)
     return n == 0 || work_at (log, first)->kind == RECORDED_copy;
+  if (kind != weft_op_even (kind))
+    return check_counted (log, row, op);
   if (n != (kind == WEFT_OP_SHIFT ? 2 : 1))
     return FALSE;
   const struct cuda_work *w = work_at (log, first);
@@ -675,6 +694,9 @@ look_at_records (const cuda_log *log, GHashTable *waited)
 {
   uint32_t idle = 0;
 
+  for (uint32_t i = 0; i < log->n; i++)
+    if (cuda_log_call (log, i)->kind == RECORDED_query) /* by the host, for counts */
+      g_hash_table_add (waited, (void *) (uintptr_t) cuda_log_call (log, i)->thing);
   for (uint32_t i = 0; i < log->n; i++) {
     const struct recorded_call *c = cuda_log_call (log, i);
     idle +=
@@ -698,6 +720,16 @@ cuda_log_waits (const cuda_log *log)
   return look_at_records (log, waited);
 }
 
+/* Counts that the host has to know. */
+static gboolean
+may_look (const cuda_log *log, const struct recorded_call *c)
+{
+  if (c->kind != RECORDED_query || c->op == WEFT_NO_OP)
+    return FALSE;
+  enum weft_op_kind kind = program_of (log, c->row)->op[c->op].kind;
+  return kind != weft_op_even (kind);
+}
+
 char *
 cuda_log_quiet (const cuda_log *log)
 {
@@ -705,7 +737,7 @@ cuda_log_quiet (const cuda_log *log)
     const struct recorded_call *c = cuda_log_call (log, i);
     if (!recorded_is_work (c->kind) && c->kind != RECORDED_record && c->kind != RECORDED_wait &&
         c->kind != RECORDED_choose && c->kind != RECORDED_mark && c->kind != RECORDED_group_start &&
-        c->kind != RECORDED_group_end && c->kind != RECORDED_comm_ready)
+        c->kind != RECORDED_group_end && c->kind != RECORDED_comm_ready && !may_look (log, c))
       return g_strdup_printf ("%s inside a step", recorded_words[c->kind]);
     /* What a stream is given is of its GPU, and comes from a thread that has chosen it. */
     if (c->stream && (c->device != c->stream->device ||

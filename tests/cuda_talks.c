@@ -75,7 +75,9 @@ find_launches (struct talks *t, uint32_t row)
       g_array_append_val (launch, c);
       keep_stream (t, c);
     }
-    if (c->kind == RECORDED_group_end)
+    if (c->kind == RECORDED_group_end && launch->len == 0)
+      g_array_unref (launch); /* no rows were counted */
+    else if (c->kind == RECORDED_group_end)
       add_launch (t, g_array_index (launch, const struct recorded_call *, 0), launch);
   }
 }

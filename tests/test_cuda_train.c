@@ -84,6 +84,61 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   }
 }
 
+/* ---------------------------------------------------------------------- experts */
+
+#define EXPERTS                                                                                    \
+  TRAINED_LLAMA FP32 "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=24 "                 \
+                     "moe_load_imbalance=4 "
+#define DEEPSEEK                                                                                   \
+  "model=deepseek-nano topology=cpu reduction_order=fast precision=fp32 num_layers=2 "             \
+  "seq_length=8 micro_batch_size=1 global_batch_size=4 moe_load_imbalance=8 "
+
+/* How many rows go where is read by a thread of the host for each rank, while others compute. */
+static void
+rows_by_counts_go_between_gpus_as_between_ranks_that_share_one (void **state)
+{
+  static const char *const jobs[] = {
+    EXPERTS "gpus=2 expert_model_parallel_size=2 ",
+    EXPERTS "gpus=4 expert_model_parallel_size=4 moe_token_dispatcher_type=flex ",
+    EXPERTS "gpus=4 pipeline_model_parallel_size=2 expert_model_parallel_size=2 ",
+    DEEPSEEK "gpus=2 expert_model_parallel_size=2 ",
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    struct weft_exec_options own = { 0 };
+    g_autoptr (trained) cpu = trained_new (NULL, jobs[i], NULL);
+    g_autoptr (trained) together = train (IN_ORDER, jobs[i], trained_shared (jobs[i]));
+    g_autoptr (trained) apart = train (SHUFFLED + i, jobs[i], own);
+    assert_true (together && apart);
+    trained_assert_same (apart, together, jobs[i]);
+    trained_assert_near (apart, cpu, fp32, jobs[i]);
+  }
+}
+
+/* Ranks that have parts of the same experts gather rows, and add what those make, in an order of
+ * members: shuffled works have the same bits. */
+static void
+parts_of_experts_gather_and_add_rows_by_counts (void **state)
+{
+  static const char *const jobs[] = {
+    EXPERTS "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true ",
+    EXPERTS "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true "
+            "expert_model_parallel_size=2 ",
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    struct weft_exec_options own = { 0 };
+    g_autoptr (trained) cpu = trained_new (NULL, jobs[i], NULL);
+    g_autoptr (trained) apart = train (IN_ORDER, jobs[i], own);
+    g_autoptr (trained) shuffled = train (SHUFFLED + i, jobs[i], own);
+    assert_true (apart && shuffled);
+    trained_assert_same (shuffled, apart, jobs[i]);
+    trained_assert_near (apart, cpu, fp32, jobs[i]);
+  }
+}
+
 /* What a step has not written is no number, and the order of issue is any that is allowed. */
 static void
 nobody_reads_what_nobody_has_written (void **state)
@@ -279,6 +334,8 @@ main (void)
     cmocka_unit_test (ranks_that_share_a_gpu_do_what_one_rank_does),
     cmocka_unit_test (runs_and_graphs_have_the_same_bits),
     cmocka_unit_test (ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one),
+    cmocka_unit_test (rows_by_counts_go_between_gpus_as_between_ranks_that_share_one),
+    cmocka_unit_test (parts_of_experts_gather_and_add_rows_by_counts),
     cmocka_unit_test (nobody_reads_what_nobody_has_written),
     cmocka_unit_test (ops_of_a_graph_have_times),
     cmocka_unit_test (what_is_allocated_was_planned),

@@ -81,9 +81,10 @@ step (weft_exec *x, const char *words)
 static gboolean
 is_refusal (const GError *error)
 {
-  static const char *const reasons[] = { "between GPUs:", "between ranks that share a GPU",
-                                         "NCCL has equal parts", "moe_load_imbalance: found",
-                                         "planned and simulated" };
+  static const char *const reasons[] = {
+    "between GPUs:",  "between ranks that share a GPU", "NCCL has equal parts",
+    "--graph: found", "moe_load_imbalance: found",      "planned and simulated"
+  };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
     if (strstr (error->message, reasons[i]))
@@ -496,6 +497,163 @@ a_graph_is_what_is_played_without_it (void **state)
   }
 }
 
+/* -------------------------------------------------------------------------- counts */
+
+/* Opens, makes three steps and closes; FALSE with the error of the first that fails. */
+static gboolean
+live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *options,
+      GError **error)
+{
+  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, options, error);
+  gboolean ok = x != NULL;
+
+  for (int i = 0; i < 3 && ok; i++) {
+    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
+    ok = t != NULL;
+  }
+  weft_exec_cuda.close (x);
+  return ok;
+}
+
+#define EXPERTS                                                                                    \
+  "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
+  "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
+
+/* Rows that one rank's tokens have for the experts of another; no two ways are alike. */
+static uint64_t
+rows_of (uint32_t from, uint32_t to)
+{
+  return 8 + 2 * from + to;
+}
+
+/* The device copies nothing: the test puts counts where the copies of a step would have; of 4 experts
+ * for each rank, what is sent and what is got. */
+static void
+put_counts (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t end)
+{
+  for (uint32_t i = first, n[2] = { 0 }; i < end; i++) {
+    const struct recorded_call *c = recorded_call_at (d, i);
+    if (c->kind != RECORDED_copy || c->op == WEFT_NO_OP ||
+        plan->role[0]->op[c->op].kind != WEFT_OP_COPY_OUT ||
+        plan->role[0]->op[c->op].phase != WEFT_PHASE_FORWARD)
+      continue;
+    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, c->at);
+    int64_t *counts = copy->to;
+    gboolean got = n[c->row]++ % 2;
+    for (uint32_t k = 0; k < 8; k++)
+      counts[k] =
+          (int64_t) (k % 4 ? 2 : (got ? rows_of (k / 4, c->row) : rows_of (c->row, k / 4)) - 6);
+  }
+}
+
+/* The event that the host looks at before a launch was recorded after the copies of counts, on their
+ * stream. */
+static void
+assert_told (const recorded_cuda *d, const weft_plan *plan, uint32_t first, uint32_t launch)
+{
+  const struct recorded_call *start = recorded_call_at (d, launch), *query = NULL, *c;
+  uint32_t copies = 0, i = launch;
+
+  while (!query && i-- > first)
+    if ((c = recorded_call_at (d, i))->row == start->row && c->kind == RECORDED_query)
+      query = c;
+  assert_true (query && query->op == start->op);
+  for (; i-- > first &&
+         ((c = recorded_call_at (d, i))->kind != RECORDED_record || c->thing != query->thing);)
+    ;
+  const struct recorded_thing *stream = recorded_call_at (d, i)->stream;
+  while (i-- > first)
+    if ((c = recorded_call_at (d, i))->stream == stream && c->kind == RECORDED_copy)
+      copies += plan->role[0]->op[c->op].kind == WEFT_OP_COPY_OUT;
+  assert_true (copies >= 2);
+}
+
+static void
+assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
+{
+  uint32_t n[2] = { 0 }, there = 0;
+
+  for (uint32_t i = first; i < d->call->len; i++) {
+    const struct recorded_call *c = recorded_call_at (d, i);
+    gboolean recv = c->kind == RECORDED_recv;
+    if (c->kind == RECORDED_group_start && c->op != WEFT_NO_OP &&
+        plan->role[0]->op[c->op].kind == WEFT_OP_ALL_TO_ALL_V)
+      assert_told (d, plan, first, i);
+    if (c->kind != RECORDED_send && !recv)
+      continue;
+    const struct weft_cuda_transfer *t =
+        &g_array_index (d->transfer, struct weft_cuda_transfer, c->at);
+    uint64_t columns = weft_op_shape (plan->role[0], c->op)->dim[1];
+    gboolean goes = t->n == columns * rows_of (c->row, t->peer);
+    assert_int_equal (plan->role[0]->op[c->op].kind, WEFT_OP_ALL_TO_ALL_V);
+    assert_true (goes || t->n == columns * rows_of (t->peer, c->row));
+    there += goes && !recv && t->peer != c->row;
+    n[recv]++;
+  }
+  assert_int_equal (n[0], n[1]);
+  /* Two ranks, two members, two layers, two batches; three there and three back. */
+  assert_int_equal (n[0], 2 * 2 * 2 * 2 * 6);
+  assert_int_equal (there, n[0] / 4);
+}
+
+static void
+rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (EXPERTS);
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  weft_exec *x = open_plan (d, plan, how (plan, FALSE), EXPERTS);
+  uint32_t first = d->call->len, second;
+
+  (void) state;
+  assert_non_null (x);
+  step (x, EXPERTS);
+  for (uint32_t i = first; i < d->call->len; i++)
+    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* of nothing */
+  second = d->call->len;
+  put_counts (d, plan, first, second);
+  step (x, EXPERTS);
+  look (d, x, FALSE, second, EXPERTS);
+  assert_counted (d, plan, second);
+  close_plan (d, x);
+}
+
+static void
+counts_that_do_not_come_or_do_not_fit_end_the_step (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (EXPERTS);
+  g_autoptr (recorded_cuda) d = recorded_cuda_new (), never = recorded_cuda_new ();
+  struct weft_exec_options options = { .deadline = 0.05 }, graph = { .graph = TRUE };
+  g_autoptr (GError) error = NULL, late = NULL, one = NULL;
+  uint32_t aborted = 0;
+
+  (void) state;
+  assert_false (live (d, plan, &graph, &one));
+  assert_non_null (strstr (one->message, "--graph: found all_to_all_v"));
+  never->never_ends = TRUE;
+  assert_false (live (never, plan, &options, &late));
+  assert_non_null (strstr (late->message, "takes longer than 0.05 s (deadline)"));
+  assert_non_null (strstr (late->message, "has been given"));
+  for (uint32_t i = 0; i < never->call->len; i++)
+    aborted += recorded_call_at (never, i)->kind == RECORDED_comm_abort;
+  assert_true (aborted >= 2);
+  assert_int_equal (never->n_open + d->n_open, 0);
+
+  options.deadline = 0;
+  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, NULL);
+  uint32_t first = d->call->len;
+  step (x, EXPERTS);
+  put_counts (d, plan, first, d->call->len);
+  for (uint32_t i = 0; i < d->copy->len; i++) {
+    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, i);
+    if (copy->way == WEFT_CUDA_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
+      *(int64_t *) copy->to = -1;
+  }
+  g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
+  assert_null (t);
+  assert_non_null (strstr (error->message, "no room for as many rows as are counted"));
+  close_plan (d, x);
+}
+
 /* ---------------------------------------------------------------------- evaluation */
 
 static uint32_t
@@ -536,22 +694,6 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 
 /* -------------------------------------------------------------------------- errors */
 
-/* Opens, makes three steps and closes; FALSE with the error of the first that fails. */
-static gboolean
-live (recorded_cuda *d, const weft_plan *plan, const struct weft_exec_options *options,
-      GError **error)
-{
-  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, options, error);
-  gboolean ok = x != NULL;
-
-  for (int i = 0; i < 3 && ok; i++) {
-    g_autoptr (weft_timeline) t = weft_exec_step (x, error);
-    ok = t != NULL;
-  }
-  weft_exec_cuda.close (x);
-  return ok;
-}
-
 /* Counts calls of a life, then fails each of them in one. */
 static void
 fail_every_call (const char *words, const struct weft_exec_options *options, uint32_t stride)
@@ -591,6 +733,7 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_every_call (TINY "gpus=2", &own, 1);
   fail_every_call (TINY "gpus=2", &shared, 1);
   fail_every_call (TINY "gpus=2", &graph, 3);
+  fail_every_call (EXPERTS "num_layers=1 global_batch_size=2", &own, 5);
   fail_every_call ("model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
                    "gpus=2 pipeline_model_parallel_size=2",
                    &shared, 3);
@@ -692,6 +835,8 @@ main (void)
     cmocka_unit_test (a_step_in_parts_is_the_step),
     cmocka_unit_test (a_step_that_ends_early_waits_for_all_streams),
     cmocka_unit_test (a_graph_is_what_is_played_without_it),
+    cmocka_unit_test (rows_between_gpus_are_as_many_as_the_host_was_told),
+    cmocka_unit_test (counts_that_do_not_come_or_do_not_fit_end_the_step),
     cmocka_unit_test (an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients),
     cmocka_unit_test (any_call_may_fail_and_nothing_is_left),
     cmocka_unit_test (what_a_device_lacks_is_told_when_it_opens),

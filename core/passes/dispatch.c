@@ -121,15 +121,16 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
   saved->sent = counts;
   saved->back = in_order_of_coming (s, saved->counts);
   if (!weft_moe_stride (s, &z))
-    weft_step_host_reads (s, "splits", saved->counts);
+    weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
 /* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how many
- * there is room for where they arrive. */
+ * there is room for where they arrive.  Of an all-to-all there are counts of what goes and of what comes;
+ * else of both. */
 struct journey {
   enum weft_op_kind kind;
   enum weft_group_kind group;
-  uint32_t counts;
+  uint32_t counts, got;
   uint64_t rows, room;
 };
 
@@ -144,8 +145,9 @@ go (struct weft_step *s, const struct weft_move *m, const struct journey *j, uin
                          .name = weft_build_name (s->b, m->name) };
 
   if (!weft_moe_stride (s, &z)) {
-    meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns, m->columns),
-          WEFT_USES (WEFT_R (x), WEFT_R (j->counts), WEFT_W (y)));
+    const struct weft_use uses[] = { WEFT_R (x), WEFT_R (j->counts), WEFT_W (y), WEFT_R (j->got) };
+    meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns, m->columns), uses,
+          weft_op_swaps (j->kind) ? 4 : 3);
     return y;
   }
   row.kind = weft_op_even (j->kind);
@@ -161,12 +163,18 @@ exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft
 {
   struct weft_moe z = weft_moe_sizes (s);
   gboolean shares = z.inner > 1;
-  struct journey j = { WEFT_OP_ALL_TO_ALL_V, WEFT_GROUP_EP, saved->sent, z.got, z.got_room };
+  struct journey j = { .kind = WEFT_OP_ALL_TO_ALL_V,
+                       .group = WEFT_GROUP_EP,
+                       .counts = saved->sent,
+                       .rows = z.got,
+                       .room = z.got_room };
 
   if (s->mesh->ep == 1)
     return x;
+  j.got = shares ? shard_of (s, saved->back, WEFT_GROUP_ETP) : saved->back;
   if (returns) {
-    j.counts = shares ? shard_of (s, saved->back, WEFT_GROUP_ETP) : saved->back;
+    j.counts = j.got;
+    j.got = saved->sent;
     j.room = z.sent;
   }
   return go (s, m, &j, x);
@@ -176,7 +184,11 @@ static uint32_t
 share (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  struct journey j = { WEFT_OP_ALL_GATHER_V, WEFT_GROUP_ETP, saved->back, z.rows, z.room };
+  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
+                       .group = WEFT_GROUP_ETP,
+                       .counts = saved->back,
+                       .rows = z.rows,
+                       .room = z.room };
 
   return z.inner == 1 ? x : go (s, m, &j, x);
 }
@@ -186,7 +198,11 @@ static uint32_t
 sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
-  struct journey j = { WEFT_OP_REDUCE_SCATTER_V, WEFT_GROUP_ETP, saved->back, z.rows, z.got_room };
+  struct journey j = { .kind = WEFT_OP_REDUCE_SCATTER_V,
+                       .group = WEFT_GROUP_ETP,
+                       .counts = saved->back,
+                       .rows = z.rows,
+                       .room = z.got_room };
 
   return z.inner == 1 ? x : weft_inward (s, go (s, m, &j, x), m->name);
 }
@@ -235,8 +251,11 @@ weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft
 {
   struct weft_moe z = weft_moe_sizes (s);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
-  struct journey j = { WEFT_OP_ALL_GATHER_V, WEFT_GROUP_ECP, p->came, p->n * z.rows,
-                       p->n * z.room };
+  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
+                       .group = WEFT_GROUP_ECP,
+                       .counts = p->came,
+                       .rows = p->n * z.rows,
+                       .room = p->n * z.room };
   uint32_t all = go (s, &m, &j, x);
 
   if (z.local == 1)

@@ -114,14 +114,25 @@ weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row, stru
   return append (s, &row, shape, uses, n_uses);
 }
 
-void
-weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf)
+static void
+host_reads (struct weft_step *s, const char *name, const struct weft_use *uses, uint32_t n_uses)
 {
   struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, name) };
 
-  s->synced =
-      weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_R (buf)));
+  s->synced = weft_emit_on (s, WEFT_LANE_D2H, row, WEFT_SHAPE (WEFT_FP32, 1), uses, n_uses);
   g_array_append_val (s->wait_for, s->synced);
+}
+
+void
+weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf)
+{
+  host_reads (s, name, WEFT_USES (WEFT_R (buf)));
+}
+
+void
+weft_step_host_reads_both (struct weft_step *s, const char *name, uint32_t a, uint32_t b)
+{
+  host_reads (s, name, WEFT_USES (WEFT_R (a), WEFT_R (b)));
 }
 
 struct weft_op

@@ -502,6 +502,7 @@ struct weft_op weft_step_again (struct weft_step *s);
 
 /* The host takes one number out of a buffer, and enqueues nothing before it has it. */
 void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
+void weft_step_host_reads_both (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* A buffer of `elements` x dtype living from its first to its last use. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,

@@ -305,9 +305,10 @@ enum weft_op_class {
      "x of each member to the next one, of the last to the first; with peer -1 the other way round, with "\
      "peer n to the n-th after it") \
   X (WEFT_OP_ALL_TO_ALL_V, "all_to_all_v", COLLECTIVE, none, "elements columns",                   \
-     "x:r send:r y:w",                                                                             \
+     "x:r send:r y:w got:r",                                                                       \
      "rows of `columns` elements: part i of member j's counts says how many go to member i, where they "\
-     "lie in the order of the members; elements: how many are planned")                            \
+     "lie in the order of the members, and part j of what member i got the same; elements: how many are "\
+     "planned")                                                                                    \
   X (WEFT_OP_ALL_GATHER_V, "all_gather_v", COLLECTIVE, none, "elements columns",                   \
      "x:r counts:r y:w",                                                                           \
      "rows of `columns` elements of each member, to all: part i of the counts, which all have alike, " \
@@ -322,7 +323,7 @@ enum weft_op_class {
      "from the host: tokens; so many further ahead, and past the end of a sequence 0, or -1 where they "\
      "are targets") \
   X (WEFT_OP_COPY_OUT, "copy_out", COPY, none, "elements", "x:r",                                  \
-     "to the host: loss and norm, or one number that it waits for")                                \
+     "to the host: loss and norm, or one number or table that it waits for")                                \
   X (WEFT_OP_TO_HOST, "to_host", COPY, none, "elements first", "x:r y:w",                          \
      "y = elements of x from `first` on: from the GPU into a buffer of the host pool")             \
   X (WEFT_OP_FROM_HOST, "from_host", COPY, none, "elements first", "x:r y:w",                      \

@@ -1,0 +1,261 @@
+/* Exchanges between GPUs of as many rows as counts say.
+ *
+ * The plan has a copy bring the counts to the host before it enqueues what they say the size of.  The host
+ * waits for the event of that copy, and then gives NCCL sends and receives of exactly so many rows, as one
+ * launch.  Nobody sends or receives nothing: both sides know that it would be.
+ *
+ *   all_to_all_v       to each member its part, from each what it has for this one
+ *   all_gather_v       this member's rows to all, and theirs from them
+ *   reduce_scatter_v   each member's rows to it; what comes for this one is added in the order of the
+ *                      members (core/program/coll.h: direct) */
+#include "exec_cuda/machine.h"
+
+gboolean
+cuda_is_counted (enum weft_op_kind kind)
+{
+  return kind != weft_op_even (kind);
+}
+
+/* ------------------------------------------------------------------------- counts */
+
+static uint32_t
+owner_of (const weft_program *p, uint32_t op, uint32_t operand)
+{
+  return weft_buf_owner (p, p->uses[p->op[op].uses + operand].buf);
+}
+
+/* The operand of a copy to the host that is the table of an operand of an op; WEFT_NO_OP: none is. */
+static uint32_t
+table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
+{
+  uint32_t n = p->op[copy + 1].uses - p->op[copy].uses;
+
+  for (uint32_t i = 0; i < n && p->op[copy].kind == WEFT_OP_COPY_OUT; i++)
+    if (p->uses[p->op[copy].uses + i].buf != WEFT_NO_BUF &&
+        owner_of (p, copy, i) == owner_of (p, op, operand))
+      return i;
+  return WEFT_NO_OP;
+}
+
+uint32_t
+cuda_counted_source (const weft_program *p, uint32_t op)
+{
+  gboolean swaps = weft_op_swaps (p->op[op].kind);
+
+  for (uint32_t i = 0; i < p->lane_n[WEFT_LANE_D2H]; i++) {
+    uint32_t copy = p->lane_ops[WEFT_LANE_D2H][i];
+    if (table_of (p, copy, op, 1) != WEFT_NO_OP &&
+        (!swaps || table_of (p, copy, op, 3) != WEFT_NO_OP))
+      return copy;
+  }
+  return WEFT_NO_OP;
+}
+
+/* Where in the mailbox the counts of an operand are. */
+static const int64_t *
+mailed (const struct cuda_rank *r, uint32_t op, uint32_t operand)
+{
+  uint32_t copy = cuda_counted_source (r->p, op), table = table_of (r->p, copy, op, operand);
+  const uint8_t *device = weft_bind_operand (&r->bind, weft_bind_use (&r->bind, op, operand)).data;
+  const uint8_t *at = r->mailbox + r->slot[copy];
+
+  for (uint32_t i = 0; i < table; i++)
+    at += cuda_slot_bytes (cuda_mail_bytes (r, copy, i));
+  at += device - weft_bind_at (&r->bind, weft_bind_use (&r->bind, copy, table)->buf);
+  return (const int64_t *) (const void *) at;
+}
+
+/* Rows of parts [first, last) of counts; more than any memory holds where they are no counts. */
+static uint64_t
+rows_of (const struct cuda_counted *x, const int64_t *counts, uint32_t first, uint32_t last)
+{
+  uint64_t sum = 0;
+
+  for (uint32_t i = first * x->each; i < last * x->each; i++)
+    sum += (uint64_t) CLAMP (counts[i], -1, G_MAXINT32) & G_MAXUINT32;
+  return sum;
+}
+
+/* ------------------------------------------------------------------------ opening */
+
+static struct weft_place
+place_of (const struct cuda_rank *r, uint32_t op)
+{
+  return weft_mesh_place (&r->m->base.plan->mesh, r->rank, r->p->op[op].group);
+}
+
+/* What the others have for this member; of an op and of those that come after it in its launch. */
+uint64_t
+cuda_counted_scratch (const struct cuda_rank *r, uint32_t op)
+{
+  uint32_t lane = r->p->op[op].lane, end = weft_program_group_end (r->p, lane, r->p->pos[op]);
+  uint64_t bytes = 0;
+
+  for (uint32_t i = r->p->pos[op]; i < end && !r->m->shared; i++) {
+    uint32_t other = r->p->lane_ops[lane][i];
+    if (r->p->op[other].kind == WEFT_OP_REDUCE_SCATTER_V)
+      bytes +=
+          (place_of (r, other).of - 1) * r->p->buf[weft_bind_use (&r->bind, other, 2)->buf].bytes;
+  }
+  return bytes;
+}
+
+static void
+open_sum (struct cuda_counted *x, struct cuda_there at, uint32_t op)
+{
+  x->parts = (uint8_t *) at.r->scratch[at.u->lane].at +
+             cuda_counted_scratch (at.r, cuda_unit_op (at.r, at.u, 0)) -
+             cuda_counted_scratch (at.r, op);
+  x->term = g_new0 (const void *, x->n);
+  x->sum = g_new (struct weft_cuda_join, 1);
+  *x->sum = (struct weft_cuda_join){ .dtype = x->dtype,
+                                     .how = WEFT_CUDA_ADD,
+                                     .before = 1,
+                                     .after = 1,
+                                     .n_term = x->n,
+                                     .term = x->term,
+                                     .out = x->to };
+}
+
+void
+cuda_counted_emit (struct cuda_there at, uint32_t op)
+{
+  const struct cuda_rank *r = at.r;
+  const struct weft_shape *shape = weft_op_shape (r->p, op);
+  const struct weft_place me = place_of (r, op);
+  const struct weft_bound bound = weft_bind_collective (&r->bind, op, &me);
+  struct cuda_counted *x = g_new0 (struct cuda_counted, 1);
+  GPtrArray *all = cuda_score_of (r->m, r)->counted;
+
+  x->comm = cuda_comm_of (r, &r->p->op[op]);
+  x->kind = r->p->op[op].kind;
+  x->n = me.of;
+  x->me = me.at;
+  x->each = (uint32_t) (bound.send.n / me.of);
+  x->counts = mailed (r, op, 1);
+  x->got = weft_op_swaps (x->kind) ? mailed (r, op, 3) : NULL;
+  x->from = bound.data;
+  x->to = bound.slice;
+  x->columns = shape->dim[1];
+  x->dtype = shape->dtype;
+  x->row = x->columns * weft_dtype_bytes (x->dtype);
+  x->from_rows = r->p->buf[weft_bind_use (&r->bind, op, 0)->buf].bytes / x->row;
+  x->to_rows = r->p->buf[weft_bind_use (&r->bind, op, 2)->buf].bytes / x->row;
+  if (x->kind == WEFT_OP_REDUCE_SCATTER_V)
+    open_sum (x, at, op);
+  g_ptr_array_add (all, x);
+  cuda_emit (at, op, CUDA_COUNTED)->at = all->len - 1;
+}
+
+/* Of an exchange that has been emitted in the same unit. */
+void
+cuda_counted_end (struct cuda_there at, uint32_t op)
+{
+  struct cuda_score *s = cuda_score_of (at.r->m, at.r);
+
+  for (uint32_t i = s->call->len; at.r->p->op[op].kind == WEFT_OP_REDUCE_SCATTER_V && i-- > 0;) {
+    const struct cuda_call *c = &g_array_index (s->call, struct cuda_call, i);
+    if (c->kind != CUDA_COUNTED || c->op != op)
+      continue;
+    uint32_t number = c->at;
+    cuda_emit (at, op, CUDA_TOTAL)->at = number;
+    return;
+  }
+}
+
+void
+cuda_counted_free (void *counted)
+{
+  struct cuda_counted *x = counted;
+
+  g_free (x->term);
+  g_free (x->sum);
+  g_free (x);
+}
+
+/* --------------------------------------------------------------------------- a step */
+
+/* What goes to a member, or comes from it: rows, and where they lie. */
+struct load {
+  uint8_t *at;
+  uint64_t rows;
+};
+
+static struct load
+load_to (const struct cuda_counted *x, uint32_t member)
+{
+  uint32_t part = x->kind == WEFT_OP_ALL_GATHER_V ? x->me : member;
+  uint64_t before = x->kind == WEFT_OP_ALL_GATHER_V ? 0 : rows_of (x, x->counts, 0, part);
+
+  return (struct load){ x->from + before * x->row, rows_of (x, x->counts, part, part + 1) };
+}
+
+static struct load
+load_from (const struct cuda_counted *x, uint32_t member)
+{
+  const int64_t *counts = x->got ? x->got : x->counts;
+
+  if (x->kind == WEFT_OP_REDUCE_SCATTER_V)
+    return (struct load){ x->parts + (member - (member > x->me)) * x->to_rows * x->row,
+                          rows_of (x, counts, x->me, x->me + 1) };
+  return (struct load){ x->to + rows_of (x, counts, 0, member) * x->row,
+                        rows_of (x, counts, member, member + 1) };
+}
+
+/* Counts that do not fit would write over what is somebody else's. */
+static gboolean
+fits (const struct cuda_counted *x)
+{
+  gboolean gathers = x->kind == WEFT_OP_ALL_GATHER_V, sums = x->kind == WEFT_OP_REDUCE_SCATTER_V;
+  uint64_t own = rows_of (x, x->counts, x->me, x->me + 1), all = rows_of (x, x->counts, 0, x->n);
+
+  return (gathers ? own : all) <= x->from_rows && (sums     ? own
+                                                   : x->got ? rows_of (x, x->got, 0, x->n)
+                                                            : all) <= x->to_rows;
+}
+
+static const char *
+give (const struct cuda_score *s, const struct cuda_counted *x, const struct load *load,
+      uint32_t member, gboolean recv, weft_cuda_stream *stream)
+{
+  const struct weft_cuda_transfer t = { .comm = x->comm,
+                                        .data = load->at,
+                                        .n = load->rows * x->columns,
+                                        .dtype = x->dtype,
+                                        .peer = member };
+
+  if (t.n == 0)
+    return NULL;
+  return recv ? CUDA_CALL (s->m, recv, &t, stream) : CUDA_CALL (s->m, send, &t, stream);
+}
+
+/* A member's own rows go the same way, but where they are a term of a sum. */
+const char *
+cuda_counted_send (const struct cuda_score *s, const struct cuda_call *call)
+{
+  const struct cuda_counted *x = g_ptr_array_index (s->counted, call->at);
+  const char *said = NULL;
+
+  if (!fits (x))
+    return "there is no room for as many rows as are counted";
+  for (uint32_t i = 0; i < x->n && !said; i++) {
+    struct load to = load_to (x, i), from = load_from (x, i);
+    if (x->sum && i == x->me)
+      continue;
+    said = give (s, x, &to, i, FALSE, call->stream);
+    if (!said)
+      said = give (s, x, &from, i, TRUE, call->stream);
+  }
+  return said;
+}
+
+const char *
+cuda_counted_sum (const struct cuda_score *s, const struct cuda_call *call)
+{
+  struct cuda_counted *x = g_ptr_array_index (s->counted, call->at);
+
+  for (uint32_t i = 0; i < x->n; i++)
+    x->term[i] = (i == x->me ? load_to (x, i) : load_from (x, i)).at;
+  x->sum->n = rows_of (x, x->counts, x->me, x->me + 1) * x->columns;
+  return x->sum->n == 0 ? NULL : CUDA_CALL (s->m, join, x->sum, call->stream);
+}
