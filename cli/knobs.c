@@ -84,10 +84,8 @@ print_list (void)
 
   printf ("  %-37s %-9s %-19s %s\n", "knob", "default", "affects", "");
   g_ptr_array_foreach (all, print_class, NULL);
-  printf (
-      "\nA knob that affects \"not yet\" is known but must stay at its default.  Flags are spelled"
-      "\n--tensor-model-parallel-size 8; `weft knobs NAME` shows a knob's range and its "
-      "sources.\n");
+  printf ("\nFlags are spelled --tensor-model-parallel-size 8; `weft knobs NAME` shows a knob's "
+          "range and\nits sources.\n");
 }
 
 static void
@@ -209,12 +207,9 @@ print_markdown (void)
           "the two."
           "\n\nEvery knob is a key of the job file's `[strategy]` section and a flag"
           " (`--tensor-model-parallel-size 8`;\nbooleans without a value, `--no-...` to clear)."
-          "  *affects* says what it changes today: the program, its memory,\nthe cost of its ops."
-          "  A knob that affects \"not yet\" is known, and refused away from its default.  A "
-          "method is an\n"
-          "entry of the public interface and cannot be set.  A name that several classes share "
-          "stands under"
-          " the first.\n");
+          "  *affects* says what it changes: the program, its memory,\nthe cost of its ops."
+          "  A method is an entry of the public interface and cannot be set.  A name that several\n"
+          "classes share stands under the first.\n");
   g_ptr_array_foreach (all, print_markdown_class, NULL);
 }
 
