@@ -6,6 +6,7 @@
  * they are small; `weft measure` times them inside steps. */
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/job/flags.h"
 #include "core/report/report.h"
 #include "exec_cuda/exec_cuda.h"
 #include "kernels/bind.h"
@@ -50,32 +51,14 @@ ok (const char *said, GError **error)
 
 /* ---------------------------------------------------------------------------------- jobs */
 
-static gboolean
-add_words (weft_settings *settings, const char *words, GError **error)
-{
-  g_auto (GStrv) word = g_strsplit (words, " ", -1);
-
-  for (char **at = word; *at; at++) {
-    g_auto (GStrv) part = g_strsplit (*at, "=", 2);
-    const char *section, *key;
-    gboolean boolean;
-    if (!part[0])
-      continue;
-    if (!weft_job_flag (part[0], &section, &key, &boolean))
-      return weft_job_unknown_flag (part[0], error);
-    weft_settings_add (settings, section, key, part[1], part[0]);
-  }
-  return TRUE;
-}
-
 static weft_plan *
 make_plan (const struct model *model, const char *more, GError **error)
 {
   g_autoptr (weft_settings) settings = weft_settings_new ();
   struct weft_job job;
 
-  if (!add_words (settings, model->words, error) || !add_words (settings, more, error) ||
-      !weft_job_build (settings, &job, error))
+  if (!weft_flags_words (model->words, settings, error) ||
+      !weft_flags_words (more, settings, error) || !weft_job_build (settings, &job, error))
     return NULL;
   return weft_plan_new (&job, error);
 }

@@ -7,6 +7,7 @@
  * on the machine only ever add time. */
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/job/flags.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
 #include "train/measure.h"
@@ -61,24 +62,6 @@ struct samples {
 
 /* ----------------------------------------------------------------------------- jobs */
 
-static gboolean
-add_words (weft_settings *settings, const char *words, GError **error)
-{
-  g_auto (GStrv) word = g_strsplit (words, " ", -1);
-
-  for (char **at = word; *at; at++) {
-    g_auto (GStrv) part = g_strsplit (*at, "=", 2);
-    const char *section, *key;
-    gboolean boolean;
-    if (!part[0])
-      continue;
-    if (!weft_job_flag (part[0], &section, &key, &boolean))
-      return weft_job_unknown_flag (part[0], error);
-    weft_settings_add (settings, section, key, part[1], part[0]);
-  }
-  return TRUE;
-}
-
 /* With a cost table or NULL. */
 static weft_plan *
 make_plan (const struct model *model, const char *words, const char *table, GError **error)
@@ -86,8 +69,9 @@ make_plan (const struct model *model, const char *words, const char *table, GErr
   g_autoptr (weft_settings) settings = weft_settings_new ();
   struct weft_job job;
 
-  if (!add_words (settings, "topology=cpu precision=fp32", error) ||
-      !add_words (settings, model->words, error) || !add_words (settings, words, error))
+  if (!weft_flags_words ("topology=cpu precision=fp32", settings, error) ||
+      !weft_flags_words (model->words, settings, error) ||
+      !weft_flags_words (words, settings, error))
     return NULL;
   if (table)
     weft_settings_add (settings, "cluster", "cost_table", table, "table");

@@ -54,13 +54,7 @@ gboolean
 weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, double seconds,
                       weft_rendezvous **peers, GError **error)
 {
-  const struct weft_rendezvous_place place = { .host = launch->host,
-                                               .port = launch->port,
-                                               .token = launch->token,
-                                               .n = launch->n,
-                                               .process = launch->rank,
-                                               .each = job->cluster.n_gpus / launch->n,
-                                               .seconds = seconds };
+  uint32_t each = job->cluster.n_gpus / launch->n;
 
   *peers = NULL;
   if (launch->n == 1)
@@ -68,5 +62,5 @@ weft_cli_launch_meet (const weft_launch *launch, const struct weft_job *job, dou
   if (launch->rank == 0)
     fprintf (stderr, "weft: %u processes (%s) meet at %s port %u\n", launch->n,
              weft_launcher_words[launch->launcher], launch->host, launch->port);
-  return (*peers = weft_rendezvous_open (&place, error)) != NULL;
+  return (*peers = weft_rendezvous_of (launch, each, seconds, error)) != NULL;
 }

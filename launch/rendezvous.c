@@ -456,6 +456,20 @@ weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error)
   return NULL;
 }
 
+weft_rendezvous *
+weft_rendezvous_of (const struct weft_launch *launch, uint32_t each, double seconds, GError **error)
+{
+  const struct weft_rendezvous_place place = { .host = launch->host,
+                                               .port = launch->port,
+                                               .token = launch->token,
+                                               .n = launch->n,
+                                               .process = launch->rank,
+                                               .each = each,
+                                               .seconds = seconds };
+
+  return weft_rendezvous_open (&place, error);
+}
+
 void
 weft_rendezvous_close (weft_rendezvous *r)
 {

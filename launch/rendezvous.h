@@ -3,8 +3,7 @@
  * Rank 0's process keeps the store (store.h); all of them, that one too, talk to it over TCP.  When
  * one process fails, or is gone, every wait of the others ends with an error that names it. */
 #pragma once
-#include <glib.h>
-#include <stdint.h>
+#include "launch/environment.h"
 
 typedef struct weft_rendezvous weft_rendezvous;
 
@@ -19,6 +18,10 @@ struct weft_rendezvous_place {
 
 /* Returns when all have come; or with the names of those that have not. */
 weft_rendezvous *weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error);
+
+/* The same as a launcher's variables say it. */
+weft_rendezvous *weft_rendezvous_of (const struct weft_launch *launch, uint32_t each, double seconds,
+                                     GError **error);
 
 /* A farewell.  Process 0 waits until the others have said theirs, or are gone. */
 void weft_rendezvous_close (weft_rendezvous *r);

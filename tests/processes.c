@@ -1,6 +1,10 @@
 #include "tests/processes.h"
 #include <gio/gio.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <string.h>
+#include <cmocka.h>
 
 uint16_t
 free_port (void)
@@ -131,4 +135,12 @@ processes_clear (struct processes *p)
   for (uint32_t i = 0; i < p->n; i++)
     process_clear (&p->at[i]);
   g_clear_pointer (&p->at, g_free);
+}
+
+void
+process_assert_told (const struct process *p, const char *part)
+{
+  assert_int_equal (p->status, 1);
+  if (!strstr (p->err, part))
+    fail_msg ("%s, wanted: %s", p->err, part);
 }

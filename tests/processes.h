@@ -28,5 +28,8 @@ void processes_wait (struct processes *p);
 void process_clear (struct process *p);
 void processes_clear (struct processes *p);
 
+/* It has failed, and said so in words with this part. */
+void process_assert_told (const struct process *p, const char *part);
+
 /* A port that nobody has at this moment. */
 uint16_t free_port (void);

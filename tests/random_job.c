@@ -1,7 +1,11 @@
 #include "random_job.h"
+#include "core/job/flags.h"
+#include "core/plan/cost_table.h"
+#include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -9,20 +13,8 @@ gboolean
 weft_test_job (const char *words, struct weft_job *job, GError **error)
 {
   g_autoptr (weft_settings) settings = weft_settings_new ();
-  g_auto (GStrv) word = g_strsplit (words, " ", -1);
 
-  for (uint32_t i = 0; word[i]; i++) {
-    g_auto (GStrv) pair = g_strsplit (word[i], "=", 2);
-    g_autofree char *where = g_strconcat ("--", pair[0], NULL);
-    const char *section, *key;
-    gboolean boolean;
-    if (!pair[0])
-      continue;
-    if (!weft_job_flag (pair[0], &section, &key, &boolean))
-      return weft_job_unknown_flag (where, error);
-    weft_settings_add (settings, section, key, pair[1], where);
-  }
-  return weft_job_build (settings, job, error);
+  return weft_flags_words (words, settings, error) && weft_job_build (settings, job, error);
 }
 
 weft_plan *
@@ -38,6 +30,23 @@ weft_test_plan (const char *words, ...)
   weft_plan *plan = weft_test_job (all, &job, &error) ? weft_plan_new (&job, &error) : NULL;
   if (!plan)
     fail_msg ("%s; in %s", error->message, all);
+  return plan;
+}
+
+weft_plan *
+weft_test_plan_priced (const char *words, const GArray *rows)
+{
+  g_autoptr (GString) text = g_string_new ("# made by a test\n");
+  g_autofree char *path = NULL;
+  int file = g_file_open_tmp ("weft-measure-XXXXXX", &path, NULL);
+
+  assert_true (file >= 0);
+  close (file);
+  for (guint i = 0; i < rows->len; i++)
+    weft_cost_table_print (text, &g_array_index (rows, struct weft_measurement, i));
+  assert_true (g_file_set_contents (path, text->str, -1, NULL));
+  weft_plan *plan = weft_test_plan ("%s cost_table=%s", words, path);
+  g_unlink (path);
   return plan;
 }
 

@@ -11,6 +11,9 @@ gboolean weft_test_job (const char *words, struct weft_job *job, GError **error)
 /* The proved plan of these words, a printf format; fails the test when there is none. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
+/* The same, priced by a file that holds these rows (struct weft_measurement). */
+weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
+
 /* Words of a small job over everything a program is built from: model shapes, clusters, batches,
  * pipeline, data parallel and recompute knobs.  A few break a rule.  Caller frees. */
 char *weft_random_job (GRand *rand);

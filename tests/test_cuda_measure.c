@@ -79,23 +79,6 @@ step_seconds (const weft_plan *plan)
   return seconds;
 }
 
-static weft_plan *
-plan_with (const char *words, const GArray *rows)
-{
-  g_autoptr (GString) text = g_string_new (NULL);
-  g_autofree char *path = NULL;
-  int file = g_file_open_tmp ("weft-measure-XXXXXX", &path, NULL);
-
-  assert_true (file >= 0);
-  close (file);
-  for (guint i = 0; i < rows->len; i++)
-    weft_cost_table_print (text, &g_array_index (rows, struct weft_measurement, i));
-  assert_true (g_file_set_contents (path, text->str, -1, NULL));
-  weft_plan *plan = weft_test_plan ("%s cost_table=%s", words, path);
-  g_unlink (path);
-  return plan;
-}
-
 static int
 make_device (void **state)
 {
@@ -138,7 +121,7 @@ a_table_predicts_the_step_that_nobody_asked (void **state)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (TINY " gpus=1");
   g_autoptr (GArray) rows = measure (plan, 2e-6, FALSE);
-  g_autoptr (weft_plan) priced = plan_with (TINY " gpus=1", rows);
+  g_autoptr (weft_plan) priced = weft_test_plan_priced (TINY " gpus=1", rows);
   double wanted = step_seconds (plan);
   (void) state;
 
@@ -209,7 +192,7 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
     assert_near (row->seconds, 1e-6 * weft_op_info[row->kind].bytes (&row->shape));
   }
   assert_int_equal (rows->len, 2 * 2 * 9);
-  g_autoptr (weft_plan) priced = plan_with (words, rows);
+  g_autoptr (weft_plan) priced = weft_test_plan_priced (words, rows);
   g_autoptr (weft_timeline) t = made_run (priced);
   const weft_program *p = priced->role[0];
   for (uint32_t op = 0; op < p->n_op; op++) {

@@ -435,14 +435,8 @@ be_process (int argc, char **argv)
     fprintf (stderr, "%s\n", error->message);
     return 2;
   }
-  const struct weft_rendezvous_place place = { .host = launch.host,
-                                               .port = launch.port,
-                                               .token = launch.token,
-                                               .n = launch.n,
-                                               .process = launch.rank,
-                                               .each = 1,
-                                               .seconds = is_stuck (&ask, launch.rank) ? 3 : 60 };
-  g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&place, &error);
+  double seconds = is_stuck (&ask, launch.rank) ? 3 : 60;
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, seconds, &error);
   gboolean ok = r && play (r, &launch, &ask, &error);
   if (error) {
     fprintf (stderr, "rank %u: %s\n", launch.rank, error->message);
@@ -486,14 +480,6 @@ processes_of_every_launcher_play_the_plan_together (void **state)
 }
 
 static void
-assert_told (const struct process *p, const char *part)
-{
-  assert_int_equal (p->status, 1);
-  if (!strstr (p->err, part))
-    fail_msg ("%s, wanted: %s", p->err, part);
-}
-
-static void
 a_step_ends_when_a_process_is_killed_and_it_is_named (void **state)
 {
   struct processes p = processes_start ("die 1", WEFT_LAUNCHER_OPENMPI, 3, free_port ());
@@ -501,9 +487,9 @@ a_step_ends_when_a_process_is_killed_and_it_is_named (void **state)
   (void) state;
   processes_wait (&p);
   assert_int_equal (p.at[1].status, 128 + SIGKILL);
-  assert_told (&p.at[0], "rank 1 on ");
-  assert_told (&p.at[0], " is gone: its process has ended");
-  assert_told (&p.at[2], "rank 1 on ");
+  process_assert_told (&p.at[0], "rank 1 on ");
+  process_assert_told (&p.at[0], " is gone: its process has ended");
+  process_assert_told (&p.at[2], "rank 1 on ");
   processes_clear (&p);
 }
 
@@ -518,12 +504,12 @@ a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **
   process_wait (&p.at[0]);
   process_wait (&p.at[1]);
   const struct process *first = strstr (p.at[0].err, "has failed:") ? &p.at[1] : &p.at[0];
-  assert_told (first, "a step takes longer than 1.5 s (deadline)");
-  assert_told (first, " has not ended all_reduce bucket 0 (op ");
-  assert_told (first, "rank 2 on ");
-  assert_told (first, ": says nothing");
-  assert_told (&p.at[0], "rank 1");
-  assert_told (&p.at[1], "rank 0");
+  process_assert_told (first, "a step takes longer than 1.5 s (deadline)");
+  process_assert_told (first, " has not ended all_reduce bucket 0 (op ");
+  process_assert_told (first, "rank 2 on ");
+  process_assert_told (first, ": says nothing");
+  process_assert_told (&p.at[0], "rank 1");
+  process_assert_told (&p.at[1], "rank 0");
   processes_clear (&p);
 }
 
@@ -534,8 +520,8 @@ a_communicator_that_one_process_cannot_open_ends_all (void **state)
 
   (void) state;
   processes_wait (&p);
-  assert_told (&p.at[1], "communicators takes longer than 3 s (deadline)");
-  assert_told (&p.at[0], "rank 1");
+  process_assert_told (&p.at[1], "communicators takes longer than 3 s (deadline)");
+  process_assert_told (&p.at[0], "rank 1");
   processes_clear (&p);
 }
 

@@ -6,7 +6,6 @@
 #include "random_job.h"
 #include "train/links.h"
 #include <glib/gstdio.h>
-#include <unistd.h>
 
 #define TINY                                                                                       \
   "topology=cpu model=gpt2-nano num_layers=2 seq_length=16 hidden_size=16 num_attention_heads=2 "  \
@@ -63,24 +62,6 @@ is_measured (const weft_program *p, uint32_t op)
   return weft_op_info[p->op[op].kind].class != WEFT_CLASS_COPY && p->op[op].kind != WEFT_OP_RELEASE;
 }
 
-/* The same job, priced by a file that holds these rows. */
-static weft_plan *
-plan_with (const char *words, const GArray *rows)
-{
-  g_autoptr (GString) text = g_string_new ("# made by a test\n");
-  g_autofree char *path = NULL;
-  int file = g_file_open_tmp ("weft-measure-XXXXXX", &path, NULL);
-
-  assert_true (file >= 0);
-  close (file);
-  for (guint i = 0; i < rows->len; i++)
-    weft_cost_table_print (text, &g_array_index (rows, struct weft_measurement, i));
-  assert_true (g_file_set_contents (path, text->str, -1, NULL));
-  weft_plan *plan = weft_test_plan ("%s cost_table=%s", words, path);
-  g_unlink (path);
-  return plan;
-}
-
 /* ------------------------------------------------------------------------ tests */
 
 static void
@@ -94,7 +75,7 @@ every_op_of_a_job_has_a_row_and_its_price (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
     g_autoptr (weft_plan) plan = weft_test_plan ("%s", jobs[i]);
     g_autoptr (GArray) rows = measure (plan);
-    g_autoptr (weft_plan) priced = plan_with (jobs[i], rows);
+    g_autoptr (weft_plan) priced = weft_test_plan_priced (jobs[i], rows);
     for (uint32_t role = 0; role < priced->n_roles; role++)
       for (uint32_t op = 0; op < priced->role[role]->n_op; op++) {
         if (!is_measured (priced->role[role], op))
@@ -127,7 +108,7 @@ the_kernels_of_one_rank_add_up_to_their_rows (void **state)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (TINY);
   g_autoptr (GArray) rows = measure (plan);
-  g_autoptr (weft_plan) priced = plan_with (TINY, rows);
+  g_autoptr (weft_plan) priced = weft_test_plan_priced (TINY, rows);
   g_autoptr (weft_timeline) t = made_run (priced);
   const weft_program *p = priced->role[0];
   double ran = 0, wanted = 0, copies = 0;
@@ -154,7 +135,7 @@ a_measured_send_takes_what_its_row_says (void **state)
   (void) state;
 
   g_array_append_val (rows, row);
-  g_autoptr (weft_plan) plan = plan_with (STAGES, rows);
+  g_autoptr (weft_plan) plan = weft_test_plan_priced (STAGES, rows);
   g_autoptr (weft_timeline) t = made_run (plan);
   for (uint32_t i = 0; i < t->n; i++) {
     const weft_program *p = plan->role[t->role[i]];

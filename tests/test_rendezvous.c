@@ -502,14 +502,7 @@ be_process (int argc, char **argv)
     fprintf (stderr, "%s\n", error->message);
     return 2;
   }
-  const struct weft_rendezvous_place place = { .host = launch.host,
-                                               .port = launch.port,
-                                               .token = launch.token,
-                                               .n = launch.n,
-                                               .process = launch.rank,
-                                               .each = 1,
-                                               .seconds = 10 };
-  g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&place, &error);
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, 10, &error);
   if (r && weft_rendezvous_barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
@@ -539,14 +532,6 @@ processes_of_every_launcher_meet (void **state)
 }
 
 static void
-assert_told (const struct process *p, const char *part)
-{
-  assert_int_equal (p->status, 1);
-  if (!strstr (p->err, part))
-    fail_msg ("%s, wanted: %s", p->err, part);
-}
-
-static void
 when_a_process_is_killed_the_others_end_and_name_it (void **state)
 {
   struct processes p = processes_start ("die 2", WEFT_LAUNCHER_TORCHRUN, 4, free_port ());
@@ -554,9 +539,9 @@ when_a_process_is_killed_the_others_end_and_name_it (void **state)
   (void) state;
   processes_wait (&p);
   assert_int_equal (p.at[2].status, 128 + SIGKILL);
-  assert_told (&p.at[0], "rank 2 on ");
-  assert_told (&p.at[1], "is gone: its process has ended");
-  assert_told (&p.at[3], "last seen at step 1");
+  process_assert_told (&p.at[0], "rank 2 on ");
+  process_assert_told (&p.at[1], "is gone: its process has ended");
+  process_assert_told (&p.at[3], "last seen at step 1");
   processes_clear (&p);
 }
 
@@ -568,8 +553,8 @@ when_the_process_of_rank_0_is_killed_the_others_end_and_name_it (void **state)
   (void) state;
   processes_wait (&p);
   assert_int_equal (p.at[0].status, 128 + SIGKILL);
-  assert_told (&p.at[1], "rank 0, which keeps the rendezvous at localhost port ");
-  assert_told (&p.at[2], " is gone");
+  process_assert_told (&p.at[1], "rank 0, which keeps the rendezvous at localhost port ");
+  process_assert_told (&p.at[2], " is gone");
   processes_clear (&p);
 }
 

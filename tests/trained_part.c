@@ -92,14 +92,7 @@ trained_part_together (const struct trained_part *part)
     fprintf (stderr, "%s\n", error->message);
     return 2;
   }
-  const struct weft_rendezvous_place place = { .host = launch.host,
-                                               .port = launch.port,
-                                               .token = launch.token,
-                                               .n = launch.n,
-                                               .process = launch.rank,
-                                               .each = 1,
-                                               .seconds = 120 };
-  g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&place, &error);
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, 120, &error);
   if (!r) {
     fprintf (stderr, "%s\n", error->message);
     return 2;

@@ -61,6 +61,25 @@ weft_flag_set (struct weft_words *words, const struct weft_flag *flag, weft_sett
 }
 
 gboolean
+weft_flags_words (const char *words, weft_settings *settings, GError **error)
+{
+  g_auto (GStrv) word = g_strsplit (words, " ", -1);
+
+  for (char **at = word; *at; at++) {
+    g_auto (GStrv) pair = g_strsplit (*at, "=", 2);
+    g_autofree char *where = pair[0] ? g_strconcat ("--", pair[0], NULL) : NULL;
+    const char *section, *key;
+    gboolean boolean;
+    if (!where)
+      continue;
+    if (!weft_job_flag (pair[0], &section, &key, &boolean))
+      return weft_job_unknown_flag (where, error);
+    weft_settings_add (settings, section, key, pair[1], where);
+  }
+  return TRUE;
+}
+
+gboolean
 weft_flags_file (const char *path, weft_settings *settings, GError **error)
 {
   if (!g_file_test (path, G_FILE_TEST_EXISTS) || g_file_test (path, G_FILE_TEST_IS_DIR))

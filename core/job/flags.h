@@ -30,5 +30,8 @@ gboolean weft_flag_set (struct weft_words *words, const struct weft_flag *flag,
 gboolean weft_flags_read (int n, const char *const *word, const char *topology,
                           weft_settings *settings, GError **error);
 
+/* Flags without their dashes, "model=llama3-8b gpus=8", as tests and benchmarks write a job. */
+gboolean weft_flags_words (const char *words, weft_settings *settings, GError **error);
+
 /* A job file that was named as a word. */
 gboolean weft_flags_file (const char *path, weft_settings *settings, GError **error);
