@@ -73,7 +73,8 @@ library_folders() {
   for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
     ${purelib:+"$purelib"/nvidia/*/lib}; do
     compgen -G "$folder/libcublasLt.so.*" >/dev/null || compgen -G "$folder/libnccl.so.*" >/dev/null ||
-      compgen -G "$folder/libcupti.so.*" >/dev/null || continue
+      compgen -G "$folder/libcupti.so.*" >/dev/null || compgen -G "$folder/libcudnn.so.*" >/dev/null ||
+      continue
     printf '%s:' "$folder"
   done
 }
@@ -116,7 +117,7 @@ parts+=(nano sanitizer kernels)
 for line in "${compared[@]}"; do
   parts+=("${line%% *}" "${line%% *}-torch" "${line%% *}-measure" "${line%% *}-timeline")
 done
-parts+=("${compared[0]%% *}-graph")
+parts+=("${compared[0]%% *}-graph" "${compared[0]%% *}-fused")
 if [[ -n $list ]]; then
   printf '%s\n' "${parts[@]}"
   exit
@@ -277,10 +278,20 @@ as_graph() {
   train_summary "$scratch/$name-graph.out" $((global * sequence))
 }
 
+# Attention by cuDNN, which this machine may not have.
+as_fused() {
+  local name micro global sequence steps compile both
+  local -a job train
+  read_line "$1"
+  part "$name-fused" 60 "${train[@]}" --steps $((steps + 3)) --attention-backend fused
+  train_summary "$scratch/$name-fused.out" $((global * sequence))
+}
+
 for line in "${compared[@]}"; do
   compare "$line"
 done >"$scratch/training"
 graph=$(as_graph "${compared[0]}")
+fused=$(as_fused "${compared[0]}")
 for line in "${compared[@]}"; do
   look_closer "$line"
 done
@@ -294,8 +305,8 @@ kernels=$(cat "$scratch/kernels.out" 2>/dev/null)
   printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   gpu_json
   [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
-  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"kernels":%s}\n' \
-    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$kernels"
+  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s}\n' \
+    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$fused" "$kernels"
 } >"$results/h200.json"
 
 say "$results/h200.json: $(grep -c '"passed"' "$records") passed of $(wc -l <"$records") parts, $((SECONDS - begin)) s"
