@@ -22,12 +22,19 @@
   "reduction_order=fast micro_batch_size=2 "                                                       \
   "global_batch_size=4 "
 
-/* Jobs of two ranks. */
+#define EXPERTS                                                                                    \
+  NANO "activation=swiglu normalization=rmsnorm add_bias_linear=false num_moe_experts=4 "          \
+       "moe_router_topk=2 "                                                                        \
+       "moe_ffn_hidden_size=24 moe_load_imbalance=4 "
+
+/* Jobs of two ranks; those with experts exchange rows by counts. */
 static const char *const jobs[] = {
   NANO "gpus=2",
   NANO "gpus=2 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
   NANO "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3",
   NANO "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
+  EXPERTS "gpus=2 expert_model_parallel_size=2",
+  EXPERTS "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
 };
 
 /* ----------------------------------------------------------------------- a process */
