@@ -41,7 +41,8 @@ struct issued {
   uint64_t a, b;
 };
 
-static std::vector<flight> flights; /* none: no thread of the block has done anything of this kind */
+static std::vector<flight>
+    flights; /* none: no thread of the block has done anything of this kind */
 static std::vector<std::vector<issued>> warpgroups;
 static std::vector<uint8_t> unseen; /* chunks of shared memory */
 static size_t bytes;                /* of shared memory */
@@ -124,24 +125,22 @@ struct described {
   uint64_t bits;
   bool turned;
 
-  uint64_t
-  field (unsigned from) const
+  uint64_t field (unsigned from) const
   {
     return (bits >> from & 0x3fff) * 16;
   }
 
-  uint64_t
-  at (unsigned outer, unsigned term) const
+  uint64_t at (unsigned outer, unsigned term) const
   {
     uint64_t panel = field (16), eight = field (32);
-    uint64_t plain = turned ? outer / 64 * panel + outer % 64 * 2 + term / 8 * eight + term % 8 * 128
-                            : outer / 8 * eight + outer % 8 * 128 + term * 2;
+    uint64_t plain = turned
+                         ? outer / 64 * panel + outer % 64 * 2 + term / 8 * eight + term % 8 * 128
+                         : outer / 8 * eight + outer % 8 * 128 + term * 2;
     uint64_t linear = field (0) + plain;
     return linear ^ (linear >> 7 & 7) << 4;
   }
 
-  uint16_t
-  element (unsigned outer, unsigned term) const
+  uint16_t element (unsigned outer, unsigned term) const
   {
     uint64_t where = at (outer, term);
     uint16_t out = 0;
@@ -253,14 +252,12 @@ emulated_products_commit (void)
 struct together {
   const product *lane[WARP];
 
-  float
-  left (unsigned row, unsigned term) const
+  float left (unsigned row, unsigned term) const
   {
     const emulated_product &it = lane[0]->it;
     unsigned warp = threadIdx.x / WARP % WARPS;
     if (!it.a)
-      return it.decoded (
-          described{ it.a_at, it.a_turned }.element (warp * ROWS + row, term));
+      return it.decoded (described{ it.a_at, it.a_turned }.element (warp * ROWS + row, term));
     const product *p = lane[row % 8 * 4 + term % 8 / 2];
     uint32_t word = p->it.a[row / 8 + term / 8 * 2];
     if (memcmp (p->fragments, p->it.a, sizeof p->fragments) != 0)
@@ -302,8 +299,7 @@ make (const together &t, float *const sums[WARP])
   }
   for (unsigned row = 0; row < ROWS; row++) {
     for (unsigned column = 0; column < it.columns; column++)
-      row_sum[column] =
-          it.adds ? *element_of (sums[row % 8 * 4 + column % 8 / 2], row, column) : 0;
+      row_sum[column] = it.adds ? *element_of (sums[row % 8 * 4 + column % 8 / 2], row, column) : 0;
     for (unsigned k = 0; k < TERMS; k++)
       for (unsigned column = 0; column < it.columns; column++)
         row_sum[column] += left[row][k] * right[k][column];

@@ -96,7 +96,8 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
       continue;
     WEFT_COPY_WAIT (1);
     __syncthreads ();
-    multiply_rows<D, ROWS / 8> (s, q_tile, threadIdx.x / 32 * WARP_ROWS, k_tile + (i - 1) % 2 * tile);
+    multiply_rows<D, ROWS / 8> (s, q_tile, threadIdx.x / 32 * WARP_ROWS,
+                                k_tile + (i - 1) % 2 * tile);
     hide<ROWS, ROWS> (s, mine, passing_at<ROWS> (a.keys, pass, i - 1), a.window);
     soften<ROWS> (s, &soft, shrink, a.scale * LOG2_E);
     times<V> (sum, shrink);
@@ -315,9 +316,8 @@ run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c)
   enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 }; /* of a tile, so that registers suffice */
   const struct attention &a = c->a;
   struct known *known = (struct known *) l->scratch;
-  backward_of<T> b = { a,     (const T *) c->q, (const T *) c->kv, (const T *) c->dout,
-                       known, (T *) c->dq,      (T *) c->dkv,      c->adds_q,
-                       c->adds_kv };
+  backward_of<T> b = { a,           (const T *) c->q, (const T *) c->kv, (const T *) c->dout, known,
+                       (T *) c->dq, (T *) c->dkv,     c->adds_q,         c->adds_kv };
   dim3 by_query (tiles_of<ROWS> (a.queries), (unsigned) (a.batch * a.heads)),
       by_key (tiles_of<ROWS> (a.keys), (unsigned) (a.batch * a.groups));
   size_t bytes = tiles_bytes<D, V> (2, 2);

@@ -21,17 +21,21 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   int left = (int) (rows.end - rows.first) - (int) row;
   T *to = tile_place<N> (tile, row, c);
 
-  static_assert (together % 8 == 0, "places of a column are alike in all rows that a thread copies");
+  static_assert (together % 8 == 0,
+                 "places of a column are alike in all rows that a thread copies");
   WEFT_UNROLL
-  for (unsigned i = 0; i < N; i += together)
-    WEFT_COPY_OR_ZERO (to + i * PANEL, at + i * from.step, (int) i < left);
+  for (unsigned i = 0; i < N; i += together) {
+    WEFT_COPY_OR_ZERO (to + i * PANEL, at, (int) i < left);
+    at += together * from.step;
+  }
 }
 
-/* The first row of this warpgroup. */
-static __device__ __forceinline__ unsigned
-group_row (void)
+/* The 64 rows of this warpgroup, of a tile that stays. */
+template <class T>
+static __device__ __forceinline__ uint64_t
+rows_of_group (const T *tile)
 {
-  return threadIdx.x / GROUP * 64;
+  return tile_from (tile, threadIdx.x / GROUP * 64);
 }
 
 /* Queries are columns: they see a key that is not after them, nor left behind by their window. */
@@ -46,11 +50,11 @@ hide_queries (float (&s)[N / 8][4], int ahead, uint64_t window)
   WEFT_UNROLL
   for (int n = 0; n < N / 8; n++)
     WEFT_UNROLL
-    for (int e = 0; e < 4; e++) {
-      int before = n * 8 + 2 * t + e % 2 + ahead - (warp * WARP_ROWS + g + e / 2 * 8);
-      if (before < 0 || before >= (int) window)
-        s[n][e] = -INFINITY;
-    }
+  for (int e = 0; e < 4; e++) {
+    int before = n * 8 + 2 * t + e % 2 + ahead - (warp * WARP_ROWS + g + e / 2 * 8);
+    if (before < 0 || before >= (int) window)
+      s[n][e] = -INFINITY;
+  }
 }
 
 /* Scores of queries that are rows. */
@@ -61,8 +65,8 @@ row_probabilities (float (&s)[N][4], const struct known (&of)[2], float scale)
   WEFT_UNROLL
   for (int n = 0; n < N; n++)
     WEFT_UNROLL
-    for (int e = 0; e < 4; e++)
-      s[n][e] = power_of_two (s[n][e] * scale - of[e / 2].lse);
+  for (int e = 0; e < 4; e++)
+    s[n][e] = power_of_two (s[n][e] * scale - of[e / 2].lse);
 }
 
 /* Gradients of scores, but for the scale: in place of probabilities, and of products of do and values. */
@@ -73,8 +77,8 @@ row_gradients (float (&p)[N][4], const float (&dp)[N][4], const struct known (&o
   WEFT_UNROLL
   for (int n = 0; n < N; n++)
     WEFT_UNROLL
-    for (int e = 0; e < 4; e++)
-      p[n][e] *= dp[n][e] - of[e / 2].delta;
+  for (int e = 0; e < 4; e++)
+    p[n][e] *= dp[n][e] - of[e / 2].delta;
 }
 
 /* Of queries that are columns; `of` all of them, in shared memory. */
@@ -95,16 +99,17 @@ column_probabilities (float (&s)[N][4], const struct known *of, float scale)
   }
 }
 
-template <int N>
+/* Of probabilities as they were rounded for their own product: registers do not suffice for both. */
+template <class T, int N>
 static __device__ __forceinline__ void
-column_gradients (const float (&p)[N][4], float (&dp)[N][4], const struct known *of)
+column_gradients (const uint32_t (&p)[N / 2][4], float (&dp)[N][4], const struct known *of)
 {
   WEFT_UNROLL
   for (int n = 0; n < N; n++) {
     const struct two_known q = ((const struct two_known *) of)[n * 4 + threadIdx.x % 4];
     WEFT_UNROLL
     for (int e = 0; e < 4; e++)
-      dp[n][e] = p[n][e] * (dp[n][e] - q.at[e % 2].delta);
+      dp[n][e] = element<T> (p[n / 2][n % 2 * 2 + e / 2], e % 2) * (dp[n][e] - q.at[e % 2].delta);
   }
 }
 
@@ -133,7 +138,7 @@ pass_keys (const forward_of<T> &f)
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row }, k = { f.kv + k_at (a, h, 0), a.kv_row },
            v = { f.kv + v_at (a, h, 0), a.kv_row };
   int n = (int) (pass.n[0] + pass.n[1]);
-  uint64_t rows = tile_from (shared, group_row ());
+  uint64_t rows = rows_of_group (shared);
   float sum[D / 8][4] = {}, s[KEYS / 8][4], shrink[2];
   uint32_t p[KEYS / TERMS][4];
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
@@ -199,7 +204,9 @@ __launch_bounds__ (THREADS, 1) warpgroup_forward (forward_of<T> f)
 
 /* --------------------------------------------------------------------------- backward */
 
-enum { STAGES = 3 /* of what passes by: one is copied, one worked on, of one products are under way */ };
+enum {
+  STAGES = 3 /* of what passes by: one is copied, one worked on, of one products are under way */
+};
 
 /* Rows that pass by in backward. */
 template <int D> constexpr int NARROW = 64;
@@ -230,14 +237,12 @@ template <class T, int D> struct query_gradients {
   float sum[D / 8][4], s[N / 8][4], dp[N / 8][4];
   uint32_t ds[N / TERMS][4];
 
-  __device__ __forceinline__ T *
-  stage (int i) const
+  __device__ __forceinline__ T *stage (int i) const
   {
     return stages + i % STAGES * 2 * N * D;
   }
 
-  __device__ __forceinline__ void
-  copy (int i) const
+  __device__ __forceinline__ void copy (int i) const
   {
     const struct attention &a = b.a;
     struct tile keys = passing_at<N> (a.keys, pass, i);
@@ -247,27 +252,22 @@ template <class T, int D> struct query_gradients {
   }
 
   /* Products of queries and keys, and of do and values: two groups. */
-  __device__ __forceinline__ void
-  begin_scores (int i)
+  __device__ __forceinline__ void begin_scores (int i)
   {
-    multiply_rows<T, D, ROWS, N> (s, tile_from (q_tile, group_row ()), tile_from (stage (i), 0));
+    multiply_rows<T, D, ROWS, N> (s, rows_of_group (q_tile), tile_from (stage (i), 0));
     products_commit ();
-    multiply_rows<T, D, ROWS, N> (dp, tile_from (do_tile, group_row ()),
-                                  tile_from (stage (i) + N * D, 0));
+    multiply_rows<T, D, ROWS, N> (dp, rows_of_group (do_tile), tile_from (stage (i) + N * D, 0));
     products_commit ();
   }
 
-  __device__ __forceinline__ void
-  begin_sum (int i)
+  __device__ __forceinline__ void begin_sum (int i)
   {
     multiply_by<T, D, N> (sum, ds, tile_turned<N> (stage (i)));
     products_commit ();
   }
 
   /* While OPEN groups behind the scores are made. */
-  template <int OPEN>
-  __device__ __forceinline__ void
-  differentiate (int i)
+  template <int OPEN> __device__ __forceinline__ void differentiate (int i)
   {
     products_wait<OPEN + 1> ();
     hold (s);
@@ -290,9 +290,15 @@ differentiate_queries (const backward_of<T> &b)
   struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x);
   struct passing pass = keys_passing<ROWS, NARROW<D>> (a, mine);
   uint64_t row = mine.first + threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4;
-  query_gradients<T, D> g = { b,    shared, shared + ROWS * D, shared + 2 * ROWS * D, h,
-                              mine, pass,   { known_of (b, h, row, mine.end),
-                                              known_of (b, h, row + 8, mine.end) } };
+  query_gradients<T, D> g = { b,
+                              shared,
+                              shared + ROWS * D,
+                              shared + 2 * ROWS * D,
+                              h,
+                              mine,
+                              pass,
+                              { known_of (b, h, row, mine.end),
+                                known_of (b, h, row + 8, mine.end) } };
   int n = (int) (pass.n[0] + pass.n[1]);
 
   fetch<D, ROWS> (g.q_tile, strip<T>{ b.q + q_at (a, h, 0), a.q_row }, mine);
@@ -341,97 +347,112 @@ keys_bytes (void)
 
 template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
-  const backward_of<T> &b;
+  const struct attention &a;
+  strip<T> q, dout;          /* of the first head of the group */
+  const struct known *known; /* of its first query */
   T *k_tile, *v_tile, *stages;
-  struct known *known; /* of the queries of all stages */
-  struct head h;
-  struct tile mine;
+  struct known *of; /* the queries of all stages, in shared memory */
   struct passing pass;
-  int n; /* tiles of each query head */
+  int position; /* of the first key */
+  int tiles;    /* of each query head */
+  int head, at; /* the head, of its group, and the tile that are copied next */
+  int seen;     /* the tile that becomes probabilities next */
   float dk[D / 8][4], dv[D / 8][4], s[N / 8][4], dp[N / 8][4];
   uint32_t p[N / TERMS][4], ds[N / TERMS][4];
 
-  __device__ __forceinline__ T *
-  stage (int i) const
+  __device__ __forceinline__ T *stage (int i) const
   {
     return stages + i % STAGES * 2 * N * D;
   }
 
-  __device__ __forceinline__ void
-  copy (int i) const
+  __device__ __forceinline__ struct known *known_at (int i) const
   {
-    const struct attention &a = b.a;
-    struct tile queries = passing_at<N> (a.queries, pass, i % n);
-    struct head from = { h.batch, h.query + i / n, h.group };
+    return of + i % STAGES * N;
+  }
+
+  __device__ __forceinline__ void copy (int i)
+  {
+    struct tile queries = passing_at<N> (a.queries, pass, at);
     uint64_t row = queries.first + threadIdx.x;
 
-    fetch<D, N> (stage (i), strip<T>{ b.q + q_at (a, from, 0), a.q_row }, queries);
-    fetch<D, N> (stage (i) + N * D,
-                 strip<T>{ b.dout + o_at (a, from, 0), a.heads * a.value }, queries);
+    fetch<D, N> (stage (i), strip<T>{ q.at + head * a.width, q.step }, queries);
+    fetch<D, N> (stage (i) + N * D, strip<T>{ dout.at + head * a.value, dout.step }, queries);
     if (threadIdx.x < N)
-      WEFT_COPY_8_OR_ZERO (known + i % STAGES * N + threadIdx.x,
-                           b.known + lse_at (a, from, row), row < queries.end);
+      WEFT_COPY_8_OR_ZERO (known_at (i) + threadIdx.x, known + head * a.queries.tokens + row,
+                           row < queries.end);
+    at = at + 1 < tiles ? at + 1 : 0;
+    head += at == 0;
   }
 
-  /* Products of keys and queries, and of values and do: two groups. */
-  __device__ __forceinline__ void
-  begin_scores (int i)
+  __device__ __forceinline__ void begin_scores (int i)
   {
-    multiply_rows<T, D, ROWS, N> (s, tile_from (k_tile, group_row ()), tile_from (stage (i), 0));
-    products_commit ();
-    multiply_rows<T, D, ROWS, N> (dp, tile_from (v_tile, group_row ()),
-                                  tile_from (stage (i) + N * D, 0));
+    multiply_rows<T, D, ROWS, N> (s, rows_of_group (k_tile), tile_from (stage (i), 0));
     products_commit ();
   }
 
-  __device__ __forceinline__ void
-  begin_sums (int i)
+  __device__ __forceinline__ void begin_products (int i)
   {
-    multiply_by<T, D, N> (dv, p, tile_turned<N> (stage (i) + N * D));
+    multiply_rows<T, D, ROWS, N> (dp, rows_of_group (v_tile), tile_from (stage (i) + N * D, 0));
+    products_commit ();
+  }
+
+  __device__ __forceinline__ void begin_keys (int i)
+  {
     multiply_by<T, D, N> (dk, ds, tile_turned<N> (stage (i)));
     products_commit ();
   }
 
-  /* While OPEN groups behind the scores are made. */
-  template <int OPEN>
-  __device__ __forceinline__ void
-  differentiate (int i)
+  /* Scores are there. */
+  __device__ __forceinline__ void become_probabilities (int i)
   {
-    const struct known *of = known + i % STAGES * N;
-    struct tile queries = passing_at<N> (b.a.queries, pass, i % n);
+    struct tile queries = passing_at<N> (a.queries, pass, seen);
 
-    products_wait<OPEN + 1> ();
     hold (s);
-    hide_queries<N> (s, queries.position - mine.position, b.a.window);
-    column_probabilities (s, of, b.a.scale * LOG2_E);
-    products_wait<OPEN> ();
-    hold (dp);
-    column_gradients (s, dp, of);
+    hide_queries<N> (s, queries.position - position, a.window);
+    seen = seen + 1 < tiles ? seen + 1 : 0;
+    column_probabilities (s, known_at (i), a.scale * LOG2_E);
   }
 
-  __device__ __forceinline__ void
-  round (void)
+  /* Gradients of values, while those of scores are found. */
+  __device__ __forceinline__ void finish (int i)
   {
     round_to<T> (p, s);
+    products_begin ();
+    multiply_by<T, D, N> (dv, p, tile_turned<N> (stage (i) + N * D));
+    products_commit ();
+    products_wait<1> ();
+    hold (dp);
+    column_gradients<T> (p, dp, known_at (i));
     round_to<T> (ds, dp);
+    products_wait<0> ();
+    hold (dv);
   }
 };
 
+/* Of a tile the probabilities are found while the keys' gradients of the one before are summed up. */
 template <class T, int D>
 static __device__ __forceinline__ void
 differentiate_keys (const backward_of<T> &b)
 {
   WEFT_TILES_SHARED (T, shared);
   const struct attention &a = b.a;
-  int each = (int) (a.heads / a.groups);
+  uint64_t each = a.heads / a.groups;
   struct head h = { blockIdx.y / a.groups, blockIdx.y % a.groups * each, blockIdx.y % a.groups };
   struct tile mine = tile_of<ROWS> (a.keys, blockIdx.x);
   struct passing pass = queries_passing<ROWS, NARROW<D>> (a, mine);
   T *stages = shared + 2 * ROWS * D;
-  key_gradients<T, D> g = { b, shared, shared + ROWS * D, stages,
+  key_gradients<T, D> g = { a,
+                            { b.q + q_at (a, h, 0), a.q_row },
+                            { b.dout + o_at (a, h, 0), a.heads * a.value },
+                            b.known + lse_at (a, h, 0),
+                            shared,
+                            shared + ROWS * D,
+                            stages,
                             (struct known *) (stages + STAGES * 2 * NARROW<D> * D),
-                            h, mine, pass, (int) (pass.n[0] + pass.n[1]) };
-  int all = g.n * each;
+                            pass,
+                            mine.position,
+                            (int) (pass.n[0] + pass.n[1]) };
+  int all = g.tiles * (int) each;
 
   fetch<D, ROWS> (g.k_tile, strip<T>{ b.kv + k_at (a, h, 0), a.kv_row }, mine);
   fetch<D, ROWS> (g.v_tile, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row }, mine);
@@ -441,32 +462,36 @@ differentiate_keys (const backward_of<T> &b)
     tiles_arrive ();
     products_begin ();
     g.begin_scores (0);
+    g.begin_products (0);
     if (all > 1)
       g.copy (1);
     WEFT_COPY_COMMIT ();
-    g.template differentiate<0> (0);
-    g.round ();
+    products_wait<1> ();
+    g.become_probabilities (0);
+    g.finish (0);
     for (int i = 1; i < all; i++) {
       tiles_arrive ();
       products_begin ();
       g.begin_scores (i);
-      g.begin_sums (i - 1);
+      g.begin_keys (i - 1);
       if (i + 1 < all)
         g.copy (i + 1);
       WEFT_COPY_COMMIT ();
-      g.template differentiate<1> (i);
-      products_wait<0> ();
+      products_begin ();
+      g.begin_products (i);
+      products_wait<2> ();
+      g.become_probabilities (i);
+      products_wait<1> (); /* p is rounded into the registers of ds */
       hold (g.dk);
-      hold (g.dv);
-      g.round ();
+      g.finish (i);
     }
     products_begin ();
-    g.begin_sums (all - 1);
+    g.begin_keys (all - 1);
     products_wait<0> ();
     hold (g.dk);
-    hold (g.dv);
   }
   const float by[2] = { a.scale, a.scale }, one[2] = { 1, 1 };
+  mine = tile_of<ROWS> (a.keys, blockIdx.x);
   leave<D> (strip<T>{ b.dkv + k_at (a, h, 0), a.kv_row }, mine, g.dk, by, b.adds_kv);
   leave<D> (strip<T>{ b.dkv + v_at (a, h, 0), a.kv_row }, mine, g.dv, one, b.adds_kv);
 }
@@ -539,9 +564,8 @@ run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c,
          const struct known *known)
 {
   const struct attention &a = c->a;
-  backward_of<T> b = { a,     (const T *) c->q, (const T *) c->kv, (const T *) c->dout,
-                       known, (T *) c->dq,      (T *) c->dkv,      c->adds_q,
-                       c->adds_kv };
+  backward_of<T> b = { a,           (const T *) c->q, (const T *) c->kv, (const T *) c->dout, known,
+                       (T *) c->dq, (T *) c->dkv,     c->adds_q,         c->adds_kv };
   dim3 by_query (tiles_of<ROWS> (a.queries), (unsigned) (a.batch * a.heads)),
       by_key (tiles_of<ROWS> (a.keys), (unsigned) (a.batch * a.groups));
   const size_t q_bytes = queries_bytes<T, D> (), k_bytes = keys_bytes<T, D> ();

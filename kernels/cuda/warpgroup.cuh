@@ -284,7 +284,8 @@ multiply_by (float (&sum)[D / 8][4], const uint32_t (&p)[N / TERMS][4], uint64_t
     multiply_fragments<T, D, true> (sum, p[k], tile + turned_terms_at (k));
 }
 
-/* Sums as fragments of a left matrix, rounded to its type. */
+/* Sums as fragments of a left matrix, rounded to its type: words 0 and 1 of p[k] are what rows g and g + 8
+ * have of the first eight of its columns, 2 and 3 of the other. */
 template <class T, int N>
 static __device__ __forceinline__ void
 round_to (uint32_t (&p)[N / 2][4], const float (&s)[N][4])
