@@ -39,6 +39,7 @@ struct bench {
   struct weft_cuda_scratch scratch;
   void *ids;         /* tokens that every model knows, as many as any op wants */
   JsonBuilder *json; /* NULL: a table */
+  const char *op;    /* ops whose names begin so alone; NULL: all */
 };
 
 /* TRUE when a call said nothing. */
@@ -284,7 +285,8 @@ is_timed (const struct bench *b, const weft_program *p, uint32_t op)
 {
   enum weft_op_kind kind = p->op[op].kind;
 
-  if (weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu ||
+  if ((b->op && !g_str_has_prefix (weft_op_words[kind], b->op)) ||
+      weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu ||
       p->op[op].lane == WEFT_LANE_HOST || !b->calls->has_kernel (b->calls->self, kind))
     return FALSE;
   for (uint32_t i = 0; i < op; i++)
@@ -414,20 +416,24 @@ main (int argc, char **argv)
 {
   struct bench b = { 0 };
   gboolean json = FALSE;
-  g_autofree char *only = NULL;
+  g_autofree char *only = NULL, *op = NULL;
   const GOptionEntry entries[] = {
     { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
     { "model", 0, 0, G_OPTION_ARG_STRING, &only, "one of gpt2, qwen2.5-1.5b, llama2-7b, gpt2-nano",
       "NAME" },
+    { "op", 0, 0, G_OPTION_ARG_STRING, &op, "only ops whose names begin so", "WORD" },
     { NULL },
   };
   g_autoptr (GOptionContext) context = g_option_context_new (NULL);
   g_autoptr (GError) error = NULL;
 
-  g_option_context_set_summary (context, "Times the kernels of a step on a GPU.");
+  g_option_context_set_summary (context,
+                                "Times the kernels of a step on a GPU; WEFT_WARPGROUPS=0 in the "
+                                "environment: without those that only compute capability 9.0 has.");
   g_option_context_add_main_entries (context, entries, NULL);
-  if (g_option_context_parse (context, &argc, &argv, &error) && open_device (&b, &error) &&
-      (json ? bench_json : bench_all) (&b, only, &error))
+  gboolean parsed = g_option_context_parse (context, &argc, &argv, &error);
+  b.op = op;
+  if (parsed && open_device (&b, &error) && (json ? bench_json : bench_all) (&b, only, &error))
     return 0;
   fprintf (stderr, "bench_cuda: %s\n", error->message);
   return weft_error_exit_status (error);

@@ -13,6 +13,7 @@ static const struct sample whole[] = {
   { 1, 1, 130, 2, 1, 64, 40, 0, WEFT_BF16 },  { 1, 1, 70, 2, 2, 192, 0, 128, WEFT_BF16 },
   { 1, 1, 66, 2, 1, 128, 65, 0, WEFT_FP16 },  { 2, 1, 19, 4, 2, 6, 5, 10, WEFT_FP32 },
   { 1, 1, 33, 1, 1, 192, 7, 128, WEFT_FP16 }, { 1, 1, 30, 2, 1, 72, 0, 0, WEFT_BF16 },
+  { 1, 1, 450, 2, 1, 64, 0, 0, WEFT_BF16 },   { 1, 1, 390, 1, 1, 128, 300, 0, WEFT_FP16 },
 };
 
 static const struct sample parts[] = {

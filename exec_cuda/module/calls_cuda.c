@@ -35,6 +35,7 @@ struct cuda {
   struct weft_cuda_calls calls;
   write_word write;
   struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
+  gboolean warpgroups;                       /* wanted, where a device has them */
   struct weft_fused *fused;
 };
 
@@ -322,6 +323,17 @@ find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
   return text;
 }
 
+/* Kernels with products of warpgroups are compiled for compute capability 9.0 alone. */
+static gboolean
+has_warpgroups (const struct cuda *cuda)
+{
+  int device = 0, major = 0;
+
+  return WEFT_CUDA_90A && cuda->warpgroups && cudaGetDevice (&device) == cudaSuccess &&
+         !said (cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device)) &&
+         major == 9;
+}
+
 static gboolean
 fuses (void *self, const struct weft_kernel *k)
 {
@@ -351,6 +363,7 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 {
   struct weft_cuda_blas *blas;
   const char *text = find_blas (self, &blas);
+  gboolean warpgroups = has_warpgroups (self);
 
   for (uint32_t i = 0, some; i < n && !text; i += some) {
     struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
@@ -361,6 +374,7 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
       l[j].scratch = room->at;
       l[j].scratch_bytes = room->bytes;
       l[j].blas = blas;
+      l[j].warpgroups = (uint8_t) warpgroups;
     }
     text = launch_some (self, &k[i], l, some);
   }
@@ -813,6 +827,7 @@ weft_cuda_calls_open (const char **why)
 {
   struct cuda *cuda = g_new0 (struct cuda, 1);
 
+  cuda->warpgroups = g_strcmp0 (g_getenv ("WEFT_WARPGROUPS"), "0") != 0;
 #define CALL(name, ...) .name = call_##name,
   cuda->calls = (struct weft_cuda_calls){ .self = cuda,
                                           .has_kernel = has_kernel,

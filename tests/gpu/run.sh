@@ -113,7 +113,7 @@ parts=(device)
 for program in "$tests"/test_gpu_*; do
   [[ -x $program && -f $program ]] && parts+=("$(basename -- "$program")")
 done
-parts+=(nano sanitizer kernels)
+parts+=(test_gpu_kernels-mma nano sanitizer kernels kernels-mma)
 for line in "${compared[@]}"; do
   parts+=("${line%% *}" "${line%% *}-torch" "${line%% *}-measure" "${line%% *}-timeline")
 done
@@ -202,6 +202,10 @@ for program in "$tests"/test_gpu_*; do
   [[ -x $program && -f $program ]] && part "$(basename -- "$program")" 75 "${ours[@]}" "$program"
 done
 
+# The same without products of warpgroups, which a GPU of compute capability 9.0 takes otherwise.
+[[ -x $tests/test_gpu_kernels ]] &&
+  part test_gpu_kernels-mma 75 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu_kernels"
+
 # Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
 tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology hgx-h200 --gpus 1 --precision bf16
   --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json)
@@ -211,6 +215,17 @@ part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcod
 bench_flags=()
 [[ -n $tiny ]] && bench_flags=(--model gpt2-nano)
 part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
+part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json --op attention "${bench_flags[@]}"
+
+# MODEL OP MICROSECONDS of the rows of a bench.
+times_of() {
+  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"seconds"/ { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
+    "$1" 2>/dev/null
+}
+while read -r name op mma; do
+  with=$(times_of "$scratch/kernels.out" | awk -v m="$name" -v o="$op" '$1 == m && $2 == o { print $3; exit }')
+  say "$name $op: ${with:-?} us, with mma.sync $mma us"
+done < <(times_of "$scratch/kernels-mma.out")
 
 # ------------------------------------------------------------------------------------- training
 
@@ -299,14 +314,19 @@ done
 # -------------------------------------------------------------------------------------- results
 
 listed() { paste -sd, -- "$1"; }
-kernels=$(cat "$scratch/kernels.out" 2>/dev/null)
-[[ ${kernels:0:1} == '[' ]] || kernels='[]'
+array_of() {
+  local array
+  array=$(cat "$1" 2>/dev/null)
+  [[ ${array:0:1} == '[' ]] || array='[]'
+  printf '%s' "$array"
+}
 {
   printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   gpu_json
   [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
-  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s}\n' \
-    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$fused" "$kernels"
+  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s,\n"kernels_mma":%s}\n' \
+    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$fused" \
+    "$(array_of "$scratch/kernels.out")" "$(array_of "$scratch/kernels-mma.out")"
 } >"$results/h200.json"
 
 say "$results/h200.json: $(grep -c '"passed"' "$records") passed of $(wc -l <"$records") parts, $((SECONDS - begin)) s"
