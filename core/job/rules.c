@@ -1,5 +1,6 @@
 #include "core/base/error.h"
 #include "core/job/job.h"
+#include "core/job/loss.h"
 #include "core/program/pipeline.h"
 #include "core/job/schedule.h"
 #include "core/job/stages.h"
