@@ -1,10 +1,10 @@
 #include "core/base/error.h"
 #include "core/job/job.h"
-#include "core/job/loss.h"
 #include "core/program/pipeline.h"
 #include "core/job/schedule.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
+#include "core/program/loss.h"
 #include "core/program/zigzag.h"
 #include <math.h>
 #include <string.h>

@@ -10,8 +10,8 @@
  *
  * In canonical order a chunk is a node of the tree over sequences, and chunks are added as the tree has it:
  * whole sequences, or the leaves of each, which come in zigzag order. */
-#include "core/job/loss.h"
 #include "core/passes/ends.h"
+#include "core/program/loss.h"
 #include "core/program/zigzag.h"
 
 struct rows {

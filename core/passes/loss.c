@@ -11,8 +11,8 @@
  * What looks further ahead has no target at the end of a sequence, and adds to a sum of its own.
  *
  * Backward needs no exchange: a rank's logits become their gradient by the sum that all know. */
-#include "core/job/loss.h"
 #include "core/passes/ends.h"
+#include "core/program/loss.h"
 
 enum { MOST, TARGET, SUM, N_STATS };
 

@@ -9,7 +9,8 @@
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
- *   ends       embedding on the first stage, head and loss (loss.c) on the last
+ *   ends       embedding on the first stage, head and loss (loss.c) on the last, or chunk by chunk of the
+ *              tokens (head_chunks.c)
  *   mtp        layers after the last, each of which predicts a token further ahead
  *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use

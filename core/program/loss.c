@@ -1,4 +1,4 @@
-#include "core/job/loss.h"
+#include "core/program/loss.h"
 #include "core/program/zigzag.h"
 
 /* Every chunk reads and writes the whole gradient of the head, 8 bytes of fp32 for each element, in a
