@@ -35,7 +35,7 @@ static const struct {
   { "experts_order", EXPERTS "global_batch_size=6 ", "gpus=3 expert_model_parallel_size=3" },
   { "experts_leaves", EXPERTS "global_batch_size=16 ", "gpus=16 expert_tensor_parallel_size=16" },
   { "linear_order", LLAMA,
-    "gpus=2 cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear "
+    "gpus=1 cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear "
     "cross_entropy_chunks=2" },
   { "pad_to_leaves", EXPERTS "global_batch_size=4 moe_expert_capacity_factor=6 ",
     "gpus=16 tensor_model_parallel_size=8 sequence_parallel=true context_parallel_size=2 "

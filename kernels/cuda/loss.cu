@@ -20,12 +20,6 @@ struct vocabulary {
   uint64_t first;                  /* the word of the first column */
 };
 
-/* One element at a time, where rows begin anywhere. */
-template <class T> struct single {
-  static const int n = 1;
-  T at[1];
-};
-
 /* Largest and sum of exponentials against it, of what has been seen. */
 struct soft {
   float most, sum;
@@ -177,7 +171,7 @@ template <class T>
 static bool
 is_aligned (const struct weft_cuda_launch *l)
 {
-  return l->dim[1] % pack<T>::n == 0 && (uintptr_t) l->operand[LOGITS].data % 16 == 0;
+  return l->dim[1] % pack<T>::n == 0 && begins_at_pack (l->operand[LOGITS].data);
 }
 
 /* KERNEL<T, vector> by how rows are aligned. */
