@@ -837,10 +837,10 @@ weft_cuda_calls_open (const char **why)
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
-  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write))) {
-    cuda->fused = weft_fused_new ();
+  cuda->fused = weft_fused_new ();
+  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
-  }
+  weft_fused_free (cuda->fused);
   g_free (cuda);
   return NULL;
 }
