@@ -363,7 +363,8 @@ cuda_case_fixed (const struct cuda_case_device *d)
 
 /* Ops that cuda_attention.c, cuda_scores.c, cuda_fp8.c and cuda_experts.c have. */
 #define ELSEWHERE                                                                                  \
-  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise quantise_mx transpose " \
+  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \
+  "quantise_delayed quantise_blocks "                                                              \
   "matmul_fp8 matmul_dgrad_fp8 attention_part attention_part_bwd moe_route moe_route_bwd "         \
   "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \

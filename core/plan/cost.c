@@ -6,7 +6,7 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
 {
   const double rate[WEFT_N_DTYPE] = {
     [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
-    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32,
+    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32, [WEFT_E5M2] = c->f.gpu_fp8,
   };
   return rate[dtype];
 }
@@ -51,9 +51,10 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
 {
   double n = s->dim[1], k = s->dim[2];
   double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
-  gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD;
-  gboolean forward =
-      kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MOE_MATMUL;
+  gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD ||
+                   kind == WEFT_OP_FP8_MATMUL_WGRAD;
+  gboolean forward = kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 ||
+                     kind == WEFT_OP_FP8_MATMUL || kind == WEFT_OP_MOE_MATMUL;
 
   *rows = wgrad ? n : m;
   *columns = forward ? n : k;
@@ -86,7 +87,9 @@ static gboolean
 is_matmul (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 || many (kind) >= 0;
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 ||
+         kind == WEFT_OP_FP8_MATMUL || kind == WEFT_OP_FP8_MATMUL_DGRAD ||
+         kind == WEFT_OP_FP8_MATMUL_WGRAD || many (kind) >= 0;
 }
 
 static gboolean
@@ -108,8 +111,8 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
   if (!cost->deterministic || weft_cluster_is_cpu (cost->cluster))
     return 1;
   return is_attention_backward (kind) ? cost->stack->deterministic_attention
-         : kind == WEFT_OP_EMBED_BWD   ? cost->stack->deterministic_embedding
-                                       : 1;
+         : kind == WEFT_OP_EMBED_BWD  ? cost->stack->deterministic_embedding
+                                      : 1;
 }
 
 static struct weft_cost_parts

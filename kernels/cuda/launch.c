@@ -136,6 +136,7 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL_DGRAD_FP8:
     return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
   case WEFT_OP_AMAX:
+  case WEFT_OP_QUANTISE_DELAYED:
     return weft_cuda_scratch_amax (dim[0]);
   case WEFT_OP_MATMUL_WGRAD:
     return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));

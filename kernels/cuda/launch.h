@@ -148,7 +148,8 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (CAST, cast)                                                                                   \
   X (AMAX, amax)                                                                                   \
   X (QUANTISE, quantise)                                                                           \
-  X (QUANTISE_MX, quantise_mx)                                                                     \
+  X (QUANTISE_DELAYED, quantise_delayed)                                                           \
+  X (QUANTISE_BLOCKS, quantise_blocks)                                                             \
   X (TRANSPOSE, transpose)                                                                         \
   X (BIAS, bias)                                                                                   \
   X (ADD_POSITIONS, add_positions)                                                                 \
