@@ -87,7 +87,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "tokens rows", by_head ? tokens * heads : tokens },
     { "m", tokens },
     { "columns",
-      by_head ? (uint64_t) m->kv_channels : (uint64_t) kernel_case_pick (rand, "1 3 40 130 1500") },
+      by_head ? (uint64_t) m->kv_channels : (uint64_t) kernel_case_pick (rand, "1 3 40 130 1504") },
     { "hidden", (uint64_t) m->hidden_size },
     { "batch", made->sequences },
     { "sequence", (uint64_t) m->seq_length },

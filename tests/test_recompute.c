@@ -192,8 +192,7 @@ partly_recomputed_microbatches_have_modules_and_chunks (void **state)
 static void
 recompute_granularity_full_and_none_are_what_they_were (void **state)
 {
-  static const char whole[] =
-      "norm1 qkv rope attention proj residual1 norm2 fc1 gelu fc2 residual2";
+  static const char whole[] = "norm1 qkv rope attention proj norm2 fc1 gelu fc2 residual2";
 
   (void) state;
   check (MODEL "recompute_granularity=full recompute_method=uniform recompute_num_layers=1", whole,

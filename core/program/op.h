@@ -198,6 +198,8 @@ enum weft_op_class {
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
      "squares += more: what ranks that hold other experts have measured")                          \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
+  X (WEFT_OP_ADD_NORM, "add_norm", COMPUTE, pass4, "rows columns",                                 \
+     "a:r b:r weight:r bias:r? sum:w y:w", "add, and the norm of the sum as it is stored")         \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\

@@ -110,6 +110,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MATMUL_FP8, matmul_fp8)                                                                       \
   X (MATMUL_DGRAD_FP8, matmul_dgrad_fp8)                                                           \
   X (NORM, norm)                                                                                   \
+  X (ADD_NORM, add_norm)                                                                           \
   X (NORM_BWD, norm_bwd)                                                                           \
   X (NORM_DGRAD, norm_dgrad)                                                                       \
   X (NORM_WGRAD, norm_wgrad)                                                                       \
