@@ -49,7 +49,7 @@ cuda_case_drawn (const struct cuda_case_device *d)
       struct kernel_case made;
       kernel_case_make (rand, &made, (enum weft_op_kind) kind);
       made.k.canonical = FALSE;
-      made.rounds_inside =
+      made.rounds_inside |=
           made.k.shape.dim[4] == 64 && g_str_has_prefix (weft_op_info[kind].word, "attention");
       kernel_case_fit (&made);
       check (d, &made);

@@ -574,8 +574,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   weft_finish (&s);
   weft_step_end (&s);
   weft_program *p = weft_builder_freeze (b);
-  if (job->stack.fused_add_norm)
-    weft_join_add_norm (p);
+  weft_join (p, job);
   if (job->strategy.enable_compile)
     weft_fuse (p);
   return p;

@@ -52,8 +52,8 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   double n = s->dim[1], k = s->dim[2];
   double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
   gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD;
-  gboolean forward =
-      kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MOE_MATMUL;
+  gboolean forward = kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_GELU ||
+                     kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MOE_MATMUL;
 
   *rows = wgrad ? n : m;
   *columns = forward ? n : k;
@@ -86,7 +86,8 @@ static gboolean
 is_matmul (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 || many (kind) >= 0;
+         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 ||
+         kind == WEFT_OP_MATMUL_GELU || kind == WEFT_OP_MATMUL_DGRAD_GELU || many (kind) >= 0;
 }
 
 static gboolean
@@ -108,8 +109,8 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
   if (!cost->deterministic || weft_cluster_is_cpu (cost->cluster))
     return 1;
   return is_attention_backward (kind) ? cost->stack->deterministic_attention
-         : kind == WEFT_OP_EMBED_BWD   ? cost->stack->deterministic_embedding
-                                       : 1;
+         : kind == WEFT_OP_EMBED_BWD  ? cost->stack->deterministic_embedding
+                                      : 1;
 }
 
 static struct weft_cost_parts

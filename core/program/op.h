@@ -200,6 +200,12 @@ enum weft_op_class {
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
   X (WEFT_OP_ADD_NORM, "add_norm", COMPUTE, pass4, "rows columns",                                 \
      "a:r b:r weight:r bias:r? sum:w y:w", "add, and the norm of the sum as it is stored")         \
+  X (WEFT_OP_MATMUL_GELU, "matmul_gelu", COMPUTE, matmul_gelu, "m n k leaves tail kept",           \
+     "x:r w:r b:r? pre:w? y:w",                                                                    \
+     "pre = matmul, y = gelu of it; a GPU may take it before pre is rounded; kept: pre is there")  \
+  X (WEFT_OP_MATMUL_DGRAD_GELU, "matmul_dgrad_gelu", COMPUTE, matmul_dgrad_gelu,                   \
+     "m n k leaves tail", "dy:r w:r pre:r dx:w",                                                   \
+     "dx = matmul_dgrad times gelu's slope at pre, likewise")                                      \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\

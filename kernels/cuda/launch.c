@@ -130,6 +130,8 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
     return weft_cuda_scratch_squares (dim[0]);
   case WEFT_OP_MATMUL:
   case WEFT_OP_MATMUL_DGRAD:
+  case WEFT_OP_MATMUL_GELU:
+  case WEFT_OP_MATMUL_DGRAD_GELU:
     return WEFT_BLAS_SCRATCH;
   case WEFT_OP_MATMUL_FP8:
   case WEFT_OP_MATMUL_DGRAD_FP8:

@@ -1,5 +1,5 @@
-/* The residual sum and the norm that takes it as one op: where they become one, and that nobody's numbers
- * are others for it. */
+/* Two ops as one: a residual sum and the norm that takes it, a product and gelu.  Where they become one, and
+ * that nobody's numbers are others for it. */
 #include "tests/made.h"
 #include "tests/random_job.h"
 #include "tests/trained.h"
@@ -19,14 +19,14 @@ count (const weft_program *p, enum weft_op_kind kind)
   return n;
 }
 
-/* Norms of the first microbatch that have their sum with them. */
+/* Ops of a kind, of the first microbatch. */
 static char *
-joined (const weft_program *p)
+named (const weft_program *p, enum weft_op_kind kind)
 {
   GString *names = g_string_new (NULL);
 
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (p->op[op].kind == WEFT_OP_ADD_NORM && p->op[op].micro == 0)
+    if (p->op[op].kind == kind && p->op[op].micro == 0)
       g_string_append_printf (names, "%s%s", names->len ? " " : "", p->name[p->op[op].name]);
   return g_string_free (names, FALSE);
 }
@@ -35,7 +35,7 @@ static void
 check (const char *words, uint32_t role, const char *wanted)
 {
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
-  g_autofree char *found = joined (plan->role[role]);
+  g_autofree char *found = named (plan->role[role], WEFT_OP_ADD_NORM);
 
   assert_string_equal (found, wanted);
 }
@@ -91,7 +91,7 @@ a_sum_that_a_unit_is_gathered_behind_stays_by_itself (void **state)
 {
   g_autoptr (weft_plan) plan = weft_test_plan (MODEL "distributed_config=fsdp2");
   const weft_program *p = plan->role[0];
-  g_autofree char *found = joined (p);
+  g_autofree char *found = named (p, WEFT_OP_ADD_NORM);
 
   (void) state;
   assert_string_equal (found, INSIDE);
@@ -127,11 +127,87 @@ each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
   assert_int_equal (count (one->role[0], WEFT_OP_NORM), 2); /* norm1 of the first layer */
 }
 
+/* -------------------------------------------------------------------------------- gelu */
+
+static void
+count_gelu (const char *words, uint32_t forward, uint32_t again, uint32_t backward)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  const weft_program *p = plan->role[0];
+  uint32_t found[3] = { 0 };
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    gboolean runs_again = p->op[op].flags & WEFT_OP_RECOMPUTE;
+    found[0] += p->op[op].kind == WEFT_OP_MATMUL_GELU && !runs_again;
+    found[1] += p->op[op].kind == WEFT_OP_MATMUL_GELU && runs_again;
+    found[2] += p->op[op].kind == WEFT_OP_MATMUL_DGRAD_GELU;
+  }
+  assert_int_equal (found[0], forward);
+  assert_int_equal (found[1], again);
+  assert_int_equal (found[2], backward);
+}
+
+/* Of two microbatches. */
+static void
+a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
+{
+  const uint32_t n = 2 * LAYERS;
+
+  (void) state;
+  count_gelu (MODEL, n, 0, n);
+  count_gelu (MODEL "tensor_model_parallel_size=2 global_batch_size=2", n, 0, n);
+  count_gelu (MODEL "delay_wgrad_compute=true overlap_grad_reduce=true", n, 0, n);
+  count_gelu (MODEL "recompute_granularity=selective recompute_modules=mlp", n, n, n);
+  count_gelu (MODEL "fused_gelu=0", 0, 0, 0);
+  count_gelu (MODEL "activation=swiglu", 0, 0, 0);
+  count_gelu (MODEL "activation=squared_relu", 0, 0, 0);
+  count_gelu (MODEL "activation=gelu_erf", 0, 0, 0);
+  count_gelu (MODEL "stack=megatron-core", 0, 0, 0);
+}
+
+/* What gelu was of is stored for backward, or not at all. */
+static void
+the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
+{
+  g_autoptr (weft_plan) keeps = weft_test_plan (MODEL);
+  g_autoptr (weft_plan) makes_again =
+      weft_test_plan (MODEL "recompute_granularity=selective recompute_modules=mlp");
+  const weft_program *of[] = { keeps->role[0], makes_again->role[0] };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (of); i++)
+    for (uint32_t op = 0; op < of[i]->n_op; op++) {
+      if (of[i]->op[op].kind != WEFT_OP_MATMUL_GELU)
+        continue;
+      gboolean kept = i == 0 || of[i]->op[op].flags & WEFT_OP_RECOMPUTE;
+      assert_int_equal (of[i]->uses[of[i]->op[op].uses + 3].buf != WEFT_NO_BUF, kept);
+      assert_int_equal (weft_op_shape (of[i], op)->dim[5], kept);
+    }
+}
+
+/* Forward does not read what it has made, backward does not store what it takes the slope of. */
+static void
+gelu_costs_three_passes_and_two_launches_less (void **state)
+{
+  g_autoptr (weft_plan) two = weft_test_plan (MODEL "fused_gelu=0");
+  g_autoptr (weft_plan) one = weft_test_plan (MODEL);
+  const double pass = 64.0 * 256 * 2;
+
+  (void) state;
+  assert_int_equal (one->role[0]->n_op + 2 * 2 * LAYERS, two->role[0]->n_op);
+  assert_near (traffic (two->role[0]) - traffic (one->role[0]), 2 * LAYERS * 3 * pass);
+  assert_int_equal (count (one->role[0], WEFT_OP_GELU), 0);
+  assert_int_equal (count (one->role[0], WEFT_OP_GELU_BWD), 0);
+}
+
 static void
 no_bit_of_training_depends_on_it (void **state)
 {
   static const char *const jobs[] = {
     "model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=3 ",
+    "model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
+    "precision=bf16 tensor_model_parallel_size=2 recompute_granularity=selective "
+    "recompute_modules=mlp ",
     "model=llama-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
     "precision=bf16 tensor_model_parallel_size=2 sequence_parallel=true "
     "recompute_granularity=full recompute_method=uniform recompute_num_layers=2 ",
@@ -140,7 +216,7 @@ no_bit_of_training_depends_on_it (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
     const struct weft_exec_options how = { 0 };
-    g_autofree char *plain = g_strconcat (jobs[i], "fused_add_norm=0", NULL);
+    g_autofree char *plain = g_strconcat (jobs[i], "fused_add_norm=0 fused_gelu=0", NULL);
     g_autoptr (trained) one = trained_new (NULL, jobs[i], &how);
     g_autoptr (trained) two = trained_new (NULL, plain, &how);
     trained_assert_same (one, two, jobs[i]);
@@ -157,6 +233,9 @@ main (void)
     cmocka_unit_test (what_is_run_again_has_the_sums_that_are_run_again_with_it),
     cmocka_unit_test (a_sum_that_a_unit_is_gathered_behind_stays_by_itself),
     cmocka_unit_test (each_pair_saves_one_pass_over_the_stream_and_one_launch),
+    cmocka_unit_test (a_product_ends_with_gelu_and_its_gradient_with_the_slope),
+    cmocka_unit_test (the_input_of_gelu_is_kept_where_backward_reads_it),
+    cmocka_unit_test (gelu_costs_three_passes_and_two_launches_less),
     cmocka_unit_test (no_bit_of_training_depends_on_it),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
