@@ -44,7 +44,8 @@ static const char examples[] =
   X (EVAL_BATCHES, "eval-batches", INT, "10", "1", "1e9", "most global batches of an evaluation")  \
   X (EVAL_SHARE, "eval-share", REAL, "none", "0", "0.9",                                           \
      "end of the data not trained on; none: 0.1 with --eval-interval, or 0")                       \
-  X (THREADS, "threads", INT, "1", "1", "1024", "that share the kernels of one rank")              \
+  X (THREADS, "threads", INT, "none", "1", "1024",                                                 \
+     "that share a rank's kernels of the CPU; none: 1, or with GPUs all processors")               \
   X (STRESS, "stress", INT, "none", "1", "9007199254740992",                                       \
      "run ops of all ranks in a legal random order, from this seed")                               \
   X (RANKS_PER_GPU, "ranks-per-gpu", INT, "1", "1", "1024",                                        \
@@ -225,7 +226,6 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
     { "deadline", ask->number[DEADLINE] != NULL, TRUE },
     { "patience", ask->number[PATIENCE] != NULL, TRUE },
     { "graph", ask->options.exec.graph, TRUE },
-    { "threads", ask->number[THREADS] != NULL, FALSE },
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (flags); i++)

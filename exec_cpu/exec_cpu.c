@@ -1,7 +1,7 @@
 #include "exec_cpu/exec_cpu.h"
 #include "core/base/error.h"
 #include "exec_cpu/machine.h"
-#include "exec_cpu/team.h"
+#include "kernels/team.h"
 #include <string.h>
 
 /* ------------------------------------------------------------------ communicators */
@@ -110,7 +110,7 @@ close_rank (struct cpu_machine *m, struct cpu_rank *r)
 {
   if (r->has_thread)
     pthread_join (r->thread, NULL);
-  cpu_team_free (r->team);
+  weft_team_free (r->team);
   cpu_arena_close (r, &m->base.plan->memory[r->p->role]);
   pthread_cond_destroy (&r->wake);
   g_free (r->waits);
@@ -178,7 +178,7 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
       memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
   m->base.allocated_host[r->row] = memory->planned[WEFT_POOL_HOST];
   if (m->options.threads > 1)
-    r->team = cpu_team_new (m->options.threads, error);
+    r->team = weft_team_new (m->options.threads, error);
   return m->options.threads <= 1 || r->team;
 }
 

@@ -258,22 +258,32 @@ run_threads (struct cpu_machine *m)
  * how a dependency that is missing comes to light.  The rest is drawn evenly. */
 struct shuffle {
   GRand *rand;
-  uint32_t n;     /* (rank, lane) pairs */
+  uint32_t n;     /* (rank, lane) pairs that have something to do */
   uint32_t *pair; /* in the order they are asked in */
   gboolean *reluctant;
 };
 
 static gboolean
-try_pairs (struct cpu_machine *m, const struct shuffle *s, gboolean reluctant)
+is_over (const struct cpu_machine *m, uint32_t pair)
+{
+  const struct cpu_lane *l = &m->rank[pair / WEFT_N_LANE].lane[pair % WEFT_N_LANE];
+  return l->cursor == l->issued;
+}
+
+static gboolean
+try_pairs (struct cpu_machine *m, struct shuffle *s, gboolean reluctant)
 {
   for (uint32_t i = 0; i < s->n; i++) {
     uint32_t j = i + (uint32_t) g_rand_int_range (s->rand, 0, (gint32) (s->n - i));
     uint32_t pair = s->pair[j];
     s->pair[j] = s->pair[i];
     s->pair[i] = pair;
-    if (s->reluctant[pair] == reluctant &&
-        try_lane (&m->rank[pair / WEFT_N_LANE], pair % WEFT_N_LANE))
-      return TRUE;
+    if (s->reluctant[pair] != reluctant ||
+        !try_lane (&m->rank[pair / WEFT_N_LANE], pair % WEFT_N_LANE))
+      continue;
+    if (is_over (m, pair))
+      s->pair[i] = s->pair[--s->n];
+    return TRUE;
   }
   return FALSE;
 }
@@ -294,11 +304,12 @@ run_shuffled (struct cpu_machine *m)
   g_autoptr (GRand) rand = g_rand_new_with_seed ((guint32) (m->options.stress + m->step++));
   g_autofree uint32_t *pair = g_new (uint32_t, n);
   g_autofree gboolean *reluctant = g_new (gboolean, n);
-  struct shuffle s = { rand, n, pair, reluctant };
+  struct shuffle s = { rand, 0, pair, reluctant };
 
   for (uint32_t i = 0; i < n; i++) {
-    pair[i] = i;
     reluctant[i] = g_rand_int_range (rand, 0, 4) == 0;
+    if (!is_over (m, i))
+      pair[s.n++] = i;
   }
   while (try_pairs (m, &s, FALSE) || try_pairs (m, &s, TRUE))
     continue;

@@ -1,11 +1,8 @@
 /* An op that computes or copies: its operands in the arena, and the kernel that works on them. */
 #include "core/exec/feed.h"
 #include "exec_cpu/machine.h"
-#include "exec_cpu/team.h"
+#include "kernels/team.h"
 #include <string.h>
-
-/* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
-#define WORTH_SHARING 1e6
 
 /* A kernel trusts its token ids and the numbers and counts of rows.  Poisoned ones, of a program that
  * is wrong, would lead anywhere. */
@@ -28,16 +25,11 @@ static void
 run (void *user, const struct weft_kernel *k)
 {
   const struct launch *l = user;
-  const struct weft_kernel_row *row = &weft_kernels[k->kind];
-  const struct weft_op_info *info = &weft_op_info[k->kind];
 
   if (l->r->m->options.poison && !has_tokens (k))
     atomic_store (&l->r->m->lost, (uint64_t) (l->r->rank + 1) << 32 | l->op);
-  else if (l->r->team && row->splits &&
-           info->flops (&k->shape) + info->bytes (&k->shape) > WORTH_SHARING)
-    cpu_team_run (l->r->team, k);
   else
-    row->cpu (k, 0, 1);
+    weft_team_run (l->r->team, k);
 }
 
 /* The metrics, or one number that the host waits for. */

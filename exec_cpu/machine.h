@@ -84,7 +84,7 @@ struct cpu_rank {
 
   pthread_t thread;
   gboolean has_thread;
-  struct cpu_team *team; /* NULL: kernels run on this thread alone */
+  struct weft_team *team; /* NULL: kernels run on this thread alone */
   pthread_cond_t wake;
   uint64_t signals; /* under the machine's lock, as all that follows */
   gboolean asleep;

@@ -91,7 +91,20 @@ keep_stamps (struct cuda_there at, weft_cuda_event *begin, weft_cuda_event *end)
 static void
 keep_kernel (void *user, const struct weft_kernel *k)
 {
-  g_array_append_val ((GArray *) user, *k);
+  const struct cuda_rank *r = user;
+
+  g_array_append_val (cuda_score_of (r->m, r)->kernel, *k);
+}
+
+/* The control block that the CPU reads is the caller's. */
+static void
+keep_host (void *user, const struct weft_kernel *k)
+{
+  const struct cuda_rank *r = user;
+  struct cuda_host_work work = { *k, r->team };
+
+  work.kernel.control = r->m->options.control;
+  g_array_append_val (cuda_score_of (r->m, r)->host, work);
 }
 
 static void
@@ -99,16 +112,15 @@ emit_kernels (struct cuda_there at, uint32_t op)
 {
   struct cuda_score *s = cuda_score_of (at.r->m, at.r);
   gboolean host = at.u->lane == WEFT_LANE_HOST;
-  uint32_t first = s->kernel->len;
+  GArray *kernels = host ? s->host : s->kernel;
+  uint32_t first = kernels->len;
 
-  weft_bind_kernels (&at.r->bind, op, keep_kernel, s->kernel);
-  if (s->kernel->len == first)
+  weft_bind_kernels (&at.r->bind, op, host ? keep_host : keep_kernel, at.r);
+  if (kernels->len == first)
     return;
-  for (uint32_t i = first; i < s->kernel->len && host; i++)
-    g_array_index (s->kernel, struct weft_kernel, i).control = at.r->m->options.control;
   struct cuda_call *call = cuda_emit (at, op, host ? CUDA_HOST : CUDA_KERNEL);
   call->at = first;
-  call->n = s->kernel->len - first;
+  call->n = kernels->len - first;
 }
 
 static void

@@ -1,6 +1,7 @@
 #include "exec_cuda/exec_cuda.h"
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
+#include "kernels/team.h"
 #include "launch/rendezvous.h"
 #include <string.h>
 
@@ -61,6 +62,7 @@ clear_score (struct cuda_score *s)
 {
   g_array_unref (s->call);
   g_array_unref (s->kernel);
+  g_array_unref (s->host);
   g_array_unref (s->copy);
   g_array_unref (s->collective);
   g_array_unref (s->transfer);
@@ -75,6 +77,7 @@ clear_rank (struct cuda_rank *r)
   if (r->here)
     cuda_arena_close (r);
   cuda_order_close (r);
+  weft_team_free (r->team);
   weft_bind_clear (&r->bind);
   g_free (r->issued);
 }
@@ -121,6 +124,7 @@ make_score (struct cuda_machine *m, uint32_t i)
     .row = m->first + i,
     .call = g_array_new (FALSE, FALSE, sizeof (struct cuda_call)),
     .kernel = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel)),
+    .host = g_array_new (FALSE, FALSE, sizeof (struct cuda_host_work)),
     .copy = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_copy)),
     .collective = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_collective)),
     .transfer = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_transfer)),
@@ -213,9 +217,6 @@ check_options (const struct weft_exec_options *o, uint32_t ranks, GError **error
                            "--stress: found with a GPU for each rank, wanted --ranks-per-gpu %u: "
                            "GPUs must agree on an order, and have one",
                            ranks);
-  if (o->threads > 1)
-    return weft_bad_input (error, "--threads: found %u, wanted 1: kernels run on the GPU",
-                           o->threads);
   if (o->peers && ranks % weft_rendezvous_place (o->peers)->n != 0)
     return weft_bad_input (error,
                            "found %u processes and %u ranks, wanted as many ranks in each process",
@@ -293,12 +294,26 @@ check_kernels (const struct cuda_machine *m, const weft_program *p, GError **err
   return TRUE;
 }
 
+/* Kernels of the CPU are shared by its processors, which the ranks of this machine share. */
+static gboolean
+open_team (struct cuda_rank *r, GError **error)
+{
+  const struct cuda_machine *m = r->m;
+  uint32_t here = MIN (m->n, (uint32_t) m->base.plan->fabric.cluster->f.node_gpus);
+  uint32_t n = m->options.threads ? m->options.threads : g_get_num_processors () / MAX (here, 1);
+
+  if (r->p->lane_n[WEFT_LANE_HOST] == 0 || n <= 1)
+    return TRUE;
+  r->team = weft_team_new (n, error);
+  return r->team != NULL;
+}
+
 static gboolean
 open_rank (struct cuda_rank *r, GError **error)
 {
   const struct weft_memory *memory = &r->m->base.plan->memory[r->p->role];
 
-  if (!cuda_arena_open (r, error))
+  if (!cuda_arena_open (r, error) || !open_team (r, error))
     return FALSE;
   cuda_order_open (r);
   r->m->base.allocated[r->row] =

@@ -74,6 +74,7 @@ struct cuda_rank {
   weft_cuda_comm *pair[2][2]; /* [stage before][way back]: of transfers posted one by one */
   weft_cuda_event *tail;      /* the end of the newest step */
   uint8_t *issued;            /* by op */
+  struct weft_team *team;     /* that shares its kernels of the CPU; NULL: there are none, or one thread */
 };
 
 /*   constant          word                    what is played */
@@ -84,7 +85,7 @@ struct cuda_rank {
   X (CUDA_COPY, "copy", "copies[at]")                                                              \
   X (CUDA_FILL, "fill", "copies[at], whose source is nothing: bytes that are no number")            \
   X (CUDA_KERNEL, "kernel", "n kernels from kernels[at] on")                                       \
-  X (CUDA_HOST, "host", "likewise, on the CPU")                                                    \
+  X (CUDA_HOST, "host", "n kernels of the CPU from host[at] on")                                   \
   X (CUDA_JOIN, "join", "joins[at]")                                                               \
   X (CUDA_EXCHANGE, "exchange", "exchanges[at]")                                                   \
   X (CUDA_GROUP_START, "group_start", "")                                                          \
@@ -126,6 +127,12 @@ struct cuda_counted {
   struct weft_cuda_join *sum;
 };
 
+/* A kernel of the CPU, which the GPU's stream waits for. */
+struct cuda_host_work {
+  struct weft_kernel kernel;
+  struct weft_team *team;
+};
+
 /* The calls of a step by one thread of the host: of all ranks that share a GPU, or of one that has
  * its own. */
 struct cuda_score {
@@ -133,6 +140,7 @@ struct cuda_score {
   uint32_t row;                                  /* the first of them, where it begins */
   GArray *call;                                  /* struct cuda_call */
   GArray *kernel, *copy, *collective, *transfer; /* struct weft_kernel, weft_cuda_copy ... */
+  GArray *host;                                  /* struct cuda_host_work */
   GPtrArray *join, *exchange, *counted;          /* struct weft_cuda_join *, owned */
   uint8_t *played;                               /* by call, in the step under way */
   uint32_t n_played;

@@ -6,6 +6,7 @@
  * line. */
 #include "core/base/error.h"
 #include "exec_cuda/machine.h"
+#include "kernels/team.h"
 #include <string.h>
 
 #define NAN_BYTE 0xff /* floats of such bytes are not numbers, an int32 is no token */
@@ -15,9 +16,9 @@
 static void
 run_host (void *data)
 {
-  const struct weft_kernel *k = data;
+  const struct cuda_host_work *work = data;
 
-  weft_kernels[k->kind].cpu (k, 0, 1);
+  weft_team_run (work->team, &work->kernel);
 }
 
 static const char *
@@ -27,7 +28,7 @@ play_host (const struct cuda_score *s, const struct cuda_call *c)
 
   for (uint32_t i = 0; i < c->n && !said; i++)
     said = CUDA_CALL (s->m, host, run_host,
-                      &g_array_index (s->kernel, struct weft_kernel, c->at + i), c->stream);
+                      &g_array_index (s->host, struct cuda_host_work, c->at + i), c->stream);
   return said;
 }
 

@@ -7,7 +7,7 @@
 #include "launch/rendezvous.h"
 
 #define LEAST_NAP 20u /* microseconds between two looks */
-#define MOST_NAP 1000u
+#define MOST_NAP 200u
 #define REPORT_SECONDS 3 /* for the others to say how far they are */
 
 /* The first communication of a lane that has not come to its end, by what the lane has said. */
@@ -93,7 +93,7 @@ look_at_scores (struct cuda_machine *m, GError **error)
   return !blame || weft_run_error (error, "rank %u has failed", m->rank[blame->row].rank);
 }
 
-/* Naps are longer and longer: 20 us, then up to 1 ms. */
+/* Naps are longer and longer: 20 us, then up to 200. */
 gboolean
 cuda_vigil_nap (struct cuda_machine *m, struct cuda_vigil *v, GError **error)
 {

@@ -210,6 +210,20 @@ state_that_lives_on_the_host_trains_as_that_of_the_device (void **state)
   }
 }
 
+static void
+threads_share_what_the_cpu_updates_bit_by_bit (void **state)
+{
+  static const char words[] = TRAINED_GPT2 FP32 "optimizer_cpu_offload=true ";
+  struct weft_exec_options alone = trained_shared (words), many = alone;
+
+  (void) state;
+  alone.threads = 1;
+  many.threads = 3;
+  g_autoptr (trained) one = train (IN_ORDER, words, alone);
+  g_autoptr (trained) three = train (IN_ORDER, words, many);
+  trained_assert_same (three, one, words);
+}
+
 /* -------------------------------------------------------------------------- steps */
 
 static real_job *
@@ -340,6 +354,7 @@ main (void)
     cmocka_unit_test (ops_of_a_graph_have_times),
     cmocka_unit_test (what_is_allocated_was_planned),
     cmocka_unit_test (state_that_lives_on_the_host_trains_as_that_of_the_device),
+    cmocka_unit_test (threads_share_what_the_cpu_updates_bit_by_bit),
     cmocka_unit_test (a_step_in_parts_has_the_bits_of_a_whole_one),
     cmocka_unit_test (an_evaluation_changes_nothing),
     cmocka_unit_test (a_step_whose_gradients_overflow_is_skipped_by_all_ranks),

@@ -22,7 +22,7 @@ struct weft_exec_options {
   /* Executors of real numbers: */
   const struct weft_control *control; /* read in every step; outlives the executor */
   uint64_t stress;   /* not 0: one thread takes legal steps of all ranks at random, from this seed */
-  uint32_t threads;  /* that share the kernels of one rank; 0 is 1 */
+  uint32_t threads;  /* that share a rank's kernels of the CPU; 0: of a GPU's rank all processors, else 1 */
   gboolean poison;   /* fill bytes with NaN when their buffer dies */
   weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
                         that outlive a step must lie at the same places */

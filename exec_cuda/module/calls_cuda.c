@@ -223,6 +223,8 @@ call_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
   return said (cudaStreamWaitEvent (stream_of (stream), event_of (event), 0));
 }
 
+/* That an event has yet to come is kept as the last error, too, which the next kernel would tell as
+ * its own. */
 static const char *
 call_query (void *self, weft_cuda_event *event, gboolean *done)
 {
@@ -230,7 +232,9 @@ call_query (void *self, weft_cuda_event *event, gboolean *done)
 
   (void) self;
   *done = error == cudaSuccess;
-  return error == cudaErrorNotReady ? NULL : said (error);
+  if (error == cudaErrorNotReady)
+    error = cudaGetLastError () == cudaErrorNotReady ? cudaSuccess : error;
+  return said (error);
 }
 
 static const char *

@@ -6,7 +6,7 @@
 #pragma once
 #include "kernels/cuda/device.cuh"
 
-enum { COLUMN_LANES = 32, ROW_LANES = 8, MOST_CHUNKS = 64, LEAST_ROWS = 64 };
+enum { COLUMN_LANES = 32, ROW_LANES = 8, MOST_CHUNKS = 128, LEAST_ROWS = 64 };
 
 static inline unsigned
 column_chunks (uint64_t rows)
@@ -86,4 +86,61 @@ sum_columns (const struct column_sums *s, const F &terms, uint64_t rows,
       WEFT_LAUNCH ((add_chunks<N>), blocks_for (s->columns, 256, 4096), 256, 0, s->stream, partial,
                    chunks, s->columns, array_of (to[i]), to[i]->accumulate, i);
   return launched ();
+}
+
+/* Columns of a matrix as it lies in memory, sixteen bytes at a time. */
+template <class P>
+__global__ void
+add_matrix_of_chunks (const P *x, uint64_t rows, uint64_t packs, float *partial)
+{
+  __shared__ float room[ROW_LANES][P::n][COLUMN_LANES];
+  uint64_t pack = (uint64_t) blockIdx.x * COLUMN_LANES + threadIdx.x;
+  uint64_t each = (rows + gridDim.y - 1) / gridDim.y, first = blockIdx.y * each;
+  uint64_t last = first + each < rows ? first + each : rows;
+  float sum[P::n] = {};
+
+  for (uint64_t row = first + threadIdx.y; row < last && pack < packs; row += ROW_LANES) {
+    P term = x[row * packs + pack];
+    for (int i = 0; i < P::n; i++)
+      sum[i] += to_float (term.at[i]);
+  }
+  for (int i = 0; i < P::n; i++)
+    room[threadIdx.y][i][threadIdx.x] = sum[i];
+  __syncthreads ();
+  if (threadIdx.y != 0 || pack >= packs)
+    return;
+  for (int i = 0; i < P::n; i++) {
+    for (int lane = 1; lane < ROW_LANES; lane++)
+      sum[i] += room[lane][i][threadIdx.x];
+    partial[(blockIdx.y * packs + pack) * P::n + i] = sum[i];
+  }
+}
+
+template <class P>
+static const char *
+sum_matrix_by (const struct column_sums *s, const struct weft_cuda_operand *x, uint64_t rows,
+               const struct weft_cuda_operand *to)
+{
+  unsigned chunks = column_chunks (rows);
+  uint64_t packs = s->columns / P::n;
+  dim3 grid (blocks_for (packs, COLUMN_LANES, ~0u), chunks), block (COLUMN_LANES, ROW_LANES);
+  float *partial = (float *) s->scratch;
+
+  WEFT_LAUNCH ((add_matrix_of_chunks<P>), grid, block, 0, s->stream, (const P *) x->data, rows,
+               packs, partial);
+  WEFT_LAUNCH ((add_chunks<1>), blocks_for (s->columns, 256, 4096), 256, 0, s->stream, partial,
+               chunks, s->columns, array_of (to), to->accumulate, 0);
+  return launched ();
+}
+
+/* to (columns) = or += the sums of x (rows, columns). */
+template <class T>
+static const char *
+sum_matrix (const struct column_sums *s, const struct weft_cuda_operand *x, uint64_t rows,
+            const struct weft_cuda_operand *to)
+{
+  bool packed = s->columns % pack<T>::n == 0 && begins_at_pack (x->data);
+
+  return packed ? sum_matrix_by<pack<T>> (s, x, rows, to)
+                : sum_matrix_by<single<T>> (s, x, rows, to);
 }

@@ -126,6 +126,18 @@ template <class T> struct alignas (16) pack {
   T at[n];
 };
 
+/* One at a time, where it does not. */
+template <class T> struct single {
+  static const int n = 1;
+  T at[n];
+};
+
+static inline bool
+begins_at_pack (const void *at)
+{
+  return ((uintptr_t) at & 15) == 0;
+}
+
 /* ------------------------------------------------------- sixteen bytes to shared memory */
 
 /* They are there after the wait for their group and a barrier. */

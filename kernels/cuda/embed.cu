@@ -18,16 +18,20 @@ struct table {
 
 /* ----------------------------------------------------------------------------- forward */
 
+/* A block looks up a token. */
 __global__ void
 look_up (const int32_t *ids, struct array table, struct array positions, struct array y,
          struct table c, uint64_t tokens, uint64_t sequence, struct weft_cuda_spot cp)
 {
-  for (WEFT_EACH (i, tokens * c.hidden)) {
-    uint64_t token = i / c.hidden, column = i % c.hidden, row = (uint64_t) ids[token] - c.first;
-    float value = row < c.rows ? get (table, row * c.hidden + column) : 0;
-    if (positions.data)
-      value += get (positions, position_of (cp, sequence, token % sequence) * c.hidden + column);
-    put (y, i, value);
+  for (uint64_t token = blockIdx.x; token < tokens; token += gridDim.x) {
+    uint64_t row = (uint64_t) ids[token] - c.first;
+    uint64_t place = positions.data ? position_of (cp, sequence, token % sequence) : 0;
+    for (uint64_t i = threadIdx.x; i < c.hidden; i += blockDim.x) {
+      float value = row < c.rows ? get (table, row * c.hidden + i) : 0;
+      if (positions.data)
+        value += get (positions, place * c.hidden + i);
+      put (y, token * c.hidden + i, value);
+    }
   }
 }
 
@@ -45,8 +49,8 @@ weft_cuda_embed (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
 
-  WEFT_LAUNCH (look_up, blocks_for (l->dim[0] * l->dim[1], THREADS, MOST_BLOCKS), THREADS, 0,
-               l->stream, (const int32_t *) o[IDS].data, array_of (&o[TABLE]),
+  WEFT_LAUNCH (look_up, blocks_for (l->dim[0], 1, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const int32_t *) o[IDS].data, array_of (&o[TABLE]),
                array_of (&o[POSITIONS]), array_of (&o[Y]), table_of (l, &o[TABLE]), l->dim[0],
                l->model.sequence, l->cp);
   return launched ();

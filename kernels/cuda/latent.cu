@@ -14,7 +14,7 @@ struct split {
 
 /* A thread copies an element of a latent or turns a pair. */
 __global__ void
-split_rows (struct split s, const struct turning turning, bool joins)
+split_rows (struct split s, const __grid_constant__ struct turning turning, bool joins)
 {
   uint64_t pairs = s.rope / 2, each = s.rank + pairs, row = s.rank + s.rope;
 
@@ -101,7 +101,7 @@ copy (struct array from, uint64_t at, struct array to, uint64_t place)
 /* Threads of a head: its query without position and its pairs, its key likewise (whose position is not
  * turned here), its value. */
 __global__ void
-join_heads (struct join j, const struct turning turning)
+join_heads (struct join j, const __grid_constant__ struct turning turning)
 {
   uint64_t pairs = j.rope / 2, each = 2 * j.nope + pairs + j.rope + j.value;
 
@@ -128,7 +128,7 @@ join_heads (struct join j, const struct turning turning)
 
 /* The same threads but those of positions, which all heads share. */
 __global__ void
-join_heads_bwd (struct join j, const struct turning turning)
+join_heads_bwd (struct join j, const __grid_constant__ struct turning turning)
 {
   uint64_t pairs = j.rope / 2, each = 2 * j.nope + pairs + j.value;
 

@@ -117,17 +117,6 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-struct bias_terms {
-  struct array dy;
-  uint64_t columns;
-
-  __device__ void
-  operator() (uint64_t row, uint64_t column, float term[1]) const
-  {
-    term[0] = get (dy, row * columns + column);
-  }
-};
-
 /* Scratch of the bias' gradient; the product has its own. */
 uint64_t
 weft_cuda_scratch_bias (uint64_t rows, uint64_t columns)
@@ -141,12 +130,11 @@ weft_cuda_matmul_wgrad (const struct weft_cuda_launch *l)
   const struct weft_cuda_operand *o = l->operand;
   struct weft_cuda_gemm g = gemm_of (l, DY, WGRAD_X, DW);
   struct column_sums sums = { l->stream, l->scratch, l->dim[N] };
-  struct bias_terms terms = { array_of (&o[DY]), l->dim[N] };
 
   set_size (&g, l->dim[N], l->dim[K], l->dim[M]);
   g.a_turned = 1;
   const char *error = weft_cuda_multiply (l, &g);
   if (error || !o[DB].data)
     return error;
-  return sum_columns<1> (&sums, terms, l->dim[M], &o[DB], NULL);
+  return WEFT_BY_DTYPE (o[DY].dtype, sum_matrix, &sums, &o[DY], l->dim[M], &o[DB]);
 }

@@ -37,7 +37,7 @@ flat (const T *a, const T *b, T *y, uint64_t n, bool packed)
 static bool
 begin_at_packs (const void *a, const void *b, const void *c)
 {
-  return (((uintptr_t) a | (uintptr_t) b | (uintptr_t) c) & 15) == 0;
+  return begins_at_pack (a) && begins_at_pack (b) && begins_at_pack (c);
 }
 
 template <class F> struct flat_of {
@@ -69,108 +69,91 @@ FLAT (add, plus, true, 2)
 
 /* ----------------------------------------------------------------------------- swiglu */
 
-template <class T>
-__global__ void
-swiglu (const T *gate_up, T *y, uint64_t rows, uint64_t columns)
+/* Rows by the grid's second dimension, which spares a division for each element. */
+#define EACH_ROW(row, n) uint64_t row = blockIdx.y; row < (n); row += gridDim.y
+#define EACH_COLUMN(i, n)                                                                          \
+  uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x; i < (n);                          \
+  i += (uint64_t) blockDim.x * gridDim.x
+
+enum { MOST_ROWS = 65535 /* of a grid's second dimension (CUDA programming guide) */ };
+
+static dim3
+grid_of_rows (uint64_t rows, uint64_t columns)
 {
-  for (WEFT_EACH (i, rows * columns)) {
-    const T *row = gate_up + i / columns * 2 * columns + i % columns;
-    set (y + i, swiglu_value (to_float (row[0]), to_float (row[columns])));
-  }
+  return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_ROWS));
 }
 
-/* Columns are whole packs. */
-template <class T>
+/* P: elements that are read at a time; columns are counted in those. */
+template <class P>
 __global__ void
-swiglu_packed (const pack<T> *gate_up, pack<T> *y, uint64_t rows, uint64_t columns)
+swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)
 {
-  for (WEFT_EACH (i, rows * columns)) {
-    const pack<T> *row = gate_up + i / columns * 2 * columns + i % columns;
-    pack<T> gate = row[0], up = row[columns], to;
-    for (int j = 0; j < pack<T>::n; j++)
-      set (&to.at[j], swiglu_value (to_float (gate.at[j]), to_float (up.at[j])));
-    y[i] = to;
-  }
-}
-
-template <class T>
-__global__ void
-swiglu_slope (const T *gate_up, const T *dy, T *dgate_up, uint64_t rows, uint64_t columns)
-{
-  for (WEFT_EACH (i, rows * columns)) {
-    uint64_t at = i / columns * 2 * columns + i % columns;
-    struct gate_and_up to =
-        swiglu_slopes (to_float (gate_up[at]), to_float (gate_up[at + columns]), to_float (dy[i]));
-    set (dgate_up + at, to.gate);
-    set (dgate_up + at + columns, to.up);
-  }
-}
-
-template <class T>
-__global__ void
-swiglu_slope_packed (const pack<T> *gate_up, const pack<T> *dy, pack<T> *dgate_up, uint64_t rows,
-                     uint64_t columns)
-{
-  for (WEFT_EACH (i, rows * columns)) {
-    uint64_t at = i / columns * 2 * columns + i % columns;
-    pack<T> gate = gate_up[at], up = gate_up[at + columns], d = dy[i], dgate, dup;
-    for (int j = 0; j < pack<T>::n; j++) {
-      struct gate_and_up to =
-          swiglu_slopes (to_float (gate.at[j]), to_float (up.at[j]), to_float (d.at[j]));
-      set (&dgate.at[j], to.gate);
-      set (&dup.at[j], to.up);
+  for (EACH_ROW (row, rows))
+    for (EACH_COLUMN (i, columns)) {
+      const P *from = gate_up + row * 2 * columns + i;
+      P gate = from[0], up = from[columns], to;
+      for (int j = 0; j < P::n; j++)
+        set (&to.at[j], swiglu_value (to_float (gate.at[j]), to_float (up.at[j])));
+      y[row * columns + i] = to;
     }
-    dgate_up[at] = dgate;
-    dgate_up[at + columns] = dup;
-  }
 }
 
-template <class T>
-static const char *
-run_swiglu (const struct weft_cuda_launch *l)
+template <class P>
+__global__ void
+swiglu_slope (const P *gate_up, const P *dy, P *dgate_up, uint64_t rows, uint64_t columns)
 {
-  const T *x = (const T *) l->operand[0].data;
-  T *y = (T *) l->operand[1].data;
-  uint64_t rows = l->dim[0], columns = l->dim[1], packs = columns / pack<T>::n;
-  bool packed = columns % pack<T>::n == 0 && begin_at_packs (x, NULL, y);
-  unsigned blocks = blocks_for (rows * (packed ? packs : columns), THREADS, MOST_BLOCKS);
+  for (EACH_ROW (row, rows))
+    for (EACH_COLUMN (i, columns)) {
+      uint64_t at = row * 2 * columns + i;
+      P gate = gate_up[at], up = gate_up[at + columns], d = dy[row * columns + i], dgate, dup;
+      for (int j = 0; j < P::n; j++) {
+        struct gate_and_up to =
+            swiglu_slopes (to_float (gate.at[j]), to_float (up.at[j]), to_float (d.at[j]));
+        set (&dgate.at[j], to.gate);
+        set (&dup.at[j], to.up);
+      }
+      dgate_up[at] = dgate;
+      dgate_up[at + columns] = dup;
+    }
+}
 
-  if (packed)
-    WEFT_LAUNCH ((swiglu_packed<T>), blocks, THREADS, 0, l->stream, (const pack<T> *) x,
-                 (pack<T> *) y, rows, packs);
+/* Forward where dy is NULL. */
+template <class P>
+static const char *
+launch_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
+{
+  uint64_t rows = l->dim[0], columns = l->dim[1] / P::n;
+  const P *x = (const P *) l->operand[0].data;
+  dim3 grid = grid_of_rows (rows, columns);
+
+  if (dy)
+    WEFT_LAUNCH ((swiglu_slope<P>), grid, THREADS, 0, l->stream, x, (const P *) dy, (P *) to, rows,
+                 columns);
   else
-    WEFT_LAUNCH ((swiglu<T>), blocks, THREADS, 0, l->stream, x, y, rows, columns);
+    WEFT_LAUNCH ((swiglu<P>), grid, THREADS, 0, l->stream, x, (P *) to, rows, columns);
   return launched ();
 }
 
 template <class T>
 static const char *
-run_swiglu_slope (const struct weft_cuda_launch *l)
+run_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
 {
-  const T *x = (const T *) l->operand[0].data, *dy = (const T *) l->operand[1].data;
-  T *dx = (T *) l->operand[2].data;
-  uint64_t rows = l->dim[0], columns = l->dim[1], packs = columns / pack<T>::n;
-  bool packed = columns % pack<T>::n == 0 && begin_at_packs (x, dy, dx);
-  unsigned blocks = blocks_for (rows * (packed ? packs : columns), THREADS, MOST_BLOCKS);
+  bool packed =
+      l->dim[1] % pack<T>::n == 0 && begin_at_packs (l->operand[0].data, dy, to);
 
-  if (packed)
-    WEFT_LAUNCH ((swiglu_slope_packed<T>), blocks, THREADS, 0, l->stream, (const pack<T> *) x,
-                 (const pack<T> *) dy, (pack<T> *) dx, rows, packs);
-  else
-    WEFT_LAUNCH ((swiglu_slope<T>), blocks, THREADS, 0, l->stream, x, dy, dx, rows, columns);
-  return launched ();
+  return packed ? launch_swiglu<pack<T>> (l, dy, to) : launch_swiglu<single<T>> (l, dy, to);
 }
 
 const char *
 weft_cuda_swiglu (const struct weft_cuda_launch *l)
 {
-  return WEFT_BY_DTYPE (l->operand[1].dtype, run_swiglu, l);
+  return WEFT_BY_DTYPE (l->operand[1].dtype, run_swiglu, l, NULL, l->operand[1].data);
 }
 
 const char *
 weft_cuda_swiglu_bwd (const struct weft_cuda_launch *l)
 {
-  return WEFT_BY_DTYPE (l->operand[2].dtype, run_swiglu_slope, l);
+  return WEFT_BY_DTYPE (l->operand[2].dtype, run_swiglu, l, l->operand[1].data, l->operand[2].data);
 }
 
 /* ------------------------------------------------- arrays of whatever type they have */

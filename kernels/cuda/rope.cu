@@ -1,25 +1,57 @@
 /* Rotary positions of query and key heads, in place (kernels/rope.c says which elements pair). */
 #include "kernels/cuda/turn.cuh"
 
-enum { THREADS = 256, MOST_BLOCKS = 8192 };
+enum { THREADS = 256, MOST_BLOCKS = 1 << 16 };
 
 struct heads_of_rows {
   uint64_t tokens, heads, all, width; /* of each token's `all` heads the first `heads` turn */
   uint32_t pairs;
 };
 
-template <class T>
-__global__ void
-rope (T *x, const struct heads_of_rows c, const struct turning turning)
+/* So many pairs of a head at a time: as many as two loads of sixteen bytes bring, or one. */
+template <class P>
+static __device__ __forceinline__ void
+turn_heads (P *token, const struct heads_of_rows &c, const struct turn *turns)
 {
-  for (WEFT_EACH (i, c.tokens * c.heads * c.pairs)) {
-    uint32_t pair = (uint32_t) (i % c.pairs);
-    uint64_t head = i / c.pairs % c.heads, token = i / c.pairs / c.heads;
-    T *low = x + (token * c.all + head) * c.width + pair, *high = low + c.pairs;
-    struct two_floats to = turned (turning, token, pair, to_float (*low), to_float (*high));
-    set (low, to.low);
-    set (high, to.high);
+  uint32_t packs = c.pairs / P::n, all = (uint32_t) c.heads * packs;
+
+  for (uint32_t i = threadIdx.x; i < all; i += blockDim.x) {
+    uint32_t at = i % packs;
+    P *low = token + i / packs * (c.width / P::n) + at, *high = low + packs, a = *low, b = *high;
+    for (int j = 0; j < P::n; j++) {
+      struct two_floats to =
+          turn_pair (turns[at * P::n + j], to_float (a.at[j]), to_float (b.at[j]));
+      set (&a.at[j], to.low);
+      set (&b.at[j], to.high);
+    }
+    *low = a;
+    *high = b;
   }
+}
+
+/* A block turns a token: its angles are found once for all heads. */
+template <class P>
+__global__ void
+rope (P *x, const struct heads_of_rows c, const __grid_constant__ struct turning turning)
+{
+  __shared__ struct turn turns[WEFT_CUDA_MOST_PAIRS];
+
+  for (uint64_t token = blockIdx.x; token < c.tokens; token += gridDim.x) {
+    for (uint32_t pair = threadIdx.x; pair < c.pairs; pair += blockDim.x)
+      turns[pair] = turn_of (turning, token, pair);
+    __syncthreads ();
+    turn_heads (x + token * c.all * (c.width / P::n), c, turns);
+    __syncthreads (); /* the next token's turns take the place of these */
+  }
+}
+
+template <class P>
+static const char *
+turn_tokens (const struct weft_cuda_launch *l, const struct heads_of_rows &c, float direction)
+{
+  WEFT_LAUNCH ((rope<P>), blocks_for (c.tokens, 1, MOST_BLOCKS), THREADS, 0, l->stream,
+               (P *) l->operand[0].data, c, turning_of (l, direction));
+  return launched ();
 }
 
 template <class T>
@@ -33,10 +65,11 @@ run (const struct weft_cuda_launch *l, float direction)
   c.tokens = l->dim[0] / c.heads;
   c.width = l->dim[1];
   c.pairs = l->model.pairs;
-  if (c.pairs)
-    WEFT_LAUNCH ((rope<T>), blocks_for (c.tokens * c.heads * c.pairs, THREADS, MOST_BLOCKS), THREADS,
-                 0, l->stream, (T *) l->operand[0].data, c, turning_of (l, direction));
-  return launched ();
+  if (c.pairs == 0)
+    return NULL;
+  bool packed = c.pairs % pack<T>::n == 0 && c.width % pack<T>::n == 0 &&
+                begins_at_pack (l->operand[0].data);
+  return packed ? turn_tokens<pack<T>> (l, c, direction) : turn_tokens<single<T>> (l, c, direction);
 }
 
 const char *

@@ -28,15 +28,33 @@ struct two_floats {
   float low, high;
 };
 
+/* What a pair of a position is multiplied by. */
+struct turn {
+  float cosine, sine;
+};
+
 /* Angles grow with positions: what whole turns are is found in double, the rest is a float. */
-static __device__ __forceinline__ struct two_floats
-turned (const struct turning &c, uint64_t token, uint64_t pair, float a, float b)
+static __device__ __forceinline__ struct turn
+turn_of (const struct turning &c, uint64_t token, uint64_t pair)
 {
   double turns =
       (double) position_of (c.cp, c.sequence, token % c.sequence) * c.frequency[pair] / TWO_PI;
   float angle = (float) ((turns - floor (turns)) * TWO_PI);
-  float cosine = cosf (angle), sine = sinf (angle) * c.direction;
-  struct two_floats to = { a * cosine - b * sine, b * cosine + a * sine };
+  struct turn turn = { cosf (angle), sinf (angle) * c.direction };
+
+  return turn;
+}
+
+static __device__ __forceinline__ struct two_floats
+turn_pair (const struct turn &turn, float a, float b)
+{
+  struct two_floats to = { a * turn.cosine - b * turn.sine, b * turn.cosine + a * turn.sine };
 
   return to;
+}
+
+static __device__ __forceinline__ struct two_floats
+turned (const struct turning &c, uint64_t token, uint64_t pair, float a, float b)
+{
+  return turn_pair (turn_of (c, token, pair), a, b);
 }

@@ -1,14 +1,17 @@
-#include "exec_cpu/team.h"
+#include "kernels/team.h"
 #include "core/base/error.h"
 #include <pthread.h>
 
+/* FLOPs and bytes of a kernel that is worth waking other threads for: they cost some 10 us. */
+#define WORTH_SHARING 1e6
+
 struct member {
-  struct cpu_team *team;
+  struct weft_team *team;
   pthread_t thread;
   uint32_t part;
 };
 
-struct cpu_team {
+struct weft_team {
   uint32_t n, n_started;
   struct member *member; /* [n]: part 0 is the caller's */
   pthread_mutex_t lock;
@@ -20,7 +23,7 @@ struct cpu_team {
 };
 
 static void
-run_part (const struct cpu_team *team, const struct weft_kernel *k, uint32_t part)
+run_part (const struct weft_team *team, const struct weft_kernel *k, uint32_t part)
 {
   weft_kernels[k->kind].cpu (k, part, team->n);
 }
@@ -29,7 +32,7 @@ static void *
 member_main (void *data)
 {
   const struct member *self = data;
-  struct cpu_team *team = self->team;
+  struct weft_team *team = self->team;
   uint64_t seen = 0;
 
   pthread_mutex_lock (&team->lock);
@@ -50,10 +53,10 @@ member_main (void *data)
   return NULL;
 }
 
-struct cpu_team *
-cpu_team_new (uint32_t n, GError **error)
+struct weft_team *
+weft_team_new (uint32_t n, GError **error)
 {
-  struct cpu_team *team = g_new0 (struct cpu_team, 1);
+  struct weft_team *team = g_new0 (struct weft_team, 1);
 
   team->n = n;
   team->member = g_new0 (struct member, n);
@@ -67,15 +70,15 @@ cpu_team_new (uint32_t n, GError **error)
     if (failed) {
       weft_run_error (error, "no thread %u of the %u asked for: %s", team->n_started + 1, n,
                       g_strerror (failed));
-      cpu_team_free (team);
+      weft_team_free (team);
       return NULL;
     }
   }
   return team;
 }
 
-void
-cpu_team_run (struct cpu_team *team, const struct weft_kernel *k)
+static void
+run_together (struct weft_team *team, const struct weft_kernel *k)
 {
   pthread_mutex_lock (&team->lock);
   team->kernel = k;
@@ -91,7 +94,20 @@ cpu_team_run (struct cpu_team *team, const struct weft_kernel *k)
 }
 
 void
-cpu_team_free (struct cpu_team *team)
+weft_team_run (struct weft_team *team, const struct weft_kernel *k)
+{
+  const struct weft_op_info *info = &weft_op_info[k->kind];
+  gboolean shared = team && weft_kernels[k->kind].splits &&
+                    info->flops (&k->shape) + info->bytes (&k->shape) > WORTH_SHARING;
+
+  if (shared)
+    run_together (team, k);
+  else
+    weft_kernels[k->kind].cpu (k, 0, 1);
+}
+
+void
+weft_team_free (struct weft_team *team)
 {
   if (!team)
     return;
