@@ -23,6 +23,7 @@ add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/sums
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+set_source_files_properties(kernels/cuda/optimizer.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
 target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)

@@ -37,6 +37,13 @@ struct weft_draw {
   int64_t sequence; /* the first of the global batch that is here */
 };
 
+/* Where the elements of a call lie in a whole tensor, for what is drawn (draw.h): rows of `columns` of it,
+ * which in the tensor are `stride` apart. */
+struct weft_whole {
+  uint64_t key; /* of the tensor */
+  uint64_t start, columns, stride, offset;
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
@@ -47,6 +54,7 @@ struct weft_kernel {
   uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
                       sequences, 1: slice j came from the rank j places before */
   struct weft_draw draw;
+  struct weft_whole whole; /* of adam that rounds by lot */
   gboolean canonical;
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/program/op.h */

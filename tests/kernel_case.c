@@ -97,7 +97,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "n k a b", (uint64_t) kernel_case_pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
-    { "leaves tail whole own piece window value depth alike kept",
+    { "leaves tail whole own piece window value depth alike kept drawn",
       0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) kernel_case_pick (rand, "2 3 7") },

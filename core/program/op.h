@@ -255,10 +255,10 @@ enum weft_op_class {
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r? found:r? factor:w",                      \
      "factor = min(1, limit / norm), or 1 without squares; 0 when the norm is not finite, or found "\
      "is not 0")                                                                                   \
-  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                       \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself drawn",                                 \
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
-     "written only, or absent")                                                                    \
+     "written only, or absent; drawn: param, in bf16, is rounded by lot (kernels/draw.h)")         \
   X (WEFT_OP_BIAS, "bias", COMPUTE, pass2, "rows columns", "x:r b:r y:w",                          \
      "y(m,n) = x(m,n) + b(n), where a sum over several ranks is complete")                         \
   X (WEFT_OP_ADD_POSITIONS, "add_positions", COMPUTE, pass3, "tokens hidden parts",                \

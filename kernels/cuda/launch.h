@@ -53,6 +53,11 @@ struct weft_cuda_model {
 
 struct weft_control;
 
+/* As struct weft_whole of kernels/kernel.h. */
+struct weft_cuda_whole {
+  uint64_t key, start, columns, stride, offset;
+};
+
 struct weft_cuda_launch {
   uint64_t dim[WEFT_CUDA_DIMS];
   struct weft_cuda_operand operand[WEFT_CUDA_MOST_OPERANDS];
@@ -63,6 +68,7 @@ struct weft_cuda_launch {
   uint32_t layer;
   float share;      /* of a row's loss in the gradient: xent_bwd */
   int64_t sequence; /* draws of dropout: the first of the global batch that is here */
+  struct weft_cuda_whole whole;
 
   void *stream; /* cudaStream_t */
   void *scratch;
