@@ -158,6 +158,7 @@ a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
   count_gelu (MODEL "tensor_model_parallel_size=2 global_batch_size=2", n, 0, n);
   count_gelu (MODEL "delay_wgrad_compute=true overlap_grad_reduce=true", n, 0, n);
   count_gelu (MODEL "recompute_granularity=selective recompute_modules=mlp", n, n, n);
+  count_gelu (MODEL "cpu_offloading=true cpu_offloading_num_layers=3", n, 0, n - 2 * 3);
   count_gelu (MODEL "fused_gelu=0", 0, 0, 0);
   count_gelu (MODEL "activation=swiglu", 0, 0, 0);
   count_gelu (MODEL "activation=squared_relu", 0, 0, 0);

@@ -10,7 +10,8 @@
  * The two are of one pass of one microbatch: where one is run again without the other, or is another
  * stage's, there is no pair.  A sum and its norm follow each other on the GPU's lane, and nothing waits for
  * the sum in between (units that are gathered behind it, copies to the host): they stand where the norm did.
- * gelu and its gradient move up to their products, unless they wait for something that comes later. */
+ * gelu and its gradient move up to their products, unless they wait for something that these do not: what
+ * comes back from the host. */
 #include "core/passes/step.h"
 #include <string.h>
 
@@ -64,26 +65,24 @@ are_neighbours (const weft_program *p, uint32_t first, uint32_t second)
   return p->pos[second] == p->pos[first] + 1 && !is_waited_for (p, first, second);
 }
 
+/* Whether the second might as well have been run where the first was: it waits for nothing by itself, and
+ * nothing that it reads came from another lane or is newer than the first, whose waits may be those of an op
+ * in between.  What it makes nobody has used before. */
 static gboolean
-touches (const weft_program *p, uint32_t op, struct weft_use use)
+may_move_up (const struct search *s, const struct joint *joint, uint32_t first, uint32_t second)
 {
-  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
-    if (p->uses[u].buf == use.buf && (p->uses[u].write || use.write))
-      return TRUE;
-  return FALSE;
-}
+  const weft_program *p = s->p;
 
-/* Whether the second might as well have been run where the first was. */
-static gboolean
-may_move_up (const weft_program *p, uint32_t first, uint32_t second)
-{
-  for (uint32_t d = p->op[second].deps; d < p->op[second + 1].deps; d++)
-    if (p->deps[d] > first)
+  if (p->op[second].deps != p->op[second + 1].deps)
+    return FALSE;
+  for (uint32_t u = 0; u < p->op[second + 1].uses - p->op[second].uses; u++) {
+    const struct weft_use *use = operand (p, second, u);
+    uint32_t writer = use->buf == WEFT_NO_BUF ? WEFT_NO_OP : s->writer[use->buf];
+    if (u == joint->taken || writer == WEFT_NO_OP)
+      continue;
+    if (use->write || writer > first || p->op[writer].lane != WEFT_LANE_GPU)
       return FALSE;
-  for (uint32_t op = first + 1; op < second; op++)
-    for (uint32_t u = p->op[second].uses; u < p->op[second + 1].uses; u++)
-      if (p->uses[u].buf != WEFT_NO_BUF && touches (p, op, p->uses[u]))
-        return FALSE;
+  }
   return TRUE;
 }
 
@@ -108,7 +107,8 @@ is_pair (const struct search *s, const struct joint *joint, uint32_t first, uint
       f->flags != n->flags || from->dtype != to->dtype || from->out_dtype != to->dtype ||
       s->partner[first] != WEFT_NO_OP || (joint->inner && s->users[between] != 2))
     return FALSE;
-  return joint->moves_up ? may_move_up (p, first, second) : are_neighbours (p, first, second);
+  return joint->moves_up ? may_move_up (s, joint, first, second)
+                         : are_neighbours (p, first, second);
 }
 
 static void
