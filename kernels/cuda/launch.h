@@ -74,6 +74,7 @@ struct weft_cuda_launch {
   void *scratch;
   uint64_t scratch_bytes;
   struct weft_cuda_blas *blas;
+  uint8_t warpgroups; /* the device has products of warpgroups (warpgroup.cuh), and they are wanted */
 };
 
 /* What follows a product: y = gelu (a b), or y = a b times gelu's slope at aux.  Of the unrounded
