@@ -398,7 +398,8 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
   if (level > 0 && flip (words, rand, 3, "fp8_param_gather"))
     flip (words, rand, 2, "keep_fp8_transpose_cache");
   else if (one_in (rand, 4) && !strstr (words->str, "precision=fp16"))
-    add_word (words, "preserve_fp32_weights", "false");
+    add_word (words, "preserve_fp32_weights",
+              one_in (rand, 2) ? "false" : "false bf16_stochastic_round=true");
   if (level > 0)
     flip (words, rand, 4, "init_fsdp_with_meta_device");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))

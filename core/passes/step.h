@@ -19,6 +19,7 @@
  *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   join       a sum and its norm, a product and gelu, as one op where the stack has such a kernel
  *   fuse       enable_compile: which pointwise ops make one kernel
  *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
@@ -899,3 +900,5 @@ uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
 
 /* fuse.c: marks pointwise ops that belong to the kernel before them. */
 void weft_fuse (weft_program *program);
+/* join.c: pairs of ops that the stack has one kernel for. */
+void weft_join (weft_program *program, const struct weft_job *job);

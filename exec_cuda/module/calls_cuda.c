@@ -387,6 +387,7 @@ static gboolean
 is_product (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_GELU || kind == WEFT_OP_MATMUL_DGRAD_GELU ||
          kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
 }
 
