@@ -6,6 +6,8 @@
 include(CheckLanguage)
 check_language(CUDA)
 find_package(CUDAToolkit 12.8 QUIET)
+find_path(WEFT_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+          PATH_SUFFIXES . ../extras/CUPTI/include)
 find_path(WEFT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(WEFT_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
 if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL_INCLUDE OR NOT WEFT_NCCL)
@@ -24,6 +26,12 @@ target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
+# CUPTI is part of the toolkit, and loaded when times of kernels are asked for.
+if(WEFT_CUPTI_INCLUDE)
+  target_sources(weft_cuda PRIVATE exec_cuda/module/cupti.c)
+  target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_CUPTI_INCLUDE})
+  target_compile_definitions(weft_cuda PRIVATE WEFT_CUPTI_MAJOR=${CUDAToolkit_VERSION_MAJOR})
+endif()
 target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)

@@ -4,6 +4,7 @@
  * and whoever told them asks when it is done.  So a rank that is missing can be named, and those that
  * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
+#include "exec_cuda/module/cupti.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
@@ -33,6 +34,9 @@ typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t valu
 struct cuda {
   struct weft_cuda_calls calls;
   write_word write;
+#ifdef WEFT_CUPTI_MAJOR
+  struct weft_cupti *cupti; /* where somebody wants to know what kernels did */
+#endif
   struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
 };
 
@@ -67,6 +71,55 @@ event_of (weft_cuda_event *event)
 {
   return (cudaEvent_t) (void *) event;
 }
+
+/* -------------------------------------------------------------------------- traces */
+
+#ifdef WEFT_CUPTI_MAJOR
+
+static void
+trace_about (const struct cuda *cuda, uint32_t row, uint32_t op)
+{
+  if (cuda->cupti)
+    weft_cupti_about (cuda->cupti, row, op);
+}
+
+static void
+trace_talk (const struct cuda *cuda, weft_cuda_stream *stream)
+{
+  if (cuda->cupti)
+    weft_cupti_talk (cuda->cupti, stream_of (stream));
+}
+
+static void
+trace_launch (const struct cuda *cuda)
+{
+  if (cuda->cupti)
+    weft_cupti_launched (cuda->cupti);
+}
+
+static const char *
+trace_open (void *self)
+{
+  struct cuda *cuda = self;
+  const struct weft_cupti_calls *calls;
+  const char *text = cuda->cupti ? NULL : weft_cupti_load (&calls);
+
+  return text || cuda->cupti ? text : weft_cupti_open (calls, &cuda->cupti);
+}
+
+static const char *
+trace_take (void *self, weft_cuda_take take, void *user, uint64_t *lost)
+{
+  return weft_cupti_take (((struct cuda *) self)->cupti, take, user, lost);
+}
+
+#else
+
+#define trace_about(cuda, row, op) ((void) (cuda), (void) (row), (void) (op))
+#define trace_talk(cuda, stream) ((void) (cuda), (void) (stream))
+#define trace_launch(cuda) ((void) (cuda))
+
+#endif
 
 /* ------------------------------------------------------------------- devices, memory */
 
@@ -113,7 +166,7 @@ call_choose (void *self, uint32_t device)
 static const char *
 call_about (void *self, uint32_t row, uint32_t op)
 {
-  (void) self, (void) row, (void) op;
+  trace_about (self, row, op);
   return NULL;
 }
 
@@ -623,8 +676,10 @@ call_group_start (void *self)
 static const char *
 call_group_end (void *self)
 {
-  (void) self;
-  return told (ncclGroupEnd ());
+  const char *text = told (ncclGroupEnd ());
+
+  trace_launch (self);
+  return text;
 }
 
 static ncclRedOp_t
@@ -645,7 +700,7 @@ call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
   ncclDataType_t type = type_of (c->dtype);
   ncclComm_t comm = c->comm->comm;
 
-  (void) self;
+  trace_talk (self, stream);
   switch (c->kind) {
   case WEFT_OP_ALL_REDUCE:
     return told (ncclAllReduce (c->from, c->to, c->n, type, reduction_of (c), comm, on));
@@ -665,7 +720,7 @@ call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
 static const char *
 call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  (void) self;
+  trace_talk (self, stream);
   return told (ncclSend (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
                          stream_of (stream)));
 }
@@ -673,7 +728,7 @@ call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *str
 static const char *
 call_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  (void) self;
+  trace_talk (self, stream);
   return told (ncclRecv (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
                          stream_of (stream)));
 }
@@ -773,6 +828,10 @@ weft_cuda_calls_open (const char **why)
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
+#ifdef WEFT_CUPTI_MAJOR
+  cuda->calls.trace_open = trace_open;
+  cuda->calls.trace_take = trace_take;
+#endif
   if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
   g_free (cuda);
