@@ -355,7 +355,7 @@ static void
 launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
 {
   struct weft_cupti *c = open_all ();
-  CUstream stream = (CUstream) (uintptr_t) 5;
+  weft_cuda_stream *stream = (weft_cuda_stream *) (uintptr_t) 5;
 
   (void) state;
   for (uint32_t op = 20; op < 22; op++) {

@@ -5,6 +5,7 @@
  * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
 #include "exec_cuda/module/cupti.h"
+#include "exec_cuda/module/fused.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
@@ -34,10 +35,10 @@ typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t valu
 struct cuda {
   struct weft_cuda_calls calls;
   write_word write;
-#ifdef WEFT_CUPTI_MAJOR
-  struct weft_cupti *cupti; /* where somebody wants to know what kernels did */
-#endif
+  struct weft_cupti *cupti; /* where somebody wants to know what kernels did; or NULL */
   struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
+  gboolean warpgroups;                       /* wanted, where a device has them */
+  struct weft_fused *fused;
 };
 
 static const char *
@@ -74,37 +75,12 @@ event_of (weft_cuda_event *event)
 
 /* -------------------------------------------------------------------------- traces */
 
-#ifdef WEFT_CUPTI_MAJOR
-
-static void
-trace_about (const struct cuda *cuda, uint32_t row, uint32_t op)
-{
-  if (cuda->cupti)
-    weft_cupti_about (cuda->cupti, row, op);
-}
-
-static void
-trace_talk (const struct cuda *cuda, weft_cuda_stream *stream)
-{
-  if (cuda->cupti)
-    weft_cupti_talk (cuda->cupti, stream_of (stream));
-}
-
-static void
-trace_launch (const struct cuda *cuda)
-{
-  if (cuda->cupti)
-    weft_cupti_launched (cuda->cupti);
-}
-
 static const char *
 trace_open (void *self)
 {
   struct cuda *cuda = self;
-  const struct weft_cupti_calls *calls;
-  const char *text = cuda->cupti ? NULL : weft_cupti_load (&calls);
 
-  return text || cuda->cupti ? text : weft_cupti_open (calls, &cuda->cupti);
+  return cuda->cupti ? NULL : weft_cupti_begin (&cuda->cupti);
 }
 
 static const char *
@@ -112,14 +88,6 @@ trace_take (void *self, weft_cuda_take take, void *user, uint64_t *lost)
 {
   return weft_cupti_take (((struct cuda *) self)->cupti, take, user, lost);
 }
-
-#else
-
-#define trace_about(cuda, row, op) ((void) (cuda), (void) (row), (void) (op))
-#define trace_talk(cuda, stream) ((void) (cuda), (void) (stream))
-#define trace_launch(cuda) ((void) (cuda))
-
-#endif
 
 /* ------------------------------------------------------------------- devices, memory */
 
@@ -166,7 +134,7 @@ call_choose (void *self, uint32_t device)
 static const char *
 call_about (void *self, uint32_t row, uint32_t op)
 {
-  trace_about (self, row, op);
+  weft_cupti_about (((struct cuda *) self)->cupti, row, op);
   return NULL;
 }
 
@@ -338,26 +306,73 @@ has_kernel (void *self, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
+/* The device that this thread has chosen, which no other thread has. */
+static const char *
+chosen (int *device)
+{
+  const char *text = said (cudaGetDevice (device));
+
+  if (!text && *device >= MOST_DEVICES)
+    text = "the cuda executor knows 64 devices of a node and no more";
+  return text;
+}
+
 static uint64_t
 scratch (void *self, const struct weft_kernel *k)
 {
-  (void) self;
-  return weft_cuda_scratch (k->kind, &k->shape);
+  struct cuda *cuda = self;
+  uint64_t own = weft_cuda_scratch (k->kind, &k->shape), fused = 0;
+  int device = 0;
+
+  if (k->fused && !chosen (&device))
+    (void) weft_fused_takes (cuda->fused, device, k, &fused);
+  return MAX (own, fused);
 }
 
-/* Of the device that this thread has chosen, which no other thread has. */
 static const char *
 find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
 {
   int device = 0;
-  const char *text = said (cudaGetDevice (&device));
+  const char *text = chosen (&device);
 
-  if (!text && device >= MOST_DEVICES)
-    text = "the cuda executor knows 64 devices of a node and no more";
   if (!text && !cuda->blas[device])
     cuda->blas[device] = weft_blas_new (&text);
   *out = text ? NULL : cuda->blas[device];
   return text;
+}
+
+/* Kernels with products of warpgroups are compiled for compute capability 9.0 alone. */
+static gboolean
+has_warpgroups (const struct cuda *cuda)
+{
+  int device = 0, major = 0;
+
+  return WEFT_CUDA_90A && cuda->warpgroups && cudaGetDevice (&device) == cudaSuccess &&
+         !said (cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device)) &&
+         major == 9;
+}
+
+static gboolean
+fuses (void *self, const struct weft_kernel *k)
+{
+  struct cuda *cuda = self;
+  uint64_t bytes;
+  int device = 0;
+
+  return k->fused && !chosen (&device) && weft_fused_takes (cuda->fused, device, k, &bytes);
+}
+
+/* What is fused is one call. */
+static const char *
+launch_some (struct cuda *cuda, const struct weft_kernel *k, const struct weft_cuda_launch *l,
+             uint32_t n)
+{
+  int device = 0;
+
+  if (!fuses (cuda, k))
+    return weft_cuda_launch_all (k->kind, l, n);
+  const char *text = chosen (&device);
+  return text ? text : weft_fused_run (cuda->fused, device, k, l);
 }
 
 static const char *
@@ -366,6 +381,7 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 {
   struct weft_cuda_blas *blas;
   const char *text = find_blas (self, &blas);
+  gboolean warpgroups = has_warpgroups (self);
 
   for (uint32_t i = 0, some; i < n && !text; i += some) {
     struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
@@ -376,8 +392,9 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
       l[j].scratch = room->at;
       l[j].scratch_bytes = room->bytes;
       l[j].blas = blas;
+      l[j].warpgroups = (uint8_t) warpgroups;
     }
-    text = weft_cuda_launch_all (k->kind, l, some);
+    text = launch_some (self, &k[i], l, some);
   }
   return text;
 }
@@ -426,6 +443,16 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
+/* A job that asks for cuDNN is told before its first step that there is none. */
+static const char *
+miss_fused (struct cuda *cuda, const struct weft_kernel *k)
+{
+  int device = 0;
+  const char *text = k->fused ? chosen (&device) : NULL;
+
+  return text || !k->fused ? text : weft_fused_missing (cuda->fused, device, k);
+}
+
 /* GPUs of one machine take what the first of them has found. */
 static const char *
 prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_cuda_scratch *room,
@@ -440,8 +467,8 @@ prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_
   uint32_t known = weft_blas_count (blas);
   weft_blas_only_prepare (blas, TRUE);
   for (uint32_t i = 0; i < n && !text; i++)
-    if (is_product (k[i].kind))
-      text = prepare_product (self, &k[i], room, stream);
+    text = is_product (k[i].kind) ? prepare_product (self, &k[i], room, stream)
+                                  : miss_fused (self, &k[i]);
   weft_blas_only_prepare (blas, FALSE);
   if (!text && weft_blas_count (blas) > known)
     save_algorithms (blas);
@@ -678,7 +705,7 @@ call_group_end (void *self)
 {
   const char *text = told (ncclGroupEnd ());
 
-  trace_launch (self);
+  weft_cupti_launched (((struct cuda *) self)->cupti);
   return text;
 }
 
@@ -700,7 +727,7 @@ call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
   ncclDataType_t type = type_of (c->dtype);
   ncclComm_t comm = c->comm->comm;
 
-  trace_talk (self, stream);
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
   switch (c->kind) {
   case WEFT_OP_ALL_REDUCE:
     return told (ncclAllReduce (c->from, c->to, c->n, type, reduction_of (c), comm, on));
@@ -720,7 +747,7 @@ call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
 static const char *
 call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  trace_talk (self, stream);
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
   return told (ncclSend (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
                          stream_of (stream)));
 }
@@ -728,7 +755,7 @@ call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *str
 static const char *
 call_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  trace_talk (self, stream);
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
   return told (ncclRecv (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
                          stream_of (stream)));
 }
@@ -820,20 +847,22 @@ weft_cuda_calls_open (const char **why)
 {
   struct cuda *cuda = g_new0 (struct cuda, 1);
 
+  cuda->warpgroups = g_strcmp0 (g_getenv ("WEFT_WARPGROUPS"), "0") != 0;
 #define CALL(name, ...) .name = call_##name,
   cuda->calls = (struct weft_cuda_calls){ .self = cuda,
                                           .has_kernel = has_kernel,
                                           .scratch = scratch,
+                                          .fuses = fuses,
                                           .prepare = prepare,
+                                          .trace_open = trace_open,
+                                          .trace_take = trace_take,
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
-#ifdef WEFT_CUPTI_MAJOR
-  cuda->calls.trace_open = trace_open;
-  cuda->calls.trace_take = trace_take;
-#endif
-  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
+  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write))) {
+    cuda->fused = weft_fused_new ();
     return &cuda->calls;
+  }
   g_free (cuda);
   return NULL;
 }

@@ -1,4 +1,5 @@
 #include "exec_cuda/module/cupti.h"
+#ifdef WEFT_CUPTI_MAJOR
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
@@ -77,10 +78,10 @@ get_id (GHashTable *table, uint64_t key)
 void
 weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op)
 {
-  struct here *h = here_of (c);
+  struct here *h = c ? here_of (c) : NULL;
   uint64_t id = id_of (row, op), last;
 
-  if (h->id == id)
+  if (!h || h->id == id)
     return;
   if (h->id)
     c->calls->ActivityPopExternalCorrelationId (KIND, &last);
@@ -89,21 +90,23 @@ weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op)
 }
 
 void
-weft_cupti_talk (struct weft_cupti *c, CUstream stream)
+weft_cupti_talk (struct weft_cupti *c, weft_cuda_stream *stream)
 {
-  struct here *h = here_of (c);
+  struct here *h = c ? here_of (c) : NULL;
 
-  h->talks = stream;
+  if (!h)
+    return;
+  h->talks = (CUstream) (void *) stream;
   h->has_talked = TRUE;
 }
 
 void
 weft_cupti_launched (struct weft_cupti *c)
 {
-  struct here *h = here_of (c);
+  struct here *h = c ? here_of (c) : NULL;
   uint32_t stream;
 
-  if (!h->has_talked || c->calls->GetStreamIdEx (NULL, h->talks, 0, &stream) != CUPTI_SUCCESS)
+  if (!h || !h->has_talked || c->calls->GetStreamIdEx (NULL, h->talks, 0, &stream) != CUPTI_SUCCESS)
     return;
   h->has_talked = FALSE;
   pthread_mutex_lock (&c->lock);
@@ -414,7 +417,7 @@ weft_cupti_close (struct weft_cupti *c)
 static struct weft_cupti_calls loaded;
 
 const char *
-weft_cupti_load (const struct weft_cupti_calls **out)
+weft_cupti_begin (struct weft_cupti **out)
 {
   void *library = dlopen (LIBRARY, RTLD_NOW | RTLD_LOCAL), *symbol;
 
@@ -426,6 +429,41 @@ weft_cupti_load (const struct weft_cupti_calls **out)
   memcpy (&loaded.name, &symbol, sizeof symbol);
   WEFT_CUPTI_LIST (FIND)
 #undef FIND
-  *out = &loaded;
+  return weft_cupti_open (&loaded, out);
+}
+
+#else
+
+const char *
+weft_cupti_begin (struct weft_cupti **out)
+{
+  (void) out;
+  return "this build has found no CUPTI";
+}
+
+void
+weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op)
+{
+  (void) c, (void) row, (void) op;
+}
+
+void
+weft_cupti_talk (struct weft_cupti *c, weft_cuda_stream *stream)
+{
+  (void) c, (void) stream;
+}
+
+void
+weft_cupti_launched (struct weft_cupti *c)
+{
+  (void) c;
+}
+
+const char *
+weft_cupti_take (struct weft_cupti *c, weft_cuda_take take, void *user, uint64_t *lost)
+{
+  (void) c, (void) take, (void) user, (void) lost;
   return NULL;
 }
+
+#endif

@@ -5,10 +5,28 @@
  * its own: those kernels are the launches that were given to their stream, in order, where there are as
  * many; nodes that such threads add to a graph belong to what the thread that began it is about.
  *
- * CUPTI is one for a process, and so is this; where the build has found none there is nothing here. */
+ * CUPTI is one for a process, and so is this.  Where the build has found none it says so. */
 #pragma once
-#ifdef WEFT_CUPTI_MAJOR
 #include "exec_cuda/calls.h"
+
+struct weft_cupti;
+
+/* CUPTI is loaded, and all is recorded from now on; or what is missing. */
+const char *weft_cupti_begin (struct weft_cupti **out);
+
+/* Where there is no `c` nothing is done. */
+
+/* What further calls of this thread belong to; op WEFT_NO_OP: the step. */
+void weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op);
+
+/* This thread has given communication to a stream; and the launch that it is of. */
+void weft_cupti_talk (struct weft_cupti *c, weft_cuda_stream *stream);
+void weft_cupti_launched (struct weft_cupti *c);
+
+/* All that has ended since, by begin; `lost` are records that there was no room for. */
+const char *weft_cupti_take (struct weft_cupti *c, weft_cuda_take take, void *user, uint64_t *lost);
+
+#ifdef WEFT_CUPTI_MAJOR
 #include <cupti.h>
 
 /* The newest of this toolkit, which begins as the older ones do. */
@@ -39,23 +57,7 @@ struct weft_cupti_calls {
 #undef WEFT_CUPTI_MEMBER
 };
 
-struct weft_cupti;
-
-/* The library's, loaded when it is first wanted; or what is missing. */
-const char *weft_cupti_load (const struct weft_cupti_calls **out);
-
-/* From now on all is recorded.  Returns NULL, or what went wrong. */
+/* The same by other functions, which outlive it.  Closing it CUPTI goes on recording. */
 const char *weft_cupti_open (const struct weft_cupti_calls *calls, struct weft_cupti **out);
-void weft_cupti_close (struct weft_cupti *c); /* forgets; CUPTI goes on recording */
-
-/* What further calls of this thread belong to; op WEFT_NO_OP: the step. */
-void weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op);
-
-/* This thread has given communication to a stream; and the launch that it is of. */
-void weft_cupti_talk (struct weft_cupti *c, CUstream stream);
-void weft_cupti_launched (struct weft_cupti *c);
-
-/* All that has ended since, by begin; `lost` are records that there was no room for. */
-const char *weft_cupti_take (struct weft_cupti *c, weft_cuda_take take, void *user,
-                             uint64_t *lost);
+void weft_cupti_close (struct weft_cupti *c);
 #endif
