@@ -39,6 +39,7 @@ struct bench {
   struct weft_cuda_scratch scratch;
   void *ids;         /* tokens that every model knows, as many as any op wants */
   JsonBuilder *json; /* NULL: a table */
+  const char *op;    /* ops whose names begin so alone; NULL: all */
 };
 
 /* TRUE when a call said nothing. */
@@ -214,7 +215,7 @@ time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **
 
 /* One op of a model. */
 struct row {
-  const char *model, *op, *dtype;
+  const char *model, *op, *dtype, *by;
   char dims[160];
   uint32_t times;
   double seconds, flops, bytes, of_flops, of_bytes; /* of the peaks, as shares */
@@ -243,6 +244,7 @@ print_json (JsonBuilder *json, const struct row *r)
   json_builder_begin_object (json);
   weft_json_text (json, "model", r->model);
   weft_json_text (json, "op", r->op);
+  weft_json_text (json, "by", r->by);
   weft_json_text (json, "type", r->dtype);
   weft_json_text (json, "dimensions", r->dims);
   weft_json_int (json, "times", r->times);
@@ -261,9 +263,9 @@ print_row (const struct bench *b, const struct row *r)
     print_json (b->json, r);
     return;
   }
-  printf ("%-13s %-16s %-5s %-26s %9.1f %7.1f %5.1f %8.0f %5.1f %5u %8.2f\n", r->model, r->op,
-          r->dtype, r->dims, 1e6 * r->seconds, 1e-12 * r->flops, 100 * r->of_flops, 1e-9 * r->bytes,
-          100 * r->of_bytes, r->times, 1e3 * r->seconds * r->times);
+  printf ("%-13s %-16s %-10s %-5s %-26s %9.1f %7.1f %5.1f %8.0f %5.1f %5u %8.2f\n", r->model, r->op,
+          r->by, r->dtype, r->dims, 1e6 * r->seconds, 1e-12 * r->flops, 100 * r->of_flops,
+          1e-9 * r->bytes, 100 * r->of_bytes, r->times, 1e3 * r->seconds * r->times);
   fflush (stdout);
 }
 
@@ -271,8 +273,8 @@ static void
 print_head (const struct bench *b)
 {
   if (!b->json)
-    printf ("%-13s %-16s %-5s %-26s %9s %7s %5s %8s %5s %5s %8s\n", "model", "op", "type",
-            "dimensions", "us", "TFLOP/s", "%", "GB/s", "%", "times", "ms/step");
+    printf ("%-13s %-16s %-10s %-5s %-26s %9s %7s %5s %8s %5s %5s %8s\n", "model", "op", "by",
+            "type", "dimensions", "us", "TFLOP/s", "%", "GB/s", "%", "times", "ms/step");
 }
 
 /* --------------------------------------------------------------------------------- main */
@@ -283,7 +285,8 @@ is_timed (const struct bench *b, const weft_program *p, uint32_t op)
 {
   enum weft_op_kind kind = p->op[op].kind;
 
-  if (weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu ||
+  if ((b->op && !g_str_has_prefix (weft_op_words[kind], b->op)) ||
+      weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu ||
       p->op[op].lane == WEFT_LANE_HOST || !b->calls->has_kernel (b->calls->self, kind))
     return FALSE;
   for (uint32_t i = 0; i < op; i++)
@@ -293,18 +296,54 @@ is_timed (const struct bench *b, const weft_program *p, uint32_t op)
 }
 
 static gboolean
-bench_op (struct bench *b, const weft_bind *bind, uint32_t op, struct row *row, GError **error)
+bench_kernels (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels,
+               struct row *row, GError **error)
 {
-  g_autoptr (GArray) kernels = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel));
-
-  weft_bind_kernels (bind, op, keep_kernel, kernels);
-  if (kernels->len == 0)
-    return TRUE;
   if (!prepare (b, kernels, error) || !time_kernels (b, kernels, &row->seconds, error))
     return FALSE;
   describe (row, bind->p, op, &bind->plan->job);
   print_row (b, row);
   return TRUE;
+}
+
+/* The same by the vendor's library where it does it, and backward also with the same bits in every
+ * run.  A machine without the library says so. */
+static gboolean
+bench_fused (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels, struct row *row,
+             GError **error)
+{
+  struct weft_kernel *k = &g_array_index (kernels, struct weft_kernel, 0);
+  gboolean backward = k->kind == WEFT_OP_ATTENTION_BWD, done = TRUE;
+
+  k->fused = TRUE;
+  for (int same = 0; done && b->calls->fuses && same <= backward; same++) {
+    k->deterministic = same;
+    row->by = same ? "cudnn-same" : "cudnn";
+    if (b->calls->fuses (b->calls->self, k))
+      done = bench_kernels (b, bind, op, kernels, row, error);
+    else
+      fprintf (stderr,
+               "bench_cuda: %s of %s is not timed by cuDNN, which is not there or does not "
+               "take it\n",
+               weft_op_words[k->kind], row->model);
+  }
+  return done;
+}
+
+static gboolean
+bench_op (struct bench *b, const weft_bind *bind, uint32_t op, struct row *row, GError **error)
+{
+  g_autoptr (GArray) kernels = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel));
+  enum weft_op_kind kind = bind->p->op[op].kind;
+
+  weft_bind_kernels (bind, op, keep_kernel, kernels);
+  if (kernels->len == 0)
+    return TRUE;
+  row->by = "weft";
+  if (!bench_kernels (b, bind, op, kernels, row, error))
+    return FALSE;
+  return (kind != WEFT_OP_ATTENTION && kind != WEFT_OP_ATTENTION_BWD) ||
+         bench_fused (b, bind, op, kernels, row, error);
 }
 
 static gboolean
@@ -377,20 +416,24 @@ main (int argc, char **argv)
 {
   struct bench b = { 0 };
   gboolean json = FALSE;
-  g_autofree char *only = NULL;
+  g_autofree char *only = NULL, *op = NULL;
   const GOptionEntry entries[] = {
     { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
     { "model", 0, 0, G_OPTION_ARG_STRING, &only, "one of gpt2, qwen2.5-1.5b, llama2-7b, gpt2-nano",
       "NAME" },
+    { "op", 0, 0, G_OPTION_ARG_STRING, &op, "only ops whose names begin so", "WORD" },
     { NULL },
   };
   g_autoptr (GOptionContext) context = g_option_context_new (NULL);
   g_autoptr (GError) error = NULL;
 
-  g_option_context_set_summary (context, "Times the kernels of a step on a GPU.");
+  g_option_context_set_summary (context,
+                                "Times the kernels of a step on a GPU; WEFT_WARPGROUPS=0 in the "
+                                "environment: without those that only compute capability 9.0 has.");
   g_option_context_add_main_entries (context, entries, NULL);
-  if (g_option_context_parse (context, &argc, &argv, &error) && open_device (&b, &error) &&
-      (json ? bench_json : bench_all) (&b, only, &error))
+  gboolean parsed = g_option_context_parse (context, &argc, &argv, &error);
+  b.op = op;
+  if (parsed && open_device (&b, &error) && (json ? bench_json : bench_all) (&b, only, &error))
     return 0;
   fprintf (stderr, "bench_cuda: %s\n", error->message);
   return weft_error_exit_status (error);

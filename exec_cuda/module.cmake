@@ -18,11 +18,14 @@ set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
-add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/sums.cu ${cuda_kernels})
+add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/fused.c
+            exec_cuda/module/sums.cu ${cuda_kernels})
 # Warnings are errors, but GLib's printf attribute, which nvcc does not know.
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only one with products of warpgroups
+target_compile_definitions(weft_cuda PRIVATE WEFT_CUDA_90A=$<BOOL:${for_90a}>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
 target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)

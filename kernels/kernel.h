@@ -48,6 +48,8 @@ struct weft_kernel {
                       sequences, 1: slice j came from the rank j places before */
   struct weft_draw draw;
   gboolean canonical;
+  gboolean fused, deterministic; /* attention: by the vendor's library where there is one; with the same
+                                    bits in every run */
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/program/op.h */
 };

@@ -52,6 +52,7 @@ go (place *from, place *to)
 struct copy {
   void *to;
   const void *from;
+  size_t bytes;
 };
 
 enum state { NEW, READY, AT_BARRIER, IN_EXCHANGE, ENDED };
@@ -236,11 +237,12 @@ emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all)
 }
 
 void
-emulated_copy (void *to, const void *from)
+emulated_copy (void *to, const void *from, size_t bytes)
 {
   if (now->groups.empty ())
     now->groups.emplace_back ();
-  now->groups.back ().push_back ({ to, from });
+  now->groups.back ().push_back ({ to, from, bytes });
+  memset (to, 0xff, bytes); /* it may come at any time from now on */
 }
 
 void
@@ -251,13 +253,23 @@ emulated_copy_commit (void)
   now->groups.emplace_back ();
 }
 
+static void
+arrive (const copy &c)
+{
+  if (c.from)
+    memcpy (c.to, c.from, c.bytes);
+  else
+    memset (c.to, 0, c.bytes);
+  emulated_copy_arrived (c.to);
+}
+
 /* All but the newest `open` groups. */
 void
 emulated_copy_wait (unsigned open)
 {
   while (now->groups.size () > open + 1) {
     for (const copy &c : now->groups.front ())
-      memcpy (c.to, c.from, 16);
+      arrive (c);
     now->groups.erase (now->groups.begin ());
   }
 }
@@ -385,6 +397,8 @@ emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()>
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = { x, y, z };
         memset (emulated_shared, 0xff, shared); /* NaN: nothing is there before it is written */
+        emulated_products_open (shared);
         run_block ();
+        emulated_products_close ();
       }
 }

@@ -10,6 +10,7 @@
  * barrier gives other numbers in another order.  A warp whose lanes do not all come to the same
  * exchange ends the program with a message, which a GPU would not. */
 #pragma once
+#include "tests/emulated_products.hh"
 #include <functional>
 #include <math.h>
 #include <stdint.h>
@@ -55,8 +56,8 @@ void emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out
 void emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all);
 
 /* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group, and
- * not before (cp.async of PTX). */
-void emulated_copy (void *to, const void *from);
+ * not before; until then what they will replace is NaN (cp.async of PTX).  From NULL: zeros. */
+void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);
 

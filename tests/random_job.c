@@ -642,6 +642,10 @@ random_attention (GString *words, GRand *rand)
 {
   if (one_in (rand, 5))
     add_word (words, "hidden_dropout", "0.2");
+  if (one_in (rand, 8)) {
+    add_word (words, "attention_backend", "fused");
+    return;
+  }
   if (strstr (words->str, "context_parallel_size=") || strstr (words->str, "kv_lora_rank") ||
       !one_in (rand, 4))
     return;

@@ -20,8 +20,8 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
   struct weft_cuda_launch l = weft_cuda_launch_of (k);
   g_autofree uint8_t *scratch = NULL;
 
-  (void) user;
   emulated_order_of_threads (again);
+  l.warpgroups = *(const gboolean *) user;
   l.scratch_bytes = weft_cuda_scratch (k->kind, &k->shape);
   l.scratch = scratch = g_malloc (l.scratch_bytes + 64);
   memset (scratch, 0xff, l.scratch_bytes + 64);
@@ -30,7 +30,11 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
     assert_int_equal (scratch[l.scratch_bytes + i], 0xff);
 }
 
-static const struct cuda_case_device device = { .has_kernel = has_kernel, .launch = launch };
+static gboolean no = FALSE, yes = TRUE;
+static const struct cuda_case_device device = { has_kernel, launch, &no };
+
+/* It has products of warpgroups. */
+static const struct cuda_case_device hopper = { has_kernel, launch, &yes };
 
 static void
 a_cuda_kernel_does_what_its_reference_does (void **state)
@@ -58,6 +62,20 @@ attention_on_cuda_is_that_of_the_cpu (void **state)
 {
   (void) state;
   cuda_case_attention (&device);
+}
+
+static void
+attention_of_warpgroups_does_what_the_reference_does (void **state)
+{
+  (void) state;
+  cuda_case_tiles (&hopper);
+}
+
+static void
+attention_of_warpgroups_is_that_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_attention (&hopper);
 }
 
 static void
@@ -96,6 +114,8 @@ main (void)
     cmocka_unit_test (tiles_of_attention_do_what_the_reference_does),
     cmocka_unit_test (ops_with_shapes_of_their_own_do_what_the_cpu_does),
     cmocka_unit_test (attention_on_cuda_is_that_of_the_cpu),
+    cmocka_unit_test (attention_of_warpgroups_does_what_the_reference_does),
+    cmocka_unit_test (attention_of_warpgroups_is_that_of_the_cpu),
     cmocka_unit_test (unfused_attention_on_cuda_is_that_of_the_cpu),
     cmocka_unit_test (numbers_of_one_byte_on_cuda_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_cuda_do_what_their_references_do),

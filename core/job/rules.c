@@ -433,7 +433,7 @@ static gboolean
 runs_nothing_again (const struct weft_job *j)
 {
   return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
-         S (attention_backend) == WEFT_ATTENTION_FLASH &&
+         S (attention_backend) != WEFT_ATTENTION_UNFUSED &&
          weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
 }
 

@@ -1,28 +1,12 @@
 /* Causal attention by tiles of 64 queries and 64 keys, on tensor cores (Dao, FlashAttention-2, arXiv
- * 2307.08691): a warp has 16 rows of a tile; scores never leave the registers.  No tile lies in two
- * pieces of a sequence; tiles of which nothing is seen are left out.
+ * 2307.08691): scores never leave the registers.
  *
  * Backward has one kernel for the gradients of queries and one for those of keys and values: scores are
  * made twice, and nobody adds to memory that another block adds to, so that the bits are the same in
  * every run. */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/attention_tiles.cuh"
 
-enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8, WARP_ROWS = 16 };
-
-#define LOG2_E 1.4426950408889634f
-
-/* Rows of one head in memory: row t begins t * step elements after the first. */
-template <class T> struct strip {
-  const T *at;
-  uint64_t step;
-};
-
-/* Rows that pass by, or stay: of a tile and up to the end of its piece. */
-struct tile {
-  uint64_t first, end;
-  int position; /* of the first */
-};
+enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
 
 /* A tile of a strip into shared memory, zeros past the end. */
 template <int D, int N, class T>
@@ -80,178 +64,7 @@ multiply_by (float (*sum)[4], const float (*p)[4], const T *tile)
   }
 }
 
-/* Elements 2t and 2t + 1 of each eight, of rows g and g + 8, where those rows exist. */
-template <int D, class T>
-static __device__ __forceinline__ void
-leave (const strip<T> &to, const struct tile &rows, const float (*sum)[4], const float by[2],
-       bool adds)
-{
-  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-
-  for (unsigned half = 0; half < 2; half++) {
-    uint64_t row = rows.first + warp * WARP_ROWS + g + half * 8;
-    for (int d = 0; d < D / 8 && row < rows.end; d++) {
-      T *at = (T *) to.at + row * to.step + d * 8 + 2 * t;
-      float low = sum[d][half * 2] * by[half], high = sum[d][half * 2 + 1] * by[half];
-      if (adds) {
-        low += to_float (at[0]);
-        high += to_float (at[1]);
-      }
-      *(uint32_t *) at = two<T> (low, high);
-    }
-  }
-}
-
-static __device__ __forceinline__ float
-quad_sum (float x)
-{
-  x += __shfl_xor_sync (~0u, x, 1);
-  return x + __shfl_xor_sync (~0u, x, 2);
-}
-
-static __device__ __forceinline__ float
-quad_most (float x)
-{
-  x = fmaxf (x, __shfl_xor_sync (~0u, x, 1));
-  return fmaxf (x, __shfl_xor_sync (~0u, x, 2));
-}
-
-/* The head of a block: blockIdx.y counts heads of all batches. */
-static __device__ __forceinline__ struct head
-query_head (const struct attention &a)
-{
-  uint64_t n = blockIdx.y % a.heads;
-  struct head h = { blockIdx.y / a.heads, n, n / (a.heads / a.groups) };
-  return h;
-}
-
-/* ------------------------------------------------------------------------- what passes by */
-
-/* Tile i of a side, N rows each. */
-template <int N>
-static __device__ __forceinline__ struct tile
-tile_at (const struct piece &run, uint64_t i)
-{
-  struct tile t = { run.first + i * N, run.first + run.n, (int) (run.position + i * N) };
-
-  return t;
-}
-
-template <int N>
-static __device__ __forceinline__ struct tile
-tile_of (const struct side &side, uint64_t i)
-{
-  uint64_t each = (side.run[0].n + N - 1) / N;
-
-  return i < each ? tile_at<N> (side.run[0], i) : tile_at<N> (side.run[1], i - each);
-}
-
-/* Tiles of each of a side's pieces that have something to do with a tile of the other side. */
-struct passing {
-  uint64_t first[2], n[2];
-};
-
-template <int N>
-static __device__ __forceinline__ struct tile
-passing_at (const struct side &side, const struct passing &p, uint64_t i)
-{
-  return i < p.n[0] ? tile_at<N> (side.run[0], p.first[0] + i)
-                    : tile_at<N> (side.run[1], p.first[1] + i - p.n[0]);
-}
-
-/* Tiles of N rows with positions from `from` to `to`, both included. */
-template <int N>
-static __device__ __forceinline__ struct passing
-tiles_between (const struct side &side, int64_t from, int64_t to)
-{
-  struct passing p = {};
-
-  WEFT_UNROLL
-  for (unsigned which = 0; which < 2; which++) {
-    const struct piece &run = side.run[which];
-    int64_t low = from - (int64_t) run.position, high = to - (int64_t) run.position;
-    int64_t last = (int64_t) run.n - 1;
-    low = low > 0 ? low / N : 0;
-    high = high < last ? high : last;
-    p.first[which] = (uint64_t) low;
-    p.n[which] = which < side.n && high >= low * N ? (uint64_t) (high / N - low + 1) : 0;
-  }
-  return p;
-}
-
-/* Keys that rows of a tile of queries see; queries that see rows of a tile of keys. */
-static __device__ __forceinline__ struct passing
-keys_passing (const struct attention &a, const struct tile &queries)
-{
-  return tiles_between<ROWS> (a.keys, queries.position - (int64_t) a.window + 1,
-                              queries.position + ROWS - 1);
-}
-
-template <int N>
-static __device__ __forceinline__ struct passing
-queries_passing (const struct attention &a, const struct tile &keys)
-{
-  return tiles_between<N> (a.queries, keys.position,
-                           keys.position + ROWS - 1 + (int64_t) a.window - 1);
-}
-
-/* A query does not see the keys after it, nor those that its window has left behind, nor what is no
- * key.  Where a whole tile is seen there is nothing to do. */
-static __device__ __forceinline__ void
-hide (float (*s)[4], const struct tile &queries, const struct tile &keys, uint64_t window)
-{
-  unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  int ahead = queries.position - keys.position, n_keys = (int) (keys.end - keys.first);
-
-  if (ahead >= ROWS - 1 && ahead + ROWS <= (int) window && n_keys >= ROWS)
-    return;
-  for (unsigned n = 0; n < ROWS / 8; n++)
-    for (unsigned e = 0; e < 4; e++) {
-      int key = n * 8 + 2 * t + e % 2, before = warp * WARP_ROWS + g + e / 2 * 8 + ahead - key;
-      if (before < 0 || before >= (int) window || key >= n_keys)
-        s[n][e] = -INFINITY;
-    }
-}
-
 /* ---------------------------------------------------------------------------- forward */
-
-/* Of the two rows of a lane: largest score so far and sum of exponentials against it. */
-struct soft {
-  float most[2], sum[2];
-};
-
-/* Scores become probabilities against the largest so far; what was summed before shrinks. */
-template <int D>
-static __device__ __forceinline__ void
-soften (float (*s)[4], struct soft *soft, float (*sum)[4], float scale)
-{
-  for (int half = 0; half < 2; half++) {
-    float most = soft->most[half], total = 0;
-    for (int n = 0; n < ROWS / 8; n++)
-      most = fmaxf (most, fmaxf (s[n][half * 2], s[n][half * 2 + 1]));
-    most = quad_most (most);
-    float against = most == -INFINITY ? 0 : most * scale;
-    float shrink = exp2f (soft->most[half] * scale - against);
-    for (int n = 0; n < ROWS / 8; n++)
-      for (int e = half * 2; e < half * 2 + 2; e++) {
-        s[n][e] = exp2f (s[n][e] * scale - against);
-        total += s[n][e];
-      }
-    soft->sum[half] = soft->sum[half] * shrink + total;
-    soft->most[half] = most;
-    for (int d = 0; d < D / 8; d++) {
-      sum[d][half * 2] *= shrink;
-      sum[d][half * 2 + 1] *= shrink;
-    }
-  }
-}
-
-template <class T> struct forward_of {
-  struct attention a;
-  const T *q, *kv;
-  T *o;
-  float *lse;
-};
 
 /* D elements of a head of queries and keys, V of one of values. */
 template <class T, int D, int V>
@@ -264,11 +77,11 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile; /* two of each */
   struct head h = query_head (a);
   struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* long ones first */
-  struct passing pass = keys_passing (a, mine);
+  struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row }, k = { f.kv + k_at (a, h, 0), a.kv_row },
-           v = { f.kv + v_at (a, h, 0), a.kv_row }, o = { f.o + o_at (a, h, 0), a.heads * a.value };
+           v = { f.kv + v_at (a, h, 0), a.kv_row };
   uint64_t n = pass.n[0] + pass.n[1];
-  float sum[V / 8][4] = {}, s[ROWS / 8][4], by[2];
+  float sum[V / 8][4] = {}, s[ROWS / 8][4], shrink[2];
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
 
   fetch<D, ROWS> (q_tile, q, mine);
@@ -283,29 +96,24 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
       continue;
     WEFT_COPY_WAIT (1);
     __syncthreads ();
-    multiply_rows<D, ROWS / 8> (s, q_tile, threadIdx.x / 32 * WARP_ROWS, k_tile + (i - 1) % 2 * tile);
-    hide (s, mine, passing_at<ROWS> (a.keys, pass, i - 1), a.window);
-    soften<V> (s, &soft, sum, a.scale * LOG2_E);
+    multiply_rows<D, ROWS / 8> (s, q_tile, threadIdx.x / 32 * WARP_ROWS,
+                                k_tile + (i - 1) % 2 * tile);
+    hide<ROWS, ROWS> (s, mine, passing_at<ROWS> (a.keys, pass, i - 1), a.window);
+    soften<ROWS> (s, &soft, shrink, a.scale * LOG2_E);
+    times<V> (sum, shrink);
     multiply_by<V, ROWS / 8> (sum, s, v_tile + (i - 1) % 2 * v_size);
     __syncthreads (); /* the next fetch takes the place of this tile */
   }
 
-  for (unsigned half = 0; half < 2; half++) {
-    uint64_t row = mine.first + threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
-    float total = quad_sum (soft.sum[half]);
-    by[half] = total > 0 ? 1 / total : 0; /* 0: no key was seen */
-    if (threadIdx.x % 4 == 0 && row < mine.end)
-      f.lse[lse_at (a, h, row)] = soft.most[half] * a.scale + logf (total);
-  }
-  leave<V> (o, mine, sum, by, false);
+  leave_softened<V> (f, h, mine, soft, sum);
 }
 
 /* --------------------------------------------------------------------------- backward */
 
-/* delta of each query: the product of o and its gradient. */
+/* What each query is known by. */
 template <class T>
 __global__ void
-deltas (struct attention a, const T *o, const T *dout, float *delta)
+know (struct attention a, const T *o, const T *dout, const float *lse, struct known *known)
 {
   uint64_t warp = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32, tokens = a.queries.tokens;
   unsigned lane = threadIdx.x % 32;
@@ -318,44 +126,18 @@ deltas (struct attention a, const T *o, const T *dout, float *delta)
   for (uint64_t i = lane; i < a.value; i += 32)
     sum += to_float (o[at + i]) * to_float (dout[at + i]);
   sum = warp_sum (sum);
+  uint64_t to = lse_at (a, h, warp % tokens);
   if (lane == 0)
-    delta[lse_at (a, h, warp % tokens)] = sum;
+    known[to] = { lse[to] == -INFINITY ? INFINITY : lse[to] * LOG2_E, sum };
 }
-
-template <class T> struct backward_of {
-  struct attention a;
-  const T *q, *kv, *dout;
-  const float *lse, *delta;
-  T *dq, *dkv;
-  bool adds_q, adds_kv;
-};
 
 /* Of a query and a key that it sees: the score becomes its probability, and the product of do and
  * value the gradient of the score. */
 static __device__ __forceinline__ void
-differentiate (float *s, float *dp, float lse, float delta, float scale)
+differentiate (float *s, float *dp, const struct known &query, float scale)
 {
-  *s = exp2f (*s * scale * LOG2_E - lse * LOG2_E);
-  *dp = *s * (*dp - delta) * scale;
-}
-
-/* What a query is known by: that of nobody makes all probabilities 0. */
-struct known {
-  float lse, delta;
-};
-
-template <class T>
-static __device__ __forceinline__ struct known
-known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t end)
-{
-  struct known q = { INFINITY, 0 };
-
-  if (row < end) {
-    q.lse = b.lse[lse_at (b.a, h, row)];
-    q.delta = b.delta[lse_at (b.a, h, row)];
-  }
-  q.lse = q.lse == -INFINITY ? INFINITY : q.lse; /* it has seen no key */
-  return q;
+  *s = power_of_two (*s * scale * LOG2_E - query.lse);
+  *dp = *s * (*dp - query.delta) * scale;
 }
 
 template <class T, int D, int V>
@@ -369,7 +151,7 @@ __launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
     *v_tile = shared + 2 * tile + v_size;
   struct head h = query_head (a);
   struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x);
-  struct passing pass = keys_passing (a, mine);
+  struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
   strip<T> q = { b.q + q_at (a, h, 0), a.q_row }, k = { b.kv + k_at (a, h, 0), a.kv_row },
            v = { b.kv + v_at (a, h, 0), a.kv_row }, dq = { b.dq + q_at (a, h, 0), a.q_row },
            dout = { b.dout + o_at (a, h, 0), a.heads * a.value };
@@ -390,10 +172,10 @@ __launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
     __syncthreads ();
     multiply_rows<D, ROWS / 8> (s, q_tile, row, k_tile);
     multiply_rows<V, ROWS / 8> (dp, do_tile, row, v_tile);
-    hide (s, mine, keys, a.window);
+    hide<ROWS, ROWS> (s, mine, keys, a.window);
     for (unsigned n = 0; n < ROWS / 8; n++)
       for (unsigned e = 0; e < 4; e++)
-        differentiate (&s[n][e], &dp[n][e], of[e / 2].lse, of[e / 2].delta, a.scale);
+        differentiate (&s[n][e], &dp[n][e], of[e / 2], a.scale);
     multiply_by<D, ROWS / 8> (sum, dp, k_tile);
     __syncthreads ();
   }
@@ -415,7 +197,7 @@ differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int a
       int before = query + ahead - (int) (warp * WARP_ROWS + g + e / 2 * 8);
       if (before < 0 || before >= (int) a.window)
         s[n][e] = -INFINITY; /* not seen */
-      differentiate (&s[n][e], &dp[n][e], of[query].lse, of[query].delta, a.scale);
+      differentiate (&s[n][e], &dp[n][e], of[query], a.scale);
     }
 }
 
@@ -433,7 +215,7 @@ __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
   uint64_t each = a.heads / a.groups;
   struct head h = { blockIdx.y / a.groups, 0, blockIdx.y % a.groups };
   struct tile mine = tile_of<ROWS> (a.keys, blockIdx.x);
-  struct passing pass = queries_passing<N> (a, mine);
+  struct passing pass = queries_passing<ROWS, N> (a, mine);
   strip<T> k = { b.kv + k_at (a, h, 0), a.kv_row }, v = { b.kv + v_at (a, h, 0), a.kv_row };
   unsigned row = threadIdx.x / 32 * WARP_ROWS;
   float dk[D / 8][4] = {}, dv[V / 8][4] = {}, s[N / 8][4], dp[N / 8][4];
@@ -494,18 +276,12 @@ tiles_bytes (unsigned keys, unsigned values)
   return (size_t) ROWS * (keys * (D + PAD) + values * (V + PAD)) * 2;
 }
 
-static unsigned
-tiles_of (const struct side &side)
-{
-  return side.n * blocks_for (side.run[0].n, ROWS, ~0u);
-}
-
 template <class T, int D, int V>
 static const char *
 run (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
   const struct attention &a = c->a;
-  dim3 grid (tiles_of (a.queries), (unsigned) (a.batch * a.heads));
+  dim3 grid (tiles_of<ROWS> (a.queries), (unsigned) (a.batch * a.heads));
   size_t bytes = tiles_bytes<D, V> (3, 2);
   const char *error = allow (tiles_forward<T, D, V>, bytes);
   forward_of<T> f = { a, (const T *) c->q, (const T *) c->kv, (T *) c->o, c->lse };
@@ -516,11 +292,21 @@ run (const struct weft_cuda_launch *l, const struct attention_call *c)
   return launched ();
 }
 
-/* Scratch: delta of each query. */
+/* Scratch: what each query is known by. */
 uint64_t
 weft_cuda_scratch_attention (uint64_t queries)
 {
-  return queries * sizeof (float);
+  return queries * sizeof (struct known);
+}
+
+template <class T>
+static void
+run_know (const struct weft_cuda_launch *l, const struct attention_call *c)
+{
+  uint64_t queries = c->a.batch * c->a.heads * c->a.queries.tokens;
+
+  WEFT_LAUNCH ((know<T>), blocks_for (queries, THREADS / 32, ~0u), THREADS, 0, l->stream, c->a,
+               (const T *) c->o, (const T *) c->dout, c->lse, (struct known *) l->scratch);
 }
 
 template <class T, int D, int V>
@@ -529,20 +315,17 @@ run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
   enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 }; /* of a tile, so that registers suffice */
   const struct attention &a = c->a;
-  float *delta = (float *) l->scratch;
-  backward_of<T> b = { a,      (const T *) c->q, (const T *) c->kv, (const T *) c->dout, c->lse,
-                       delta,  (T *) c->dq,      (T *) c->dkv,      c->adds_q,           c->adds_kv };
-  uint64_t queries = a.batch * a.heads * a.queries.tokens;
-  dim3 by_query (tiles_of (a.queries), (unsigned) (a.batch * a.heads)),
-      by_key (tiles_of (a.keys), (unsigned) (a.batch * a.groups));
+  struct known *known = (struct known *) l->scratch;
+  backward_of<T> b = { a,           (const T *) c->q, (const T *) c->kv, (const T *) c->dout, known,
+                       (T *) c->dq, (T *) c->dkv,     c->adds_q,         c->adds_kv };
+  dim3 by_query (tiles_of<ROWS> (a.queries), (unsigned) (a.batch * a.heads)),
+      by_key (tiles_of<ROWS> (a.keys), (unsigned) (a.batch * a.groups));
   size_t bytes = tiles_bytes<D, V> (2, 2);
   const char *error = allow (tiles_queries<T, D, V>, bytes);
 
   error = error ? error : allow (tiles_keys<T, D, V, QUERIES>, bytes);
   if (error)
     return error;
-  WEFT_LAUNCH ((deltas<T>), blocks_for (queries, THREADS / 32, ~0u), THREADS, 0, l->stream, a,
-               (const T *) c->o, (const T *) c->dout, delta);
   WEFT_LAUNCH ((tiles_queries<T, D, V>), by_query, THREADS, bytes, l->stream, b);
   WEFT_LAUNCH ((tiles_keys<T, D, V, QUERIES>), by_key, THREADS, bytes, l->stream, b);
   return launched ();
@@ -569,11 +352,19 @@ by_dtype (const struct weft_cuda_launch *l, const struct attention_call *c, bool
 const char *
 weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
+  if (weft_cuda_warpgroups_take (l, c))
+    return weft_cuda_warpgroups_forward (l, c);
   return by_dtype (l, c, false);
 }
 
 const char *
 weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
+  if (c->dtype == WEFT_BF16)
+    run_know<bf16> (l, c);
+  else
+    run_know<fp16> (l, c);
+  if (weft_cuda_warpgroups_take (l, c))
+    return weft_cuda_warpgroups_backward (l, c, (const struct known *) l->scratch);
   return by_dtype (l, c, true);
 }

@@ -140,9 +140,11 @@ begins_at_pack (const void *at)
 
 /* ------------------------------------------------------- sixteen bytes to shared memory */
 
-/* They are there after the wait for their group and a barrier. */
+/* They, or eight, are there after the wait for their group and a barrier; where there are none, zeros. */
 #ifdef WEFT_CUDA_EMULATOR
 #define WEFT_COPY(to, from) emulated_copy (to, from)
+#define WEFT_COPY_OR_ZERO(to, from, there) emulated_copy (to, (there) ? (from) : NULL)
+#define WEFT_COPY_8_OR_ZERO(to, from, there) emulated_copy (to, (there) ? (from) : NULL, 8)
 #define WEFT_COPY_COMMIT() emulated_copy_commit ()
 #define WEFT_COPY_WAIT(open) emulated_copy_wait (open)
 #else
@@ -150,6 +152,16 @@ begins_at_pack (const void *at)
   asm volatile ("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(                                 \
                     (uint32_t) __cvta_generic_to_shared (to)),                                     \
                 "l"(from)                                                                          \
+                : "memory")
+#define WEFT_COPY_OR_ZERO(to, from, there)                                                         \
+  asm volatile ("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(                             \
+                    (uint32_t) __cvta_generic_to_shared (to)),                                     \
+                "l"(from), "r"((there) ? 16 : 0)                                                   \
+                : "memory")
+#define WEFT_COPY_8_OR_ZERO(to, from, there)                                                       \
+  asm volatile ("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(                              \
+                    (uint32_t) __cvta_generic_to_shared (to)),                                     \
+                "l"(from), "r"((there) ? 8 : 0)                                                    \
                 : "memory")
 #define WEFT_COPY_COMMIT() asm volatile ("cp.async.commit_group;" ::: "memory")
 #define WEFT_COPY_WAIT(open) asm volatile ("cp.async.wait_group %0;" ::"n"(open) : "memory")

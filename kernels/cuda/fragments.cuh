@@ -22,22 +22,17 @@ two (float low, float high)
   return (uint32_t) a.bits | (uint32_t) b.bits << 16;
 }
 
-#ifdef WEFT_CUDA_EMULATOR
-static inline uint16_t
-half_of (uint32_t word, unsigned which)
-{
-  return (uint16_t) (word >> 16 * which);
-}
-
 template <class T>
-static inline float
+static __device__ __forceinline__ float
 element (uint32_t word, unsigned which)
 {
   T x;
-  x.bits = half_of (word, which);
+
+  x.bits = (uint16_t) (word >> 16 * which);
   return to_float (x);
 }
 
+#ifdef WEFT_CUDA_EMULATOR
 /* c += a b */
 template <class T>
 static inline void

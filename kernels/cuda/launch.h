@@ -68,6 +68,7 @@ struct weft_cuda_launch {
   void *scratch;
   uint64_t scratch_bytes;
   struct weft_cuda_blas *blas;
+  uint8_t warpgroups; /* the device has products of warpgroups (warpgroup.cuh), and they are wanted */
 };
 
 /* y = a b: matrices in memory, row by row, `a` (m, k) or, turned, (k, m); `b` (k, n) or, turned,

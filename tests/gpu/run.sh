@@ -73,7 +73,8 @@ library_folders() {
   for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
     ${purelib:+"$purelib"/nvidia/*/lib}; do
     compgen -G "$folder/libcublasLt.so.*" >/dev/null || compgen -G "$folder/libnccl.so.*" >/dev/null ||
-      compgen -G "$folder/libcupti.so.*" >/dev/null || continue
+      compgen -G "$folder/libcupti.so.*" >/dev/null || compgen -G "$folder/libcudnn.so.*" >/dev/null ||
+      continue
     printf '%s:' "$folder"
   done
 }
@@ -112,11 +113,11 @@ parts=(device)
 for program in "$tests"/test_gpu_*; do
   [[ -x $program && -f $program ]] && parts+=("$(basename -- "$program")")
 done
-parts+=(nano sanitizer kernels)
+parts+=(test_gpu_kernels-mma nano sanitizer kernels kernels-mma)
 for line in "${compared[@]}"; do
   parts+=("${line%% *}" "${line%% *}-torch" "${line%% *}-measure" "${line%% *}-timeline")
 done
-parts+=("${compared[0]%% *}-graph")
+parts+=("${compared[0]%% *}-graph" "${compared[0]%% *}-fused")
 if [[ -n $list ]]; then
   printf '%s\n' "${parts[@]}"
   exit
@@ -201,6 +202,10 @@ for program in "$tests"/test_gpu_*; do
   [[ -x $program && -f $program ]] && part "$(basename -- "$program")" 75 "${ours[@]}" "$program"
 done
 
+# The same without products of warpgroups, which a GPU of compute capability 9.0 takes otherwise.
+[[ -x $tests/test_gpu_kernels ]] &&
+  part test_gpu_kernels-mma 75 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu_kernels"
+
 # Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
 tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology hgx-h200 --gpus 1 --precision bf16
   --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json)
@@ -210,6 +215,18 @@ part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcod
 bench_flags=()
 [[ -n $tiny ]] && bench_flags=(--model gpt2-nano)
 part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
+part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json --op attention "${bench_flags[@]}"
+
+# MODEL OP MICROSECONDS of the rows of a bench.
+times_of() {
+  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"by"/ { by = $4 }
+    /"seconds"/ && by == "weft" { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
+    "$1" 2>/dev/null
+}
+while read -r name op mma; do
+  with=$(times_of "$scratch/kernels.out" | awk -v m="$name" -v o="$op" '$1 == m && $2 == o { print $3; exit }')
+  say "$name $op: ${with:-?} us, with mma.sync $mma us"
+done < <(times_of "$scratch/kernels-mma.out")
 
 # ------------------------------------------------------------------------------------- training
 
@@ -277,10 +294,20 @@ as_graph() {
   train_summary "$scratch/$name-graph.out" $((global * sequence))
 }
 
+# Attention by cuDNN, which this machine may not have.
+as_fused() {
+  local name micro global sequence steps compile both
+  local -a job train
+  read_line "$1"
+  part "$name-fused" 60 "${train[@]}" --steps $((steps + 3)) --attention-backend fused
+  train_summary "$scratch/$name-fused.out" $((global * sequence))
+}
+
 for line in "${compared[@]}"; do
   compare "$line"
 done >"$scratch/training"
 graph=$(as_graph "${compared[0]}")
+fused=$(as_fused "${compared[0]}")
 for line in "${compared[@]}"; do
   look_closer "$line"
 done
@@ -288,14 +315,19 @@ done
 # -------------------------------------------------------------------------------------- results
 
 listed() { paste -sd, -- "$1"; }
-kernels=$(cat "$scratch/kernels.out" 2>/dev/null)
-[[ ${kernels:0:1} == '[' ]] || kernels='[]'
+array_of() {
+  local array
+  array=$(cat "$1" 2>/dev/null)
+  [[ ${array:0:1} == '[' ]] || array='[]'
+  printf '%s' "$array"
+}
 {
   printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   gpu_json
   [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
-  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"kernels":%s}\n' \
-    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$kernels"
+  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s,\n"kernels_mma":%s}\n' \
+    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$fused" \
+    "$(array_of "$scratch/kernels.out")" "$(array_of "$scratch/kernels-mma.out")"
 } >"$results/h200.json"
 
 say "$results/h200.json: $(grep -c '"passed"' "$records") passed of $(wc -l <"$records") parts, $((SECONDS - begin)) s"

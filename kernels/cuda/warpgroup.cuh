@@ -1,0 +1,297 @@
+/* warpgroup.cuh - products of 64 x 16 by 16 x N elements of 16 bits by the tensor cores of compute
+ * capability 9.0, with sums in fp32: wgmma.mma_async of PTX, of four warps together, the first of
+ * which has a number divisible by four (PTX ISA, "Asynchronous warpgroup level matrix instructions").
+ *
+ * The right matrix, and the left one or fragments of it in registers, is read from shared memory while
+ * the warps go on.  What a thread has to keep to:
+ *
+ *   products_begin    before the first product of a batch, and after registers were written
+ *   multiply_...      sums and fragments belong to the product until it was waited for
+ *   products_commit   products since the last are a group
+ *   products_wait<n>  all but the newest n groups are done; then hold() the sums that are read
+ *
+ * and tiles that cp.async has written are seen by products after tiles_arrive().
+ *
+ * Sums and fragments lie in registers as those of fragments.cuh do: warp w of four has rows 16 w to
+ * 16 w + 15, and of each eight columns a lane has those of c[4].
+ *
+ * A tile in shared memory of N rows lies in panels of 64 columns, each N rows of 128 bytes; in a row the
+ * sixteen bytes c stand in place c ^ row % 8, so that neither rows nor columns meet in a bank: the
+ * layout of 128 bytes that descriptors know ("Matrix Descriptor Format"; "Strides").  It begins at a
+ * multiple of 1024 bytes.  Such a tile is the left or the right matrix with its rows as they are, or
+ * turned, with a row for each term. */
+#pragma once
+#include "kernels/cuda/fragments.cuh"
+
+enum { GROUP = 128 /* threads of a warpgroup */, PANEL = 64 /* columns */, TERMS = 16 /* of a product */ };
+
+/* ------------------------------------------------------------------------ descriptors */
+
+enum { ATOM = 1024 /* bytes of 8 rows of a panel */, ROW = 128, WORD = 16 /* what descriptors count */ };
+
+/* From bit 0: where the matrix begins; from 16: turned, bytes from panel to panel; from 32: from eight
+ * rows to the next; from 62: which layout (1: 128 bytes). */
+static __device__ __forceinline__ uint64_t
+described (uint32_t at, uint64_t panel_bytes)
+{
+  return at / WORD | panel_bytes / WORD << 16 | (uint64_t) (ATOM / WORD) << 32 | (uint64_t) 1 << 62;
+}
+
+/* How much further the 16 terms from 16 k on begin, in a tile of N rows. */
+template <int N>
+static __device__ __forceinline__ uint64_t
+terms_at (int k)
+{
+  const int each = PANEL / TERMS;
+
+  return (uint64_t) (k / each * N * ROW + k % each * TERMS * 2) / WORD;
+}
+
+static __device__ __forceinline__ uint64_t
+turned_terms_at (int k)
+{
+  return (uint64_t) (k * TERMS * ROW) / WORD;
+}
+
+/* Code for other devices has none of these products: kernels that have them end there, `if constexpr`,
+ * with an error.  Nobody calls them. */
+#if defined(WEFT_CUDA_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WEFT_HAS_WARPGROUPS true
+#else
+#define WEFT_HAS_WARPGROUPS false
+#endif
+
+static __device__ __forceinline__ void
+no_warpgroups (void)
+{
+#ifndef WEFT_CUDA_EMULATOR
+  asm volatile ("trap;");
+#endif
+}
+
+#ifdef WEFT_CUDA_EMULATOR
+#define WEFT_TILES_SHARED(type, name) WEFT_DYNAMIC_SHARED (type, name)
+
+static inline uint32_t
+shared_at (const void *at)
+{
+  return (uint32_t) ((const uint8_t *) at - emulated_shared);
+}
+
+template <class T>
+static inline float
+decoded (uint16_t bits)
+{
+  T x;
+  x.bits = bits;
+  return to_float (x);
+}
+
+template <class T, int N, bool TURNED_A, bool TURNED_B>
+static inline void
+multiply_tiles (float (&sum)[N / 8][4], uint64_t a, uint64_t b, bool adds)
+{
+  emulated_multiply ({ sum[0], N, NULL, a, b, TURNED_A, TURNED_B, adds, decoded<T> });
+}
+
+template <class T, int N, bool TURNED_B>
+static inline void
+multiply_fragments (float (&sum)[N / 8][4], const uint32_t (&a)[4], uint64_t b)
+{
+  emulated_multiply ({ sum[0], N, a, 0, b, false, TURNED_B, true, decoded<T> });
+}
+
+#define products_begin emulated_products_begin
+#define products_commit emulated_products_commit
+
+template <int OPEN>
+static inline void
+products_wait (void)
+{
+  emulated_products_wait (OPEN);
+}
+
+static inline void
+copies_are_seen (void)
+{
+  emulated_copies_are_seen ();
+}
+
+template <int N>
+static inline void
+hold (float (&)[N][4])
+{
+}
+#else
+#define WEFT_TILES_SHARED(type, name)                                                              \
+  extern __shared__ __align__ (1024) uint8_t weft_tiles[];                                         \
+  type *name = (type *) weft_tiles
+
+static __device__ __forceinline__ uint32_t
+shared_at (const void *at)
+{
+  return (uint32_t) __cvta_generic_to_shared (at);
+}
+
+/* Operands of the instructions: sums, then what is multiplied. */
+#define REGISTERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define REGISTERS_32                                                                               \
+  REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REGISTERS_64                                                                               \
+  REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51," \
+               "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define SUMS_4(s, i) "+f"(s[i][0]), "+f"(s[i][1]), "+f"(s[i][2]), "+f"(s[i][3])
+#define SUMS_16(s, i) SUMS_4 (s, i), SUMS_4 (s, i + 1), SUMS_4 (s, i + 2), SUMS_4 (s, i + 3)
+#define SUMS_32(s, i) SUMS_16 (s, i), SUMS_16 (s, i + 4)
+#define SUMS_64(s, i) SUMS_32 (s, i), SUMS_32 (s, i + 8)
+
+template <class T, int N, bool TURNED_A, bool TURNED_B>
+struct warpgroup_products;
+
+/* The first `adds`: whether the sum begins with what is there.  Then signs, and what is turned. */
+#define PRODUCTS(T, TYPE, N, SUMS, AT_0, AT_1, AT_2, AT_3, AT_4, AT_5)                             \
+  template <bool TURNED_A, bool TURNED_B> struct warpgroup_products<T, N, TURNED_A, TURNED_B> {    \
+    static __device__ __forceinline__ void                                                         \
+    tiles (float (&sum)[N / 8][4], uint64_t a, uint64_t b, int adds)                               \
+    {                                                                                              \
+      asm volatile ("{\n.reg .pred p;\nsetp.ne.b32 p, " AT_2 ", 0;\n"                              \
+                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {"           \
+                    REGISTERS_##SUMS "}, " AT_0 ", " AT_1 ", p, 1, 1, " AT_3 ", " AT_4 ";\n}"      \
+                    : SUMS_##SUMS (sum, 0)                                                         \
+                    : "l"(a), "l"(b), "r"(adds), "n"(TURNED_A), "n"(TURNED_B));                    \
+    }                                                                                              \
+    static __device__ __forceinline__ void                                                         \
+    fragments (float (&sum)[N / 8][4], const uint32_t (&a)[4], uint64_t b)                         \
+    {                                                                                              \
+      asm volatile ("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {"           \
+                    REGISTERS_##SUMS "}, {" AT_0 "," AT_1 "," AT_2 "," AT_3 "}, " AT_4             \
+                    ", 1, 1, 1, " AT_5 ";"                                                         \
+                    : SUMS_##SUMS (sum, 0)                                                         \
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TURNED_B));          \
+    }                                                                                              \
+  };
+PRODUCTS (bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
+PRODUCTS (fp16, "f16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
+PRODUCTS (bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
+PRODUCTS (fp16, "f16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
+#undef PRODUCTS
+
+/* sum = a b, or += a b: matrices that lie in shared memory. */
+template <class T, int N, bool TURNED_A, bool TURNED_B>
+static __device__ __forceinline__ void
+multiply_tiles (float (&sum)[N / 8][4], uint64_t a, uint64_t b, bool adds)
+{
+  warpgroup_products<T, N, TURNED_A, TURNED_B>::tiles (sum, a, b, adds);
+}
+
+/* sum += a b: fragments of a in registers. */
+template <class T, int N, bool TURNED_B>
+static __device__ __forceinline__ void
+multiply_fragments (float (&sum)[N / 8][4], const uint32_t (&a)[4], uint64_t b)
+{
+  warpgroup_products<T, N, false, TURNED_B>::fragments (sum, a, b);
+}
+
+static __device__ __forceinline__ void
+products_begin (void)
+{
+  asm volatile ("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+products_commit (void)
+{
+  asm volatile ("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int OPEN>
+static __device__ __forceinline__ void
+products_wait (void)
+{
+  asm volatile ("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
+}
+
+/* What this thread has written to shared memory is seen by products, and not by threads alone. */
+static __device__ __forceinline__ void
+copies_are_seen (void)
+{
+  asm volatile ("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* The compiler thinks that sums are there when the product has been issued: nothing that reads them may
+ * go before this. */
+template <int N>
+static __device__ __forceinline__ void
+hold (float (&sum)[N][4])
+{
+  WEFT_UNROLL
+  for (int n = 0; n < N; n++)
+    asm volatile ("" : SUMS_4 (sum, n)::"memory");
+}
+#endif
+
+/* ------------------------------------------------------------------------------ tiles */
+
+/* A tile of N rows as it is, from a row on that is a multiple of 8, and turned. */
+template <class T>
+static __device__ __forceinline__ uint64_t
+tile_from (const T *tile, unsigned row)
+{
+  return described (shared_at (tile) + row * ROW, WORD);
+}
+
+template <int N, class T>
+static __device__ __forceinline__ uint64_t
+tile_turned (const T *tile)
+{
+  return described (shared_at (tile), N * ROW);
+}
+
+/* Where sixteen bytes of a tile of N rows stand: those from column 8 c on. */
+template <int N, class T>
+static __device__ __forceinline__ T *
+tile_place (T *tile, unsigned row, unsigned c)
+{
+  return tile + (c / 8 * N + row) * PANEL + (c % 8 ^ row % 8) * 8;
+}
+
+/* What this thread has copied has come, and what the others have. */
+static __device__ __forceinline__ void
+tiles_arrive (void)
+{
+  WEFT_COPY_WAIT (0);
+  copies_are_seen ();
+  __syncthreads ();
+}
+
+/* sum (64, N) = the 64 rows of a times the rows of b, D terms; A and B: rows of their tiles. */
+template <class T, int D, int A, int B>
+static __device__ __forceinline__ void
+multiply_rows (float (&sum)[B / 8][4], uint64_t a, uint64_t b)
+{
+  WEFT_UNROLL
+  for (int k = 0; k < D / TERMS; k++)
+    multiply_tiles<T, B, false, false> (sum, a + terms_at<A> (k), b + terms_at<B> (k), k > 0);
+}
+
+/* sum (64, D) += p (64, N) times the N rows of a tile that is turned. */
+template <class T, int D, int N>
+static __device__ __forceinline__ void
+multiply_by (float (&sum)[D / 8][4], const uint32_t (&p)[N / TERMS][4], uint64_t tile)
+{
+  WEFT_UNROLL
+  for (int k = 0; k < N / TERMS; k++)
+    multiply_fragments<T, D, true> (sum, p[k], tile + turned_terms_at (k));
+}
+
+/* Sums as fragments of a left matrix, rounded to its type: words 0 and 1 of p[k] are what rows g and g + 8
+ * have of the first eight of its columns, 2 and 3 of the other. */
+template <class T, int N>
+static __device__ __forceinline__ void
+round_to (uint32_t (&p)[N / 2][4], const float (&s)[N][4])
+{
+  WEFT_UNROLL
+  for (int k = 0; k < N / 2; k++)
+    for (int e = 0; e < 4; e++)
+      p[k][e] = two<T> (s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
+}
