@@ -197,6 +197,13 @@ experts_on_a_gpu_do_what_their_references_do (void **state)
 }
 
 static void
+weights_on_a_gpu_are_rounded_by_the_lots_of_the_cpu (void **state)
+{
+  const struct cuda_case_device device = device_of (state);
+  cuda_case_lots (&device);
+}
+
+static void
 every_kernel_of_the_module_has_a_case (void **state)
 {
   const struct cuda_case_device device = device_of (state);
@@ -215,6 +222,7 @@ main (void)
     cmocka_unit_test (unfused_attention_on_a_gpu_is_that_of_the_cpu),
     cmocka_unit_test (numbers_of_one_byte_on_a_gpu_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_a_gpu_do_what_their_references_do),
+    cmocka_unit_test (weights_on_a_gpu_are_rounded_by_the_lots_of_the_cpu),
     cmocka_unit_test (every_kernel_of_the_module_has_a_case),
   };
   return cmocka_run_group_tests (tests, find_gpu, leave_gpu);

@@ -10,6 +10,7 @@
 
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
 #define FSDP "use_megatron_fsdp=true "
+#define LINEAR "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear "
 #define GPT2 TRAINED_GPT2
 #define LLAMA TRAINED_LLAMA
 #define UNFUSED GPT2 "attention_backend=unfused "
@@ -38,6 +39,8 @@ const struct trained_case trained_cases[] = {
   { GPT2, "gpus=4 context_parallel_size=4 cp_comm_type=a2a " },
   { GPT2, "gpus=2 context_parallel_size=2 cp_comm_type=all_gather " },
   { LLAMA, "gpus=4 context_parallel_size=2 cp_comm_type=p2p tensor_model_parallel_size=2 " },
+  { LLAMA, "gpus=2 micro_batch_size=2 cross_entropy_chunks=4 " LINEAR },
+  { GPT2, "gpus=2 tensor_model_parallel_size=2 cross_entropy_chunks=2 " LINEAR },
   { LATENT, "gpus=2 tensor_model_parallel_size=2 " },
   { EXPERTS, "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 " },
   { UNFUSED, "gpus=2 tensor_model_parallel_size=2 " },
