@@ -33,8 +33,9 @@ can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 
   if (kind != WEFT_OP_ALL_REDUCE && kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
-                                                       row->reduce != WEFT_REDUCE_PREMUL));
+  return dtype != WEFT_FP8 && dtype != WEFT_E5M2 &&
+         (dtype != WEFT_INT64 ||
+          (row->reduce != WEFT_REDUCE_AVG && row->reduce != WEFT_REDUCE_PREMUL));
 }
 
 static gboolean
@@ -71,13 +72,14 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
-/* Where activations are in fp8, products read scales of them that no buffer has yet. */
+/* Products of experts in fp8 do not read the scales of their factors yet. */
 static gboolean
 has_scales (const weft_plan *plan, GError **error)
 {
-  return plan->job.train.precision != WEFT_FP8 ||
-         weft_bad_input (error, "precision: found fp8, wanted bf16, fp16 or fp32 to run with real "
-                                "numbers: products in fp8 are planned and simulated");
+  return plan->job.train.precision != WEFT_FP8 || plan->job.model.num_moe_experts == 0 ||
+         weft_bad_input (error,
+                         "precision: found fp8, wanted bf16, fp16 or fp32 to run a model with "
+                         "experts: their products in fp8 are planned and simulated");
 }
 
 gboolean

@@ -136,6 +136,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MATMUL_WGRAD, matmul_wgrad, TRUE)                                                     \
   X (WEFT_OP_MATMUL_FP8, matmul_fp8, TRUE)                                                         \
   X (WEFT_OP_MATMUL_DGRAD_FP8, matmul_dgrad_fp8, TRUE)                                             \
+  X (WEFT_OP_FP8_MATMUL, fp8_matmul, TRUE)                                                         \
+  X (WEFT_OP_FP8_MATMUL_DGRAD, fp8_matmul_dgrad, TRUE)                                             \
+  X (WEFT_OP_FP8_MATMUL_WGRAD, fp8_matmul_wgrad, TRUE)                                             \
   X (WEFT_OP_NORM, norm, TRUE)                                                                     \
   X (WEFT_OP_NORM_BWD, norm_bwd, FALSE)                                                            \
   X (WEFT_OP_HEAD_NORM, head_norm, TRUE)                                                           \
@@ -201,6 +204,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
+  X (WEFT_OP_XENT_GRAD, xent_grad, FALSE)                                                          \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
   X (WEFT_OP_SCALE, scale, TRUE)                                                                   \
@@ -210,7 +214,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_CAST, cast, TRUE)                                                                     \
   X (WEFT_OP_AMAX, amax, FALSE)                                                                    \
   X (WEFT_OP_QUANTISE, quantise, TRUE)                                                             \
-  X (WEFT_OP_QUANTISE_MX, quantise_mx, FALSE)                                                      \
+  X (WEFT_OP_QUANTISE_DELAYED, quantise_delayed, FALSE)                                            \
+  X (WEFT_OP_QUANTISE_BLOCKS, quantise_blocks, FALSE)                                              \
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \

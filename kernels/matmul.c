@@ -303,7 +303,7 @@ multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, 
   g->b = by_rows (&k->operand[FP8_W], terms);
   g->terms = dealt (k, terms);
   g->b.scale = k->operand[FP8_SCALE].data;
-  g->b.scale_dtype = k->operand[FP8_SCALE].dtype;
+  g->b.block = k->operand[FP8_SCALE].dtype == WEFT_E8M0 ? WEFT_MX_BLOCK : 0;
   g->first = rows.begin;
   g->last = rows.end;
   weft_gemm (g);

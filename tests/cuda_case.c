@@ -250,7 +250,14 @@ static const struct fixed {
   { WEFT_OP_SETTLE, { 24, 3 }, .tp = { 1, 3 } },
   { WEFT_OP_MOE_FOLD, { 20, 5 } },
   { WEFT_OP_MOE_SQUARES, { 1 } },
+  { WEFT_OP_XENT, { 3, 10000, 0, 9990 } },
+  { WEFT_OP_XENT_BWD, { 3, 10000, 7, 9990 } },
+  { WEFT_OP_XENT_GRAD, { 3, 10000, 0, 9990, 0, 7 } },
+  { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } }, /* more than a block keeps */
+  { WEFT_OP_XENT_GRAD, { 5, 41, 0, 40, 0, 3 } },
   { WEFT_OP_XENT_MAX, { 6, 10, 0, 35 }, .tp = { 3, 4 } },
+  { WEFT_OP_XENT_MAX, { 3, 3000, 0, 0 } },
+  { WEFT_OP_XENT_PART, { 3, 3000, 0, 0 } },
   { WEFT_OP_XENT_PART, { 6, 10, 0, 40 }, .tp = { 1, 4 } },
   { WEFT_OP_XENT_END, { 6, 3 } },
   { WEFT_OP_ATTENTION_MERGE, { 24, 4, 8 } },
@@ -405,7 +412,8 @@ cuda_case_lots (const struct cuda_case_device *d)
 
 /* Ops that cuda_attention.c, cuda_scores.c, cuda_fp8.c and cuda_experts.c have. */
 #define ELSEWHERE                                                                                  \
-  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise quantise_mx transpose " \
+  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \
+  "quantise_delayed quantise_blocks "                                                              \
   "matmul_fp8 matmul_dgrad_fp8 attention_part attention_part_bwd moe_route moe_route_bwd "         \
   "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \

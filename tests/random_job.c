@@ -1,6 +1,7 @@
 #include "random_job.h"
 #include "core/job/flags.h"
 #include "core/plan/cost_table.h"
+#include "core/program/zigzag.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -336,12 +337,9 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
   const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
-  if (g_str_equal (type, "fp8"))
-    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
@@ -419,7 +417,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   if (flip (words, rand, 6, "nccl_ub"))
     flip (words, rand, 2, "disable_symmetric_registration");
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
-  if (sharded && flip (words, rand, 3, "fp8_param_gather"))
+  if (sharded && flip (words, rand, 3, "fp8_param_gather") &&
+      !(strstr (words->str, "precision=fp8") && strstr (words->str, "context_parallel_size=")))
     flip (words, rand, 2, "reuse_grad_buf_for_mxfp8_param_ag");
   if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
     return;
@@ -740,6 +739,46 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
+/* Head and loss in chunks, as many as canonical order takes too: sequences, or the leaves of each. */
+static void
+random_head (GString *words, GRand *rand)
+{
+  static const char *const without[] = { "cross_entropy_loss_fusion", "defer_embedding",
+                                         "deterministic_mode=true", NULL };
+  uint32_t sequences = drawn (words, "micro_batch_size=", 1),
+           leaves = weft_chunks (drawn (words, "seq_length=", 1)) /
+                    drawn (words, "context_parallel_size=", 1);
+
+  if (has_any (words, without) || !one_in (rand, 3))
+    return;
+  add_word (words, "cross_entropy_loss_fusion", "true");
+  add_word (words, "cross_entropy_fusion_impl", "linear");
+  if (one_in (rand, 3))
+    return;
+  add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
+}
+
+/* What fits weights that are kept in fp8, and cuts of tensors, of which blocks are others. */
+static void
+random_recipe (GString *words, GRand *rand)
+{
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  static const char *const cuts[] = { "tensor_model_parallel_size=", "context_parallel_size=",
+                                      NULL };
+  static const char *const pieces[] = { "tp_comm_overlap=true", "enable_async_tensor_parallel=true",
+                                        NULL };
+  gboolean canonical = strstr (words->str, "reduction_order=canonical") != NULL;
+  gboolean whole = has_any (words, pieces) || (canonical && has_any (words, cuts)) ||
+                   strstr (words->str, "fp8_param_gather=true");
+
+  if (!strstr (words->str, "precision=fp8"))
+    return;
+  if (strstr (words->str, "reuse_grad_buf_for_mxfp8_param_ag=true"))
+    add_word (words, "fp8_recipe", "mxfp8");
+  else
+    add_word (words, "fp8_recipe", recipes[up_to (rand, whole ? 1 : 3)]);
+}
+
 /* An order that nobody here has written, for the ranks and microbatches that it has. */
 static void
 random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
@@ -816,7 +855,9 @@ weft_random_job (GRand *rand)
   if (one_in (rand, 8))
     add (words, "dp_size", replicas);
   random_modes (words, rand);
+  random_head (words, rand);
   random_extras (words, rand);
+  random_recipe (words, rand);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

@@ -9,7 +9,8 @@
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
- *   ends       embedding on the first stage, head and loss (loss.c) on the last
+ *   ends       embedding on the first stage, head and loss (loss.c) on the last, or chunk by chunk of the
+ *              tokens (head_chunks.c)
  *   mtp        layers after the last, each of which predicts a token further ahead
  *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
@@ -132,6 +133,7 @@ struct weft_sum {
   uint32_t total;   /* and then added to this */
   gboolean each;    /* they are added in every microbatch: main holds the total, as of others */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
+  uint32_t pieces;  /* so many of one microbatch are its leaves, in place of microbatches; or 0 */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -160,8 +162,8 @@ struct weft_group_state {
   gboolean launched;         /* its gradients are on their way, or need none */
   gboolean whole;            /* what follows its gathers was done */
   gboolean idle;             /* weights are there, but let go when others have to be gathered */
-  uint32_t entered;          /* the last pass (cell of the grid, from 1) that asked for what comes
-                                after this group */
+  uint32_t entered;          /* the last pass (twice the cell of the grid, from 1; and 1 more forward) that
+                                asked for what comes after this group */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -297,8 +299,7 @@ struct weft_step {
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
   enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
-  GHashTable *fp8_inputs;         /* then: inputs, by buffer, to their copies in fp8 */
-  uint32_t n_fp8;                 /* tensors that a microbatch converts to fp8 */
+  struct weft_fp8_products *fp8;  /* then: fp8_products.c; or NULL */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -572,13 +573,32 @@ gboolean weft_fp8_copies (const struct weft_step *s, uint32_t k);
 uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
-/* fp8_products.c: an input of a linear map in linear_dtype, the same copy in forward and backward; the
- * elements that n have in fp8, with their scales; what goes before a conversion to fp8; what ranks agree
- * on before the update. */
-uint32_t weft_fp8_input (struct weft_step *s, uint32_t x, const char *name);
-uint64_t weft_fp8_room (const struct weft_step *s, uint64_t n);
-void weft_fp8_measure (struct weft_step *s, uint32_t buf, uint64_t n);
-void weft_fp8_agree (struct weft_step *s);
+/* fp8_products.c: factors of products in fp8.  A tensor is codes and what says their scale. */
+struct weft_fp8 {
+  uint32_t codes, scale;
+};
+enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
+/* What a factor is made of: rows of `columns`, or codes that were made of it. */
+struct weft_fp8_source {
+  uint32_t buf, param; /* of the map */
+  enum weft_fp8_role role;
+  uint64_t columns;
+  const char *name;
+};
+void weft_fp8_start (struct weft_step *s);
+void weft_fp8_free (struct weft_fp8_products *fp8);
+void weft_fp8_begin (struct weft_step *s); /* a step begins */
+void weft_fp8_agree (struct weft_step *s); /* ranks do on magnitudes, before the update */
+/* Whether products read a parameter in fp8; elements that have one scale, or 0: all of a tensor. */
+gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
+uint64_t weft_fp8_block (const struct weft_step *s);
+/* A tensor with its rows along the terms, of an input the same in forward and backward; with its columns. */
+struct weft_fp8 weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x);
+struct weft_fp8 weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x);
+/* `all` has the codes of all ranks, of which `part` are this one's. */
+uint32_t weft_fp8_gathered (struct weft_step *s, uint32_t part, uint32_t all);
+struct weft_fp8 weft_fp8_weight (struct weft_step *s, uint32_t param);
+struct weft_fp8 weft_fp8_weight_turned (struct weft_step *s, uint32_t param);
 
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
@@ -586,6 +606,7 @@ void weft_sums_build (struct weft_step *s);
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
 uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
+void weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 /* Where the total is to be. */
@@ -645,8 +666,11 @@ struct weft_piece {
   const char *name;
   enum weft_layer_param which;
   uint32_t w, bias;
-  struct weft_shape shape; /* of the whole */
+  uint32_t x_scale, w_scale; /* of what is in fp8 */
+  struct weft_shape shape;   /* of the whole */
 };
+uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x,
+                              uint32_t y); /* linear.c */
 void weft_overlap_start (struct weft_step *s);
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 /* dy, of this rank's rows, becomes that of all tokens where a map needs it. */
@@ -758,6 +782,10 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 #define WEFT_CAST_ALIGN 256u
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param); /* not kept for the rest of the pass */
+/* The same in pieces: what this forward pass has already converted, or WEFT_NO_BUF; and where it goes. */
+uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
+uint32_t weft_cast_room (struct weft_step *s, uint32_t param);
 void weft_cast_end_pass (struct weft_step *s);
 
 /* recompute.c: which layers of a stage keep only their block's input, and whether selective

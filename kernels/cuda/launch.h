@@ -66,7 +66,7 @@ struct weft_cuda_launch {
   const struct weft_control *control; /* of the device */
   uint32_t before, decay;
   uint32_t layer;
-  float share;      /* of a row's loss in the gradient: xent_bwd */
+  float share;      /* of a row's loss in the gradient: xent_bwd, xent_grad */
   int64_t sequence; /* draws of dropout: the first of the global batch that is here */
   struct weft_cuda_whole whole;
 
@@ -159,6 +159,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (DROPOUT_BWD, dropout_bwd)                                                                     \
   X (XENT, xent)                                                                                   \
   X (XENT_BWD, xent_bwd)                                                                           \
+  X (XENT_GRAD, xent_grad)                                                                         \
   X (SCALE_LOSS, scale_loss)                                                                       \
   X (GRAD_ADD, grad_add)                                                                           \
   X (ZERO, zero)                                                                                   \
@@ -166,7 +167,8 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (CAST, cast)                                                                                   \
   X (AMAX, amax)                                                                                   \
   X (QUANTISE, quantise)                                                                           \
-  X (QUANTISE_MX, quantise_mx)                                                                     \
+  X (QUANTISE_DELAYED, quantise_delayed)                                                           \
+  X (QUANTISE_BLOCKS, quantise_blocks)                                                             \
   X (TRANSPOSE, transpose)                                                                         \
   X (BIAS, bias)                                                                                   \
   X (ADD_POSITIONS, add_positions)                                                                 \
