@@ -1,5 +1,6 @@
 /* The passes in order, and the few functions through which they append ops. */
 #include "core/base/exact.h"
+#include "core/passes/built.h"
 #include "core/passes/exchange.h"
 #include "core/passes/moe.h"
 #include "core/passes/ends.h"

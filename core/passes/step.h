@@ -897,8 +897,3 @@ uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum 
 enum weft_reduce weft_over_replicas (const struct weft_step *s);
 /* Elements of bucket k whose optimizer state is this rank's. */
 uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
-
-/* fuse.c: marks pointwise ops that belong to the kernel before them. */
-void weft_fuse (weft_program *program);
-/* join.c: pairs of ops that the stack has one kernel for. */
-void weft_join (weft_program *program, const struct weft_job *job);
