@@ -190,6 +190,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
+  X (WEFT_OP_XENT_GRAD, xent_grad, FALSE)                                                          \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
   X (WEFT_OP_SCALE, scale, TRUE)                                                                   \
