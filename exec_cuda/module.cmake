@@ -26,6 +26,7 @@ add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/cupt
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+set_source_files_properties(kernels/cuda/optimizer.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
 string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only one with products of warpgroups
 target_compile_definitions(weft_cuda PRIVATE WEFT_CUDA_90A=$<BOOL:${for_90a}>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})

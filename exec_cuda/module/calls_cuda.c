@@ -405,6 +405,7 @@ static gboolean
 is_product (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_GELU || kind == WEFT_OP_MATMUL_DGRAD_GELU ||
          kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
 }
 
@@ -859,10 +860,10 @@ weft_cuda_calls_open (const char **why)
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
-  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write))) {
-    cuda->fused = weft_fused_new ();
+  cuda->fused = weft_fused_new ();
+  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
-  }
+  weft_fused_free (cuda->fused);
   g_free (cuda);
   return NULL;
 }
