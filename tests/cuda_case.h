@@ -45,5 +45,8 @@ void cuda_case_fp8 (const struct cuda_case_device *device);
  * many rows against the kernels of the CPU. */
 void cuda_case_experts (const struct cuda_case_device *device);
 
+/* The last of these alone. */
+void cuda_case_expert_products (const struct cuda_case_device *device);
+
 /* Fails for a kernel that none of these has a case of. */
 void cuda_case_is_complete (const struct cuda_case_device *device);
