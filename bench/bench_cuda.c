@@ -215,7 +215,7 @@ time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **
 
 /* One op of a model. */
 struct row {
-  const char *model, *op, *dtype;
+  const char *model, *op, *dtype, *by;
   char dims[160];
   uint32_t times;
   double seconds, flops, bytes, of_flops, of_bytes; /* of the peaks, as shares */
@@ -244,6 +244,7 @@ print_json (JsonBuilder *json, const struct row *r)
   json_builder_begin_object (json);
   weft_json_text (json, "model", r->model);
   weft_json_text (json, "op", r->op);
+  weft_json_text (json, "by", r->by);
   weft_json_text (json, "type", r->dtype);
   weft_json_text (json, "dimensions", r->dims);
   weft_json_int (json, "times", r->times);
@@ -262,9 +263,9 @@ print_row (const struct bench *b, const struct row *r)
     print_json (b->json, r);
     return;
   }
-  printf ("%-13s %-16s %-5s %-26s %9.1f %7.1f %5.1f %8.0f %5.1f %5u %8.2f\n", r->model, r->op,
-          r->dtype, r->dims, 1e6 * r->seconds, 1e-12 * r->flops, 100 * r->of_flops, 1e-9 * r->bytes,
-          100 * r->of_bytes, r->times, 1e3 * r->seconds * r->times);
+  printf ("%-13s %-16s %-10s %-5s %-26s %9.1f %7.1f %5.1f %8.0f %5.1f %5u %8.2f\n", r->model, r->op,
+          r->by, r->dtype, r->dims, 1e6 * r->seconds, 1e-12 * r->flops, 100 * r->of_flops,
+          1e-9 * r->bytes, 100 * r->of_bytes, r->times, 1e3 * r->seconds * r->times);
   fflush (stdout);
 }
 
@@ -272,8 +273,8 @@ static void
 print_head (const struct bench *b)
 {
   if (!b->json)
-    printf ("%-13s %-16s %-5s %-26s %9s %7s %5s %8s %5s %5s %8s\n", "model", "op", "type",
-            "dimensions", "us", "TFLOP/s", "%", "GB/s", "%", "times", "ms/step");
+    printf ("%-13s %-16s %-10s %-5s %-26s %9s %7s %5s %8s %5s %5s %8s\n", "model", "op", "by",
+            "type", "dimensions", "us", "TFLOP/s", "%", "GB/s", "%", "times", "ms/step");
 }
 
 /* --------------------------------------------------------------------------------- main */
@@ -295,18 +296,54 @@ is_timed (const struct bench *b, const weft_program *p, uint32_t op)
 }
 
 static gboolean
-bench_op (struct bench *b, const weft_bind *bind, uint32_t op, struct row *row, GError **error)
+bench_kernels (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels,
+               struct row *row, GError **error)
 {
-  g_autoptr (GArray) kernels = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel));
-
-  weft_bind_kernels (bind, op, keep_kernel, kernels);
-  if (kernels->len == 0)
-    return TRUE;
   if (!prepare (b, kernels, error) || !time_kernels (b, kernels, &row->seconds, error))
     return FALSE;
   describe (row, bind->p, op, &bind->plan->job);
   print_row (b, row);
   return TRUE;
+}
+
+/* The same by the vendor's library where it does it, and backward also with the same bits in every
+ * run.  A machine without the library says so. */
+static gboolean
+bench_fused (struct bench *b, const weft_bind *bind, uint32_t op, GArray *kernels, struct row *row,
+             GError **error)
+{
+  struct weft_kernel *k = &g_array_index (kernels, struct weft_kernel, 0);
+  gboolean backward = k->kind == WEFT_OP_ATTENTION_BWD, done = TRUE;
+
+  k->fused = TRUE;
+  for (int same = 0; done && b->calls->fuses && same <= backward; same++) {
+    k->deterministic = same;
+    row->by = same ? "cudnn-same" : "cudnn";
+    if (b->calls->fuses (b->calls->self, k))
+      done = bench_kernels (b, bind, op, kernels, row, error);
+    else
+      fprintf (stderr,
+               "bench_cuda: %s of %s is not timed by cuDNN, which is not there or does not "
+               "take it\n",
+               weft_op_words[k->kind], row->model);
+  }
+  return done;
+}
+
+static gboolean
+bench_op (struct bench *b, const weft_bind *bind, uint32_t op, struct row *row, GError **error)
+{
+  g_autoptr (GArray) kernels = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel));
+  enum weft_op_kind kind = bind->p->op[op].kind;
+
+  weft_bind_kernels (bind, op, keep_kernel, kernels);
+  if (kernels->len == 0)
+    return TRUE;
+  row->by = "weft";
+  if (!bench_kernels (b, bind, op, kernels, row, error))
+    return FALSE;
+  return (kind != WEFT_OP_ATTENTION && kind != WEFT_OP_ATTENTION_BWD) ||
+         bench_fused (b, bind, op, kernels, row, error);
 }
 
 static gboolean

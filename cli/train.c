@@ -348,20 +348,11 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
 
   gboolean ok = weft_trainer_run (plan, ops, &ask->options, &sink, &result, &error);
   weft_cli_progress_pause (&progress);
-  if (ok && (ok = write_files (plan, result.timeline, ask, &error)) && is_first (ask))
+  if (ok && is_first (ask) && (ok = write_files (plan, result.timeline, ask, &error)))
     weft_cli_progress_done (&progress, &result);
   int status = !ok ? weft_cli_fail (error) : result.interrupted ? EXIT_INTERRUPTED : 0;
   weft_trainer_result_clear (&result);
   return status;
-}
-
-/* Each process has times of its own ranks alone, by a clock of its own. */
-static gboolean
-check_files (const struct train_ask *ask, const weft_launch *launch, GError **error)
-{
-  return launch->n == 1 || !(ask->trace || ask->timeline) ||
-         weft_bad_input (error, "--%s: found in one of %u processes, wanted one process for it",
-                         ask->trace ? "trace" : "timeline", launch->n);
 }
 
 /* Meets the other processes, if there are any, and trains. */
@@ -391,7 +382,6 @@ run (const weft_cli_input *input, struct train_ask *ask)
 
   if (!read_numbers (ask, &error) || !read_data (ask, &error) || !check_outputs (ask, &error) ||
       !weft_cli_launch (ask->launcher, g_strcmp0 (ask->executor, "cuda") == 0, &launch, &error) ||
-      !check_files (ask, &launch, &error) ||
       !(ops = weft_cli_real_executor (ask->executor, &error)) ||
       !check_executor (ask, ops, &error) || !weft_cli_job (input, &job, &error) ||
       !weft_cli_launch_check (&launch, ask->ranks_per_process, &job, &error) ||

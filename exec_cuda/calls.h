@@ -149,6 +149,9 @@ struct weft_cuda_calls {
   /* Whether the device has a kernel for an op, and the scratch that a call of it needs. */
   gboolean (*has_kernel) (void *self, enum weft_op_kind kind);
   uint64_t (*scratch) (void *self, const struct weft_kernel *k);
+
+  /* Whether a call that is to be fused is done by the vendor's library.  NULL: none ever is. */
+  gboolean (*fuses) (void *self, const struct weft_kernel *k);
   gboolean canonical; /* its kernels add in canonical order, and know the exact sums of it */
 
   /* Finds out, before the first step, how calls of these kernels are done best.  May wait; leaves the

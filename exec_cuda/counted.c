@@ -24,15 +24,42 @@ owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return weft_buf_owner (p, p->uses[p->op[op].uses + operand].buf);
 }
 
+/* The newest copy before `op` on a lane of copies whose destination is a buffer; or WEFT_NO_OP. */
+static uint32_t
+copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf)
+{
+  uint32_t newest = WEFT_NO_OP;
+
+  for (uint32_t i = 0; i < p->lane_n[lane]; i++) {
+    uint32_t copy = p->lane_ops[lane][i];
+    enum weft_op_kind kind = p->op[copy].kind;
+    gboolean moves = kind == WEFT_OP_FROM_HOST || kind == WEFT_OP_TO_HOST;
+    if (moves && copy < op && owner_of (p, copy, 1) == buf)
+      newest = copy;
+  }
+  return newest;
+}
+
+/* Counts that are kept for backward may have been away on the host (core/passes/offload.c): the buffer
+ * that they were in before. */
+static uint32_t
+first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
+{
+  uint32_t buf = owner_of (p, op, operand), back = copy_into (p, WEFT_LANE_H2D, op, buf);
+  uint32_t gone =
+      back == WEFT_NO_OP ? WEFT_NO_OP : copy_into (p, WEFT_LANE_D2H, back, owner_of (p, back, 0));
+
+  return gone == WEFT_NO_OP ? buf : owner_of (p, gone, 0);
+}
+
 /* The operand of a copy to the host that is the table of an operand of an op; WEFT_NO_OP: none is. */
 static uint32_t
 table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
 {
-  uint32_t n = p->op[copy + 1].uses - p->op[copy].uses;
+  uint32_t n = p->op[copy + 1].uses - p->op[copy].uses, first = first_owner_of (p, op, operand);
 
   for (uint32_t i = 0; i < n && p->op[copy].kind == WEFT_OP_COPY_OUT; i++)
-    if (p->uses[p->op[copy].uses + i].buf != WEFT_NO_BUF &&
-        owner_of (p, copy, i) == owner_of (p, op, operand))
+    if (p->uses[p->op[copy].uses + i].buf != WEFT_NO_BUF && owner_of (p, copy, i) == first)
       return i;
   return WEFT_NO_OP;
 }
@@ -51,17 +78,26 @@ cuda_counted_source (const weft_program *p, uint32_t op)
   return WEFT_NO_OP;
 }
 
+/* Bytes from the beginning of what a buffer is in. */
+static uint64_t
+offset_of (const struct cuda_rank *r, const void *at, uint32_t buf)
+{
+  return (uint64_t) ((const uint8_t *) at - weft_bind_at (&r->bind, weft_buf_owner (r->p, buf)));
+}
+
 /* Where in the mailbox the counts of an operand are. */
 static const int64_t *
 mailed (const struct cuda_rank *r, uint32_t op, uint32_t operand)
 {
   uint32_t copy = cuda_counted_source (r->p, op), table = table_of (r->p, copy, op, operand);
-  const uint8_t *device = weft_bind_operand (&r->bind, weft_bind_use (&r->bind, op, operand)).data;
+  const struct weft_use *mine = weft_bind_use (&r->bind, op, operand);
+  uint32_t told = weft_bind_use (&r->bind, copy, table)->buf;
   const uint8_t *at = r->mailbox + r->slot[copy];
 
   for (uint32_t i = 0; i < table; i++)
     at += cuda_slot_bytes (cuda_mail_bytes (r, copy, i));
-  at += device - weft_bind_at (&r->bind, weft_bind_use (&r->bind, copy, table)->buf);
+  at += offset_of (r, weft_bind_operand (&r->bind, mine).data, mine->buf);
+  at -= offset_of (r, weft_bind_at (&r->bind, told), told);
   return (const int64_t *) (const void *) at;
 }
 

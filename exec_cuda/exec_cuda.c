@@ -507,23 +507,26 @@ static void
 cuda_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out)
 {
   struct cuda_rank *r = &((struct cuda_machine *) x)->rank[row];
-  struct weft_cuda_copy copy = { WEFT_CUDA_TO_HOST, out, weft_bind_at (&r->bind, buf) + offset, n };
 
-  if (r->here)
-    move (r, buf, &copy);
-  else
+  if (!r->here) {
     memset (out, 0, n);
+    return;
+  }
+  const struct weft_cuda_copy copy = { WEFT_CUDA_TO_HOST, out,
+                                       weft_bind_at (&r->bind, buf) + offset, n };
+  move (r, buf, &copy);
 }
 
 static void
 cuda_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, const void *in)
 {
   struct cuda_rank *r = &((struct cuda_machine *) x)->rank[row];
-  struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset, in,
-                                 n };
 
-  if (r->here)
-    move (r, buf, &copy);
+  if (!r->here)
+    return;
+  const struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset,
+                                       in, n };
+  move (r, buf, &copy);
 }
 
 const struct weft_exec_ops weft_exec_cuda = {

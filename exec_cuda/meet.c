@@ -9,11 +9,8 @@
 static gboolean
 can_count (const struct cuda_machine *m, const weft_program *p, uint32_t op)
 {
-  enum weft_op_kind kind = p->op[op].kind;
-
-  if (!cuda_is_counted (kind))
-    return TRUE;
-  return m->shared ? kind == WEFT_OP_ALL_TO_ALL_V : cuda_counted_source (p, op) != WEFT_NO_OP;
+  return m->shared || !cuda_is_counted (p->op[op].kind) ||
+         cuda_counted_source (p, op) != WEFT_NO_OP;
 }
 
 static gboolean
@@ -36,9 +33,10 @@ cuda_meet_can (const struct cuda_machine *m, const weft_program *p, GError **err
       continue;
     if (!can_count (m, p, op))
       return weft_bad_input (
-          error, "op %u: the cuda executor has no %s %s", op, weft_op_words[row->kind],
-          m->shared ? "between ranks that share a GPU"
-                    : "between GPUs: the host is not told how many rows go where");
+          error,
+          "op %u: the cuda executor has no %s between GPUs: the host is not told how many rows go "
+          "where",
+          op, weft_op_words[row->kind]);
     if (m->options.graph && !m->shared && cuda_is_counted (row->kind))
       return weft_bad_input (
           error,
@@ -190,6 +188,9 @@ emit_moves (const struct meeting *x)
 static void
 emit_exchange (const struct meeting *x)
 {
+  static const uint8_t hows[] = { [WEFT_OP_ALL_TO_ALL_V] = WEFT_CUDA_SWAP,
+                                  [WEFT_OP_ALL_GATHER_V] = WEFT_CUDA_GATHER,
+                                  [WEFT_OP_REDUCE_SCATTER_V] = WEFT_CUDA_SUM };
   struct cuda_score *s = cuda_score_of (x->member[0].r->m, x->member[0].r);
   struct weft_cuda_exchange *e = g_new0 (struct weft_cuda_exchange, 1);
   const void **from = g_new (const void *, x->n);
@@ -201,7 +202,9 @@ emit_exchange (const struct meeting *x)
     send[i] = x->bound[i].send.data;
     to[i] = x->bound[i].slice;
   }
-  *e = (struct weft_cuda_exchange){ .n = x->n,
+  *e = (struct weft_cuda_exchange){ .how = hows[x->row->kind],
+                                    .dtype = x->shape->dtype,
+                                    .n = x->n,
                                     .each = (uint32_t) (x->bound[0].send.n / x->n),
                                     .row = x->shape->dim[1] * x->size,
                                     .from = from,
@@ -230,7 +233,7 @@ cuda_meet_shared (const struct cuda_there *member, uint32_t n, uint32_t i)
     bound[j] = weft_bind_collective (&member[j].r->bind, cuda_unit_op (member[j].r, member[j].u, i),
                                      &place);
   }
-  if (x.row->kind == WEFT_OP_ALL_TO_ALL_V)
+  if (cuda_is_counted (x.row->kind))
     emit_exchange (&x);
   else
     emit_moves (&x);

@@ -21,9 +21,17 @@ struct weft_cuda_join {
 };
 
 /* Rows that counts, which are on the device, say how many there are of.  Member j's counts, `each`
- * for every member, are at send[j]; its rows for member i follow those for member i - 1 from
- * from[j] on, and come to rest at to[i], in the order of the members they came from. */
+ * for every member, are at send[j], its rows at from[j], and what it ends with at to[j]:
+ *
+ *   swap     part i of j's counts says how many rows go to member i; they lie in the order of those they
+ *            go to, and come to rest in the order of those they came from
+ *   gather   all have the same counts: part j says how many rows are member j's, which go to all
+ *   sum      the inverse: all have rows of everybody, and member i gets those of part i, joined as the
+ *            terms above are */
+enum weft_cuda_rows { WEFT_CUDA_SWAP, WEFT_CUDA_GATHER, WEFT_CUDA_SUM };
+
 struct weft_cuda_exchange {
+  uint8_t how, dtype; /* dtype: of a sum */
   uint32_t n, each;
   uint64_t row; /* bytes */
   const void *const *from;

@@ -144,7 +144,9 @@ kernel_of (const weft_bind *b, uint32_t op)
                            .control = b->control,
                            .draw = { .layer = row->layer },
                            .before = (uint32_t) -row->peer,
-                           .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL };
+                           .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL,
+                           .fused = plan->job.strategy.attention_backend == WEFT_ATTENTION_FUSED,
+                           .deterministic = (gboolean) plan->job.strategy.deterministic_mode };
   uint32_t n = b->p->op[op + 1].uses - row->uses;
 
   if (row->micro != WEFT_NO_MICRO)

@@ -48,6 +48,8 @@ struct weft_kernel {
                       sequences, 1: slice j came from the rank j places before */
   struct weft_draw draw;
   gboolean canonical;
+  gboolean fused, deterministic; /* attention: by the vendor's library where there is one; with the same
+                                    bits in every run */
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/program/op.h */
 };
@@ -188,6 +190,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
+  X (WEFT_OP_XENT_GRAD, xent_grad, FALSE)                                                          \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
   X (WEFT_OP_SCALE, scale, TRUE)                                                                   \

@@ -272,6 +272,19 @@ weft_rendezvous_meet (weft_rendezvous *r, const char *key, GBytes *value, double
   return all;
 }
 
+GPtrArray *
+weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
+                        GError **error)
+{
+  struct weft_frame mine = frame_of (WEFT_FRAME_MEET, key, value);
+
+  mine.number = WEFT_MEET_FIRST;
+  pthread_mutex_lock (&r->lock);
+  GPtrArray *all = meet (r, &mine, seconds, error);
+  pthread_mutex_unlock (&r->lock);
+  return all;
+}
+
 gboolean
 weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error)
 {

@@ -38,6 +38,9 @@ GBytes *weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error
  * `key`: "step 17". */
 GPtrArray *weft_rendezvous_meet (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                                  GError **error);
+/* The same, but only process 0 gets what was brought; for the others it is as if nobody had. */
+GPtrArray *weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value,
+                                   double seconds, GError **error);
 gboolean weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error);
 
 /* While something else is waited for, from any thread: FALSE when all must end; *asked is set where

@@ -174,12 +174,12 @@ find_meeting (weft_store *s, const char *key)
   return m;
 }
 
-/* All have come: each gets what was brought. */
+/* All have come: each, or the first, gets what was brought. */
 static void
-finish_meeting (weft_store *s, struct meeting *m)
+finish_meeting (weft_store *s, struct meeting *m, enum weft_meet who)
 {
   GByteArray *pack = g_byte_array_new ();
-  g_autoptr (GBytes) key = g_bytes_new (m->key, strlen (m->key));
+  g_autoptr (GBytes) key = g_bytes_new (m->key, strlen (m->key)), none = g_bytes_new (NULL, 0);
 
   for (uint32_t i = 0; i < m->n; i++)
     if (m->value[i])
@@ -190,7 +190,7 @@ finish_meeting (weft_store *s, struct meeting *m)
           g_bytes_get_size (value), WEFT_FRAME_MOST_BYTES / 2);
   for (uint32_t i = 0; i < m->n && !s->stopped; i++)
     if (s->member[i].peer)
-      put (s->member[i].peer, WEFT_FRAME_MET, key, value);
+      put (s->member[i].peer, WEFT_FRAME_MET, key, who == WEFT_MEET_FIRST && i > 0 ? none : value);
   g_hash_table_remove (s->meetings, m->key);
 }
 
@@ -256,7 +256,7 @@ on_meet (weft_store *s, const struct said *said)
   if (said->f->value_bytes)
     m->value[process] = g_bytes_new (said->f->value, said->f->value_bytes);
   if (++m->n_come == m->n)
-    finish_meeting (s, m);
+    finish_meeting (s, m, said->f->number);
   look_for_leavers (s);
 }
 

@@ -16,7 +16,7 @@
   X (WEFT_FRAME_HELLO, "hello", "process: I am one of you (process; token; number of them, host)") \
   X (WEFT_FRAME_SET, "set", "process: a value for all (; key; value)")                             \
   X (WEFT_FRAME_GET, "get", "process: wants it, and waits (; key; )")                              \
-  X (WEFT_FRAME_MEET, "meet", "process: has come, and waits for all others (; key; value)")        \
+  X (WEFT_FRAME_MEET, "meet", "process: has come, and waits for all others (who gets values; key; value)") \
   X (WEFT_FRAME_LACK, "lack", "process: who has not come (; key; )")                               \
   X (WEFT_FRAME_SAY, "say", "process: how far it is (; ; words)")                                  \
   X (WEFT_FRAME_REPORT, "report", "process: how far is everybody (milliseconds; ; own words)")              \
@@ -33,6 +33,9 @@
 enum weft_frame_kind { WEFT_FRAME_LIST (WEFT_FRAME_ID) WEFT_N_FRAME };
 #undef WEFT_FRAME_ID
 extern const char *const weft_frame_words[];
+
+/* Who gets what was brought to a meeting, as whoever came last has said. */
+enum weft_meet { WEFT_MEET_ALL, WEFT_MEET_FIRST };
 
 /* Most bytes of a frame: of the first one of a process, and of any. */
 #define WEFT_FRAME_FIRST_BYTES 4096u

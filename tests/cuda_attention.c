@@ -52,22 +52,48 @@ check (const struct cuda_case_device *d, GRand *rand, struct weft_kernel k, enum
   cuda_case_free (&k);
 }
 
+/* With what `like` says of how it is done. */
+static void
+check_whole_sequence (const struct cuda_case_device *d, GRand *rand, const struct sample *s,
+                      struct weft_kernel like)
+{
+  const uint64_t dim[] = {
+    s->batch, s->tokens, s->heads, s->groups, s->width, s->window, s->value
+  };
+  union weft_model model;
+
+  weft_table_defaults (&weft_model_table, model.at);
+  model.seq_length = (int64_t) s->tokens;
+  like.kind = WEFT_OP_ATTENTION;
+  like.model = &model;
+  memcpy (like.shape.dim, dim, sizeof dim);
+  check (d, rand, like, s->dtype);
+}
+
 static void
 check_whole_sequences (const struct cuda_case_device *d)
 {
   GRand *rand = g_rand_new_with_seed (1);
-  union weft_model model;
 
-  weft_table_defaults (&weft_model_table, model.at);
-  for (unsigned i = 0; i < G_N_ELEMENTS (whole); i++) {
-    const struct sample *s = &whole[i];
-    struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,
-                             .shape = { .dim = { s->batch, s->tokens, s->heads, s->groups, s->width,
-                                                 s->window, s->value } },
-                             .model = &model };
-    model.seq_length = (int64_t) s->tokens;
-    check (d, rand, k, s->dtype);
-  }
+  for (unsigned i = 0; i < G_N_ELEMENTS (whole); i++)
+    check_whole_sequence (d, rand, &whole[i], (struct weft_kernel){ 0 });
+  g_rand_free (rand);
+}
+
+void
+cuda_case_fused_attention (const struct cuda_case_device *d)
+{
+  static const struct sample taken[] = {
+    { 2, 1, 33, 4, 2, 64, 0, 0, WEFT_BF16 },    { 1, 1, 65, 2, 2, 64, 0, 0, WEFT_FP16 },
+    { 1, 1, 24, 2, 1, 128, 0, 0, WEFT_BF16 },   { 1, 1, 50, 2, 1, 64, 17, 0, WEFT_BF16 },
+    { 2, 1, 16, 2, 2, 192, 0, 128, WEFT_BF16 },
+  };
+  GRand *rand = g_rand_new_with_seed (5);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (taken); i++)
+    for (int same = 0; same < 2; same++)
+      check_whole_sequence (d, rand, &taken[i],
+                            (struct weft_kernel){ .fused = TRUE, .deterministic = same });
   g_rand_free (rand);
 }
 

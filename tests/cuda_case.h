@@ -21,7 +21,8 @@ void cuda_case_tiles (const struct cuda_case_device *device);
 /* The other ops, with a shape or two of their own: against the kernels of the CPU. */
 void cuda_case_fixed (const struct cuda_case_device *device);
 
-/* A call, by the kernel of the CPU and twice by that of the device.  No element may be further from the
+/* A call, by the kernel of the CPU and twice by that of the device, with the same bits where nobody asked
+ * for fused attention without deterministic_mode.  No element may be further from the
  * CPU's than rounding to its type and `tolerance` of the largest explain.  Operands are the caller's,
  * who frees them with cuda_case_free(); they hold what the CPU has made. */
 void cuda_case_alike (const struct cuda_case_device *device, const struct weft_kernel *k,
@@ -34,6 +35,9 @@ struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);
 
 /* Attention of whole sequences and of parts of them, windows, values of another width. */
 void cuda_case_attention (const struct cuda_case_device *device);
+
+/* Attention of whole sequences by the vendor's library, in shapes that it takes on Hopper GPUs. */
+void cuda_case_fused_attention (const struct cuda_case_device *device);
 
 /* Attention that keeps its scores. */
 void cuda_case_scores (const struct cuda_case_device *device);

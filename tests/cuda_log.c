@@ -235,6 +235,13 @@ cuda_log_free (cuda_log *log)
 
 /* ------------------------------------------------------------------------- arenas */
 
+/* Control, scratch: small, but for terms of sums by counts between GPUs. */
+static gboolean
+is_beside (const cuda_log *log, const struct recorded_arena *a, uint32_t row)
+{
+  return a->pool == WEFT_POOL_DEVICE && (a->bytes <= 4096 || (!log->shared && a->device == row));
+}
+
 char *
 cuda_log_arenas (cuda_log *log)
 {
@@ -260,9 +267,8 @@ cuda_log_arenas (cuda_log *log)
     log->mailbox[row] = mail->at;
     log->mailbox_bytes[row] = mail->bytes;
     while (next < arenas->len &&
-           g_array_index (arenas, struct recorded_arena, next).pool == WEFT_POOL_DEVICE &&
-           g_array_index (arenas, struct recorded_arena, next).bytes <= 4096)
-      next++; /* control, scratch */
+           is_beside (log, &g_array_index (arenas, struct recorded_arena, next), row))
+      next++;
   }
   return next == arenas->len ? NULL : g_strdup ("an arena that nobody planned");
 }
@@ -408,10 +414,13 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
-/* Sends and receives of as many rows as are counted, and a sum of them. */
+/* Sends and receives of as many rows as are counted, and a sum of them: of what it is given, a term
+ * has no place among the operands. */
 static gboolean
 check_counted (const cuda_log *log, uint32_t row, uint32_t op)
 {
+  gboolean sums = program_of (log, row)->op[op].kind == WEFT_OP_REDUCE_SCATTER_V;
+
   for (uint32_t i = log->first_work[row][op]; i != NONE && i <= log->last_work[row][op]; i++) {
     const struct cuda_work *w = work_at (log, i);
     if (w->row != row || w->op != op || w->kind == RECORDED_join)
@@ -419,7 +428,8 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
     const struct weft_cuda_transfer *t =
         &g_array_index (log->device->transfer, struct weft_cuda_transfer, w->at);
     if ((w->kind != RECORDED_send && w->kind != RECORDED_recv) || t->n == 0 ||
-        !is_operand (log, row, op, t->data, t->n * weft_dtype_bytes (t->dtype)))
+        (!(sums && w->kind == RECORDED_recv) &&
+         !is_operand (log, row, op, t->data, t->n * weft_dtype_bytes (t->dtype))))
       return FALSE;
   }
   return TRUE;

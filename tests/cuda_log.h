@@ -43,6 +43,9 @@ char *cuda_log_waits (const cuda_log *log); /* no wait and no record could be le
 char *cuda_log_quiet (const cuda_log *log); /* nothing waits for the device, opens or allocates */
 char *cuda_log_comms (const cuda_log *log); /* the same order for all members, and no deadlock */
 
+/* With a GPU each: hosts that wait for counts, and streams for each other, get to the end. */
+char *cuda_log_hosts (const cuda_log *log);
+
 /* A call of the step, the index of its stream, and "rank 1 op 17 (bucket 2)" for messages. */
 const struct recorded_call *cuda_log_call (const cuda_log *log, uint32_t i);
 uint32_t cuda_log_stream (const cuda_log *log, const struct recorded_call *call);

@@ -1,6 +1,7 @@
 #include "random_job.h"
 #include "core/job/flags.h"
 #include "core/plan/cost_table.h"
+#include "core/program/zigzag.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -641,6 +642,10 @@ random_attention (GString *words, GRand *rand)
 {
   if (one_in (rand, 5))
     add_word (words, "hidden_dropout", "0.2");
+  if (one_in (rand, 8)) {
+    add_word (words, "attention_backend", "fused");
+    return;
+  }
   if (strstr (words->str, "context_parallel_size=") || strstr (words->str, "kv_lora_rank") ||
       !one_in (rand, 4))
     return;
@@ -735,6 +740,25 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
+/* Head and loss in chunks, as many as canonical order takes too: sequences, or the leaves of each. */
+static void
+random_head (GString *words, GRand *rand)
+{
+  static const char *const without[] = { "cross_entropy_loss_fusion", "defer_embedding",
+                                         "deterministic_mode=true", NULL };
+  uint32_t sequences = drawn (words, "micro_batch_size=", 1),
+           leaves = weft_chunks (drawn (words, "seq_length=", 1)) /
+                    drawn (words, "context_parallel_size=", 1);
+
+  if (has_any (words, without) || !one_in (rand, 3))
+    return;
+  add_word (words, "cross_entropy_loss_fusion", "true");
+  add_word (words, "cross_entropy_fusion_impl", "linear");
+  if (one_in (rand, 3))
+    return;
+  add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
+}
+
 /* An order that nobody here has written, for the ranks and microbatches that it has. */
 static void
 random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
@@ -811,6 +835,7 @@ weft_random_job (GRand *rand)
   if (one_in (rand, 8))
     add (words, "dp_size", replicas);
   random_modes (words, rand);
+  random_head (words, rand);
   random_extras (words, rand);
   if (one_in (rand, 3))
     spread_out (words);

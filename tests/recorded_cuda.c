@@ -254,11 +254,31 @@ rec_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
+/* The same from everybody for everybody. */
+static void
+count_ones (recorded_cuda *d, const struct weft_cuda_copy *copy)
+{
+  pthread_mutex_lock (&d->lock);
+  uint32_t row = this_thread (d)->row, op = this_thread (d)->op;
+  pthread_mutex_unlock (&d->lock);
+  if (copy->way != WEFT_CUDA_TO_HOST || op == WEFT_NO_OP)
+    return;
+  const weft_program *p = d->counted->role[weft_mesh_stage (&d->counted->mesh, row)];
+  uint32_t first = p->op[op].uses;
+  if (p->op[op].kind != WEFT_OP_COPY_OUT || p->uses[first].buf == WEFT_NO_BUF ||
+      p->buf[p->uses[first].buf].dtype != WEFT_INT64)
+    return;
+  for (uint64_t i = 0; i < copy->bytes / sizeof (int64_t); i++)
+    ((int64_t *) copy->to)[i] = 1;
+}
+
 static const char *
 rec_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
 {
   if (((recorded_cuda *) self)->seconds)
     pass (self, stream, ((recorded_cuda *) self)->byte * copy->bytes);
+  if (((recorded_cuda *) self)->counted)
+    count_ones (self, copy);
   return note_with (self, RECORDED_copy, stream, ((recorded_cuda *) self)->copy, copy);
 }
 

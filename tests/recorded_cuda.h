@@ -4,6 +4,7 @@
  * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be
  * closed, and any call can be made to fail.  Told what kernels take, it keeps the time of its streams. */
 #pragma once
+#include "core/plan/plan.h"
 #include "exec_cuda/calls.h"
 #include <pthread.h>
 
@@ -50,6 +51,7 @@ typedef struct recorded_cuda {
   gboolean never_ends;   /* no event comes to pass */
   gboolean never_ready;  /* nor is a communicator what it was told to be */
   struct weft_cuda_id id; /* of the newest communicator that was not cut off another */
+  const weft_plan *counted; /* copies of whole numbers to the host bring ones: counts of this plan */
   uint32_t slow;         /* looks at a communicator until it is, every time */
 
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */

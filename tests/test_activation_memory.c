@@ -36,6 +36,7 @@ static const struct {
   { "attention_backend=unfused ", 32 + 2 * AS_H },
   /* Flash attention: 4 a s b for the logs of sums, 4 a / h = 0.5 of X. */
   { "", 32 + 0.5 },
+  { "attention_backend=fused ", 32 + 0.5 },
   { SEQUENCE, (32 + 0.5) / 4 },
   { "hidden_dropout=0.1 " SEQUENCE, (34 + 0.5) / 4 },
   /* Half of the heads have keys and values of their own; a gate of the same width. */

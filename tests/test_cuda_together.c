@@ -1,11 +1,13 @@
 /* Training by several processes, from tokens to checkpoints, on devices that compute: what one
  * process would make of the same job, bit by bit. */
+#include "core/exec/timeline_file.h"
 #include "exec_cuda/exec_cuda.h"
 #include "tests/computing_cuda.h"
 #include "tests/folder.h"
 #include "tests/processes.h"
 #include "tests/trained_part.h"
 #include "train/checkpoint.h"
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,13 +24,26 @@
   "reduction_order=fast micro_batch_size=2 "                                                       \
   "global_batch_size=4 "
 
-/* Jobs of two ranks. */
+#define EXPERTS                                                                                    \
+  NANO "activation=swiglu normalization=rmsnorm add_bias_linear=false num_moe_experts=4 "          \
+       "moe_router_topk=2 "                                                                        \
+       "moe_ffn_hidden_size=24 moe_load_imbalance=4 "
+
+/* Jobs of two ranks; those with experts exchange rows by counts. */
 static const char *const jobs[] = {
   NANO "gpus=2",
   NANO "gpus=2 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true",
   NANO "gpus=2 use_megatron_fsdp=true zero_dp_strategy=3",
   NANO "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
+  EXPERTS "gpus=2 expert_model_parallel_size=2",
+  EXPERTS "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
+  NANO "gpus=2 use_distributed_optimizer=true fp8_param_gather=true",
+  NANO "gpus=2 num_layers=2 pipeline_model_parallel_size=2 use_distributed_optimizer=true "
+       "fp8_param_gather=true",
+  NANO "gpus=2 use_distributed_optimizer=true fp8_param_gather=true fp8_recipe=mxfp8",
 };
+
+#define N_JOB G_N_ELEMENTS (jobs)
 
 /* ----------------------------------------------------------------------- a process */
 
@@ -70,6 +85,13 @@ met (const struct weft_launch *launch, struct weft_rendezvous *peers)
   here.device->peers = peers;
 }
 
+/* Models of this family have no names for experts elsewhere. */
+static gboolean
+has_files (const char *words)
+{
+  return !strstr (words, "num_moe_experts");
+}
+
 /* What a process is told: JOB FOLDER STEPS new|load alone|together END RANK, the last two of whom
  * and how it ends in step 3. */
 enum { JOB = 1, FOLDER, STEPS, HOW, WHO, END, RANK, N_WORDS };
@@ -80,6 +102,8 @@ be_process (char **argv)
   const struct trained_part part = { .words = jobs[atoi (argv[JOB])],
                                      .data = WEFT_SOURCE_DIR "/LICENSE",
                                      .folder = argv[FOLDER],
+                                     .files =
+                                         has_files (jobs[atoi (argv[JOB])]) ? argv[FOLDER] : NULL,
                                      .steps = (uint64_t) atoi (argv[STEPS]),
                                      .resumes = g_str_equal (argv[HOW], "load"),
                                      .ops = &here.ops,
@@ -135,10 +159,65 @@ folder_in (const char *folder, const char *name)
   return g_build_filename (folder, name, NULL);
 }
 
+static GBytes *
+bytes_of (const char *folder, const char *what)
+{
+  g_autofree char *path = g_strconcat (folder, what, NULL);
+  char *bytes = NULL;
+  gsize n = 0;
+
+  if (!g_file_get_contents (path, &bytes, &n, NULL))
+    fail_msg ("%s is not there", path);
+  return g_bytes_new_take (bytes, n);
+}
+
+/* Whole tensors of weights and gradients, whoever had which parts. */
+static void
+assert_same_exports (const char *two, const char *one)
+{
+  static const char *const what[] = { "-weights", "-gradients" };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (what); i++) {
+    g_autoptr (GBytes) found = bytes_of (two, what[i]), wanted = bytes_of (one, what[i]);
+    if (!g_bytes_equal (found, wanted))
+      fail_msg ("%s%s is not that of one process", two, what[i]);
+  }
+}
+
+/* Which ops of which ranks have times. */
+static weft_timeline *
+times_of (const char *folder, weft_plan **plan)
+{
+  g_autofree char *path = g_strconcat (folder, "-times.json", NULL);
+  g_autoptr (GError) error = NULL;
+  weft_timeline *t = NULL;
+
+  if (!weft_timeline_load (path, plan, &t, &error))
+    fail_msg ("%s", error->message);
+  return t;
+}
+
+static void
+assert_same_ops (const char *two, const char *one)
+{
+  g_autoptr (weft_plan) plan = NULL, other = NULL;
+  g_autoptr (weft_timeline) found = times_of (two, &plan), wanted = times_of (one, &other);
+  uint32_t n = 0;
+
+  assert_int_equal (found->n, wanted->n);
+  for (uint32_t row = 0; row < wanted->n; row++)
+    for (uint32_t op = 0; op < plan->role[wanted->role[row]]->n_op; op++) {
+      assert_int_equal (isnan (found->end[row][op]), isnan (wanted->end[row][op]));
+      assert_true (isnan (found->end[row][op]) || found->end[row][op] >= found->begin[row][op]);
+      n += found->end[row][op] > 0;
+    }
+  assert_true (n > 20 && found->seconds > 0);
+}
+
 static void
 two_processes_train_as_one_does (void **state)
 {
-  for (uint32_t job = 0; job < G_N_ELEMENTS (jobs); job++) {
+  for (uint32_t job = 0; job < N_JOB; job++) {
     g_autofree char *name = g_strdup_printf ("together%u", job), *two = folder_in (*state, name);
     g_autofree char *other = g_strdup_printf ("alone%u", job), *one = folder_in (*state, other);
     struct processes p = together (job, two, 3, "new", "live 0");
@@ -148,6 +227,10 @@ two_processes_train_as_one_does (void **state)
     assert_ended (&p.at[1], 0);
     assert_string_equal (p.at[0].out, whole.out); /* losses, with those of evaluations */
     assert_string_equal (p.at[1].out, "");        /* rank 0 alone prints */
+    if (has_files (jobs[job])) {
+      assert_same_exports (two, one);
+      assert_same_ops (two, one);
+    }
     processes_clear (&p);
     process_clear (&whole);
   }
@@ -155,16 +238,18 @@ two_processes_train_as_one_does (void **state)
 
 /* Step 3, whoever has saved after step 2. */
 static void
-checkpoints_of_processes_and_of_one_are_the_same (void **state)
+assert_same_checkpoints (uint32_t job, const char *folder)
 {
-  g_autofree char *two = folder_in (*state, "two"), *one = folder_in (*state, "one");
-  struct processes before = together (1, two, 2, "new", "live 0");
-  struct process whole = alone (1, one, 2, "new");
+  g_autofree char *name = g_strdup_printf ("two%u", job), *two = folder_in (folder, name);
+  g_autofree char *other_name = g_strdup_printf ("one%u", job),
+                  *one = folder_in (folder, other_name);
+  struct processes before = together (job, two, 2, "new", "live 0");
+  struct process whole = alone (job, one, 2, "new");
 
   assert_ended (&before.at[0], 0);
   assert_ended (&whole, 0);
-  struct processes after = together (1, one, 3, "load", "live 0");
-  struct process other = alone (1, two, 3, "load");
+  struct processes after = together (job, one, 3, "load", "live 0");
+  struct process other = alone (job, two, 3, "load");
   assert_ended (&after.at[0], 0);
   assert_ended (&other, 0);
   assert_string_equal (after.at[0].out, other.out);
@@ -173,6 +258,13 @@ checkpoints_of_processes_and_of_one_are_the_same (void **state)
   processes_clear (&after);
   process_clear (&whole);
   process_clear (&other);
+}
+
+static void
+checkpoints_of_processes_and_of_one_are_the_same (void **state)
+{
+  assert_same_checkpoints (1, *state);
+  assert_same_checkpoints (N_JOB - 1, *state);
 }
 
 static void

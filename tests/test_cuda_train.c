@@ -125,16 +125,17 @@ parts_of_experts_gather_and_add_rows_by_counts (void **state)
     EXPERTS "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true ",
     EXPERTS "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true "
             "expert_model_parallel_size=2 ",
+    EXPERTS "gpus=4 expert_tensor_parallel_size=2 expert_model_parallel_size=2 ",
   };
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
     struct weft_exec_options own = { 0 };
     g_autoptr (trained) cpu = trained_new (NULL, jobs[i], NULL);
-    g_autoptr (trained) apart = train (IN_ORDER, jobs[i], own);
-    g_autoptr (trained) shuffled = train (SHUFFLED + i, jobs[i], own);
-    assert_true (apart && shuffled);
-    trained_assert_same (shuffled, apart, jobs[i]);
+    g_autoptr (trained) together = train (IN_ORDER, jobs[i], trained_shared (jobs[i]));
+    g_autoptr (trained) apart = train (SHUFFLED + i, jobs[i], own);
+    assert_true (together && apart);
+    trained_assert_same (apart, together, jobs[i]);
     trained_assert_near (apart, cpu, fp32, jobs[i]);
   }
 }

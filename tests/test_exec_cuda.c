@@ -82,7 +82,7 @@ static gboolean
 is_refusal (const GError *error)
 {
   static const char *const reasons[] = {
-    "between GPUs:",  "between ranks that share a GPU", "NCCL has equal parts",
+    "between GPUs:", "NCCL has equal parts",
     "--graph: found", "moe_load_imbalance: found",      "planned and simulated"
   };
 

@@ -8,6 +8,7 @@ enum { GUARD = 256 /* bytes behind scratch that must stay */ };
 struct gpu {
   const struct weft_cuda_calls *calls;
   weft_cuda_stream *stream;
+  uint32_t fused; /* calls that were the library's */
 };
 
 #define CALL(gpu, name, ...) assert_null ((gpu)->calls->name ((gpu)->calls->self, ##__VA_ARGS__))
@@ -68,7 +69,7 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
   struct weft_kernel there = *k;
   struct weft_control control = { 0 };
 
-  (void) again;
+  gpu->fused += !again && k->fused && gpu->calls->fuses (gpu->calls->self, k);
   if (k->control)
     control = *k->control;
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
@@ -156,6 +157,25 @@ attention_on_a_gpu_is_that_of_the_cpu (void **state)
   cuda_case_attention (&device);
 }
 
+/* Where there is cuDNN.  What an older GPU has no engine for, own kernels compute. */
+static void
+attention_by_cudnn_is_that_of_the_cpu (void **state)
+{
+  const struct cuda_case_device device = device_of (state);
+  struct gpu *gpu = *state;
+  const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION, .fused = TRUE };
+  const struct weft_cuda_scratch none = { 0 };
+  const char *why = gpu->calls->prepare (gpu->calls->self, &k, 1, &none, gpu->stream);
+
+  if (why) {
+    print_message ("%s\n", why);
+    skip ();
+  }
+  cuda_case_fused_attention (&device);
+  print_message ("%u calls were cuDNN's\n", gpu->fused);
+  assert_true (gpu->fused > 0);
+}
+
 static void
 unfused_attention_on_a_gpu_is_that_of_the_cpu (void **state)
 {
@@ -192,6 +212,7 @@ main (void)
     cmocka_unit_test (tiles_of_attention_do_what_the_reference_does),
     cmocka_unit_test (ops_with_shapes_of_their_own_do_what_the_cpu_does),
     cmocka_unit_test (attention_on_a_gpu_is_that_of_the_cpu),
+    cmocka_unit_test (attention_by_cudnn_is_that_of_the_cpu),
     cmocka_unit_test (unfused_attention_on_a_gpu_is_that_of_the_cpu),
     cmocka_unit_test (numbers_of_one_byte_on_a_gpu_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_a_gpu_do_what_their_references_do),

@@ -256,7 +256,6 @@ weft_train_says_what_is_wrong_with_its_variables (void **state)
   assert_told ("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "--executor cuda",
                "MASTER_ADDR: found nothing, wanted the host of rank 0: mpich says of 2 processes");
   assert_told (TORCHRUN, "", "found 8 processes (torchrun) with the cpu executor");
-  assert_told (TORCHRUN, "--executor cuda --trace x.json", "--trace: found in one of 8 processes");
   assert_told ("WEFT_NOTHING=", "--executor cuda --launcher slurm", "SLURM_PROCID is not set");
   assert_told ("WEFT_NOTHING=", "--executor cuda --launcher pbs", "--launcher: found \"pbs\"");
 }

@@ -177,6 +177,36 @@ all_wait_for_all_and_get_what_each_has_brought (void **state)
 }
 
 static char *
+gather_often (weft_rendezvous *r, GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+  uint8_t number = (uint8_t) ('0' + me (r));
+
+  for (int i = 0; i < 10; i++) {
+    g_autoptr (GBytes) mine = g_bytes_new (&number, 1);
+    g_autoptr (GPtrArray) all = weft_rendezvous_gather (r, "for the first", mine, 0, error);
+    if (!all)
+      return NULL;
+    for (uint32_t p = 0; p < all->len && i == 9; p++)
+      g_string_append_c (text,
+                         all->pdata[p] ? *(char *) g_bytes_get_data (all->pdata[p], NULL) : '-');
+  }
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static void
+what_is_gathered_the_first_alone_gets (void **state)
+{
+  struct cast c = cast_of (4, 20, gather_often);
+
+  (void) state;
+  run (&c);
+  for (uint32_t i = 0; i < c.n; i++)
+    assert_said (&c, i, i ? "----" : "0123");
+  cast_clear (&c);
+}
+
+static char *
 bring_much (weft_rendezvous *r, GError **error)
 {
   g_autofree uint8_t *block = g_malloc (3000000);
@@ -564,6 +594,7 @@ main (int argc, char **argv)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_value_of_one_is_got_by_all_who_wait_for_it),
     cmocka_unit_test (all_wait_for_all_and_get_what_each_has_brought),
+    cmocka_unit_test (what_is_gathered_the_first_alone_gets),
     cmocka_unit_test (values_of_megabytes_arrive_whole),
     cmocka_unit_test (who_has_not_come_is_named),
     cmocka_unit_test (processes_of_several_ranks_are_named_by_these),

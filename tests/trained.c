@@ -28,10 +28,9 @@ keep_gradients (real_job *job, trained *t)
 static gboolean
 is_lack (const GError *error)
 {
-  static const char *const reasons[] = {
-    "has no kernel for",    "between GPUs:",  "between ranks that share a GPU",
-    "NCCL has equal parts", "--graph: found", "planned and simulated"
-  };
+  static const char *const reasons[] = { "has no kernel for",
+                                         "between GPUs:", "NCCL has equal parts", "--graph: found",
+                                         "planned and simulated" };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)
     if (strstr (error->message, reasons[i]))

@@ -1,4 +1,5 @@
 #include "tests/trained_part.h"
+#include "core/exec/timeline_file.h"
 #include "launch/rendezvous.h"
 #include "tests/random_job.h"
 #include <stdio.h>
@@ -61,16 +62,34 @@ options_of (const struct trained_part *part)
                                         .exec = part->exec };
 }
 
+/* Rank 0's process has the times of all. */
+static gboolean
+write_times (const weft_plan *plan, const struct trained_part *part, const weft_timeline *t,
+             GError **error)
+{
+  struct weft_rendezvous *peers = part->exec.peers;
+  g_autofree char *path = part->files ? g_strconcat (part->files, "-times.json", NULL) : NULL;
+
+  return !path || !t || (peers && weft_rendezvous_place (peers)->process) ||
+         weft_timeline_save (plan, t, path, error);
+}
+
 int
 trained_part_alone (const struct trained_part *part)
 {
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", part->words);
-  const struct weft_trainer_options options = options_of (part);
+  struct weft_trainer_options options = options_of (part);
+  g_autofree char *weights = part->files ? g_strconcat (part->files, "-weights", NULL) : NULL,
+                  *gradients = part->files ? g_strconcat (part->files, "-gradients", NULL) : NULL;
   const struct weft_trainer_sink sink = { print_line, say, NULL };
   struct weft_trainer_result result;
   g_autoptr (GError) error = NULL;
 
-  gboolean ok = weft_trainer_run (plan, part->ops, &options, &sink, &result, &error);
+  options.export_safetensors = weights;
+  options.dump_gradients = gradients;
+  options.exec.times = part->files != NULL;
+  gboolean ok = weft_trainer_run (plan, part->ops, &options, &sink, &result, &error) &&
+                write_times (plan, part, result.timeline, &error);
   int status = !ok ? 1 : result.interrupted ? 75 : 0;
   if (!ok)
     fprintf (stderr, "%s\n", error->message);

@@ -6,6 +6,8 @@
 struct trained_part {
   const char *words, *data; /* of the job; tokens */
   const char *folder; /* of checkpoints, after every second step; NULL: none */
+  const char *files; /* what paths begin with: of the weights at the end ("-weights"), of the first
+                      * gradients ("-gradients"), of the last step ("-times.json"); NULL: none */
   uint64_t steps;
   gboolean resumes;
   const struct weft_exec_ops *ops;

@@ -252,8 +252,7 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
     if (wanted && !write_chunk (s, i, &to, error))
       return FALSE;
   }
-  weft_state_settle (state);
-  return TRUE;
+  return weft_state_settle (state, error);
 }
 
 /* -------------------------------------------------------------------------- whole */

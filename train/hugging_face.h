@@ -33,6 +33,7 @@ gboolean weft_hf_import (weft_state *state, const union weft_model *model, const
                          char **unused, GError **error);
 
 /* Writes all weights (kind WEIGHT in their own type, any other as F32) under Hugging Face names,
- * with __metadata__ format = pt.  A shift applies to kinds WEIGHT and MASTER alone. */
+ * with __metadata__ format = pt.  A shift applies to kinds WEIGHT and MASTER alone.  All processes of a
+ * job do so, block by block; that of rank 0 writes the file. */
 gboolean weft_hf_export (weft_state *state, const union weft_model *model,
                          enum weft_state_kind kind, const char *path, GError **error);

@@ -1,7 +1,9 @@
 /* Import and export by blocks of rows: memory does not grow with the model. */
 #include "core/base/error.h"
 #include "kernels/float.h"
+#include "launch/rendezvous.h"
 #include "train/hugging_face.h"
+#include "train/together.h"
 #include <string.h>
 
 /* Elements of a block: 4 MiB of floats. */
@@ -23,7 +25,8 @@ struct source {
                     GError **error);
   const weft_safetensors *file; /* of theirs */
   const struct weft_tensor *theirs;
-  weft_state *state; /* of ours */
+  weft_state *state;             /* of ours */
+  struct weft_rendezvous *peers; /* who have some of it, for rank 0's process; or NULL */
   uint32_t tensor;
   enum weft_state_kind kind;
   uint64_t base; /* its first element */
@@ -72,6 +75,8 @@ stream (const struct source *from, take_block take, void *to, GError **error)
   for (uint64_t row = 0; row < from->rows; row += most) {
     uint64_t n = MIN (most, from->rows - row);
     if (!read_rows (from, row, n, block, room, error) ||
+        !weft_together_floats (from->peers, "tensors of an export", WEFT_TOGETHER_FIRST, block,
+                               n * from->columns, error) ||
         !take (to, row * from->columns, n * from->columns, block, error))
       return FALSE;
   }
@@ -250,7 +255,8 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
   if (!file || !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
-  weft_state_settle (state);
+  if (!weft_state_settle (state, error))
+    return FALSE;
   if (unused)
     *unused = unused_names (&import, model);
   return TRUE;
@@ -260,7 +266,7 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
 struct exporter {
   weft_state *state;
-  weft_safetensors_writer *writer;
+  weft_safetensors_writer *writer; /* of several processes that of rank 0 has one */
   enum weft_state_kind kind;
   enum weft_tensor_type type;
   float shift; /* of the block on its way */
@@ -276,6 +282,13 @@ declare_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, G
   (void) tensor;
   (void) error;
   weft_safetensors_declare (e->writer, piece->name, e->type, n_dim, dim);
+  return TRUE;
+}
+
+static gboolean
+take_nothing (void *to, uint64_t first, uint64_t n, float *block, GError **error)
+{
+  (void) to, (void) first, (void) n, (void) block, (void) error;
   return TRUE;
 }
 
@@ -304,16 +317,29 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   uint64_t dim[2];
 
   their_shape (piece, dim);
+  gboolean codes =
+      e->kind == WEFT_STATE_WEIGHT && weft_state_at (e->state, tensor)->dtype == WEFT_FP8;
+  if (codes && !weft_state_gather (e->state, tensor, error))
+    return FALSE;
   struct source from = { .rows = dim[0],
                          .columns = dim[1],
                          .transposed = piece->transposed,
                          .read = read_ours,
                          .state = e->state,
+                         .peers = codes ? NULL : weft_state_peers (e->state),
                          .tensor = tensor,
                          .kind = e->kind,
                          .base = piece->first_row * piece->columns };
   e->shift = value ? -piece->shift : 0;
-  return stream (&from, take_theirs, e, error);
+  return stream (&from, e->writer ? take_theirs : take_nothing, e, error);
+}
+
+static gboolean
+writes (const weft_state *state)
+{
+  struct weft_rendezvous *peers = weft_state_peers (state);
+
+  return !peers || weft_rendezvous_place (peers)->process == 0;
 }
 
 gboolean
@@ -328,13 +354,18 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
 
   if (!all)
     return FALSE;
-  struct exporter e = {
-    .state = state, .writer = weft_safetensors_writer_new (path), .kind = kind, .type = types[dtype]
-  };
-  weft_safetensors_declare_metadata (e.writer, "format", "pt");
-  for_pieces (all, declare_piece, &e, NULL);
-  if (for_pieces (all, export_piece, &e, error))
+  struct exporter e = { .state = state,
+                        .writer = writes (state) ? weft_safetensors_writer_new (path) : NULL,
+                        .kind = kind,
+                        .type = types[dtype] };
+  if (e.writer) {
+    weft_safetensors_declare_metadata (e.writer, "format", "pt");
+    for_pieces (all, declare_piece, &e, NULL);
+  }
+  gboolean ok = for_pieces (all, export_piece, &e, error);
+  weft_state_forget (state);
+  if (ok && e.writer)
     return weft_safetensors_close (e.writer, error);
   weft_safetensors_abandon (e.writer);
-  return FALSE;
+  return ok;
 }

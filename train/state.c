@@ -3,6 +3,8 @@
 #include "core/program/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
+#include "train/together.h"
+#include <math.h>
 #include <string.h>
 
 /* Elements that are converted at once: 256 KiB as floats. */
@@ -62,6 +64,8 @@ struct weft_state {
   struct stage *stage;
   GArray *tensors; /* struct tensor */
   void *raw;       /* MOST_AT_ONCE elements as a buffer has them */
+  float *whole;    /* masters of a tensor, those of other processes too; or NULL */
+  uint32_t whole_of;
 };
 
 /* ------------------------------------------------------------------------ making */
@@ -407,6 +411,7 @@ weft_state_free (weft_state *state)
   g_array_free (state->tensors, TRUE);
   g_free (state->stage);
   g_free (state->raw);
+  g_free (state->whole);
   g_free (state);
 }
 
@@ -650,18 +655,35 @@ write_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind
   }
 }
 
+/* What magnitudes are scaled by: as a rank of this process has it, or as it follows from all masters. */
+static float
+largest_of (weft_state *state, uint32_t tensor, const struct copy *copy)
+{
+  const struct weft_state_tensor *face = weft_state_at (state, tensor);
+  uint32_t place = 0;
+  float largest = 0;
+
+  if (state->whole && state->whole_of == tensor) {
+    for (uint64_t i = 0; i < face->rows * face->columns; i++)
+      largest = fmaxf (largest, fabsf (state->whole[i]));
+    return largest;
+  }
+  while (place + 1 < copy->stage->n_place && !weft_exec_has (state->x, copy->stage->row[place]))
+    place++;
+  state->x->ops->read (state->x, copy->stage->row[place], copy->param->scale, 0, sizeof largest,
+                       &largest);
+  return largest;
+}
+
 /* Weights in fp8 are what their masters are rounded to: `out` has those, and gets the values. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
   const struct copy *copy = copy_at (tensor_at (state, tensor), 0);
   uint64_t columns = copy->param->columns;
-  float largest;
 
   if (copy->stage->p->buf[copy->param->scale].dtype == WEFT_FP32) {
-    state->x->ops->read (state->x, copy->stage->row[0], copy->param->scale, 0, sizeof largest,
-                         &largest);
-    weft_quantised_values (out, n, largest);
+    weft_quantised_values (out, n, largest_of (state, tensor, copy));
     return;
   }
   g_autofree float *row = g_new (float, columns);
@@ -690,7 +712,10 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
             n <= weft_cut_whole (copy_at (t, 0)->param) - first);
   kind = rounds ? WEFT_STATE_MASTER : kind;
-  for (uint32_t i = 0; i < t->owners->len; i++) {
+  gboolean here = state->whole && state->whole_of == tensor && kind == WEFT_STATE_MASTER;
+  if (here)
+    memcpy (out, state->whole + first, n * sizeof *out);
+  for (uint32_t i = 0; i < t->owners->len && !here; i++) {
     const struct owner *owner = &g_array_index (t->owners, struct owner, i);
     const struct copy *copy = copy_at (t, owner->copy);
     struct walk walk = walk_new (copy, &w, owner->piece.first, owner->piece.n);
@@ -828,12 +853,41 @@ settle (weft_state *state, uint32_t tensor)
     settle_copy (state, tensor, copy_at (t, c));
 }
 
-void
-weft_state_settle (weft_state *state)
+gboolean
+weft_state_settle (weft_state *state, GError **error)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++)
     if (tensor_at (state, i)->stale) {
+      if (!weft_state_gather (state, i, error))
+        return FALSE;
       settle (state, i);
       tensor_at (state, i)->stale = FALSE;
     }
+  weft_state_forget (state);
+  return TRUE;
+}
+
+void
+weft_state_forget (weft_state *state)
+{
+  g_clear_pointer (&state->whole, g_free);
+}
+
+gboolean
+weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
+{
+  const struct tensor *t = tensor_at (state, tensor);
+  uint64_t n = t->face.rows * t->face.columns;
+
+  if (!state->x->peers || t->face.dtype != WEFT_FP8 || (state->whole && state->whole_of == tensor))
+    return TRUE;
+  weft_state_forget (state);
+  g_autofree float *whole = g_new (float, n);
+  weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, whole);
+  if (!weft_together_floats (state->x->peers, "masters of weights in fp8", WEFT_TOGETHER_ALL, whole,
+                             n, error))
+    return FALSE;
+  state->whole = g_steal_pointer (&whole);
+  state->whole_of = tensor;
+  return TRUE;
 }

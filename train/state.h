@@ -7,7 +7,7 @@
  * owns it, writing gives it to all that hold it.  Between steps only.
  *
  * Of an executor whose other ranks are in other processes reading gives zeros for what those own, and
- * writing leaves out what they hold. */
+ * writing leaves out what they hold (weft_together_floats() puts blocks together). */
 #pragma once
 #include "core/exec/exec.h"
 
@@ -59,8 +59,13 @@ void *weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row);
 void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                        uint64_t first, uint64_t n, const float *in);
 
-/* Rounds weights in fp8 whose masters were written. */
-void weft_state_settle (weft_state *state);
+/* Rounds weights in fp8 whose masters were written: with the other processes, which have some of them. */
+gboolean weft_state_settle (weft_state *state, GError **error);
+
+/* Of a tensor in fp8 of which other processes have masters: it is read as if all were here, until
+ * another one is gathered or all are forgotten.  Every process does so; nothing of other tensors. */
+gboolean weft_state_gather (weft_state *state, uint32_t tensor, GError **error);
+void weft_state_forget (weft_state *state);
 
 /* Who answers for what: runs of elements of a tensor that one row owns, which together are all of it;
  * the same for all kinds.  A run is `lines` times n elements, the first of each a row of the tensor
@@ -75,5 +80,5 @@ const struct weft_state_run *weft_state_runs (const weft_state *state, uint32_t 
 /* First weights of a new model, the same for every strategy: each element is drawn from (seed,
  * tensor, element) alone.  Normal with deviation 0.02, divided by sqrt (2 layers) for what adds to
  * the residual stream, ones for norms, zeros for biases (GPT-2; Megatron-Core init_method_normal
- * and scaled_init_method_normal). */
+ * and scaled_init_method_normal).  In one of several processes it has yet to be settled. */
 void weft_state_init (weft_state *state, uint64_t seed);

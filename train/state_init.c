@@ -144,5 +144,6 @@ weft_state_init (weft_state *state, uint64_t seed)
 
   for (uint32_t i = 0; i < weft_state_count (state); i++)
     init_tensor (state, i, seed, layers, block);
-  weft_state_settle (state);
+  if (!weft_state_peers (state))
+    weft_state_settle (state, NULL); /* alone it cannot fail */
 }

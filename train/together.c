@@ -64,6 +64,148 @@ weft_together_allocated (weft_exec *x, GError **error)
   return all != NULL;
 }
 
+/* ------------------------------------------------------------------------ floats */
+
+/* As many zeros in a row as are not sent; a run of others is its place, its length, and itself. */
+#define GAP 4u
+#define MOST_FLOATS (1u << 22) /* at once */
+
+static gboolean
+is_zero (float x)
+{
+  uint32_t bits;
+
+  memcpy (&bits, &x, sizeof bits); /* a negative zero is somebody's number */
+  return bits == 0;
+}
+
+/* One past the last number of the run that begins at `at`. */
+static uint32_t
+run_end (const float *block, uint32_t at, uint32_t n)
+{
+  uint32_t end = at + 1;
+
+  for (uint32_t i = end; i < n && i - end < GAP; i++)
+    if (!is_zero (block[i]))
+      end = i + 1;
+  return end;
+}
+
+static GBytes *
+pack_runs (const float *block, uint32_t n)
+{
+  GByteArray *pack = g_byte_array_new ();
+
+  for (uint32_t at = 0; at < n;) {
+    if (is_zero (block[at])) {
+      at++;
+      continue;
+    }
+    uint32_t run[2] = { at, run_end (block, at, n) - at };
+    g_byte_array_append (pack, (const uint8_t *) run, sizeof run);
+    g_byte_array_append (pack, (const uint8_t *) (block + at), run[1] * sizeof *block);
+    at += run[1];
+  }
+  return g_byte_array_free_to_bytes (pack);
+}
+
+static gboolean
+unpack_runs (GBytes *packed, float *block, uint32_t n)
+{
+  gsize bytes = 0;
+  const uint8_t *at = packed ? g_bytes_get_data (packed, &bytes) : NULL;
+  uint32_t run[2];
+
+  while (bytes >= sizeof run) {
+    memcpy (run, at, sizeof run);
+    at += sizeof run;
+    bytes -= sizeof run;
+    if (run[0] > n || run[1] > n - run[0] || run[1] * sizeof *block > bytes)
+      return FALSE;
+    memcpy (block + run[0], at, run[1] * sizeof *block);
+    at += run[1] * sizeof *block;
+    bytes -= run[1] * sizeof *block;
+  }
+  return bytes == 0;
+}
+
+static gboolean
+share_block (struct weft_rendezvous *peers, const char *key, enum weft_together_who who,
+             float *block, uint32_t n, GError **error)
+{
+  g_autoptr (GBytes) mine = pack_runs (block, n);
+  g_autoptr (GPtrArray) all =
+      (who == WEFT_TOGETHER_ALL ? weft_rendezvous_meet : weft_rendezvous_gather) (peers, key, mine,
+                                                                                  0, error);
+
+  for (uint32_t i = 0; all && i < all->len; i++)
+    if (!unpack_runs (all->pdata[i], block, n))
+      return weft_run_error (error, "%s: found numbers of another place with another process", key);
+  return all != NULL;
+}
+
+gboolean
+weft_together_floats (struct weft_rendezvous *peers, const char *key, enum weft_together_who who,
+                      float *block, uint64_t n, GError **error)
+{
+  for (uint64_t first = 0; peers && first < n; first += MOST_FLOATS)
+    if (!share_block (peers, key, who, block + first, (uint32_t) MIN (MOST_FLOATS, n - first),
+                      error))
+      return FALSE;
+  return TRUE;
+}
+
+/* --------------------------------------------------------------------- timelines */
+
+static GBytes *
+pack_row (const weft_timeline *t, uint32_t row, uint32_t n_op)
+{
+  GByteArray *pack = g_byte_array_new ();
+
+  g_byte_array_append (pack, (const uint8_t *) t->begin[row], n_op * sizeof (double));
+  g_byte_array_append (pack, (const uint8_t *) t->end[row], n_op * sizeof (double));
+  return g_byte_array_free_to_bytes (pack);
+}
+
+static gboolean
+unpack_row (GBytes *packed, weft_timeline *t, uint32_t row, uint32_t n_op, GError **error)
+{
+  gsize bytes = 0, wanted = n_op * sizeof (double);
+  const uint8_t *data = packed ? g_bytes_get_data (packed, &bytes) : NULL;
+
+  if (bytes != 2 * wanted)
+    return weft_run_error (
+        error, "times of rank %u: found %" G_GSIZE_FORMAT " bytes, wanted %" G_GSIZE_FORMAT,
+        t->rank[row], bytes, 2 * wanted);
+  memcpy (t->begin[row], data, wanted);
+  memcpy (t->end[row], data + wanted, wanted);
+  return TRUE;
+}
+
+/* One row of each process at a time. */
+gboolean
+weft_together_timeline (weft_exec *x, weft_timeline *t, GError **error)
+{
+  if (!x->peers)
+    return TRUE;
+  const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
+  uint32_t first = place->process * place->each;
+  for (uint32_t i = 0; i < place->each; i++) {
+    g_autofree char *key = g_strdup_printf ("times of rank %u of each process", i);
+    g_autoptr (GBytes) mine = pack_row (t, first + i, x->plan->role[t->role[first + i]]->n_op);
+    g_autoptr (GPtrArray) all = weft_rendezvous_gather (x->peers, key, mine, 0, error);
+    if (!all)
+      return FALSE;
+    for (uint32_t k = 0; k < all->len && place->process == 0; k++) {
+      uint32_t row = k * place->each + i;
+      if (!unpack_row (all->pdata[k], t, row, x->plan->role[t->role[row]]->n_op, error))
+        return FALSE;
+    }
+  }
+  weft_timeline_finish (t, x->plan);
+  return TRUE;
+}
+
 /* ------------------------------------------------------------------------ errors */
 
 /* A dead process shows in a communicator, as something that has gone wrong, and here with its name. */

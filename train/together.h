@@ -12,6 +12,17 @@ gboolean weft_together_same (struct weft_rendezvous *peers, const char *key, con
 /* Fills in what the executors of others have allocated. */
 gboolean weft_together_allocated (weft_exec *x, GError **error);
 
+/* Floats of which each process has some, and zeros for what others have: rank 0's process gets all of
+ * them, or everybody does. */
+enum weft_together_who { WEFT_TOGETHER_FIRST, WEFT_TOGETHER_ALL };
+gboolean weft_together_floats (struct weft_rendezvous *peers, const char *key,
+                               enum weft_together_who who, float *block, uint64_t n,
+                               GError **error);
+
+/* When the ops of all ranks ran, for rank 0's process: each by the clock of its own GPU, from the
+ * beginning of the step there. */
+gboolean weft_together_timeline (weft_exec *x, weft_timeline *timeline, GError **error);
+
 struct weft_together {
   double seconds; /* given: how long others may take; 0: as long as they are alive */
   struct weft_metrics metrics; /* of whoever knows the loss; `large` of all ranks together */

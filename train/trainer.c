@@ -129,19 +129,6 @@ open_data (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Codes are rounded from masters that other processes may have. */
-static gboolean
-check_codes (const struct trainer *t, GError **error)
-{
-  for (uint32_t i = 0; peers_of (t) && i < weft_state_count (t->state); i++)
-    if (weft_state_at (t->state, i)->dtype == WEFT_FP8)
-      return weft_bad_input (error,
-                             "found weights in fp8 (%s) in one of several processes, wanted "
-                             "a job without them",
-                             weft_state_at (t->state, i)->name);
-  return TRUE;
-}
-
 static gboolean
 open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **error)
 {
@@ -158,7 +145,7 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);
-  return check_codes (t, error) && weft_together_allocated (t->x, error);
+  return weft_together_allocated (t->x, error);
 }
 
 /* The order of the data and the first weights were drawn from the seed of the first run. */
@@ -247,7 +234,7 @@ fill_weights (struct trainer *t, GError **error)
     return weft_bad_input (error, "perform_initialization = false: found neither --load nor "
                                   "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
-  return !t->options->init_safetensors || import (t, error);
+  return t->options->init_safetensors ? import (t, error) : weft_state_settle (t->state, error);
 }
 
 /* ---------------------------------------------------------------------- saving */
@@ -504,6 +491,14 @@ finish (struct trainer *t, GError **error)
 
 /* ---------------------------------------------------------------------- result */
 
+/* Of the newest step, where somebody wants to know. */
+static gboolean
+gather_times (struct trainer *t, GError **error)
+{
+  return !t->timeline || !t->options->exec.times ||
+         weft_together_timeline (t->x, t->timeline, error);
+}
+
 static void
 fill_result (struct trainer *t, struct weft_trainer_result *r)
 {
@@ -545,11 +540,6 @@ check_options (const struct weft_trainer_options *o, GError **error)
                            "eval_interval: found %" G_GUINT64_FORMAT
                            " with eval_share 0, wanted a share to evaluate on",
                            o->eval_interval);
-  if (o->exec.peers && (o->export_safetensors || o->dump_gradients))
-    return weft_bad_input (error,
-                           "found %s in one of several processes, wanted a checkpoint: one "
-                           "process can --load it and export",
-                           o->export_safetensors ? "export_safetensors" : "dump_gradients");
   return TRUE;
 }
 
@@ -563,11 +553,14 @@ check_same (const struct trainer *t, GError **error)
       "%s\nsteps %" G_GUINT64_FORMAT "\nseed %" G_GUINT64_FORMAT "\nlr %g %g\nbeta %g %g %g\n"
       "weight_decay %g\nwarmup %" G_GUINT64_FORMAT "\ndecay_steps %" G_GUINT64_FORMAT
       "\neval %g %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT
-      "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT "\nload %s\ninit %s\n",
+      "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT
+      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n",
       job, o->steps, o->seed, o->lr, o->min_lr, o->beta1, o->beta2, o->epsilon, o->weight_decay,
       o->warmup, o->decay_steps, o->eval_share, o->eval_interval, o->eval_batches, o->shuffle,
       o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
-      o->init_safetensors ? o->init_safetensors : "-");
+      o->init_safetensors ? o->init_safetensors : "-",
+      o->export_safetensors ? o->export_safetensors : "-",
+      o->dump_gradients ? o->dump_gradients : "-", o->exec.times);
 
   return weft_together_same (o->exec.peers, "the job", all, error);
 }
@@ -608,7 +601,7 @@ weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
   watch_signals (&watched, &before);
   gboolean ok = check_options (options, error) && check_same (&t, error) && open_data (&t, error) &&
                 open_executor (&t, ops, error) && fill_weights (&t, error) && loop (&t, error) &&
-                finish (&t, error);
+                finish (&t, error) && gather_times (&t, error);
   unwatch_signals (&watched, &before);
   if (!ok)
     weft_together_give_up (options->exec.peers, error);

@@ -46,6 +46,7 @@ extern const char *const weft_module_words[];
 
 #define WEFT_ATTENTION_LIST(X)                                                                     \
   X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
+  X (WEFT_ATTENTION_FUSED, "fused", "likewise, on GPUs that of cuDNN")                             \
   X (WEFT_ATTENTION_UNFUSED, "unfused", "two products and a softmax; probabilities are kept")
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
@@ -172,7 +173,8 @@ extern const char *const weft_backend_words[];
 
 #define WEFT_LOSS_FUSION_LIST(X)                                                                   \
   X (WEFT_LOSS_NATIVE, "native", "two reductions over the vocabulary ranks")                       \
-  X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")
+  X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")                                      \
+  X (WEFT_LOSS_LINEAR, "linear", "with the output head, chunk by chunk of the tokens")
 enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_loss_fusion_words[];
 

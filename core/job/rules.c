@@ -4,6 +4,7 @@
 #include "core/job/schedule.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
+#include "core/program/loss.h"
 #include "core/program/zigzag.h"
 #include <math.h>
 #include <string.h>
@@ -432,7 +433,7 @@ static gboolean
 runs_nothing_again (const struct weft_job *j)
 {
   return S (recompute_granularity) == WEFT_RECOMPUTE_SELECTIVE &&
-         S (attention_backend) == WEFT_ATTENTION_FLASH &&
+         S (attention_backend) != WEFT_ATTENTION_UNFUSED &&
          weft_job_recompute (j).modules == 1u << WEFT_MODULE_CORE_ATTN;
 }
 

@@ -16,6 +16,7 @@
  *
  * Otherwise all types are one, and nothing here emits anything. */
 #include "core/passes/step.h"
+#include "core/program/loss.h"
 
 uint32_t
 weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name)
@@ -73,7 +74,7 @@ is_cached (const struct weft_step *s, uint32_t param)
   if (!is_converted (s, param))
     return FALSE;
   if (row->layer == WEFT_NO_LAYER)
-    return weft_step_chunk (s)->head && param == head;
+    return weft_step_chunk (s)->head && param == head && !weft_job_fuses_head (s->job);
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
@@ -110,22 +111,30 @@ convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
 }
 
 uint32_t
+weft_cast_weight_here (struct weft_step *s, uint32_t param)
+{
+  uint32_t from = weft_params_weight (s, param);
+
+  if (!is_converted (s, param))
+    return from;
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  uint32_t to = weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param),
+                                  row->rows * row->columns, "cast_weight");
+  convert (s, param, from, to);
+  return to;
+}
+
+uint32_t
 weft_cast_weight (struct weft_step *s, uint32_t param)
 {
-  if (!is_converted (s, param))
-    return weft_params_weight (s, param);
-  if (s->at.phase == WEFT_PHASE_FORWARD && s->cast_view[param] != WEFT_NO_BUF)
-    return s->cast_view[param];
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  uint32_t from = weft_params_weight (s, param);
-  uint32_t to = s->at.phase == WEFT_PHASE_FORWARD
-                    ? cached (s, param)
-                    : weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param),
-                                        row->rows * row->columns, "cast_weight");
-  convert (s, param, from, to);
-  if (s->at.phase == WEFT_PHASE_FORWARD)
+  if (!is_converted (s, param) || s->at.phase != WEFT_PHASE_FORWARD)
+    return weft_cast_weight_here (s, param);
+  if (s->cast_view[param] == WEFT_NO_BUF) {
+    uint32_t from = weft_params_weight (s, param), to = cached (s, param);
+    convert (s, param, from, to);
     s->cast_view[param] = to;
-  return to;
+  }
+  return s->cast_view[param];
 }
 
 void

@@ -9,7 +9,8 @@
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
- *   ends       embedding on the first stage, head and loss (loss.c) on the last
+ *   ends       embedding on the first stage, head and loss (loss.c) on the last, or chunk by chunk of the
+ *              tokens (head_chunks.c)
  *   mtp        layers after the last, each of which predicts a token further ahead
  *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
@@ -131,6 +132,7 @@ struct weft_sum {
   uint32_t total;   /* and then added to this */
   gboolean each;    /* they are added in every microbatch: main holds the total, as of others */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
+  uint32_t pieces;  /* so many of one microbatch are its leaves, in place of microbatches; or 0 */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -159,8 +161,8 @@ struct weft_group_state {
   gboolean launched;         /* its gradients are on their way, or need none */
   gboolean whole;            /* what follows its gathers was done */
   gboolean idle;             /* weights are there, but let go when others have to be gathered */
-  uint32_t entered;          /* the last pass (cell of the grid, from 1) that asked for what comes
-                                after this group */
+  uint32_t entered;          /* the last pass (twice the cell of the grid, from 1; and 1 more forward) that
+                                asked for what comes after this group */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -585,6 +587,7 @@ void weft_sums_build (struct weft_step *s);
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
 uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
+void weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 /* Where the total is to be. */
@@ -757,6 +760,7 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 #define WEFT_CAST_ALIGN 256u
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param); /* not kept for the rest of the pass */
 void weft_cast_end_pass (struct weft_step *s);
 
 /* recompute.c: which layers of a stage keep only their block's input, and whether selective

@@ -34,7 +34,7 @@ put_attention (struct list *l, const struct weft_job *job)
     put (l, "queries, keys before their norm", l->product, l->tokens,
          (l->w.heads + l->w.groups) * (uint64_t) l->m->kv_channels);
   put (l, "queries, keys, values", l->product, l->tokens, l->w.qkv);
-  if (job->strategy.attention_backend == WEFT_ATTENTION_FLASH)
+  if (job->strategy.attention_backend != WEFT_ATTENTION_UNFUSED)
     put (l, "logs of sums of attention", 4, l->tokens, l->w.heads);
   else if (!again) {
     put (l, "probabilities", l->product, squares, s);

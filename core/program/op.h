@@ -208,6 +208,9 @@ enum weft_op_class {
      "logits:rw targets:r lse:r gradient:r?",                                                      \
      "logits become their gradient, divided by tokens: what the loss is a mean over; times that of "\
      "the loss")                                                                                   \
+  X (WEFT_OP_XENT_GRAD, "xent_grad", COMPUTE, pass2, "rows columns leaves whole depth tokens",     \
+     "logits:rw targets:r count:rw? gradient:r? loss:rw",                                          \
+     "xent and xent_bwd of logits that are read once: nobody is told lse")                         \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
      "main += grad: accumulation that is not fused into the matmul")                               \
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \

@@ -4,6 +4,7 @@
  * and whoever told them asks when it is done.  So a rank that is missing can be named, and those that
  * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
+#include "exec_cuda/module/fused.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
@@ -35,6 +36,7 @@ struct cuda {
   write_word write;
   struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
   gboolean warpgroups;                       /* wanted, where a device has them */
+  struct weft_fused *fused;
 };
 
 static const char *
@@ -286,22 +288,35 @@ has_kernel (void *self, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
+/* The device that this thread has chosen, which no other thread has. */
+static const char *
+chosen (int *device)
+{
+  const char *text = said (cudaGetDevice (device));
+
+  if (!text && *device >= MOST_DEVICES)
+    text = "the cuda executor knows 64 devices of a node and no more";
+  return text;
+}
+
 static uint64_t
 scratch (void *self, const struct weft_kernel *k)
 {
-  (void) self;
-  return weft_cuda_scratch (k->kind, &k->shape);
+  struct cuda *cuda = self;
+  uint64_t own = weft_cuda_scratch (k->kind, &k->shape), fused = 0;
+  int device = 0;
+
+  if (k->fused && !chosen (&device))
+    (void) weft_fused_takes (cuda->fused, device, k, &fused);
+  return MAX (own, fused);
 }
 
-/* Of the device that this thread has chosen, which no other thread has. */
 static const char *
 find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
 {
   int device = 0;
-  const char *text = said (cudaGetDevice (&device));
+  const char *text = chosen (&device);
 
-  if (!text && device >= MOST_DEVICES)
-    text = "the cuda executor knows 64 devices of a node and no more";
   if (!text && !cuda->blas[device])
     cuda->blas[device] = weft_blas_new (&text);
   *out = text ? NULL : cuda->blas[device];
@@ -317,6 +332,29 @@ has_warpgroups (const struct cuda *cuda)
   return WEFT_CUDA_90A && cuda->warpgroups && cudaGetDevice (&device) == cudaSuccess &&
          !said (cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device)) &&
          major == 9;
+}
+
+static gboolean
+fuses (void *self, const struct weft_kernel *k)
+{
+  struct cuda *cuda = self;
+  uint64_t bytes;
+  int device = 0;
+
+  return k->fused && !chosen (&device) && weft_fused_takes (cuda->fused, device, k, &bytes);
+}
+
+/* What is fused is one call. */
+static const char *
+launch_some (struct cuda *cuda, const struct weft_kernel *k, const struct weft_cuda_launch *l,
+             uint32_t n)
+{
+  int device = 0;
+
+  if (!fuses (cuda, k))
+    return weft_cuda_launch_all (k->kind, l, n);
+  const char *text = chosen (&device);
+  return text ? text : weft_fused_run (cuda->fused, device, k, l);
 }
 
 static const char *
@@ -338,7 +376,7 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
       l[j].blas = blas;
       l[j].warpgroups = (uint8_t) warpgroups;
     }
-    text = weft_cuda_launch_all (k->kind, l, some);
+    text = launch_some (self, &k[i], l, some);
   }
   return text;
 }
@@ -387,6 +425,16 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
+/* A job that asks for cuDNN is told before its first step that there is none. */
+static const char *
+miss_fused (struct cuda *cuda, const struct weft_kernel *k)
+{
+  int device = 0;
+  const char *text = k->fused ? chosen (&device) : NULL;
+
+  return text || !k->fused ? text : weft_fused_missing (cuda->fused, device, k);
+}
+
 /* GPUs of one machine take what the first of them has found. */
 static const char *
 prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_cuda_scratch *room,
@@ -401,8 +449,8 @@ prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_
   uint32_t known = weft_blas_count (blas);
   weft_blas_only_prepare (blas, TRUE);
   for (uint32_t i = 0; i < n && !text; i++)
-    if (is_product (k[i].kind))
-      text = prepare_product (self, &k[i], room, stream);
+    text = is_product (k[i].kind) ? prepare_product (self, &k[i], room, stream)
+                                  : miss_fused (self, &k[i]);
   weft_blas_only_prepare (blas, FALSE);
   if (!text && weft_blas_count (blas) > known)
     save_algorithms (blas);
@@ -784,12 +832,15 @@ weft_cuda_calls_open (const char **why)
   cuda->calls = (struct weft_cuda_calls){ .self = cuda,
                                           .has_kernel = has_kernel,
                                           .scratch = scratch,
+                                          .fuses = fuses,
                                           .prepare = prepare,
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
-  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
+  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write))) {
+    cuda->fused = weft_fused_new ();
     return &cuda->calls;
+  }
   g_free (cuda);
   return NULL;
 }

@@ -7,6 +7,7 @@
 #define MOST_DEPTH 7 /* of a fold over WEFT_CUDA_MOST_SHARED */
 #define THREADS 256
 #define MOST_BLOCKS 1024
+#define ROW_BLOCKS 16 /* of each member, or of two */
 
 struct terms {
   const void *at[WEFT_CUDA_MOST_SHARED];
@@ -41,21 +42,31 @@ joined (uint8_t how, float a, float b)
   return a + b;
 }
 
+/* Element e of all terms. */
+template <class T>
+static __device__ float
+folded (const sum *s, const void *const *term, const uint8_t *merges, uint64_t e)
+{
+  float stack[MOST_DEPTH];
+  uint32_t top = 0;
+
+  for (uint32_t i = 0; i < s->n_term; i++) {
+    float x = to_float (((const T *) term[i])[e]);
+    stack[top] = s->before == 1 ? x : rounded<T> (x / s->before);
+    for (uint32_t left = merges[i]; left; left--, top--)
+      stack[top - 1] = rounded<T> (joined (s->how, stack[top - 1], stack[top]));
+    top++;
+  }
+  return stack[0];
+}
+
 template <class T>
 __global__ void
-join_floats (terms t, sum s)
+join_floats (const __grid_constant__ terms t, const __grid_constant__ sum s)
 {
   for (WEFT_EACH (e, s.n)) {
-    float stack[MOST_DEPTH];
-    uint32_t top = 0;
-    for (uint32_t i = 0; i < s.n_term; i++) {
-      float x = to_float (((const T *) t.at[i])[e]);
-      stack[top] = s.before == 1 ? x : rounded<T> (x / s.before);
-      for (uint32_t merges = t.merges[i]; merges; merges--, top--)
-        stack[top - 1] = rounded<T> (joined (s.how, stack[top - 1], stack[top]));
-      top++;
-    }
-    set ((T *) s.out + e, s.after == 1 ? stack[0] : stack[0] / s.after);
+    float all = folded<T> (&s, t.at, t.merges, e);
+    set ((T *) s.out + e, s.after == 1 ? all : all / s.after);
   }
 }
 
@@ -118,11 +129,13 @@ struct rows {
   const void *from[WEFT_CUDA_MOST_SHARED];
   const int64_t *send[WEFT_CUDA_MOST_SHARED];
   void *to[WEFT_CUDA_MOST_SHARED];
+  uint8_t merges[WEFT_CUDA_MOST_SHARED]; /* of sums */
+  uint8_t how;
   uint32_t n, each;
   uint64_t row;
 };
 
-/* Rows that a member has for others: entries [first, last) of its counts. */
+/* Rows in parts [first, last) of a member's counts. */
 static __device__ uint64_t
 rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
 {
@@ -133,6 +146,19 @@ rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
   return sum;
 }
 
+/* Where member i puts what comes from member j, in rows. */
+static __device__ uint64_t
+place_of (const rows *x, uint32_t i, uint32_t j)
+{
+  uint64_t at = 0;
+
+  if (x->how == WEFT_CUDA_GATHER)
+    return rows_of (x, i, 0, j);
+  for (uint32_t k = 0; k < j; k++)
+    at += rows_of (x, k, i, i + 1);
+  return at;
+}
+
 /* Block (i, j) takes what member j has for member i. */
 __global__ void
 exchange (const __grid_constant__ rows x)
@@ -141,11 +167,10 @@ exchange (const __grid_constant__ rows x)
   __shared__ uint64_t first, at, n;
 
   if (threadIdx.x == 0) {
-    first = rows_of (&x, j, 0, i) * x.row;
-    n = rows_of (&x, j, i, i + 1) * x.row;
-    at = 0;
-    for (uint32_t k = 0; k < j; k++)
-      at += rows_of (&x, k, i, i + 1) * x.row;
+    uint32_t part = x.how == WEFT_CUDA_GATHER ? j : i;
+    first = x.how == WEFT_CUDA_GATHER ? 0 : rows_of (&x, j, 0, i) * x.row;
+    n = rows_of (&x, j, part, part + 1) * x.row;
+    at = place_of (&x, i, j) * x.row;
   }
   __syncthreads ();
   const uint8_t *from = (const uint8_t *) x.from[j] + first;
@@ -153,6 +178,47 @@ exchange (const __grid_constant__ rows x)
   for (uint64_t b = threadIdx.x + (uint64_t) blockIdx.z * blockDim.x; b < n;
        b += (uint64_t) blockDim.x * gridDim.z)
     to[b] = from[b];
+}
+
+/* Blocks (i, ...) add what all have for member i. */
+template <class T>
+__global__ void
+sum_rows (const __grid_constant__ rows x)
+{
+  uint32_t i = blockIdx.x;
+  __shared__ const void *term[WEFT_CUDA_MOST_SHARED];
+  __shared__ uint64_t n;
+  const sum s = { WEFT_CUDA_ADD, 1, 1, x.n, x.to[i], 0 };
+
+  for (uint32_t j = threadIdx.x; j < x.n; j += blockDim.x)
+    term[j] = (const uint8_t *) x.from[j] + rows_of (&x, j, 0, i) * x.row;
+  if (threadIdx.x == 0)
+    n = rows_of (&x, i, i, i + 1) * x.row / sizeof (T);
+  __syncthreads ();
+  for (uint64_t e = threadIdx.x + (uint64_t) blockIdx.y * blockDim.x; e < n;
+       e += (uint64_t) blockDim.x * gridDim.y)
+    set ((T *) s.out + e, folded<T> (&s, term, x.merges, e));
+}
+
+static const char *
+launch_sums (const rows *x, uint8_t dtype, void *stream)
+{
+  dim3 grid (x->n, ROW_BLOCKS);
+
+  switch (dtype) {
+  case WEFT_FP32:
+    WEFT_LAUNCH (sum_rows<float>, grid, THREADS, 0, stream, *x);
+    break;
+  case WEFT_BF16:
+    WEFT_LAUNCH (sum_rows<bf16>, grid, THREADS, 0, stream, *x);
+    break;
+  case WEFT_FP16:
+    WEFT_LAUNCH (sum_rows<fp16>, grid, THREADS, 0, stream, *x);
+    break;
+  default:
+    return "no sum of rows but of floats";
+  }
+  return launched ();
 }
 
 extern "C" const char *
@@ -166,10 +232,14 @@ weft_cuda_exchange_rows (const struct weft_cuda_exchange *e, void *stream)
     x.from[i] = e->from[i];
     x.send[i] = e->send[i];
     x.to[i] = e->to[i];
+    x.merges[i] = (uint8_t) weft_fold_merges (i, e->n);
   }
+  x.how = e->how;
   x.n = e->n;
   x.each = e->each;
   x.row = e->row;
-  WEFT_LAUNCH (exchange, dim3 (e->n, e->n, 16), THREADS, 0, stream, x);
+  if (e->how == WEFT_CUDA_SUM)
+    return launch_sums (&x, e->dtype, stream);
+  WEFT_LAUNCH (exchange, dim3 (e->n, e->n, ROW_BLOCKS), THREADS, 0, stream, x);
   return launched ();
 }

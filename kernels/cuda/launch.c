@@ -86,7 +86,7 @@ weft_cuda_launch_of (const struct weft_kernel *k)
     l.operand[o] = (struct weft_cuda_operand){ from->data, from->n, from->dtype, from->accumulate };
   }
   set_model (&l.model, k);
-  if (k->kind == WEFT_OP_XENT_BWD)
+  if (k->kind == WEFT_OP_XENT_BWD || k->kind == WEFT_OP_XENT_GRAD)
     l.share = (float) weft_soft_share (k);
   return l;
 }
@@ -123,6 +123,7 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_EMBED_BWD:
     return weft_cuda_scratch_embed (dim[0], dim[1]);
   case WEFT_OP_XENT:
+  case WEFT_OP_XENT_GRAD:
   case WEFT_OP_XENT_END:
     return weft_cuda_scratch_xent (dim[0]);
   case WEFT_OP_GRAD_NORM:

@@ -61,7 +61,7 @@ struct weft_cuda_launch {
   const struct weft_control *control; /* of the device */
   uint32_t before, decay;
   uint32_t layer;
-  float share;      /* of a row's loss in the gradient: xent_bwd */
+  float share;      /* of a row's loss in the gradient: xent_bwd, xent_grad */
   int64_t sequence; /* draws of dropout: the first of the global batch that is here */
 
   void *stream; /* cudaStream_t */
@@ -140,6 +140,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (DROPOUT_BWD, dropout_bwd)                                                                     \
   X (XENT, xent)                                                                                   \
   X (XENT_BWD, xent_bwd)                                                                           \
+  X (XENT_GRAD, xent_grad)                                                                         \
   X (SCALE_LOSS, scale_loss)                                                                       \
   X (GRAD_ADD, grad_add)                                                                           \
   X (ZERO, zero)                                                                                   \

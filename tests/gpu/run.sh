@@ -73,7 +73,8 @@ library_folders() {
   for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
     ${purelib:+"$purelib"/nvidia/*/lib}; do
     compgen -G "$folder/libcublasLt.so.*" >/dev/null || compgen -G "$folder/libnccl.so.*" >/dev/null ||
-      compgen -G "$folder/libcupti.so.*" >/dev/null || continue
+      compgen -G "$folder/libcupti.so.*" >/dev/null || compgen -G "$folder/libcudnn.so.*" >/dev/null ||
+      continue
     printf '%s:' "$folder"
   done
 }
@@ -116,7 +117,7 @@ parts+=(test_gpu_kernels-mma nano sanitizer kernels kernels-mma)
 for line in "${compared[@]}"; do
   parts+=("${line%% *}" "${line%% *}-torch" "${line%% *}-measure" "${line%% *}-timeline")
 done
-parts+=("${compared[0]%% *}-graph")
+parts+=("${compared[0]%% *}-graph" "${compared[0]%% *}-fused")
 if [[ -n $list ]]; then
   printf '%s\n' "${parts[@]}"
   exit
@@ -218,7 +219,8 @@ part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json 
 
 # MODEL OP MICROSECONDS of the rows of a bench.
 times_of() {
-  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"seconds"/ { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
+  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"by"/ { by = $4 }
+    /"seconds"/ && by == "weft" { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
     "$1" 2>/dev/null
 }
 while read -r name op mma; do
@@ -292,10 +294,20 @@ as_graph() {
   train_summary "$scratch/$name-graph.out" $((global * sequence))
 }
 
+# Attention by cuDNN, which this machine may not have.
+as_fused() {
+  local name micro global sequence steps compile both
+  local -a job train
+  read_line "$1"
+  part "$name-fused" 60 "${train[@]}" --steps $((steps + 3)) --attention-backend fused
+  train_summary "$scratch/$name-fused.out" $((global * sequence))
+}
+
 for line in "${compared[@]}"; do
   compare "$line"
 done >"$scratch/training"
 graph=$(as_graph "${compared[0]}")
+fused=$(as_fused "${compared[0]}")
 for line in "${compared[@]}"; do
   look_closer "$line"
 done
@@ -313,8 +325,8 @@ array_of() {
   printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   gpu_json
   [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
-  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"kernels":%s,\n"kernels_mma":%s}\n' \
-    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" \
+  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s,\n"kernels_mma":%s}\n' \
+    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$fused" \
     "$(array_of "$scratch/kernels.out")" "$(array_of "$scratch/kernels-mma.out")"
 } >"$results/h200.json"
 

@@ -1,0 +1,260 @@
+/* Exchanges by counts of ranks with a GPU each, where hosts wait for counts in the middle of a step:
+ * random jobs on a device that writes down what it is told.
+ *
+ *   test_cuda_counted [SEED [JOBS]]      other jobs, or fewer of them */
+#include "exec_cuda/exec_cuda.h"
+#include "tests/cuda_log.h"
+#include "tests/random_job.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define SEED 2027
+#define JOBS 120
+#define MOST_RANKS 8
+#define MOST_OPS 12000 /* of all ranks: more take long to look at */
+
+static uint32_t
+count_exchanges (const weft_plan *plan)
+{
+  uint32_t n = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    for (uint32_t op = 0; op < plan->role[role]->n_op; op++) {
+      enum weft_op_kind kind = plan->role[role]->op[op].kind;
+      n += kind != weft_op_even (kind);
+    }
+  return n;
+}
+
+static uint64_t
+count_ops (const weft_plan *plan)
+{
+  uint64_t n = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    n += plan->role[role]->n_op;
+  return n * (plan->mesh.n_ranks / plan->n_roles);
+}
+
+/* Draws until a job that can run exchanges rows by counts. */
+static weft_plan *
+draw (GRand *rand, char **words)
+{
+  for (;;) {
+    struct weft_job job;
+    g_autofree char *plain = weft_random_job (rand);
+    g_autoptr (weft_plan) plan = NULL;
+    if (!strstr (plain, "num_moe_experts=") || strstr (plain, "moe_pad") ||
+        strstr (plain, "precision=fp8"))
+      continue;
+    *words = g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
+    if (weft_test_job (*words, &job, NULL) && job.cluster.n_gpus <= MOST_RANKS)
+      plan = weft_plan_new (&job, NULL);
+    if (plan && count_exchanges (plan) && count_ops (plan) <= MOST_OPS)
+      return g_steal_pointer (&plan);
+    g_free (*words);
+  }
+}
+
+static void
+assert_right (const char *words, char *wrong)
+{
+  if (wrong)
+    fail_msg ("%s; in %s", wrong, words);
+}
+
+static void
+look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
+{
+  uint32_t n = d->call->len - first;
+
+  while (n > 0 && recorded_call_at (d, first + n - 1)->kind == RECORDED_query)
+    n--; /* the end of the step */
+  g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, n);
+  assert_right (words, cuda_log_arenas (log));
+  assert_right (words, cuda_log_ops (log));
+  assert_right (words, cuda_log_order (log));
+  assert_right (words, cuda_log_comms (log));
+  assert_right (words, cuda_log_hosts (log));
+}
+
+/* FALSE: one row of everybody for everybody is more than there is room for. */
+static gboolean
+step (weft_exec *x, const recorded_cuda *d, const char *words)
+{
+  g_autoptr (GError) error = NULL;
+  uint32_t first = d->call->len;
+  g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
+
+  if (!t && !strstr (error->message, "no room for as many rows as are counted"))
+    fail_msg ("%s; in %s", error->message, words);
+  if (t)
+    look (x, d, first, words);
+  return t != NULL;
+}
+
+static weft_exec *
+open_plan (recorded_cuda *d, const weft_plan *plan, const char *words)
+{
+  struct weft_exec_options options = { .ranks_per_gpu = 1 };
+  g_autoptr (GError) error = NULL;
+  weft_exec *x = weft_exec_cuda_open (&d->calls, plan, &options, &error);
+
+  if (!x && !strstr (error->message, "NCCL has equal parts") &&
+      !strstr (error->message, "planned and simulated"))
+    fail_msg ("%s; in %s", error->message, words);
+  return x;
+}
+
+/* Sends of a step in which every count is one, or none; FALSE: NCCL lacks something. */
+static gboolean
+look_at_plan (const weft_plan *plan, const char *words, gboolean ones, uint32_t *sent)
+{
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  weft_exec *x = open_plan (d, plan, words);
+
+  if (!x)
+    return FALSE;
+  d->counted = ones ? plan : NULL;
+  gboolean fits = step (x, d, words);
+  for (uint32_t i = 0; i < d->call->len && fits; i++)
+    *sent += recorded_call_at (d, i)->kind == RECORDED_send;
+  x->ops->close (x);
+  assert_int_equal (d->n_open, 0);
+  return fits || look_at_plan (plan, words, FALSE, sent);
+}
+
+struct drawn {
+  uint32_t seed, jobs;
+};
+
+static void
+hosts_that_wait_for_counts_keep_nobody_waiting_for_ever (void **state)
+{
+  const struct drawn *drawn = *state;
+  g_autoptr (GRand) rand = g_rand_new_with_seed (drawn->seed);
+  uint32_t left = drawn->jobs, staged = 0, lacking = 0, sent = 0, moved = 0;
+
+  while (left) {
+    g_autofree char *words = NULL;
+    g_autoptr (weft_plan) plan = draw (rand, &words);
+    uint32_t before = sent;
+    gboolean ran = look_at_plan (plan, words, TRUE, &sent);
+    left -= ran;
+    lacking += !ran;
+    staged += ran && plan->mesh.pp > 1;
+    moved += sent > before;
+  }
+  print_message ("%u jobs, %u of them with stages, %u with sends; besides %u that NCCL lacks "
+                 "something for\n",
+                 drawn->jobs, staged, moved, lacking);
+  assert_true (staged >= drawn->jobs / 8 && moved >= drawn->jobs / 2);
+}
+
+/* Whether hosts get to the end when call i is none. */
+static gboolean
+ends_without (recorded_cuda *d, weft_exec *x, uint32_t i, uint32_t n)
+{
+  struct recorded_call *call = &g_array_index (d->call, struct recorded_call, i), keep = *call;
+
+  call->kind = RECORDED_choose;
+  g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, 0, n);
+  g_autofree char *wrong = cuda_log_hosts (log);
+  *call = keep;
+  return wrong == NULL;
+}
+
+static void
+without_a_record_a_host_waits_for_or_one_end_of_a_send_nobody_ends (void **state)
+{
+  const char *words = "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 gpus=4 "
+                      "global_batch_size=4 reduction_order=fast expert_model_parallel_size=2 "
+                      "pipeline_model_parallel_size=2";
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  weft_exec *x = open_plan (d, plan, words);
+  uint32_t n, queries = 0, sends = 0;
+
+  (void) state;
+  recorded_cuda_forget (d);
+  d->counted = plan;
+  assert_true (step (x, d, words));
+  for (n = d->call->len; recorded_call_at (d, n - 1)->kind == RECORDED_query;)
+    n--;
+  for (uint32_t i = 0; i < n; i++) {
+    const struct recorded_call *c = recorded_call_at (d, i);
+    for (uint32_t j = i; c->kind == RECORDED_query && j-- > 0;)
+      if (recorded_call_at (d, j)->kind == RECORDED_record &&
+          recorded_call_at (d, j)->thing == c->thing) {
+        assert_false (ends_without (d, x, j, n));
+        queries++;
+        break;
+      }
+    if (c->kind == RECORDED_send) {
+      assert_false (ends_without (d, x, i, n));
+      sends++;
+    }
+  }
+  assert_true (queries >= 8 && sends > 2 * queries);
+  x->ops->close (x);
+}
+
+static weft_exec *
+open_graph (recorded_cuda *d, const weft_plan *plan, GError **error)
+{
+  struct weft_exec_options options = { .ranks_per_gpu = 1, .graph = TRUE };
+
+  return weft_exec_cuda_open (&d->calls, plan, &options, error);
+}
+
+/* All of a step is one graph, in which no host can read counts. */
+static void
+graphs_are_for_shares_that_are_padded (void **state)
+{
+#define TINY                                                                                       \
+  "model=mixtral-nano topology=cpu seq_length=16 num_layers=1 gpus=2 global_batch_size=2 "         \
+  "reduction_order=fast "
+  static const char *const jobs[][2] = {
+    { TINY "expert_model_parallel_size=2", "all_to_all_v" },
+    { TINY "tensor_model_parallel_size=2 sequence_parallel=true", "all_gather_v" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s", jobs[i][0]);
+    g_autoptr (weft_plan) padded = weft_test_plan (
+        "%s moe_expert_capacity_factor=1.5 moe_pad_expert_input_to_capacity=true", jobs[i][0]);
+    g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+    g_autoptr (GError) error = NULL;
+    g_autofree char *named = g_strdup_printf ("--graph: found %s ", jobs[i][1]);
+    assert_null (open_graph (d, plan, &error));
+    assert_non_null (strstr (error->message, named));
+    assert_non_null (strstr (error->message, "moe_pad_expert_input_to_capacity"));
+    weft_exec *x = open_graph (d, padded, NULL);
+    assert_non_null (x);
+    for (int k = 0; k < 3; k++) {
+      g_autoptr (weft_timeline) t = weft_exec_step (x, NULL);
+      assert_non_null (t);
+    }
+    x->ops->close (x);
+    assert_int_equal (d->n_open, 0);
+  }
+}
+
+int
+main (int argc, char **argv)
+{
+  struct drawn drawn = { argc > 1 ? (uint32_t) atoi (argv[1]) : SEED,
+                         argc > 2 ? (uint32_t) atoi (argv[2]) : JOBS };
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test_prestate (hosts_that_wait_for_counts_keep_nobody_waiting_for_ever, &drawn),
+    cmocka_unit_test (without_a_record_a_host_waits_for_or_one_end_of_a_send_nobody_ends),
+    cmocka_unit_test (graphs_are_for_shares_that_are_padded),
+  };
+
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}

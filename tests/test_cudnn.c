@@ -1,0 +1,285 @@
+/* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the library
+ * takes the graph, by asking it for plans for GPUs that are only described, where it is installed. */
+#include "kernels/bind.h"
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/table.h"
+#include "tests/cuda_case.h"
+#include "tests/nano.h"
+#include "tests/playing_cudnn.h"
+#include <dlfcn.h>
+
+#define GUARD 256 /* bytes behind scratch that must stay */
+
+/* ------------------------------------------------------------------------------ the double */
+
+static struct weft_cudnn_shape
+shape_of (const struct weft_kernel *k)
+{
+  return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, k->kind == WEFT_OP_ATTENTION_BWD,
+                              k->deterministic);
+}
+
+static void
+launch (void *user, const struct weft_kernel *k, gboolean again)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (k);
+  struct weft_cudnn_shape shape = shape_of (k);
+
+  (void) again;
+  assert_null (weft_cudnn_attention_plan (user, &shape, &l.scratch_bytes));
+  g_autofree uint8_t *scratch = g_malloc (l.scratch_bytes + GUARD);
+  memset (scratch, 0xff, l.scratch_bytes + GUARD);
+  l.scratch = scratch;
+  l.stream = &l;
+  assert_null (weft_cudnn_attention_run (user, &shape, &l));
+  for (int i = 0; i < GUARD; i++)
+    assert_int_equal (scratch[l.scratch_bytes + (uint64_t) i], 0xff);
+}
+
+static gboolean
+has_attention (void *user, enum weft_op_kind kind)
+{
+  (void) user;
+  return kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_BWD;
+}
+
+static struct weft_cudnn_attention *
+open_double (const struct weft_cudnn_calls *calls)
+{
+  const char *why = NULL;
+  struct weft_cudnn_attention *a = weft_cudnn_attention_new (calls, NULL, &why);
+
+  if (!a)
+    fail_msg ("%s", why);
+  return a;
+}
+
+static void
+the_graph_of_attention_computes_attention (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  const struct cuda_case_device device = { has_attention, launch, a };
+
+  (void) state;
+  cuda_case_fused_attention (&device);
+  weft_cudnn_attention_free (a);
+}
+
+static const char *
+refusal (struct weft_cudnn_attention *a, uint64_t tokens, uint64_t width, enum weft_dtype dtype)
+{
+  const uint64_t dim[] = { 1, tokens, 2, 1, width, 0, 0 };
+  const struct weft_cudnn_shape shape = weft_cudnn_shape_of (dim, (uint8_t) dtype, TRUE, TRUE);
+  uint64_t scratch = 0;
+  const char *why = weft_cudnn_attention_plan (a, &shape, &scratch);
+
+  assert_int_equal (scratch == 0, why != NULL);
+  return why;
+}
+
+static void
+a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+
+  (void) state;
+  assert_null (refusal (a, 32, 64, WEFT_BF16));
+  assert_non_null (strstr (refusal (a, 32, 64, WEFT_FP32), "bf16 and fp16"));
+  assert_non_null (strstr (refusal (a, 32, 60, WEFT_BF16), "multiple of 8"));
+  assert_non_null (strstr (refusal (a, 32, 264, WEFT_BF16), "no engine"));
+  weft_cudnn_attention_free (a);
+}
+
+/* Its workspace is far less than the gradients of all scores, which the real library wants: here only
+ * fp32 sums are counted, of 2^23 tokens. */
+static void
+more_scratch_than_agreed_is_refused (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  const uint64_t dim[] = { 1, 1 << 23, 2, 1, 128, 0, 0 };
+  const struct weft_cudnn_shape shape = weft_cudnn_shape_of (dim, WEFT_BF16, TRUE, FALSE);
+  uint64_t scratch = 0;
+
+  (void) state;
+  assert_string_equal (weft_cudnn_attention_plan (a, &shape, &scratch),
+                       "it wants 8.1 GiB of scratch, and gets no more than 4");
+  assert_int_equal (scratch, 0);
+  weft_cudnn_attention_free (a);
+}
+
+static void
+versions_that_would_compute_wrongly_are_not_asked (void **state)
+{
+  const char *why = NULL;
+  struct weft_cudnn_attention *former = open_double (&playing_former_cudnn);
+
+  (void) state;
+  assert_null (refusal (former, 256, 64, WEFT_BF16));
+  assert_non_null (strstr (refusal (former, 250, 64, WEFT_BF16), "multiples of 128"));
+  weft_cudnn_attention_free (former);
+  assert_null (weft_cudnn_attention_new (&playing_old_cudnn, NULL, &why));
+  assert_string_equal (why, "cuDNN: found version 90700, wanted 91100 or newer");
+}
+
+static void
+a_missing_library_is_named_with_what_was_tried (void **state)
+{
+  const char *why = NULL;
+
+  (void) state;
+  assert_null (weft_cudnn_open (WEFT_SOURCE_DIR "/nowhere/libcudnn.so.9", &why));
+  assert_non_null (strstr (why, "cuDNN is not there: wanted libcudnn.so.9"));
+  assert_non_null (strstr (why, "nowhere/libcudnn.so.9: cannot open"));
+  assert_null (weft_cudnn_open (WEFT_NO_DRIVER, &why));
+  assert_non_null (strstr (why, "has not all calls of its graph API"));
+}
+
+/* ------------------------------------------------------------------------------- the knobs */
+
+static void
+see_kernel (void *user, const struct weft_kernel *k)
+{
+  uint32_t *seen = user;
+
+  if (!has_attention (NULL, k->kind))
+    return;
+  assert_true (k->fused);
+  assert_true (k->deterministic);
+  ++*seen;
+}
+
+/* Executors are told by the kernel; the plan is that of flash. */
+static void
+attention_backend_and_deterministic_mode_reach_every_attention (void **state)
+{
+#define NANO "model=gpt2-nano topology=hgx-h200 gpus=1 global_batch_size=1 deterministic_mode=true "
+  g_autoptr (weft_plan) flash = weft_test_plan (NANO);
+  g_autoptr (weft_plan) fused = weft_test_plan (NANO "attention_backend=fused");
+  g_autofree char *a = weft_program_print (flash->role[0]);
+  g_autofree char *b = weft_program_print (fused->role[0]);
+  g_auto (weft_bind) bind = { 0 };
+  uint32_t seen = 0;
+
+  (void) state;
+  assert_string_equal (a, b);
+  assert_memory_equal (flash->memory[0].planned, fused->memory[0].planned,
+                       sizeof flash->memory[0].planned);
+  weft_bind_init (&bind, fused, 0);
+  for (uint32_t op = 0; op < bind.p->n_op; op++)
+    weft_bind_kernels (&bind, op, see_kernel, &seen);
+  assert_int_equal (seen, 2 * fused->job.model.num_layers);
+}
+
+/* ------------------------------------------------------------------------ the real library */
+
+/* The driver comes first: cuDNN looks for it by name. */
+static struct weft_cudnn_attention *
+open_library (const char *gpu)
+{
+  const char *why = NULL;
+  if (*WEFT_SANITIZE) /* which would judge the library's own memory */
+    skip ();
+  g_autofree char *path = g_build_filename (WEFT_SOURCE_DIR, "tests/data", gpu, NULL), *text = NULL;
+
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  assert_non_null (dlopen (WEFT_NO_DRIVER, RTLD_NOW | RTLD_GLOBAL));
+  g_autofree struct weft_cudnn_calls *calls = weft_cudnn_open (NULL, &why);
+  struct weft_cudnn_attention *a =
+      calls ? weft_cudnn_attention_new (g_steal_pointer (&calls), text, &why) : NULL;
+  if (!a) {
+    print_message ("%s\n", why);
+    skip ();
+  }
+  return a;
+}
+
+struct asked {
+  uint64_t tokens, heads, groups, width, value, window;
+  enum weft_dtype dtype;
+  gboolean backward, same;
+};
+
+static const char *
+answer (struct weft_cudnn_attention *a, const struct asked *s, uint64_t *scratch)
+{
+  const uint64_t dim[] = { 2, s->tokens, s->heads, s->groups, s->width, s->window, s->value };
+  const struct weft_cudnn_shape shape =
+      weft_cudnn_shape_of (dim, (uint8_t) s->dtype, s->backward, s->same);
+
+  return weft_cudnn_attention_plan (a, &shape, scratch);
+}
+
+/* Gradients of scores are two bytes each; without them there are fp32 sums of gradients of queries, and
+ * gradients of keys and values of all heads where groups are fewer. */
+static void
+check_scratch (const struct asked *s, uint64_t scratch)
+{
+  uint64_t rows = 2 * s->heads * s->tokens, at_least = 0, most = 1 << 20;
+
+  if (s->backward)
+    at_least = s->same ? rows * s->tokens * 2 : rows * s->width * 4;
+  if (s->backward && s->heads != s->groups)
+    at_least += 2 * rows * s->width * 2;
+  most += at_least + rows * 4;
+  assert_in_range (scratch, at_least, most);
+}
+
+static void
+cudnn_makes_plans_for_hopper (void **state)
+{
+  static const struct asked asked[] = {
+    { 1024, 12, 12, 64, 0, 0, WEFT_BF16, FALSE, FALSE },
+    { 1024, 12, 12, 64, 0, 0, WEFT_BF16, TRUE, FALSE },
+    { 1024, 12, 12, 64, 0, 0, WEFT_BF16, TRUE, TRUE },
+    { 4096, 32, 8, 128, 0, 0, WEFT_BF16, FALSE, FALSE },
+    { 4096, 32, 8, 128, 0, 0, WEFT_BF16, TRUE, FALSE },
+    { 4096, 32, 8, 128, 0, 0, WEFT_BF16, TRUE, TRUE },
+    { 1000, 4, 4, 128, 0, 256, WEFT_FP16, FALSE, FALSE },
+    { 1000, 4, 4, 128, 0, 256, WEFT_FP16, TRUE, FALSE },
+    { 1024, 4, 4, 192, 128, 0, WEFT_BF16, TRUE, FALSE },
+  };
+  struct weft_cudnn_attention *a = open_library ("h100.json");
+  uint64_t scratch;
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (asked); i++) {
+    const char *refused = answer (a, &asked[i], &scratch);
+    if (refused)
+      fail_msg ("shape %u: %s", i, refused);
+    check_scratch (&asked[i], scratch);
+  }
+  weft_cudnn_attention_free (a);
+}
+
+/* What an A100 has no engine for is left to us. */
+static void
+cudnn_says_which_plans_it_has_for_ampere (void **state)
+{
+  static const struct asked taken = { 1024, 16, 16, 128, 0, 0, WEFT_BF16, TRUE, FALSE },
+                            refused = { 1024, 16, 16, 192, 128, 0, WEFT_BF16, TRUE, FALSE };
+  struct weft_cudnn_attention *a = open_library ("a100.json");
+  uint64_t scratch;
+
+  (void) state;
+  assert_null (answer (a, &taken, &scratch));
+  assert_true (scratch > 0);
+  assert_non_null (strstr (answer (a, &refused, &scratch), "no engine"));
+  assert_int_equal (scratch, 0);
+  weft_cudnn_attention_free (a);
+}
+
+int
+main (void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test (the_graph_of_attention_computes_attention),
+    cmocka_unit_test (a_shape_that_cudnn_does_not_take_is_refused_with_the_reason),
+    cmocka_unit_test (more_scratch_than_agreed_is_refused),
+    cmocka_unit_test (versions_that_would_compute_wrongly_are_not_asked),
+    cmocka_unit_test (a_missing_library_is_named_with_what_was_tried),
+    cmocka_unit_test (attention_backend_and_deterministic_mode_reach_every_attention),
+    cmocka_unit_test (cudnn_makes_plans_for_hopper),
+    cmocka_unit_test (cudnn_says_which_plans_it_has_for_ampere),
+  };
+  return cmocka_run_group_tests (tests, NULL, NULL);
+}
