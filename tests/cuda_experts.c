@@ -145,16 +145,17 @@ check_tallies (const struct cuda_case_device *d)
 }
 
 /* Several tiles of rows, of columns and of terms, experts with none and a biased router. */
-static void
-check_products (const struct cuda_case_device *d)
+void
+cuda_case_expert_products (const struct cuda_case_device *d)
 {
   static const enum weft_op_kind kinds[] = { WEFT_OP_MOE_MATMUL, WEFT_OP_MOE_MATMUL_DGRAD,
                                              WEFT_OP_MOE_MATMUL_WGRAD };
-  const uint64_t m = 300, n = 72, wide = 136;
+  static const int64_t rows[][EXPERTS] = { { 3, 0, 139, 17, 140 }, { 330, 0, 1, 2, 7 } };
   GRand *rand = g_rand_new_with_seed (11);
 
-  for (unsigned i = 0; i < 6; i++) {
-    enum weft_dtype dtype = i < 3 ? WEFT_BF16 : WEFT_FP32;
+  for (unsigned i = 0; i < 9; i++) {
+    enum weft_dtype dtype = i < 3 ? WEFT_BF16 : i < 6 ? WEFT_FP32 : WEFT_FP16;
+    const uint64_t m = i < 6 ? 300 : 340, n = i < 6 ? 72 : 24, wide = i < 6 ? 136 : 328;
     struct weft_kernel k = { .kind = kinds[i % 3],
                              .shape = { .dim = { m, n, wide, EXPERTS, 0 } },
                              .model = &no_model };
@@ -166,7 +167,7 @@ check_products (const struct cuda_case_device *d)
     k.operand[3] = cuda_case_floats (rand, sums ? EXPERTS * n * wide : m * (n + wide - x),
                                      sums ? WEFT_FP32 : dtype);
     k.operand[3].accumulate = sums;
-    memcpy (k.operand[2].data, (const int64_t[]){ 3, 0, 139, 17, 140 }, EXPERTS * 8);
+    memcpy (k.operand[2].data, rows[i / 6], sizeof rows[0]);
     check (d, &k, 4e-5);
   }
   g_rand_free (rand);
@@ -179,5 +180,5 @@ cuda_case_experts (const struct cuda_case_device *d)
   check_sources (d);
   check_weights (d);
   check_tallies (d);
-  check_products (d);
+  cuda_case_expert_products (d);
 }

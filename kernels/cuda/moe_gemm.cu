@@ -4,62 +4,11 @@
  *
  * A weight gradient is one sum over its expert's rows by one block, so that its order is the same in
  * every run. */
-#include "kernels/cuda/moe.cuh"
+#include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/cuda/products.cuh"
 
 enum { X, W, COUNTS, Y }; /* backward: dy w counts dx; dy x counts dw */
 enum { M, N, K, EXPERTS, STRIDE };
-
-/* y = a b of each expert: of its rows (columns and terms are dealt as they are), or over its rows. */
-struct grouped {
-  struct array a, b, y;
-  uint64_t rows, columns, terms; /* rows of weight gradients; terms of others */
-  uint64_t experts;
-  const uint64_t *begin, *tile; /* rows and tiles of rows, by expert */
-  bool adds;
-};
-
-/* What one block makes: a tile of y, from `row` and `column` on. */
-struct share {
-  uint64_t a, b, y; /* elements where the expert's begin */
-  uint64_t rows, columns, terms, row, column;
-};
-
-/* FALSE: nothing. */
-template <int SIZE>
-static __device__ __forceinline__ bool
-by_rows (const struct grouped &g, struct share *s)
-{
-  if (blockIdx.y >= g.tile[g.experts])
-    return false;
-  uint64_t e = block_of (g.tile, g.experts, blockIdx.y);
-  *s = { g.begin[e] * g.terms, e * g.columns * g.terms, g.begin[e] * g.columns,
-         g.begin[e + 1] - g.begin[e], g.columns, g.terms, (blockIdx.y - g.tile[e]) * SIZE,
-         (uint64_t) blockIdx.x * SIZE };
-  return true;
-}
-
-/* Over the rows of expert blockIdx.z. */
-template <int SIZE>
-static __device__ __forceinline__ bool
-by_terms (const struct grouped &g, struct share *s)
-{
-  uint64_t e = blockIdx.z;
-
-  *s = { g.begin[e] * g.rows, g.begin[e] * g.columns, e * g.rows * g.columns,
-         g.rows, g.columns, g.begin[e + 1] - g.begin[e], (uint64_t) blockIdx.y * SIZE,
-         (uint64_t) blockIdx.x * SIZE };
-  return true;
-}
-
-enum way { FORWARD, DGRAD, WGRAD };
-
-template <enum way WAY, int SIZE>
-static __device__ __forceinline__ bool
-share_of (const struct grouped &g, struct share *s)
-{
-  return WAY == WGRAD ? by_terms<SIZE> (g, s) : by_rows<SIZE> (g, s);
-}
 
 /* ---------------------------------------------------------------------- where experts begin */
 
@@ -67,8 +16,7 @@ struct expert_rows {
   const int64_t *counts;
   uint64_t per, stride, each; /* each: of a stride, all rows of an expert */
 
-  __device__ uint64_t
-  operator() (uint64_t e) const
+  __device__ uint64_t operator() (uint64_t e) const
   {
     return stride ? each : count_of (counts + e * per, per);
   }
@@ -78,8 +26,7 @@ struct expert_tiles {
   const uint64_t *begin;
   uint64_t size;
 
-  __device__ uint64_t
-  operator() (uint64_t e) const
+  __device__ uint64_t operator() (uint64_t e) const
   {
     return (begin[e + 1] - begin[e] + size - 1) / size;
   }
@@ -109,39 +56,6 @@ weft_cuda_scratch_moe_matmul (uint64_t experts)
 
 /* ------------------------------------------------------------------------------- tiles */
 
-/* Elements of a tile go to y, or are added to it, where they are of the expert's. */
-template <class T> struct leave_shared {
-  const struct grouped &g;
-  const struct share &s;
-
-  /* Two neighbours, of which both are there or none is. */
-  __device__ void
-  operator() (unsigned row, unsigned column, float low, float high) const
-  {
-    uint64_t r = s.row + row, c = s.column + column, at = s.y + r * s.columns + c;
-    if (r >= s.rows || c >= s.columns)
-      return;
-    if (g.adds) {
-      low += get (g.y, at);
-      high += get (g.y, at + 1);
-    }
-    if (g.y.dtype == WEFT_FP32) {
-      put (g.y, at, low);
-      put (g.y, at + 1, high);
-    } else {
-      *(uint32_t *) ((T *) g.y.data + at) = two<T> (low, high);
-    }
-  }
-
-  __device__ void
-  operator() (unsigned row, unsigned column, float value) const
-  {
-    uint64_t r = s.row + row, c = s.column + column, at = s.y + r * s.columns + c;
-    if (r < s.rows && c < s.columns)
-      put (g.y, at, value + (g.adds ? get (g.y, at) : 0));
-  }
-};
-
 /* Forward has rows of x and of weights; dgrad weights whose lines are terms; wgrad two such. */
 template <enum way WAY, class T>
 __global__ void
@@ -152,7 +66,7 @@ __launch_bounds__ (TILE_THREADS) tiles (struct grouped g)
   struct share s;
   float sum[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
 
-  if (!share_of<WAY, TILE> (g, &s))
+  if (!share_of<WAY, TILE, TILE> (g, &s))
     return;
   uint64_t a_wide = A_TURNED ? s.rows : s.terms, b_wide = B_TURNED ? s.columns : s.terms;
   sheet<T> a = { (const T *) g.a.data + s.a, A_TURNED ? s.terms : s.rows, a_wide, a_wide },
@@ -170,7 +84,7 @@ __launch_bounds__ (TILE_THREADS) plain (struct grouped g)
   float sum[EACH][EACH] = {};
   struct share s;
 
-  if (!share_of<WAY, PLAIN_TILE> (g, &s))
+  if (!share_of<WAY, PLAIN_TILE, PLAIN_TILE> (g, &s))
     return;
   struct plain_factor a = { g.a, s.a, s.rows, WAY == WGRAD ? 1 : s.terms,
                             WAY == WGRAD ? s.rows : 1 },
@@ -196,18 +110,6 @@ tiles_take (const struct weft_cuda_launch *l)
          l->dim[N] % 8 == 0 && l->dim[K] % 8 == 0;
 }
 
-/* Tiles of y, the rows of experts the most there can be. */
-template <enum way WAY>
-static dim3
-grid_of (const struct grouped &g, uint64_t room, uint64_t size)
-{
-  dim3 grid ((unsigned) ((g.columns + size - 1) / size));
-
-  grid.y = (unsigned) (WAY == WGRAD ? (g.rows + size - 1) / size : room / size + g.experts);
-  grid.z = WAY == WGRAD ? (unsigned) g.experts : 1;
-  return grid;
-}
-
 template <enum way WAY, class T>
 static const char *
 run_tiles (const struct weft_cuda_launch *l, const struct grouped &g, uint64_t room)
@@ -217,7 +119,8 @@ run_tiles (const struct weft_cuda_launch *l, const struct grouped &g, uint64_t r
 
   if (error)
     return error;
-  WEFT_LAUNCH ((tiles<WAY, T>), grid_of<WAY> (g, room, TILE), TILE_THREADS, bytes, l->stream, g);
+  WEFT_LAUNCH ((tiles<WAY, T>), (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, bytes, l->stream,
+               g);
   return launched ();
 }
 
@@ -241,7 +144,10 @@ run (const struct weft_cuda_launch *l, struct grouped g)
   g.tile = tile;
   WEFT_LAUNCH (find_experts, 1, 32, 0, l->stream, rows, experts, room, size, begin, tile);
   if (!tensor_cores)
-    WEFT_LAUNCH (plain<WAY>, grid_of<WAY> (g, room, size), TILE_THREADS, 0, l->stream, g);
+    WEFT_LAUNCH (plain<WAY>, (grid_of<WAY, PLAIN_TILE, PLAIN_TILE> (g, room)), TILE_THREADS, 0,
+                 l->stream, g);
+  else if (l->warpgroups)
+    return weft_cuda_moe_warpgroups (l, &g, WAY, room);
   else
     return o[0].dtype == WEFT_BF16 ? run_tiles<WAY, bf16> (l, g, room)
                                    : run_tiles<WAY, fp16> (l, g, room);

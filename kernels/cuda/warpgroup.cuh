@@ -140,10 +140,16 @@ shared_at (const void *at)
 #define REGISTERS_64                                                                               \
   REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51," \
                "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REGISTERS_128                                                                              \
+  REGISTERS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83," \
+               "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,"   \
+               "%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,"  \
+               "%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define SUMS_4(s, i) "+f"(s[i][0]), "+f"(s[i][1]), "+f"(s[i][2]), "+f"(s[i][3])
 #define SUMS_16(s, i) SUMS_4 (s, i), SUMS_4 (s, i + 1), SUMS_4 (s, i + 2), SUMS_4 (s, i + 3)
 #define SUMS_32(s, i) SUMS_16 (s, i), SUMS_16 (s, i + 4)
 #define SUMS_64(s, i) SUMS_32 (s, i), SUMS_32 (s, i + 8)
+#define SUMS_128(s, i) SUMS_64 (s, i), SUMS_64 (s, i + 16)
 
 template <class T, int N, bool TURNED_A, bool TURNED_B>
 struct warpgroup_products;
@@ -174,6 +180,8 @@ PRODUCTS (bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
 PRODUCTS (fp16, "f16", 64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
 PRODUCTS (bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
 PRODUCTS (fp16, "f16", 128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
+PRODUCTS (bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
+PRODUCTS (fp16, "f16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef PRODUCTS
 
 /* sum = a b, or += a b: matrices that lie in shared memory. */
@@ -255,11 +263,12 @@ tile_place (T *tile, unsigned row, unsigned c)
   return tile + (c / 8 * N + row) * PANEL + (c % 8 ^ row % 8) * 8;
 }
 
-/* What this thread has copied has come, and what the others have. */
+/* What this thread has copied has come, and what the others have; all but the newest OPEN groups. */
+template <int OPEN = 0>
 static __device__ __forceinline__ void
 tiles_arrive (void)
 {
-  WEFT_COPY_WAIT (0);
+  WEFT_COPY_WAIT (OPEN);
   copies_are_seen ();
   __syncthreads ();
 }

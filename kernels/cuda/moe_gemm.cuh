@@ -1,0 +1,106 @@
+/* moe_gemm.cuh - products of experts: which tile of which expert a block makes, and where it leaves it;
+ * for kernels of mma.sync (moe_gemm.cu) and of warpgroups (moe_warpgroup.cu). */
+#pragma once
+#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/moe.cuh"
+
+/* y = a b of each expert: of its rows (columns and terms are dealt as they are), or over its rows. */
+struct grouped {
+  struct array a, b, y;
+  uint64_t rows, columns, terms; /* rows of weight gradients; terms of others */
+  uint64_t experts;
+  const uint64_t *begin, *tile; /* rows and tiles of rows, by expert */
+  bool adds;
+};
+
+/* What one block makes: a tile of y, from `row` and `column` on. */
+struct share {
+  uint64_t a, b, y; /* elements where the expert's begin */
+  uint64_t rows, columns, terms, row, column;
+};
+
+/* FALSE: nothing. */
+template <int ROWS, int COLUMNS>
+static __device__ __forceinline__ bool
+by_rows (const struct grouped &g, struct share *s)
+{
+  if (blockIdx.y >= g.tile[g.experts])
+    return false;
+  uint64_t e = block_of (g.tile, g.experts, blockIdx.y);
+  *s = { g.begin[e] * g.terms, e * g.columns * g.terms, g.begin[e] * g.columns,
+         g.begin[e + 1] - g.begin[e], g.columns, g.terms, (blockIdx.y - g.tile[e]) * ROWS,
+         (uint64_t) blockIdx.x * COLUMNS };
+  return true;
+}
+
+/* Over the rows of expert blockIdx.z. */
+template <int ROWS, int COLUMNS>
+static __device__ __forceinline__ bool
+by_terms (const struct grouped &g, struct share *s)
+{
+  uint64_t e = blockIdx.z;
+
+  *s = { g.begin[e] * g.rows, g.begin[e] * g.columns, e * g.rows * g.columns,
+         g.rows, g.columns, g.begin[e + 1] - g.begin[e], (uint64_t) blockIdx.y * ROWS,
+         (uint64_t) blockIdx.x * COLUMNS };
+  return true;
+}
+
+enum way { FORWARD, DGRAD, WGRAD };
+
+template <enum way WAY, int ROWS, int COLUMNS>
+static __device__ __forceinline__ bool
+share_of (const struct grouped &g, struct share *s)
+{
+  return WAY == WGRAD ? by_terms<ROWS, COLUMNS> (g, s) : by_rows<ROWS, COLUMNS> (g, s);
+}
+
+/* Elements of a tile go to y, or are added to it, where they are of the expert's. */
+template <class T> struct leave_shared {
+  const struct grouped &g;
+  const struct share &s;
+
+  /* Two neighbours, of which both are there or none is. */
+  __device__ void
+  operator() (unsigned row, unsigned column, float low, float high) const
+  {
+    uint64_t r = s.row + row, c = s.column + column, at = s.y + r * s.columns + c;
+    if (r >= s.rows || c >= s.columns)
+      return;
+    if (g.adds) {
+      low += get (g.y, at);
+      high += get (g.y, at + 1);
+    }
+    if (g.y.dtype == WEFT_FP32) {
+      put (g.y, at, low);
+      put (g.y, at + 1, high);
+    } else {
+      *(uint32_t *) ((T *) g.y.data + at) = two<T> (low, high);
+    }
+  }
+
+  __device__ void
+  operator() (unsigned row, unsigned column, float value) const
+  {
+    uint64_t r = s.row + row, c = s.column + column, at = s.y + r * s.columns + c;
+    if (r < s.rows && c < s.columns)
+      put (g.y, at, value + (g.adds ? get (g.y, at) : 0));
+  }
+};
+
+/* Tiles of y, the rows of experts the most there can be. */
+template <enum way WAY, int ROWS, int COLUMNS>
+static dim3
+grid_of (const struct grouped &g, uint64_t room)
+{
+  dim3 grid ((unsigned) ((g.columns + COLUMNS - 1) / COLUMNS));
+
+  grid.y = (unsigned) (WAY == WGRAD ? (g.rows + ROWS - 1) / ROWS : room / ROWS + g.experts);
+  grid.z = WAY == WGRAD ? (unsigned) g.experts : 1;
+  return grid;
+}
+
+/* Tiles of 128 rows by products of warpgroups, on devices that have them; of 16 bits, lines at multiples
+ * of 16 bytes. */
+const char *weft_cuda_moe_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
+                                      enum way way, uint64_t room);
