@@ -3,9 +3,11 @@
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/table.h"
+#include "tests/computing_cuda.h"
 #include "tests/cuda_case.h"
 #include "tests/nano.h"
 #include "tests/playing_cudnn.h"
+#include "tests/trained_cases.h"
 #include <dlfcn.h>
 
 #define GUARD 256 /* bytes behind scratch that must stay */
@@ -132,6 +134,21 @@ a_missing_library_is_named_with_what_was_tried (void **state)
   assert_non_null (strstr (why, "nowhere/libcudnn.so.9: cannot open"));
   assert_null (weft_cudnn_open (WEFT_NO_DRIVER, &why));
   assert_non_null (strstr (why, "has not all calls of its graph API"));
+}
+
+/* Whole steps: the scratch is the executor's, and rows are those of a plan. */
+static void
+training_with_it_is_that_of_the_cpu_and_repeats_itself (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  g_autoptr (computing_cuda) device = computing_cuda_new (0);
+
+  (void) state;
+  device->cudnn = a;
+  trained_fused (&device->calls);
+  assert_true (device->n_fused > 0);
+  assert_int_equal (device->n_open, 0);
+  weft_cudnn_attention_free (a);
 }
 
 /* ------------------------------------------------------------------------------- the knobs */
@@ -277,6 +294,7 @@ main (void)
     cmocka_unit_test (more_scratch_than_agreed_is_refused),
     cmocka_unit_test (versions_that_would_compute_wrongly_are_not_asked),
     cmocka_unit_test (a_missing_library_is_named_with_what_was_tried),
+    cmocka_unit_test (training_with_it_is_that_of_the_cpu_and_repeats_itself),
     cmocka_unit_test (attention_backend_and_deterministic_mode_reach_every_attention),
     cmocka_unit_test (cudnn_makes_plans_for_hopper),
     cmocka_unit_test (cudnn_says_which_plans_it_has_for_ampere),

@@ -148,6 +148,35 @@ trained_in_graphs (const struct weft_cuda_calls *calls)
   assert_same (calls, TRUE);
 }
 
+const char *
+trained_no_library (const struct weft_cuda_calls *calls)
+{
+  const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION, .fused = TRUE };
+
+  return calls->prepare
+             ? calls->prepare (calls->self, &k, 1, &(struct weft_cuda_scratch){ 0 }, NULL)
+             : NULL;
+}
+
+void
+trained_fused (const struct weft_cuda_calls *calls)
+{
+#define FUSED                                                                                      \
+  GPT2 "precision=bf16 kv_channels=64 seq_length=16 max_position_embeddings=16 "                   \
+       "attention_backend=fused "
+#define REPEATED FUSED "deterministic_mode=true"
+  g_autoptr (trained) cpu = trained_new (NULL, FUSED, NULL);
+  g_autoptr (trained) device = train (calls, FUSED, FALSE);
+  g_autoptr (trained) once = train (calls, REPEATED, FALSE);
+  g_autoptr (trained) again = train (calls, REPEATED, FALSE);
+  g_autoptr (trained) graph = train (calls, REPEATED, TRUE);
+
+  trained_assert_near (device, cpu, precisions[1].bound, FUSED);
+  trained_assert_near (once, cpu, precisions[1].bound, REPEATED);
+  trained_assert_same (again, once, REPEATED);
+  trained_assert_same (graph, once, REPEATED);
+}
+
 static uint64_t
 free_bytes (const struct weft_cuda_calls *calls)
 {
