@@ -29,6 +29,10 @@ static const struct model {
     COMMON "model=qwen2.5-1.5b seq_length=1024 micro_batch_size=16 global_batch_size=16" },
   { "llama2-7b", COMMON "model=llama2-7b seq_length=4096 micro_batch_size=1 global_batch_size=1 "
                         "grad_reduce_in_fp32=true" },
+  { "gpt2-chunks", /* head and loss chunk by chunk: --op xent */
+    COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64 "
+           "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear",
+    .asked = TRUE },
   { "gpt2-nano", COMMON "model=gpt2-nano seq_length=16 global_batch_size=1", .asked = TRUE },
 };
 

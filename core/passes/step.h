@@ -9,8 +9,7 @@
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
- *   ends       embedding on the first stage, head and loss (loss.c) on the last, or chunk by chunk of the
- *              tokens (head_chunks.c)
+ *   ends       embedding on the first stage, head and loss (loss.c, head_chunks.c) on the last
  *   mtp        layers after the last, each of which predicts a token further ahead
  *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
@@ -103,8 +102,7 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* What the forward pass of one layer and microbatch leaves for its backward: buffer numbers, or
- * WEFT_NO_BUF. */
+/* What forward of one layer and microbatch leaves for backward: buffer numbers, or WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
   uint32_t dealt_o; /* o as attention has it where that is not what is mapped on: context.c, attention.c */
@@ -162,8 +160,7 @@ struct weft_group_state {
   gboolean launched;         /* its gradients are on their way, or need none */
   gboolean whole;            /* what follows its gathers was done */
   gboolean idle;             /* weights are there, but let go when others have to be gathered */
-  uint32_t entered;          /* the last pass (twice the cell of the grid, from 1; and 1 more forward) that
-                                asked for what comes after this group */
+  uint32_t entered;          /* twice the cell (from 1), and 1 forward: of who last asked for what follows it */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -824,8 +821,7 @@ void weft_ddp_finish_whole (struct weft_step *s); /* of buckets that are not cut
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_gather_all (struct weft_step *s);
-/* All collectives of a chunk that are still to be launched: of gradients that are there; of its
- * weights. */
+/* All collectives of a chunk still to be launched: of gradients that are there; of its weights. */
 void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
 void weft_ddp_ask_for_chunk (struct weft_step *s, uint32_t chunk);
 
