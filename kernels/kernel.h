@@ -37,6 +37,13 @@ struct weft_draw {
   int64_t sequence; /* the first of the global batch that is here */
 };
 
+/* Where the elements of a call lie in a whole tensor, for what is drawn (draw.h): rows of `columns` of it,
+ * which in the tensor are `stride` apart. */
+struct weft_whole {
+  uint64_t key; /* of the tensor */
+  uint64_t start, columns, stride, offset;
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
@@ -47,6 +54,7 @@ struct weft_kernel {
   uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
                       sequences, 1: slice j came from the rank j places before */
   struct weft_draw draw;
+  struct weft_whole whole; /* of adam that rounds by lot */
   gboolean canonical;
   gboolean fused, deterministic; /* attention: by the vendor's library where there is one; with the same
                                     bits in every run */
@@ -190,9 +198,13 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_FOLD, moe_fold, TRUE)                                                             \
   X (WEFT_OP_MOE_SQUARES, moe_squares, FALSE)                                                      \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
+  X (WEFT_OP_ADD_NORM, add_norm, TRUE)                                                             \
+  X (WEFT_OP_MATMUL_GELU, matmul_gelu, TRUE)                                                       \
+  X (WEFT_OP_MATMUL_DGRAD_GELU, matmul_dgrad_gelu, TRUE)                                           \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
+  X (WEFT_OP_XENT_GRAD, xent_grad, FALSE)                                                          \
   X (WEFT_OP_GRAD_ADD, grad_add, TRUE)                                                             \
   X (WEFT_OP_ZERO, zero, TRUE)                                                                     \
   X (WEFT_OP_SCALE, scale, TRUE)                                                                   \

@@ -22,6 +22,9 @@ enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 /* The last operand of the backward. */
 enum { GRADIENT = 3 };
 
+/* Operands of both at once. */
+enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
+
 static uint64_t
 extent (const struct weft_kernel *k, uint32_t operand)
 {
@@ -41,6 +44,14 @@ uint64_t
 weft_extent_xent_bwd (const struct weft_kernel *k, uint32_t operand)
 {
   return operand == GRADIENT ? 1 : extent (k, operand);
+}
+
+uint64_t
+weft_extent_xent_grad (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == BOTH_LOSS ? weft_scalar_extent (&k->operand[BOTH_LOSS])
+         : operand == BOTH_COUNT || operand == BOTH_GRADIENT ? 1
+                                                             : extent (k, operand);
 }
 
 uint64_t
@@ -87,6 +98,13 @@ has_target (const struct weft_kernel *k, uint32_t targets, uint64_t row)
   return ((const int32_t *) k->operand[targets].data)[row] >= 0;
 }
 
+/* What a row loses, of the log of its sum of exponentials. */
+static float
+cross_entropy (const struct weft_kernel *k, uint64_t row, double total)
+{
+  return has_target (k, TARGETS, row) ? (float) (total - (double) target_logit (k, row)) : 0;
+}
+
 /* The cross entropy of a row. */
 static float
 row_loss (const struct weft_kernel *k, uint64_t row)
@@ -97,7 +115,7 @@ row_loss (const struct weft_kernel *k, uint64_t row)
   double total = weft_soft_log (soft);
 
   ((float *) k->operand[LSE].data)[row] = (float) total;
-  return has_target (k, TARGETS, row) ? (float) (total - (double) target_logit (k, row)) : 0;
+  return cross_entropy (k, row, total);
 }
 
 static void
@@ -217,32 +235,67 @@ probabilities (float *p, const float *logit, float lse, float share, uint64_t n)
     p[i] = weft_expf (logit[i] - lse) * share;
 }
 
+/* The gradient of a row in its place. */
+static void
+row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
+{
+  const struct weft_operand *logits = &k->operand[LOGITS];
+  uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
+  int32_t target = ((const int32_t *) k->operand[TARGETS].data)[row];
+  float room[WEFT_STRETCH];
+
+  share = target < 0 ? 0 : share;
+  for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (columns - c, WEFT_STRETCH), at = row * columns + c;
+    uint64_t hit = weft_soft_target (k, target) - c;
+    float *x = (float *) weft_floats (logits->data, logits->dtype, at, n, room);
+    float logit = hit < n ? x[hit] : 0;
+    probabilities (x, x, lse, share, n);
+    if (hit < n)
+      x[hit] = (weft_expf (logit - lse) - 1) * share;
+    for (uint64_t i = counted > c ? counted - c : 0; i < n; i++)
+      x[i] = 0;
+    weft_store (logits->data, logits->dtype, at, n, x);
+  }
+}
+
+/* Of a row's loss in the gradient. */
+static float
+share_of (const struct weft_kernel *k, const struct weft_operand *gradient)
+{
+  return (float) weft_soft_share (k) * (gradient->data ? *(const float *) gradient->data : 1);
+}
+
 void
 weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  const struct weft_operand *logits = &k->operand[LOGITS];
-  const int32_t *target = k->operand[TARGETS].data;
   const float *lse = k->operand[LSE].data;
-  uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
   struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
-  const float *gradient = k->operand[GRADIENT].data;
-  float all = (float) weft_soft_share (k) * (gradient ? *gradient : 1), room[WEFT_STRETCH];
+  float share = share_of (k, &k->operand[GRADIENT]);
 
-  for (uint64_t r = rows.begin; r < rows.end; r++) {
-    float share = target[r] < 0 ? 0 : all;
-    for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
-      uint64_t n = weft_least (columns - c, WEFT_STRETCH), at = r * columns + c;
-      uint64_t hit = weft_soft_target (k, target[r]) - c;
-      float *x = (float *) weft_floats (logits->data, logits->dtype, at, n, room);
-      float logit = hit < n ? x[hit] : 0;
-      probabilities (x, x, lse[r], share, n);
-      if (hit < n)
-        x[hit] = (weft_expf (logit - lse[r]) - 1) * share;
-      for (uint64_t i = counted > c ? counted - c : 0; i < n; i++)
-        x[i] = 0;
-      weft_store (logits->data, logits->dtype, at, n, x);
-    }
-  }
+  for (uint64_t r = rows.begin; r < rows.end; r++)
+    row_gradient (k, r, lse[r], share);
+}
+
+/* As the two one after the other, bit for bit. */
+static float
+row_both (const struct weft_kernel *k, uint64_t row)
+{
+  struct weft_soft_row r = weft_soft_row (k, row);
+  double total = weft_soft_log (weft_soft_against (&r, weft_soft_most (&r)));
+  float loss = cross_entropy (k, row, total);
+
+  row_gradient (k, row, (float) total, share_of (k, &k->operand[BOTH_GRADIENT]));
+  return loss;
+}
+
+void
+weft_cpu_xent_grad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  (void) part;
+  (void) parts;
+  add_losses (k, &k->operand[BOTH_LOSS], row_both);
+  count_rows (&k->operand[BOTH_COUNT], k->shape.dim[0]);
 }
 
 /* -------------------------------------------------------------------- reference */
@@ -287,6 +340,24 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
       double one = i == weft_soft_target (k, target[r]), share = target[r] < 0 ? 0 : all;
       *x = i < counted ? (exp (*x - lse[r]) - one) * share : 0;
     }
+}
+
+/* Divided as the backward is: depth and what the loss is a mean over stand elsewhere in its shape. */
+void
+weft_ref_xent_grad (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  g_autofree double *lse = g_new (double, k->shape.dim[0]);
+  struct weft_kernel one = *k;
+
+  one.operand[LSE] = (struct weft_operand){ .data = lse, .n = k->shape.dim[0] };
+  one.operand[COUNT] = o[BOTH_COUNT];
+  one.operand[LOSS] = o[BOTH_LOSS];
+  weft_ref_xent (&one);
+  one.kind = WEFT_OP_XENT_BWD;
+  one.shape.dim[2] = k->shape.dim[5];
+  one.operand[GRADIENT] = o[BOTH_GRADIENT];
+  weft_ref_xent_bwd (&one);
 }
 
 void

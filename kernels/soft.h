@@ -48,7 +48,8 @@ double weft_soft_log (struct weft_soft soft);
 static inline double
 weft_soft_share (const struct weft_kernel *k)
 {
-  double share = 1 / (double) (float) k->shape.dim[2], depth = (double) k->shape.dim[4];
+  uint64_t tokens = k->shape.dim[k->kind == WEFT_OP_XENT_GRAD ? 5 : 2];
+  double share = 1 / (double) (float) tokens, depth = (double) k->shape.dim[4];
   double sequence = (double) k->model->seq_length;
 
   if (depth == 0)

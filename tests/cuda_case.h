@@ -49,5 +49,8 @@ void cuda_case_fp8 (const struct cuda_case_device *device);
  * many rows against the kernels of the CPU. */
 void cuda_case_experts (const struct cuda_case_device *device);
 
+/* AdamW that rounds weights by lot. */
+void cuda_case_lots (const struct cuda_case_device *device);
+
 /* Fails for a kernel that none of these has a case of. */
 void cuda_case_is_complete (const struct cuda_case_device *device);

@@ -3,6 +3,7 @@
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
+#include "kernels/kernel.h"
 #include <glib.h>
 
 static float *
@@ -66,6 +67,32 @@ scale_both (const struct weft_cuda_gemm *g, float *a, float *b)
   scale_codes (b, g->b_scale, (const uint64_t[]){ g->n, g->k }, &of_b);
 }
 
+/* Of the unrounded product, as cuBLASLt has it; aux is of the type of y. */
+static void
+follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
+{
+  struct weft_kernel k = { .kind = WEFT_OP_GELU, .shape = { .dim = { 1, n } } };
+  struct weft_operand all = { .data = y, .n = n, .dtype = WEFT_FP32 };
+  g_autofree float *of = NULL;
+
+  k.operand[0] = k.operand[1] = k.operand[2] = all;
+  if (g->epilogue == WEFT_CUDA_GELU && g->aux)
+    weft_store (g->aux, g->y_dtype, 0, n, y);
+  if (g->epilogue == WEFT_CUDA_GELU)
+    weft_cpu_gelu (&k, 0, 1);
+  if (g->epilogue != WEFT_CUDA_GELU_SLOPE)
+    return;
+  k.operand[0].data = of = wide (g->aux, g->y_dtype, n);
+  weft_cpu_gelu_bwd (&k, 0, 1);
+}
+
+/* As where the library will not: a kernel follows. */
+static gboolean
+is_apart (const struct weft_cuda_gemm *g)
+{
+  return g->epilogue != WEFT_CUDA_PLAIN && g->n % 2;
+}
+
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
@@ -76,7 +103,6 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
       g->accumulate ? wide (g->y, g->y_dtype, n) : g_malloc0_n (n, sizeof (float));
   g_autofree float *bias = g->bias ? wide (g->bias, g->y_dtype, g->n) : NULL;
 
-  (void) on;
   if (g->a_scale)
     scale_both (g, a, b);
   if (g->a_turned)
@@ -88,6 +114,11 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
     y[i] *= *g->scale;
   for (uint64_t i = 0; i < n && bias; i++)
     y[i] += bias[i % g->n];
+  if (is_apart (g)) {
+    weft_store (g->epilogue == WEFT_CUDA_GELU && g->aux ? g->aux : g->y, g->y_dtype, 0, n, y);
+    return weft_cuda_follow (on, g);
+  }
+  follow (g, y, n);
   weft_store (g->y, g->y_dtype, 0, n, y);
   return NULL;
 }

@@ -39,8 +39,8 @@ struct kernel_case {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   uint32_t n;
   uint64_t sequences;
-  gboolean rounds_inside; /* probabilities, and gradients of scores, are rounded to the op's type before
-                             the next product, as tensor cores take them */
+  gboolean rounds_inside; /* what gelu is of is rounded to the op's type; probabilities, and gradients of
+                             scores, before the next product, as tensor cores take them */
 };
 
 /* Whether `names`, words with a blank between them, has the name. */

@@ -1,6 +1,7 @@
 #include "random_job.h"
 #include "core/job/flags.h"
 #include "core/plan/cost_table.h"
+#include "core/program/zigzag.h"
 #include <glib/gstdio.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -397,7 +398,8 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
   if (level > 0 && flip (words, rand, 3, "fp8_param_gather"))
     flip (words, rand, 2, "keep_fp8_transpose_cache");
   else if (one_in (rand, 4) && !strstr (words->str, "precision=fp16"))
-    add_word (words, "preserve_fp32_weights", "false");
+    add_word (words, "preserve_fp32_weights",
+              one_in (rand, 2) ? "false" : "false bf16_stochastic_round=true");
   if (level > 0)
     flip (words, rand, 4, "init_fsdp_with_meta_device");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
@@ -737,6 +739,25 @@ random_extras (GString *words, GRand *rand)
   }
 }
 
+/* Head and loss in chunks, as many as canonical order takes too: sequences, or the leaves of each. */
+static void
+random_head (GString *words, GRand *rand)
+{
+  static const char *const without[] = { "cross_entropy_loss_fusion", "defer_embedding",
+                                         "deterministic_mode=true", NULL };
+  uint32_t sequences = drawn (words, "micro_batch_size=", 1),
+           leaves = weft_chunks (drawn (words, "seq_length=", 1)) /
+                    drawn (words, "context_parallel_size=", 1);
+
+  if (has_any (words, without) || !one_in (rand, 3))
+    return;
+  add_word (words, "cross_entropy_loss_fusion", "true");
+  add_word (words, "cross_entropy_fusion_impl", "linear");
+  if (one_in (rand, 3))
+    return;
+  add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
+}
+
 /* What fits weights that are kept in fp8, and cuts of tensors, of which blocks are others. */
 static void
 random_recipe (GString *words, GRand *rand)
@@ -834,6 +855,7 @@ weft_random_job (GRand *rand)
   if (one_in (rand, 8))
     add (words, "dp_size", replicas);
   random_modes (words, rand);
+  random_head (words, rand);
   random_extras (words, rand);
   random_recipe (words, rand);
   if (one_in (rand, 3))

@@ -100,6 +100,13 @@ experts_on_cuda_do_what_their_references_do (void **state)
 }
 
 static void
+weights_are_rounded_by_the_lots_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_lots (&device);
+}
+
+static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
@@ -119,6 +126,7 @@ main (void)
     cmocka_unit_test (unfused_attention_on_cuda_is_that_of_the_cpu),
     cmocka_unit_test (numbers_of_one_byte_on_cuda_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_cuda_do_what_their_references_do),
+    cmocka_unit_test (weights_are_rounded_by_the_lots_of_the_cpu),
     cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

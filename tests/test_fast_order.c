@@ -34,6 +34,9 @@ static const struct {
   { "copies_order", LLAMA, "gpus=2 pipeline_model_parallel_size=2 pipeline_schedule=dualpipe" },
   { "experts_order", EXPERTS "global_batch_size=6 ", "gpus=3 expert_model_parallel_size=3" },
   { "experts_leaves", EXPERTS "global_batch_size=16 ", "gpus=16 expert_tensor_parallel_size=16" },
+  { "linear_order", LLAMA,
+    "gpus=1 cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear "
+    "cross_entropy_chunks=2" },
   { "pad_to_leaves", EXPERTS "global_batch_size=4 moe_expert_capacity_factor=6 ",
     "gpus=16 tensor_model_parallel_size=8 sequence_parallel=true context_parallel_size=2 "
     "moe_pad_expert_input_to_capacity=true" },

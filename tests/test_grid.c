@@ -55,6 +55,8 @@ static const struct {
 };
 #define BATCH " topology=cpu micro_batch_size=1 global_batch_size=16"
 
+#define LINEAR "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear"
+
 /* One value of each axis makes a job. */
 static const char *const axes[][MOST_WORDS] = {
   { "tensor_model_parallel_size=1", "tensor_model_parallel_size=1", "tensor_model_parallel_size=2",
@@ -89,6 +91,9 @@ static const char *const axes[][MOST_WORDS] = {
     "recompute_granularity=selective recompute_modules=layernorm",
     "recompute_granularity=selective recompute_modules=moe",
     "recompute_granularity=selective recompute_modules=moe_act,layernorm" },
+  { "cross_entropy_loss_fusion=false", "cross_entropy_loss_fusion=true", LINEAR,
+    LINEAR " cross_entropy_chunks=8", LINEAR " cross_entropy_chunks=4",
+    LINEAR " cross_entropy_chunks=2" },
 };
 
 static uint32_t

@@ -152,8 +152,8 @@ alone_of (const char *words)
       "decoder_first_pipeline_num_layers=none decoder_last_pipeline_num_layers=none "
       "account_for_embedding_in_pipeline_split=false account_for_loss_in_pipeline_split=false "
       "pipeline_model_parallel_layout=none pipeline_schedule_file=none dp_size=none "
-      "param_sync_func=none enable_async_tensor_parallel=false",
-      NULL);
+      "param_sync_func=none enable_async_tensor_parallel=false cross_entropy_chunks=none",
+      strstr (words, "=linear") ? " cross_entropy_fusion_impl=native" : "", NULL);
 }
 
 static void

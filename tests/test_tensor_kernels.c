@@ -152,7 +152,7 @@ pieces_settle_in_the_order_of_ranks (void **state)
   for (uint32_t ranks = 2; ranks <= 7; ranks++)
     for (uint32_t rank = 0; rank < ranks; rank++) {
       struct weft_kernel k = kernel (WEFT_OP_SETTLE, (const uint64_t[5]){ ranks * N, ranks });
-      g_autofree float *own = g_new (float, N), *all = g_new (float, (gsize) ranks * N);
+      g_autofree float *own = g_new (float, N), *all = g_new (float, (gsize) ranks *N);
       for (uint32_t i = 0; i < ranks * N; i++)
         all[i] = (float) ((rank + ranks - i / N) % ranks * N + i % N);
       memcpy (own, all, N * sizeof *own);
@@ -504,10 +504,51 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   free_loss (&l);
 }
 
+/* Two losses out of one row of logits, by one op or by two; the second half of the tokens is a call of its
+ * own. */
+static void
+both_at_once_are_the_loss_and_then_its_gradient (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (6);
+  struct loss l;
+  float loss = 0, count = 0, gradient = 3, sums[2] = { 0, 0 };
+
+  (void) state;
+  make_loss (&l, rand);
+  l.target[1] = -1;
+  g_autofree float *logits = g_memdup2 (l.logits, TOKENS * VOCAB * sizeof (float));
+  struct weft_kernel both =
+      kernel (WEFT_OP_XENT_GRAD, (const uint64_t[5]){ TOKENS / 2, VOCAB, 8, VOCAB });
+  both.shape.dim[5] = 7;
+  for (uint64_t first = 0; first < TOKENS; first += TOKENS / 2) {
+    both.operand[0] = floats (logits + first * VOCAB, TOKENS / 2 * VOCAB);
+    both.operand[1] = targets (&l);
+    both.operand[1].data = l.target + first;
+    both.operand[2] = floats (&count, 1);
+    both.operand[3] = floats (&gradient, 1);
+    both.operand[4] = floats (&sums[first > 0], 1);
+    both.operand[2].accumulate = TRUE;
+    weft_cpu_xent_grad (&both, 0, 1);
+  }
+  loss = loss_of_one (&l, FALSE);
+  struct weft_kernel backward =
+      kernel (WEFT_OP_XENT_BWD, (const uint64_t[5]){ TOKENS, VOCAB, 7, VOCAB });
+  backward.operand[0] = floats (l.logits, TOKENS * VOCAB);
+  backward.operand[1] = targets (&l);
+  backward.operand[2] = floats (l.lse, TOKENS);
+  backward.operand[3] = floats (&gradient, 1);
+  weft_cpu_xent_bwd (&backward, 0, 1);
+  assert_memory_equal (logits, l.logits, TOKENS * VOCAB * sizeof (float));
+  assert_true (fabsf (sums[0] + sums[1] - loss) <= 1e-5f * loss);
+  assert_true (count == TOKENS && sums[0] > 0 && sums[1] > 0);
+  free_loss (&l);
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (both_at_once_are_the_loss_and_then_its_gradient),
     cmocka_unit_test (a_bias_and_positions_are_added),
     cmocka_unit_test (pieces_settle_in_the_order_of_ranks),
     cmocka_unit_test (pieces_of_columns_make_rows),

@@ -174,7 +174,8 @@ extern const char *const weft_backend_words[];
 
 #define WEFT_LOSS_FUSION_LIST(X)                                                                   \
   X (WEFT_LOSS_NATIVE, "native", "two reductions over the vocabulary ranks")                       \
-  X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")
+  X (WEFT_LOSS_TE, "te", "one gather of per-rank statistics")                                      \
+  X (WEFT_LOSS_LINEAR, "linear", "with the output head, chunk by chunk of the tokens")
 enum weft_loss_fusion { WEFT_LOSS_FUSION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_loss_fusion_words[];
 

@@ -4,6 +4,7 @@
 #include "core/job/schedule.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
+#include "core/program/loss.h"
 #include "core/program/zigzag.h"
 #include <math.h>
 #include <string.h>

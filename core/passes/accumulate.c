@@ -133,6 +133,8 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
 static struct node
 root_of (const struct weft_step *s, const struct weft_sum *sum)
 {
+  if (sum->pieces)
+    return (struct node){ 0, sum->pieces, WEFT_NO_BUF };
   return sum->chunk ? (struct node){ sum->chunk->first_micro, sum->chunk->n_micro, WEFT_NO_BUF }
                     : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
 }
@@ -215,6 +217,12 @@ weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
     add_leaf (s, sum, (struct node){ s->at.micro, 1, leaf });
   else
     emit_add (s, sum, sum->main, leaf, s->grad_dtype);
+}
+
+void
+weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, uint32_t leaf)
+{
+  add_leaf (s, sum, (struct node){ i, 1, leaf });
 }
 
 void

@@ -17,6 +17,7 @@
  *
  * Otherwise all types are one, and nothing here emits anything. */
 #include "core/passes/step.h"
+#include "core/program/loss.h"
 
 uint32_t
 weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name)
@@ -71,7 +72,7 @@ is_cached (const struct weft_step *s, uint32_t param)
   if (!is_converted (s, param))
     return FALSE;
   if (row->layer == WEFT_NO_LAYER)
-    return weft_step_chunk (s)->head && param == head;
+    return weft_step_chunk (s)->head && param == head && !weft_job_fuses_head (s->job);
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
@@ -101,31 +102,52 @@ weft_cast_known (const struct weft_step *s, uint32_t param)
   return s->at.phase == WEFT_PHASE_FORWARD ? s->cast_view[param] : WEFT_NO_BUF;
 }
 
-uint32_t
-weft_cast_room (struct weft_step *s, uint32_t param)
+/* Not kept for the rest of the pass. */
+static uint32_t
+room_here (struct weft_step *s, uint32_t param)
 {
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
 
-  if (s->at.phase == WEFT_PHASE_FORWARD)
-    return s->cast_view[param] = cached (s, param);
   return weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param), row->rows * row->columns,
                            "cast_weight");
 }
 
 uint32_t
-weft_cast_weight (struct weft_step *s, uint32_t param)
+weft_cast_room (struct weft_step *s, uint32_t param)
+{
+  if (s->at.phase == WEFT_PHASE_FORWARD)
+    return s->cast_view[param] = cached (s, param);
+  return room_here (s, param);
+}
+
+static uint32_t
+convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
 {
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, row->rows * row->columns);
 
+  shape.out_dtype = read_dtype (s, param);
+  weft_emit (s, WEFT_OP_CAST, "cast_weight", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  return to;
+}
+
+uint32_t
+weft_cast_weight_here (struct weft_step *s, uint32_t param)
+{
+  uint32_t from = weft_params_weight (s, param);
+
+  return is_converted (s, param) ? convert (s, param, from, room_here (s, param)) : from;
+}
+
+uint32_t
+weft_cast_weight (struct weft_step *s, uint32_t param)
+{
   if (!is_converted (s, param))
     return weft_params_weight (s, param);
   if (weft_cast_known (s, param) != WEFT_NO_BUF)
     return weft_cast_known (s, param);
-  uint32_t from = weft_params_weight (s, param), to = weft_cast_room (s, param);
-  shape.out_dtype = read_dtype (s, param);
-  weft_emit (s, WEFT_OP_CAST, "cast_weight", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
-  return to;
+  uint32_t from = weft_params_weight (s, param);
+  return convert (s, param, from, weft_cast_room (s, param));
 }
 
 void

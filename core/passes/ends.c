@@ -1,6 +1,7 @@
 /* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
  * on the last. */
 #include "core/passes/ends.h"
+#include "core/program/loss.h"
 
 static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)
@@ -8,9 +9,8 @@ end_weight (struct weft_step *s, enum weft_end_param which)
   return weft_params_weight (s, s->end_param[which]);
 }
 
-/* The output head: its own matrix, or the embedding when both are on one stage. */
-static uint32_t
-head_param (const struct weft_step *s)
+uint32_t
+weft_head_param (const struct weft_step *s)
 {
   uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
   return own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
@@ -30,6 +30,13 @@ load (struct weft_step *s, const char *name, uint64_t ahead)
   return buf;
 }
 
+static void
+load_targets (struct weft_step *s, struct weft_saved_end *end, uint64_t ahead)
+{
+  end->targets = load (s, "targets", ahead);
+  end->arrived = weft_build_last (s->b, WEFT_LANE_H2D);
+}
+
 void
 weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
 {
@@ -41,11 +48,11 @@ weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
   if (s->chunk[cell->chunk].embedding)
     s->saved_end[cell->micro].ids = load (s, "ids", 0);
   if (s->chunk[cell->chunk].head)
-    s->saved_end[cell->micro].targets = load (s, "targets", 0);
+    load_targets (s, &s->saved_end[cell->micro], 0);
   for (uint32_t depth = 1; depth <= s->chunk[cell->chunk].n_mtp; depth++) {
     struct weft_saved_end *end = &weft_mtp_saved (s, cell->micro, depth)->end;
     end->ids = load (s, "ids", depth);
-    end->targets = load (s, "targets", depth);
+    load_targets (s, end, depth);
   }
   s->at = at;
 }
@@ -61,7 +68,7 @@ static void
 leave_head (struct weft_step *s)
 {
   weft_step_through (s, s->end_param[WEFT_FINAL_NORM_WEIGHT]);
-  weft_step_through (s, head_param (s));
+  weft_step_through (s, weft_head_param (s));
 }
 
 /* Ranks that share the vocabulary out look up what they have; what they find is added, and after
@@ -151,30 +158,47 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 
 /* -------------------------------------------------------------------------- the head */
 
-/* The ends of the model (0) and of each depth of multi-token prediction, which share the head. */
-static uint32_t
-n_ends (const struct weft_step *s)
+uint32_t
+weft_head_ends (const struct weft_step *s)
 {
   return 1 + (uint32_t) s->model->mtp_num_layers;
 }
 
-static struct weft_saved_end *
-end_at (const struct weft_step *s, uint32_t micro, uint32_t depth)
+struct weft_saved_end *
+weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth)
 {
   return depth ? &weft_mtp_saved (s, micro, depth)->end : &s->saved_end[micro];
+}
+
+uint32_t
+weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight)
+{
+  uint64_t h = s->model->hidden_size, v = s->width.vocab;
+  uint32_t logits = weft_product (s, v, "logits");
+
+  weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
+             WEFT_USES (WEFT_R (normed), WEFT_R (weight), WEFT_R (WEFT_NO_BUF), WEFT_W (logits)));
+  return logits;
+}
+
+void
+weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn)
+{
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab,
+                                        s->model->hidden_size, s->vocab_leaves);
+
+  shape.out_dtype = weft_tensor_partial (s);
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", shape,
+             WEFT_USES (WEFT_R (dlogits), WEFT_R (weight), WEFT_W (dn)));
 }
 
 /* Logits and loss, of what was normed. */
 static void
 predict (struct weft_step *s, struct weft_saved_end *end)
 {
-  uint64_t h = s->model->hidden_size, v = s->width.vocab;
   uint32_t all = weft_tensor_gather_rows (s, end->normed, "head");
 
-  end->logits = weft_product (s, v, "logits");
-  weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
-             WEFT_USES (WEFT_R (all), WEFT_R (weft_cast_weight (s, head_param (s))),
-                        WEFT_R (WEFT_NO_BUF), WEFT_W (end->logits)));
+  end->logits = weft_head_logits (s, all, weft_cast_weight (s, weft_head_param (s)));
   weft_loss_forward (s, end);
 }
 
@@ -191,8 +215,11 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
   end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
   weft_mtp_forward (s, micro, stream);
-  for (uint32_t depth = 1; depth < n_ends (s); depth++)
-    predict (s, end_at (s, micro, depth));
+  if (weft_job_fuses_head (
+          s->job)) /* head_chunks.c: backward begins with them, and has use for weights */
+    return;
+  for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
+    predict (s, weft_head_end (s, micro, depth));
   predict (s, end);
   leave_head (s);
 }
@@ -229,24 +256,19 @@ weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const 
   return all;
 }
 
-/* Each end adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of them,
- * so that one kernel takes them. */
-static void
-head_wgrad (struct weft_step *s, uint32_t micro, const uint32_t *normed)
+struct weft_use
+weft_head_begin (struct weft_step *s)
 {
-  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT], n = n_ends (s);
-  struct weft_use dw = own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
-  g_autofree uint32_t *dlogits = g_new (uint32_t, n);
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
 
-  for (uint32_t depth = 0; depth < n; depth++)
-    dlogits[depth] = end_at (s, micro, depth)->logits;
-  if (s->canonical && n > 1)
-    emit_head_wgrad (s, weft_ends_by_chunk (s, dlogits, n, "head"),
-                     weft_ends_by_chunk (s, normed, n, "head"), n, dw);
-  for (uint32_t depth = 0; depth < n && (!s->canonical || n == 1); depth++) {
-    emit_head_wgrad (s, dlogits[depth], normed[depth], 0, dw);
-    dw.read = 1;
-  }
+  return own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
+}
+
+void
+weft_head_done (struct weft_step *s, struct weft_use dw)
+{
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+
   if (own == WEFT_NO_PARAM)
     weft_head_grad_end (s, dw);
   else
@@ -254,13 +276,42 @@ head_wgrad (struct weft_step *s, uint32_t micro, const uint32_t *normed)
 }
 
 void
+weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed,
+                 struct weft_use dw)
+{
+  uint32_t n = weft_head_ends (s);
+
+  if (s->canonical && n > 1)
+    emit_head_wgrad (s, weft_ends_by_chunk (s, dlogits, n, "head"),
+                     weft_ends_by_chunk (s, normed, n, "head"), n, dw);
+  for (uint32_t depth = 0; depth < n && (!s->canonical || n == 1); depth++) {
+    emit_head_wgrad (s, dlogits[depth], normed[depth], 0, dw);
+    dw.read = 1;
+  }
+}
+
+static void
+head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed)
+{
+  struct weft_use dw = weft_head_begin (s);
+
+  weft_head_wgrad (s, dlogits, normed, dw);
+  weft_head_done (s, dw);
+}
+
+void
 weft_head_delayed (struct weft_step *s, uint32_t micro)
 {
-  g_autofree uint32_t *normed = g_new (uint32_t, n_ends (s));
+  uint32_t n = weft_head_ends (s);
+  g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  for (uint32_t depth = 0; depth < n_ends (s); depth++)
-    normed[depth] = weft_tensor_gather_rows (s, end_at (s, micro, depth)->normed, "head");
-  head_wgrad (s, micro, normed);
+  if (weft_job_fuses_head (s->job)) /* it came with the loss */
+    return;
+  for (uint32_t depth = 0; depth < n; depth++) {
+    normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
+    dlogits[depth] = weft_head_end (s, micro, depth)->logits;
+  }
+  head_wgrad (s, dlogits, normed);
 }
 
 /* Whether the weight gradient of this microbatch comes at the end. */
@@ -292,69 +343,46 @@ weft_head_deferred (struct weft_step *s)
   s->at = at;
 }
 
-/* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
- * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
- * per token is a sum, whose gradients finish.c divides. */
-static uint64_t
-mean_over (const struct weft_step *s)
-{
-  gboolean all = s->canonical && !s->strategy->average_in_collective;
-  if (s->strategy->calculate_per_token_loss)
-    return 1;
-  return s->tokens * s->n_micro * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
-}
-
-/* Megatron-Core multiplies the loss by grad_scale_func before it asks for gradients
- * (pipeline_parallel/schedules.py, backward_step): they begin with the scale. */
-static uint32_t
-loss_gradient (struct weft_step *s)
-{
-  if (!s->scales_loss)
-    return WEFT_NO_BUF;
-  uint32_t gradient = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "loss_gradient");
-  weft_emit (s, WEFT_OP_SCALE_LOSS, "grad_scale_func", WEFT_SHAPE (WEFT_FP32, 1),
-             WEFT_USES (WEFT_W (gradient)));
-  return gradient;
-}
-
 /* From the loss to the gradient of what was normed, in the residual stream's type. */
 static uint32_t
 predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
                   uint32_t *normed)
 {
-  uint64_t h = s->model->hidden_size, v = s->width.vocab;
-  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, v, h, s->vocab_leaves);
+  uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
+                                  s->tokens * s->model->hidden_size, "head");
 
-  weft_emit (
-      s, WEFT_OP_XENT_BWD, "loss",
-      WEFT_SHAPE (s->product_dtype, s->tokens, v, mean_over (s), s->model->vocab_size, end->depth),
-      WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
-                 WEFT_R (gradient)));
+  weft_loss_backward (s, end, gradient);
   if (normed)
     *normed = weft_tensor_gather_rows (s, end->normed, "head");
-  shape.out_dtype = weft_tensor_partial (s);
-  uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, shape.out_dtype, s->tokens * h, "head");
-  weft_emit (
-      s, WEFT_OP_MATMUL_DGRAD, "head", shape,
-      WEFT_USES (WEFT_R (end->logits), WEFT_R (weft_cast_weight (s, head_param (s))), WEFT_W (dn)));
+  weft_head_dgrad (s, end->logits, weft_cast_weight (s, weft_head_param (s)), dn);
   return weft_tensor_reduce_rows (s, dn, "head");
+}
+
+static void
+whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
+{
+  uint32_t gradient = weft_loss_gradient (s), n = weft_head_ends (s);
+  gboolean later = weft_step_is_split (s) || defer (s, micro);
+  g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
+
+  for (uint32_t i = 0; i < n; i++) { /* autograd's order: the last of forward first */
+    uint32_t depth = i ? n - i : 0;
+    const struct weft_saved_end *end = weft_head_end (s, micro, depth);
+    dn[depth] = predict_backward (s, end, gradient, later ? NULL : &normed[depth]);
+    dlogits[depth] = end->logits;
+  }
+  if (!later)
+    head_wgrad (s, dlogits, normed);
 }
 
 uint32_t
 weft_head_backward (struct weft_step *s, uint32_t micro)
 {
   const struct weft_saved_end *end = &s->saved_end[micro];
-  uint32_t gradient = loss_gradient (s), n = n_ends (s);
-  gboolean later = weft_step_is_split (s) || defer (s, micro);
-  g_autofree uint32_t *normed = g_new (uint32_t, n), *dn = g_new (uint32_t, n);
+  uint32_t n = weft_head_ends (s);
+  g_autofree uint32_t *dn = g_new (uint32_t, n);
 
-  for (uint32_t i = 0; i < n; i++) { /* autograd's order: the last of forward first */
-    uint32_t depth = i ? n - i : 0;
-    dn[depth] =
-        predict_backward (s, end_at (s, micro, depth), gradient, later ? NULL : &normed[depth]);
-  }
-  if (!later)
-    head_wgrad (s, micro, normed);
+  (weft_job_fuses_head (s->job) ? weft_head_chunks : whole_backward) (s, micro, dn);
   for (uint32_t depth = 0; depth < n; depth++) {
     dn[depth] = weft_inward (s, dn[depth], "final_norm");
     dn[depth] = weft_cast (s, dn[depth], s->dtype, "final_norm");

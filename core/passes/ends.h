@@ -8,6 +8,7 @@
 struct weft_saved_end {
   uint32_t ids, targets, mask, x, normed, logits, lse;
   uint32_t depth;
+  uint32_t arrived; /* the op that brought targets */
 };
 
 /* What such a layer leaves: mtp.c. */
@@ -16,8 +17,12 @@ struct weft_saved_mtp {
   uint32_t stream, words, joined; /* what it takes from the depth before, embeddings, both normed */
 };
 
-/* loss.c: fills lse. */
+/* loss.c: fills lse; logits become their gradient; both at once.  `gradient` is that of the loss, or
+ * WEFT_NO_BUF for 1. */
 void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
+void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
+void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
+uint32_t weft_loss_gradient (struct weft_step *s);
 /* One running sum of it, of a depth. */
 uint32_t weft_mtp_loss (struct weft_step *s, uint32_t depth);
 
@@ -50,6 +55,22 @@ uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
+/* The output head: its own matrix, or the embedding when both are on one stage; and the ends of the
+ * model (0) and of each depth of multi-token prediction, which share it. */
+uint32_t weft_head_param (const struct weft_step *s);
+uint32_t weft_head_ends (const struct weft_step *s);
+struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth);
+/* Its products; the gradient of its weight is begun and done once in a microbatch, and each end adds to
+ * it; in canonical order a chunk of a sequence is one leaf of all of them, so that one kernel takes them. */
+uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
+void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);
+struct weft_use weft_head_begin (struct weft_step *s);
+void weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed,
+                      struct weft_use dw);
+void weft_head_done (struct weft_step *s, struct weft_use dw);
+/* head_chunks.c: logits, loss and all gradients, chunk by chunk; fills in, of each end, that of what was
+ * normed. */
+void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
 void weft_head_delayed (struct weft_step *s, uint32_t micro); /* its weight gradient, put off */
 void weft_head_deferred (struct weft_step *s); /* all of them: defer_embedding_wgrad_compute */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell); /* the tokens it needs */

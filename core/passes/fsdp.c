@@ -296,16 +296,17 @@ static void
 enter_unit (struct weft_step *s, uint32_t g)
 {
   uint32_t first, end = unit_end (s, g, &first);
+  uint32_t pass = 2 * s->pass + (s->at.phase == WEFT_PHASE_FORWARD);
 
   for (uint32_t i = first; i < end; i++)
     s->group[i].idle = FALSE;
   for (uint32_t i = first; i < end; i++)
     if (!is_there (s, i))
       gather (s, i);
-  if (s->group[g].entered == s->pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
+  if (s->group[g].entered == pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
     return;
   for (uint32_t i = first; i < end; i++)
-    s->group[i].entered = s->pass;
+    s->group[i].entered = pass;
   prefetch (s, s->at.phase == WEFT_PHASE_FORWARD ? end - 1 : first);
 }
 

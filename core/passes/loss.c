@@ -6,10 +6,13 @@
  *   fused, native  largest logit, then the other two as one (8 T)
  *   fused, te      each rank's own three are gathered (12 T of each)
  *
+ *   linear         as native, of each chunk of the tokens: head_chunks.c
+ *
  * What looks further ahead has no target at the end of a sequence, and adds to a sum of its own.
  *
  * Backward needs no exchange: a rank's logits become their gradient by the sum that all know. */
 #include "core/passes/ends.h"
+#include "core/program/loss.h"
 
 enum { MOST, TARGET, SUM, N_STATS };
 
@@ -78,12 +81,24 @@ weft_mtp_loss (struct weft_step *s, uint32_t depth)
   return weft_build_view (s->b, s->mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
+/* The running sums that a loss is added to: of losses, and of tokens. */
+static uint32_t
+loss_of (struct weft_step *s, const struct weft_saved_end *end)
+{
+  return end->depth ? weft_mtp_loss (s, end->depth) : s->loss;
+}
+
+static uint32_t
+count_of (const struct weft_step *s, const struct weft_saved_end *end)
+{
+  return end->depth ? WEFT_NO_BUF : s->count;
+}
+
 void
 weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 {
   struct weft_shape shape = shape_of (s);
-  uint32_t loss = end->depth ? weft_mtp_loss (s, end->depth) : s->loss,
-           count = end->depth ? WEFT_NO_BUF : s->count;
+  uint32_t loss = loss_of (s, end), count = count_of (s, end);
 
   end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
   shape.dim[4] = is_te (s) && s->canonical;
@@ -99,4 +114,60 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
              WEFT_USES (WEFT_R (stats), WEFT_W (end->lse), WEFT_RW (count), WEFT_RW (loss),
                         WEFT_R (end->targets)));
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
+}
+
+/* ------------------------------------------------------------------------ backward */
+
+/* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
+ * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
+ * per token is a sum, whose gradients finish.c divides. */
+static uint64_t
+mean_over (const struct weft_step *s)
+{
+  gboolean all = s->canonical && !s->strategy->average_in_collective;
+  uint64_t tokens = weft_job_tokens (s->job) * s->n_micro;
+
+  if (s->strategy->calculate_per_token_loss)
+    return 1;
+  return tokens * (all ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 1);
+}
+
+/* Megatron-Core multiplies the loss by grad_scale_func before it asks for gradients
+ * (pipeline_parallel/schedules.py, backward_step): they begin with the scale. */
+uint32_t
+weft_loss_gradient (struct weft_step *s)
+{
+  if (!s->scales_loss)
+    return WEFT_NO_BUF;
+  uint32_t gradient = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "loss_gradient");
+  weft_emit (s, WEFT_OP_SCALE_LOSS, "grad_scale_func", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (gradient)));
+  return gradient;
+}
+
+void
+weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient)
+{
+  weft_emit (s, WEFT_OP_XENT_BWD, "loss",
+             WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab, mean_over (s),
+                         s->model->vocab_size, end->depth),
+             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_R (end->lse),
+                        WEFT_R (gradient)));
+}
+
+void
+weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient)
+{
+  struct weft_shape shape = shape_of (s);
+
+  if (s->mesh->tp > 1) {
+    weft_loss_forward (s, end);
+    weft_loss_backward (s, end, gradient);
+    return;
+  }
+  shape.dim[4] = end->depth;
+  shape.dim[5] = mean_over (s);
+  weft_emit (s, WEFT_OP_XENT_GRAD, "loss", shape,
+             WEFT_USES (WEFT_RW (end->logits), WEFT_R (end->targets), WEFT_RW (count_of (s, end)),
+                        WEFT_R (gradient), WEFT_RW (loss_of (s, end))));
 }

@@ -576,6 +576,7 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
   weft_finish (&s);
   weft_step_end (&s);
   weft_program *p = weft_builder_freeze (b);
+  weft_join (p, job);
   if (job->strategy.enable_compile)
     weft_fuse (p);
   return p;

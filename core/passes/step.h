@@ -9,7 +9,8 @@
  *   recompute  what of a stage's layers is kept between the two, and what is run again
  *   tensor     what tensor parallel ranks share out, and how they meet
  *   autocast   products in another type than weights and the residual stream
- *   ends       embedding on the first stage, head and loss (loss.c) on the last
+ *   ends       embedding on the first stage, head and loss (loss.c) on the last, or chunk by chunk of the
+ *              tokens (head_chunks.c)
  *   mtp        layers after the last, each of which predicts a token further ahead
  *   exchange   sends and receives between the cells of the grid; of several chunks exchange_interleaved.c
  *   ddp        gradient buckets, launched by the last gradient; parameter gathers before first use
@@ -18,6 +19,7 @@
  *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   join       a sum and its norm, a product and gelu, as one op where the stack has such a kernel
  *   fuse       enable_compile: which pointwise ops make one kernel
  *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
@@ -131,6 +133,7 @@ struct weft_sum {
   uint32_t total;   /* and then added to this */
   gboolean each;    /* they are added in every microbatch: main holds the total, as of others */
   const struct weft_chunk *chunk; /* of whose microbatches it is the node; NULL: of all */
+  uint32_t pieces;  /* so many of one microbatch are its leaves, in place of microbatches; or 0 */
 };
 
 /* A bucket on its way: views of the flat buffers and the collectives already launched. */
@@ -159,8 +162,8 @@ struct weft_group_state {
   gboolean launched;         /* its gradients are on their way, or need none */
   gboolean whole;            /* what follows its gathers was done */
   gboolean idle;             /* weights are there, but let go when others have to be gathered */
-  uint32_t entered;          /* the last pass (cell of the grid, from 1) that asked for what comes
-                                after this group */
+  uint32_t entered;          /* the last pass (twice the cell of the grid, from 1; and 1 more forward) that
+                                asked for what comes after this group */
 };
 
 /* A flat buffer: tensors that are stored alike and whose gradients are accumulated alike
@@ -571,16 +574,13 @@ uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
 /* fp8_products.c: factors of products in fp8.  A tensor is codes and what says their scale. */
-struct weft_fp8 {
-  uint32_t codes, scale;
-};
+struct weft_fp8 { uint32_t codes, scale; };
 enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
 /* What a factor is made of: rows of `columns`, or codes that were made of it. */
 struct weft_fp8_source {
   uint32_t buf, param; /* of the map */
   enum weft_fp8_role role;
-  uint64_t columns;
-  const char *name;
+  uint64_t columns; const char *name;
 };
 void weft_fp8_start (struct weft_step *s);
 void weft_fp8_free (struct weft_fp8_products *fp8);
@@ -603,6 +603,7 @@ void weft_sums_build (struct weft_step *s);
 void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane);
 uint32_t weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum);
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
+void weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, uint32_t leaf);
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 /* Where the total is to be. */
@@ -665,8 +666,7 @@ struct weft_piece {
   uint32_t x_scale, w_scale; /* of what is in fp8 */
   struct weft_shape shape;   /* of the whole */
 };
-uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x,
-                              uint32_t y); /* linear.c */
+uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y);
 void weft_overlap_start (struct weft_step *s);
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 /* dy, of this rank's rows, becomes that of all tokens where a map needs it. */
@@ -778,6 +778,7 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 #define WEFT_CAST_ALIGN 256u
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
+uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param); /* not kept for the rest of the pass */
 /* The same in pieces: what this forward pass has already converted, or WEFT_NO_BUF; and where it goes. */
 uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
 uint32_t weft_cast_room (struct weft_step *s, uint32_t param);
@@ -895,3 +896,5 @@ uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
 
 /* fuse.c: marks pointwise ops that belong to the kernel before them. */
 void weft_fuse (weft_program *program);
+/* join.c: pairs of ops that the stack has one kernel for. */
+void weft_join (weft_program *program, const struct weft_job *job);

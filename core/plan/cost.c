@@ -11,6 +11,25 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
   return rate[dtype];
 }
 
+/* Products of matrices, by what is the inner dimension of (m, n, k): k, n or m. */
+enum side { NO_PRODUCT, FORWARD, DGRAD, WGRAD };
+
+static const uint8_t sides[WEFT_N_OP] = {
+  [WEFT_OP_MATMUL] = FORWARD,
+  [WEFT_OP_MATMUL_GELU] = FORWARD,
+  [WEFT_OP_MATMUL_FP8] = FORWARD,
+  [WEFT_OP_FP8_MATMUL] = FORWARD,
+  [WEFT_OP_MOE_MATMUL] = FORWARD,
+  [WEFT_OP_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MATMUL_DGRAD_GELU] = DGRAD,
+  [WEFT_OP_MATMUL_DGRAD_FP8] = DGRAD,
+  [WEFT_OP_FP8_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MOE_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MATMUL_WGRAD] = WGRAD,
+  [WEFT_OP_FP8_MATMUL_WGRAD] = WGRAD,
+  [WEFT_OP_MOE_MATMUL_WGRAD] = WGRAD,
+};
+
 /* Products of experts are many in one kernel: the dimension that says how many, or -1. */
 static int
 many (enum weft_op_kind kind)
@@ -51,14 +70,10 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
 {
   double n = s->dim[1], k = s->dim[2];
   double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
-  gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD ||
-                   kind == WEFT_OP_FP8_MATMUL_WGRAD;
-  gboolean forward = kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 ||
-                     kind == WEFT_OP_FP8_MATMUL || kind == WEFT_OP_MOE_MATMUL;
 
-  *rows = wgrad ? n : m;
-  *columns = forward ? n : k;
-  *depth = forward ? k : wgrad ? m : n;
+  *rows = sides[kind] == WGRAD ? n : m;
+  *columns = sides[kind] == FORWARD ? n : k;
+  *depth = sides[kind] == FORWARD ? k : sides[kind] == WGRAD ? m : n;
 }
 
 /* Whole waves of full tiles. */
@@ -81,15 +96,6 @@ matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const stru
   parts->tiles = times * rows * columns / (tiles * stack->matmul_tile_m * stack->matmul_tile_n);
   parts->depth = depth / (depth + stack->matmul_k_half);
   return ceil (tiles / sms) * tile_flops / sm_rate;
-}
-
-static gboolean
-is_matmul (enum weft_op_kind kind)
-{
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 ||
-         kind == WEFT_OP_FP8_MATMUL || kind == WEFT_OP_FP8_MATMUL_DGRAD ||
-         kind == WEFT_OP_FP8_MATMUL_WGRAD || many (kind) >= 0;
 }
 
 static gboolean
@@ -127,7 +133,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .rate = matmul_rate (c, s->dtype),
                                    .gap = stack->kernel_gap };
 
-  if (is_matmul (kind) || heads_of (kind, s) > 0)
+  if (sides[kind] != NO_PRODUCT || heads_of (kind, s) > 0)
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   if (is_attention (kind) || is_attention_backward (kind)) {
     parts.share =

@@ -102,6 +102,22 @@ matmul_bytes (const struct weft_shape *s)
   return (m * k + n * k + m * n) * weft_dtype_bytes (s->dtype);
 }
 
+#define matmul_gelu_flops matmul_flops
+#define matmul_dgrad_gelu_flops matmul_flops
+
+static double
+matmul_gelu_bytes (const struct weft_shape *s)
+{
+  double pre = s->dim[5] ? (double) s->dim[0] * s->dim[1] : 0;
+  return matmul_bytes (s) + pre * weft_dtype_bytes (s->dtype);
+}
+
+static double
+matmul_dgrad_gelu_bytes (const struct weft_shape *s)
+{
+  return matmul_bytes (s) + (double) s->dim[0] * s->dim[2] * weft_dtype_bytes (s->dtype);
+}
+
 #define matmul_fp8_flops matmul_flops
 
 static double

@@ -207,6 +207,14 @@ enum weft_op_class {
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
      "squares += more: what ranks that hold other experts have measured")                          \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
+  X (WEFT_OP_ADD_NORM, "add_norm", COMPUTE, pass4, "rows columns",                                 \
+     "a:r b:r weight:r bias:r? sum:w y:w", "add, and the norm of the sum as it is stored")         \
+  X (WEFT_OP_MATMUL_GELU, "matmul_gelu", COMPUTE, matmul_gelu, "m n k leaves tail kept",           \
+     "x:r w:r b:r? pre:w? y:w",                                                                    \
+     "pre = matmul, y = gelu of it; a GPU may take it before pre is rounded; kept: pre is there")  \
+  X (WEFT_OP_MATMUL_DGRAD_GELU, "matmul_dgrad_gelu", COMPUTE, matmul_dgrad_gelu,                   \
+     "m n k leaves tail", "dy:r w:r pre:r dx:w",                                                   \
+     "dx = matmul_dgrad times gelu's slope at pre, likewise")                                      \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\
@@ -217,6 +225,9 @@ enum weft_op_class {
      "logits:rw targets:r lse:r gradient:r?",                                                      \
      "logits become their gradient, divided by tokens: what the loss is a mean over; times that of "\
      "the loss")                                                                                   \
+  X (WEFT_OP_XENT_GRAD, "xent_grad", COMPUTE, pass2, "rows columns leaves whole depth tokens",     \
+     "logits:rw targets:r count:rw? gradient:r? loss:rw",                                          \
+     "xent and xent_bwd of logits that are read once: nobody is told lse")                         \
   X (WEFT_OP_GRAD_ADD, "grad_add", COMPUTE, pass3, "elements", "main:rw grad:r",                   \
      "main += grad: accumulation that is not fused into the matmul")                               \
   X (WEFT_OP_ZERO, "zero", COMPUTE, pass1, "elements", "x:w", "clear")                             \
@@ -260,10 +271,10 @@ enum weft_op_class {
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r? found:r? factor:w",                      \
      "factor = min(1, limit / norm), or 1 without squares; 0 when the norm is not finite, or found "\
      "is not 0")                                                                                   \
-  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                       \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself drawn",                                 \
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
-     "written only, or absent")                                                                    \
+     "written only, or absent; drawn: param, in bf16, is rounded by lot (kernels/draw.h)")         \
   X (WEFT_OP_BIAS, "bias", COMPUTE, pass2, "rows columns", "x:r b:r y:w",                          \
      "y(m,n) = x(m,n) + b(n), where a sum over several ranks is complete")                         \
   X (WEFT_OP_ADD_POSITIONS, "add_positions", COMPUTE, pass3, "tokens hidden parts",                \

@@ -442,7 +442,8 @@ gboolean
 weft_program_has_loss (const weft_program *p)
 {
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (p->op[op].kind == WEFT_OP_XENT || p->op[op].kind == WEFT_OP_XENT_END)
+    if (p->op[op].kind == WEFT_OP_XENT || p->op[op].kind == WEFT_OP_XENT_GRAD ||
+        p->op[op].kind == WEFT_OP_XENT_END)
       return TRUE;
   return FALSE;
 }

@@ -241,6 +241,22 @@ launched (void)
 #endif
 }
 
+/* More than 48 KB of shared memory are there for those who ask. */
+template <class F>
+static const char *
+allow (F *kernel, size_t bytes)
+{
+#ifdef WEFT_CUDA_EMULATOR
+  (void) kernel;
+  (void) bytes;
+  return NULL;
+#else
+  cudaError_t error = cudaFuncSetAttribute ((const void *) kernel,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
+  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+#endif
+}
+
 /* Runs FUNCTION<T> (arguments) for the type that an operand is stored in. */
 #define WEFT_BY_DTYPE(dtype, FUNCTION, ...)                                                        \
   ((dtype) == WEFT_FP32   ? FUNCTION<float> (__VA_ARGS__)                                          \

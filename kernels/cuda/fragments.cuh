@@ -158,19 +158,3 @@ load_a_turned (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsi
   load_matrices (a, tile + (term + lane / 16 * 8 + lane % 8) * stride + row + lane / 8 % 2 * 8,
                  true);
 }
-
-/* More than 48 KB of shared memory are there for those who ask. */
-template <class F>
-static const char *
-allow (F *kernel, size_t bytes)
-{
-#ifdef WEFT_CUDA_EMULATOR
-  (void) kernel;
-  (void) bytes;
-  return NULL;
-#else
-  cudaError_t error = cudaFuncSetAttribute ((const void *) kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
-#endif
-}

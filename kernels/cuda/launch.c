@@ -75,7 +75,9 @@ weft_cuda_launch_of (const struct weft_kernel *k)
                                 .before = k->before,
                                 .decay = (uint32_t) k->decay,
                                 .layer = k->draw.layer,
-                                .sequence = k->draw.sequence };
+                                .sequence = k->draw.sequence,
+                                .whole = { k->whole.key, k->whole.start, k->whole.columns,
+                                           k->whole.stride, k->whole.offset } };
 
   G_STATIC_ASSERT (WEFT_CUDA_MOST_OPERANDS == WEFT_MOST_OPERANDS);
   G_STATIC_ASSERT (WEFT_CUDA_DIMS == G_N_ELEMENTS (k->shape.dim));
@@ -86,7 +88,7 @@ weft_cuda_launch_of (const struct weft_kernel *k)
     l.operand[o] = (struct weft_cuda_operand){ from->data, from->n, from->dtype, from->accumulate };
   }
   set_model (&l.model, k);
-  if (k->kind == WEFT_OP_XENT_BWD)
+  if (k->kind == WEFT_OP_XENT_BWD || k->kind == WEFT_OP_XENT_GRAD)
     l.share = (float) weft_soft_share (k);
   return l;
 }
@@ -130,6 +132,7 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_EMBED_BWD:
     return weft_cuda_scratch_embed (dim[0], dim[1]);
   case WEFT_OP_XENT:
+  case WEFT_OP_XENT_GRAD:
   case WEFT_OP_XENT_END:
     return weft_cuda_scratch_xent (dim[0]);
   case WEFT_OP_GRAD_NORM:
@@ -137,6 +140,8 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
     return weft_cuda_scratch_squares (dim[0]);
   case WEFT_OP_MATMUL:
   case WEFT_OP_MATMUL_DGRAD:
+  case WEFT_OP_MATMUL_GELU:
+  case WEFT_OP_MATMUL_DGRAD_GELU:
     return WEFT_BLAS_SCRATCH;
   case WEFT_OP_MATMUL_FP8:
   case WEFT_OP_MATMUL_DGRAD_FP8:

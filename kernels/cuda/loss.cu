@@ -1,10 +1,18 @@
 /* Cross entropy: one pass over a row of logits for its largest and the sum of exponentials, and the
  * gradient in the logits' place.  Losses of rows are added by one block, in an order of their own
- * number.  Columns past the vocabulary, which pad it, do not count. */
+ * number.  Columns past the vocabulary, which pad it, do not count.
+ *
+ * A block has a row, sixteen bytes of it a thread at a time where rows begin at multiples of that.  Where loss
+ * and gradient are taken at once it keeps the row in shared memory: logits are read once and written once.  Of
+ * a longer row the rest is read again: what a device reads a second time that soon its L2 cache has. */
 #include "core/exec/control.h"
 #include "kernels/cuda/device.cuh"
 
-enum { THREADS = 256, MOST_BLOCKS = 1 << 20 };
+enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
+
+/* Bytes of shared memory that a block may have, beside `room`, on all devices from sm_80 on; and of which two
+ * blocks find room on a multiprocessor of sm_90, that has 227 KB: where one is alone it has twice the threads. */
+enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024 };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };
 
@@ -18,20 +26,103 @@ struct soft {
   float most, sum;
 };
 
-static __device__ __forceinline__ void
-see (struct soft *s, float x)
-{
-  float most = fmaxf (s->most, x);
+#define LOG2_E 1.44269504088896341f
 
+/* A vector of a row whose first column is `at`; sums: or only the largest is wanted. */
+template <class V>
+static __device__ __forceinline__ void
+see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
+{
+  float value[V::n], most = s->most;
+
+  WEFT_UNROLL
+  for (int e = 0; e < V::n; e++) {
+    value[e] = at + e < counted ? to_float (x.at[e]) : -INFINITY;
+    most = fmaxf (most, value[e]);
+  }
   if (most == -INFINITY)
     return;
-  s->sum = s->sum * expf (s->most - most) + expf (x - most);
+  float sum = s->sum;
+  if (most > s->most)
+    sum *= exp2f ((s->most - most) * LOG2_E);
+  WEFT_UNROLL
+  for (int e = 0; e < V::n && sums; e++)
+    sum += exp2f ((value[e] - most) * LOG2_E);
   s->most = most;
+  s->sum = sum;
+}
+
+/* So many vectors of a row's beginning have a copy in shared memory, of each thread its own. */
+template <class V> struct copy {
+  V *at;
+  uint64_t n;
+};
+
+/* What a thread sees of a row, of which `kept` has a copy then. */
+template <class V>
+static __device__ __forceinline__ struct soft
+see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<V> kept)
+{
+  uint64_t n = v.columns / V::n;
+
+  for (uint64_t first = threadIdx.x; first < n; first += BATCH * blockDim.x) {
+    V some[BATCH];
+    WEFT_UNROLL
+    for (int b = 0; b < BATCH; b++)
+      if (first + b * blockDim.x < n)
+        some[b] = x[first + b * blockDim.x];
+    WEFT_UNROLL
+    for (int b = 0; b < BATCH; b++) {
+      uint64_t i = first + b * blockDim.x;
+      if (i >= n)
+        continue;
+      if (i < kept.n)
+        kept.at[i] = some[b];
+      see (&s, some[b], i * V::n, v.counted, sums);
+    }
+  }
+  return s;
+}
+
+/* The same of all threads of a block, in each of them. */
+static __device__ __forceinline__ struct soft
+join_threads (struct soft own, float *room)
+{
+  struct soft all = { block_most (own.most, room), 0 };
+
+  all.sum = block_sum (own.most == -INFINITY ? 0 : own.sum * expf (own.most - all.most), room);
+  return all;
+}
+
+/* A row's gradient, by the log of its sum. */
+template <class V>
+static __device__ __forceinline__ void
+put_gradient (V *x, struct copy<V> kept, struct vocabulary v, uint64_t target, float lse,
+              float share)
+{
+  for (uint64_t i = threadIdx.x; i < v.columns / V::n; i += blockDim.x) {
+    V some = i < kept.n ? kept.at[i] : x[i];
+    WEFT_UNROLL
+    for (int e = 0; e < V::n; e++) {
+      uint64_t at = i * V::n + e;
+      float p = exp2f ((to_float (some.at[e]) - lse) * LOG2_E);
+      set (&some.at[e], at < v.counted ? (p - (at == target ? 1.0f : 0.0f)) * share : 0);
+    }
+    x[i] = some;
+  }
 }
 
 /* -------------------------------------------------------------------------- forward */
 
+/* The logit of a row's target where it is among the columns, otherwise 0. */
 template <class T>
+static __device__ __forceinline__ float
+target_logit (const T *x, uint64_t target, struct vocabulary v)
+{
+  return target < v.columns ? to_float (x[target]) : 0;
+}
+
+template <class T, class V>
 __global__ void
 row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float *lse, float *losses)
 {
@@ -39,15 +130,13 @@ row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float 
 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T *x = logits + row * v.columns;
-    struct soft s = { -INFINITY, 0 };
-    for (uint64_t i = threadIdx.x; i < v.counted; i += blockDim.x)
-      see (&s, to_float (x[i]));
-    float most = block_most (s.most, room);
-    float sum = block_sum (s.most == -INFINITY ? 0 : s.sum * expf (s.most - most), room);
-    uint64_t target = (uint64_t) targets[row] - v.first;
+    struct soft none = { -INFINITY, 0 };
+    struct soft s = join_threads (see_row ((const V *) x, v, none, true, copy<V>{}), room);
     if (threadIdx.x == 0) {
-      lse[row] = most + logf (sum);
-      losses[row] = targets[row] < 0 ? 0 : lse[row] - (target < v.columns ? to_float (x[target]) : 0);
+      lse[row] = s.most + logf (s.sum);
+      losses[row] = targets[row] < 0
+                        ? 0
+                        : lse[row] - target_logit (x, (uint64_t) targets[row] - v.first, v);
     }
   }
 }
@@ -85,6 +174,23 @@ weft_cuda_scratch_xent (uint64_t rows)
   return rows * sizeof (float);
 }
 
+/* Whether each row of logits begins at a multiple of sixteen bytes. */
+template <class T>
+static bool
+is_aligned (const struct weft_cuda_launch *l)
+{
+  return l->dim[1] % pack<T>::n == 0 && begins_at_pack (l->operand[LOGITS].data);
+}
+
+/* KERNEL<T, vector> by how rows are aligned. */
+#define BY_ROWS(kernel, T, l, threads, shared, ...)                                                \
+  if (is_aligned<T> (l))                                                                           \
+    WEFT_LAUNCH ((kernel<T, pack<T>>), blocks_for (v.rows, 1, MOST_BLOCKS), threads, shared,       \
+                 l->stream, __VA_ARGS__);                                                          \
+  else                                                                                             \
+    WEFT_LAUNCH ((kernel<T, single<T>>), blocks_for (v.rows, 1, MOST_BLOCKS), threads, shared,     \
+                 l->stream, __VA_ARGS__)
+
 template <class T>
 static const char *
 run (const struct weft_cuda_launch *l)
@@ -93,7 +199,7 @@ run (const struct weft_cuda_launch *l)
   struct vocabulary v = vocabulary_of (l, l->dim[3]);
   float *losses = (float *) l->scratch;
 
-  WEFT_LAUNCH ((row_losses<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
+  BY_ROWS (row_losses, T, l, ROW_THREADS, 0,
                (const T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data, v,
                (float *) o[LSE].data, losses);
   WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, losses, v.rows, (float *) o[LOSS].data,
@@ -120,7 +226,7 @@ struct part {
   float *most, *target, *sum;
 };
 
-template <class T>
+template <class T, class V>
 __global__ void
 row_parts (const T *logits, const int32_t *targets, struct vocabulary v, struct part to)
 {
@@ -128,20 +234,20 @@ row_parts (const T *logits, const int32_t *targets, struct vocabulary v, struct 
 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T *x = logits + row * v.columns;
-    struct soft s = { -INFINITY, 0 };
-    for (uint64_t i = threadIdx.x; i < v.counted; i += blockDim.x)
-      see (&s, to_float (x[i]));
-    float own = block_most (s.most, room), most = to.given ? to.given[row] : own;
-    float sum = block_sum (s.most == -INFINITY ? 0 : s.sum * expf (s.most - most), room);
+    float given = to.given ? to.given[row] : -INFINITY;
+    struct soft s = { given, 0 };
+    s = join_threads (see_row ((const V *) x, v, s, to.sum != NULL, copy<V>{}), room);
+    if (s.most > given && to.given) /* it was not the largest of all */
+      s.sum *= expf (s.most - given);
     uint64_t target = targets ? (uint64_t) targets[row] - v.first : v.columns;
     if (threadIdx.x != 0)
       continue;
     if (to.most)
-      to.most[row] = most;
+      to.most[row] = s.most;
     if (to.sum)
-      to.sum[row] = sum;
+      to.sum[row] = s.sum;
     if (to.target)
-      to.target[row] = target < v.columns ? to_float (x[target]) : 0;
+      to.target[row] = target_logit (x, target, v);
   }
 }
 
@@ -151,8 +257,7 @@ run_parts (const struct weft_cuda_launch *l, const int32_t *targets, struct part
 {
   struct vocabulary v = vocabulary_of (l, l->dim[3]);
 
-  WEFT_LAUNCH ((row_parts<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
-               (const T *) l->operand[LOGITS].data, targets, v, to);
+  BY_ROWS (row_parts, T, l, ROW_THREADS, 0, (const T *) l->operand[LOGITS].data, targets, v, to);
   return launched ();
 }
 
@@ -213,7 +318,7 @@ weft_cuda_xent_end (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------------------------- backward */
 
-template <class T>
+template <class T, class V>
 __global__ void
 row_gradients (T *logits, const int32_t *targets, const float *lse, const float *gradient,
                struct vocabulary v, float all)
@@ -221,13 +326,9 @@ row_gradients (T *logits, const int32_t *targets, const float *lse, const float 
   all *= gradient ? *gradient : 1;
 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
-    T *x = logits + row * v.columns;
-    uint64_t target = (uint64_t) targets[row] - v.first;
+    V *x = (V *) (logits + row * v.columns);
     float share = targets[row] < 0 ? 0 : all; /* a token without a target adds nothing */
-    for (uint64_t i = threadIdx.x; i < v.columns; i += blockDim.x) {
-      float p = i < v.counted ? expf (to_float (x[i]) - lse[row]) : 0;
-      set (x + i, i < v.counted ? (p - (i == target ? 1.0f : 0.0f)) * share : 0);
-    }
+    put_gradient (x, copy<V>{}, v, (uint64_t) targets[row] - v.first, lse[row], share);
   }
 }
 
@@ -238,9 +339,9 @@ run_bwd (const struct weft_cuda_launch *l)
   const struct weft_cuda_operand *o = l->operand;
   struct vocabulary v = vocabulary_of (l, l->dim[3]);
 
-  WEFT_LAUNCH ((row_gradients<T>), blocks_for (v.rows, 1, MOST_BLOCKS), THREADS, 0, l->stream,
-               (T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data, (const float *) o[LSE].data,
-               (const float *) o[GRADIENT].data, v, l->share);
+  BY_ROWS (row_gradients, T, l, ROW_THREADS, 0, (T *) o[LOGITS].data,
+           (const int32_t *) o[TARGETS].data, (const float *) o[LSE].data,
+           (const float *) o[GRADIENT].data, v, l->share);
   return launched ();
 }
 
@@ -248,6 +349,73 @@ const char *
 weft_cuda_xent_bwd (const struct weft_cuda_launch *l)
 {
   return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run_bwd, l);
+}
+
+/* --------------------------------------------------------------------------- at once */
+
+enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
+
+template <class T, class V>
+__global__ void __launch_bounds__ (2 * ROW_THREADS)
+row_both (T *logits, const int32_t *targets, const float *gradient, struct vocabulary v, float all,
+          float *losses, uint64_t n_kept)
+{
+  WEFT_DYNAMIC_SHARED (V, shared);
+  __shared__ float room[32];
+  struct copy<V> kept = { shared, n_kept };
+  all *= gradient ? *gradient : 1;
+
+  for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
+    T *x = logits + row * v.columns;
+    uint64_t target = (uint64_t) targets[row] - v.first;
+    struct soft none = { -INFINITY, 0 };
+    float hit = threadIdx.x == 0 ? target_logit (x, target, v) : 0; /* before it is written over */
+    struct soft s = join_threads (see_row ((const V *) x, v, none, true, kept), room);
+    float lse = s.most + logf (s.sum);
+    if (threadIdx.x == 0)
+      losses[row] = targets[row] < 0 ? 0 : lse - hit;
+    put_gradient ((V *) x, kept, v, target, lse, targets[row] < 0 ? 0 : all);
+  }
+}
+
+template <class T, class V>
+static const char *
+run_rows (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct vocabulary v = vocabulary_of (l, l->dim[3]);
+  uint64_t bytes = v.columns * sizeof (T), kept = bytes < MOST_KEPT ? bytes : (uint64_t) MOST_KEPT;
+  unsigned threads = kept > SHARED_BY_TWO ? 2 * ROW_THREADS : ROW_THREADS;
+  const char *error = allow (row_both<T, V>, kept);
+
+  if (error)
+    return error;
+  WEFT_LAUNCH ((row_both<T, V>), blocks_for (v.rows, 1, MOST_BLOCKS), threads, kept, l->stream,
+               (T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data,
+               (const float *) o[BOTH_GRADIENT].data, v, l->share, (float *) l->scratch,
+               kept / sizeof (V));
+  return launched ();
+}
+
+template <class T>
+static const char *
+run_both (const struct weft_cuda_launch *l)
+{
+  return is_aligned<T> (l) ? run_rows<T, pack<T>> (l) : run_rows<T, single<T>> (l);
+}
+
+const char *
+weft_cuda_xent_grad (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  const char *error = WEFT_BY_DTYPE (o[LOGITS].dtype, run_both, l);
+
+  if (error)
+    return error;
+  WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, (const float *) l->scratch, l->dim[0],
+               (float *) o[BOTH_LOSS].data, (bool) o[BOTH_LOSS].accumulate,
+               (float *) o[BOTH_COUNT].data, (bool) o[BOTH_COUNT].accumulate);
+  return launched ();
 }
 
 /* ---------------------------------------------------------------------- loss scale */

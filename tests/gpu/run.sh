@@ -219,7 +219,8 @@ part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json 
 
 # MODEL OP MICROSECONDS of the rows of a bench.
 times_of() {
-  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"seconds"/ { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
+  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"by"/ { by = $4 }
+    /"seconds"/ && by == "weft" { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
     "$1" 2>/dev/null
 }
 while read -r name op mma; do
