@@ -414,7 +414,8 @@ cuda_case_lots (const struct cuda_case_device *d)
 #define ELSEWHERE                                                                                  \
   "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \
   "quantise_delayed quantise_blocks "                                                              \
-  "matmul_fp8 matmul_dgrad_fp8 attention_part attention_part_bwd moe_route moe_route_bwd "         \
+  "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad "                      \
+  "attention_part attention_part_bwd moe_route moe_route_bwd "                                     \
   "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \
   "moe_act moe_act_bwd moe_weigh moe_weigh_bwd"

@@ -1,4 +1,5 @@
-/* Numbers of one byte, as the CPU has them: every code, and products with weights that are kept so. */
+/* Numbers of one byte, as the CPU has them: every code, products with weights that are kept so, and of two
+ * factors that are. */
 #include "kernels/fp8.h"
 #include "kernels/float.h"
 #include "tests/cuda_case.h"
@@ -159,6 +160,57 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &dx, tolerance);
 }
 
+/* Scales of so many rows of terms, or squares of them. */
+static struct weft_operand
+scales_of (GRand *rand, uint64_t n, uint64_t block)
+{
+  struct weft_operand o = cuda_case_floats (rand, n, block == 32 ? WEFT_E8M0 : WEFT_FP32);
+
+  for (uint64_t i = 0; i < n; i++)
+    if (block == 32)
+      ((uint8_t *) o.data)[i] = (uint8_t) g_rand_int_range (rand, 116, 120);
+    else
+      ((float *) o.data)[i] = ldexpf (1, block ? g_rand_int_range (rand, -11, -7) : 1);
+  return o;
+}
+
+/* Codes around 1, with some zeros. */
+static struct weft_operand
+mild_codes (GRand *rand, uint64_t n, enum weft_dtype dtype)
+{
+  struct weft_operand o = codes_of (rand, n, dtype);
+
+  for (uint64_t i = 0; i < n; i++)
+    ((uint8_t *) o.data)[i] =
+        (uint8_t) (i % 11 ? g_rand_int_range (rand, 0x2c, 0x44) | i % 2 << 7 : 0);
+  return o;
+}
+
+/* Of all three products, with every kind of scale: tokens, outputs and inputs that are multiples of 16, as
+ * tensor cores want them, and not of the blocks. */
+static void
+check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_FP8_MATMUL, WEFT_OP_FP8_MATMUL_DGRAD,
+                                             WEFT_OP_FP8_MATMUL_WGRAD };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    gboolean forward = i == 0, wgrad = i == 2;
+    struct weft_kernel k = call_of (kinds[i], WEFT_FP8, (const uint64_t[]){ 48, 144, 160 });
+    k.shape.dim[wgrad ? 4 : 5] = block;
+    uint32_t n_operands = forward ? 6 : wgrad ? 6 : 5;
+    for (uint32_t o = 0; o < n_operands; o++) {
+      uint64_t n = weft_kernels[k.kind].extent (&k, o);
+      k.operand[o] = o == 0   ? mild_codes (rand, n, forward ? WEFT_FP8 : WEFT_E5M2)
+                     : o == 2 ? mild_codes (rand, n, WEFT_FP8)
+                     : o < 4  ? scales_of (rand, n, block)
+                              : cuda_case_floats (rand, n, wgrad ? WEFT_FP32 : WEFT_BF16);
+      k.operand[o].accumulate = wgrad && o >= 4;
+    }
+    run (d, &k, wgrad ? 2e-5 : 0x1p-8);
+  }
+}
+
 void
 cuda_case_fp8 (const struct cuda_case_device *d)
 {
@@ -169,5 +221,7 @@ cuda_case_fp8 (const struct cuda_case_device *d)
     for (int blocks = 0; blocks < 2; blocks++)
       check_products (d, rand, dtype, blocks);
   }
+  for (unsigned i = 0; i < 3; i++)
+    check_both (d, rand, (const uint64_t[]){ 0, 32, 128 }[i]);
   g_rand_free (rand);
 }

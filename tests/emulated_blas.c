@@ -1,5 +1,6 @@
 /* A stand-in for cuBLASLt: products as kernels/cuda/launch.h says them, in fp32, every output a sum
  * over k in order. */
+#include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -41,6 +42,31 @@ add_product (const struct weft_cuda_gemm *g, const float *a, const float *b, flo
         y[m * g->n + n] += a[m * g->k + k] * b[k * g->n + n];
 }
 
+/* Codes become what they stand for, by scales that lie where the library looks for them. */
+static void
+scale_codes (float *value, const void *scale, const uint64_t size[2],
+             const struct weft_fp8_layout *l)
+{
+  for (uint64_t i = 0; i < size[0] * size[1]; i++) {
+    uint64_t row = i / size[1], t = i % size[1], at = 0;
+    if (l->block)
+      at = weft_fp8_layout_place (l, l->square ? row / l->block : row, t / l->block);
+    value[i] *= l->block == WEFT_MX_BLOCK ? weft_e8m0_float (((const uint8_t *) scale)[at])
+                                          : ((const float *) scale)[at];
+  }
+}
+
+static void
+scale_both (const struct weft_cuda_gemm *g, float *a, float *b)
+{
+  const struct weft_fp8_layout of_a = weft_fp8_layout_of (g->m, g->k, g->block, 0);
+  const struct weft_fp8_layout of_b = weft_fp8_layout_of (g->n, g->k, g->block, g->square);
+
+  g_assert (!g->a_turned && g->b_turned); /* the one form that all GPUs have */
+  scale_codes (a, g->a_scale, (const uint64_t[]){ g->m, g->k }, &of_a);
+  scale_codes (b, g->b_scale, (const uint64_t[]){ g->n, g->k }, &of_b);
+}
+
 /* Of the unrounded product, as cuBLASLt has it; aux is of the type of y. */
 static void
 follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
@@ -71,11 +97,14 @@ const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
   uint64_t n = g->m * g->n;
-  g_autofree float *a = wide (g->a, g->dtype, g->m * g->k), *b = wide (g->b, g->dtype, g->k * g->n);
+  g_autofree float *a = wide (g->a, g->dtype, g->m * g->k),
+                   *b = wide (g->b, g->a_scale ? g->b_dtype : g->dtype, g->k * g->n);
   g_autofree float *y =
       g->accumulate ? wide (g->y, g->y_dtype, n) : g_malloc0_n (n, sizeof (float));
   g_autofree float *bias = g->bias ? wide (g->bias, g->y_dtype, g->n) : NULL;
 
+  if (g->a_scale)
+    scale_both (g, a, b);
   if (g->a_turned)
     a = turned (a, g->k, g->m);
   if (g->b_turned)

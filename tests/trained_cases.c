@@ -18,6 +18,8 @@
   LLAMA "kv_lora_rank=12 q_lora_rank=8 qk_head_dim=4 qk_pos_emb_head_dim=8 v_head_dim=6 "          \
         "num_query_groups=4 "
 #define EXPERTS TRAINED_EXPERTS
+/* Products of tensor cores want multiples of 16. */
+#define TRAINED_FP8 "precision=fp8 seq_length=16 max_position_embeddings=16 "
 
 const struct trained_case trained_cases[] = {
   { LLAMA, "gpus=2 " },
@@ -60,6 +62,11 @@ static const struct precision {
   { "precision=fp16 grad_reduce_in_fp32=true ",
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
+  /* A number that lies between two codes may become the other one: an eighth of it. */
+  { TRAINED_FP8 "fp8_recipe=delayed ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
+  { TRAINED_FP8 "fp8_recipe=tensorwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
+  { TRAINED_FP8 "fp8_recipe=blockwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
+  { TRAINED_FP8 "fp8_recipe=mxfp8 ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
 };
 
 char *
@@ -125,6 +132,7 @@ trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number)
 static const char *const some[] = {
   GPT2 "precision=bf16 gpus=2 " ZERO1,
   LLAMA "precision=fp32 gpus=2 tensor_model_parallel_size=2 sequence_parallel=true",
+  GPT2 TRAINED_FP8 "gpus=2 " ZERO1,
 };
 
 static void

@@ -571,16 +571,13 @@ uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
 /* fp8_products.c: factors of products in fp8.  A tensor is codes and what says their scale. */
-struct weft_fp8 {
-  uint32_t codes, scale;
-};
+struct weft_fp8 { uint32_t codes, scale; };
 enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
 /* What a factor is made of: rows of `columns`, or codes that were made of it. */
 struct weft_fp8_source {
   uint32_t buf, param; /* of the map */
   enum weft_fp8_role role;
-  uint64_t columns;
-  const char *name;
+  uint64_t columns; const char *name;
 };
 void weft_fp8_start (struct weft_step *s);
 void weft_fp8_free (struct weft_fp8_products *fp8);
@@ -666,8 +663,7 @@ struct weft_piece {
   uint32_t x_scale, w_scale; /* of what is in fp8 */
   struct weft_shape shape;   /* of the whole */
 };
-uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x,
-                              uint32_t y); /* linear.c */
+uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y);
 void weft_overlap_start (struct weft_step *s);
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 /* dy, of this rank's rows, becomes that of all tokens where a map needs it. */

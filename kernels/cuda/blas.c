@@ -15,7 +15,8 @@
 struct shape {
   uint64_t m, n, k;
   uint32_t alignment[5]; /* of a, b, y, bias, aux: bytes, at most 256; 0: there is none */
-  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue, pad[5];
+  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue;
+  uint8_t b_dtype, codes, pad[3]; /* codes: of fp8, what else says which kernel it is */
 };
 G_STATIC_ASSERT (sizeof (struct shape) == 56);
 
@@ -29,6 +30,7 @@ struct choice {
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
+  int arch;            /* 10 * major + minor */
   gboolean only_prepare;
   char machine[360]; /* library, driver and GPU, as files say them */
 };
@@ -60,6 +62,12 @@ alignment_of (const void *at)
   return at ? (uint32_t) (bits & (~bits + 1)) : 0;
 }
 
+static uint8_t
+b_dtype_of (const struct weft_cuda_gemm *g)
+{
+  return g->b_scale ? g->b_dtype : g->dtype;
+}
+
 static struct shape
 shape_of (const struct weft_cuda_gemm *g)
 {
@@ -75,7 +83,9 @@ shape_of (const struct weft_cuda_gemm *g)
                          .dtype = g->dtype,
                          .y_dtype = g->y_dtype,
                          .scaled = g->scale != NULL,
-                         .epilogue = g->epilogue };
+                         .epilogue = g->epilogue,
+                         .b_dtype = b_dtype_of (g),
+                         .codes = (uint8_t) (g->block | g->square << 1 | g->fast) };
 }
 
 /* ---------------------------------------------------------------------------- a product */
@@ -103,7 +113,11 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (call, call_clear)
 static cudaDataType_t
 type_of (uint8_t dtype)
 {
-  return dtype == WEFT_FP32 ? CUDA_R_32F : dtype == WEFT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+  return dtype == WEFT_FP32   ? CUDA_R_32F
+         : dtype == WEFT_BF16 ? CUDA_R_16BF
+         : dtype == WEFT_FP8  ? CUDA_R_8F_E4M3
+         : dtype == WEFT_E5M2 ? CUDA_R_8F_E5M2
+                              : CUDA_R_16F;
 }
 
 /* A matrix of rows and columns as it lies in memory, row by row. */
@@ -169,12 +183,63 @@ set_scale (cublasLtMatmulDesc_t desc)
                                          sizeof mode);
 }
 
+/* Of codes: where their scales are, what these are of, and whether sums may lose bits on the way.  The
+ * library's A is our b. */
+static cublasStatus_t
+set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
+{
+  const int32_t row = g->block == 0    ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
+                      : g->block == 32 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0
+                                       : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  const int32_t other = g->square ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : row;
+  const int8_t fast = (int8_t) g->fast;
+  const struct {
+    cublasLtMatmulDescAttributes_t attribute;
+    const void *value;
+    size_t bytes;
+  } wanted[] = {
+    { CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->b_scale, sizeof g->b_scale },
+    { CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->a_scale, sizeof g->a_scale },
+    { CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &other, sizeof other },
+    { CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &row, sizeof row },
+    { CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast },
+  };
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
+    status = cublasLtMatmulDescSetAttribute (desc, wanted[i].attribute, wanted[i].value,
+                                             wanted[i].bytes);
+  return status;
+}
+
+/* Which GPUs have tensor cores for which scales (cuBLAS 13, "Narrow precision data types usage"); their
+ * rows are read sixteen bytes at a time. */
+static const char *
+refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
+{
+  if (!g->a_scale)
+    return NULL;
+  if (blas->arch < 89)
+    return "precision fp8 wants a GPU with tensor cores for fp8: Ada, Hopper or newer";
+  if (g->block == 32 && blas->arch < 100)
+    return "fp8_recipe mxfp8 wants a GPU whose tensor cores take scales of 32 elements, Blackwell "
+           "or "
+           "newer; found an older one: take delayed or tensorwise, or blockwise on Hopper";
+  if (g->block == 128 && blas->arch / 10 != 9)
+    return "fp8_recipe blockwise has products on Hopper alone; found another GPU: take delayed or "
+           "tensorwise, or mxfp8 on Blackwell";
+  if (g->m % 16 || g->n % 16 || g->k % 16)
+    return "products in fp8 want rows, columns and terms that are multiples of 16: tokens of a "
+           "microbatch and the widths of the model on a rank";
+  return NULL;
+}
+
 static const char *
 call_init (struct call *c, const struct weft_cuda_gemm *g)
 {
   const cublasOperation_t turn_a = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t turn_b = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-  cublasStatus_t status[8] = { cublasLtMatmulDescCreate (&c->desc, CUBLAS_COMPUTE_32F,
+  cublasStatus_t status[9] = { cublasLtMatmulDescCreate (&c->desc, CUBLAS_COMPUTE_32F,
                                                          CUDA_R_32F) };
 
   if (status[0] != CUBLAS_STATUS_SUCCESS)
@@ -183,13 +248,14 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
       cublasLtMatmulDescSetAttribute (c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
   status[2] =
       cublasLtMatmulDescSetAttribute (c->desc, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
-  status[3] =
-      g->b_turned ? describe (&c->a, g->dtype, g->n, g->k) : describe (&c->a, g->dtype, g->k, g->n);
+  status[3] = g->b_turned ? describe (&c->a, b_dtype_of (g), g->n, g->k)
+                          : describe (&c->a, b_dtype_of (g), g->k, g->n);
   status[4] =
       g->a_turned ? describe (&c->b, g->dtype, g->k, g->m) : describe (&c->b, g->dtype, g->m, g->k);
   status[5] = describe (&c->y, g->y_dtype, g->m, g->n);
   status[6] = set_epilogue (c->desc, g);
   status[7] = g->scale ? set_scale (c->desc) : CUBLAS_STATUS_SUCCESS;
+  status[8] = g->a_scale ? set_codes (c->desc, g) : CUBLAS_STATUS_SUCCESS;
   for (unsigned i = 1; i < G_N_ELEMENTS (status); i++)
     if (status[i] != CUBLAS_STATUS_SUCCESS)
       return text_of (status[i]);
@@ -341,10 +407,10 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (operands, operands_clear)
 static uint64_t
 size_of (uint8_t dtype)
 {
-  return dtype == WEFT_FP32 ? 4 : 2;
+  return weft_dtype_bytes ((enum weft_dtype) dtype);
 }
 
-/* From 0.5 to 1 and of both signs: the bits of such a number, in halves or whole. */
+/* From 0.5 to 1 and of both signs: the bits of such a number, in halves or whole; of codes from 1 to 2. */
 static void
 fill_pattern (uint8_t dtype, void *out)
 {
@@ -354,6 +420,10 @@ fill_pattern (uint8_t dtype, void *out)
     seed = seed * 1664525 + 1013904223;
     if (dtype == WEFT_FP32)
       ((uint32_t *) out)[i] = (seed & 0x807fffff) | 0x3f000000;
+    else if (dtype == WEFT_FP8)
+      ((uint8_t *) out)[i] = (uint8_t) ((seed >> 24 & 0x87) | 0x38);
+    else if (dtype == WEFT_E5M2)
+      ((uint8_t *) out)[i] = (uint8_t) ((seed >> 24 & 0x83) | 0x3c);
     else if (dtype == WEFT_BF16)
       ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x807f) | 0x3f00);
     else
@@ -392,7 +462,7 @@ make_operands (operands *o, const struct weft_cuda_gemm *g)
 
   o->gemm = *g;
   gboolean ok = make_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
-                make_block (&o->block[1], g->b, g->k * g->n, g->dtype, &o->gemm.b) &&
+                make_block (&o->block[1], g->b, g->k * g->n, b_dtype_of (g), &o->gemm.b) &&
                 make_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
                 make_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
                 make_block (&o->block[4], g->aux, g->m * g->n, g->y_dtype, &aux) &&
@@ -506,10 +576,12 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
 {
-  const char *error;
-  const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
+  const char *error = refuse_codes (on->blas, gemm);
   g_auto (call) c = { 0 };
 
+  if (error)
+    return error;
+  const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
   if (error || on->blas->only_prepare)
     return error;
   struct weft_cuda_gemm product = choice->apart ? plain_of (gemm) : *gemm;
@@ -550,6 +622,7 @@ weft_blas_new (const char **error)
   g_snprintf (blas->machine, sizeof blas->machine,
               "cublasLt %zu, driver for CUDA %d, %s, sm_%d%d, %d SMs", cublasLtGetVersion (),
               driver, device.name, device.major, device.minor, device.multiProcessorCount);
+  blas->arch = 10 * device.major + device.minor;
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
   return g_steal_pointer (&blas);
 }

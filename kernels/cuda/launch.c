@@ -108,6 +108,13 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
 
 /* ----------------------------------------------------------------------------- scratch */
 
+static uint64_t
+scratch_of_scales (uint64_t a_rows, uint64_t b_rows, uint64_t terms, uint64_t block)
+{
+  return weft_cuda_scratch_fp8_matmul ((const uint64_t[]){ a_rows, b_rows }, terms, block) +
+         (b_rows * sizeof (float) + 255) / 256 * 256; /* of a bias in another type */
+}
+
 uint64_t
 weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
 {
@@ -139,6 +146,12 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MATMUL_FP8:
   case WEFT_OP_MATMUL_DGRAD_FP8:
     return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
+  case WEFT_OP_FP8_MATMUL:
+    return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[0], dim[1], dim[2], dim[5]);
+  case WEFT_OP_FP8_MATMUL_DGRAD:
+    return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[0], dim[2], dim[1], dim[5]);
+  case WEFT_OP_FP8_MATMUL_WGRAD:
+    return WEFT_BLAS_SCRATCH + scratch_of_scales (dim[1], dim[2], dim[0], dim[4]);
   case WEFT_OP_AMAX:
   case WEFT_OP_QUANTISE_DELAYED:
     return weft_cuda_scratch_amax (dim[0]);

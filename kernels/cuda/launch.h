@@ -93,6 +93,13 @@ struct weft_cuda_gemm {
   void *aux;              /* what gelu is of, in the type of y: kept for gelu, unless NULL; read for its slope */
   const float *scale;     /* of the device: what a b is multiplied by, and behind it what y keeps of what
                              it was (0 or 1); NULL: as it is */
+
+  /* Of codes in fp8, which lie along the terms (a as it is, b turned); otherwise NULL. */
+  const void *a_scale, *b_scale; /* of the device, as the library wants them: fp8_scales.h */
+  uint8_t b_dtype;               /* of b, whose format may be another than that of a */
+  uint8_t block;                 /* elements that have one scale; 0: a tensor has */
+  uint8_t square;                /* of b as many rows have */
+  uint8_t fast;                  /* sums may lose bits on the way */
 };
 
 /* NULL, or what went wrong, which lives for ever. */
@@ -128,6 +135,9 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MATMUL_DGRAD_GELU, matmul_dgrad_gelu)                                                         \
   X (MATMUL_FP8, matmul_fp8)                                                                       \
   X (MATMUL_DGRAD_FP8, matmul_dgrad_fp8)                                                           \
+  X (FP8_MATMUL, fp8_matmul)                                                                       \
+  X (FP8_MATMUL_DGRAD, fp8_matmul_dgrad)                                                           \
+  X (FP8_MATMUL_WGRAD, fp8_matmul_wgrad)                                                           \
   X (NORM, norm)                                                                                   \
   X (ADD_NORM, add_norm)                                                                           \
   X (NORM_BWD, norm_bwd)                                                                           \
@@ -239,6 +249,8 @@ uint64_t weft_cuda_scratch_bias (uint64_t rows, uint64_t columns);
 uint64_t weft_cuda_scratch_attention (uint64_t queries);
 uint64_t weft_cuda_scratch_amax (uint64_t n);
 uint64_t weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype);
+/* rows of either factor, terms, elements of a block. */
+uint64_t weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t block);
 uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
 uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
 uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);
