@@ -1,6 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "core/plan/activations.h"
+#include "core/program/loss.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
 #include "core/report/report.h"
@@ -33,6 +34,17 @@ shard_everything (struct weft_job *job)
   job->strategy.use_megatron_fsdp = TRUE;
   job->strategy.data_parallel_sharding_strategy = WEFT_SHARD_PARAMS;
   weft_job_derive (job);
+  return TRUE;
+}
+
+/* Logits of a whole microbatch are the largest activation of many a small model. */
+static gboolean
+chunk_head (struct weft_job *job)
+{
+  if (weft_job_fuses_head (job))
+    return FALSE;
+  job->strategy.cross_entropy_loss_fusion = TRUE;
+  job->strategy.cross_entropy_fusion_impl = WEFT_LOSS_LINEAR;
   return TRUE;
 }
 
@@ -92,7 +104,7 @@ offload_less (struct weft_job *job)
 }
 
 static gboolean (*const changes[]) (struct weft_job *job) = {
-  shard_optimizer, shard_everything, halve_micro_batch, recompute,
+  shard_optimizer, shard_everything, chunk_head,        halve_micro_batch, recompute,
   double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 

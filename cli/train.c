@@ -65,7 +65,8 @@ static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 struct train_ask {
   const char *number[N_NUMBER]; /* as typed, NULL: not given */
   union weft_value value[N_NUMBER];
-  const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline;
+  const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline,
+      *times;
   gboolean in_order;
   struct weft_trainer_options options;
 };
@@ -226,12 +227,15 @@ check_executor (const struct train_ask *ask, const struct weft_exec_ops *ops, GE
     { "deadline", ask->number[DEADLINE] != NULL, TRUE },
     { "patience", ask->number[PATIENCE] != NULL, TRUE },
     { "graph", ask->options.exec.graph, TRUE },
+    { "times", ask->times != NULL, TRUE },
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (flags); i++)
     if (flags[i].given && flags[i].cuda != (ops == &weft_exec_cuda))
       return weft_bad_input (error, "--%s: found with the %s executor, wanted --executor %s",
                              flags[i].flag, ops->name, flags[i].cuda ? "cuda" : "cpu");
+  if (ask->times && !g_str_equal (ask->times, "events") && !g_str_equal (ask->times, "cupti"))
+    return weft_bad_input (error, "--times: found \"%s\", wanted events or cupti", ask->times);
   return TRUE;
 }
 
@@ -278,6 +282,7 @@ fill_options (struct train_ask *ask)
   o->exec.ranks_per_gpu = (uint32_t) whole (ask, RANKS_PER_GPU);
   o->exec.deadline = real_or (ask, DEADLINE, 0);
   o->exec.times = ask->trace || ask->timeline;
+  o->exec.traced = g_strcmp0 (ask->times, "cupti") == 0;
 }
 
 /* --------------------------------------------------------------------- running */
@@ -416,6 +421,9 @@ static const char doc[] =
   X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step so") \
   X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
   X ("timeline", "FILE", timeline, "write when its ops ran, for weft compare (.json or .json.gz)") \
+  X ("times", "events|cupti", times,                                                               \
+     "executor cuda: how --timeline and --trace know them: events around ops, or what CUPTI says " \
+     "of each kernel [events]")                                                                    \
   X ("executor", "cpu|cuda|auto", executor, "what runs it [auto]")                                 \
   X ("ranks-per-process", "N|all", ranks_per_process,                                              \
      "accepted for scripts: what the launcher says")                                               \

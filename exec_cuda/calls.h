@@ -71,6 +71,15 @@ struct weft_cuda_transfer {
   uint32_t peer; /* in the communicator */
 };
 
+/* A kernel, a copy or a fill that a GPU has done. */
+struct weft_cuda_activity {
+  gboolean keyed;      /* it belongs to what about() was told: */
+  uint32_t row, op;
+  const char *name;    /* interned, or static */
+  uint64_t begin, end; /* nanoseconds, by one clock of all GPUs */
+};
+typedef void (*weft_cuda_take) (void *user, const struct weft_cuda_activity *a);
+
 /*     call            parameters after self                                     what it does */
 #define WEFT_CUDA_CALL_LIST(X)                                                                     \
   X (devices, (void *self, uint32_t *n), "how many there are")                                     \
@@ -158,6 +167,11 @@ struct weft_cuda_calls {
    * memory of their operands alone.  NULL: nothing to find out. */
   const char *(*prepare) (void *self, const struct weft_kernel *k, uint32_t n,
                           const struct weft_cuda_scratch *scratch, weft_cuda_stream *stream);
+
+  /* From now on what GPUs do is written down; gives all that has ended since, and how many records there
+   * was no room for.  NULL: nobody can. */
+  const char *(*trace_open) (void *self);
+  const char *(*trace_take) (void *self, weft_cuda_take take, void *user, uint64_t *lost);
 
   /* Memory of the GPU that nobody has, and all of it.  NULL: nobody knows. */
   const char *(*room) (void *self, uint64_t *left, uint64_t *all);

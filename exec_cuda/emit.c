@@ -69,7 +69,7 @@ emit_record (struct cuda_there at, GError **error)
 static gboolean
 emit_stamp (struct cuda_there at, weft_cuda_event **event, GError **error)
 {
-  if (!at.r->m->options.times)
+  if (!at.r->m->options.times || at.r->m->traced)
     return TRUE;
   if (!cuda_event_open (at.r, TRUE, event, error))
     return FALSE;
@@ -80,10 +80,18 @@ emit_stamp (struct cuda_there at, weft_cuda_event **event, GError **error)
 static void
 keep_stamps (struct cuda_there at, weft_cuda_event *begin, weft_cuda_event *end)
 {
-  for (uint32_t i = 0; i < at.u->n && end; i++) {
-    struct cuda_stamp stamp = { at.r->row, cuda_unit_op (at.r, at.u, i), begin, end };
+  for (uint32_t i = 0; i < at.u->n && (end || at.r->m->traced); i++) {
+    struct cuda_stamp stamp = { at.r->row, cuda_unit_op (at.r, at.u, i), at.r->m->n_unit, begin,
+                                end };
     g_array_append_val (at.r->m->stamp, stamp);
   }
+}
+
+static void
+keep_unit (struct cuda_there at, weft_cuda_event *begin, weft_cuda_event *end)
+{
+  keep_stamps (at, begin, end);
+  at.r->m->n_unit++;
 }
 
 /* -------------------------------------------------------------------- local units */
@@ -193,7 +201,7 @@ cuda_emit_local (struct cuda_there at, GError **error)
     emit_op (at, i);
   if (!emit_stamp (at, &end, error))
     return FALSE;
-  keep_stamps (at, begin, end);
+  keep_unit (at, begin, end);
   return emit_record (at, error);
 }
 
@@ -221,7 +229,7 @@ cuda_emit_launch (struct cuda_there at, GError **error)
   mark->n = at.u->index + 1;
   if (!emit_stamp (at, &end, error))
     return FALSE;
-  keep_stamps (at, begin, end);
+  keep_unit (at, begin, end);
   return emit_record (at, error);
 }
 
@@ -254,6 +262,7 @@ cuda_emit_collective (const struct cuda_there *member, uint32_t n, GError **erro
     if (i > 0)
       emit_event (member[i], CUDA_WAIT, done);
   }
+  member[0].r->m->n_unit++;
   return TRUE;
 }
 
@@ -363,7 +372,7 @@ cuda_emit_leave (struct cuda_there at, GError **error)
   }
   if (!emit_stamp (at, &end, error))
     return FALSE;
-  keep_stamps (at, at.u->begin, end);
+  keep_unit (at, at.u->begin, end);
   return !has (at, WEFT_OP_SEND) || emit_record (at, error);
 }
 
@@ -444,7 +453,7 @@ cuda_emit_start (struct cuda_score *s, GError **error)
   struct cuda_there at = { first, &first->end };
   const struct weft_cuda_copy copy = { WEFT_CUDA_TO_DEVICE, first->control, first->mailbox,
                                        sizeof (struct weft_control) };
-  gboolean timed = s->m->options.times || s->m->options.total, awaited = FALSE;
+  gboolean timed = (s->m->options.times && !s->m->traced) || s->m->options.total, awaited = FALSE;
 
   for (uint32_t row = 0; row < s->m->n; row++)
     awaited = awaited || (plays (s, &s->m->rank[row]) && waits_for_start (&s->m->rank[row]));

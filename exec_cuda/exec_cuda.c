@@ -355,6 +355,19 @@ prepare_kernels (struct cuda_machine *m, GError **error)
   return TRUE;
 }
 
+/* Where the GPU does not tell of kernels there are events, and people are told. */
+static void
+open_trace (struct cuda_machine *m)
+{
+  const char *said = m->options.times && m->options.traced ? cuda_traced_open (m) : NULL;
+
+  m->traced = m->options.times && m->options.traced && !said;
+  if (said) {
+    g_autofree char *text = g_strdup_printf ("times are those of events around ops: %s", said);
+    m->remark = g_intern_string (text); /* timelines outlive the executor */
+  }
+}
+
 static gboolean
 open_machine (struct cuda_machine *m, GError **error)
 {
@@ -366,6 +379,7 @@ open_machine (struct cuda_machine *m, GError **error)
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))
       return FALSE;
+  open_trace (m);
   return cuda_room_look (m, WEFT_RESERVED_CONTEXT, error) && open_ranks (m, error) &&
          cuda_room_look (m, WEFT_RESERVED_SCRATCH, error) && cuda_comms_open (m, error) &&
          cuda_room_look (m, WEFT_RESERVED_COMMUNICATORS, error) && cuda_issue_all (m, error) &&
@@ -468,7 +482,8 @@ cuda_drain (weft_exec *x, GError **error)
   struct cuda_machine *m = (struct cuda_machine *) x;
   gint64 start = g_get_monotonic_time ();
   g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
-  gboolean ok = cuda_step_run (m, error) && cuda_step_wait (m, error) && fill_times (m, t, error) &&
+  gboolean ok = cuda_step_run (m, error) && cuda_step_wait (m, error) &&
+                (m->traced ? cuda_traced_fill : fill_times) (m, t, error) &&
                 read_metrics (m, error) &&
                 (m->steps > 1 || cuda_room_look (m, WEFT_RESERVED_STEP, error));
 
@@ -479,6 +494,7 @@ cuda_drain (weft_exec *x, GError **error)
   t->wall_seconds = 1e-6 * (double) (g_get_monotonic_time () - start);
   weft_timeline_finish (t, x->plan);
   cuda_room_tell (m, t);
+  t->remark = m->remark;
   if (m->options.total && !m->options.times && !fill_total (m, t, error))
     return NULL;
   return g_steal_pointer (&t);

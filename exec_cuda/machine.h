@@ -9,6 +9,7 @@
  *   comms.c    communicators
  *   room.c     memory that is not the plan's
  *   watch.c    waiting for other ranks, and no longer than agreed
+ *   traced.c   times of ops by those of their kernels
  *   step.c     a step: plays the calls, or the graph that they were captured into
  *   exec_cuda.c the contract
  *
@@ -152,9 +153,9 @@ struct cuda_score {
   GError *error;
 };
 
-/* Begin and end of an op, where times are asked for. */
+/* Begin and end of an op, where times are asked for: events, or what the GPU tells of all ops of a unit. */
 struct cuda_stamp {
-  uint32_t row, op;
+  uint32_t row, op, unit;
   weft_cuda_event *begin, *end;
 };
 
@@ -184,6 +185,9 @@ struct cuda_machine {
   GArray *stamp;           /* struct cuda_stamp */
   GPtrArray *comm;         /* likewise */
   GArray *scaled, *window; /* struct cuda_scaled, cuda_window */
+  gboolean traced;         /* times are those of kernels */
+  const char *remark;      /* why they are not; interned */
+  uint32_t n_unit;         /* that have been stamped */
   gboolean broken;         /* a call has failed: it can only be closed */
   gboolean begun;          /* a step is under way */
   uint64_t left;           /* of the first GPU's memory, when somebody looked last */
@@ -339,6 +343,11 @@ gboolean cuda_step_open (struct cuda_machine *m, GError **error);
 void cuda_step_close (struct cuda_machine *m);
 gboolean cuda_step_run (struct cuda_machine *m, GError **error);  /* what has been issued */
 gboolean cuda_step_wait (struct cuda_machine *m, GError **error); /* for the end of it */
+
+/* traced.c: begins to ask the GPU for times of kernels, or says why not; and fills in those of a step. */
+const char *cuda_traced_open (struct cuda_machine *m);
+void cuda_traced_forget (struct cuda_machine *m); /* what it has done between steps */
+gboolean cuda_traced_fill (struct cuda_machine *m, weft_timeline *t, GError **error);
 
 /* room.c: what has gone from the first GPU's memory since the last look is `who`'s; of what has gone when
  * scratch is looked at, all but that is the plan's own.  And what was found, for a timeline. */

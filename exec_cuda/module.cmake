@@ -6,6 +6,8 @@
 include(CheckLanguage)
 check_language(CUDA)
 find_package(CUDAToolkit 12.8 QUIET)
+find_path(WEFT_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+          PATH_SUFFIXES . ../extras/CUPTI/include)
 find_path(WEFT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(WEFT_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
 if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL_INCLUDE OR NOT WEFT_NCCL)
@@ -18,15 +20,21 @@ set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
-add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/fused.c
+add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/cupti.c exec_cuda/module/fused.c
             exec_cuda/module/sums.cu ${cuda_kernels})
 # Warnings are errors, but GLib's printf attribute, which nvcc does not know.
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+set_source_files_properties(kernels/cuda/optimizer.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
 string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only one with products of warpgroups
 target_compile_definitions(weft_cuda PRIVATE WEFT_CUDA_90A=$<BOOL:${for_90a}>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
+# CUPTI is part of the toolkit, and loaded when times of kernels are asked for.
+if(WEFT_CUPTI_INCLUDE)
+  target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_CUPTI_INCLUDE})
+  target_compile_definitions(weft_cuda PRIVATE WEFT_CUPTI_MAJOR=${CUDAToolkit_VERSION_MAJOR})
+endif()
 target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)

@@ -355,6 +355,7 @@ begin (struct cuda_machine *m)
   m->since = g_get_monotonic_time ();
   for (uint32_t row = m->first; row < m->first + m->n_here; row++)
     cuda_arena_fill (&m->rank[row]);
+  cuda_traced_forget (m);
   for (uint32_t i = 0; i < m->n_score; i++) {
     memset (m->score[i].played, 0, m->score[i].call->len);
     m->score[i].n_played = 0;

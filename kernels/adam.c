@@ -1,10 +1,13 @@
 /* AdamW: the decay is applied to the weight itself, not to its gradient (Loshchilov and Hutter,
  * arXiv 1711.05101), in the order of torch.optim.AdamW: decay, moments, step. */
+#include "kernels/draw.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
+#include "kernels/part.h"
 #include <math.h>
 
 enum { GRAD, FACTOR, PARAM, MASTER, M, V };
+enum { DRAWN = 2 }; /* a dimension */
 
 uint64_t
 weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
@@ -54,6 +57,33 @@ update (const void *with, float *const *at, uint64_t count)
   }
 }
 
+/* Weights that are bf16 themselves, rounded by lot. */
+static void
+update_drawn (const struct weft_kernel *k, const struct rates *r, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand;
+  struct weft_range range = weft_part (k->shape.dim[0], WEFT_STRETCH, part, parts);
+  float grad[WEFT_STRETCH], param[WEFT_STRETCH], m[WEFT_STRETCH], v[WEFT_STRETCH];
+  const uint64_t key = weft_draw_key (k);
+
+  for (uint64_t first = range.begin; first < range.end; first += WEFT_STRETCH) {
+    uint64_t n = weft_least (range.end - first, WEFT_STRETCH);
+    float *at[] = {
+      [GRAD] = (float *) weft_floats (o[GRAD].data, o[GRAD].dtype, first, n, grad),
+      [PARAM] = (float *) weft_floats (o[PARAM].data, o[PARAM].dtype, first, n, param),
+      [M] = (float *) weft_floats (o[M].data, o[M].dtype, first, n, m),
+      [V] = (float *) weft_floats (o[V].data, o[V].dtype, first, n, v),
+    };
+    update (r, at, n);
+    for (uint64_t i = 0; i < n; i++)
+      param[i] =
+          weft_bf16_drawn (param[i], weft_draw (key, weft_whole_element (&k->whole, first + i)));
+    for (uint32_t operand = PARAM; operand <= V; operand++)
+      if (at[operand])
+        weft_store (o[operand].data, o[operand].dtype, first, n, at[operand]);
+  }
+}
+
 static void
 update_both (const void *with, float *const *at, uint64_t n)
 {
@@ -79,6 +109,10 @@ weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   struct weft_flat flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],
                             master ? update_both : update, &r };
 
+  if (k->shape.dim[DRAWN] && r.factor != 0) {
+    update_drawn (k, &r, part, parts);
+    return;
+  }
   if (r.factor == 0)
     flat = (struct weft_flat){ "--wr--", k->shape.dim[0], keep, NULL };
   if (r.factor != 0 || (master && !k->operand[PARAM].accumulate))

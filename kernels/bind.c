@@ -1,6 +1,8 @@
 #include "kernels/bind.h"
 #include "core/base/error.h"
+#include "core/base/mix.h"
 #include "core/exec/feed.h"
+#include "core/program/cut.h"
 
 void
 weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank)
@@ -31,8 +33,9 @@ can_reduce (const struct weft_op *row, enum weft_dtype dtype)
 
   if (kind != WEFT_OP_ALL_REDUCE && kind != WEFT_OP_REDUCE_SCATTER)
     return TRUE;
-  return dtype != WEFT_FP8 && (dtype != WEFT_INT64 || (row->reduce != WEFT_REDUCE_AVG &&
-                                                       row->reduce != WEFT_REDUCE_PREMUL));
+  return dtype != WEFT_FP8 && dtype != WEFT_E5M2 &&
+         (dtype != WEFT_INT64 ||
+          (row->reduce != WEFT_REDUCE_AVG && row->reduce != WEFT_REDUCE_PREMUL));
 }
 
 static gboolean
@@ -69,13 +72,14 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
-/* Where activations are in fp8, products read scales of them that no buffer has yet. */
+/* Products of experts in fp8 do not read the scales of their factors yet. */
 static gboolean
 has_scales (const weft_plan *plan, GError **error)
 {
-  return plan->job.train.precision != WEFT_FP8 ||
-         weft_bad_input (error, "precision: found fp8, wanted bf16, fp16 or fp32 to run with real "
-                                "numbers: products in fp8 are planned and simulated");
+  return plan->job.train.precision != WEFT_FP8 || plan->job.model.num_moe_experts == 0 ||
+         weft_bad_input (error,
+                         "precision: found fp8, wanted bf16, fp16 or fp32 to run a model with "
+                         "experts: their products in fp8 are planned and simulated");
 }
 
 gboolean
@@ -256,6 +260,8 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
                               weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
 }
 
+enum { DRAWN = 2 }; /* a dimension of adam */
+
 /* Operands that have an element for each of a part's, by op; of adam all but the factor. */
 static uint32_t
 bulk_of (enum weft_op_kind kind)
@@ -271,6 +277,62 @@ bulk_of (enum weft_op_kind kind)
     return 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5;
   default:
     return 0;
+  }
+}
+
+/* The same whatever stage holds it: copies of an embedding that is shared are updated alike. */
+static uint64_t
+key_of_tensor (const weft_program *p, const struct weft_param *param)
+{
+  const char *name = param->tied ? "embedding.weight" : p->name[param->name];
+  uint64_t key = WEFT_HASH_BEGIN;
+
+  for (; *name; name++)
+    key = weft_hash_byte (key, (uint8_t) *name);
+  return weft_mix (key ^ param->layer);
+}
+
+/* As many elements from one of a parameter on as lie in the whole tensor in one of the ways that
+ * struct weft_whole can say. */
+static uint64_t
+place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at, uint64_t end,
+                struct weft_whole *whole)
+{
+  uint32_t place = weft_mesh_place (&b->plan->mesh, b->rank, param->group).at;
+  uint64_t first = at, n = end - at;
+  struct weft_cut_run run;
+
+  if (weft_cut_run (param, place, at, end, &run)) { /* or padding, of which nobody has a whole */
+    first = run.at == at ? run.first : at;
+    n = run.at == at ? run.n : run.at - at;
+  }
+  *whole = (struct weft_whole){ key_of_tensor (b->p, param), at, G_MAXUINT64, 0, first - at };
+  if (param->cut != WEFT_CUT_COLUMNS)
+    return n;
+  whole->columns = param->columns;
+  whole->stride = param->whole_columns;
+  whole->offset = first - (at / param->columns * param->whole_columns + at % param->columns);
+  return end - at;
+}
+
+/* Elements that are drawn for: a call for each run of them. */
+static void
+bind_drawn (const weft_bind *b, const struct weft_kernel *all, const struct weft_segment *segment,
+            struct to to)
+{
+  const struct weft_param *param = &b->p->param[segment->param];
+  uint32_t bulk = bulk_of (all->kind);
+  uint64_t n;
+
+  for (uint64_t done = 0; done < segment->n; done += n) {
+    struct weft_kernel k = *all;
+    n = place_in_whole (b, param, segment->start + done, segment->start + segment->n, &k.whole);
+    const struct weft_segment run = { .offset = done, .n = n };
+    for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
+      if (bulk >> i & 1)
+        advance (&k.operand[i], &run);
+    k.shape.dim[0] = n;
+    to.call (to.user, &k);
   }
 }
 
@@ -295,7 +357,10 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
       k.operand[1] = scale_of (b, param, k.operand[1]);
     k.decay = param->decay;
     k.shape.dim[0] = b->segment[s].n;
-    to.call (to.user, &k);
+    if (whole.kind == WEFT_OP_ADAM && whole.shape.dim[DRAWN])
+      bind_drawn (b, &k, &b->segment[s], to);
+    else
+      to.call (to.user, &k);
   }
 }
 

@@ -57,6 +57,20 @@ narrow_to_bytes (uint8_t *to, const float *from, uint64_t n)
     to[i] = weft_e4m3_round (from[i]);
 }
 
+WEFT_WIDE static void
+widen_e5m2 (float *to, const uint8_t *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = weft_e5m2_float (from[i]);
+}
+
+WEFT_WIDE static void
+narrow_to_e5m2 (uint8_t *to, const float *from, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    to[i] = weft_e5m2_round (from[i]);
+}
+
 const float *
 weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, float *room)
 {
@@ -64,6 +78,8 @@ weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n
     return (const float *) data + first;
   if (dtype == WEFT_FP8)
     widen_bytes (room, (const uint8_t *) data + first, n);
+  else if (dtype == WEFT_E5M2)
+    widen_e5m2 (room, (const uint8_t *) data + first, n);
   else if (dtype == WEFT_FP16)
     widen_fp16 (room, (const uint16_t *) data + first, n);
   else
@@ -76,6 +92,8 @@ weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const
 {
   if (dtype == WEFT_FP8)
     narrow_to_bytes ((uint8_t *) data + first, value, n);
+  else if (dtype == WEFT_E5M2)
+    narrow_to_e5m2 ((uint8_t *) data + first, value, n);
   else if (dtype == WEFT_FP16)
     narrow_fp16 ((uint16_t *) data + first, value, n);
   else if (dtype != WEFT_FP32)

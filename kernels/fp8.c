@@ -1,5 +1,5 @@
-/* Weights of one byte: the largest magnitude of a tensor, rounding, the copy that lies the other way
- * round.  Products read them as their code times its scale (gemm.h). */
+/* Numbers of one byte: the largest magnitude of a tensor, rounding by one scale or by those of blocks, the
+ * copy that lies the other way round.  Products read them as their code times its scale (gemm.h). */
 #include "kernels/fp8.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
@@ -73,27 +73,38 @@ multiply (const void *with, float *const *at, uint64_t n)
     y[i] = x[i] * scale;
 }
 
+/* The largest number of a type. */
+static float
+most_of (enum weft_dtype dtype)
+{
+  return dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
+}
+
 void
 weft_cpu_quantise (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  float scale = weft_fp8_scale (*(const float *) k->operand[AMAX].data);
+  float scale =
+      weft_fp8_scale_to (*(const float *) k->operand[AMAX].data, most_of (k->operand[Y].dtype));
 
   weft_flat_run (k, &(struct weft_flat){ "r-w", k->shape.dim[0], multiply, &scale }, part, parts);
 }
 
-/* The nearest number of E4M3, by trying all; of two the one with the even code. */
+/* The nearest number of a type, by trying all; of two the one with the even code. */
 static double
-nearest (double x)
+nearest (double x, enum weft_dtype dtype)
 {
-  uint8_t best = 0;
+  gboolean wide = dtype == WEFT_E5M2;
+  double best = 0, least = fabs (x);
 
-  for (unsigned code = 0; code < 0x7f; code++) {
-    double d = fabs (weft_e4m3_float ((uint8_t) code) - fabs (x)),
-           least = fabs (weft_e4m3_float (best) - fabs (x));
-    if (d < least || (d == least && code % 2 == 0))
-      best = (uint8_t) code;
+  for (unsigned code = 1; code < (wide ? 0x7cu : 0x7fu); code++) {
+    double value = wide ? weft_e5m2_float ((uint8_t) code) : weft_e4m3_float ((uint8_t) code);
+    double d = fabs (value - fabs (x));
+    if (d < least || (d == least && code % 2 == 0)) {
+      best = value;
+      least = d;
+    }
   }
-  return copysign (weft_e4m3_float (best), x);
+  return copysign (best, x);
 }
 
 void
@@ -101,93 +112,191 @@ weft_ref_quantise (const struct weft_kernel *k)
 {
   const double *x = k->operand[X].data;
   double amax = *(const double *) k->operand[AMAX].data, *y = k->operand[Y].data;
+  enum weft_dtype dtype = k->operand[Y].dtype;
 
   for (uint64_t i = 0; i < k->shape.dim[0]; i++)
-    y[i] = nearest (x[i] * (amax > 0 ? WEFT_E4M3_MOST / amax : 1));
+    y[i] = nearest (x[i] * (amax > 0 ? (double) most_of (dtype) / amax : 1), dtype);
 }
 
-/* ------------------------------------------------------------------ quantise_mx */
+/* ------------------------------------------------------------- quantise_delayed */
 
-enum { MX_X, MX_Y, MX_SCALE, MX_YT, MX_SCALE_T };
-enum { ROWS, COLUMNS };
+enum { SEEN = 3 };
 
 uint64_t
-weft_extent_quantise_mx (const struct weft_kernel *k, uint32_t operand)
+weft_extent_quantise_delayed (const struct weft_kernel *k, uint32_t operand)
 {
-  uint64_t rows = k->shape.dim[ROWS], columns = k->shape.dim[COLUMNS];
-
-  if (operand == MX_SCALE)
-    return rows * weft_mx_blocks (columns);
-  return operand == MX_SCALE_T ? columns * weft_mx_blocks (rows) : rows * columns;
+  return operand == AMAX || operand == SEEN ? 1 : k->shape.dim[0];
 }
 
-/* One block of n elements that lie `step` apart. */
-static void
-round_block (const struct weft_operand *x, uint64_t at, uint64_t step, uint64_t n, uint8_t *y,
-             uint8_t *scale)
+/* The magnitudes of x, as the op that measures has them. */
+static struct weft_kernel
+as_amax (const struct weft_kernel *k)
 {
-  float value[WEFT_MX_BLOCK], most = 0;
+  struct weft_kernel measure = *k;
 
-  for (uint64_t i = 0; i < n; i++)
-    value[i] = *weft_floats (x->data, x->dtype, at + i * step, 1, &value[i]);
-  most = largest (value, n, 0);
-  *scale = weft_e8m0_scale (most);
-  float up = weft_e8m0_float ((uint8_t) (254 - *scale));
-  for (uint64_t i = 0; i < n; i++)
-    y[i] = weft_e4m3_round (value[i] * up);
-}
-
-/* Rows of a matrix whose elements lie `along` apart from row to row and `step` inside a row. */
-static void
-round_rows (const struct weft_operand *x, const uint64_t size[2], const uint64_t stride[2],
-            uint8_t *y, uint8_t *scale)
-{
-  for (uint64_t row = 0; row < size[0]; row++)
-    for (uint64_t c = 0; c < size[1]; c += WEFT_MX_BLOCK)
-      round_block (x, row * stride[0] + c * stride[1], stride[1],
-                   weft_least (size[1] - c, WEFT_MX_BLOCK), y + row * size[1] + c, scale++);
+  measure.operand[AMAX_Y] = k->operand[SEEN];
+  return measure;
 }
 
 void
-weft_cpu_quantise_mx (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+weft_cpu_quantise_delayed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  const struct weft_operand *o = k->operand;
-  uint64_t rows = k->shape.dim[ROWS], columns = k->shape.dim[COLUMNS];
+  const struct weft_kernel measure = as_amax (k);
 
-  (void) part;
-  (void) parts;
-  round_rows (&o[MX_X], (const uint64_t[]){ rows, columns }, (const uint64_t[]){ columns, 1 },
-              o[MX_Y].data, o[MX_SCALE].data);
-  round_rows (&o[MX_X], (const uint64_t[]){ columns, rows }, (const uint64_t[]){ 1, columns },
-              o[MX_YT].data, o[MX_SCALE_T].data);
+  weft_cpu_quantise (k, part, parts);
+  weft_cpu_amax (&measure, part, parts);
+}
+
+void
+weft_ref_quantise_delayed (const struct weft_kernel *k)
+{
+  const struct weft_kernel measure = as_amax (k);
+
+  weft_ref_quantise (k);
+  weft_ref_amax (&measure);
+}
+
+/* -------------------------------------------------------------- quantise_blocks */
+
+enum { B_X, B_Y, B_SCALE, B_YT, B_SCALE_T };
+enum { ROWS, COLUMNS, BLOCK, SQUARE };
+
+#define MOST_BLOCK 128
+
+/* One direction of it: rows of a matrix whose elements lie stride[0] apart from row to row and stride[1]
+ * inside a row. */
+struct blocks {
+  uint64_t size[2], stride[2], block, high;
+};
+
+static struct blocks
+blocks_of (const struct weft_kernel *k, gboolean turned)
+{
+  uint64_t rows = k->shape.dim[ROWS], columns = k->shape.dim[COLUMNS];
+  struct blocks b = { { rows, columns }, { columns, 1 }, k->shape.dim[BLOCK], 1 };
+
+  if (turned)
+    b = (struct blocks){ { columns, rows }, { 1, columns }, k->shape.dim[BLOCK], 1 };
+  b.high = k->shape.dim[SQUARE] ? b.block : 1;
+  return b;
+}
+
+uint64_t
+weft_extent_quantise_blocks (const struct weft_kernel *k, uint32_t operand)
+{
+  struct blocks b = blocks_of (k, operand == B_SCALE_T);
+
+  if (operand == B_SCALE || operand == B_SCALE_T)
+    return weft_fp8_blocks (b.size[0], b.high) * weft_fp8_blocks (b.size[1], b.block);
+  return b.size[0] * b.size[1];
+}
+
+/* Stores the scale of a block and returns its code. */
+static uint8_t
+store_scale (const struct weft_operand *scale, uint64_t at, float most, float largest)
+{
+  uint8_t code = weft_e8m0_scale_to (most, largest);
+
+  if (scale->dtype == WEFT_E8M0)
+    ((uint8_t *) scale->data)[at] = code;
+  else
+    ((float *) scale->data)[at] = weft_e8m0_float (code);
+  return code;
+}
+
+/* Elements of row i of a block, from `column` on. */
+static const float *
+row_of_block (const struct weft_operand *x, const struct blocks *b, uint64_t i,
+              const uint64_t columns[2], float *room)
+{
+  uint64_t at = i * b->stride[0] + columns[0] * b->stride[1], n = columns[1] - columns[0];
+
+  if (b->stride[1] == 1)
+    return weft_floats (x->data, x->dtype, at, n, room);
+  for (uint64_t j = 0; j < n; j++)
+    room[j] = *weft_floats (x->data, x->dtype, at + j * b->stride[1], 1, &room[j]);
+  return room;
 }
 
 static void
-ref_rows (const double *x, const uint64_t size[2], const uint64_t stride[2], double *y,
-          double *scale)
+round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, uint64_t at)
 {
-  for (uint64_t row = 0; row < size[0]; row++)
-    for (uint64_t c = 0; c < size[1]; c += WEFT_MX_BLOCK, scale++) {
-      uint64_t n = weft_least (size[1] - c, WEFT_MX_BLOCK);
-      double most = 0;
-      for (uint64_t i = 0; i < n; i++)
-        most = fmax (most, fabs (x[row * stride[0] + (c + i) * stride[1]]));
-      *scale = most > 0 ? exp2 (fmax (-127, ceil (log2 (most / WEFT_E4M3_MOST)))) : 0x1p-127;
-      for (uint64_t i = 0; i < n; i++)
-        y[row * size[1] + c + i] = nearest (x[row * stride[0] + (c + i) * stride[1]] / *scale);
+  float scaled[MOST_BLOCK];
+
+  for (uint64_t j = 0; j < n; j++)
+    scaled[j] = x[j] * up;
+  weft_store (y->data, y->dtype, at, n, scaled);
+}
+
+static void
+round_blocks (const struct weft_operand *x, const struct blocks *b, const struct weft_operand *y,
+              const struct weft_operand *scale)
+{
+  float room[MOST_BLOCK];
+  uint64_t done = 0;
+
+  for (uint64_t row = 0; row < b->size[0]; row += b->high)
+    for (uint64_t column = 0; column < b->size[1]; column += b->block) {
+      uint64_t end = weft_least (row + b->high, b->size[0]);
+      const uint64_t columns[] = { column, weft_least (column + b->block, b->size[1]) };
+      uint64_t n = columns[1] - column;
+      float most = 0;
+      for (uint64_t i = row; i < end; i++)
+        most = largest (row_of_block (x, b, i, columns, room), n, most);
+      uint8_t code = store_scale (scale, done++, most, most_of (y->dtype));
+      float up = weft_e8m0_float ((uint8_t) (254 - code));
+      for (uint64_t i = row; i < end; i++)
+        round_row (row_of_block (x, b, i, columns, room), n, up, y, i * b->size[1] + column);
     }
 }
 
 void
-weft_ref_quantise_mx (const struct weft_kernel *k)
+weft_cpu_quantise_blocks (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
-  uint64_t rows = k->shape.dim[ROWS], columns = k->shape.dim[COLUMNS];
+  struct blocks rows = blocks_of (k, FALSE), columns = blocks_of (k, TRUE);
 
-  ref_rows (o[MX_X].data, (const uint64_t[]){ rows, columns }, (const uint64_t[]){ columns, 1 },
-            o[MX_Y].data, o[MX_SCALE].data);
-  ref_rows (o[MX_X].data, (const uint64_t[]){ columns, rows }, (const uint64_t[]){ 1, columns },
-            o[MX_YT].data, o[MX_SCALE_T].data);
+  (void) part;
+  (void) parts;
+  if (o[B_Y].data)
+    round_blocks (&o[B_X], &rows, &o[B_Y], &o[B_SCALE]);
+  if (o[B_YT].data)
+    round_blocks (&o[B_X], &columns, &o[B_YT], &o[B_SCALE_T]);
+}
+
+/* Element (i, j) of the block that begins at (row, column), as far as there are any. */
+#define EACH_OF_BLOCK(b, row, column)                                                              \
+  for (uint64_t i = (row); i < weft_least ((row) + (b)->high, (b)->size[0]); i++)                  \
+    for (uint64_t j = (column); j < weft_least ((column) + (b)->block, (b)->size[1]); j++)
+
+static void
+ref_blocks (const double *x, const struct blocks *b, const struct weft_operand *codes,
+            double *scale)
+{
+  double *y = codes->data, largest = (double) most_of (codes->dtype);
+
+  for (uint64_t row = 0; row < b->size[0]; row += b->high)
+    for (uint64_t column = 0; column < b->size[1]; column += b->block, scale++) {
+      double most = 0;
+      EACH_OF_BLOCK (b, row, column)
+      most = fmax (most, fabs (x[i * b->stride[0] + j * b->stride[1]]));
+      *scale = most > 0 ? exp2 (fmax (-127, ceil (log2 (most / largest)))) : 0x1p-127;
+      EACH_OF_BLOCK (b, row, column)
+      y[i * b->size[1] + j] =
+          nearest (x[i * b->stride[0] + j * b->stride[1]] / *scale, codes->dtype);
+    }
+}
+
+void
+weft_ref_quantise_blocks (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  struct blocks rows = blocks_of (k, FALSE), columns = blocks_of (k, TRUE);
+
+  if (o[B_Y].data)
+    ref_blocks (o[B_X].data, &rows, &o[B_Y], o[B_SCALE].data);
+  if (o[B_YT].data)
+    ref_blocks (o[B_X].data, &columns, &o[B_YT], o[B_SCALE_T].data);
 }
 
 /* -------------------------------------------------------------------- transpose */

@@ -4,11 +4,15 @@
  * four bits of exponent with bias 7, three of mantissa; no infinities, 0x7f and 0xff are NaN, the
  * largest number is 448, the smallest 2^-9.  What is larger is stored as 448.
  *
+ * E5M2 is the other float of that specification: five bits of exponent with bias 15 as fp16, two of
+ * mantissa.  What is larger than 57344, the largest that is finite, is stored as that.
+ *
  * E8M0 is the scale of the OCP "Microscaling Formats (MX)" specification 1.0: 2^(code - 127), one for
  * WEFT_MX_BLOCK elements of a row; 255 is NaN.
  *
- * A tensor has one scale, 448 / its largest magnitude (current scaling of NVIDIA Transformer Engine),
- * or with MX one for each block: the smallest power of two that brings the block to 448 or below. */
+ * A tensor has one scale, the largest number of its type / its largest magnitude (current scaling of NVIDIA
+ * Transformer Engine), or one for each block: the smallest power of two that brings the block to that number
+ * or below, for blocks of 32 as E8M0, for others as a float. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -21,6 +25,7 @@
 #endif
 
 #define WEFT_E4M3_MOST 448.0f
+#define WEFT_E5M2_MOST 57344.0f
 #define WEFT_MX_BLOCK 32
 
 /* Exponent and mantissa are those of a float whose exponent has another bias. */
@@ -56,13 +61,53 @@ weft_e4m3_round (float f)
   return (uint8_t) (sign | (a < 0x1p-6f ? small & 0xf : normal));
 }
 
-/* What a tensor is multiplied by before it is rounded; and the codes, to get it back. */
+/* The upper byte of an fp16. */
+WEFT_INLINE float
+weft_e5m2_float (uint8_t code)
+{
+  uint32_t bits = (uint32_t) (code & 0x7f) << 21, sign = (uint32_t) (code & 0x80) << 24;
+  float f;
+
+  memcpy (&f, &bits, sizeof f);
+  f *= 0x1p112f;
+  memcpy (&bits, &f, sizeof bits);
+  bits |= sign | ((code & 0x7c) == 0x7c ? 0x7f800000u : 0);
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* To nearest, ties to even. */
+WEFT_INLINE uint8_t
+weft_e5m2_round (float f)
+{
+  uint32_t bits, sign, small;
+
+  memcpy (&bits, &f, sizeof bits);
+  sign = bits >> 24 & 0x80;
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000u)
+    return (uint8_t) (sign | 0x7f);
+  float a = fminf (fabsf (f), WEFT_E5M2_MOST), steps = a * 0x1p16f + 0x1p23f;
+  memcpy (&bits, &a, sizeof bits);
+  memcpy (&small, &steps, sizeof small); /* below the normal numbers codes count steps of 2^-16 */
+  uint32_t normal = ((bits + 0xfffffu + (bits >> 21 & 1)) >> 21) - (112u << 2);
+  return (uint8_t) (sign | (a < 0x1p-14f ? small & 0x7 : normal));
+}
+
+/* What a tensor is multiplied by before it is rounded to a type whose largest number is `most`; and the
+ * codes, to get it back. */
+WEFT_INLINE float
+weft_fp8_scale_to (float largest, float most)
+{
+  float scale = largest > 0 ? most / largest : 1;
+
+  return scale > 0x1p126f ? 0x1p126f : scale;
+}
+
 WEFT_INLINE float
 weft_fp8_scale (float largest)
 {
-  float scale = largest > 0 ? WEFT_E4M3_MOST / largest : 1;
-
-  return scale > 0x1p126f ? 0x1p126f : scale;
+  return weft_fp8_scale_to (largest, WEFT_E4M3_MOST);
 }
 
 WEFT_INLINE float
@@ -83,9 +128,9 @@ weft_e8m0_float (uint8_t code)
 
 /* The code of the scale of a block with this largest magnitude: rounded up. */
 WEFT_INLINE uint8_t
-weft_e8m0_scale (float largest)
+weft_e8m0_scale_to (float largest, float most)
 {
-  float least = largest / WEFT_E4M3_MOST;
+  float least = largest / most;
   uint32_t bits;
 
   memcpy (&bits, &least, sizeof bits);
@@ -93,9 +138,21 @@ weft_e8m0_scale (float largest)
   return (uint8_t) (code + (code == 0 ? rest > 0x400000 : rest > 0));
 }
 
-/* Scales of a row of so many elements. */
+WEFT_INLINE uint8_t
+weft_e8m0_scale (float largest)
+{
+  return weft_e8m0_scale_to (largest, WEFT_E4M3_MOST);
+}
+
+/* Blocks of a row of so many elements. */
+WEFT_INLINE uint64_t
+weft_fp8_blocks (uint64_t columns, uint64_t block)
+{
+  return (columns + block - 1) / block;
+}
+
 WEFT_INLINE uint64_t
 weft_mx_blocks (uint64_t columns)
 {
-  return (columns + WEFT_MX_BLOCK - 1) / WEFT_MX_BLOCK;
+  return weft_fp8_blocks (columns, WEFT_MX_BLOCK);
 }

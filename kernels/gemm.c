@@ -196,7 +196,12 @@ sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, f
 
   for (uint64_t t = 0; t < range->terms; t++) {
     uint64_t at = range->first * x->along + (range->term + t) * x->sum;
-    const float *row = weft_floats (x->data, x->dtype, at, range->n, room);
+    const struct weft_pack_range one = { range->first, range->n, range->term + t, 1 };
+    const float *row = room;
+    if (x->along == 1)
+      row = weft_floats (x->data, x->dtype, at, range->n, room);
+    else
+      weft_pack (x, &one, (uint32_t) range->n, room);
     for (uint64_t j = 0; j < range->n; j++)
       sum[j] += row[j];
   }
@@ -206,7 +211,6 @@ void
 weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
                 struct weft_range columns, const struct weft_leaves *terms)
 {
-  g_assert (x->along == 1);
   for (uint64_t j = columns.begin; j < columns.end; j += WEFT_STRETCH) {
     struct stack stack = stack_new (terms->n, c);
     stack.n = MIN (WEFT_STRETCH, columns.end - j);

@@ -16,12 +16,14 @@
 struct weft_factor {
   const void *data;
   uint64_t along, sum;
-  enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16, WEFT_FP16 or WEFT_FP8 */
+  enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16, WEFT_FP16, WEFT_FP8 or WEFT_E5M2 */
 
-  /* Of fp8: the largest magnitude of the tensor as a float, or as bytes a power of two for each block
-   * of a row in memory (fp8.h); an element is its code times the scale, as a float. */
+  /* Of fp8, whose terms lie along its rows: with block 0 the largest magnitude of the tensor as a float,
+   * else a power of two for so many elements of a row (fp8.h), as bytes for 32, as floats for others, which
+   * may be squares of so many rows and columns.  An element is its code times the scale, as a float. */
   const void *scale;
-  enum weft_dtype scale_dtype; /* WEFT_FP32 or WEFT_E8M0 */
+  uint32_t block;
+  gboolean square;
 };
 
 /* What is done with sums and where they go: rows of an array, or one row. */

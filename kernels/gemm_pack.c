@@ -125,30 +125,57 @@ pack_panel (const struct panel *p, enum weft_dtype dtype)
     pack_turned (p, dtype);
 }
 
-/* Rows in memory are as long as the stride that is not 1. */
+/* The scale of an element of a row. */
 static float
-block_scale (const struct weft_factor *f, uint64_t at)
+scale_at (const struct weft_factor *f, uint64_t row, uint64_t column)
 {
-  uint64_t columns = f->along > f->sum ? f->along : f->sum;
-  uint64_t block = at / columns * weft_mx_blocks (columns) + at % columns / WEFT_MX_BLOCK;
+  uint64_t at =
+      (f->square ? row / f->block : row) * weft_fp8_blocks (f->along, f->block) + column / f->block;
 
-  return weft_e8m0_float (((const uint8_t *) f->scale)[block]);
+  return f->block == WEFT_MX_BLOCK ? weft_e8m0_float (((const uint8_t *) f->scale)[at])
+                                   : ((const float *) f->scale)[at];
+}
+
+static float
+whole_scale (const struct weft_factor *f)
+{
+  gboolean wide = f->dtype == WEFT_E5M2;
+
+  return 1 / weft_fp8_scale_to (*(const float *) f->scale, wide ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
+}
+
+/* Some terms of one row, from column on, which have one scale. */
+static void
+pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float scale)
+{
+  const struct weft_factor *f = p->from;
+  const uint8_t *code = (const uint8_t *) f->data + p->at + i * f->along + t;
+  float *to = p->to + t * p->width + i;
+
+  if (f->dtype == WEFT_E5M2)
+    for (uint64_t j = 0; j < n; j++)
+      to[j * p->width] = weft_e5m2_float (code[j]) * scale;
+  else
+    for (uint64_t j = 0; j < n; j++)
+      to[j * p->width] = weft_e4m3_float (code[j]) * scale;
 }
 
 static void
 pack_bytes (const struct panel *p)
 {
   const struct weft_factor *f = p->from;
-  const uint8_t *code = f->data;
-  gboolean blocks = f->scale_dtype == WEFT_E8M0;
-  float scale = blocks ? 1 : weft_fp8_unscale (*(const float *) f->scale);
+  float whole = f->block ? 0 : whole_scale (f);
 
-  memset (p->to, 0, p->terms * p->width * sizeof *p->to);
-  for (uint64_t t = 0; t < p->terms; t++)
-    for (uint64_t i = 0; i < p->rows; i++) {
-      uint64_t at = p->at + i * f->along + t * f->sum;
-      p->to[t * p->width + i] = weft_e4m3_float (code[at]) * (blocks ? block_scale (f, at) : scale);
+  g_assert (f->sum == 1);
+  if (p->rows < p->width)
+    memset (p->to, 0, p->terms * p->width * sizeof *p->to);
+  for (uint64_t i = 0; i < p->rows; i++) {
+    uint64_t row = p->at / f->along + i, first = p->at % f->along;
+    for (uint64_t t = 0, n; t < p->terms; t += n) {
+      n = f->block ? MIN (p->terms - t, f->block - (first + t) % f->block) : p->terms;
+      pack_codes (p, i, t, n, f->block ? scale_at (f, row, first + t) : whole);
     }
+  }
 }
 
 void
@@ -164,7 +191,7 @@ weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, 
       .width = width,
       .to = to + i * range->terms,
     };
-    if (from->dtype == WEFT_FP8)
+    if (from->dtype == WEFT_FP8 || from->dtype == WEFT_E5M2)
       pack_bytes (&panel);
     else if (from->dtype == WEFT_BF16)
       pack_panel (&panel, WEFT_BF16);

@@ -37,6 +37,13 @@ struct weft_draw {
   int64_t sequence; /* the first of the global batch that is here */
 };
 
+/* Where the elements of a call lie in a whole tensor, for what is drawn (draw.h): rows of `columns` of it,
+ * which in the tensor are `stride` apart. */
+struct weft_whole {
+  uint64_t key; /* of the tensor */
+  uint64_t start, columns, stride, offset;
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
@@ -47,6 +54,7 @@ struct weft_kernel {
   uint32_t before; /* a part of attention: keys are those of the rank so many places before; to join
                       sequences, 1: slice j came from the rank j places before */
   struct weft_draw draw;
+  struct weft_whole whole; /* of adam that rounds by lot */
   gboolean canonical;
   gboolean fused, deterministic; /* attention: by the vendor's library where there is one; with the same
                                     bits in every run */
@@ -128,6 +136,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MATMUL_WGRAD, matmul_wgrad, TRUE)                                                     \
   X (WEFT_OP_MATMUL_FP8, matmul_fp8, TRUE)                                                         \
   X (WEFT_OP_MATMUL_DGRAD_FP8, matmul_dgrad_fp8, TRUE)                                             \
+  X (WEFT_OP_FP8_MATMUL, fp8_matmul, TRUE)                                                         \
+  X (WEFT_OP_FP8_MATMUL_DGRAD, fp8_matmul_dgrad, TRUE)                                             \
+  X (WEFT_OP_FP8_MATMUL_WGRAD, fp8_matmul_wgrad, TRUE)                                             \
   X (WEFT_OP_NORM, norm, TRUE)                                                                     \
   X (WEFT_OP_NORM_BWD, norm_bwd, FALSE)                                                            \
   X (WEFT_OP_HEAD_NORM, head_norm, TRUE)                                                           \
@@ -187,6 +198,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_FOLD, moe_fold, TRUE)                                                             \
   X (WEFT_OP_MOE_SQUARES, moe_squares, FALSE)                                                      \
   X (WEFT_OP_ADD, add, TRUE)                                                                       \
+  X (WEFT_OP_ADD_NORM, add_norm, TRUE)                                                             \
+  X (WEFT_OP_MATMUL_GELU, matmul_gelu, TRUE)                                                       \
+  X (WEFT_OP_MATMUL_DGRAD_GELU, matmul_dgrad_gelu, TRUE)                                           \
   X (WEFT_OP_XENT, xent, FALSE)                                                                    \
   X (WEFT_OP_SCALE_LOSS, scale_loss, FALSE)                                                        \
   X (WEFT_OP_XENT_BWD, xent_bwd, TRUE)                                                             \
@@ -200,7 +214,8 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_CAST, cast, TRUE)                                                                     \
   X (WEFT_OP_AMAX, amax, FALSE)                                                                    \
   X (WEFT_OP_QUANTISE, quantise, TRUE)                                                             \
-  X (WEFT_OP_QUANTISE_MX, quantise_mx, FALSE)                                                      \
+  X (WEFT_OP_QUANTISE_DELAYED, quantise_delayed, FALSE)                                            \
+  X (WEFT_OP_QUANTISE_BLOCKS, quantise_blocks, FALSE)                                              \
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \

@@ -201,6 +201,92 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
   return extent[operand];
 }
 
+/* ------------------------------------------------------------- products that gelu follows */
+
+enum { GELU_X, GELU_W, GELU_B, GELU_PRE, GELU_Y };
+enum { SLOPE_DY, SLOPE_W, SLOPE_PRE, SLOPE_DX };
+
+/* The rows of a part, of `columns`. */
+static struct weft_operand
+rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
+{
+  uint64_t first = rows.begin * columns * weft_dtype_bytes (o->dtype);
+
+  return (struct weft_operand){ .data = (uint8_t *) o->data + first,
+                                .n = (rows.end - rows.begin) * columns,
+                                .dtype = o->dtype };
+}
+
+/* gelu of what the product has stored: as if the two were two ops. */
+void
+weft_cpu_matmul_gelu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand, *pre = o[GELU_PRE].data ? &o[GELU_PRE] : &o[GELU_Y];
+  struct weft_range rows = weft_part (k->shape.dim[M], GRAIN, part, parts);
+  struct weft_kernel product = *k, gelu = *k;
+
+  product.operand[Y] = *pre;
+  weft_cpu_matmul (&product, part, parts);
+  gelu.shape.dim[0] = rows.end - rows.begin;
+  gelu.operand[0] = rows_of (pre, k->shape.dim[N], rows);
+  gelu.operand[1] = rows_of (&o[GELU_Y], k->shape.dim[N], rows);
+  weft_cpu_gelu (&gelu, 0, 1);
+}
+
+void
+weft_ref_matmul_gelu (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  struct weft_kernel product = *k, gelu = *k;
+
+  product.operand[Y] = gelu.operand[0] = o[GELU_PRE].data ? o[GELU_PRE] : o[GELU_Y];
+  gelu.operand[1] = o[GELU_Y];
+  weft_ref_matmul (&product);
+  weft_ref_gelu (&gelu);
+}
+
+uint64_t
+weft_extent_matmul_gelu (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_matmul (k, MIN (operand, Y));
+}
+
+void
+weft_cpu_matmul_dgrad_gelu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand;
+  struct weft_range rows = weft_part (k->shape.dim[M], GRAIN, part, parts);
+  struct weft_kernel product = *k, slope = *k;
+
+  product.operand[DGRAD_DX] = o[SLOPE_DX];
+  weft_cpu_matmul_dgrad (&product, part, parts);
+  slope.shape.dim[0] = rows.end - rows.begin;
+  slope.shape.dim[1] = k->shape.dim[K];
+  slope.operand[0] = rows_of (&o[SLOPE_PRE], k->shape.dim[K], rows);
+  slope.operand[1] = slope.operand[2] = rows_of (&o[SLOPE_DX], k->shape.dim[K], rows);
+  weft_cpu_gelu_bwd (&slope, 0, 1);
+}
+
+void
+weft_ref_matmul_dgrad_gelu (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  struct weft_kernel product = *k, slope = *k;
+
+  product.operand[DGRAD_DX] = o[SLOPE_DX];
+  weft_ref_matmul_dgrad (&product);
+  slope.shape.dim[1] = k->shape.dim[K];
+  slope.operand[0] = o[SLOPE_PRE];
+  slope.operand[1] = slope.operand[2] = o[SLOPE_DX];
+  weft_ref_gelu_bwd (&slope);
+}
+
+uint64_t
+weft_extent_matmul_dgrad_gelu (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_matmul_dgrad (k, MIN (operand, DGRAD_DX));
+}
+
 /* ------------------------------------------------- weights of one byte, times their scale */
 
 enum { FP8_X, FP8_W, FP8_SCALE, FP8_B, FP8_Y };
@@ -217,7 +303,7 @@ multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, 
   g->b = by_rows (&k->operand[FP8_W], terms);
   g->terms = dealt (k, terms);
   g->b.scale = k->operand[FP8_SCALE].data;
-  g->b.scale_dtype = k->operand[FP8_SCALE].dtype;
+  g->b.block = k->operand[FP8_SCALE].dtype == WEFT_E8M0 ? WEFT_MX_BLOCK : 0;
   g->first = rows.begin;
   g->last = rows.end;
   weft_gemm (g);

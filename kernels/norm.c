@@ -1,3 +1,4 @@
+#include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/row.h"
 #include "kernels/sums.h"
@@ -7,6 +8,7 @@
 #define ROOM 65536
 
 enum { X, WEIGHT, BIAS, Y };
+enum { ADD_A, ADD_B, ADD_WEIGHT, ADD_BIAS, ADD_SUM, ADD_Y };
 enum { DY, BWD_X, BWD_WEIGHT, DRESIDUAL, DX, DWEIGHT, DBIAS };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DWEIGHT, WGRAD_DBIAS };
 
@@ -14,6 +16,13 @@ uint64_t
 weft_extent_norm (const struct weft_kernel *k, uint32_t operand)
 {
   return operand == WEIGHT || operand == BIAS ? k->shape.dim[1] : k->shape.dim[0] * k->shape.dim[1];
+}
+
+uint64_t
+weft_extent_add_norm (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == ADD_WEIGHT || operand == ADD_BIAS ? k->shape.dim[1]
+                                                      : k->shape.dim[0] * k->shape.dim[1];
 }
 
 uint64_t
@@ -59,6 +68,35 @@ weft_cpu_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   for (uint64_t r = rows.begin; r < rows.end; r++)
     weft_row_forward (&norm, (struct weft_row){ &o[X], r * norm.n }, &o[WEIGHT], present (&o[BIAS]),
                       (struct weft_row){ &o[Y], r * norm.n });
+}
+
+static void
+add_row (const struct weft_operand *o, uint64_t at, uint64_t all)
+{
+  float a[WEFT_STRETCH], b[WEFT_STRETCH], room[WEFT_STRETCH];
+
+  for (uint64_t c = 0; c < all; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (all - c, WEFT_STRETCH), first = at + c;
+    float *to = weft_target (o[ADD_SUM].data, o[ADD_SUM].dtype, first, room);
+    const float *x = weft_floats (o[ADD_A].data, o[ADD_A].dtype, first, n, a);
+    memmove (to, x, n * sizeof *to);
+    weft_sums_add (to, weft_floats (o[ADD_B].data, o[ADD_B].dtype, first, n, b), n);
+    weft_store (o[ADD_SUM].data, o[ADD_SUM].dtype, first, n, to);
+  }
+}
+
+void
+weft_cpu_add_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  struct weft_row_norm norm = row_norm (k);
+  struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
+  const struct weft_operand *o = k->operand;
+
+  for (uint64_t r = rows.begin; r < rows.end; r++) {
+    add_row (o, r * norm.n, norm.n);
+    weft_row_forward (&norm, (struct weft_row){ &o[ADD_SUM], r * norm.n }, &o[ADD_WEIGHT],
+                      present (&o[ADD_BIAS]), (struct weft_row){ &o[ADD_Y], r * norm.n });
+  }
 }
 
 static struct weft_row_gradient
@@ -197,6 +235,26 @@ weft_ref_norm (const struct weft_kernel *k)
     for (uint64_t i = 0; i < n; i++)
       y[i] = (x[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0);
   }
+}
+
+/* The sum is rounded as it is stored. */
+void
+weft_ref_add_norm (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  struct weft_kernel norm = *k;
+  double *sum = o[ADD_SUM].data;
+
+  for (uint64_t i = 0; i < k->shape.dim[0] * k->shape.dim[1]; i++) {
+    float rounded = (float) (((double *) o[ADD_A].data)[i] + ((double *) o[ADD_B].data)[i]);
+    weft_round (o[ADD_SUM].dtype, 1, &rounded);
+    sum[i] = (double) rounded;
+  }
+  norm.operand[X] = o[ADD_SUM];
+  norm.operand[WEIGHT] = o[ADD_WEIGHT];
+  norm.operand[BIAS] = o[ADD_BIAS];
+  norm.operand[Y] = o[ADD_Y];
+  weft_ref_norm (&norm);
 }
 
 static void

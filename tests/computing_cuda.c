@@ -193,7 +193,8 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   const struct weft_cuda_launch *l = item->kernel;
 
   emulated_order_of_threads (d->rand && g_rand_boolean (d->rand));
-  d->said = weft_cuda_launch_all (item->op, l, item->n);
+  d->said =
+      item->fused ? computing_fused_run (d, item) : weft_cuda_launch_all (item->op, l, item->n);
 }
 
 /* It may run while the device does anything else, and sees nothing of it. */
@@ -580,9 +581,10 @@ comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
     l[i].scratch = scratch->at;
     l[i].scratch_bytes = scratch->bytes;
   }
-  const char *said = add (
-      self, stream,
-      &(struct computing_item){ .kind = COMPUTING_KERNEL, .kernel = l, .n = n, .op = k[0].kind });
+  struct computing_item item = { .kind = COMPUTING_KERNEL, .kernel = l, .n = n, .op = k[0].kind };
+  item.fused = computing_fused_takes (self, k);
+  item.same = k->deterministic;
+  const char *said = add (self, stream, &item);
   g_rc_box_release (l);
   return said;
 }
@@ -815,8 +817,8 @@ has_kernel (void *self, enum weft_op_kind kind)
 static uint64_t
 scratch (void *self, const struct weft_kernel *k)
 {
-  (void) self;
-  return weft_cuda_scratch (k->kind, &k->shape);
+  uint64_t own = weft_cuda_scratch (k->kind, &k->shape);
+  return MAX (own, computing_fused_scratch (self, k));
 }
 
 static struct weft_cuda_calls

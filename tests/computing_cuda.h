@@ -49,6 +49,7 @@ struct computing_item {
   struct weft_cuda_copy copy; /* of fill: `to` and bytes */
   void *kernel; /* struct weft_cuda_launch, n of them; of g_rc_box_alloc() */
   enum weft_op_kind op;
+  gboolean fused, same; /* attention by the library; with the same bits in every run */
   uint32_t n;
   void (*run) (void *data);
   void *data;
@@ -69,6 +70,7 @@ struct computing_arena {
 };
 
 struct weft_rendezvous;
+struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
   struct weft_cuda_calls calls;
@@ -76,6 +78,8 @@ typedef struct computing_cuda {
   GRand *rand;           /* NULL: work is done in the order of calls */
   struct weft_rendezvous *peers; /* ranks of other processes: this one has one rank, and works in the
                                     order of calls */
+  struct weft_cudnn_attention *cudnn; /* the caller's; NULL: its kernels do attention */
+  uint32_t n_fused;
   const char *said;      /* what went wrong in work; it stays */
   uint64_t now, n_given; /* works done; calls given */
   uint64_t n_seen;       /* n_given when somebody waited in vain, and since when it is that */
@@ -107,3 +111,9 @@ struct computing_meeting *computing_meet (const struct computing_talk *talk);
 const char *computing_come (computing_cuda *d, struct computing_meeting *meeting,
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);
+
+/* Attention by the device's library where it has one, which takes every shape that it is asked for: what
+ * exec_cuda/module/fused.h is for a GPU. */
+gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
+uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);
+const char *computing_fused_run (computing_cuda *d, const struct computing_item *item);

@@ -49,7 +49,7 @@ cuda_case_drawn (const struct cuda_case_device *d)
       struct kernel_case made;
       kernel_case_make (rand, &made, (enum weft_op_kind) kind);
       made.k.canonical = FALSE;
-      made.rounds_inside =
+      made.rounds_inside |=
           made.k.shape.dim[4] == 64 && g_str_has_prefix (weft_op_info[kind].word, "attention");
       kernel_case_fit (&made);
       check (d, &made);
@@ -219,6 +219,14 @@ static const struct fixed {
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
   { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
+  { WEFT_OP_NORM_DGRAD, { 19, 400 } },
+  { WEFT_OP_NORM_BWD, { 21, 256 } },
+  { WEFT_OP_NORM_BWD, { 300, 516 } },
+  { WEFT_OP_NORM_BWD, { 3, 4000 } },
+  { WEFT_OP_NORM, { 21, 384 } },
+  { WEFT_OP_NORM, { 3, 4096 } },
+  { WEFT_OP_ADD_NORM, { 21, 512 } },
+  { WEFT_OP_ADD_NORM, { 2, 6090 } },
   { WEFT_OP_NORM_WGRAD, { 7, 40 } },
   { WEFT_OP_HEAD_NORM_DGRAD, { 144, 8 } },
   { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 1 } },
@@ -361,9 +369,51 @@ cuda_case_fixed (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
+/* ------------------------------------------------------------------- weights rounded by lot */
+
+/* To the bit as on the CPU, m and v too. */
+void
+cuda_case_lots (const struct cuda_case_device *d)
+{
+  enum { LOTS = 3000 };
+  GRand *rand = g_rand_new_with_seed (14);
+  struct weft_control control = { .step = 4,
+                                  .seed = 9,
+                                  .lr = 1e-3,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.95,
+                                  .epsilon = 1e-8,
+                                  .weight_decay = 0.1 };
+  union weft_model model;
+  struct weft_kernel cpu = { .kind = WEFT_OP_ADAM,
+                             .shape = { .dim = { LOTS, 1, 1 }, .dtype = WEFT_BF16 },
+                             .model = &model,
+                             .control = &control,
+                             .decay = TRUE,
+                             .whole = { 77, 1234, 50, 200, 100 } };
+
+  weft_table_defaults (&weft_model_table, model.at);
+  cpu.operand[0] = cuda_case_floats (rand, LOTS, WEFT_BF16);
+  cpu.operand[2] = cuda_case_floats (rand, LOTS, WEFT_BF16);
+  cpu.operand[4] = cuda_case_floats (rand, LOTS, WEFT_FP32);
+  cpu.operand[5] = cuda_case_floats (rand, LOTS, WEFT_FP32);
+  for (int i = 0; i < LOTS; i++)
+    ((float *) cpu.operand[5].data)[i] = fabsf (((float *) cpu.operand[5].data)[i]);
+  struct weft_kernel device = copy_of (&cpu);
+  weft_cpu_adam (&cpu, 0, 1);
+  d->launch (d->user, &device, FALSE);
+  for (uint32_t o = 0; o <= 5; o++)
+    if (cpu.operand[o].data)
+      assert_memory_equal (cpu.operand[o].data, device.operand[o].data, bytes_of (&cpu.operand[o]));
+  cuda_case_free (&cpu);
+  cuda_case_free (&device);
+  g_rand_free (rand);
+}
+
 /* Ops that cuda_attention.c, cuda_scores.c, cuda_fp8.c and cuda_experts.c have. */
 #define ELSEWHERE                                                                                  \
-  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise quantise_mx transpose " \
+  "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \
+  "quantise_delayed quantise_blocks "                                                              \
   "matmul_fp8 matmul_dgrad_fp8 attention_part attention_part_bwd moe_route moe_route_bwd "         \
   "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \

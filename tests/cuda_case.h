@@ -52,5 +52,8 @@ void cuda_case_experts (const struct cuda_case_device *device);
 /* The last of these alone. */
 void cuda_case_expert_products (const struct cuda_case_device *device);
 
+/* AdamW that rounds weights by lot. */
+void cuda_case_lots (const struct cuda_case_device *device);
+
 /* Fails for a kernel that none of these has a case of. */
 void cuda_case_is_complete (const struct cuda_case_device *device);

@@ -47,14 +47,54 @@ codes (GRand *rand, uint64_t n)
   return o;
 }
 
+/* Codes of any type. */
+static struct weft_operand
+codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
+{
+  struct weft_operand o = codes (rand, n);
+
+  o.dtype = (uint8_t) dtype;
+  return o;
+}
+
+/* Both ways, or one of them, with scales of rows or of squares. */
+static void
+check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
+{
+  static const struct {
+    uint64_t rows, columns, block, square;
+    gboolean is[2];
+    enum weft_dtype code;
+  } cases[] = { { 70, 37, 32, 0, { TRUE, TRUE }, WEFT_FP8 },
+                { 33, 65, 32, 0, { TRUE, FALSE }, WEFT_E5M2 },
+                { 130, 140, 128, 0, { TRUE, TRUE }, WEFT_E5M2 },
+                { 150, 270, 128, 1, { TRUE, TRUE }, WEFT_FP8 },
+                { 129, 40, 128, 1, { FALSE, TRUE }, WEFT_FP8 } };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    uint64_t rows = cases[i].rows, columns = cases[i].columns, block = cases[i].block;
+    struct weft_kernel k =
+        call_of (WEFT_OP_QUANTISE_BLOCKS, dtype, (const uint64_t[]){ rows, columns, block });
+    k.shape.dim[3] = cases[i].square;
+    k.operand[0] = spread_floats (rand, rows * columns, dtype);
+    for (uint32_t o = 1; o < 5; o++) {
+      uint64_t n = weft_kernels[k.kind].extent (&k, o);
+      enum weft_dtype scale = block == 32 ? WEFT_E8M0 : WEFT_FP32;
+      if (cases[i].is[o > 2])
+        k.operand[o] = o % 2                ? codes_of (rand, n, cases[i].code)
+                       : scale != WEFT_FP32 ? codes_of (rand, n, scale)
+                                            : cuda_case_floats (rand, n, scale);
+    }
+    run (d, &k, 0);
+  }
+}
+
 static void
 check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
 {
   const uint64_t n = 5000, rows = 70, columns = 37;
+  const enum weft_dtype code = dtype == WEFT_BF16 ? WEFT_E5M2 : WEFT_FP8;
   struct weft_kernel amax = call_of (WEFT_OP_AMAX, dtype, (const uint64_t[]){ n, 0, 0 }),
-                     quantise = call_of (WEFT_OP_QUANTISE, dtype, (const uint64_t[]){ n, 0, 0 }),
-                     mx = call_of (WEFT_OP_QUANTISE_MX, dtype,
-                                   (const uint64_t[]){ rows, columns, 0 }),
                      turn = call_of (WEFT_OP_TRANSPOSE, WEFT_FP8,
                                      (const uint64_t[]){ rows, columns, 0 });
 
@@ -62,15 +102,20 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   amax.operand[1] = cuda_case_floats (rand, 1, WEFT_FP32);
   amax.operand[1].accumulate = dtype == WEFT_BF16;
   run (d, &amax, 0);
-  quantise.operand[0] = spread_floats (rand, n, dtype);
-  quantise.operand[1] = cuda_case_floats (rand, 1, WEFT_FP32);
-  *(float *) quantise.operand[1].data = 1;
-  quantise.operand[2] = codes (rand, n);
-  run (d, &quantise, 0);
-  mx.operand[0] = spread_floats (rand, rows * columns, dtype);
-  for (uint32_t o = 1; o < 5; o++)
-    mx.operand[o] = codes (rand, weft_kernels[mx.kind].extent (&mx, o));
-  run (d, &mx, 0);
+  for (int delayed = 0; delayed < 2; delayed++) {
+    struct weft_kernel k = call_of (delayed ? WEFT_OP_QUANTISE_DELAYED : WEFT_OP_QUANTISE, dtype,
+                                    (const uint64_t[]){ n, 0, 0 });
+    k.operand[0] = spread_floats (rand, n, dtype);
+    k.operand[1] = cuda_case_floats (rand, 1, WEFT_FP32);
+    *(float *) k.operand[1].data = delayed ? 0.5f : 1;
+    k.operand[2] = codes_of (rand, n, code);
+    if (delayed) {
+      k.operand[3] = cuda_case_floats (rand, 1, WEFT_FP32);
+      k.operand[3].accumulate = TRUE;
+    }
+    run (d, &k, 0);
+  }
+  check_blocks (d, rand, dtype);
   turn.operand[0] = codes (rand, rows * columns);
   turn.operand[1] = codes (rand, rows * columns);
   run (d, &turn, 0);

@@ -2,6 +2,7 @@
  * over k in order. */
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
+#include "kernels/kernel.h"
 #include <glib.h>
 
 static float *
@@ -40,6 +41,32 @@ add_product (const struct weft_cuda_gemm *g, const float *a, const float *b, flo
         y[m * g->n + n] += a[m * g->k + k] * b[k * g->n + n];
 }
 
+/* Of the unrounded product, as cuBLASLt has it; aux is of the type of y. */
+static void
+follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
+{
+  struct weft_kernel k = { .kind = WEFT_OP_GELU, .shape = { .dim = { 1, n } } };
+  struct weft_operand all = { .data = y, .n = n, .dtype = WEFT_FP32 };
+  g_autofree float *of = NULL;
+
+  k.operand[0] = k.operand[1] = k.operand[2] = all;
+  if (g->epilogue == WEFT_CUDA_GELU && g->aux)
+    weft_store (g->aux, g->y_dtype, 0, n, y);
+  if (g->epilogue == WEFT_CUDA_GELU)
+    weft_cpu_gelu (&k, 0, 1);
+  if (g->epilogue != WEFT_CUDA_GELU_SLOPE)
+    return;
+  k.operand[0].data = of = wide (g->aux, g->y_dtype, n);
+  weft_cpu_gelu_bwd (&k, 0, 1);
+}
+
+/* As where the library will not: a kernel follows. */
+static gboolean
+is_apart (const struct weft_cuda_gemm *g)
+{
+  return g->epilogue != WEFT_CUDA_PLAIN && g->n % 2;
+}
+
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
@@ -49,7 +76,6 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
       g->accumulate ? wide (g->y, g->y_dtype, n) : g_malloc0_n (n, sizeof (float));
   g_autofree float *bias = g->bias ? wide (g->bias, g->y_dtype, g->n) : NULL;
 
-  (void) on;
   if (g->a_turned)
     a = turned (a, g->k, g->m);
   if (g->b_turned)
@@ -59,6 +85,11 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
     y[i] *= *g->scale;
   for (uint64_t i = 0; i < n && bias; i++)
     y[i] += bias[i % g->n];
+  if (is_apart (g)) {
+    weft_store (g->epilogue == WEFT_CUDA_GELU && g->aux ? g->aux : g->y, g->y_dtype, 0, n, y);
+    return weft_cuda_follow (on, g);
+  }
+  follow (g, y, n);
   weft_store (g->y, g->y_dtype, 0, n, y);
   return NULL;
 }

@@ -87,7 +87,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "tokens rows", by_head ? tokens * heads : tokens },
     { "m", tokens },
     { "columns",
-      by_head ? (uint64_t) m->kv_channels : (uint64_t) kernel_case_pick (rand, "1 3 40 130 1500") },
+      by_head ? (uint64_t) m->kv_channels : (uint64_t) kernel_case_pick (rand, "1 3 40 130 1504") },
     { "hidden", (uint64_t) m->hidden_size },
     { "batch", made->sequences },
     { "sequence", (uint64_t) m->seq_length },
@@ -97,7 +97,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "n k a b", (uint64_t) kernel_case_pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
-    { "leaves tail whole own piece window value depth alike",
+    { "leaves tail whole own piece window value depth alike kept drawn",
       0 }, /* one rank has all; one tensor fills a slice */
     { "itself", made->k.shape.dim[0] % 2 },
     { "divisor slices", (uint64_t) kernel_case_pick (rand, "2 3 7") },
@@ -198,6 +198,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);
   made->k.decay = g_rand_boolean (rand);
+  made->rounds_inside =
+      kernel_case_is_one_of (weft_op_info[kind].word, "matmul_gelu matmul_dgrad_gelu");
   made->n = kernel_case_arguments (kind, made->argument);
   for (uint32_t o = 0; o < made->n; o++)
     kernel_case_make_operand (rand, made, o);

@@ -13,10 +13,11 @@
 
 #define KERNEL_CASE_SEQUENCES 9 /* of a batch, at most */
 
-/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts: test_fp8.c,
+/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts: test_fp8.c, test_fp8_kernels.c,
  * test_context.c, test_unfused_attention.c, test_tensor_kernels.c, test_latent.c. */
 #define KERNEL_CASE_NOT_DRAWN                                                                      \
-  "matmul_fp8 matmul_dgrad_fp8 quantise quantise_mx transpose attention_part "                     \
+  "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad quantise "             \
+  "quantise_delayed quantise_blocks transpose attention_part "                                     \
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
   "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
@@ -38,8 +39,8 @@ struct kernel_case {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   uint32_t n;
   uint64_t sequences;
-  gboolean rounds_inside; /* probabilities, and gradients of scores, are rounded to the op's type before
-                             the next product, as tensor cores take them */
+  gboolean rounds_inside; /* what gelu is of is rounded to the op's type; probabilities, and gradients of
+                             scores, before the next product, as tensor cores take them */
 };
 
 /* Whether `names`, words with a blank between them, has the name. */

@@ -313,6 +313,15 @@ keep (struct thing *tensor, uint64_t i, double value)
 
 /* ------------------------------------------------------------------------------ operations */
 
+/* Of a batch and a head of `of` the matrix, or that of the head's group. */
+static const double *
+matrix_of (const struct thing *tensor, int64_t batch, int64_t head, int64_t of)
+{
+  const int64_t *dim = numbers_at (tensor, WEFT_CUDNN_TENSOR_DIMS);
+
+  return tensor->value + (batch * dim[1] + head / (of / dim[1])) * dim[2] * dim[3];
+}
+
 static void
 play_matmul (const struct thing *op)
 {
@@ -325,13 +334,10 @@ play_matmul (const struct thing *op)
   for (uint64_t i = 0; i < count (dim); i++) {
     double sum = 0;
     places_of (dim, i, place);
-    for (int64_t k = 0; k < inner; k++) {
-      const int64_t at_a[] = { place[0], place[1], place[2], k },
-                    at_b[] = { place[0], place[1], k, place[3] };
-      const int64_t of_a[] = { dim[0], dim[1], dim[2], inner },
-                    of_b[] = { dim[0], dim[1], inner, dim[3] };
-      sum += value_at (a, at_a, of_a) * value_at (b, at_b, of_b);
-    }
+    const double *x = matrix_of (a, place[0], place[1], dim[1]) + place[2] * inner;
+    const double *y = matrix_of (b, place[0], place[1], dim[1]) + place[3];
+    for (int64_t k = 0; k < inner; k++)
+      sum += x[k] * y[k * dim[3]];
     keep (c, i, sum);
   }
 }

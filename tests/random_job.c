@@ -337,12 +337,9 @@ random_precision (GString *words, GRand *rand)
 {
   static const char *const types[] = { "fp32", "bf16", "bf16", "fp16" };
   static const char *const scales[] = { "64", "1024", "none" };
-  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
   const char *type = one_in (rand, 8) ? "fp8" : types[up_to (rand, 3)];
 
   add_word (words, "precision", type);
-  if (g_str_equal (type, "fp8"))
-    add_word (words, "fp8_recipe", recipes[up_to (rand, 3)]);
   if (g_str_equal (type, "fp32") && flip (words, rand, 3, "enable_autocast"))
     add_word (words, "autocast_dtype", one_in (rand, 2) ? "bf16" : "fp16");
   if (g_str_equal (type, "fp16") ? one_in (rand, 2) : one_in (rand, 8))
@@ -401,7 +398,8 @@ random_units (GString *words, GRand *rand, uint32_t replicas)
   if (level > 0 && flip (words, rand, 3, "fp8_param_gather"))
     flip (words, rand, 2, "keep_fp8_transpose_cache");
   else if (one_in (rand, 4) && !strstr (words->str, "precision=fp16"))
-    add_word (words, "preserve_fp32_weights", "false");
+    add_word (words, "preserve_fp32_weights",
+              one_in (rand, 2) ? "false" : "false bf16_stochastic_round=true");
   if (level > 0)
     flip (words, rand, 4, "init_fsdp_with_meta_device");
   if (level == 3 && flip (words, rand, 3, "fsdp_double_buffer"))
@@ -419,7 +417,8 @@ random_wrapper (GString *words, GRand *rand, uint32_t replicas)
   if (flip (words, rand, 6, "nccl_ub"))
     flip (words, rand, 2, "disable_symmetric_registration");
   flip (words, rand, sharded && overlapped ? 2 : 20, "overlap_param_gather");
-  if (sharded && flip (words, rand, 3, "fp8_param_gather"))
+  if (sharded && flip (words, rand, 3, "fp8_param_gather") &&
+      !(strstr (words->str, "precision=fp8") && strstr (words->str, "context_parallel_size=")))
     flip (words, rand, 2, "reuse_grad_buf_for_mxfp8_param_ag");
   if (sharded && flip (words, rand, 4, "reduce_scatter_with_fp32_accumulation"))
     return;
@@ -759,6 +758,27 @@ random_head (GString *words, GRand *rand)
   add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
 }
 
+/* What fits weights that are kept in fp8, and cuts of tensors, of which blocks are others. */
+static void
+random_recipe (GString *words, GRand *rand)
+{
+  static const char *const recipes[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+  static const char *const cuts[] = { "tensor_model_parallel_size=", "context_parallel_size=",
+                                      NULL };
+  static const char *const pieces[] = { "tp_comm_overlap=true", "enable_async_tensor_parallel=true",
+                                        NULL };
+  gboolean canonical = strstr (words->str, "reduction_order=canonical") != NULL;
+  gboolean whole = has_any (words, pieces) || (canonical && has_any (words, cuts)) ||
+                   strstr (words->str, "fp8_param_gather=true");
+
+  if (!strstr (words->str, "precision=fp8"))
+    return;
+  if (strstr (words->str, "reuse_grad_buf_for_mxfp8_param_ag=true"))
+    add_word (words, "fp8_recipe", "mxfp8");
+  else
+    add_word (words, "fp8_recipe", recipes[up_to (rand, whole ? 1 : 3)]);
+}
+
 /* An order that nobody here has written, for the ranks and microbatches that it has. */
 static void
 random_file (GString *words, GRand *rand, uint32_t replicas, uint32_t stages)
@@ -837,6 +857,7 @@ weft_random_job (GRand *rand)
   random_modes (words, rand);
   random_head (words, rand);
   random_extras (words, rand);
+  random_recipe (words, rand);
   if (one_in (rand, 3))
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);

@@ -586,6 +586,32 @@ recorded_cuda_new (void)
   return d;
 }
 
+static const char *
+trace_open (void *self)
+{
+  (void) self;
+  return NULL;
+}
+
+static const char *
+trace_take (void *self, weft_cuda_take take, void *user, uint64_t *lost)
+{
+  const recorded_cuda *d = self;
+
+  for (uint32_t i = 0; i < d->activity->len; i++)
+    take (user, &g_array_index (d->activity, struct weft_cuda_activity, i));
+  *lost = d->lost;
+  return NULL;
+}
+
+void
+recorded_cuda_trace (recorded_cuda *d)
+{
+  d->activity = g_array_new (FALSE, FALSE, sizeof (struct weft_cuda_activity));
+  d->calls.trace_open = trace_open;
+  d->calls.trace_take = trace_take;
+}
+
 void
 recorded_cuda_forget (recorded_cuda *d)
 {
@@ -601,6 +627,9 @@ recorded_cuda_free (recorded_cuda *d)
 {
   GArray *lists[] = { d->call,     d->kernel,     d->copy,     d->join, d->arena,
                       d->exchange, d->collective, d->transfer, d->mark };
+
+  if (d->activity)
+    g_array_unref (d->activity);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (lists); i++)
     g_array_unref (lists[i]);

@@ -54,6 +54,9 @@ typedef struct recorded_cuda {
   const weft_plan *counted; /* copies of whole numbers to the host bring ones: counts of this plan */
   uint32_t slow;         /* looks at a communicator until it is, every time */
 
+  GArray *activity; /* struct weft_cuda_activity: what it says that it has done, every time; or NULL */
+  uint64_t lost;
+
   double (*seconds) (const struct weft_kernel *k); /* of a kernel; NULL: nothing takes time */
   uint64_t room; /* left, and how often somebody has looked; the test's own */
   uint32_t n_looks;
@@ -73,6 +76,9 @@ typedef struct recorded_cuda {
 recorded_cuda *recorded_cuda_new (void);
 void recorded_cuda_free (recorded_cuda *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (recorded_cuda, recorded_cuda_free)
+
+/* The device tells of `activity` from now on, which is empty; not one of its counted calls. */
+void recorded_cuda_trace (recorded_cuda *device);
 
 /* Forgets calls, not what is open. */
 void recorded_cuda_forget (recorded_cuda *device);

@@ -198,6 +198,7 @@ static const char *const strategies[] = {
   TWO LEVEL3,
   TWO "--distributed-config fsdp2",
   TWO STAGES SHARDED,
+  TWO "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunks 8",
   NANO "--gpus 4 --global-batch-size 4 " STAGES OVERLAP,
 };
 

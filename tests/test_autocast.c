@@ -39,7 +39,9 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
   for (uint32_t op = 0; op < p->n_op; op++)
     switch (p->op[op].kind) {
     case WEFT_OP_MATMUL:
+    case WEFT_OP_MATMUL_GELU:
     case WEFT_OP_MATMUL_DGRAD:
+    case WEFT_OP_MATMUL_DGRAD_GELU:
       assert_int_equal (weft_op_shape (p, op)->dtype, WEFT_BF16);
       assert_int_equal (operand (p, op, 0), WEFT_BF16);
       assert_int_equal (operand (p, op, 1), WEFT_BF16);
@@ -53,7 +55,7 @@ enable_autocast_takes_products_in_autocast_dtype (void **state)
     case WEFT_OP_ATTENTION:
       assert_int_equal (operand (p, op, 0), WEFT_BF16);
       break;
-    case WEFT_OP_ADD:
+    case WEFT_OP_ADD_NORM:
     case WEFT_OP_NORM:
     case WEFT_OP_NORM_BWD:
       assert_int_equal (operand (p, op, 0), WEFT_FP32);

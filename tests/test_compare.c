@@ -632,7 +632,7 @@ the_first_op_that_differs_is_named (void **state)
 
   (void) state;
   assert_non_null (strstr (c->mismatch, "stage 0 has "));
-  assert_non_null (strstr (c->mismatch, "in A and norm (L8 norm1 m0) in B"));
+  assert_non_null (strstr (c->mismatch, "in A and add_norm (L8 norm1 m0) in B"));
   step_free (&a);
   step_free (&b);
 }

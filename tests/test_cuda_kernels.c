@@ -107,6 +107,13 @@ products_of_experts_by_warpgroups_are_those_of_the_cpu (void **state)
 }
 
 static void
+weights_are_rounded_by_the_lots_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_lots (&device);
+}
+
+static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
@@ -127,6 +134,7 @@ main (void)
     cmocka_unit_test (numbers_of_one_byte_on_cuda_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_cuda_do_what_their_references_do),
     cmocka_unit_test (products_of_experts_by_warpgroups_are_those_of_the_cpu),
+    cmocka_unit_test (weights_are_rounded_by_the_lots_of_the_cpu),
     cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -1,11 +1,14 @@
 /* Attention by cuDNN: that its graph means attention, by a double that computes it; and that the library
  * takes the graph, by asking it for plans for GPUs that are only described, where it is installed. */
+#include "exec_cuda/module/fused.h"
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/table.h"
+#include "tests/computing_cuda.h"
 #include "tests/cuda_case.h"
 #include "tests/nano.h"
 #include "tests/playing_cudnn.h"
+#include "tests/trained_cases.h"
 #include <dlfcn.h>
 
 #define GUARD 256 /* bytes behind scratch that must stay */
@@ -134,6 +137,21 @@ a_missing_library_is_named_with_what_was_tried (void **state)
   assert_non_null (strstr (why, "has not all calls of its graph API"));
 }
 
+/* Whole steps: the scratch is the executor's, and rows are those of a plan. */
+static void
+training_with_it_is_that_of_the_cpu_and_repeats_itself (void **state)
+{
+  struct weft_cudnn_attention *a = open_double (&playing_cudnn);
+  g_autoptr (computing_cuda) device = computing_cuda_new (0);
+
+  (void) state;
+  device->cudnn = a;
+  trained_fused (&device->calls);
+  assert_true (device->n_fused > 0);
+  assert_int_equal (device->n_open, 0);
+  weft_cudnn_attention_free (a);
+}
+
 /* ------------------------------------------------------------------------------- the knobs */
 
 static void
@@ -170,6 +188,46 @@ attention_backend_and_deterministic_mode_reach_every_attention (void **state)
   assert_int_equal (seen, 2 * fused->job.model.num_layers);
 }
 
+/* On a machine without a GPU the library does not open, if it is there. */
+static void
+a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
+{
+  if (*WEFT_SANITIZE) /* which would judge the library's own memory */
+    skip ();
+  struct weft_kernel k = { .kind = WEFT_OP_ATTENTION,
+                           .fused = TRUE,
+                           .shape.dim = { 1, 128, 2, 1, 64, 0, 0 },
+                           .operand[0].dtype = WEFT_BF16 };
+  uint64_t scratch;
+
+  (void) state;
+  struct weft_fused *f = weft_fused_new ();
+  gboolean takes = weft_fused_takes (f, 0, &k, &scratch);
+  const char *why = weft_fused_missing (f, 0, &k);
+  assert_int_equal (takes, why == NULL);
+  assert_true (takes || g_str_has_prefix (why, "attention_backend = fused: cuDNN "));
+  k.fused = FALSE;
+  assert_false (weft_fused_takes (f, 0, &k, &scratch));
+  assert_null (weft_fused_missing (f, 0, &k));
+  weft_fused_free (f);
+}
+
+/* A line on stderr says so once. */
+static void
+parts_of_sequences_are_left_to_our_own_kernels (void **state)
+{
+  struct weft_fused *f = weft_fused_new ();
+  const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION_PART, .fused = TRUE };
+  uint64_t scratch = 1;
+
+  (void) state;
+  assert_false (weft_fused_takes (f, 0, &k, &scratch));
+  assert_false (weft_fused_takes (f, 0, &k, &scratch));
+  assert_int_equal (scratch, 0);
+  assert_null (weft_fused_missing (f, 0, &k));
+  weft_fused_free (f);
+}
+
 /* ------------------------------------------------------------------------ the real library */
 
 /* The driver comes first: cuDNN looks for it by name. */
@@ -177,7 +235,7 @@ static struct weft_cudnn_attention *
 open_library (const char *gpu)
 {
   const char *why = NULL;
-  if (*WEFT_SANITIZE) /* which would judge the library's own memory */
+  if (*WEFT_SANITIZE)
     skip ();
   g_autofree char *path = g_build_filename (WEFT_SOURCE_DIR, "tests/data", gpu, NULL), *text = NULL;
 
@@ -277,7 +335,10 @@ main (void)
     cmocka_unit_test (more_scratch_than_agreed_is_refused),
     cmocka_unit_test (versions_that_would_compute_wrongly_are_not_asked),
     cmocka_unit_test (a_missing_library_is_named_with_what_was_tried),
+    cmocka_unit_test (training_with_it_is_that_of_the_cpu_and_repeats_itself),
     cmocka_unit_test (attention_backend_and_deterministic_mode_reach_every_attention),
+    cmocka_unit_test (a_job_that_wants_cudnn_is_told_when_there_is_none),
+    cmocka_unit_test (parts_of_sequences_are_left_to_our_own_kernels),
     cmocka_unit_test (cudnn_makes_plans_for_hopper),
     cmocka_unit_test (cudnn_says_which_plans_it_has_for_ampere),
   };

@@ -193,7 +193,7 @@ quantise_does_what_its_reference_does (void **state)
       x[i] = (double) (t.x[i] * weft_fp8_scale (t.largest)) * amax / 448;
     k.operand[0].data = x;
     k.operand[1].data = &amax;
-    k.operand[2].data = y;
+    k.operand[2] = (struct weft_operand){ y, n, WEFT_FP8, FALSE };
     weft_ref_quantise (&k);
     for (uint64_t i = 0; i < n; i++)
       assert_true (fabs ((double) weft_e4m3_float (t.code[i]) - y[i]) <= 1e-6 * fabs (y[i]));
@@ -229,8 +229,9 @@ static void
 quantise_mx (struct tensor *t)
 {
   uint64_t n = t->rows * t->columns;
-  struct weft_kernel k = kernel (WEFT_OP_QUANTISE_MX, t->rows, t->columns);
+  struct weft_kernel k = kernel (WEFT_OP_QUANTISE_BLOCKS, t->rows, t->columns);
 
+  k.shape.dim[2] = WEFT_MX_BLOCK;
   k.operand[0] = (struct weft_operand){ t->x, n, WEFT_FP32, FALSE };
   k.operand[1] = (struct weft_operand){ t->code, n, WEFT_FP8, FALSE };
   k.operand[2] = (struct weft_operand){ t->scale, 0, WEFT_E8M0, FALSE };
@@ -252,13 +253,14 @@ quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
     draw (rand, &t);
     quantise_mx (&t);
     uint64_t n = t.rows * t.columns;
-    struct weft_kernel k = kernel (WEFT_OP_QUANTISE_MX, t.rows, t.columns);
+    struct weft_kernel k = kernel (WEFT_OP_QUANTISE_BLOCKS, t.rows, t.columns);
+    k.shape.dim[2] = WEFT_MX_BLOCK;
     double *data[] = { x, y, scale, yt, scale_t };
     for (uint64_t i = 0; i < n; i++)
       x[i] = (double) t.x[i];
     for (unsigned o = 0; o < G_N_ELEMENTS (data); o++)
-      k.operand[o].data = data[o];
-    weft_ref_quantise_mx (&k);
+      k.operand[o] = (struct weft_operand){ data[o], 0, WEFT_FP8, FALSE };
+    weft_ref_quantise_blocks (&k);
     for (uint64_t i = 0; i < n; i++) {
       assert_true ((double) weft_e4m3_float (t.code[i]) == y[i]);
       assert_true ((double) weft_e4m3_float (t.turned[i]) == yt[i]);

@@ -373,16 +373,16 @@ reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes (void 
     for (uint32_t op = 0; op < p->n_op; op++) {
       const struct weft_use *use = &p->uses[p->op[op].uses];
       gboolean clears = p->op[op].kind == WEFT_OP_ZERO && has_name (p, op, "zero_staging");
-      if (p->op[op].kind == WEFT_OP_QUANTISE_MX || clears)
+      if (p->op[op].kind == WEFT_OP_QUANTISE_BLOCKS || clears)
         assert_int_equal (op < wgrad, lazy);
       if (!clears)
         continue;
       assert_int_equal (p->buf[use[0].buf].base, grads);
       assert_int_equal (p->op[op - 1].kind,
-                        cleared && !lazy ? p->op[op - 1].kind : WEFT_OP_QUANTISE_MX);
+                        cleared && !lazy ? p->op[op - 1].kind : WEFT_OP_QUANTISE_BLOCKS);
       cleared++;
     }
-    assert_int_equal (count (p, WEFT_OP_QUANTISE_MX, ""), 4 * LAYERS);
+    assert_int_equal (count (p, WEFT_OP_QUANTISE_BLOCKS, ""), 4 * LAYERS);
     assert_int_equal (count (p, WEFT_OP_CAST, "stage"), cleared);
     assert_int_equal (count (p, WEFT_OP_AMAX, ""), 0);
   }

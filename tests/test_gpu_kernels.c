@@ -2,6 +2,7 @@
  * test_cuda_kernels.c gives the emulator.  Without a GPU they are skipped, and say why. */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/cuda_case.h"
+#include "tests/trained_cases.h"
 
 enum { GUARD = 256 /* bytes behind scratch that must stay */ };
 
@@ -163,9 +164,7 @@ attention_by_cudnn_is_that_of_the_cpu (void **state)
 {
   const struct cuda_case_device device = device_of (state);
   struct gpu *gpu = *state;
-  const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION, .fused = TRUE };
-  const struct weft_cuda_scratch none = { 0 };
-  const char *why = gpu->calls->prepare (gpu->calls->self, &k, 1, &none, gpu->stream);
+  const char *why = trained_no_library (gpu->calls);
 
   if (why) {
     print_message ("%s\n", why);
@@ -198,6 +197,13 @@ experts_on_a_gpu_do_what_their_references_do (void **state)
 }
 
 static void
+weights_on_a_gpu_are_rounded_by_the_lots_of_the_cpu (void **state)
+{
+  const struct cuda_case_device device = device_of (state);
+  cuda_case_lots (&device);
+}
+
+static void
 every_kernel_of_the_module_has_a_case (void **state)
 {
   const struct cuda_case_device device = device_of (state);
@@ -216,6 +222,7 @@ main (void)
     cmocka_unit_test (unfused_attention_on_a_gpu_is_that_of_the_cpu),
     cmocka_unit_test (numbers_of_one_byte_on_a_gpu_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_a_gpu_do_what_their_references_do),
+    cmocka_unit_test (weights_on_a_gpu_are_rounded_by_the_lots_of_the_cpu),
     cmocka_unit_test (every_kernel_of_the_module_has_a_case),
   };
   return cmocka_run_group_tests (tests, find_gpu, leave_gpu);

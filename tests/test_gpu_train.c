@@ -40,6 +40,19 @@ two_runs_have_the_same_bits (void **state)
 }
 
 static void
+attention_by_cudnn_trains_as_that_of_the_cpu (void **state)
+{
+  const struct weft_cuda_calls *calls = gpu (state);
+  const char *why = trained_no_library (calls);
+
+  if (why) {
+    print_message ("%s\n", why);
+    skip ();
+  }
+  trained_fused (calls);
+}
+
+static void
 graphs_have_the_bits_of_single_calls (void **state)
 {
   trained_in_graphs (gpu (state));
@@ -75,6 +88,7 @@ main (void)
     cmocka_unit_test (losses_norms_and_gradients_are_those_of_the_cpu),
     cmocka_unit_test (ranks_that_share_a_gpu_do_what_one_rank_does),
     cmocka_unit_test (two_runs_have_the_same_bits),
+    cmocka_unit_test (attention_by_cudnn_trains_as_that_of_the_cpu),
     cmocka_unit_test (graphs_have_the_bits_of_single_calls),
     cmocka_unit_test (what_is_allocated_was_planned),
   };

@@ -117,9 +117,9 @@ a_rule_says_what_it_found (void **state)
   refused_more ("[strategy]\npp_size = 3\n",
                 "rule world: gpus = 4, tensor * pipeline * context = 3: "
                 "tensor * pipeline * context must divide the number of GPUs");
-  refused_more ("[train]\nprecision = fp8\n",
+  refused_more ("[train]\nprecision = fp8\n\n[strategy]\nenable_autocast = true\n",
                 "rule precision: precision = fp8: only bf16, fp16 and fp32 are built so far, and fp8 "
-                "without autocast for GPUs that have it, which is planned and simulated but not run");
+                "without autocast for GPUs that have it and for the CPU");
 }
 
 static void

@@ -8,6 +8,7 @@
 #define JOB                                                                                        \
   "num_layers=3 hidden_size=1024 num_attention_heads=8 ffn_hidden_size=4096 vocab_size=512 "       \
   "seq_length=1024 topology=dgx-h100 gpus=2 global_batch_size=4 position_embedding_type=rope "     \
+  "fused_add_norm=0 "                                                                              \
   "qk_layernorm=true normalization=rmsnorm "
 #define WIDTH (1024.0 * 1024 * 2) /* bytes of the residual stream */
 

@@ -310,7 +310,7 @@ static const struct {
   { "4096 12288 4096", "1 2 3 4 5 6 7 8", "4: found \"8\", wanted the end of the row" },
   { "out fp32", "out",
     "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32, int64, "
-    "e8m0, uint8" },
+    "e8m0, uint8, e5m2" },
   { "weights", "weight", "6: found \"weight\", wanted a kind of buffer; did you mean weights?" },
   { "device", "devise", "6: found \"devise\", wanted a pool; did you mean device?" },
   { "bytes 8192", "bytes 8Ki", "6: found \"8Ki\", wanted bytes, 0 to 1152921504606846975" },

@@ -37,7 +37,8 @@ may_be_small (const char *words)
   const char *ranks = strstr (words, " gpus=");
 
   return ranks && g_ascii_strtoull (ranks + strlen (" gpus="), NULL, 10) <= MOST_RANKS &&
-         !strstr (words, " precision=fp8"); /* planned, not run */
+         !(strstr (words, " precision=fp8") &&
+           strstr (words, "num_moe_experts=")); /* not run yet */
 }
 
 static gboolean
@@ -115,6 +116,13 @@ check_against_simulation (const char *words, const weft_plan *plan)
   weft_exec_cpu.close (x);
 }
 
+/* Scales of fp8 that are of a microbatch, or of blocks of its tokens, are others where it is larger. */
+static gboolean
+scales_microbatches (const char *words)
+{
+  return strstr (words, "precision=fp8") && !strstr (words, "fp8_recipe=delayed");
+}
+
 /* The same job on one rank. */
 static char *
 alone_of (const char *words)
@@ -122,7 +130,8 @@ alone_of (const char *words)
   gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL; /* on one rank as well */
 
   return g_strconcat (
-      words, " topology=cpu gpus=1 pipeline_model_parallel_size=1 micro_batch_size=1",
+      words, " topology=cpu gpus=1 pipeline_model_parallel_size=1",
+      scales_microbatches (words) ? "" : " micro_batch_size=1",
       rounds && !strstr (words, "use_megatron_fsdp") ? "" : " use_distributed_optimizer=false",
       " overlap_param_gather=false tensor_model_parallel_size=1 sequence_parallel=false "
       "tp_comm_overlap=false",
@@ -199,12 +208,14 @@ rounds_between_stages (const struct weft_job *job)
   return dtype != WEFT_NONE && dtype != WEFT_FP32 && dtype != job->train.precision;
 }
 
-/* In fp16 bits of small numbers are lost, and gradients that the collective divides are larger. */
+/* In fp16 bits of small numbers are lost, as in fp8 in the first step, whose scales are 1, and gradients
+ * that the collective divides are larger. */
 static gboolean
-divides_fp16_later (const struct weft_job *job)
+divides_small_later (const struct weft_job *job)
 {
   return job->strategy.average_in_collective &&
-         (job->train.precision == WEFT_FP16 || weft_job_product_dtype (job) == WEFT_FP16);
+         (job->train.precision == WEFT_FP16 || job->train.precision == WEFT_FP8 ||
+          weft_job_product_dtype (job) == WEFT_FP16);
 }
 
 /* Nobody adds what several ranks have of a gradient. */
@@ -226,7 +237,7 @@ drops_together (const struct weft_job *job)
 static gboolean
 computes_otherwise (const struct weft_job *job)
 {
-  return rounds_less (job) || rounds_between_stages (job) || divides_fp16_later (job) ||
+  return rounds_less (job) || rounds_between_stages (job) || divides_small_later (job) ||
          drops_together (job) || drifts_apart (job);
 }
 

@@ -7,7 +7,8 @@
 #define LAYERS 4
 #define MODEL                                                                                      \
   "num_layers=4 hidden_size=64 num_attention_heads=4 ffn_hidden_size=256 vocab_size=512 "          \
-  "seq_length=64 topology=dgx-h100 precision=bf16 gpus=2 global_batch_size=4 "
+  "seq_length=64 topology=dgx-h100 precision=bf16 gpus=2 global_batch_size=4 "                     \
+  "fused_add_norm=0 fused_gelu=0 "
 #define SELECTIVE MODEL "recompute_granularity=selective "
 #define TOKENS 64
 #define X (2 * TOKENS * 64) /* bytes of one activation of the model's width */

@@ -218,6 +218,21 @@ experts_go_on_on_any_ranks_whole_or_in_parts (void **folder)
   resume_among (list, *folder, EXPERTS, precisions[2], 1);
 }
 
+/* Draws follow from the step and the element. */
+static void
+weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
+{
+  static const char *const list[] = { "gpus=1 zero_dp_strategy=1", "gpus=4 zero_dp_strategy=3",
+                                      TP "gpus=4 zero_dp_strategy=2",
+                                      "gpus=4 pipeline_model_parallel_size=2 zero_dp_strategy=1",
+                                      NULL };
+
+  resume_among (list, *folder, models[0],
+                "precision=bf16 use_megatron_fsdp=true preserve_fp32_weights=false "
+                "bf16_stochastic_round=true",
+                0);
+}
+
 /* In fast order another strategy rounds differently, and the same one does not. */
 static void
 in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
@@ -273,6 +288,7 @@ main (void)
   const struct CMUnitTest tests[] = {
     TEST (resuming_anywhere_is_never_having_stopped),
     TEST (experts_go_on_on_any_ranks_whole_or_in_parts),
+    TEST (weights_that_are_rounded_by_lot_go_on_anywhere),
     TEST (in_fast_order_a_run_goes_on_under_its_own_strategy),
     TEST (saving_right_after_a_lazy_step_saves_what_the_owners_have),
   };

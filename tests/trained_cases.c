@@ -10,6 +10,7 @@
 
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
 #define FSDP "use_megatron_fsdp=true "
+#define LINEAR "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear "
 #define GPT2 TRAINED_GPT2
 #define LLAMA TRAINED_LLAMA
 #define UNFUSED GPT2 "attention_backend=unfused "
@@ -38,6 +39,8 @@ const struct trained_case trained_cases[] = {
   { GPT2, "gpus=4 context_parallel_size=4 cp_comm_type=a2a " },
   { GPT2, "gpus=2 context_parallel_size=2 cp_comm_type=all_gather " },
   { LLAMA, "gpus=4 context_parallel_size=2 cp_comm_type=p2p tensor_model_parallel_size=2 " },
+  { LLAMA, "gpus=2 micro_batch_size=2 cross_entropy_chunks=4 " LINEAR },
+  { GPT2, "gpus=2 tensor_model_parallel_size=2 cross_entropy_chunks=2 " LINEAR },
   { LATENT, "gpus=2 tensor_model_parallel_size=2 " },
   { EXPERTS, "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 " },
   { UNFUSED, "gpus=2 tensor_model_parallel_size=2 " },
@@ -143,6 +146,35 @@ void
 trained_in_graphs (const struct weft_cuda_calls *calls)
 {
   assert_same (calls, TRUE);
+}
+
+const char *
+trained_no_library (const struct weft_cuda_calls *calls)
+{
+  const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION, .fused = TRUE };
+
+  return calls->prepare
+             ? calls->prepare (calls->self, &k, 1, &(struct weft_cuda_scratch){ 0 }, NULL)
+             : NULL;
+}
+
+void
+trained_fused (const struct weft_cuda_calls *calls)
+{
+#define FUSED                                                                                      \
+  GPT2 "precision=bf16 kv_channels=64 seq_length=16 max_position_embeddings=16 "                   \
+       "attention_backend=fused "
+#define REPEATED FUSED "deterministic_mode=true"
+  g_autoptr (trained) cpu = trained_new (NULL, FUSED, NULL);
+  g_autoptr (trained) device = train (calls, FUSED, FALSE);
+  g_autoptr (trained) once = train (calls, REPEATED, FALSE);
+  g_autoptr (trained) again = train (calls, REPEATED, FALSE);
+  g_autoptr (trained) graph = train (calls, REPEATED, TRUE);
+
+  trained_assert_near (device, cpu, precisions[1].bound, FUSED);
+  trained_assert_near (once, cpu, precisions[1].bound, REPEATED);
+  trained_assert_same (again, once, REPEATED);
+  trained_assert_same (graph, once, REPEATED);
 }
 
 static uint64_t

@@ -35,5 +35,10 @@ gboolean trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t numb
 void trained_twice (const struct weft_cuda_calls *calls);
 void trained_in_graphs (const struct weft_cuda_calls *calls);
 
+/* With attention_backend = fused as on the CPU; with deterministic_mode the bits of one run in another,
+ * and in a graph.  And why a device has no library for it; NULL: it has one, or computes it itself. */
+void trained_fused (const struct weft_cuda_calls *calls);
+const char *trained_no_library (const struct weft_cuda_calls *calls);
+
 /* Bytes of the device that are gone when an executor is open: planned, and the rest. */
 void trained_memory (const struct weft_cuda_calls *calls, uint64_t *planned, uint64_t *gone);

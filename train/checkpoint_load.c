@@ -100,6 +100,9 @@ check_sums (const stored *s, GError **error)
 
 /* ----------------------------------------------------------------------- matching */
 
+/* In the place of a tensor of ours: this job has none. */
+#define NOT_OURS UINT32_MAX
+
 static gboolean
 match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
               const struct weft_state_tensor *ours, GError **error)
@@ -138,14 +141,16 @@ match_tensors (const stored *s, const weft_state *state, GError **error)
   for (uint32_t i = 0; i < s->m->tensors->len; i++) {
     const struct weft_manifest_tensor *t = weft_manifest_tensor (s->m, i);
     gboolean known = g_hash_table_lookup_extended (places, t->name, NULL, &place);
-    ours[i] = known ? GPOINTER_TO_UINT (place) : 0;
+    ours[i] = known ? GPOINTER_TO_UINT (place) : NOT_OURS;
+    if (!known && g_str_has_suffix (t->name, WEFT_AMAX_SUFFIX))
+      continue;
     if (!match_tensor (s, t, known ? weft_state_at (state, ours[i]) : NULL, error))
       return NULL;
     g_hash_table_remove (places, t->name);
   }
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const char *name = weft_state_at (state, i)->name;
-    if (g_hash_table_contains (places, name)) {
+    if (g_hash_table_contains (places, name) && !weft_state_at (state, i)->passing) {
       weft_bad_input (error, "%s: of another model: found no tensor %s", s->path, name);
       return NULL;
     }
@@ -231,10 +236,23 @@ find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
 
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
-    if (c->kind == WEFT_STATE_WEIGHT && has_type (c, weft_state_at (state, ours[c->tensor])))
+    if (ours[c->tensor] != NOT_OURS && c->kind == WEFT_STATE_WEIGHT &&
+        has_type (c, weft_state_at (state, ours[c->tensor])))
       has[c->tensor] = TRUE;
   }
   return has;
+}
+
+/* What the job that has left the checkpoint had not. */
+static void
+clear_passing (weft_state *state)
+{
+  for (uint32_t i = 0; i < weft_state_count (state); i++) {
+    const struct weft_state_tensor *t = weft_state_at (state, i);
+    g_autofree float *zeros = g_new0 (float, t->passing ? t->rows : 0);
+    if (t->passing)
+      weft_state_write (state, i, WEFT_STATE_MASTER, 0, t->rows, zeros);
+  }
 }
 
 /* Where weights are fp32 the masters are the weights, and rounded ones are of no use; those in fp8
@@ -244,8 +262,12 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
 {
   g_autofree gboolean *has_weights = find_weights (s, state, ours);
   g_autofree float *block = g_new (float, BLOCK);
+
+  clear_passing (state);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
+    if (ours[c->tensor] == NOT_OURS)
+      continue;
     gboolean rounded = is_rounded (weft_state_at (state, ours[c->tensor])->dtype);
     gboolean wanted = c->kind != WEFT_STATE_WEIGHT || has_weights[c->tensor];
     struct target to = { state, ours[c->tensor], rounded && !has_weights[c->tensor], block };

@@ -99,7 +99,9 @@ all_pieces (const weft_state *state, const union weft_model *model, GError **err
   g_autoptr (GPtrArray) all = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
-    GArray *pieces = weft_hf_pieces (model, weft_state_at (state, t), error);
+    GArray *pieces = weft_state_at (state, t)->passing
+                         ? g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece))
+                         : weft_hf_pieces (model, weft_state_at (state, t), error);
     if (!pieces)
       return NULL;
     g_ptr_array_add (all, pieces);

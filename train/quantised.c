@@ -6,7 +6,7 @@
 static void
 run (enum weft_op_kind kind, const uint64_t dim[2], const struct weft_operand *operand, uint32_t n)
 {
-  struct weft_kernel k = { .kind = kind, .shape = { .dim = { dim[0], dim[1] } } };
+  struct weft_kernel k = { .kind = kind, .shape = { .dim = { dim[0], dim[1], WEFT_MX_BLOCK } } };
 
   for (uint32_t i = 0; i < n; i++)
     k.operand[i] = operand[i];
@@ -26,7 +26,7 @@ find_turned (struct weft_quantised *q, const weft_program *p)
 {
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_use *use = &p->uses[p->op[op].uses];
-    gboolean mx = p->op[op].kind == WEFT_OP_QUANTISE_MX && use[1].buf == q->buf[WEFT_CODES];
+    gboolean mx = p->op[op].kind == WEFT_OP_QUANTISE_BLOCKS && use[1].buf == q->buf[WEFT_CODES];
     gboolean turns = p->op[op].kind == WEFT_OP_TRANSPOSE && use[0].buf == q->buf[WEFT_CODES];
     if (mx) {
       q->buf[WEFT_TURNED] = use[3].buf;
@@ -49,7 +49,7 @@ make_mx (struct weft_quantised *q, const uint64_t size[2], const float *master)
                                           bytes_of (q, WEFT_TURNED_SCALE, WEFT_E8M0) };
 
   weft_store (staged, WEFT_BF16, 0, n, master);
-  run (WEFT_OP_QUANTISE_MX, size, operand, G_N_ELEMENTS (operand));
+  run (WEFT_OP_QUANTISE_BLOCKS, size, operand, G_N_ELEMENTS (operand));
 }
 
 static void

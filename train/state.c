@@ -210,25 +210,32 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
       (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
-/* The tensor of a layer's biases of experts, which are no parameters. */
+/* A tensor of a layer that is no parameter: biases of experts, magnitudes of what a map multiplies. */
 static struct tensor *
-find_kept (weft_state *state, uint32_t layer, uint64_t n)
+find_kept (weft_state *state, const char *name, const struct weft_buf *buf)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    if (t->kept && t->face.layer == layer)
+    if (t->kept && t->face.layer == buf->layer && g_str_equal (t->face.param, name))
       return t;
   }
-  struct tensor t = { .face = { .name = g_strdup_printf ("layers.%u.%s", layer, WEFT_EXPERT_BIAS),
-                                .param = WEFT_EXPERT_BIAS,
-                                .layer = layer,
-                                .rows = n,
+  struct tensor t = { .face = { .name = g_strdup_printf ("layers.%u.%s", buf->layer, name),
+                                .param = name,
+                                .layer = buf->layer,
+                                .rows = buf->bytes / weft_dtype_bytes (WEFT_FP32),
                                 .columns = 1,
-                                .dtype = WEFT_FP32 },
+                                .dtype = WEFT_FP32,
+                                .passing = !g_str_equal (name, WEFT_EXPERT_BIAS) },
                       .copies = g_array_new (FALSE, FALSE, sizeof (struct copy)),
                       .kept = g_array_new (FALSE, FALSE, sizeof (struct kept)) };
   g_array_append_val (state->tensors, t);
   return &g_array_index (state->tensors, struct tensor, state->tensors->len - 1);
+}
+
+static gboolean
+is_kept_name (const char *name)
+{
+  return g_str_equal (name, WEFT_EXPERT_BIAS) || g_str_has_suffix (name, WEFT_AMAX_SUFFIX);
 }
 
 static void
@@ -237,10 +244,8 @@ add_kept (weft_state *state, uint32_t row)
   const weft_program *p = state->x->plan->role[state->x->actors->role[row]];
 
   for (uint32_t buf = 0; buf < p->n_buf; buf++)
-    if (p->buf[buf].base != WEFT_NO_BUF &&
-        g_str_equal (p->name[p->buf[buf].name], WEFT_EXPERT_BIAS)) {
-      struct tensor *t =
-          find_kept (state, p->buf[buf].layer, p->buf[buf].bytes / weft_dtype_bytes (WEFT_FP32));
+    if (p->buf[buf].base != WEFT_NO_BUF && is_kept_name (p->name[p->buf[buf].name])) {
+      struct tensor *t = find_kept (state, p->name[p->buf[buf].name], &p->buf[buf]);
       g_array_append_vals (t->kept, &(struct kept){ row, buf }, 1);
     }
 }
@@ -357,7 +362,7 @@ weft_state_new (weft_exec *x)
   for (uint32_t row = 0; row < x->actors->n; row++)
     g_assert (x->actors->rank[row] == row);
   state->x = x;
-  state->dtype = x->plan->job.train.precision;
+  state->dtype = weft_job_dtype (&x->plan->job);
   uint32_t parts = n_dense (state) + n_experts (state);
   state->n_stage = x->plan->n_roles * parts;
   state->stage = g_new0 (struct stage, state->n_stage);

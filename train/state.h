@@ -27,6 +27,8 @@ struct weft_state_tensor {
   uint64_t rows, columns;
   gboolean decay;
   enum weft_dtype dtype; /* of the weight as kernels read it */
+  gboolean passing; /* of how products are taken, not of the model: 0 where another job has left none, and
+                       nothing to one that has none */
 };
 
 typedef struct weft_state weft_state;

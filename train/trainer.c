@@ -491,12 +491,31 @@ finish (struct trainer *t, GError **error)
 
 /* ---------------------------------------------------------------------- result */
 
+/* What is in no timeline: why times are not those that were asked for, and what belongs to no op. */
+static void
+tell_times (const struct trainer *t, const weft_timeline *timeline)
+{
+  if (timeline->remark)
+    say (t, "%s", timeline->remark);
+  for (uint32_t i = 0; timeline->strays && i < timeline->strays->len; i++) {
+    const struct weft_timeline_stray *s =
+        &g_array_index (timeline->strays, struct weft_timeline_stray, i);
+    say (t, "of no op: %" G_GUINT64_FORMAT " times %s, %.6g ms in all", s->n, s->name,
+         1e3 * s->seconds);
+  }
+  if (timeline->lost)
+    say (t, "%" G_GUINT64_FORMAT " kernels or copies were lost: times of ops lack them",
+         timeline->lost);
+}
+
 /* Of the newest step, where somebody wants to know. */
 static gboolean
 gather_times (struct trainer *t, GError **error)
 {
-  return !t->timeline || !t->options->exec.times ||
-         weft_together_timeline (t->x, t->timeline, error);
+  if (!t->timeline || !t->options->exec.times)
+    return TRUE;
+  tell_times (t, t->timeline);
+  return weft_together_timeline (t->x, t->timeline, error);
 }
 
 static void
@@ -560,7 +579,7 @@ check_same (const struct trainer *t, GError **error)
       o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
       o->init_safetensors ? o->init_safetensors : "-",
       o->export_safetensors ? o->export_safetensors : "-",
-      o->dump_gradients ? o->dump_gradients : "-", o->exec.times);
+      o->dump_gradients ? o->dump_gradients : "-", o->exec.times + 2 * o->exec.traced);
 
   return weft_together_same (o->exec.peers, "the job", all, error);
 }

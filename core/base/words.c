@@ -40,6 +40,7 @@ weft_dtype_bytes (enum weft_dtype dtype)
   static const uint32_t bytes[WEFT_N_DTYPE] = {
     [WEFT_FP32] = 4,  [WEFT_BF16] = 2,  [WEFT_FP16] = 2, [WEFT_FP8] = 1,
     [WEFT_INT32] = 4, [WEFT_INT64] = 8, [WEFT_E8M0] = 1, [WEFT_UINT8] = 1,
+    [WEFT_E5M2] = 1,
   };
   return bytes[dtype];
 }

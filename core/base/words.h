@@ -12,7 +12,8 @@
   X (WEFT_INT32, "int32", "token ids and counters")                                                \
   X (WEFT_INT64, "int64", "words of exact sums")                                                   \
   X (WEFT_E8M0, "e8m0", "a power of two: the scale of 32 fp8 elements of a row")                   \
-  X (WEFT_UINT8, "uint8", "which elements dropout has kept")
+  X (WEFT_UINT8, "uint8", "which elements dropout has kept")                                       \
+  X (WEFT_E5M2, "e5m2", "8-bit float with more range: gradients of outputs in fp8")
 extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];

@@ -31,6 +31,7 @@ struct weft_exec_options {
   uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
   gboolean graph;         /* a step is captured once and replayed from then on */
   gboolean times;         /* drain() fills begin and end of every op */
+  gboolean traced;        /* of them: those of its kernels, where the device tells them */
   gboolean total;         /* without times: drain() says how long the step took on the device */
   double deadline;        /* seconds after which a step counts as lost; 0: never */
   struct weft_rendezvous *peers; /* processes that have the other ranks, and outlive it; NULL: all

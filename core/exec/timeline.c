@@ -40,6 +40,10 @@ weft_timeline_free (weft_timeline *t)
   g_free (t->rank);
   g_free (t->role);
   g_free (t->stands_for);
+  if (t->parts)
+    g_array_unref (t->parts);
+  if (t->strays)
+    g_array_unref (t->strays);
   g_free (t);
 }
 

@@ -14,6 +14,20 @@
 enum weft_reserved { WEFT_RESERVED_LIST (WEFT_WORD_ID) WEFT_N_RESERVED };
 extern const char *const weft_reserved_words[];
 
+/* A kernel, a copy or a fill of an op, where the device tells them apart. */
+struct weft_timeline_part {
+  uint32_t row, op;
+  const char *name; /* interned, or static */
+  double begin, end;
+};
+
+/* All of one name that belong to no op. */
+struct weft_timeline_stray {
+  const char *name;
+  uint64_t n;
+  double seconds;
+};
+
 typedef struct weft_timeline {
   uint32_t n;             /* ranks watched */
   uint32_t *rank, *role;  /* of each row */
@@ -28,6 +42,10 @@ typedef struct weft_timeline {
   uint64_t n_ops;         /* ops run, all actors */
   uint64_t n_activities;  /* flows and timers of the engine */
   double wall_seconds;    /* of the executor */
+
+  GArray *parts, *strays; /* struct weft_timeline_part by begin, weft_timeline_stray; or NULL.  In no file */
+  uint64_t lost;          /* more that the device had no room to tell of */
+  const char *remark;     /* why times are others than were asked for, or NULL */
 
   gboolean knows_reserved;            /* it was measured: */
   uint64_t reserved[WEFT_N_RESERVED]; /* bytes of the first GPU */

@@ -27,6 +27,15 @@ static const struct weft_field train_fields[] = {
     .affects = "program memory cost",                                                              \
     .aliases = "",                                                                                 \
     .doc = doc_ },
+#define FIELD_BOOL(id, def_, doc_)                                                                 \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_BOOL,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .source = "Weft",                                                                              \
+    .affects = "program",                                                                          \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
 #define FIELD_REAL(id, def_, lo_, hi_, unit_, doc_)                                                \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_REAL,                                                                        \

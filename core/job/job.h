@@ -11,6 +11,7 @@
 enum weft_train_field {
 #define FIELD_INT(name, ...) WEFT_TRAIN_##name,
 #define FIELD_WORD(name, ...) WEFT_TRAIN_##name,
+#define FIELD_BOOL(name, ...) WEFT_TRAIN_##name,
 #define FIELD_REAL(name, ...) WEFT_TRAIN_##name,
 #include "core/train.def"
   WEFT_N_TRAIN_FIELD
@@ -20,6 +21,7 @@ union weft_train {
   struct {
 #define FIELD_INT(name, ...) int64_t name;
 #define FIELD_WORD(name, ...) int64_t name;
+#define FIELD_BOOL(name, ...) int64_t name;
 #define FIELD_REAL(name, ...) double name;
 #include "core/train.def"
   };

@@ -451,13 +451,30 @@ has_dynamic_scale (const struct weft_job *j)
          j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
-/* Products in fp8 are for GPUs that have a unit for them; where products are in another type than the
- * rest by autocast, they are in that. */
+/* Products in fp8 are for GPUs that have a unit for them, and for the CPU, which widens what it reads;
+ * where products are in another type than the rest by autocast, they are in that. */
 static gboolean
 multiplies_fp8 (const struct weft_job *j)
 {
-  return T (precision) == WEFT_FP8 && !weft_cluster_is_cpu (&j->cluster) &&
-         j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
+  return T (precision) == WEFT_FP8 && j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
+}
+
+/* Products whose factors have a scale for each block. */
+static gboolean
+multiplies_blocks (const struct weft_job *j)
+{
+  return T (precision) == WEFT_FP8 &&
+         (S (fp8_recipe) == WEFT_FP8_BLOCKWISE || S (fp8_recipe) == WEFT_FP8_MX);
+}
+
+/* Weights that are kept in fp8 have the scales that products in fp8 go by. */
+static gboolean
+keeps_what_it_multiplies (const struct weft_job *j)
+{
+  if (T (precision) != WEFT_FP8 || !S (fp8_param_gather))
+    return TRUE;
+  return S (fp8_recipe) != WEFT_FP8_BLOCKWISE &&
+         !S (reuse_grad_buf_for_mxfp8_param_ag) == (S (fp8_recipe) != WEFT_FP8_MX);
 }
 
 /* A type that FSDP2 may keep or send in. */

@@ -12,7 +12,8 @@
  *                they are, and weight gradients are added up in the gradients' type.
  *
  * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and weights
- * are converted to fp8 in front of each product, which leaves bf16: fp8_products.c.
+ * are converted to fp8 in front of each product, which leaves bf16: fp8_products.c, which asks here where
+ * weights go.
  *
  * Otherwise all types are one, and nothing here emits anything. */
 #include "core/passes/step.h"
@@ -26,11 +27,7 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
 
   if (from->dtype == dtype)
     return buf;
-  gboolean fp8 = dtype == WEFT_FP8;
-  uint64_t n = fp8 ? weft_fp8_room (s, shape.dim[0]) : shape.dim[0];
-  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, n, name);
-  if (fp8)
-    weft_fp8_measure (s, buf, shape.dim[0]);
+  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, shape.dim[0], name);
   shape.out_dtype = dtype;
   weft_emit (s, WEFT_OP_CAST, name, shape, WEFT_USES (WEFT_R (buf), WEFT_W (to)));
   return to;
@@ -42,7 +39,8 @@ read_dtype (const struct weft_step *s, uint32_t param)
 {
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
 
-  return row->layer == WEFT_NO_LAYER ? s->product_dtype : s->linear_dtype;
+  return row->layer == WEFT_NO_LAYER || !weft_fp8_takes (s, param) ? s->product_dtype
+                                                                   : s->linear_dtype;
 }
 
 /* Weights that are kept in fp8 are read as they are. */
@@ -58,7 +56,7 @@ matrix_bytes (const struct weft_step *s, uint32_t param)
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
   uint64_t n = row->rows * row->columns;
   enum weft_dtype dtype = read_dtype (s, param);
-  uint64_t bytes = dtype == WEFT_FP8 ? weft_fp8_room (s, n) : n * weft_dtype_bytes (dtype);
+  uint64_t bytes = n * weft_dtype_bytes (dtype);
 
   return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
 }
@@ -98,16 +96,39 @@ cached (struct weft_step *s, uint32_t param)
   return weft_params_view (s, param, s->cast_cache, at);
 }
 
-static void
+uint32_t
+weft_cast_known (const struct weft_step *s, uint32_t param)
+{
+  return s->at.phase == WEFT_PHASE_FORWARD ? s->cast_view[param] : WEFT_NO_BUF;
+}
+
+/* Not kept for the rest of the pass. */
+static uint32_t
+room_here (struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+
+  return weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param), row->rows * row->columns,
+                           "cast_weight");
+}
+
+uint32_t
+weft_cast_room (struct weft_step *s, uint32_t param)
+{
+  if (s->at.phase == WEFT_PHASE_FORWARD)
+    return s->cast_view[param] = cached (s, param);
+  return room_here (s, param);
+}
+
+static uint32_t
 convert (struct weft_step *s, uint32_t param, uint32_t from, uint32_t to)
 {
   const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
   struct weft_shape shape = WEFT_SHAPE (s->dtype, row->rows * row->columns);
 
   shape.out_dtype = read_dtype (s, param);
-  if (shape.out_dtype == WEFT_FP8)
-    weft_fp8_measure (s, from, shape.dim[0]);
   weft_emit (s, WEFT_OP_CAST, "cast_weight", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  return to;
 }
 
 uint32_t
@@ -115,26 +136,18 @@ weft_cast_weight_here (struct weft_step *s, uint32_t param)
 {
   uint32_t from = weft_params_weight (s, param);
 
-  if (!is_converted (s, param))
-    return from;
-  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
-  uint32_t to = weft_step_buffer (s, WEFT_BUF_WEIGHTS, read_dtype (s, param),
-                                  row->rows * row->columns, "cast_weight");
-  convert (s, param, from, to);
-  return to;
+  return is_converted (s, param) ? convert (s, param, from, room_here (s, param)) : from;
 }
 
 uint32_t
 weft_cast_weight (struct weft_step *s, uint32_t param)
 {
-  if (!is_converted (s, param) || s->at.phase != WEFT_PHASE_FORWARD)
-    return weft_cast_weight_here (s, param);
-  if (s->cast_view[param] == WEFT_NO_BUF) {
-    uint32_t from = weft_params_weight (s, param), to = cached (s, param);
-    convert (s, param, from, to);
-    s->cast_view[param] = to;
-  }
-  return s->cast_view[param];
+  if (!is_converted (s, param))
+    return weft_params_weight (s, param);
+  if (weft_cast_known (s, param) != WEFT_NO_BUF)
+    return weft_cast_known (s, param);
+  uint32_t from = weft_params_weight (s, param);
+  return convert (s, param, from, weft_cast_room (s, param));
 }
 
 void

@@ -21,6 +21,19 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
+/* Codes of fp8, whose scales kernels of experts do not read yet: such a program is not run. */
+static uint32_t
+factor (struct weft_step *s, struct weft_fp8_source x)
+{
+  return weft_fp8_takes (s, x.param) ? weft_fp8_rows (s, &x).codes : weft_inward (s, x.buf, x.name);
+}
+
+static uint32_t
+weight (struct weft_step *s, uint32_t param)
+{
+  return weft_fp8_takes (s, param) ? weft_fp8_weight (s, param).codes : weft_cast_weight (s, param);
+}
+
 /* n outputs and k inputs of each expert. */
 static uint32_t
 multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
@@ -30,9 +43,9 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   gboolean first = which == WEFT_EXPERT_FC1;
   uint32_t y = first ? weft_moe_rows (s, s->product_dtype, z.up, name)
                      : weft_moe_rows (s, weft_moe_partial (s), z.h, name);
-  uint32_t w = weft_cast_weight (s, weft_params_layer (s, which));
+  uint32_t param = weft_params_layer (s, which), w = weight (s, param);
 
-  x = weft_fp8_input (s, x, name);
+  x = factor (s, (struct weft_fp8_source){ x, param, WEFT_FP8_INPUT, first ? z.h : z.f, name });
   weft_emit (s, WEFT_OP_MOE_MATMUL, name,
              first ? product_shape (s, z.up, z.h) : shared_shape (s, z.h, z.f, 0),
              WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (saved->counts), WEFT_W (y)));
@@ -81,7 +94,8 @@ struct factors {
 static struct factors
 factors_of (struct weft_step *s, const struct weft_delayed *d)
 {
-  uint32_t x = weft_fp8_input (s, d->x, d->name);
+  uint32_t x =
+      factor (s, (struct weft_fp8_source){ d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name });
 
   if (!weft_experts_gather (s))
     return (struct factors){ d->dy, x, d->counts, 1 };
@@ -118,9 +132,10 @@ multiply_backward (struct weft_step *s, struct weft_delayed *d)
   struct weft_moe z = weft_moe_sizes (s);
   gboolean first = d->which == WEFT_EXPERT_FC1;
   uint32_t dx = weft_moe_rows (s, first ? weft_moe_partial (s) : s->product_dtype, d->k, d->name);
-  uint32_t w = weft_cast_weight (s, d->weight);
+  uint32_t w = weight (s, d->weight);
 
-  d->dy = weft_cast (s, d->dy, s->linear_dtype, d->name);
+  d->dy =
+      factor (s, (struct weft_fp8_source){ d->dy, d->weight, WEFT_FP8_GRADIENT, d->n, d->name });
   weft_emit (s, WEFT_OP_MOE_MATMUL_DGRAD, d->name,
              first ? shared_shape (s, d->n, d->k, z.up - z.f) : product_shape (s, d->n, d->k),
              WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_R (d->counts), WEFT_W (dx)));

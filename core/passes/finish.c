@@ -384,7 +384,8 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->found)));
-    weft_build_dep (s->b, s->bucket[k].reduced); /* which nobody joined without finalize_model_grads */
+    weft_build_dep (s->b,
+                    s->bucket[k].reduced); /* which nobody joined without finalize_model_grads */
     if (s->bucket[k].grad32 == WEFT_NO_BUF)
       wait_for_finalize (s, k, tied, tied_reduced);
   }
@@ -417,12 +418,14 @@ update_bucket (struct weft_step *s, uint32_t k)
   const struct weft_bucket_state *b = &s->bucket[k];
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
+  gboolean drawn = itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
 
-  emit_at_state (s, WEFT_OP_ADAM, "adam",
-                 WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself),
-                 WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
-                            WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
-                            WEFT_RW (b->m), WEFT_RW (b->v)));
+  emit_at_state (
+      s, WEFT_OP_ADAM, "adam",
+      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, drawn),
+      WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
+                 WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
+                 WEFT_RW (b->m), WEFT_RW (b->v)));
 }
 
 static void

@@ -274,11 +274,11 @@ quantise_staged (struct weft_step *s, uint32_t i)
   uint64_t offset = (s->layout.place[i].start - s->layout.bucket[k].start) * 2;
   uint32_t view = weft_build_view (s->b, room->base, room->offset + offset,
                                    row->rows * row->columns * 2, "staging");
-  struct weft_shape shape = WEFT_SHAPE (WEFT_BF16, row->rows, row->columns);
+  struct weft_shape shape = WEFT_SHAPE (WEFT_BF16, row->rows, row->columns, MX_BLOCK, 0, 2);
 
   weft_build_buf_at (s->b, view)->dtype = WEFT_BF16;
   shape.out_dtype = WEFT_FP8;
-  weft_emit (s, WEFT_OP_QUANTISE_MX, "quantise", shape,
+  weft_emit (s, WEFT_OP_QUANTISE_BLOCKS, "quantise", shape,
              WEFT_USES (WEFT_R (view), WEFT_W (s->weight_view[i]), WEFT_W (row->scale),
                         WEFT_W (s->turned[i]), WEFT_W (s->turned_scale[i])));
 }

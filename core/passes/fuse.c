@@ -13,7 +13,7 @@ is_pointwise (uint8_t kind)
     WEFT_OP_ROPE,        WEFT_OP_ROPE_BWD,    WEFT_OP_GELU,      WEFT_OP_GELU_BWD,
     WEFT_OP_SWIGLU,      WEFT_OP_SWIGLU_BWD,  WEFT_OP_RELU2,     WEFT_OP_RELU2_BWD,
     WEFT_OP_ADD,         WEFT_OP_SCALE,       WEFT_OP_CAST,      WEFT_OP_BIAS,
-    WEFT_OP_DROPOUT_ADD, WEFT_OP_DROPOUT_BWD,
+    WEFT_OP_DROPOUT_ADD, WEFT_OP_DROPOUT_BWD, WEFT_OP_ADD_NORM,
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)

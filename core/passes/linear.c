@@ -96,47 +96,134 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   return y;
 }
 
+/* Forward or input gradient, with the scales of those of its factors that are in fp8. */
+uint32_t
+weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
+{
+  gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
+  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_MATMUL_DGRAD_FP8;
+  gboolean forward =
+      p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_FP8_MATMUL;
+  struct weft_use use[6];
+  uint32_t n = 0;
+
+  use[n++] = (struct weft_use) WEFT_R (x);
+  if (both)
+    use[n++] = (struct weft_use) WEFT_R (p->x_scale);
+  use[n++] = (struct weft_use) WEFT_R (p->w);
+  if (scaled)
+    use[n++] = (struct weft_use) WEFT_R (p->w_scale);
+  if (forward)
+    use[n++] = (struct weft_use) WEFT_R (p->bias);
+  use[n++] = (struct weft_use) WEFT_W (y);
+  return weft_emit (s, p->kind, p->name, p->shape, use, n);
+}
+
 /* Of this rank's weights and what they are multiplied with, which is whole. */
 static uint32_t
-multiply (struct weft_step *s, const struct weft_piece *p, uint32_t scale, uint32_t x)
+multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
 {
   uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
                                  p->shape.dim[0] * p->shape.dim[1], p->name);
 
-  if (scale == WEFT_NO_BUF)
-    weft_emit (s, WEFT_OP_MATMUL, p->name, p->shape,
-               WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias), WEFT_W (y)));
-  else
-    weft_emit (s, WEFT_OP_MATMUL_FP8, p->name, p->shape,
-               WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (scale), WEFT_R (p->bias), WEFT_W (y)));
+  weft_piece_multiply (s, p, x, y);
   return y;
+}
+
+/* What products of a map read. */
+static enum weft_dtype
+read_dtype (const struct weft_step *s, uint32_t param)
+{
+  return weft_fp8_takes (s, param) ? WEFT_FP8 : s->product_dtype;
+}
+
+static struct weft_fp8_source
+source_of (uint32_t buf, uint32_t param, enum weft_fp8_role role, uint64_t columns,
+           const char *name)
+{
+  return (struct weft_fp8_source){ buf, param, role, columns, name };
+}
+
+/* Both factors of forward. */
+static uint32_t
+take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_t x)
+{
+  if (!weft_fp8_takes (s, param)) {
+    x = weft_inward (s, x, p->name);
+    p->w = weft_cast_weight (s, param);
+    p->w_scale = weft_params_scale (s, param);
+    p->kind = p->w_scale == WEFT_NO_BUF ? WEFT_OP_MATMUL : WEFT_OP_MATMUL_FP8;
+    return x;
+  }
+  if (weft_fp8_block (s) && cut_of (s, param) == WEFT_CUT_ROWS)
+    x = weft_tensor_gather_rows (s, x, p->name);
+  const struct weft_fp8_source source =
+      source_of (x, param, WEFT_FP8_INPUT, p->shape.dim[2], p->name);
+  struct weft_fp8 in = weft_fp8_rows (s, &source), w = weft_fp8_weight (s, param);
+  p->kind = WEFT_OP_FP8_MATMUL;
+  p->x_scale = in.scale;
+  p->w = w.codes;
+  p->w_scale = w.scale;
+  p->shape.dim[5] = weft_fp8_block (s);
+  return in.codes;
+}
+
+/* Blocks are taken of what was gathered. */
+static gboolean
+gathers_codes (const struct weft_step *s, uint32_t param)
+{
+  return !weft_fp8_takes (s, param) || !weft_fp8_block (s);
 }
 
 uint32_t
 weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
              uint64_t n, uint64_t k)
 {
-  uint32_t param = weft_params_layer (s, which), scale = weft_params_scale (s, param), y;
+  uint32_t param = weft_params_layer (s, which), y;
   gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
-  struct weft_piece p = { .kind = WEFT_OP_MATMUL,
-                          .name = name,
+  struct weft_piece p = { .name = name,
                           .which = which,
-                          .shape = WEFT_SHAPE (s->linear_dtype, rows_of (s, param), n, k) };
+                          .shape = WEFT_SHAPE (read_dtype (s, param), rows_of (s, param), n, k) };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   deal (s, which, &p.shape, FALSE);
-  x = weft_fp8_input (s, x, name);
-  p.w = weft_cast_weight (s, param);
+  x = take_factors (s, &p, param, x);
   uint32_t bias = weft_layer_weight (s, which + 1);
   p.bias = partial ? WEFT_NO_BUF : bias;
   if (!weft_overlap_forward (s, &p, x, &y)) {
-    if (cut_of (s, param) == WEFT_CUT_ROWS)
+    if (cut_of (s, param) == WEFT_CUT_ROWS && gathers_codes (s, param))
       x = weft_tensor_gather_rows (s, x, name);
-    y = multiply (s, &p, scale, x);
+    y = multiply (s, &p, x);
     if (partial)
       y = weft_tensor_reduce_rows (s, y, name);
   }
   return partial ? add_bias (s, name, y, bias, n) : y;
+}
+
+/* The rows of all ranks, of codes with the scale that these have in common. */
+static uint32_t
+whole_rows (struct weft_step *s, struct weft_fp8_source x)
+{
+  if (!weft_fp8_takes (s, x.param))
+    return weft_tensor_all_gather (s, x.buf, x.name);
+  uint32_t part = weft_fp8_rows (s, &x).codes;
+  return weft_fp8_gathered (s, part, weft_tensor_all_gather (s, part, x.name));
+}
+
+static void
+multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct weft_shape *shape,
+                   const struct weft_fp8_source of[2], const struct weft_use grad[2])
+{
+  if (!weft_fp8_takes (s, d->weight)) {
+    weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, *shape,
+               WEFT_USES (WEFT_R (of[0].buf), WEFT_R (of[1].buf), grad[0], grad[1]));
+    return;
+  }
+  struct weft_fp8 dy = weft_fp8_columns (s, &of[0]), x = weft_fp8_columns (s, &of[1]);
+  shape->dim[4] = weft_fp8_block (s);
+  weft_emit (s, WEFT_OP_FP8_MATMUL_WGRAD, d->name, *shape,
+             WEFT_USES (WEFT_R (dy.codes), WEFT_R (dy.scale), WEFT_R (x.codes), WEFT_R (x.scale),
+                        grad[0], grad[1]));
 }
 
 /* Of a map that nobody shares out ranks have gradients of their rows, which are added later: norm.c. */
@@ -144,18 +231,21 @@ static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
   gboolean part = cut_of (s, d->weight) == WEFT_CUT_NONE && weft_tensor_scatters (s);
-  uint32_t x = weft_fp8_input (s, d->x, d->name), dy = d->dy;
+  struct weft_fp8_source of[] = { source_of (d->dy, d->weight, WEFT_FP8_GRADIENT, d->n, d->name),
+                                  source_of (d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name) };
 
+  if (!weft_fp8_takes (s, d->weight))
+    of[1].buf = weft_inward (s, d->x, d->name);
   if (part && s->canonical) {
-    x = weft_tensor_all_gather (s, x, d->name);
-    dy = weft_tensor_all_gather (s, dy, d->name);
+    of[1].buf = whole_rows (s, of[1]);
+    of[0].buf = whole_rows (s, of[0]);
   }
   struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
-  struct weft_shape shape =
-      WEFT_SHAPE (s->linear_dtype, part && !s->canonical ? s->rows : s->tokens, d->n, d->k);
+  struct weft_shape shape = WEFT_SHAPE (read_dtype (s, d->weight),
+                                        part && !s->canonical ? s->rows : s->tokens, d->n, d->k);
 
   shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, shape, WEFT_USES (WEFT_R (dy), WEFT_R (x), dw, db));
+  multiply_gradient (s, d, &shape, of, (const struct weft_use[]){ dw, db });
   if (part && !s->canonical) {
     weft_tensor_share_gradient (s, d->weight, dw.buf);
     weft_tensor_share_gradient (s, d->bias, db.buf);
@@ -204,18 +294,37 @@ weft_layer_delayed (struct weft_step *s)
 
 /* Of weights in fp8 the copy that lies the other way round is read. */
 static void
-input_gradient (struct weft_step *s, const struct weft_piece *p, const struct weft_delayed *d,
-                uint32_t dx)
+take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
 {
-  if (weft_params_scale (s, d->weight) == WEFT_NO_BUF) {
-    weft_emit (s, WEFT_OP_MATMUL_DGRAD, d->name, p->shape,
-               WEFT_USES (WEFT_R (d->dy), WEFT_R (p->w), WEFT_W (dx)));
+  gboolean both = weft_fp8_takes (s, param);
+
+  if (!both && weft_params_scale (s, param) == WEFT_NO_BUF) {
+    p->kind = WEFT_OP_MATMUL_DGRAD;
+    p->w = weft_cast_weight (s, param);
     return;
   }
-  uint32_t turned = weft_fp8_turned (s, d->weight);
-  weft_emit (s, WEFT_OP_MATMUL_DGRAD_FP8, d->name, p->shape,
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (turned), WEFT_R (s->turned_scale[d->weight]),
-                        WEFT_W (dx)));
+  struct weft_fp8 w = weft_fp8_weight_turned (s, param);
+  p->kind = both ? WEFT_OP_FP8_MATMUL_DGRAD : WEFT_OP_MATMUL_DGRAD_FP8;
+  p->w = w.codes;
+  p->w_scale = w.scale;
+  p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
+}
+
+/* The gradient of the output, and what will be multiplied with it for that of the weight, of all tokens if
+ * need be. */
+static void
+take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
+{
+  d->dy = weft_inward (s, d->dy, d->name);
+  if (!weft_fp8_takes (s, d->weight))
+    return;
+  if (weft_fp8_block (s) && cut_of (s, d->weight) == WEFT_CUT_COLUMNS)
+    d->dy = weft_tensor_gather_rows (s, d->dy, d->name);
+  const struct weft_fp8_source source =
+      source_of (d->dy, d->weight, WEFT_FP8_GRADIENT, d->n, d->name);
+  struct weft_fp8 dy = weft_fp8_rows (s, &source);
+  d->dy = dy.codes;
+  p->x_scale = dy.scale;
 }
 
 /* The input of forward on all tokens again. */
@@ -228,6 +337,18 @@ gather_input (struct weft_step *s, enum weft_layer_param which, const char *name
                                     weft_step_elements (s, x) * s->mesh->tp);
   weft_tensor_gather_into (s, x, all, name);
   return all;
+}
+
+static uint32_t
+take_input (struct weft_step *s, const struct weft_delayed *d)
+{
+  if (!weft_fp8_takes (s, d->weight))
+    return gather_input (s, d->which, d->name, weft_inward (s, d->x, d->name));
+  if (weft_fp8_block (s))
+    return gather_input (s, d->which, d->name, d->x);
+  const struct weft_fp8_source source = source_of (d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name);
+  uint32_t part = weft_fp8_rows (s, &source).codes;
+  return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
 }
 
 /* Where the input gradient of all tokens is made, and what becomes of it. */
@@ -260,32 +381,37 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
 {
   uint32_t w = weft_params_layer (s, which), dx;
   gboolean partial = cut_of (s, w) == WEFT_CUT_ROWS;
-  struct weft_piece p = { .kind = WEFT_OP_MATMUL_DGRAD,
-                          .name = name,
+  struct weft_piece p = { .name = name,
                           .which = which,
-                          .shape = WEFT_SHAPE (s->linear_dtype, rows_of (s, w), n, k) };
+                          .shape = WEFT_SHAPE (read_dtype (s, w), rows_of (s, w), n, k) };
   struct weft_delayed d = { .name = name,
                             .layer = s->at.layer,
                             .which = which,
                             .weight = w,
                             .bias = weft_params_layer (s, which + 1),
+                            .dy = dy,
+                            .x = x,
                             .n = n,
                             .k = k,
                             .counts = WEFT_NO_BUF };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   deal (s, which, &p.shape, TRUE);
-  d.dy = weft_cast (s, weft_inward (s, dy, name), s->linear_dtype, name);
-  d.x = partial ? gather_input (s, which, name, weft_fp8_input (s, x, name)) : x;
-  p.w = weft_cast_weight (s, w);
+  take_gradient (s, &p, &d);
+  if (partial)
+    d.x = take_input (s, &d);
+  take_weight_back (s, &p, w);
+  uint32_t own = d.dy;
   if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
-    if (cut_of (s, w) == WEFT_CUT_COLUMNS)
+    if (cut_of (s, w) == WEFT_CUT_COLUMNS && gathers_codes (s, w))
       d.dy = weft_tensor_gather_rows (s, d.dy, name);
     dx = whole_gradient (s, &p);
-    input_gradient (s, &p, &d, dx);
+    weft_piece_multiply (s, &p, d.dy, dx);
     if (partial)
       dx = reduce_gradient (s, &p, dx);
   }
+  if (weft_fp8_takes (s, w))
+    weft_fp8_gathered (s, own, d.dy);
   weft_linear_gradient (s, &d);
   return weft_inward (s, dx, name);
 }

@@ -94,9 +94,9 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, buf);
   uint64_t size = weft_dtype_bytes (row.dtype);
-  uint32_t view = weft_build_view (s->b, row.base == WEFT_NO_BUF ? buf : row.base,
-                                   (row.base == WEFT_NO_BUF ? 0 : row.offset) + first * size,
-                                   n * size, name);
+  uint32_t view =
+      weft_build_view (s->b, row.base == WEFT_NO_BUF ? buf : row.base,
+                       (row.base == WEFT_NO_BUF ? 0 : row.offset) + first * size, n * size, name);
 
   weft_build_buf_at (s->b, view)->dtype = row.dtype;
   return view;
@@ -121,12 +121,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t 
   struct weft_op at = s->at;
 
   s->at.peer = peer;
-  uint32_t op = p->kind == WEFT_OP_MATMUL_DGRAD
-                    ? weft_emit (s, p->kind, p->name, p->shape,
-                                 WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_W (y)))
-                    : weft_emit (s, p->kind, p->name, p->shape,
-                                 WEFT_USES (WEFT_R (x), WEFT_R (p->w), WEFT_R (p->bias),
-                                            WEFT_W (y)));
+  uint32_t op = weft_piece_multiply (s, p, x, y);
   s->at = at;
   return op;
 }
@@ -192,7 +187,8 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
     splits /= 2;
   uint64_t n = columns / splits;
   uint32_t all = room (s, whole->which, FORWARD, dtype, s->tokens * columns);
-  uint32_t got = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->rows * columns, whole->name);
+  uint32_t got =
+      weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->rows * columns, whole->name);
   for (uint64_t j = 0; j < splits; j++) {
     struct weft_piece p = *whole;
     uint32_t piece = slice (s, all, j * s->tokens * n, s->tokens * n, p.name);

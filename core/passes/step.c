@@ -525,7 +525,7 @@ weft_step_end (struct weft_step *s)
   for (uint32_t k = 0; k <= s->layout.n_bucket; k++)
     g_clear_pointer (&s->bucket[k].sum.held, g_array_unref);
   g_array_unref (s->posting.queue);
-  g_clear_pointer (&s->fp8_inputs, g_hash_table_unref);
+  weft_fp8_free (s->fp8);
   g_array_unref (s->wait_for);
   g_array_unref (s->reducing);
   g_array_unref (s->deferred);
@@ -566,14 +566,17 @@ weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh, uint3
 
   weft_step_begin (&s);
   weft_params_build (&s);
+  weft_fp8_start (&s);
   start_buffers (&s);
   s.wrapper->start (&s);
   zero (&s);
+  weft_fp8_begin (&s);
   weft_fp8_stage (&s);
   play (&s);
   weft_finish (&s);
   weft_step_end (&s);
   weft_program *p = weft_builder_freeze (b);
+  weft_join (p, job);
   if (job->strategy.enable_compile)
     weft_fuse (p);
   return p;

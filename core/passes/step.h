@@ -19,6 +19,7 @@
  *   offload    activations of the first layers, which wait for backward on the host
  *   wrapper    which of these a data-parallel strategy is made of: one table of functions for each
  *   host optimizer  the part of the optimizer that lies on the host: copies, Adam
+ *   join       a sum and its norm, a product and gelu, as one op where the stack has such a kernel
  *   fuse       enable_compile: which pointwise ops make one kernel
  *   timers     the ends of phases that are measured
  *   finish     what follows the last backward: joins, tied embedding, norm, clip, Adam, gather
@@ -298,8 +299,7 @@ struct weft_step {
   enum weft_dtype output_dtype;   /* of what one layer hands to the next */
   enum weft_dtype product_dtype;  /* of matrix products and what lies between them: autocast.c */
   enum weft_dtype linear_dtype;   /* of what linear maps of layers read: product_dtype, or fp8 */
-  GHashTable *fp8_inputs;         /* then: inputs, by buffer, to their copies in fp8 */
-  uint32_t n_fp8;                 /* tensors that a microbatch converts to fp8 */
+  struct weft_fp8_products *fp8;  /* then: fp8_products.c; or NULL */
 
   /* parameters */
   GArray *params;                 /* struct weft_param, registration order */
@@ -573,13 +573,32 @@ gboolean weft_fp8_copies (const struct weft_step *s, uint32_t k);
 uint32_t weft_fp8_turned (struct weft_step *s, uint32_t param);
 void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through with it */
 
-/* fp8_products.c: an input of a linear map in linear_dtype, the same copy in forward and backward; the
- * elements that n have in fp8, with their scales; what goes before a conversion to fp8; what ranks agree
- * on before the update. */
-uint32_t weft_fp8_input (struct weft_step *s, uint32_t x, const char *name);
-uint64_t weft_fp8_room (const struct weft_step *s, uint64_t n);
-void weft_fp8_measure (struct weft_step *s, uint32_t buf, uint64_t n);
-void weft_fp8_agree (struct weft_step *s);
+/* fp8_products.c: factors of products in fp8.  A tensor is codes and what says their scale. */
+struct weft_fp8 {
+  uint32_t codes, scale;
+};
+enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
+/* What a factor is made of: rows of `columns`, or codes that were made of it. */
+struct weft_fp8_source {
+  uint32_t buf, param; /* of the map */
+  enum weft_fp8_role role;
+  uint64_t columns;
+  const char *name;
+};
+void weft_fp8_start (struct weft_step *s);
+void weft_fp8_free (struct weft_fp8_products *fp8);
+void weft_fp8_begin (struct weft_step *s); /* a step begins */
+void weft_fp8_agree (struct weft_step *s); /* ranks do on magnitudes, before the update */
+/* Whether products read a parameter in fp8; elements that have one scale, or 0: all of a tensor. */
+gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
+uint64_t weft_fp8_block (const struct weft_step *s);
+/* A tensor with its rows along the terms, of an input the same in forward and backward; with its columns. */
+struct weft_fp8 weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x);
+struct weft_fp8 weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x);
+/* `all` has the codes of all ranks, of which `part` are this one's. */
+uint32_t weft_fp8_gathered (struct weft_step *s, uint32_t part, uint32_t all);
+struct weft_fp8 weft_fp8_weight (struct weft_step *s, uint32_t param);
+struct weft_fp8 weft_fp8_weight_turned (struct weft_step *s, uint32_t param);
 
 /* accumulate.c: the operand in which a kernel leaves the gradient of a parameter for the current
  * microbatch, absent for WEFT_NO_PARAM; and what follows when it has. */
@@ -647,8 +666,11 @@ struct weft_piece {
   const char *name;
   enum weft_layer_param which;
   uint32_t w, bias;
-  struct weft_shape shape; /* of the whole */
+  uint32_t x_scale, w_scale; /* of what is in fp8 */
+  struct weft_shape shape;   /* of the whole */
 };
+uint32_t weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x,
+                              uint32_t y); /* linear.c */
 void weft_overlap_start (struct weft_step *s);
 gboolean weft_overlap_forward (struct weft_step *s, struct weft_piece *p, uint32_t x, uint32_t *y);
 /* dy, of this rank's rows, becomes that of all tokens where a map needs it. */
@@ -761,6 +783,9 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param); /* not kept for the rest of the pass */
+/* The same in pieces: what this forward pass has already converted, or WEFT_NO_BUF; and where it goes. */
+uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
+uint32_t weft_cast_room (struct weft_step *s, uint32_t param);
 void weft_cast_end_pass (struct weft_step *s);
 
 /* recompute.c: which layers of a stage keep only their block's input, and whether selective
@@ -875,3 +900,5 @@ uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
 
 /* fuse.c: marks pointwise ops that belong to the kernel before them. */
 void weft_fuse (weft_program *program);
+/* join.c: pairs of ops that the stack has one kernel for. */
+void weft_join (weft_program *program, const struct weft_job *job);

@@ -6,10 +6,29 @@ matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
 {
   const double rate[WEFT_N_DTYPE] = {
     [WEFT_FP32] = c->f.gpu_fp32, [WEFT_BF16] = c->f.gpu_bf16,  [WEFT_FP16] = c->f.gpu_bf16,
-    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32,
+    [WEFT_FP8] = c->f.gpu_fp8,   [WEFT_INT32] = c->f.gpu_fp32, [WEFT_E5M2] = c->f.gpu_fp8,
   };
   return rate[dtype];
 }
+
+/* Products of matrices, by what is the inner dimension of (m, n, k): k, n or m. */
+enum side { NO_PRODUCT, FORWARD, DGRAD, WGRAD };
+
+static const uint8_t sides[WEFT_N_OP] = {
+  [WEFT_OP_MATMUL] = FORWARD,
+  [WEFT_OP_MATMUL_GELU] = FORWARD,
+  [WEFT_OP_MATMUL_FP8] = FORWARD,
+  [WEFT_OP_FP8_MATMUL] = FORWARD,
+  [WEFT_OP_MOE_MATMUL] = FORWARD,
+  [WEFT_OP_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MATMUL_DGRAD_GELU] = DGRAD,
+  [WEFT_OP_MATMUL_DGRAD_FP8] = DGRAD,
+  [WEFT_OP_FP8_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MOE_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MATMUL_WGRAD] = WGRAD,
+  [WEFT_OP_FP8_MATMUL_WGRAD] = WGRAD,
+  [WEFT_OP_MOE_MATMUL_WGRAD] = WGRAD,
+};
 
 /* Products of experts are many in one kernel: the dimension that says how many, or -1. */
 static int
@@ -51,13 +70,10 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
 {
   double n = s->dim[1], k = s->dim[2];
   double m = many (kind) < 0 ? s->dim[0] : (double) s->dim[0] / s->dim[many (kind)];
-  gboolean wgrad = kind == WEFT_OP_MATMUL_WGRAD || kind == WEFT_OP_MOE_MATMUL_WGRAD;
-  gboolean forward =
-      kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MOE_MATMUL;
 
-  *rows = wgrad ? n : m;
-  *columns = forward ? n : k;
-  *depth = forward ? k : wgrad ? m : n;
+  *rows = sides[kind] == WGRAD ? n : m;
+  *columns = sides[kind] == FORWARD ? n : k;
+  *depth = sides[kind] == FORWARD ? k : sides[kind] == WGRAD ? m : n;
 }
 
 /* Whole waves of full tiles. */
@@ -83,13 +99,6 @@ matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const stru
 }
 
 static gboolean
-is_matmul (enum weft_op_kind kind)
-{
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8 || many (kind) >= 0;
-}
-
-static gboolean
 is_attention (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_ATTENTION || kind == WEFT_OP_ATTENTION_PART;
@@ -108,8 +117,8 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
   if (!cost->deterministic || weft_cluster_is_cpu (cost->cluster))
     return 1;
   return is_attention_backward (kind) ? cost->stack->deterministic_attention
-         : kind == WEFT_OP_EMBED_BWD   ? cost->stack->deterministic_embedding
-                                       : 1;
+         : kind == WEFT_OP_EMBED_BWD  ? cost->stack->deterministic_embedding
+                                      : 1;
 }
 
 static struct weft_cost_parts
@@ -124,7 +133,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .rate = matmul_rate (c, s->dtype),
                                    .gap = stack->kernel_gap };
 
-  if (is_matmul (kind) || heads_of (kind, s) > 0)
+  if (sides[kind] != NO_PRODUCT || heads_of (kind, s) > 0)
     parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   if (is_attention (kind) || is_attention_backward (kind)) {
     parts.share =

@@ -102,6 +102,22 @@ matmul_bytes (const struct weft_shape *s)
   return (m * k + n * k + m * n) * weft_dtype_bytes (s->dtype);
 }
 
+#define matmul_gelu_flops matmul_flops
+#define matmul_dgrad_gelu_flops matmul_flops
+
+static double
+matmul_gelu_bytes (const struct weft_shape *s)
+{
+  double pre = s->dim[5] ? (double) s->dim[0] * s->dim[1] : 0;
+  return matmul_bytes (s) + pre * weft_dtype_bytes (s->dtype);
+}
+
+static double
+matmul_dgrad_gelu_bytes (const struct weft_shape *s)
+{
+  return matmul_bytes (s) + (double) s->dim[0] * s->dim[2] * weft_dtype_bytes (s->dtype);
+}
+
 #define matmul_fp8_flops matmul_flops
 
 static double
@@ -111,13 +127,39 @@ matmul_fp8_bytes (const struct weft_shape *s)
   return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
 }
 
-#define quantise_mx_flops none_flops
-
-/* Two copies, with a byte for 32 elements of each. */
+/* Scales of blocks are a 32nd of the codes: a byte for 32 elements, or four for 128; of squares next to
+ * nothing, and one for a tensor is nothing. */
 static double
-quantise_mx_bytes (const struct weft_shape *s)
+fp8_bytes (double elements, double block)
 {
-  return elements (s) * (weft_dtype_bytes (s->dtype) + 2 * (1 + 1 / 32.0));
+  return elements * (block > 0 ? 1 + 1 / 32.0 : 1);
+}
+
+#define fp8_matmul_flops matmul_flops
+
+static double
+fp8_matmul_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return fp8_bytes (m * k + n * k, s->dim[5]) + m * n * weft_dtype_bytes (s->out_dtype);
+}
+
+#define fp8_wgrad_flops matmul_flops
+
+static double
+fp8_wgrad_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2];
+  return fp8_bytes (m * k + m * n, s->dim[4]) + 2 * n * k * weft_dtype_bytes (s->out_dtype);
+}
+
+#define quantise_blocks_flops none_flops
+
+static double
+quantise_blocks_bytes (const struct weft_shape *s)
+{
+  return elements (s) * weft_dtype_bytes (s->dtype) +
+         (double) s->dim[4] * fp8_bytes (elements (s), s->dim[2]);
 }
 
 #define wgrad_flops matmul_flops

@@ -56,6 +56,15 @@ enum weft_op_class {
      "matmul with weights of one byte, times their scale; all else in the type of x")              \
   X (WEFT_OP_MATMUL_DGRAD_FP8, "matmul_dgrad_fp8", COMPUTE, matmul_fp8, "m n k leaves tail",       \
      "dy:r wt:r scale:r dx:w", "dx(m,k) = dy(m,n) wt(k,n)^T: reads the transposed copy")           \
+  X (WEFT_OP_FP8_MATMUL, "fp8_matmul", COMPUTE, fp8_matmul, "m n k leaves tail block",             \
+     "x:r x_scale:r w:r w_scale:r b:r? y:w",                                                       \
+     "y(m,n) = x(m,k) w(n,k)^T + b(n), both of one byte; block 0: a scale for a tensor, which is its "\
+     "largest magnitude; 32: for so many elements of a row; 128: likewise, of w for squares")      \
+  X (WEFT_OP_FP8_MATMUL_DGRAD, "fp8_matmul_dgrad", COMPUTE, fp8_matmul, "m n k leaves tail block", \
+     "dy:r dy_scale:r wt:r wt_scale:r dx:w", "dx(m,k) = dy(m,n) wt(k,n)^T, likewise")              \
+  X (WEFT_OP_FP8_MATMUL_WGRAD, "fp8_matmul_wgrad", COMPUTE, fp8_wgrad, "m n k passes block",       \
+     "dyt:r dyt_scale:r xt:r xt_scale:r dw:rw db:rw?",                                             \
+     "dw(n,k) += dyt(n,m) xt(k,m)^T, likewise, with scales for rows of both; db(n) += sums of dyt's rows") \
   X (WEFT_OP_NORM, "norm", COMPUTE, pass2, "rows columns", "x:r weight:r bias:r? y:w",             \
      "layernorm or rmsnorm of each row; statistics are rebuilt in backward")                       \
   X (WEFT_OP_NORM_BWD, "norm_bwd", COMPUTE, pass4, "rows columns",                                 \
@@ -198,6 +207,14 @@ enum weft_op_class {
   X (WEFT_OP_MOE_SQUARES, "moe_squares", COMPUTE, pass1, "elements", "squares:rw more:r",          \
      "squares += more: what ranks that hold other experts have measured")                          \
   X (WEFT_OP_ADD, "add", COMPUTE, pass3, "rows columns", "a:r b:r y:w", "residual connection")     \
+  X (WEFT_OP_ADD_NORM, "add_norm", COMPUTE, pass4, "rows columns",                                 \
+     "a:r b:r weight:r bias:r? sum:w y:w", "add, and the norm of the sum as it is stored")         \
+  X (WEFT_OP_MATMUL_GELU, "matmul_gelu", COMPUTE, matmul_gelu, "m n k leaves tail kept",           \
+     "x:r w:r b:r? pre:w? y:w",                                                                    \
+     "pre = matmul, y = gelu of it; a GPU may take it before pre is rounded; kept: pre is there")  \
+  X (WEFT_OP_MATMUL_DGRAD_GELU, "matmul_dgrad_gelu", COMPUTE, matmul_dgrad_gelu,                   \
+     "m n k leaves tail", "dy:r w:r pre:r dx:w",                                                   \
+     "dx = matmul_dgrad times gelu's slope at pre, likewise")                                      \
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\
@@ -235,10 +252,14 @@ enum weft_op_class {
   X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
      "amax of each tensor = its largest magnitude, as far as this slice goes")                     \
   X (WEFT_OP_QUANTISE, "quantise", COMPUTE, cast, "elements", "x:r amax:r y:w",                    \
-     "y = e4m3 of x * 448 / amax of its tensor")                                                   \
-  X (WEFT_OP_QUANTISE_MX, "quantise_mx", COMPUTE, quantise_mx, "rows columns",                     \
-     "x:r y:w scale:w yt:w scale_t:w",                                                             \
-     "y = e4m3 of x over a power of two for 32 elements of a row; yt the same of the transposed x")\
+     "y = fp8 of x times the largest number of that type / amax of its tensor")                    \
+  X (WEFT_OP_QUANTISE_DELAYED, "quantise_delayed", COMPUTE, cast, "elements",                      \
+     "x:r amax:r y:w seen:rw",                                                                     \
+     "quantise by a magnitude from before; seen = the largest so far of what really came")         \
+  X (WEFT_OP_QUANTISE_BLOCKS, "quantise_blocks", COMPUTE, quantise_blocks, "rows columns block square copies", \
+     "x:r y:w? scale:w? yt:w? scale_t:w?",                                                         \
+     "y = fp8 of x over a power of two for `block` elements of a row, or with square 1 for as many rows "\
+     "and columns; yt the same of the transposed x; copies: one or both")                          \
   X (WEFT_OP_TRANSPOSE, "transpose", COMPUTE, pass2, "rows columns", "x:r y:w",                    \
      "y(j,i) = x(i,j), of one byte each")                                                          \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
@@ -250,10 +271,10 @@ enum weft_op_class {
   X (WEFT_OP_CLIP, "clip", COMPUTE, none, "", "squares:r? found:r? factor:w",                      \
      "factor = min(1, limit / norm), or 1 without squares; 0 when the norm is not finite, or found "\
      "is not 0")                                                                                   \
-  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself",                                       \
+  X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself drawn",                                 \
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
-     "written only, or absent")                                                                    \
+     "written only, or absent; drawn: param, in bf16, is rounded by lot (kernels/draw.h)")         \
   X (WEFT_OP_BIAS, "bias", COMPUTE, pass2, "rows columns", "x:r b:r y:w",                          \
      "y(m,n) = x(m,n) + b(n), where a sum over several ranks is complete")                         \
   X (WEFT_OP_ADD_POSITIONS, "add_positions", COMPUTE, pass3, "tokens hidden parts",                \

@@ -233,6 +233,31 @@ weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write)
   h->writer = op;
 }
 
+void
+weft_build_more (weft_builder *b, uint32_t op, uint32_t operand, uint32_t buf)
+{
+  uint32_t place = g_array_index (b->op, struct weft_op, op).uses + operand;
+  struct weft_use *use = &g_array_index (b->uses, struct weft_use, place);
+  struct hazard *h = &g_array_index (b->hazard, struct hazard, buf);
+
+  g_assert (use->buf == WEFT_NO_BUF && use->write && h->writer == WEFT_NO_OP);
+  use->buf = buf;
+  h->writer = op;
+}
+
+void
+weft_build_reshape (weft_builder *b, uint32_t op, const struct weft_shape *shape)
+{
+  g_array_index (b->op, struct weft_op, op).shape = intern_shape (b, shape);
+}
+
+const struct weft_shape *
+weft_build_shape_at (const weft_builder *b, uint32_t op)
+{
+  return &g_array_index (b->shape, struct weft_shape,
+                         g_array_index (b->op, struct weft_op, op).shape);
+}
+
 uint32_t
 weft_build_last (const weft_builder *b, enum weft_lane lane)
 {

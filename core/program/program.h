@@ -19,6 +19,9 @@
 /* Name of a view that ranks keep and no optimizer updates: what a router's choice is corrected by. */
 #define WEFT_EXPERT_BIAS "router.expert_bias"
 
+/* What ends the names of views of the magnitudes that delayed scaling goes by: state too. */
+#define WEFT_AMAX_SUFFIX ".amax"
+
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
   X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them")                           \
   X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients")                                     \
@@ -196,6 +199,12 @@ struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
 uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
 void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
 void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: nothing to wait for */
+
+/* An op that was appended before writes something more: `buf`, which nobody has used so far, takes the
+ * place of an operand that was absent, and the shape becomes another. */
+void weft_build_more (weft_builder *b, uint32_t op, uint32_t operand, uint32_t buf);
+void weft_build_reshape (weft_builder *b, uint32_t op, const struct weft_shape *shape);
+const struct weft_shape *weft_build_shape_at (const weft_builder *b, uint32_t op);
 
 /* The newest op on a lane so far, or WEFT_NO_OP. */
 uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);

@@ -188,6 +188,27 @@ write_slice (struct trace *tr, uint32_t row, uint32_t op)
   g_string_append_c (out, '}');
 }
 
+/* What ops were made of lies inside them. */
+static void
+write_parts (struct trace *tr, uint32_t row)
+{
+  const weft_program *p = program_of (tr, row);
+
+  for (uint32_t i = 0; tr->t->parts && i < tr->t->parts->len; i++) {
+    const struct weft_timeline_part *part =
+        &g_array_index (tr->t->parts, struct weft_timeline_part, i);
+    if (part->row != row)
+      continue;
+    GString *out = event (tr);
+    g_string_append_printf (out, "{\"ph\":\"X\",\"cat\":\"part\",\"pid\":%u,\"tid\":%u,\"name\":",
+                            tr->t->rank[row], thread_of (p, part->op));
+    weft_sink_quote (out, part->name);
+    append_time (out, "ts", nanoseconds (part->begin));
+    append_time (out, "dur", nanoseconds (part->end) - nanoseconds (part->begin));
+    g_string_append_printf (out, ",\"args\":{\"op\":%u}}", part->op);
+  }
+}
+
 /* From the moment at which a clock says that a phase starts to the one at which it ends. */
 static void
 write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
@@ -439,6 +460,7 @@ write_row (struct trace *tr, uint32_t row)
       write_slice (tr, row, op);
       write_waits (tr, row, op);
     }
+  write_parts (tr, row);
   write_phases (tr, row);
   write_stage_arrows (tr, row);
   write_counter (tr, row);

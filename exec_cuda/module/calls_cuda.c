@@ -4,6 +4,7 @@
  * and whoever told them asks when it is done.  So a rank that is missing can be named, and those that
  * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
+#include "exec_cuda/module/cupti.h"
 #include "exec_cuda/module/fused.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
@@ -34,6 +35,7 @@ typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t valu
 struct cuda {
   struct weft_cuda_calls calls;
   write_word write;
+  struct weft_cupti *cupti; /* where somebody wants to know what kernels did; or NULL */
   struct weft_cuda_blas *blas[MOST_DEVICES]; /* of the devices that have had a product */
   gboolean warpgroups;                       /* wanted, where a device has them */
   struct weft_fused *fused;
@@ -69,6 +71,22 @@ static cudaEvent_t
 event_of (weft_cuda_event *event)
 {
   return (cudaEvent_t) (void *) event;
+}
+
+/* -------------------------------------------------------------------------- traces */
+
+static const char *
+trace_open (void *self)
+{
+  struct cuda *cuda = self;
+
+  return cuda->cupti ? NULL : weft_cupti_begin (&cuda->cupti);
+}
+
+static const char *
+trace_take (void *self, weft_cuda_take take, void *user, uint64_t *lost)
+{
+  return weft_cupti_take (((struct cuda *) self)->cupti, take, user, lost);
 }
 
 /* ------------------------------------------------------------------- devices, memory */
@@ -116,7 +134,7 @@ call_choose (void *self, uint32_t device)
 static const char *
 call_about (void *self, uint32_t row, uint32_t op)
 {
-  (void) self, (void) row, (void) op;
+  weft_cupti_about (((struct cuda *) self)->cupti, row, op);
   return NULL;
 }
 
@@ -387,6 +405,7 @@ static gboolean
 is_product (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
+         kind == WEFT_OP_MATMUL_GELU || kind == WEFT_OP_MATMUL_DGRAD_GELU ||
          kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
 }
 
@@ -685,8 +704,10 @@ call_group_start (void *self)
 static const char *
 call_group_end (void *self)
 {
-  (void) self;
-  return told (ncclGroupEnd ());
+  const char *text = told (ncclGroupEnd ());
+
+  weft_cupti_launched (((struct cuda *) self)->cupti);
+  return text;
 }
 
 static ncclRedOp_t
@@ -707,7 +728,7 @@ call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
   ncclDataType_t type = type_of (c->dtype);
   ncclComm_t comm = c->comm->comm;
 
-  (void) self;
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
   switch (c->kind) {
   case WEFT_OP_ALL_REDUCE:
     return told (ncclAllReduce (c->from, c->to, c->n, type, reduction_of (c), comm, on));
@@ -727,7 +748,7 @@ call_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
 static const char *
 call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  (void) self;
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
   return told (ncclSend (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
                          stream_of (stream)));
 }
@@ -735,7 +756,7 @@ call_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *str
 static const char *
 call_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  (void) self;
+  weft_cupti_talk (((struct cuda *) self)->cupti, stream);
   return told (ncclRecv (t->data, t->n, type_of (t->dtype), (int) t->peer, t->comm->comm,
                          stream_of (stream)));
 }
@@ -834,13 +855,15 @@ weft_cuda_calls_open (const char **why)
                                           .scratch = scratch,
                                           .fuses = fuses,
                                           .prepare = prepare,
+                                          .trace_open = trace_open,
+                                          .trace_take = trace_take,
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
-  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write))) {
-    cuda->fused = weft_fused_new ();
+  cuda->fused = weft_fused_new ();
+  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
-  }
+  weft_fused_free (cuda->fused);
   g_free (cuda);
   return NULL;
 }

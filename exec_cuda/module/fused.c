@@ -1,6 +1,6 @@
 #include "exec_cuda/module/fused.h"
 #include "kernels/cuda/cudnn_attention.h"
-#if __has_include(<cudnn_graph.h>)
+#if __has_include(<cuda_runtime_api.h>) && __has_include(<cudnn_graph.h>)
 #include <cuda_runtime_api.h>
 #include <cudnn_graph.h>
 
@@ -13,6 +13,7 @@ WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
 #define MOST_DEVICES 64
 
 struct weft_fused {
+  struct weft_cudnn_calls *calls[MOST_DEVICES];
   struct weft_cudnn_attention *of[MOST_DEVICES];
   const char *why[MOST_DEVICES]; /* there is none */
   gint said[WEFT_N_OP];          /* by any thread */
@@ -24,16 +25,24 @@ weft_fused_new (void)
   return g_new0 (struct weft_fused, 1);
 }
 
+void
+weft_fused_free (struct weft_fused *f)
+{
+  for (int device = 0; device < MOST_DEVICES; device++) {
+    weft_cudnn_attention_free (f->of[device]);
+    g_free (f->calls[device]);
+  }
+  g_free (f);
+}
+
 static struct weft_cudnn_attention *
 attention_of (struct weft_fused *f, int device)
 {
   if (f->of[device] || f->why[device])
     return f->of[device];
-  struct weft_cudnn_calls *calls = weft_cudnn_open (NULL, &f->why[device]);
-  if (calls)
-    f->of[device] = weft_cudnn_attention_new (calls, NULL, &f->why[device]);
-  if (!f->of[device])
-    g_free (calls);
+  f->calls[device] = weft_cudnn_open (NULL, &f->why[device]);
+  if (f->calls[device])
+    f->of[device] = weft_cudnn_attention_new (f->calls[device], NULL, &f->why[device]);
   return f->of[device];
 }
 

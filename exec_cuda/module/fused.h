@@ -7,6 +7,7 @@
 
 struct weft_fused;
 struct weft_fused *weft_fused_new (void);
+void weft_fused_free (struct weft_fused *f);
 
 /* Whether a call is cuDNN's to do, with the scratch that it wants for it.  Makes the plan. */
 gboolean weft_fused_takes (struct weft_fused *f, int device, const struct weft_kernel *k,

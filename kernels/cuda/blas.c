@@ -1,5 +1,8 @@
 /* Matrices of cuBLASLt lie column by column, so that y = a b of rows is y^T = b^T a^T for it: what is
- * `b` here is its A, and rows are its leading dimension. */
+ * `b` here is its A, and rows are its leading dimension.
+ *
+ * gelu, or its slope, is what the library does at the end of a product, or a kernel of its own behind it:
+ * where the library will not, or takes longer than both. */
 #include "kernels/cuda/blas.h"
 #include "core/base/error.h"
 #include "core/base/words.h"
@@ -11,14 +14,16 @@
 /* What an algorithm is chosen for.  No padding: it is hashed and compared as bytes. */
 struct shape {
   uint64_t m, n, k;
-  uint32_t alignment[4]; /* of a, b, y, bias: bytes, at most 256; bias 0: none */
-  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, pad[2];
+  uint32_t alignment[5]; /* of a, b, y, bias, aux: bytes, at most 256; 0: there is none */
+  uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue, pad[5];
 };
+G_STATIC_ASSERT (sizeof (struct shape) == 56);
 
 struct choice {
   struct shape shape;
   cublasLtMatmulAlgo_t algorithm;
   uint64_t scratch;
+  uint64_t apart; /* 1: a plain product, whose algorithm this is, and a kernel that follows */
 };
 
 struct weft_cuda_blas {
@@ -62,13 +67,15 @@ shape_of (const struct weft_cuda_gemm *g)
                          .n = g->n,
                          .k = g->k,
                          .alignment = { alignment_of (g->a), alignment_of (g->b),
-                                        alignment_of (g->y), alignment_of (g->bias) },
+                                        alignment_of (g->y), alignment_of (g->bias),
+                                        alignment_of (g->aux) },
                          .a_turned = g->a_turned,
                          .b_turned = g->b_turned,
                          .accumulate = g->accumulate,
                          .dtype = g->dtype,
                          .y_dtype = g->y_dtype,
-                         .scaled = g->scale != NULL };
+                         .scaled = g->scale != NULL,
+                         .epilogue = g->epilogue };
 }
 
 /* ---------------------------------------------------------------------------- a product */
@@ -112,17 +119,44 @@ text_of (cublasStatus_t status)
   return status == CUBLAS_STATUS_SUCCESS ? NULL : cublasLtGetStatusString (status);
 }
 
-static cublasStatus_t
-set_bias (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
+static cublasLtEpilogue_t
+epilogue_of (const struct weft_cuda_gemm *g)
 {
-  const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-  cublasStatus_t status = cublasLtMatmulDescSetAttribute (desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                                                          &epilogue, sizeof epilogue);
+  static const cublasLtEpilogue_t gelu[2][2] = {
+    { CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS },
+    { CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS },
+  };
 
-  if (status != CUBLAS_STATUS_SUCCESS)
-    return status;
-  return cublasLtMatmulDescSetAttribute (desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
-                                         sizeof g->bias);
+  if (g->epilogue == WEFT_CUDA_GELU_SLOPE)
+    return CUBLASLT_EPILOGUE_DGELU;
+  return g->epilogue == WEFT_CUDA_GELU ? gelu[g->aux != NULL][g->bias != NULL]
+         : g->bias                     ? CUBLASLT_EPILOGUE_BIAS
+                                       : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static cublasStatus_t
+set_epilogue (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
+{
+  const cublasLtEpilogue_t epilogue = epilogue_of (g);
+  const int64_t row = (int64_t) g->n;
+  const struct {
+    gboolean is;
+    cublasLtMatmulDescAttributes_t attribute;
+    const void *value;
+    size_t bytes;
+  } wanted[] = {
+    { TRUE, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue },
+    { g->bias != NULL, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias },
+    { g->aux != NULL, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux },
+    { g->aux != NULL, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row, sizeof row },
+  };
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
+    if (wanted[i].is)
+      status = cublasLtMatmulDescSetAttribute (desc, wanted[i].attribute, wanted[i].value,
+                                               wanted[i].bytes);
+  return status;
 }
 
 /* Factors that the device reads. */
@@ -154,12 +188,25 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
   status[4] =
       g->a_turned ? describe (&c->b, g->dtype, g->k, g->m) : describe (&c->b, g->dtype, g->m, g->k);
   status[5] = describe (&c->y, g->y_dtype, g->m, g->n);
-  status[6] = g->bias ? set_bias (c->desc, g) : CUBLAS_STATUS_SUCCESS;
+  status[6] = set_epilogue (c->desc, g);
   status[7] = g->scale ? set_scale (c->desc) : CUBLAS_STATUS_SUCCESS;
   for (unsigned i = 1; i < G_N_ELEMENTS (status); i++)
     if (status[i] != CUBLAS_STATUS_SUCCESS)
       return text_of (status[i]);
   return NULL;
+}
+
+/* The product without what follows it, where that finds it. */
+static struct weft_cuda_gemm
+plain_of (const struct weft_cuda_gemm *g)
+{
+  struct weft_cuda_gemm plain = *g;
+
+  if (g->epilogue == WEFT_CUDA_GELU && g->aux)
+    plain.y = g->aux;
+  plain.epilogue = WEFT_CUDA_PLAIN;
+  plain.aux = NULL;
+  return plain;
 }
 
 static const char *
@@ -171,6 +218,17 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
   return text_of (cublasLtMatmul (on->blas->handle, c->desc, factor, g->b, c->a, g->a, c->b,
                                   factor + 1, g->y, c->y, g->y, c->y, &choice->algorithm,
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
+}
+
+/* All of g: where it goes apart, c is a call of the plain product. */
+static const char *
+run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+         const struct choice *choice)
+{
+  struct weft_cuda_gemm plain = plain_of (g);
+  const char *error = run (on, choice->apart ? &plain : g, c, choice);
+
+  return error || !choice->apart ? error : weft_cuda_follow (on, g);
 }
 
 /* ------------------------------------------------------------------------ finding an algorithm */
@@ -244,11 +302,11 @@ fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, c
   cudaEvent_t begin = NULL, end = NULL;
   float least = -1, took;
   gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
-                !run (on, g, c, choice);
+                !run_all (on, g, c, choice);
 
   for (int i = 0; ok && i < N_RUNS; i++) {
     ok = cudaEventRecord (begin, (cudaStream_t) on->stream) == cudaSuccess &&
-         !run (on, g, c, choice) &&
+         !run_all (on, g, c, choice) &&
          cudaEventRecord (end, (cudaStream_t) on->stream) == cudaSuccess &&
          cudaEventSynchronize (end) == cudaSuccess &&
          cudaEventElapsedTime (&took, begin, end) == cudaSuccess;
@@ -269,7 +327,7 @@ fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, c
  * and the memory of a plan holds what must stay. */
 typedef struct operands {
   struct weft_cuda_gemm gemm;
-  void *block[4];
+  void *block[5];
 } operands;
 
 static void
@@ -330,16 +388,32 @@ make_block (void **block, const void *like, uint64_t n, uint8_t dtype, const voi
 static gboolean
 make_operands (operands *o, const struct weft_cuda_gemm *g)
 {
-  const void *y = NULL;
+  const void *y = NULL, *aux = NULL;
 
   o->gemm = *g;
   gboolean ok = make_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
                 make_block (&o->block[1], g->b, g->k * g->n, g->dtype, &o->gemm.b) &&
                 make_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
                 make_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
+                make_block (&o->block[4], g->aux, g->m * g->n, g->y_dtype, &aux) &&
                 cudaDeviceSynchronize () == cudaSuccess;
   o->gemm.y = (void *) (uintptr_t) y;
+  o->gemm.aux = (void *) (uintptr_t) aux;
   return ok;
+}
+
+/* Milliseconds of a choice on operands like those of g; negative: it does not run. */
+static float
+time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+         const struct choice *choice)
+{
+  g_auto (operands) o = { 0 };
+  g_auto (call) c = { 0 };
+
+  if (!make_operands (&o, g))
+    return -1;
+  struct weft_cuda_gemm product = choice->apart ? plain_of (&o.gemm) : o.gemm;
+  return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
 /* The fastest of them, or the first. */
@@ -365,35 +439,82 @@ fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return best;
 }
 
-static const char *
-choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
-        gboolean measure)
+static const struct choice *
+remember (struct weft_cuda_blas *blas, const struct choice *choice)
+{
+  struct choice *kept = g_memdup2 (choice, sizeof *choice);
+
+  g_hash_table_replace (blas->choices, &kept->shape, kept);
+  return kept;
+}
+
+/* NULL: none runs, and *error says why. */
+static const struct choice *
+choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
   cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES];
+  g_auto (call) c = { 0 };
   int n = 0;
-  const char *error = guess (on, g, c, found, &n);
 
-  if (error)
-    return error;
-  int best = measure && n > 1 ? fastest (on, g, found, n) : 0;
-  struct choice *choice = g_new0 (struct choice, 1);
-  *choice = (struct choice){ shape_of (g), found[best].algo, found[best].workspaceSize };
-  g_hash_table_replace (on->blas->choices, &choice->shape, choice);
-  return NULL;
+  *error = call_init (&c, g);
+  if (!*error)
+    *error = guess (on, g, &c, found, &n);
+  if (*error)
+    return NULL;
+  int best = on->blas->only_prepare && n > 1 ? fastest (on, g, found, n) : 0;
+  const struct choice choice = { shape_of (g), found[best].algo, found[best].workspaceSize, 0 };
+  return remember (on->blas, &choice);
+}
+
+static const struct choice *
+choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
+{
+  struct shape shape = shape_of (g);
+  const struct choice *known = g_hash_table_lookup (on->blas->choices, &shape);
+
+  *error = NULL;
+  return known ? known : choose (on, g, error);
+}
+
+/* Likewise of a product that something follows: by the library in one, where it can and is no slower. */
+static const struct choice *
+choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
+{
+  struct weft_cuda_gemm plain = plain_of (g);
+  struct shape shape = shape_of (g);
+  const struct choice *known = g_hash_table_lookup (on->blas->choices, &shape);
+
+  *error = NULL;
+  if (known)
+    return known;
+  const struct choice *product = choice_of (on, &plain, error);
+  if (!product)
+    return NULL;
+  struct choice apart = *product;
+  apart.shape = shape;
+  apart.apart = 1;
+  const struct choice *one = choose (on, g, error);
+  *error = NULL;
+  if (one && on->blas->only_prepare) {
+    float together = time_of (on, g, one), both = time_of (on, g, &apart);
+    if (together < 0 || (both >= 0 && both < together))
+      one = NULL;
+  }
+  return one ? one : remember (on->blas, &apart);
 }
 
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
 {
-  struct shape shape = shape_of (gemm);
+  const char *error;
+  const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
   g_auto (call) c = { 0 };
-  const char *error = call_init (&c, gemm);
 
-  if (!error && !g_hash_table_contains (on->blas->choices, &shape))
-    error = choose (on, gemm, &c, on->blas->only_prepare);
   if (error || on->blas->only_prepare)
     return error;
-  return run (on, gemm, &c, g_hash_table_lookup (on->blas->choices, &shape));
+  struct weft_cuda_gemm product = choice->apart ? plain_of (gemm) : *gemm;
+  error = call_init (&c, &product);
+  return error ? error : run_all (on, gemm, &c, choice);
 }
 
 void

@@ -1,5 +1,5 @@
-/* Numbers of one byte (kernels/fp8.h): largest magnitudes, rounding, the copy that lies the other way
- * round, and products with weights that are kept so: their codes, which 16 bits hold exactly, go into
+/* Numbers of one byte (kernels/fp8.h): largest magnitudes, rounding by one scale or by those of
+ * blocks, the copy that lies the other way round, and products with weights that are kept so: their codes, which 16 bits hold exactly, go into
  * scratch in the type of what they are multiplied with, and their scale multiplies the sums. */
 #include "kernels/cuda/device.cuh"
 #include "kernels/fp8.h"
@@ -61,13 +61,25 @@ weft_cuda_amax (const struct weft_cuda_launch *l)
 
 /* --------------------------------------------------------------------- rounding */
 
-__global__ void
-quantise (struct array x, const float *amax, uint8_t *y, uint64_t n)
+static __device__ __forceinline__ float
+most_of (uint32_t dtype)
 {
-  float scale = weft_fp8_scale (*amax);
+  return dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
+}
+
+static __device__ __forceinline__ uint8_t
+code_of (float value, uint32_t dtype)
+{
+  return dtype == WEFT_E5M2 ? weft_e5m2_round (value) : weft_e4m3_round (value);
+}
+
+__global__ void
+quantise (struct array x, const float *amax, struct array y, uint64_t n)
+{
+  float scale = weft_fp8_scale_to (*amax, most_of (y.dtype));
 
   for (WEFT_EACH (i, n))
-    y[i] = weft_e4m3_round (get (x, i) * scale);
+    ((uint8_t *) y.data)[i] = code_of (get (x, i) * scale, y.dtype);
 }
 
 const char *
@@ -76,74 +88,174 @@ weft_cuda_quantise (const struct weft_cuda_launch *l)
   const struct weft_cuda_operand *o = l->operand;
 
   WEFT_LAUNCH (quantise, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
-               array_of (&o[0]), (const float *) o[1].data, (uint8_t *) o[2].data, l->dim[0]);
+               array_of (&o[0]), (const float *) o[1].data, array_of (&o[2]), l->dim[0]);
   return launched ();
 }
 
-enum { SIDE = 32 /* of a square: elements that share a scale */, LINES = THREADS / SIDE };
-
-/* Codes of a block of elements with a scale: each lane of a warp has one, or (`is` false) none. */
-static __device__ __forceinline__ uint8_t
-code_in_block (float value, bool is, uint8_t *scale)
+/* Rounds and finds the largest magnitude in one pass. */
+__global__ void
+quantise_and_look (struct array x, const float *amax, struct array y, uint64_t n, float *part)
 {
-  float most = warp_most (is ? fabsf (value) : 0);
+  __shared__ float room[32];
+  float scale = weft_fp8_scale_to (*amax, most_of (y.dtype)), most = 0;
 
-  *scale = weft_e8m0_scale (most);
-  return weft_e4m3_round (value * weft_e8m0_float ((uint8_t) (254 - *scale)));
+  for (WEFT_EACH (i, n)) {
+    float value = get (x, i);
+    most = fmaxf (most, fabsf (value));
+    ((uint8_t *) y.data)[i] = code_of (value * scale, y.dtype);
+  }
+  most = block_most (most, room);
+  if (threadIdx.x == 0)
+    part[blockIdx.x] = most;
 }
+
+const char *
+weft_cuda_quantise_delayed (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  unsigned parts = amax_parts (l->dim[0]);
+  float *part = (float *) l->scratch;
+
+  WEFT_LAUNCH (quantise_and_look, parts, THREADS, 0, l->stream, array_of (&o[0]),
+               (const float *) o[1].data, array_of (&o[2]), l->dim[0], part);
+  WEFT_LAUNCH (largest_of_all, 1, THREADS, 0, l->stream, part, parts, (float *) o[3].data, true);
+  return launched ();
+}
+
+/* ------------------------------------------------------------------ scales of blocks */
+
+enum { SIDE = 32 /* threads of a line */, LINES = THREADS / SIDE };
 
 struct matrix {
   uint64_t rows, columns;
 };
 
-/* One square: of each of its rows a block, and of each column. */
-__global__ void
-quantise_mx (struct array x, struct matrix m, uint8_t *y, uint8_t *scale, uint8_t *yt,
-             uint8_t *scale_t)
-{
-  __shared__ float tile[SIDE][SIDE + 1];
-  uint64_t row = (uint64_t) blockIdx.y * SIDE, column = (uint64_t) blockIdx.x * SIDE;
-  unsigned lane = threadIdx.x % SIDE;
-  uint8_t of;
+/* Where codes go, and their scales, as bytes or as floats; code NULL: nowhere. */
+struct rounded {
+  uint8_t *code;
+  void *scale;
+  uint32_t dtype, scale_dtype;
+};
 
-  for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES) {
-    bool is = row + line < m.rows && column + lane < m.columns;
-    float value = is ? get (x, (row + line) * m.columns + column + lane) : 0;
-    uint8_t code = code_in_block (value, is, &of);
-    tile[line][lane] = value;
-    if (is)
-      y[(row + line) * m.columns + column + lane] = code;
-    if (is && lane == 0)
-      scale[(row + line) * gridDim.x + blockIdx.x] = of;
+static __device__ __forceinline__ void
+put_scale (struct rounded to, uint64_t at, uint8_t code)
+{
+  if (to.scale_dtype == WEFT_E8M0)
+    ((uint8_t *) to.scale)[at] = code;
+  else
+    ((float *) to.scale)[at] = weft_e8m0_float (code);
+}
+
+/* A block of which every lane of a warp has N elements, SIDE apart: codes from `at` on, as many as there
+ * are; `all`, where it is not negative, is the largest magnitude of the square that it is a row of. */
+template <int N>
+static __device__ __forceinline__ uint8_t
+round_line (const float value[N], struct rounded to, uint64_t at, uint64_t left, float all)
+{
+  unsigned lane = threadIdx.x % SIDE;
+  float most = 0;
+
+  WEFT_UNROLL
+  for (int i = 0; i < N; i++)
+    most = fmaxf (most, fabsf (value[i]));
+  most = all < 0 ? warp_most (most) : all;
+  uint8_t scale = weft_e8m0_scale_to (most, most_of (to.dtype));
+  float up = weft_e8m0_float ((uint8_t) (254 - scale));
+  WEFT_UNROLL
+  for (int i = 0; i < N; i++)
+    if (lane + i * SIDE < left)
+      to.code[at + lane + i * SIDE] = code_of (value[i] * up, to.dtype);
+  return scale;
+}
+
+static __device__ __forceinline__ float
+element (struct array x, struct matrix m, uint64_t row, uint64_t column)
+{
+  return row < m.rows && column < m.columns ? get (x, row * m.columns + column) : 0;
+}
+
+/* One square of BLOCK rows and columns: of each of its rows a block, then of each column, by strips of
+ * SIDE columns that the second time come out of the cache. */
+template <int BLOCK>
+__global__ void
+round_square (struct array x, struct matrix m, struct rounded y, struct rounded yt, bool square)
+{
+  enum { N = BLOCK / SIDE };
+  __shared__ float tile[BLOCK][SIDE + 1];
+  __shared__ float room[32];
+  uint64_t row = (uint64_t) blockIdx.y * BLOCK, column = (uint64_t) blockIdx.x * BLOCK;
+  unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+  float value[N], all = -1;
+
+  if (square) {
+    float most = 0;
+    for (unsigned line = first; line < BLOCK; line += LINES)
+      for (unsigned c = lane; c < BLOCK; c += SIDE)
+        most = fmaxf (most, fabsf (element (x, m, row + line, column + c)));
+    all = block_most (most, room);
   }
-  __syncthreads ();
-  for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES) {
-    bool is = row + lane < m.rows && column + line < m.columns;
-    uint8_t code = code_in_block (tile[lane][line], is, &of);
-    if (is)
-      yt[(column + line) * m.rows + row + lane] = code;
-    if (is && lane == 0)
-      scale_t[(column + line) * gridDim.y + blockIdx.y] = of;
+  for (unsigned line = first; y.code && line < BLOCK; line += LINES) {
+    WEFT_UNROLL
+    for (int i = 0; i < N; i++)
+      value[i] = element (x, m, row + line, column + lane + i * SIDE);
+    if (row + line >= m.rows)
+      continue;
+    uint8_t scale = round_line<N> (value, y, (row + line) * m.columns + column,
+                                   m.columns - column, all);
+    if (lane == 0 && (!square || line == 0))
+      put_scale (y, (square ? blockIdx.y : row + line) * gridDim.x + blockIdx.x, scale);
+  }
+  for (unsigned strip = 0; yt.code && strip < BLOCK; strip += SIDE) {
+    for (unsigned line = first; line < BLOCK; line += LINES)
+      tile[line][lane] = element (x, m, row + line, column + strip + lane);
+    __syncthreads ();
+    for (unsigned line = first; line < SIDE; line += LINES) {
+      uint64_t c = column + strip + line;
+      WEFT_UNROLL
+      for (int i = 0; i < N; i++)
+        value[i] = tile[lane + i * SIDE][line];
+      if (c >= m.columns)
+        continue;
+      uint8_t scale = round_line<N> (value, yt, c * m.rows + row, m.rows - row, all);
+      if (lane == 0 && (!square || c == column))
+        put_scale (yt, (square ? blockIdx.x : c) * gridDim.y + blockIdx.y, scale);
+    }
+    __syncthreads ();
   }
 }
 
-static dim3
-squares_of (struct matrix m)
+static struct rounded
+rounded_of (const struct weft_cuda_operand *o)
 {
-  dim3 grid (blocks_for (m.columns, SIDE, ~0u), blocks_for (m.rows, SIDE, ~0u));
+  struct rounded r = { (uint8_t *) o[0].data, o[1].data, o[0].dtype, o[1].dtype };
+
+  return r;
+}
+
+static dim3
+squares_of (struct matrix m, unsigned side)
+{
+  dim3 grid (blocks_for (m.columns, side, ~0u), blocks_for (m.rows, side, ~0u));
 
   return grid;
 }
 
 const char *
-weft_cuda_quantise_mx (const struct weft_cuda_launch *l)
+weft_cuda_quantise_blocks (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct matrix m = { l->dim[0], l->dim[1] };
+  struct rounded y = rounded_of (&o[1]), yt = rounded_of (&o[3]);
+  bool square = l->dim[3] != 0;
 
-  WEFT_LAUNCH (quantise_mx, squares_of (m), THREADS, 0, l->stream, array_of (&o[0]), m,
-               (uint8_t *) o[1].data, (uint8_t *) o[2].data, (uint8_t *) o[3].data,
-               (uint8_t *) o[4].data);
+  if (l->dim[2] == WEFT_MX_BLOCK)
+    WEFT_LAUNCH (round_square<WEFT_MX_BLOCK>, squares_of (m, WEFT_MX_BLOCK), THREADS, 0, l->stream,
+                 array_of (&o[0]), m, y, yt, square);
+  else if (l->dim[2] == 128)
+    WEFT_LAUNCH (round_square<128>, squares_of (m, 128), THREADS, 0, l->stream, array_of (&o[0]),
+                 m, y, yt, square);
+  else
+    return "blocks of other than 32 or 128 elements";
   return launched ();
 }
 
@@ -168,7 +280,7 @@ weft_cuda_transpose (const struct weft_cuda_launch *l)
 {
   struct matrix m = { l->dim[0], l->dim[1] };
 
-  WEFT_LAUNCH (transpose, squares_of (m), THREADS, 0, l->stream, (const uint8_t *) l->operand[0].data,
+  WEFT_LAUNCH (transpose, squares_of (m, SIDE), THREADS, 0, l->stream, (const uint8_t *) l->operand[0].data,
                (uint8_t *) l->operand[1].data, m);
   return launched ();
 }

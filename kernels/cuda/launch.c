@@ -75,7 +75,9 @@ weft_cuda_launch_of (const struct weft_kernel *k)
                                 .before = k->before,
                                 .decay = (uint32_t) k->decay,
                                 .layer = k->draw.layer,
-                                .sequence = k->draw.sequence };
+                                .sequence = k->draw.sequence,
+                                .whole = { k->whole.key, k->whole.start, k->whole.columns,
+                                           k->whole.stride, k->whole.offset } };
 
   G_STATIC_ASSERT (WEFT_CUDA_MOST_OPERANDS == WEFT_MOST_OPERANDS);
   G_STATIC_ASSERT (WEFT_CUDA_DIMS == G_N_ELEMENTS (k->shape.dim));
@@ -131,11 +133,14 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
     return weft_cuda_scratch_squares (dim[0]);
   case WEFT_OP_MATMUL:
   case WEFT_OP_MATMUL_DGRAD:
+  case WEFT_OP_MATMUL_GELU:
+  case WEFT_OP_MATMUL_DGRAD_GELU:
     return WEFT_BLAS_SCRATCH;
   case WEFT_OP_MATMUL_FP8:
   case WEFT_OP_MATMUL_DGRAD_FP8:
     return WEFT_BLAS_SCRATCH + weft_cuda_scratch_fp8 (dim[1] * dim[2], shape->dtype);
   case WEFT_OP_AMAX:
+  case WEFT_OP_QUANTISE_DELAYED:
     return weft_cuda_scratch_amax (dim[0]);
   case WEFT_OP_MATMUL_WGRAD:
     return MAX (WEFT_BLAS_SCRATCH, weft_cuda_scratch_bias (dim[0], dim[1]));

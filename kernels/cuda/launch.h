@@ -53,6 +53,11 @@ struct weft_cuda_model {
 
 struct weft_control;
 
+/* As struct weft_whole of kernels/kernel.h. */
+struct weft_cuda_whole {
+  uint64_t key, start, columns, stride, offset;
+};
+
 struct weft_cuda_launch {
   uint64_t dim[WEFT_CUDA_DIMS];
   struct weft_cuda_operand operand[WEFT_CUDA_MOST_OPERANDS];
@@ -63,6 +68,7 @@ struct weft_cuda_launch {
   uint32_t layer;
   float share;      /* of a row's loss in the gradient: xent_bwd, xent_grad */
   int64_t sequence; /* draws of dropout: the first of the global batch that is here */
+  struct weft_cuda_whole whole;
 
   void *stream; /* cudaStream_t */
   void *scratch;
@@ -70,6 +76,10 @@ struct weft_cuda_launch {
   struct weft_cuda_blas *blas;
   uint8_t warpgroups; /* the device has products of warpgroups (warpgroup.cuh), and they are wanted */
 };
+
+/* What follows a product: y = gelu (a b), or y = a b times gelu's slope at aux.  Of the unrounded
+ * product, or of what is stored: whichever way is the quicker. */
+enum weft_cuda_epilogue { WEFT_CUDA_PLAIN, WEFT_CUDA_GELU, WEFT_CUDA_GELU_SLOPE };
 
 /* y = a b: matrices in memory, row by row, `a` (m, k) or, turned, (k, m); `b` (k, n) or, turned,
  * (n, k).  What accumulates is added to. */
@@ -79,12 +89,18 @@ struct weft_cuda_gemm {
   void *y;
   uint8_t a_turned, b_turned, accumulate;
   uint8_t dtype, y_dtype; /* of a and b; of y */
+  uint8_t epilogue;       /* enum weft_cuda_epilogue */
+  void *aux;              /* what gelu is of, in the type of y: kept for gelu, unless NULL; read for its slope */
   const float *scale;     /* of the device: what a b is multiplied by, and behind it what y keeps of what
                              it was (0 or 1); NULL: as it is */
 };
 
 /* NULL, or what went wrong, which lives for ever. */
 const char *weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* What follows a product that has done nothing of it: for gelu it lies in aux, or if that is NULL in y,
+ * for its slope in y. */
+const char *weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
 /* A bias that is kept in another type than the product is converted at the end of the scratch, of which
  * the product then has less. */
@@ -108,9 +124,12 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MATMUL, matmul)                                                                               \
   X (MATMUL_DGRAD, matmul_dgrad)                                                                   \
   X (MATMUL_WGRAD, matmul_wgrad)                                                                   \
+  X (MATMUL_GELU, matmul_gelu)                                                                     \
+  X (MATMUL_DGRAD_GELU, matmul_dgrad_gelu)                                                         \
   X (MATMUL_FP8, matmul_fp8)                                                                       \
   X (MATMUL_DGRAD_FP8, matmul_dgrad_fp8)                                                           \
   X (NORM, norm)                                                                                   \
+  X (ADD_NORM, add_norm)                                                                           \
   X (NORM_BWD, norm_bwd)                                                                           \
   X (NORM_DGRAD, norm_dgrad)                                                                       \
   X (NORM_WGRAD, norm_wgrad)                                                                       \
@@ -148,7 +167,8 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (CAST, cast)                                                                                   \
   X (AMAX, amax)                                                                                   \
   X (QUANTISE, quantise)                                                                           \
-  X (QUANTISE_MX, quantise_mx)                                                                     \
+  X (QUANTISE_DELAYED, quantise_delayed)                                                           \
+  X (QUANTISE_BLOCKS, quantise_blocks)                                                             \
   X (TRANSPOSE, transpose)                                                                         \
   X (BIAS, bias)                                                                                   \
   X (ADD_POSITIONS, add_positions)                                                                 \

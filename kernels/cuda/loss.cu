@@ -3,15 +3,16 @@
  * number.  Columns past the vocabulary, which pad it, do not count.
  *
  * A block has a row, sixteen bytes of it a thread at a time where rows begin at multiples of that.  Where loss
- * and gradient are taken at once it keeps the row in shared memory: logits are read once and written once.
- * A row that is too long is read again, and what a device reads a second time that soon its L2 cache has. */
+ * and gradient are taken at once it keeps the row in shared memory: logits are read once and written once.  Of
+ * a longer row the rest is read again: what a device reads a second time that soon its L2 cache has. */
 #include "core/exec/control.h"
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
 
-/* Shared memory that a block may have, beside `room`, on all devices from sm_80 on. */
-enum { MOST_KEPT = 160 * 1024 };
+/* Bytes of shared memory that a block may have, beside `room`, on all devices from sm_80 on; and of which two
+ * blocks find room on a multiprocessor of sm_90, that has 227 KB: where one is alone it has twice the threads. */
+enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024 };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };
 
@@ -51,10 +52,16 @@ see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
   s->sum = sum;
 }
 
-/* What a thread sees of a row, of which `kept`, unless it is NULL, has a copy then. */
+/* So many vectors of a row's beginning have a copy in shared memory, of each thread its own. */
+template <class V> struct copy {
+  V *at;
+  uint64_t n;
+};
+
+/* What a thread sees of a row, of which `kept` has a copy then. */
 template <class V>
 static __device__ __forceinline__ struct soft
-see_row (const V *x, struct vocabulary v, struct soft s, bool sums, V *kept)
+see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<V> kept)
 {
   uint64_t n = v.columns / V::n;
 
@@ -69,8 +76,8 @@ see_row (const V *x, struct vocabulary v, struct soft s, bool sums, V *kept)
       uint64_t i = first + b * blockDim.x;
       if (i >= n)
         continue;
-      if (kept)
-        kept[i] = some[b];
+      if (i < kept.n)
+        kept.at[i] = some[b];
       see (&s, some[b], i * V::n, v.counted, sums);
     }
   }
@@ -87,13 +94,14 @@ join_threads (struct soft own, float *room)
   return all;
 }
 
-/* A row's gradient, by the log of its sum; from `from`, which may be x. */
+/* A row's gradient, by the log of its sum. */
 template <class V>
 static __device__ __forceinline__ void
-put_gradient (V *x, const V *from, struct vocabulary v, uint64_t target, float lse, float share)
+put_gradient (V *x, struct copy<V> kept, struct vocabulary v, uint64_t target, float lse,
+              float share)
 {
   for (uint64_t i = threadIdx.x; i < v.columns / V::n; i += blockDim.x) {
-    V some = from[i];
+    V some = i < kept.n ? kept.at[i] : x[i];
     WEFT_UNROLL
     for (int e = 0; e < V::n; e++) {
       uint64_t at = i * V::n + e;
@@ -123,7 +131,7 @@ row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T *x = logits + row * v.columns;
     struct soft none = { -INFINITY, 0 };
-    struct soft s = join_threads (see_row ((const V *) x, v, none, true, (V *) NULL), room);
+    struct soft s = join_threads (see_row ((const V *) x, v, none, true, copy<V>{}), room);
     if (threadIdx.x == 0) {
       lse[row] = s.most + logf (s.sum);
       losses[row] = targets[row] < 0
@@ -228,7 +236,7 @@ row_parts (const T *logits, const int32_t *targets, struct vocabulary v, struct 
     const T *x = logits + row * v.columns;
     float given = to.given ? to.given[row] : -INFINITY;
     struct soft s = { given, 0 };
-    s = join_threads (see_row ((const V *) x, v, s, to.sum != NULL, (V *) NULL), room);
+    s = join_threads (see_row ((const V *) x, v, s, to.sum != NULL, copy<V>{}), room);
     if (s.most > given && to.given) /* it was not the largest of all */
       s.sum *= expf (s.most - given);
     uint64_t target = targets ? (uint64_t) targets[row] - v.first : v.columns;
@@ -320,7 +328,7 @@ row_gradients (T *logits, const int32_t *targets, const float *lse, const float 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     V *x = (V *) (logits + row * v.columns);
     float share = targets[row] < 0 ? 0 : all; /* a token without a target adds nothing */
-    put_gradient (x, x, v, (uint64_t) targets[row] - v.first, lse[row], share);
+    put_gradient (x, copy<V>{}, v, (uint64_t) targets[row] - v.first, lse[row], share);
   }
 }
 
@@ -348,13 +356,13 @@ weft_cuda_xent_bwd (const struct weft_cuda_launch *l)
 enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
 
 template <class T, class V>
-__global__ void
+__global__ void __launch_bounds__ (2 * ROW_THREADS)
 row_both (T *logits, const int32_t *targets, const float *gradient, struct vocabulary v, float all,
-          float *losses, bool keeps)
+          float *losses, uint64_t n_kept)
 {
   WEFT_DYNAMIC_SHARED (V, shared);
   __shared__ float room[32];
-  V *kept = keeps ? shared : NULL; /* each thread's own */
+  struct copy<V> kept = { shared, n_kept };
   all *= gradient ? *gradient : 1;
 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
@@ -366,28 +374,26 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
     float lse = s.most + logf (s.sum);
     if (threadIdx.x == 0)
       losses[row] = targets[row] < 0 ? 0 : lse - hit;
-    put_gradient ((V *) x, keeps ? kept : (const V *) x, v, target, lse,
-                  targets[row] < 0 ? 0 : all);
+    put_gradient ((V *) x, kept, v, target, lse, targets[row] < 0 ? 0 : all);
   }
 }
 
-/* More shared memory than a block has unasked. */
 template <class T, class V>
 static const char *
 run_rows (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct vocabulary v = vocabulary_of (l, l->dim[3]);
-  uint64_t bytes = v.columns * sizeof (T);
-  bool keeps = bytes <= MOST_KEPT;
-  const char *error = keeps ? allow (row_both<T, V>, bytes) : NULL;
+  uint64_t bytes = v.columns * sizeof (T), kept = bytes < MOST_KEPT ? bytes : (uint64_t) MOST_KEPT;
+  unsigned threads = kept > SHARED_BY_TWO ? 2 * ROW_THREADS : ROW_THREADS;
+  const char *error = allow (row_both<T, V>, kept);
 
   if (error)
     return error;
-  WEFT_LAUNCH ((row_both<T, V>), blocks_for (v.rows, 1, MOST_BLOCKS), ROW_THREADS,
-               keeps ? bytes : 0, l->stream, (T *) o[LOGITS].data,
-               (const int32_t *) o[TARGETS].data, (const float *) o[BOTH_GRADIENT].data, v,
-               l->share, (float *) l->scratch, keeps);
+  WEFT_LAUNCH ((row_both<T, V>), blocks_for (v.rows, 1, MOST_BLOCKS), threads, kept, l->stream,
+               (T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data,
+               (const float *) o[BOTH_GRADIENT].data, v, l->share, (float *) l->scratch,
+               kept / sizeof (V));
   return launched ();
 }
 

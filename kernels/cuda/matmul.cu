@@ -73,6 +73,50 @@ weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
+/* ---------------------------------------------------------------- products and gelu */
+
+enum { PRE = 3, GELU_Y = 4 };
+enum { SLOPE_PRE = 2, SLOPE_DX = 3 };
+
+const char *
+weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  struct weft_cuda_launch l = *on;
+  struct weft_cuda_operand y = { g->y, g->m * g->n, g->y_dtype, 0 }, aux = y;
+
+  aux.data = g->aux ? g->aux : g->y;
+  l.dim[0] = g->m;
+  l.dim[1] = g->n;
+  l.operand[0] = aux;
+  l.operand[1] = l.operand[2] = y;
+  return g->epilogue == WEFT_CUDA_GELU ? weft_cuda_gelu (&l) : weft_cuda_gelu_bwd (&l);
+}
+
+const char *
+weft_cuda_matmul_gelu (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_launch on = *l;
+  struct weft_cuda_gemm g = gemm_of (l, X, W, GELU_Y);
+  const char *error = weft_cuda_convert_bias (&on, &l->operand[B], &l->operand[GELU_Y], &g.bias);
+
+  set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
+  g.b_turned = 1;
+  g.epilogue = WEFT_CUDA_GELU;
+  g.aux = l->operand[PRE].data;
+  return error ? error : weft_cuda_multiply (&on, &g);
+}
+
+const char *
+weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_gemm g = gemm_of (l, DY, W, SLOPE_DX);
+
+  set_size (&g, l->dim[M], l->dim[K], l->dim[N]);
+  g.epilogue = WEFT_CUDA_GELU_SLOPE;
+  g.aux = l->operand[SLOPE_PRE].data;
+  return weft_cuda_multiply (l, &g);
+}
+
 /* Scratch of the bias' gradient; the product has its own. */
 uint64_t
 weft_cuda_scratch_bias (uint64_t rows, uint64_t columns)

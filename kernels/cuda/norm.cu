@@ -1,10 +1,13 @@
 /* Layernorm and rmsnorm of rows, and of query and key heads (kernels/row.h has the formula).
  *
- * Backward goes in three kernels: mean and scale of every row, into scratch; the weights' gradients,
+ * Rows that are whole packs, and not too wide, go through norm_rows.cuh, which reads everything once.
+ * Heads, and rows that do not, go through the kernels here: a thread takes elements one by one, and
+ * backward goes in three kernels: mean and scale of every row, into scratch; the weights' gradients,
  * by columns, in chunks of rows whose sums are added in their order; the input's gradient, row by
  * row, last because it may take the place of dy. */
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/norm_rows.cuh"
 
 enum { NARROW = 32, WIDE = 256, SHORT_ROW = 256 };
 
@@ -39,20 +42,25 @@ struct norm {
   bool centred;
 };
 
-struct moments {
-  float mean, scale;
+/* Of two rows their sum, which is stored. */
+template <class T> struct addends {
+  const T *a, *b;
+  T *sum;
 };
 
-/* Mean and scale of a row that x points to; `kept` has room for its floats or is NULL. */
+/* Mean and scale of a row that x points to; `kept` has room for its floats or is NULL.  With addends of
+ * it x is their sum, which becomes true here. */
 template <class T>
 static __device__ struct moments
-moments_of (const struct norm &c, const T *x, float *kept, float *room)
+moments_of (const struct norm &c, const T *x, const struct addends<T> *of, float *kept, float *room)
 {
   uint64_t n = c.rows.columns;
   struct moments m = {};
   float sum = 0;
 
   for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    if (of)
+      set (of->sum + i, to_float (of->a[i]) + to_float (of->b[i]));
     float value = to_float (x[i]);
     if (kept)
       kept[i] = value;
@@ -74,10 +82,10 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw, unless it is NULL, keeps the rows as they were, one after the other. */
+/* raw, unless it is NULL, keeps the rows as they were, one after the other.  x may be a sum. */
 template <class T>
 __global__ void
-forward (struct norm c, const T *x, struct weights w, T *y, T *raw)
+forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)
 {
   WEFT_DYNAMIC_SHARED (float, shared);
   __shared__ float room[32];
@@ -87,7 +95,8 @@ forward (struct norm c, const T *x, struct weights w, T *y, T *raw)
   for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
     uint64_t at = start_of (c.rows, row);
     struct array weight = is_key (c.rows, row) ? w.second : w.first;
-    struct moments m = moments_of (c, x + at, kept, room);
+    struct addends<T> here = { of.a + at, of.b + at, of.sum + at };
+    struct moments m = moments_of (c, x + at, of.a ? &here : NULL, kept, room);
     for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
       float value = kept ? kept[i] : to_float (x[at + i]);
       float to = (value - m.mean) * m.scale * get (weight, i);
@@ -108,7 +117,8 @@ keep_moments (struct norm c, const T *x, struct moments *to)
   __shared__ float room[32];
 
   for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
-    struct moments m = moments_of (c, x + row * c.rows.columns, (float *) NULL, room);
+    struct moments m =
+        moments_of (c, x + row * c.rows.columns, (const struct addends<T> *) NULL, NULL, room);
     if (threadIdx.x == 0)
       to[row] = m;
   }
@@ -226,22 +236,74 @@ kept_twice_bytes (const struct norm *c)
 
 template <class T>
 static const char *
-run_forward (const struct weft_cuda_launch *l, const struct norm *c, const struct weights *w, void *y,
-             void *raw)
+run_forward (const struct weft_cuda_launch *l, const struct norm *c, const struct addends<T> &of,
+             const struct weights *w, void *y, void *raw)
 {
+  const T *x = of.sum ? of.sum : (const T *) l->operand[0].data;
+
   WEFT_LAUNCH ((forward<T>), blocks_of (c), threads_of (c->rows.columns), kept_bytes (c), l->stream,
-               *c, (const T *) l->operand[0].data, *w, (T *) y, (T *) raw);
+               *c, x, of, *w, (T *) y, (T *) raw);
   return launched ();
+}
+
+static struct row_norm
+row_norm_of (const struct norm *c)
+{
+  struct row_norm r = { c->rows.n, c->rows.columns, c->epsilon, c->centred };
+  return r;
+}
+
+/* y, and of two addends their sum; which operands are which is said by `at`. */
+struct places {
+  unsigned addend, weight, sum, y; /* addend 0: none; a bias follows its weight */
+};
+
+template <class T>
+static const char *
+run_rows (const struct weft_cuda_launch *l, struct places at)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct norm c = norm_of (l);
+  struct row_norm r = row_norm_of (&c);
+  struct weights w = { array_of (&o[at.weight]), array_of (&o[at.weight]),
+                       array_of (&o[at.weight + 1]) };
+  struct addends<T> of = {};
+  struct row_forward<T> rows = {};
+
+  if (at.addend)
+    of = { (const T *) o[0].data, (const T *) o[at.addend].data, (T *) o[at.sum].data };
+  if (!holds_rows<T> (r) || !are_packs (o[0].data, of.b, of.sum, o[at.y].data))
+    return run_forward<T> (l, &c, of, &w, o[at.y].data, NULL);
+  rows.x = (const T *) o[0].data;
+  rows.addend = of.b;
+  rows.sum = of.sum;
+  rows.y = (T *) o[at.y].data;
+  rows.weight = w.first;
+  rows.bias = w.bias;
+  rows.packed = o[at.weight].dtype == o[0].dtype && are_packs (w.first.data, w.bias.data, NULL, NULL);
+  return launch_forward_rows (l->stream, r, rows);
 }
 
 const char *
 weft_cuda_norm (const struct weft_cuda_launch *l)
 {
-  const struct weft_cuda_operand *o = l->operand;
-  struct norm c = norm_of (l);
-  struct weights w = { array_of (&o[1]), array_of (&o[1]), array_of (&o[2]) };
+  const struct places at = { 0, 1, 0, 3 };
+  return WEFT_BY_DTYPE (l->operand[0].dtype, run_rows, l, at);
+}
 
-  return WEFT_BY_DTYPE (o[0].dtype, run_forward, l, &c, &w, o[3].data, NULL);
+const char *
+weft_cuda_add_norm (const struct weft_cuda_launch *l)
+{
+  const struct places at = { 1, 2, 4, 5 };
+  return WEFT_BY_DTYPE (l->operand[0].dtype, run_rows, l, at);
+}
+
+template <class T>
+static const char *
+run_heads (const struct weft_cuda_launch *l, const struct norm *c, const struct weights *w, void *raw)
+{
+  const struct addends<T> none = {};
+  return run_forward<T> (l, c, none, w, l->operand[0].data, raw);
 }
 
 const char *
@@ -251,10 +313,10 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   struct norm c = head_norm_of (l);
   struct weights w = { array_of (&o[1]), array_of (&o[2]), { NULL, WEFT_FP32 } };
 
-  return WEFT_BY_DTYPE (o[0].dtype, run_forward, l, &c, &w, o[0].data, o[3].data);
+  return WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &c, &w, o[3].data);
 }
 
-/* Scratch: moments of the rows, then what columns.cuh wants. */
+/* Scratch: moments of the rows, then what columns.cuh wants; or what norm_rows.cuh does. */
 static uint64_t
 moments_bytes (uint64_t rows)
 {
@@ -264,7 +326,10 @@ moments_bytes (uint64_t rows)
 uint64_t
 weft_cuda_scratch_norm (uint64_t rows, uint64_t columns)
 {
-  return moments_bytes (rows) + column_scratch (rows, columns, 2);
+  uint64_t one_by_one = moments_bytes (rows) + column_scratch (rows, columns, 2);
+  uint64_t by_rows = row_scratch (columns);
+
+  return one_by_one > by_rows ? one_by_one : by_rows;
 }
 
 /* What a backward is asked for; NULL is not. */
@@ -323,18 +388,42 @@ gradient_of (const struct weft_cuda_launch *l)
 
 template <class T>
 static const char *
+run_backward_rows (const struct weft_cuda_launch *l, const struct row_norm *r,
+                   const struct gradient<T> *g, const struct wanted *w)
+{
+  struct row_backward<T> o = { g->dy, g->x, g->dresidual, g->dx, g->first, NULL, false };
+  struct row_sums sums = {};
+
+  o.packed = g->dx && l->operand[2].dtype == l->operand[0].dtype &&
+             are_packs (g->first.data, NULL, NULL, NULL);
+  if (w->dweight) {
+    sums.to[0] = array_of (w->dweight);
+    sums.adds[0] = w->dweight->accumulate;
+  }
+  if (w->dbias) {
+    sums.to[1] = array_of (w->dbias);
+    sums.adds[1] = w->dbias->accumulate;
+  }
+  return launch_backward_rows (l, *r, o, w->dweight ? &sums : NULL);
+}
+
+template <class T>
+static const char *
 run_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct gradient<T> g = gradient_of<T> (l);
   struct norm c = norm_of (l);
+  struct row_norm r = row_norm_of (&c);
 
   if (w->dx) {
     g.first = g.second = array_of (&o[2]);
     g.dresidual = (const T *) o[3].data;
     g.dx = (T *) w->dx->data;
   }
-  return run_backward (l, &c, g, w);
+  return holds_rows<T> (r) && are_packs (g.dy, g.x, g.dresidual, g.dx)
+             ? run_backward_rows (l, &r, &g, w)
+             : run_backward (l, &c, g, w);
 }
 
 const char *

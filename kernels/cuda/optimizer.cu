@@ -1,6 +1,8 @@
-/* The norm of gradients, clipping, AdamW (kernels/adam.c): nothing comes to the host on the way. */
+/* The norm of gradients, clipping, AdamW (kernels/adam.c): nothing comes to the host on the way.  This file is
+ * compiled without contraction: with one order of operations an update has the bits of the CPU's. */
 #include "core/exec/control.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mix.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 1024 };
 
@@ -97,10 +99,13 @@ struct update {
   const float *factor;                    /* or NULL: 1 */
   uint64_t n;
   bool decays, rewrites; /* rewrites: a param that holds nothing yet is made even if nothing else is done */
+  bool drawn;            /* param is bf16, and rounded by lot (kernels/draw.h) */
+  struct weft_cuda_whole whole;
 };
 
 struct rates {
   float factor, keep, beta1, beta2, new1, new2, step, unbias, epsilon;
+  uint64_t key; /* of draws */
 };
 
 static __device__ struct rates
@@ -118,6 +123,7 @@ rates_of (const struct update &u, const struct weft_control *c)
   r.step = (float) (c->lr / (1 - pow (c->beta1, t)));
   r.unbias = (float) (1 / sqrt (1 - pow (c->beta2, t)));
   r.epsilon = (float) c->epsilon;
+  r.key = mix (mix (mix (c->seed) ^ c->step) ^ u.whole.key);
   return r;
 }
 
@@ -126,6 +132,30 @@ struct updates {
   struct update of[WEFT_CUDA_MOST_TOGETHER];
   uint32_t n, first[WEFT_CUDA_MOST_TOGETHER + 1];
 };
+
+#ifdef WEFT_CUDA_EMULATOR
+static uint32_t
+bits_of (float x)
+{
+  uint32_t bits;
+  memcpy (&bits, &x, sizeof bits);
+  return bits;
+}
+#else
+#define bits_of(x) __float_as_uint (x)
+#endif
+
+/* weft_bf16_drawn() of weft_draw(), of element i. */
+static __device__ __forceinline__ uint16_t
+draw_bf16 (float x, uint64_t key, const struct weft_cuda_whole &w, uint64_t i)
+{
+  uint64_t at = w.start + i, element = at / w.columns * w.stride + at % w.columns + w.offset;
+  uint32_t bits = bits_of (x), draw = (uint32_t) (mix_bits (key + element * WEFT_MIX_STEP) >> 48);
+
+  if ((bits & 0x7f800000u) == 0x7f800000u)
+    return FLOAT_BF16 (x);
+  return (uint16_t) ((bits + draw) >> 16);
+}
 
 /* A step that is skipped, its factor 0, changes nothing. */
 static __device__ __forceinline__ void
@@ -143,7 +173,10 @@ update_element (const struct update &u, const struct rates &r, uint64_t i)
   float w = get (weight, i) * r.keep - r.step * (m / (sqrtf (v) * r.unbias + r.epsilon));
   put (u.m, i, m);
   put (u.v, i, v);
-  put (weight, i, w);
+  if (u.drawn)
+    ((bf16 *) u.param.data)[i].bits = draw_bf16 (w, r.key, u.whole, i);
+  else
+    put (weight, i, w);
   if (u.master.data && u.param.data)
     put (u.param, i, w);
 }
@@ -175,7 +208,8 @@ update_of (const struct weft_cuda_launch *l)
   const struct weft_cuda_operand *o = l->operand;
   struct update u = { array_of (&o[GRAD]), array_of (&o[PARAM]), array_of (&o[MASTER]),
                       array_of (&o[M]),    array_of (&o[V]),     (const float *) o[FACTOR].data,
-                      l->dim[0],           l->decay != 0,        false };
+                      l->dim[0],           l->decay != 0,        false,
+                      l->dim[2] != 0,      l->whole };
 
   u.rewrites = u.master.data && u.param.data && !o[PARAM].accumulate;
   return u;

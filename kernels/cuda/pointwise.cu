@@ -1,7 +1,7 @@
 /* Kernels that go element by element: activations, sums of two, casts, dropout. */
-#include "core/base/mix.h"
 #include "core/exec/control.h"
 #include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/mix.cuh"
 #include "kernels/cuda/place.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 4096 };
@@ -292,20 +292,6 @@ struct drop {
   uint64_t first;                  /* sequence of the global batch */
   uint32_t layer;
 };
-
-static __device__ __forceinline__ uint64_t
-mix_bits (uint64_t z)
-{
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return z ^ z >> 31;
-}
-
-static __device__ __forceinline__ uint64_t
-mix (uint64_t z)
-{
-  return mix_bits (z + WEFT_MIX_STEP);
-}
 
 static __device__ __forceinline__ uint64_t
 number_of (const struct drop &d, uint64_t row)

@@ -1,0 +1,380 @@
+/* norm_rows.cuh - norms of rows that threads hold in registers, as packs of 16 bytes: everything is read
+ * once and written once.
+ *
+ * A row is a team's: a warp's, which then needs no barrier, or where a warp has no room for it a whole
+ * block's.  Of the weights' gradients each team adds the rows that it has, one after the other; teams of a
+ * block are added in their order, and so are blocks, by a second kernel.  How many there are the shape says
+ * alone. */
+#pragma once
+#include "kernels/cuda/device.cuh"
+
+enum { TEAM_WARPS = 8, TEAM_BLOCK = 512, WARP_PACKS = 4, BLOCK_PACKS = 2, PARTIALS = 256 };
+enum { ROW_BLOCKS = 4096 /* of forward: what many GPUs run at once */ };
+
+struct moments {
+  float mean, scale;
+};
+
+/* Rows, one after the other. */
+struct row_norm {
+  uint64_t rows, columns;
+  float epsilon;
+  bool centred;
+};
+
+/* Forward: x, or where there is a second addend their sum, which is kept too.  In the type of x or
+ * another: weights. */
+template <class T> struct row_forward {
+  const T *x, *addend;
+  T *sum, *y;
+  struct array weight, bias;
+  bool packed; /* weights are of type T, and packs */
+};
+
+/* Backward: what is NULL is not asked for.  partial: of each block the sums of dweight, then of dbias. */
+template <class T> struct row_backward {
+  const T *dy, *x, *dresidual;
+  T *dx;
+  struct array weight;
+  float *partial;
+  bool packed;
+};
+
+/* --------------------------------------------------------------------------------- teams */
+
+template <bool WARP>
+static __device__ __forceinline__ unsigned
+team_size (void)
+{
+  return WARP ? 32 : blockDim.x;
+}
+
+template <bool WARP>
+static __device__ __forceinline__ float
+team_sum (float x, float *room)
+{
+  return WARP ? warp_sum (x) : block_sum (x, room);
+}
+
+/* This thread's packs of a row, the first of them and every so many further; 0 past the end. */
+template <class T, int PER, bool WARP>
+static __device__ __forceinline__ void
+load_row (pack<T> (&to)[PER], const T *row, uint64_t packs)
+{
+  WEFT_UNROLL
+  for (int j = 0; j < PER; j++) {
+    uint64_t p = threadIdx.x % team_size<WARP> () + j * team_size<WARP> ();
+    to[j] = p < packs ? ((const pack<T> *) row)[p] : pack<T> ();
+  }
+}
+
+template <class T>
+static __device__ __forceinline__ void
+load_weights (float (&to)[pack<T>::n], struct array weights, bool packed, uint64_t p)
+{
+  pack<T> some = packed ? ((const pack<T> *) weights.data)[p] : pack<T> ();
+
+  WEFT_UNROLL
+  for (int i = 0; i < pack<T>::n; i++)
+    to[i] = packed ? to_float (some.at[i]) : get (weights, p * pack<T>::n + i);
+}
+
+template <class T, int PER, bool WARP>
+static __device__ __forceinline__ struct moments
+row_moments (const struct row_norm &c, const pack<T> (&x)[PER], float *room)
+{
+  const uint64_t packs = c.columns / pack<T>::n;
+  struct moments m = {};
+  float sum = 0;
+
+  WEFT_UNROLL
+  for (int j = 0; j < PER && c.centred; j++)
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++)
+      sum += to_float (x[j].at[i]);
+  m.mean = c.centred ? team_sum<WARP> (sum, room) / (float) c.columns : 0;
+  sum = 0;
+  WEFT_UNROLL
+  for (int j = 0; j < PER; j++)
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++) {
+      float off = to_float (x[j].at[i]) - m.mean;
+      sum += threadIdx.x % team_size<WARP> () + j * team_size<WARP> () < packs ? off * off : 0;
+    }
+  m.scale = 1 / sqrtf (team_sum<WARP> (sum, room) / (float) c.columns + c.epsilon);
+  return m;
+}
+
+/* ------------------------------------------------------------------------------- forward */
+
+/* x += addend, rounded: what is normed is what is kept. */
+template <class T, int PER, bool WARP>
+static __device__ __forceinline__ void
+add_row (pack<T> (&x)[PER], const struct row_forward<T> &o, uint64_t at, uint64_t packs)
+{
+  pack<T> addend[PER];
+
+  load_row<T, PER, WARP> (addend, o.addend + at, packs);
+  WEFT_UNROLL
+  for (int j = 0; j < PER; j++) {
+    uint64_t p = threadIdx.x % team_size<WARP> () + j * team_size<WARP> ();
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++)
+      set (&x[j].at[i], to_float (x[j].at[i]) + to_float (addend[j].at[i]));
+    if (p < packs)
+      ((pack<T> *) (o.sum + at))[p] = x[j];
+  }
+}
+
+template <class T, int PER, bool WARP>
+__global__ void
+forward_rows (const struct row_norm c, const struct row_forward<T> o)
+{
+  __shared__ float room[32];
+  const uint64_t packs = c.columns / pack<T>::n, teams = blockDim.x / team_size<WARP> ();
+  pack<T> x[PER];
+
+  for (uint64_t row = blockIdx.x * teams + threadIdx.x / team_size<WARP> (); row < c.rows;
+       row += gridDim.x * teams) {
+    uint64_t at = row * c.columns;
+    load_row<T, PER, WARP> (x, o.x + at, packs);
+    if (o.addend)
+      add_row<T, PER, WARP> (x, o, at, packs);
+    struct moments m = row_moments<T, PER, WARP> (c, x, room);
+    WEFT_UNROLL
+    for (int j = 0; j < PER; j++) {
+      uint64_t p = threadIdx.x % team_size<WARP> () + j * team_size<WARP> ();
+      float weight[pack<T>::n], bias[pack<T>::n] = {};
+      if (p >= packs)
+        continue;
+      load_weights<T> (weight, o.weight, o.packed, p);
+      if (o.bias.data)
+        load_weights<T> (bias, o.bias, o.packed, p);
+      WEFT_UNROLL
+      for (int i = 0; i < pack<T>::n; i++)
+        set (&x[j].at[i], (to_float (x[j].at[i]) - m.mean) * m.scale * weight[i] + bias[i]);
+      ((pack<T> *) (o.y + at))[p] = x[j];
+    }
+  }
+}
+
+/* ------------------------------------------------------------------------------ backward */
+
+/* The gradient of a row, dy and x of which are here. */
+template <class T, int PER, bool WARP>
+static __device__ __forceinline__ void
+row_gradient (const struct row_norm &c, const struct row_backward<T> &o, uint64_t at,
+              const pack<T> (&x)[PER], const pack<T> (&dy)[PER], const struct moments &m, float *room)
+{
+  const uint64_t packs = c.columns / pack<T>::n;
+  float of_g = 0, of_gx = 0, weight[pack<T>::n];
+
+  WEFT_UNROLL
+  for (int j = 0; j < PER; j++) {
+    uint64_t p = threadIdx.x % team_size<WARP> () + j * team_size<WARP> ();
+    if (p >= packs)
+      continue;
+    load_weights<T> (weight, o.weight, o.packed, p);
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++) {
+      float one = to_float (dy[j].at[i]) * weight[i];
+      of_g += one;
+      of_gx += one * ((to_float (x[j].at[i]) - m.mean) * m.scale);
+    }
+  }
+  of_g = c.centred ? team_sum<WARP> (of_g, room) / (float) c.columns : 0;
+  of_gx = team_sum<WARP> (of_gx, room) / (float) c.columns;
+  WEFT_UNROLL
+  for (int j = 0; j < PER; j++) {
+    uint64_t p = threadIdx.x % team_size<WARP> () + j * team_size<WARP> ();
+    pack<T> to = {};
+    if (p >= packs)
+      continue;
+    if (o.dresidual)
+      to = ((const pack<T> *) (o.dresidual + at))[p];
+    load_weights<T> (weight, o.weight, o.packed, p);
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++) {
+      float xhat = (to_float (x[j].at[i]) - m.mean) * m.scale;
+      float dx = (to_float (dy[j].at[i]) * weight[i] - of_g - xhat * of_gx) * m.scale;
+      set (&to.at[i], o.dresidual ? dx + to_float (to.at[i]) : dx);
+    }
+    ((pack<T> *) (o.dx + at))[p] = to;
+  }
+}
+
+/* A team's sums to those of its block: in shared memory, team by team, or if it has one team at once. */
+template <class T, int PER, bool WARP>
+static __device__ __forceinline__ void
+leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *partial, float *shared)
+{
+  const unsigned size = team_size<WARP> (), teams = blockDim.x / size, team = threadIdx.x / size;
+  float *block = partial + (uint64_t) blockIdx.x * 2 * columns, *to = WARP ? shared : block;
+
+  for (unsigned turn = 0; turn < teams; turn++) {
+    WEFT_UNROLL
+    for (int which = 0; which < 2; which++)
+      WEFT_UNROLL
+      for (int j = 0; j < PER; j++)
+        WEFT_UNROLL
+        for (int i = 0; i < pack<T>::n; i++) {
+          uint64_t column = (threadIdx.x % size + j * size) * pack<T>::n + i;
+          float *at = to + which * columns + column;
+          if (turn == team && column < columns)
+            *at = turn ? *at + sum[which][j][i] : sum[which][j][i];
+        }
+    __syncthreads ();
+  }
+  for (uint64_t i = threadIdx.x; WARP && i < 2 * columns; i += blockDim.x)
+    block[i] = shared[i];
+}
+
+/* Two blocks on a multiprocessor where a team is a warp: one has not enough in flight. */
+template <class T, int PER, bool WARP>
+__global__ void
+__launch_bounds__ (WARP ? 32 * TEAM_WARPS : TEAM_BLOCK, WARP ? 2 : 1)
+backward_rows (const struct row_norm c, const struct row_backward<T> o)
+{
+  WEFT_DYNAMIC_SHARED (float, shared);
+  __shared__ float room[32];
+  const uint64_t packs = c.columns / pack<T>::n, teams = blockDim.x / team_size<WARP> ();
+  float sum[2][PER][pack<T>::n] = {};
+  pack<T> x[PER], dy[PER];
+
+  for (uint64_t row = blockIdx.x * teams + threadIdx.x / team_size<WARP> (); row < c.rows;
+       row += gridDim.x * teams) {
+    uint64_t at = row * c.columns;
+    load_row<T, PER, WARP> (x, o.x + at, packs);
+    load_row<T, PER, WARP> (dy, o.dy + at, packs);
+    struct moments m = row_moments<T, PER, WARP> (c, x, room);
+    WEFT_UNROLL
+    for (int j = 0; j < PER; j++)
+      WEFT_UNROLL
+      for (int i = 0; i < pack<T>::n; i++) {
+        float d = to_float (dy[j].at[i]);
+        sum[0][j][i] += d * ((to_float (x[j].at[i]) - m.mean) * m.scale);
+        sum[1][j][i] += d;
+      }
+    if (o.dx)
+      row_gradient<T, PER, WARP> (c, o, at, x, dy, m, room);
+  }
+  if (o.partial)
+    leave_sums<T, PER, WARP> (sum, c.columns, o.partial, shared);
+}
+
+/* to[which] += the blocks' sums, or = where it does not accumulate; NULL: nowhere. */
+struct row_sums {
+  struct array to[2];
+  bool adds[2];
+};
+
+__global__ void
+join_rows (const float *partial, unsigned blocks, uint64_t columns, const struct row_sums sums)
+{
+  __shared__ float room[TEAM_WARPS][32];
+  uint64_t column = (uint64_t) blockIdx.x * 32 + threadIdx.x;
+  unsigned which = blockIdx.y;
+  float sum = 0;
+
+  for (unsigned block = threadIdx.y; block < blocks && column < columns; block += TEAM_WARPS)
+    sum += partial[(uint64_t) (2 * block + which) * columns + column];
+  room[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads ();
+  if (threadIdx.y != 0 || column >= columns || !sums.to[which].data)
+    return;
+  for (int lane = 1; lane < TEAM_WARPS; lane++)
+    sum += room[lane][threadIdx.x];
+  put (sums.to[which], column, sums.adds[which] ? get (sums.to[which], column) + sum : sum);
+}
+
+/* ------------------------------------------------------------------------------ launches */
+
+/* Whether rows are whole packs that teams have room for. */
+template <class T>
+static bool
+holds_rows (const struct row_norm &c)
+{
+  return c.columns % pack<T>::n == 0 && c.columns / pack<T>::n <= TEAM_BLOCK * BLOCK_PACKS;
+}
+
+static inline bool
+are_packs (const void *a, const void *b, const void *c, const void *d)
+{
+  return (((uintptr_t) a | (uintptr_t) b | (uintptr_t) c | (uintptr_t) d) & 15) == 0;
+}
+
+template <class T>
+static bool
+fits_warp (const struct row_norm &c)
+{
+  return c.columns / pack<T>::n <= 32 * WARP_PACKS;
+}
+
+template <class T>
+static unsigned
+team_threads (const struct row_norm &c)
+{
+  uint64_t packs = c.columns / pack<T>::n;
+
+  if (fits_warp<T> (c))
+    return 32 * TEAM_WARPS;
+  if (packs > TEAM_BLOCK)
+    return TEAM_BLOCK;
+  return (unsigned) (packs + 31) / 32 * 32;
+}
+
+template <class T>
+static unsigned
+row_blocks (const struct row_norm &c, unsigned most)
+{
+  return blocks_for (c.rows, fits_warp<T> (c) ? TEAM_WARPS : 1, most);
+}
+
+/* KERNEL by how many packs a thread has, of a warp's row or a block's. */
+#define WEFT_BY_TEAM(T, KERNEL, c, blocks, shared, stream, ...)                                    \
+  do {                                                                                             \
+    const unsigned threads = team_threads<T> (c);                                                  \
+    const uint64_t packs = (c).columns / pack<T>::n;                                               \
+    if (!fits_warp<T> (c) && packs <= threads)                                                     \
+      WEFT_LAUNCH ((KERNEL<T, 1, false>), blocks, threads, 0, stream, c, __VA_ARGS__);             \
+    else if (!fits_warp<T> (c))                                                                    \
+      WEFT_LAUNCH ((KERNEL<T, 2, false>), blocks, threads, 0, stream, c, __VA_ARGS__);             \
+    else if (packs <= 32)                                                                          \
+      WEFT_LAUNCH ((KERNEL<T, 1, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+    else if (packs <= 64)                                                                          \
+      WEFT_LAUNCH ((KERNEL<T, 2, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+    else if (packs <= 96)                                                                          \
+      WEFT_LAUNCH ((KERNEL<T, 3, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+    else                                                                                           \
+      WEFT_LAUNCH ((KERNEL<T, 4, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+  } while (0)
+
+template <class T>
+static const char *
+launch_forward_rows (void *stream, const struct row_norm &c, const struct row_forward<T> &o)
+{
+  WEFT_BY_TEAM (T, forward_rows, c, row_blocks<T> (c, ROW_BLOCKS), 0, stream, o);
+  return launched ();
+}
+
+static inline uint64_t
+row_scratch (uint64_t columns)
+{
+  return (uint64_t) PARTIALS * 2 * columns * sizeof (float);
+}
+
+/* `o` without its partial sums, which lie in scratch; NULL: no weights' gradients. */
+template <class T>
+static const char *
+launch_backward_rows (const struct weft_cuda_launch *l, const struct row_norm &c,
+                      struct row_backward<T> o, const struct row_sums *sums)
+{
+  unsigned blocks = row_blocks<T> (c, PARTIALS);
+  dim3 grid (blocks_for (c.columns, 32, ~0u), 2), block (32, TEAM_WARPS);
+
+  o.partial = sums ? (float *) l->scratch : NULL;
+  WEFT_BY_TEAM (T, backward_rows, c, blocks, 2 * c.columns * sizeof (float), l->stream, o);
+  if (sums)
+    WEFT_LAUNCH (join_rows, grid, block, 0, l->stream, o.partial, blocks, c.columns, *sums);
+  return launched ();
+}
