@@ -116,7 +116,7 @@ tiles_of (const struct side &side)
 
 /* Tiles of each of a side's pieces that have something to do with a tile of the other side. */
 struct passing {
-  uint64_t first[2], n[2];
+  uint32_t first[2], n[2];
 };
 
 template <int N>
@@ -141,8 +141,8 @@ tiles_between (const struct side &side, int64_t from, int64_t to)
     int64_t last = (int64_t) run.n - 1;
     low = low > 0 ? low / N : 0;
     high = high < last ? high : last;
-    p.first[which] = (uint64_t) low;
-    p.n[which] = which < side.n && high >= low * N ? (uint64_t) (high / N - low + 1) : 0;
+    p.first[which] = (uint32_t) low;
+    p.n[which] = which < side.n && high >= low * N ? (uint32_t) (high / N - low + 1) : 0;
   }
   return p;
 }

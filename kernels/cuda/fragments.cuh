@@ -11,8 +11,9 @@
 #include "kernels/cuda/device.cuh"
 
 /* Two elements in a word, the first in its low half. */
+#ifdef WEFT_CUDA_EMULATOR
 template <class T>
-static __device__ __forceinline__ uint32_t
+static inline uint32_t
 two (float low, float high)
 {
   T a, b;
@@ -21,6 +22,29 @@ two (float low, float high)
   set (&b, high);
   return (uint32_t) a.bits | (uint32_t) b.bits << 16;
 }
+#else
+template <class T> __device__ uint32_t two (float low, float high);
+
+template <>
+__device__ __forceinline__ uint32_t
+two<bf16> (float low, float high)
+{
+  uint32_t word;
+
+  asm ("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+template <>
+__device__ __forceinline__ uint32_t
+two<fp16> (float low, float high)
+{
+  uint32_t word;
+
+  asm ("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+#endif
 
 template <class T>
 static __device__ __forceinline__ float

@@ -122,6 +122,12 @@ static inline void
 hold (float (&)[N][4])
 {
 }
+
+template <int N>
+static inline void
+hold (uint32_t (&)[N][4])
+{
+}
 #else
 #define WEFT_TILES_SHARED(type, name)                                                              \
   extern __shared__ __align__ (1024) uint8_t weft_tiles[];                                         \
@@ -236,6 +242,16 @@ hold (float (&sum)[N][4])
   for (int n = 0; n < N; n++)
     asm volatile ("" : SUMS_4 (sum, n)::"memory");
 }
+
+/* Nor may what writes fragments come after the fence before their product. */
+template <int N>
+static __device__ __forceinline__ void
+hold (uint32_t (&p)[N][4])
+{
+  WEFT_UNROLL
+  for (int n = 0; n < N; n++)
+    asm volatile ("" : "+r"(p[n][0]), "+r"(p[n][1]), "+r"(p[n][2]), "+r"(p[n][3])::"memory");
+}
 #endif
 
 /* ------------------------------------------------------------------------------ tiles */
@@ -303,4 +319,5 @@ round_to (uint32_t (&p)[N / 2][4], const float (&s)[N][4])
   for (int k = 0; k < N / 2; k++)
     for (int e = 0; e < 4; e++)
       p[k][e] = two<T> (s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
+  hold (p);
 }
