@@ -230,7 +230,8 @@ static gboolean
 drops_together (const struct weft_job *job)
 {
   return job->strategy.moe_expert_capacity_factor > 0 && job->model.num_moe_experts > 0 &&
-         (job->train.micro_batch_size > 1 || job->strategy.context_parallel_size > 1);
+         (job->train.micro_batch_size > 1 || job->strategy.context_parallel_size > 1 ||
+          job->strategy.tensor_model_parallel_size > 1);
 }
 
 /* What another strategy computes with other bits, in whatever order. */

@@ -76,7 +76,8 @@ they_are_simulated_all_the_same (void **folder)
     g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &options, NULL);
     g_autoptr (weft_timeline) same = weft_exec_run (&weft_exec_sim, good, &options, NULL);
     assert_non_null (t);
-    assert_true (t->seconds > 0 && t->seconds == same->seconds);
+    /* What is refused is no part of a product, as gelu by tanh is. */
+    assert_true (t->seconds >= same->seconds && t->seconds < 1.5 * same->seconds);
   }
 }
 
