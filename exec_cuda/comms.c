@@ -285,6 +285,106 @@ has_apart (const struct cuda_machine *m)
   return FALSE;
 }
 
+/* ----------------------------------------------------------------------- first transfers
+ *
+ * NCCL connects two members when they first send to each other, and who comes first waits there for
+ * the other.  Hosts that post transfers one by one, each in the order of its own schedule, could so
+ * wait in a ring.  Before the first step every pair that will talk exchanges a byte both ways, all
+ * in one launch. */
+
+struct pair {
+  struct cuda_rank *r;
+  weft_cuda_comm *comm;
+  uint32_t peer, lane;
+  weft_cuda_event *event; /* the exchange is over */
+};
+
+static gboolean
+knows (const GArray *pairs, const struct pair *pair)
+{
+  for (guint i = 0; i < pairs->len; i++) {
+    const struct pair *known = &g_array_index (pairs, struct pair, i);
+    if (known->r == pair->r && known->comm == pair->comm && known->peer == pair->peer)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+static gboolean
+find_pairs (struct cuda_rank *r, GArray *pairs, GError **error)
+{
+  for (uint32_t op = 0; op < r->p->n_op; op++) {
+    const struct weft_op *row = &r->p->op[op];
+    struct pair pair = { .r = r, .lane = row->lane };
+    if (weft_op_info[row->kind].class != WEFT_CLASS_P2P)
+      continue;
+    pair.comm = cuda_comm_of (r, row);
+    pair.peer = pair.comm ? cuda_comm_peer (r, row) : 0;
+    if (!pair.comm || knows (pairs, &pair))
+      continue;
+    if (!cuda_event_open (r, FALSE, &pair.event, error))
+      return FALSE;
+    g_array_append_val (pairs, pair);
+  }
+  return TRUE;
+}
+
+/* The control block is written when a step begins: until then its bytes are free. */
+static gboolean
+exchange_byte (const struct pair *pair, uint32_t i, GError **error)
+{
+  struct cuda_rank *r = pair->r;
+  uint8_t *byte = r->control;
+  struct weft_cuda_transfer out = { pair->comm, byte, 1, WEFT_UINT8, pair->peer }, in = out;
+
+  in.data = byte + 1 + i % (sizeof (struct weft_control) - 1);
+  return cuda_choose (r, error) &&
+         cuda_ok (r->m, CUDA_CALL (r->m, about, r->row, WEFT_NO_OP), error, "rank %u", r->rank) &&
+         cuda_ok (r->m, CUDA_CALL (r->m, send, &out, r->stream[pair->lane]), error,
+                  "rank %u: a first byte", r->rank) &&
+         cuda_ok (r->m, CUDA_CALL (r->m, recv, &in, r->stream[pair->lane]), error,
+                  "rank %u: a first byte", r->rank);
+}
+
+static gboolean
+exchange_bytes (const GArray *pairs, GError **error)
+{
+  for (guint i = 0; i < pairs->len; i++)
+    if (!exchange_byte (&g_array_index (pairs, struct pair, i), i, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+await_pairs (struct cuda_machine *m, const GArray *pairs, GError **error)
+{
+  struct cuda_vigil vigil = { .what = "connecting stages", .seconds = patience (m) };
+
+  for (guint i = 0; i < pairs->len; i++) {
+    const struct pair *pair = &g_array_index (pairs, struct pair, i);
+    if (!cuda_choose (pair->r, error) ||
+        !cuda_ok (m, CUDA_CALL (m, record, pair->event, pair->r->stream[pair->lane]), error,
+                  "rank %u: a first byte", pair->r->rank))
+      return FALSE;
+  }
+  for (guint i = 0; i < pairs->len; i++)
+    if (!cuda_vigil_event (m, &vigil, g_array_index (pairs, struct pair, i).event, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+connect_pairs (struct cuda_machine *m, GError **error)
+{
+  g_autoptr (GArray) pairs = g_array_new (FALSE, FALSE, sizeof (struct pair));
+
+  for (uint32_t row = m->first; row < m->first + m->n_here; row++)
+    if (!find_pairs (&m->rank[row], pairs, error))
+      return FALSE;
+  return pairs->len == 0 || (start (m, error) && end (m, exchange_bytes (pairs, error), error) &&
+                             await_pairs (m, pairs, error));
+}
+
 gboolean
 cuda_comms_open (struct cuda_machine *m, GError **error)
 {
@@ -302,7 +402,7 @@ cuda_comms_open (struct cuda_machine *m, GError **error)
   for (uint32_t i = 0; i < 6 && m->apart; i++)
     if (!start (m, error) || !end (m, split_pairs (m, i / 2, i % 2, error), error))
       return FALSE;
-  return start (m, error) && end (m, open_windows (m, error), error);
+  return start (m, error) && end (m, open_windows (m, error), error) && connect_pairs (m, error);
 }
 
 gboolean

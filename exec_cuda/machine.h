@@ -335,6 +335,8 @@ struct cuda_vigil {
 /* Between two looks at what is waited for; FALSE: the time is up, something has gone wrong with a
  * communicator, or another process is gone. */
 gboolean cuda_vigil_nap (struct cuda_machine *m, struct cuda_vigil *v, GError **error);
+gboolean cuda_vigil_event (struct cuda_machine *m, struct cuda_vigil *v, weft_cuda_event *event,
+                           GError **error); /* until it has come */
 gboolean cuda_vigil_comm (struct cuda_machine *m, struct cuda_vigil *v, weft_cuda_comm *comm,
                           GError **error); /* until it is ready */
 

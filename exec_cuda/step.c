@@ -145,16 +145,7 @@ wait_for (struct cuda_machine *m, weft_cuda_event *event, gboolean closely, GErr
   struct cuda_vigil vigil = { .what = "a step",
                               .seconds = m->options.deadline,
                               .closely = closely };
-  gboolean done = FALSE;
-
-  for (;;) {
-    if (!cuda_ok (m, CUDA_CALL (m, query, event, &done), error, "an event of a step"))
-      return FALSE;
-    if (done)
-      return TRUE;
-    if (!cuda_vigil_nap (m, &vigil, error))
-      return FALSE;
-  }
+  return cuda_vigil_event (m, &vigil, event, error);
 }
 
 static gboolean

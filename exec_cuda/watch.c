@@ -108,6 +108,22 @@ cuda_vigil_nap (struct cuda_machine *m, struct cuda_vigil *v, GError **error)
 }
 
 gboolean
+cuda_vigil_event (struct cuda_machine *m, struct cuda_vigil *v, weft_cuda_event *event,
+                  GError **error)
+{
+  gboolean done = FALSE;
+
+  for (;;) {
+    if (!cuda_ok (m, CUDA_CALL (m, query, event, &done), error, "an event of %s", v->what))
+      return FALSE;
+    if (done)
+      return TRUE;
+    if (!cuda_vigil_nap (m, v, error))
+      return FALSE;
+  }
+}
+
+gboolean
 cuda_vigil_comm (struct cuda_machine *m, struct cuda_vigil *v, weft_cuda_comm *comm, GError **error)
 {
   gboolean ready = FALSE;

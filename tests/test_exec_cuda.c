@@ -596,6 +596,53 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
   assert_int_equal (there, n[0] / 4);
 }
 
+/* A byte that was sent and received while the executor opened. */
+static gboolean
+has_met (const recorded_cuda *d, const struct weft_cuda_transfer *t, uint32_t opened)
+{
+  gboolean met[2] = { FALSE };
+
+  for (uint32_t i = 0; i < opened; i++) {
+    const struct recorded_call *c = recorded_call_at (d, i);
+    if (c->kind != RECORDED_send && c->kind != RECORDED_recv)
+      continue;
+    const struct weft_cuda_transfer *first =
+        &g_array_index (d->transfer, struct weft_cuda_transfer, c->at);
+    met[c->kind == RECORDED_recv] |= first->comm == t->comm && first->peer == t->peer;
+  }
+  return met[0] && met[1];
+}
+
+static void
+stages_that_send_have_met_before_the_first_step (void **state)
+{
+  static const char *const ways[] = { "batch_p2p_comm=false pipeline_schedule=zb-h1",
+                                      "batch_p2p_comm=true pipeline_schedule=1f1b" };
+
+  (void) state;
+  for (unsigned way = 0; way < G_N_ELEMENTS (ways); way++) {
+    g_autofree char *words = g_strdup_printf (
+        "model=gpt2-nano topology=cpu seq_length=16 num_layers=4 gpus=4 global_batch_size=6 "
+        "pipeline_model_parallel_size=4 %s",
+        ways[way]);
+    g_autoptr (weft_plan) plan = weft_test_plan (words);
+    g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+    weft_exec *x = open_plan (d, plan, how (plan, FALSE), words);
+    uint32_t opened = d->call->len, sent = 0;
+    assert_non_null (x);
+    step (x, words);
+    for (uint32_t i = opened; i < d->call->len; i++) {
+      const struct recorded_call *c = recorded_call_at (d, i);
+      if (c->kind == RECORDED_send || c->kind == RECORDED_recv)
+        assert_true (
+            has_met (d, &g_array_index (d->transfer, struct weft_cuda_transfer, c->at), opened));
+      sent += c->kind == RECORDED_send;
+    }
+    assert_int_equal (sent, 2 * 3 * 6); /* both ways, over three borders, six microbatches */
+    close_plan (d, x);
+  }
+}
+
 static void
 rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
 {
@@ -723,6 +770,10 @@ fail_every_call (const char *words, const struct weft_exec_options *options, uin
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=1 micro_batch_size=4 "                    \
   "global_batch_size=8 "
 
+#define STAGES                                                                                     \
+  "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 gpus=2 "            \
+  "pipeline_model_parallel_size=2"
+
 static void
 any_call_may_fail_and_nothing_is_left (void **state)
 {
@@ -734,9 +785,8 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_every_call (TINY "gpus=2", &shared, 1);
   fail_every_call (TINY "gpus=2", &graph, 3);
   fail_every_call (EXPERTS "num_layers=1 global_batch_size=2", &own, 5);
-  fail_every_call ("model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-                   "gpus=2 pipeline_model_parallel_size=2",
-                   &shared, 3);
+  fail_every_call (STAGES, &shared, 3);
+  fail_every_call (STAGES, &own, 3);
 }
 
 static char *
@@ -835,6 +885,7 @@ main (void)
     cmocka_unit_test (a_step_in_parts_is_the_step),
     cmocka_unit_test (a_step_that_ends_early_waits_for_all_streams),
     cmocka_unit_test (a_graph_is_what_is_played_without_it),
+    cmocka_unit_test (stages_that_send_have_met_before_the_first_step),
     cmocka_unit_test (rows_between_gpus_are_as_many_as_the_host_was_told),
     cmocka_unit_test (counts_that_do_not_come_or_do_not_fit_end_the_step),
     cmocka_unit_test (an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients),
