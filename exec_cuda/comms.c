@@ -295,7 +295,7 @@ has_apart (const struct cuda_machine *m)
 struct pair {
   struct cuda_rank *r;
   weft_cuda_comm *comm;
-  uint32_t peer, lane;
+  uint32_t peer;
   weft_cuda_event *event; /* the exchange is over */
 };
 
@@ -315,7 +315,7 @@ find_pairs (struct cuda_rank *r, GArray *pairs, GError **error)
 {
   for (uint32_t op = 0; op < r->p->n_op; op++) {
     const struct weft_op *row = &r->p->op[op];
-    struct pair pair = { .r = r, .lane = row->lane };
+    struct pair pair = { .r = r };
     if (weft_op_info[row->kind].class != WEFT_CLASS_P2P)
       continue;
     pair.comm = cuda_comm_of (r, row);
@@ -340,9 +340,9 @@ exchange_byte (const struct pair *pair, uint32_t i, GError **error)
   in.data = byte + 1 + i % (sizeof (struct weft_control) - 1);
   return cuda_choose (r, error) &&
          cuda_ok (r->m, CUDA_CALL (r->m, about, r->row, WEFT_NO_OP), error, "rank %u", r->rank) &&
-         cuda_ok (r->m, CUDA_CALL (r->m, send, &out, r->stream[pair->lane]), error,
+         cuda_ok (r->m, CUDA_CALL (r->m, send, &out, r->stream[WEFT_LANE_GPU]), error,
                   "rank %u: a first byte", r->rank) &&
-         cuda_ok (r->m, CUDA_CALL (r->m, recv, &in, r->stream[pair->lane]), error,
+         cuda_ok (r->m, CUDA_CALL (r->m, recv, &in, r->stream[WEFT_LANE_GPU]), error,
                   "rank %u: a first byte", r->rank);
 }
 
@@ -363,7 +363,7 @@ await_pairs (struct cuda_machine *m, const GArray *pairs, GError **error)
   for (guint i = 0; i < pairs->len; i++) {
     const struct pair *pair = &g_array_index (pairs, struct pair, i);
     if (!cuda_choose (pair->r, error) ||
-        !cuda_ok (m, CUDA_CALL (m, record, pair->event, pair->r->stream[pair->lane]), error,
+        !cuda_ok (m, CUDA_CALL (m, record, pair->event, pair->r->stream[WEFT_LANE_GPU]), error,
                   "rank %u: a first byte", pair->r->rank))
       return FALSE;
   }

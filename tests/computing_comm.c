@@ -67,6 +67,18 @@ named_meeting (const struct clique *c, uint32_t way, uint32_t at)
   return m;
 }
 
+struct computing_talk
+computing_transfer (enum weft_op_kind kind, const struct weft_cuda_transfer *t)
+{
+  return (struct computing_talk){ .kind = kind,
+                                  .comm = t->comm,
+                                  .from = kind == WEFT_OP_SEND ? t->data : NULL,
+                                  .to = kind == WEFT_OP_SEND ? NULL : t->data,
+                                  .n = t->n,
+                                  .dtype = t->dtype,
+                                  .peer = t->peer };
+}
+
 struct computing_meeting *
 computing_meet (const struct computing_talk *talk)
 {

@@ -40,7 +40,6 @@ struct thread {
   uint32_t device, depth; /* depth: of groups */
   gboolean captures;
   GArray *talk; /* of the group */
-  weft_cuda_stream *stream;
 };
 
 static void
@@ -172,16 +171,22 @@ give (computing_cuda *d, weft_cuda_stream *stream, struct computing_item *item)
   g_queue_push_tail (&stream->item, item);
 }
 
-static const char *
-enqueue (computing_cuda *d, weft_cuda_stream *stream, const struct computing_item *like)
+static void
+put (computing_cuda *d, weft_cuda_stream *stream, const struct computing_item *like)
 {
-  if (this_thread (d)->device != stream->device)
-    return "a stream of another device is given work";
   if (stream->into) {
     struct node node = { stream, copy_item (like) };
     g_array_append_val (stream->into->node, node);
   } else
     give (d, stream, copy_item (like));
+}
+
+static const char *
+enqueue (computing_cuda *d, weft_cuda_stream *stream, const struct computing_item *like)
+{
+  if (this_thread (d)->device != stream->device)
+    return "a stream of another device is given work";
+  put (d, stream, like);
   return NULL;
 }
 
@@ -617,28 +622,33 @@ comp_exchange (void *self, const struct weft_cuda_exchange *x, weft_cuda_stream 
 
 /* --------------------------------------------------------------------- communication */
 
+/* What stands together for one stream is one launch of it. */
 static const char *
 end_launch (computing_cuda *d, struct thread *t)
 {
-  struct computing_item item = { .kind = COMPUTING_LAUNCH, .talk = t->talk };
+  g_autoptr (GArray) all = t->talk;
 
-  if (t->talk->len == 0)
-    return NULL;
   t->talk = g_array_new (FALSE, FALSE, sizeof (struct computing_talk));
-  const char *said = enqueue (d, t->stream, &item);
-  g_array_unref (item.talk);
-  return said;
+  for (guint i = 0, n; i < all->len; i += n) {
+    const struct computing_talk *first = &g_array_index (all, struct computing_talk, i);
+    for (n = 1; i + n < all->len && first[n].on == first->on; n++)
+      ;
+    g_autoptr (GArray) some = g_array_new (FALSE, FALSE, sizeof *first);
+    g_array_append_vals (some, first, n);
+    put (d, first->on, &(struct computing_item){ .kind = COMPUTING_LAUNCH, .talk = some });
+  }
+  return NULL;
 }
 
 static const char *
-talk (computing_cuda *d, const struct computing_talk *what, weft_cuda_stream *stream)
+talk (computing_cuda *d, struct computing_talk what, weft_cuda_stream *stream)
 {
   struct thread *t = this_thread (d);
 
-  if (t->talk->len && t->stream != stream)
-    return "a group is of two streams";
-  t->stream = stream;
-  g_array_append_vals (t->talk, what, 1);
+  if (t->device != stream->device)
+    return "a stream of another device is given work";
+  what.on = stream;
+  g_array_append_val (t->talk, what);
   return t->depth ? NULL : end_launch (d, t);
 }
 
@@ -684,33 +694,21 @@ comp_collective (void *self, const struct weft_cuda_collective *c, weft_cuda_str
                                                      ? g_array_index (d->scaled, double, c->scaled)
                                                      : 0 };
 
-  LOCKED (d, const char *, talk (d, &what, stream));
+  LOCKED (d, const char *, talk (d, what, stream));
 }
 
 static const char *
 comp_send (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  const struct computing_talk what = { .kind = WEFT_OP_SEND,
-                                       .comm = t->comm,
-                                       .from = t->data,
-                                       .n = t->n,
-                                       .dtype = t->dtype,
-                                       .peer = t->peer };
-
-  LOCKED ((computing_cuda *) self, const char *, talk (self, &what, stream));
+  LOCKED ((computing_cuda *) self, const char *,
+          talk (self, computing_transfer (WEFT_OP_SEND, t), stream));
 }
 
 static const char *
 comp_recv (void *self, const struct weft_cuda_transfer *t, weft_cuda_stream *stream)
 {
-  const struct computing_talk what = { .kind = WEFT_OP_RECV,
-                                       .comm = t->comm,
-                                       .to = t->data,
-                                       .n = t->n,
-                                       .dtype = t->dtype,
-                                       .peer = t->peer };
-
-  LOCKED ((computing_cuda *) self, const char *, talk (self, &what, stream));
+  LOCKED ((computing_cuda *) self, const char *,
+          talk (self, computing_transfer (WEFT_OP_RECV, t), stream));
 }
 
 /* --------------------------------------------------------------------------- graphs */

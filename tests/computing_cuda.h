@@ -30,6 +30,7 @@ enum computing_kind {
 /* One call of communication; of a transfer, `from` is what is sent, `to` what is received into. */
 struct computing_talk {
   enum weft_op_kind kind;
+  weft_cuda_stream *on;
   weft_cuda_comm *comm;
   const void *from;
   void *to;
@@ -103,6 +104,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
 /* Communicators: calls of comm_..., scaled_... and window_... */
 void computing_comm_calls (struct weft_cuda_calls *calls);
 void computing_comm_clear (computing_cuda *d);
+
+/* A send or a receive. */
+struct computing_talk computing_transfer (enum weft_op_kind kind,
+                                          const struct weft_cuda_transfer *t);
 
 /* The meeting of a talk and of its counterparts: the next one of its communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
