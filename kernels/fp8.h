@@ -43,10 +43,22 @@ weft_e4m3_float (uint8_t code)
   return f;
 }
 
-/* To nearest, ties to even. */
-WEFT_INLINE uint8_t
-weft_e4m3_round (float f)
+/* 2^exponent, of a normal float. */
+WEFT_INLINE float
+weft_fp8_power (int exponent)
 {
+  uint32_t bits = (uint32_t) (127 + exponent) << 23;
+  float f;
+
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* To nearest, ties to even, at most `most`, in a type with so many bits of mantissa and that bias. */
+WEFT_INLINE uint8_t
+weft_fp8_round (float f, int mantissa, int bias, float most)
+{
+  const int dropped = 23 - mantissa;
   uint32_t bits, sign, small;
 
   memcpy (&bits, &f, sizeof bits);
@@ -54,11 +66,20 @@ weft_e4m3_round (float f)
   bits &= 0x7fffffff;
   if (bits > 0x7f800000u)
     return (uint8_t) (sign | 0x7f);
-  float a = fminf (fabsf (f), WEFT_E4M3_MOST), steps = a * 0x1p9f + 0x1p23f;
+  float a = fminf (fabsf (f), most);
+  float steps = a * weft_fp8_power (bias - 1 + mantissa) + 0x1p23f;
   memcpy (&bits, &a, sizeof bits);
-  memcpy (&small, &steps, sizeof small); /* below the normal numbers codes count steps of 2^-9 */
-  uint32_t normal = ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120u << 3);
-  return (uint8_t) (sign | (a < 0x1p-6f ? small & 0xf : normal));
+  memcpy (&small, &steps, sizeof small); /* below the normal numbers codes count the smallest */
+  uint32_t even = bits >> dropped & 1;
+  uint32_t normal = ((bits + (1u << (dropped - 1)) - 1 + even) >> dropped) -
+                    ((uint32_t) (127 - bias) << mantissa);
+  return (uint8_t) (sign | (a < weft_fp8_power (1 - bias) ? small & ((2u << mantissa) - 1) : normal));
+}
+
+WEFT_INLINE uint8_t
+weft_e4m3_round (float f)
+{
+  return weft_fp8_round (f, 3, 7, WEFT_E4M3_MOST);
 }
 
 /* The upper byte of an fp16. */
@@ -76,22 +97,10 @@ weft_e5m2_float (uint8_t code)
   return f;
 }
 
-/* To nearest, ties to even. */
 WEFT_INLINE uint8_t
 weft_e5m2_round (float f)
 {
-  uint32_t bits, sign, small;
-
-  memcpy (&bits, &f, sizeof bits);
-  sign = bits >> 24 & 0x80;
-  bits &= 0x7fffffff;
-  if (bits > 0x7f800000u)
-    return (uint8_t) (sign | 0x7f);
-  float a = fminf (fabsf (f), WEFT_E5M2_MOST), steps = a * 0x1p16f + 0x1p23f;
-  memcpy (&bits, &a, sizeof bits);
-  memcpy (&small, &steps, sizeof small); /* below the normal numbers codes count steps of 2^-16 */
-  uint32_t normal = ((bits + 0xfffffu + (bits >> 21 & 1)) >> 21) - (112u << 2);
-  return (uint8_t) (sign | (a < 0x1p-14f ? small & 0x7 : normal));
+  return weft_fp8_round (f, 2, 15, WEFT_E5M2_MOST);
 }
 
 /* What a tensor is multiplied by before it is rounded to a type whose largest number is `most`; and the

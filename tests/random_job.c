@@ -862,3 +862,13 @@ weft_random_job (GRand *rand)
     spread_out (words);
   return g_string_free (g_steal_pointer (&words), FALSE);
 }
+
+uint64_t
+weft_test_ops (const weft_plan *plan)
+{
+  uint64_t n = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    n += plan->role[role]->n_op;
+  return n * (plan->mesh.n_ranks / plan->n_roles);
+}

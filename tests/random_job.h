@@ -14,6 +14,9 @@ weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 /* The same, priced by a file that holds these rows (struct weft_measurement). */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
+/* Ops of all ranks. */
+uint64_t weft_test_ops (const weft_plan *plan);
+
 /* Words of a small job over everything a program is built from: model shapes, clusters, batches,
  * pipeline, data parallel and recompute knobs.  A few break a rule.  Caller frees. */
 char *weft_random_job (GRand *rand);

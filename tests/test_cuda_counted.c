@@ -30,16 +30,6 @@ count_exchanges (const weft_plan *plan)
   return n;
 }
 
-static uint64_t
-count_ops (const weft_plan *plan)
-{
-  uint64_t n = 0;
-
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    n += plan->role[role]->n_op;
-  return n * (plan->mesh.n_ranks / plan->n_roles);
-}
-
 /* Draws until a job that can run exchanges rows by counts. */
 static weft_plan *
 draw (GRand *rand, char **words)
@@ -54,7 +44,7 @@ draw (GRand *rand, char **words)
     *words = g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
     if (weft_test_job (*words, &job, NULL) && job.cluster.n_gpus <= MOST_RANKS)
       plan = weft_plan_new (&job, NULL);
-    if (plan && count_exchanges (plan) && count_ops (plan) <= MOST_OPS)
+    if (plan && count_exchanges (plan) && weft_test_ops (plan) <= MOST_OPS)
       return g_steal_pointer (&plan);
     g_free (*words);
   }

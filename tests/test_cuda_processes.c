@@ -226,16 +226,6 @@ look_at (const weft_plan *plan, uint32_t n, uint32_t slow, const char *words)
   return !refused;
 }
 
-static uint32_t
-count_ops (const weft_plan *plan)
-{
-  uint64_t n = 0;
-
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    n += plan->role[role]->n_op;
-  return (uint32_t) MIN (n * (plan->mesh.n_ranks / plan->n_roles), G_MAXUINT32);
-}
-
 static weft_plan *
 draw (GRand *rand, char **words)
 {
@@ -246,7 +236,7 @@ draw (GRand *rand, char **words)
     if (weft_test_job (*words, &job, NULL) && job.cluster.n_gpus <= MOST_RANKS &&
         job.cluster.n_gpus > 1)
       plan = weft_plan_new (&job, NULL);
-    if (plan && count_ops (plan) <= MOST_OPS)
+    if (plan && weft_test_ops (plan) <= MOST_OPS)
       return g_steal_pointer (&plan);
     g_free (*words);
   }

@@ -94,6 +94,21 @@ ranks_with_a_gpu_each_have_the_bits_of_those_that_share_one (void **state)
   "seq_length=8 micro_batch_size=1 global_batch_size=4 moe_load_imbalance=8 "
 
 /* How many rows go where is read by a thread of the host for each rank, while others compute. */
+/* A GPU for each rank gives the bits of ranks that share one, and nearly those of the CPU. */
+static void
+assert_apart_as_together (const char *const *jobs, unsigned n)
+{
+  for (unsigned i = 0; i < n; i++) {
+    struct weft_exec_options own = { 0 };
+    g_autoptr (trained) cpu = trained_new (NULL, jobs[i], NULL);
+    g_autoptr (trained) together = train (IN_ORDER, jobs[i], trained_shared (jobs[i]));
+    g_autoptr (trained) apart = train (SHUFFLED + i, jobs[i], own);
+    assert_true (together && apart);
+    trained_assert_same (apart, together, jobs[i]);
+    trained_assert_near (apart, cpu, fp32, jobs[i]);
+  }
+}
+
 static void
 rows_by_counts_go_between_gpus_as_between_ranks_that_share_one (void **state)
 {
@@ -105,15 +120,7 @@ rows_by_counts_go_between_gpus_as_between_ranks_that_share_one (void **state)
   };
 
   (void) state;
-  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
-    struct weft_exec_options own = { 0 };
-    g_autoptr (trained) cpu = trained_new (NULL, jobs[i], NULL);
-    g_autoptr (trained) together = train (IN_ORDER, jobs[i], trained_shared (jobs[i]));
-    g_autoptr (trained) apart = train (SHUFFLED + i, jobs[i], own);
-    assert_true (together && apart);
-    trained_assert_same (apart, together, jobs[i]);
-    trained_assert_near (apart, cpu, fp32, jobs[i]);
-  }
+  assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
 /* Ranks that have parts of the same experts gather rows, and add what those make, in an order of
@@ -129,15 +136,7 @@ parts_of_experts_gather_and_add_rows_by_counts (void **state)
   };
 
   (void) state;
-  for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
-    struct weft_exec_options own = { 0 };
-    g_autoptr (trained) cpu = trained_new (NULL, jobs[i], NULL);
-    g_autoptr (trained) together = train (IN_ORDER, jobs[i], trained_shared (jobs[i]));
-    g_autoptr (trained) apart = train (SHUFFLED + i, jobs[i], own);
-    assert_true (together && apart);
-    trained_assert_same (apart, together, jobs[i]);
-    trained_assert_near (apart, cpu, fp32, jobs[i]);
-  }
+  assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
 /* What a step has not written is no number, and the order of issue is any that is allowed. */

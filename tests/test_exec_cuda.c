@@ -15,16 +15,6 @@
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
 #define MOST_OPS 20000 /* of all ranks: more take long to look at */
 
-static uint64_t
-count_ops (const weft_plan *plan)
-{
-  uint64_t n = 0;
-
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    n += plan->role[role]->n_op;
-  return n * (plan->mesh.n_ranks / plan->n_roles);
-}
-
 /* Draws until a job is legal and small. */
 static weft_plan *
 draw (GRand *rand, char **words)
@@ -35,7 +25,7 @@ draw (GRand *rand, char **words)
     *words = weft_random_job (rand);
     if (weft_test_job (*words, &job, NULL) && job.cluster.n_gpus <= MOST_RANKS)
       plan = weft_plan_new (&job, NULL);
-    if (plan && count_ops (plan) <= MOST_OPS)
+    if (plan && weft_test_ops (plan) <= MOST_OPS)
       return g_steal_pointer (&plan);
     g_free (*words);
   }
@@ -203,7 +193,7 @@ without_any_of_its_waits_a_step_has_another_order (void **state)
   while (left > 0) {
     g_autofree char *words = NULL;
     g_autoptr (weft_plan) plan = draw (rand, &words);
-    if (count_ops (plan) > FEW_OPS)
+    if (weft_test_ops (plan) > FEW_OPS)
       continue;
     take_out_waits (plan, rand, words);
     left--;

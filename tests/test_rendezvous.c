@@ -146,15 +146,19 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
 }
 
 /* Odd ones bring their number, ten times. */
+typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
+                            GError **error);
+
+/* Ten times; what came of the last, a letter for each process. */
 static char *
-meet_often (weft_rendezvous *r, GError **error)
+often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {
   g_autoptr (GString) text = g_string_new (NULL);
   uint8_t number = (uint8_t) ('0' + me (r));
 
   for (int i = 0; i < 10; i++) {
-    g_autoptr (GBytes) mine = me (r) % 2 ? g_bytes_new (&number, 1) : NULL;
-    g_autoptr (GPtrArray) all = weft_rendezvous_meet (r, "again", mine, 0, error);
+    g_autoptr (GBytes) mine = brings ? g_bytes_new (&number, 1) : NULL;
+    g_autoptr (GPtrArray) all = meet (r, "again", mine, 0, error);
     if (!all)
       return NULL;
     for (uint32_t p = 0; p < all->len && i == 9; p++)
@@ -162,6 +166,12 @@ meet_often (weft_rendezvous *r, GError **error)
                          all->pdata[p] ? *(char *) g_bytes_get_data (all->pdata[p], NULL) : '-');
   }
   return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static char *
+meet_often (weft_rendezvous *r, GError **error)
+{
+  return often (weft_rendezvous_meet, r, me (r) % 2, error);
 }
 
 static void
@@ -179,19 +189,7 @@ all_wait_for_all_and_get_what_each_has_brought (void **state)
 static char *
 gather_often (weft_rendezvous *r, GError **error)
 {
-  g_autoptr (GString) text = g_string_new (NULL);
-  uint8_t number = (uint8_t) ('0' + me (r));
-
-  for (int i = 0; i < 10; i++) {
-    g_autoptr (GBytes) mine = g_bytes_new (&number, 1);
-    g_autoptr (GPtrArray) all = weft_rendezvous_gather (r, "for the first", mine, 0, error);
-    if (!all)
-      return NULL;
-    for (uint32_t p = 0; p < all->len && i == 9; p++)
-      g_string_append_c (text,
-                         all->pdata[p] ? *(char *) g_bytes_get_data (all->pdata[p], NULL) : '-');
-  }
-  return g_string_free (g_steal_pointer (&text), FALSE);
+  return often (weft_rendezvous_gather, r, TRUE, error);
 }
 
 static void
