@@ -11,6 +11,7 @@ struct cuda_case_device {
    * Scratch is as large as the op says, and what lies behind it stays as it is. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
+  int arch; /* 10 * major + minor of a GPU, which has not all tensor cores; 0: of the host, which has all */
 };
 
 /* Random shapes of the ops that kernel_case.h draws; attention in tiles, with lengths around theirs:

@@ -125,7 +125,10 @@ device_of (void **state)
 {
   if (!*state)
     skip ();
-  return (struct cuda_case_device){ has_kernel, launch, *state };
+  struct weft_cuda_device found;
+  struct gpu *gpu = *state;
+  CALL (gpu, describe, 0, &found);
+  return (struct cuda_case_device){ has_kernel, launch, gpu, (int) (10 * found.major + found.minor) };
 }
 
 /* ------------------------------------------------------------------------------- tests */
