@@ -70,7 +70,7 @@ static void
 every_product_is_told_as_the_library_wants_it (void **state)
 {
   struct host h = open_host (90);
-  const struct cuda_case_device device = { is_product, launch, &h, 0 };
+  const struct cuda_case_device device = { is_product, launch, &h };
 
   (void) state;
   cuda_case_drawn (&device);
@@ -93,7 +93,7 @@ products_of_codes_are_told_as_each_gpu_wants_them (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (arch); i++) {
     struct host h = open_host (arch[i]);
-    const struct cuda_case_device device = { is_code_kernel, launch, &h, arch[i] };
+    const struct cuda_case_device device = { is_code_kernel, launch, &h, .arch = arch[i] };
     cuda_case_fp8 (&device);
     close_host (&h);
   }
