@@ -400,13 +400,22 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 
 /* ----------------------------------------------------------------------- algorithms */
 
-static gboolean
-is_product (enum weft_op_kind kind)
-{
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_GELU || kind == WEFT_OP_MATMUL_DGRAD_GELU ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
-}
+/* Ops that are one product, and those of them that make the gradient of a bias beside it: by which
+ * operand. */
+static const struct product {
+  uint8_t is, bias_gradient;
+} products[WEFT_N_OP] = {
+  [WEFT_OP_MATMUL] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_WGRAD] = { TRUE, 3 },
+  [WEFT_OP_MATMUL_GELU] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_GELU] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_FP8] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_FP8] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL_DGRAD] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL_WGRAD] = { TRUE, 5 },
+};
 
 /* A file that is missing or of no use is written anew. */
 static void
@@ -435,11 +444,10 @@ static const char *
 prepare_product (struct cuda *cuda, const struct weft_kernel *k,
                  const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
 {
-  enum { DB = 3 };
   struct weft_kernel alone = *k;
 
-  if (k->kind == WEFT_OP_MATMUL_WGRAD)
-    alone.operand[DB].data = NULL;
+  if (products[k->kind].bias_gradient)
+    alone.operand[products[k->kind].bias_gradient].data = NULL;
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
@@ -467,7 +475,7 @@ prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_
   uint32_t known = weft_blas_count (blas);
   weft_blas_only_prepare (blas, TRUE);
   for (uint32_t i = 0; i < n && !text; i++)
-    text = is_product (k[i].kind) ? prepare_product (self, &k[i], room, stream)
+    text = products[k[i].kind].is ? prepare_product (self, &k[i], room, stream)
                                   : miss_fused (self, &k[i]);
   weft_blas_only_prepare (blas, FALSE);
   if (!text && weft_blas_count (blas) > known)
