@@ -30,6 +30,7 @@ struct choice {
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
+  GHashTable *loaded;  /* of them, by address: those that have been run */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
   char machine[360]; /* library, driver and GPU, as files say them */
@@ -573,6 +574,21 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember (on->blas, &apart);
 }
 
+/* The library loads a kernel when it is first run.  Without room for operands that is in the first step. */
+static void
+load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+              const struct choice *choice)
+{
+  g_auto (operands) o = { 0 };
+  g_auto (call) c = { 0 };
+
+  if (!g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
+    return;
+  struct weft_cuda_gemm product = choice->apart ? plain_of (&o.gemm) : o.gemm;
+  if (!call_init (&c, &product) && !run (on, &product, &c, choice))
+    (void) cudaStreamSynchronize ((cudaStream_t) on->stream);
+}
+
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
 {
@@ -584,6 +600,10 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
   if (error || on->blas->only_prepare)
     return error;
+  if (weft_cuda_loads_only ()) {
+    load_product (on, gemm, choice);
+    return choice->apart ? weft_cuda_follow (on, gemm) : NULL;
+  }
   struct weft_cuda_gemm product = choice->apart ? plain_of (gemm) : *gemm;
   error = call_init (&c, &product);
   return error ? error : run_all (on, gemm, &c, choice);
@@ -624,6 +644,7 @@ weft_blas_new (const char **error)
               driver, device.name, device.major, device.minor, device.multiProcessorCount);
   blas->arch = 10 * device.major + device.minor;
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
+  blas->loaded = g_hash_table_new (NULL, NULL);
   return g_steal_pointer (&blas);
 }
 
@@ -634,6 +655,7 @@ weft_blas_free (struct weft_cuda_blas *blas)
     return;
   (void) cublasLtDestroy (blas->handle);
   g_hash_table_unref (blas->choices);
+  g_hash_table_unref (blas->loaded);
   g_free (blas);
 }
 
