@@ -44,11 +44,11 @@ target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cubl
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
 # CMake takes the toolkit's folder for one that the loader knows.  Where it does not LD_LIBRARY_PATH comes first.
-get_filename_component(nccl_folder ${WEFT_NCCL} DIRECTORY)
-foreach(folder ${CUDAToolkit_LIBRARY_DIR} ${nccl_folder})
-  set_property(TARGET weft_cuda APPEND PROPERTY BUILD_RPATH ${folder})
-  set_property(TARGET weft_cuda APPEND PROPERTY INSTALL_RPATH ${folder})
-endforeach()
+get_filename_component(folders ${WEFT_NCCL} DIRECTORY)
+list(APPEND folders ${CUDAToolkit_LIBRARY_DIR})
+list(REMOVE_DUPLICATES folders)
+set_property(TARGET weft_cuda APPEND PROPERTY BUILD_RPATH ${folders})
+set_property(TARGET weft_cuda APPEND PROPERTY INSTALL_RPATH ${folders})
 install(TARGETS weft_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
 
 target_compile_definitions(weft_exec_cuda PRIVATE WEFT_CUDA_MODULE="$<TARGET_FILE:weft_cuda>"

@@ -467,8 +467,8 @@ load_sums (weft_cuda_stream *stream)
   return text;
 }
 
-/* No kernel of the first step is loaded while collectives run.  What other lanes need more scratch for
- * than there is in this room is, and so are plans of cuDNN, when they are made. */
+/* No kernel of the first step is loaded while collectives run; but those of other lanes that need more
+ * scratch than there is in this room, and what cuDNN was to do and will not. */
 static const char *
 load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
               const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
@@ -478,7 +478,7 @@ load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
   weft_cuda_load_only (TRUE);
   text = load_sums (stream);
   for (uint32_t i = 0; i < n && !text; i++)
-    if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !fuses (cuda, &k[i]))
+    if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !k[i].fused)
       text = call_kernel (cuda, &k[i], 1, room, stream);
   weft_cuda_load_only (FALSE);
   return text;
