@@ -34,6 +34,7 @@ enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
+  GHashTable *loaded;  /* of them, by address: those that have been run */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
   char machine[360]; /* library, driver and GPU, as files say them */
@@ -293,7 +294,8 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-/* All of g: where it goes apart, c is a call of the plain product. */
+/* All of g: where it goes apart, c is a call of the plain product, which load_product() has loaded where
+ * nothing else is to be done. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
@@ -304,7 +306,7 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
   whole.bias = g->bias;
   if (choice->apart & APART_BIAS)
     error = weft_cuda_put_bias (on, &whole);
-  if (!error)
+  if (!error && !weft_cuda_loads_only ())
     error = run (on, &product, c, choice);
   if (!error && choice->apart & APART_EPILOGUE)
     error = weft_cuda_follow (on, g);
@@ -627,6 +629,21 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
 }
 
+/* The library loads a kernel when it is first run.  Without room for operands that is in the first step. */
+static void
+load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+              const struct choice *choice)
+{
+  g_auto (operands) o = { 0 };
+  g_auto (call) c = { 0 };
+
+  if (!g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
+    return;
+  struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
+  if (!call_init (&c, &product) && !run (on, &product, &c, choice))
+    (void) cudaStreamSynchronize ((cudaStream_t) on->stream);
+}
+
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
 {
@@ -638,6 +655,8 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
   if (error || on->blas->only_prepare)
     return error;
+  if (weft_cuda_loads_only ())
+    load_product (on, gemm, choice);
   struct weft_cuda_gemm product = plain_of (gemm, choice->apart);
   error = call_init (&c, &product);
   return error ? error : run_all (on, gemm, &c, choice);
@@ -678,6 +697,7 @@ weft_blas_new (const char **error)
               driver, device.name, device.major, device.minor, device.multiProcessorCount);
   blas->arch = 10 * device.major + device.minor;
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
+  blas->loaded = g_hash_table_new (NULL, NULL);
   return g_steal_pointer (&blas);
 }
 
@@ -688,6 +708,7 @@ weft_blas_free (struct weft_cuda_blas *blas)
     return;
   (void) cublasLtDestroy (blas->handle);
   g_hash_table_unref (blas->choices);
+  g_hash_table_unref (blas->loaded);
   g_free (blas);
 }
 

@@ -69,6 +69,8 @@ const char *
 weft_cuda_sort (const struct weft_cuda_launch *, const int32_t *keys, uint64_t n, int32_t *sorted,
                 int32_t *order, void *)
 {
+  if (weft_cuda_loads_only ())
+    return NULL;
   for (uint64_t i = 0; i < n; i++)
     order[i] = (int32_t) i;
   std::stable_sort (order, order + n, [=] (int32_t a, int32_t b) { return keys[a] < keys[b]; });
@@ -114,7 +116,7 @@ weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t
                (int32_t *) room, n);
   cudaError_t error = sort ((char *) room + numbers, &bytes, keys, sorted, (const int32_t *) room,
                             order, n, on->stream);
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+  return told (error);
 }
 #endif
 

@@ -118,6 +118,13 @@ weft_cuda_put_bias (const struct weft_cuda_launch *on, const struct weft_cuda_ge
 const char *weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_operand *from,
                                     const struct weft_cuda_operand *y, const void **bias);
 
+/* While it is on, launchers of this thread launch nothing of their own but load what they would launch.
+ * Kernels are loaded when they are first needed, which may wait for all that runs on the GPU (CUDA
+ * programming guide, "Lazy Loading"); and what runs there may be a collective that waits for a GPU whose
+ * host is stuck in the same way.  Scratch may be written. */
+void weft_cuda_load_only (int on);
+int weft_cuda_loads_only (void);
+
 /* Calls of one adam op, at most so many. */
 #define WEFT_CUDA_MOST_TOGETHER 24
 const char *weft_cuda_adam_together (const struct weft_cuda_launch *l, uint32_t n);
