@@ -24,15 +24,48 @@ struct weft_moe_rows {
   uint64_t first, n;
 };
 
-/* Of expert e; m is the number of all rows where there is a stride, else not looked at. */
+/* Of expert e; m is the number of all rows where there is a stride or nobody counts, else not looked at.
+ * The same of one of several groups of every expert, of sources that follow each other. */
 static inline struct weft_moe_rows
 weft_moe_rows_of (const struct weft_operand *counts, uint64_t e, uint64_t experts, uint64_t stride,
                   uint64_t m)
 {
   uint64_t per = counts->n / experts;
 
-  if (stride)
+  if (stride || !counts->data)
     return (struct weft_moe_rows){ m / experts * e, m / experts };
   return (struct weft_moe_rows){ weft_moe_count (counts->data, 0, e * per),
                                  weft_moe_count (counts->data, e * per, per) };
+}
+
+/* Scales of rows of codes that experts multiply, or of their weights, whose rows are a group each.  Of one
+ * for a group there is a largest magnitude.  Of others
+ *
+ *   along     blocks of a row follow each other, row by row
+ *   squares   likewise, by lines of squares
+ *   down      blocks go down the columns, one of each column side by side
+ *
+ * Lines of squares and blocks that go down begin anew with every group: those of one begin where they do
+ * if the rows of all before had each a block more than they fill, which leaves gaps but needs no table. */
+enum weft_moe_scales { WEFT_MOE_ALONG, WEFT_MOE_SQUARES, WEFT_MOE_DOWN };
+
+/* The line of the first block of group g, whose rows begin at `first`. */
+static inline uint64_t
+weft_moe_line (uint64_t first, uint64_t g, uint64_t block)
+{
+  return first / block + g;
+}
+
+/* Lines of all blocks of n groups. */
+static inline uint64_t
+weft_moe_lines (uint64_t rows, uint64_t n, uint64_t block)
+{
+  return rows / block + n;
+}
+
+/* Groups that go down rows of so many columns, as the number of their scales says. */
+static inline uint64_t
+weft_moe_groups_of (uint64_t scales, uint64_t rows, uint64_t columns, uint64_t block)
+{
+  return scales / columns - rows / block;
 }
