@@ -63,10 +63,10 @@ static const struct precision {
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
   /* A number that lies between two codes may become the other one: an eighth of it. */
-  { TRAINED_FP8 "fp8_recipe=delayed ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
-  { TRAINED_FP8 "fp8_recipe=tensorwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
-  { TRAINED_FP8 "fp8_recipe=blockwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
-  { TRAINED_FP8 "fp8_recipe=mxfp8 ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
+  { TRAINED_FP8 "fp8_recipe=delayed ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  { TRAINED_FP8 "fp8_recipe=tensorwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  { TRAINED_FP8 "fp8_recipe=blockwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  { TRAINED_FP8 "fp8_recipe=mxfp8 ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
 };
 
 char *
@@ -103,11 +103,16 @@ trained_as_on_the_cpu (const struct weft_cuda_calls *calls)
     const char *model = models[i % G_N_ELEMENTS (models)];
     if (p->dense && strstr (model, "mixtral"))
       continue;
-    g_autofree char *words = g_strconcat (model, p->words, NULL);
+    /* An expert's few tokens: one gradient of theirs is a quarter away from its neighbours. */
+    gboolean rough = strstr (model, "mixtral") && strstr (p->words, "precision=fp8");
+    struct trained_bound bound = p->bound;
+    bound.gradient *= rough ? 2 : 1;
+    g_autofree char *words =
+        g_strconcat (model, p->words, rough ? "num_moe_experts=2 global_batch_size=2" : "", NULL);
     g_autoptr (trained) cpu = trained_new (NULL, words, NULL);
     g_autoptr (trained) device = train (calls, words, FALSE);
     if (device)
-      trained_assert_near (device, cpu, p->bound, words);
+      trained_assert_near (device, cpu, bound, words);
     else
       print_message ("left out, a kernel is missing: %s\n", words);
   }
