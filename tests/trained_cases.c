@@ -136,7 +136,6 @@ trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number)
   g_autofree char *words = trained_alone_words (number);
   g_autoptr (trained) cpu = trained_new (NULL, words, NULL);
   g_autoptr (trained) device = train (calls, words, FALSE);
-
   struct trained_bound bound = p->bound;
 
   bound.gradient *= is_rough (model, p) ? 2 : 1;
