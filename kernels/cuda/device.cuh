@@ -32,6 +32,14 @@ load (F *kernel)
   type *name = (type *) weft_shared_bytes
 #endif
 
+/* Bytes from the end of the scratch, of which what follows has less; at a multiple of 256. */
+static inline uint8_t *
+weft_cuda_take (struct weft_cuda_launch *l, uint64_t bytes)
+{
+  l->scratch_bytes = (l->scratch_bytes - bytes) / 256 * 256;
+  return (uint8_t *) l->scratch + l->scratch_bytes;
+}
+
 /* ---------------------------------------------------------------------- stored types */
 
 struct bf16 {

@@ -85,7 +85,7 @@ enum weft_cuda_epilogue { WEFT_CUDA_PLAIN, WEFT_CUDA_GELU, WEFT_CUDA_GELU_SLOPE 
  * (n, k).  What accumulates is added to. */
 struct weft_cuda_gemm {
   uint64_t m, n, k;
-  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL */
+  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL; none of codes in fp32 */
   void *y;
   uint8_t a_turned, b_turned, accumulate;
   uint8_t dtype, y_dtype; /* of a and b; of y */
@@ -108,6 +108,10 @@ const char *weft_cuda_multiply (const struct weft_cuda_launch *on, const struct 
 /* What follows a product that has done nothing of it: for gelu it lies in aux, or if that is NULL in y,
  * for its slope in y. */
 const char *weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* Every row of y becomes the bias, for a product that is added to it. */
+const char *
+weft_cuda_put_bias (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
 /* A bias that is kept in another type than the product is converted at the end of the scratch, of which
  * the product then has less. */
