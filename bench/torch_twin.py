@@ -92,8 +92,8 @@ def make_modules():
 
         def forward(self, x, turns):
             s = self.s
-            q, k, v = (y.unflatten(2, (-1, s.head)).transpose(1, 2) for y in self.qkv(x).split(
-                [s.heads * s.head, s.groups * s.head, s.groups * s.head], dim=2))
+            q, k, v = [y.unflatten(2, (-1, s.head)).transpose(1, 2) for y in self.qkv(x).split(
+                [s.heads * s.head, s.groups * s.head, s.groups * s.head], dim=2)]
             if turns is not None:
                 q, k = turn(q, turns), turn(k, turns)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True,

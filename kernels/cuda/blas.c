@@ -294,10 +294,8 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-static void load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
-                          const struct choice *choice);
-
-/* All of g: where it goes apart, c is a call of the plain product. */
+/* All of g: where it goes apart, c is a call of the plain product, which load_product() has loaded where
+ * nothing else is to be done. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
@@ -308,9 +306,7 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
   whole.bias = g->bias;
   if (choice->apart & APART_BIAS)
     error = weft_cuda_put_bias (on, &whole);
-  if (!error && weft_cuda_loads_only ())
-    load_product (on, &product, choice);
-  else if (!error)
+  if (!error && !weft_cuda_loads_only ())
     error = run (on, &product, c, choice);
   if (!error && choice->apart & APART_EPILOGUE)
     error = weft_cuda_follow (on, g);
@@ -492,19 +488,6 @@ make_operands (operands *o, const struct weft_cuda_gemm *g)
   return ok;
 }
 
-/* The library loads a kernel when it is first run.  Without room for operands that is in the first step. */
-static void
-load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
-              const struct choice *choice)
-{
-  g_auto (operands) o = { 0 };
-  g_auto (call) c = { 0 };
-
-  if (g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) && make_operands (&o, g) &&
-      !call_init (&c, &o.gemm) && !run (on, &o.gemm, &c, choice))
-    (void) cudaDeviceSynchronize ();
-}
-
 /* Milliseconds of a choice on operands like those of g; negative: it does not run. */
 static float
 time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
@@ -646,6 +629,21 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
 }
 
+/* The library loads a kernel when it is first run.  Without room for operands that is in the first step. */
+static void
+load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+              const struct choice *choice)
+{
+  g_auto (operands) o = { 0 };
+  g_auto (call) c = { 0 };
+
+  if (!g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
+    return;
+  struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
+  if (!call_init (&c, &product) && !run (on, &product, &c, choice))
+    (void) cudaDeviceSynchronize ();
+}
+
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
 {
@@ -657,6 +655,8 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
   if (error || on->blas->only_prepare)
     return error;
+  if (weft_cuda_loads_only ())
+    load_product (on, gemm, choice);
   struct weft_cuda_gemm product = plain_of (gemm, choice->apart);
   error = call_init (&c, &product);
   return error ? error : run_all (on, gemm, &c, choice);

@@ -19,7 +19,7 @@ set -uo pipefail
 
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 most_seconds=${WEFT_GPU_SECONDS:-530}
-PATH=$PATH:/usr/local/cuda/bin # compute-sanitizer's
+PATH=$PATH:/usr/local/cuda/bin:/usr/local/nvidia/bin # compute-sanitizer and nvidia-smi
 
 say() { printf 'run.sh: %s\n' "$*" >&2; }
 
@@ -125,7 +125,7 @@ gpu_json() {
 compared=(
   "gpt2 64 64 1024 20 model all 75000|"
   "qwen2.5-1.5b 16 32 1024 10 block all 130000|"
-  "llama2-7b 1 16 4096 3 block all 130000|--grad-reduce-in-fp32"
+  "llama2-7b 1 16 4096 2 block all 130000|--grad-reduce-in-fp32"
 )
 if ((memory < 130000)); then
   compared[1]="qwen2.5-1.5b 8 32 1024 10 block all 75000|"
@@ -317,12 +317,12 @@ part device 15 bash -ec 'nproc; free -g; printf "%s\n" "$0"; nvidia-smi; nvidia-
   "libraries: $libraries"
 
 gpu_test() { [[ ! -x $tests/$1 ]] || part "$1" "$2" "${ours[@]}" "$tests/$1"; }
-gpu_test test_gpu_kernels 80
+gpu_test test_gpu_kernels 70
 
 # Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
 tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology "$topology" --gpus 1 --precision bf16
   --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json)
-part nano 30 "${ours[@]}" "${tiny_run[@]}"
+part nano 25 "${ours[@]}" "${tiny_run[@]}"
 
 # LIMIT LIMIT LINE: ours, and the twin.
 compare() {
@@ -340,9 +340,9 @@ compare() {
     --micro-batch-size "$micro" --global-batch-size "$global" --steps "$steps" --compile "$compile" \
     --peak-tflops "$peak" "${cut[@]}" $both
 }
-compare 45 75 "${compared[0]}"
-compare 60 65 "${compared[1]}"
-[[ -z ${compared[2]-} ]] || compare 70 65 "${compared[2]}"
+compare 40 70 "${compared[0]}"
+compare 50 65 "${compared[1]}"
+[[ -z ${compared[2]-} ]] || compare 120 70 "${compared[2]}" # weights of a 7B are drawn on the host
 
 for program in "$tests"/test_gpu_*; do
   [[ $program == */test_gpu_kernels ]] || gpu_test "$(basename -- "$program")" 60
