@@ -229,6 +229,33 @@ what_the_library_does_not_add_follows (void **state)
   }
 }
 
+/* Whether the library's kernel does what follows it or not. */
+static void
+what_is_only_loaded_runs_once_on_operands_of_its_own (void **state)
+{
+  (void) state;
+  for (int dear = 0; dear < 2; dear++) {
+    struct weft_kernel k = product_of (WEFT_OP_MATMUL_GELU, 16, 24, 8);
+    struct host h = open_host (90);
+    playing_cublaslt.dear_epilogues = dear;
+    prepare (&h, &k);
+    uint64_t before = playing_cublaslt.n_products;
+    memset (k.operand[3].data, 0x55, 2 * 16 * 24);
+    memset (k.operand[4].data, 0x55, 2 * 16 * 24);
+    weft_cuda_load_only (TRUE);
+    call (&h, &k);
+    call (&h, &k);
+    weft_cuda_load_only (FALSE);
+    assert_null (h.error);
+    assert_int_equal (playing_cublaslt.n_products, before + 1);
+    for (int i = 0; i < 16 * 24; i++)
+      assert_true (((uint16_t *) k.operand[3].data)[i] == 0x5555 &&
+                   ((uint16_t *) k.operand[4].data)[i] == 0x5555);
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
 static void
 a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has (void **state)
 {
@@ -254,6 +281,7 @@ main (void)
                                      weft_test_folder_make, weft_test_folder_remove),
     cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
     cmocka_unit_test (what_the_library_does_not_add_follows),
+    cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),
     cmocka_unit_test (a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -461,21 +461,6 @@ miss_fused (struct cuda *cuda, const struct weft_kernel *k)
   return text || !k->fused ? text : weft_fused_missing (cuda->fused, device, k);
 }
 
-/* Sums of what exchanges by counts have brought; kernels of ops are told from their calls. */
-static const char *
-load_sums (weft_cuda_stream *stream)
-{
-  static const uint8_t dtypes[] = { WEFT_FP32, WEFT_BF16, WEFT_FP16 };
-  const char *text = NULL;
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (dtypes) && !text; i++) {
-    const void *term = NULL;
-    struct weft_cuda_join join = { .dtype = dtypes[i], .n_term = 1, .term = &term, .n = 1 };
-    text = weft_cuda_join_terms (&join, stream);
-  }
-  return text;
-}
-
 /* No kernel of the first step is loaded while collectives run; but those of other lanes that need more
  * scratch than there is in this room, and what cuDNN was to do and will not. */
 static const char *
@@ -485,7 +470,7 @@ load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
   const char *text;
 
   weft_cuda_load_only (TRUE);
-  text = load_sums (stream);
+  text = weft_cuda_load_joins (stream);
   for (uint32_t i = 0; i < n && !text; i++)
     if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !k[i].fused)
       text = call_kernel (cuda, &k[i], 1, room, stream);

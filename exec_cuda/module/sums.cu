@@ -123,6 +123,20 @@ weft_cuda_join_terms (const struct weft_cuda_join *j, void *stream)
   return launched ();
 }
 
+extern "C" const char *
+weft_cuda_load_joins (void *stream)
+{
+  static const uint8_t dtypes[] = { WEFT_FP32, WEFT_BF16, WEFT_FP16 };
+  const char *error = NULL;
+
+  for (unsigned i = 0; i < sizeof dtypes && !error; i++) {
+    const void *term = NULL;
+    weft_cuda_join j = { dtypes[i], WEFT_CUDA_ADD, 1, 1, 1, &term, NULL, 1 };
+    error = weft_cuda_join_terms (&j, stream);
+  }
+  return error;
+}
+
 /* ------------------------------------------------------------------- rows by counts */
 
 struct rows {

@@ -7,6 +7,7 @@ extern "C" {
 #endif
 
 const char *weft_cuda_join_terms (const struct weft_cuda_join *join, void *stream);
+const char *weft_cuda_load_joins (void *stream); /* while launchers load only: those of floats */
 const char *weft_cuda_exchange_rows (const struct weft_cuda_exchange *x, void *stream);
 
 #ifdef __cplusplus

@@ -641,7 +641,7 @@ load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
     return;
   struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
   if (!call_init (&c, &product) && !run (on, &product, &c, choice))
-    (void) cudaStreamSynchronize ((cudaStream_t) on->stream);
+    (void) cudaDeviceSynchronize ();
 }
 
 const char *
