@@ -127,9 +127,10 @@ typedef void (*weft_cuda_take) (void *user, const struct weft_cuda_activity *a);
   X (comm_finish, (void *self, weft_cuda_comm *comm), "begins to end it: then, ready, it is closed") \
   X (comm_close, (void *self, weft_cuda_comm *comm), "")                                           \
   X (comm_abort, (void *self, weft_cuda_comm *comm), "whatever it was doing")                      \
-  X (window_open, (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,                     \
+  X (window_open, (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric, \
                    weft_cuda_window **out),                                                        \
-     "an arena whose offsets are the same with all members; begins likewise")                      \
+     "an arena is registered with a communicator; symmetric: by all members, whose offsets and "    \
+     "sizes are the same.  Begins likewise")                                                        \
   X (window_close, (void *self, weft_cuda_comm *comm, weft_cuda_window *window),                   \
      "comm NULL: that has been aborted")                                                           \
   X (scaled_open, (void *self, weft_cuda_comm *comm, enum weft_dtype dtype, double factor,         \

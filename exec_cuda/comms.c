@@ -67,7 +67,8 @@ keep (struct cuda_machine *m, weft_cuda_comm *comm)
   return TRUE;
 }
 
-/* SMs that the plan gives to communication in a group: the most of its ops, or 0. */
+/* SMs that the plan gives to communication in a group: the most of its ops, or 0.  Of all stages' ops,
+ * because all members of a communicator have to ask for the same. */
 static uint32_t
 sms_of (const struct cuda_rank *r, enum weft_group_kind kind)
 {
@@ -77,9 +78,12 @@ sms_of (const struct cuda_rank *r, enum weft_group_kind kind)
   uint32_t most = 0;
 
   weft_coll_shape_outline (&shape, &plan->fabric, &group);
-  for (uint32_t op = 0; op < r->p->n_op; op++)
-    if (weft_op_is_comm (r->p->op[op].kind) && r->p->op[op].group == kind)
-      most = MAX (most, weft_plan_sms (plan, r->p, op, &shape));
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    const weft_program *p = plan->role[role];
+    for (uint32_t op = 0; op < p->n_op; op++)
+      if (weft_op_is_comm (p->op[op].kind) && p->op[op].group == kind)
+        most = MAX (most, weft_plan_sms (plan, p, op, &shape));
+  }
   return most;
 }
 
@@ -208,6 +212,20 @@ uses_window (const struct cuda_rank *r, uint32_t op)
   return FALSE;
 }
 
+/* Members of one stage have one program, and so windows of one size, offsets that are the same, and one
+ * order of opening them, all of which NCCL wants.  Those of several stages need not. */
+static gboolean
+is_of_one_stage (const struct cuda_rank *r, enum weft_group_kind kind)
+{
+  const struct weft_mesh *mesh = &r->m->base.plan->mesh;
+  struct weft_group group = weft_mesh_group (mesh, r->rank, kind);
+
+  for (uint32_t i = 0; i < weft_group_size (&group); i++)
+    if (weft_mesh_stage (mesh, weft_group_rank (&group, i)) != weft_mesh_stage (mesh, r->rank))
+      return FALSE;
+  return TRUE;
+}
+
 static gboolean
 open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
 {
@@ -220,6 +238,7 @@ open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
   if (!cuda_choose (r, error) ||
       !cuda_ok (r->m,
                 CUDA_CALL (r->m, window_open, comm, r->bind.arena[WEFT_POOL_SYMMETRIC], bytes,
+                           !r->m->base.plan->job.strategy.disable_symmetric_registration,
                            &window.window),
                 error, "rank %u: a window of its symmetric memory", r->rank))
     return FALSE;
@@ -231,11 +250,14 @@ open_window (struct cuda_rank *r, weft_cuda_comm *comm, GError **error)
 static gboolean
 open_windows (struct cuda_machine *m, GError **error)
 {
+  gboolean any = m->base.plan->job.strategy.disable_symmetric_registration; /* each by itself */
+
   for (uint32_t row = m->first; row < m->first + m->n_here; row++) {
     struct cuda_rank *r = &m->rank[row];
     for (uint32_t op = 0; op < r->p->n_op; op++)
       if (cuda_comm_of (r, &r->p->op[op]) && uses_window (r, op) &&
           weft_op_info[r->p->op[op].kind].class == WEFT_CLASS_COLLECTIVE &&
+          (any || is_of_one_stage (r, r->p->op[op].group)) &&
           !open_window (r, cuda_comm_of (r, &r->p->op[op]), error))
         return FALSE;
   }
@@ -446,8 +468,10 @@ cuda_comms_look (struct cuda_machine *m, GError **error)
 static gboolean
 finish (struct cuda_machine *m, GError **error)
 {
-  gboolean ok = start (m, error);
+  gboolean ok = TRUE;
 
+  if (!start (m, error))
+    return FALSE;
   for (uint32_t i = m->comm->len; ok && i-- > 0;)
     ok = cuda_ok (m, CUDA_CALL (m, comm_finish, g_ptr_array_index (m->comm, i)), error,
                   "a communicator");
@@ -468,6 +492,19 @@ let_go (struct cuda_machine *m, gboolean there)
   }
 }
 
+/* All as one group: NCCL waits for what has been given to a communicator that it aborts, and that may
+ * come after what another one hangs in (NCCL issue 1013). */
+static void
+abort_all (struct cuda_machine *m)
+{
+  gboolean started = m->comm->len && !CUDA_CALL (m, group_start);
+
+  for (uint32_t i = m->comm->len; i-- > 0;)
+    CUDA_CALL (m, comm_abort, g_ptr_array_index (m->comm, i));
+  if (started)
+    CUDA_CALL (m, group_end);
+}
+
 /* One that something has gone wrong with can only be aborted: anything else would wait for others. */
 void
 cuda_comms_close (struct cuda_machine *m)
@@ -476,12 +513,11 @@ cuda_comms_close (struct cuda_machine *m)
 
   if (there)
     let_go (m, TRUE);
-  gboolean closes = there && m->comm->len && finish (m, NULL);
-  for (uint32_t i = m->comm->len; i-- > 0;)
-    if (closes)
+  if (!there || m->comm->len == 0 || !finish (m, NULL))
+    abort_all (m);
+  else
+    for (uint32_t i = m->comm->len; i-- > 0;)
       CUDA_CALL (m, comm_close, g_ptr_array_index (m->comm, i));
-    else
-      CUDA_CALL (m, comm_abort, g_ptr_array_index (m->comm, i));
   if (!there)
     let_go (m, FALSE);
 }

@@ -165,15 +165,29 @@ play_call (struct cuda_score *s, const struct cuda_call *c, GError **error)
   return cuda_ok (s->m, said, error, "rank %u: %s: %s", r->rank, label, cuda_call_words[c->kind]);
 }
 
+/* A group in which something has failed is ended all the same: whatever this thread told NCCL later,
+ * to abort above all, would wait for its end. */
+static gboolean
+stop (struct cuda_score *s, gboolean in_group)
+{
+  if (in_group)
+    CUDA_CALL (s->m, group_end);
+  return FALSE;
+}
+
 static gboolean
 play_calls (struct cuda_score *s, GError **error)
 {
+  gboolean in_group = FALSE;
+
   for (uint32_t i = 0; i < s->call->len; i++) {
     if (!is_due (s, i))
       continue;
     const struct cuda_call *c = &g_array_index (s->call, struct cuda_call, i);
+    in_group = in_group && c->kind != CUDA_GROUP_END;
     if (!play_call (s, c, error) || (c->kind == CUDA_GROUP_END && !await_launch (s, i, error)))
-      return FALSE;
+      return stop (s, in_group);
+    in_group = in_group || c->kind == CUDA_GROUP_START;
     s->played[i] = TRUE;
     s->n_played++;
   }

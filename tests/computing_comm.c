@@ -417,10 +417,10 @@ comp_comm_finish (void *self, weft_cuda_comm *comm)
 }
 
 static const char *
-comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
+comp_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
                   weft_cuda_window **out)
 {
-  (void) comm, (void) bytes;
+  (void) comm, (void) bytes, (void) symmetric;
   ((computing_cuda *) self)->n_open++;
   *out = at;
   return at ? NULL : "a window of nothing";

@@ -11,7 +11,11 @@ struct cuda_case_device {
    * Scratch is as large as the op says, and what lies behind it stays as it is. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
+  const char *only; /* the word of an op: cases of others are left out; NULL: all */
 };
+
+/* Whether the device has a kernel for an op, and cases of it are wanted. */
+gboolean cuda_case_has (const struct cuda_case_device *device, enum weft_op_kind kind);
 
 /* Random shapes of the ops that kernel_case.h draws; attention in tiles, with lengths around theirs:
  * against the fp64 references. */
@@ -24,7 +28,8 @@ void cuda_case_fixed (const struct cuda_case_device *device);
 /* A call, by the kernel of the CPU and twice by that of the device, with the same bits where nobody asked
  * for fused attention without deterministic_mode.  No element may be further from the
  * CPU's than rounding to its type and `tolerance` of the largest explain.  Operands are the caller's,
- * who frees them with cuda_case_free(); they hold what the CPU has made. */
+ * who frees them with cuda_case_free(); they hold what the CPU has made, which is all that happens to
+ * an op that no cases are wanted of. */
 void cuda_case_alike (const struct cuda_case_device *device, const struct weft_kernel *k,
                       double tolerance);
 void cuda_case_free (struct weft_kernel *k);

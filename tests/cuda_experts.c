@@ -51,14 +51,18 @@ check_layers (const struct cuda_case_device *d)
 {
   GRand *rand = g_rand_new_with_seed (7);
   unsigned compared = 0;
+  gboolean wanted = FALSE;
 
-  for (int trial = 0; trial < 2 * N_TRIAL; trial++) {
+  for (int kind = 0; kind < WEFT_N_OP; kind++)
+    wanted |= g_str_has_prefix (weft_op_info[kind].word, "moe_") &&
+              cuda_case_has (d, (enum weft_op_kind) kind);
+  for (int trial = 0; wanted && trial < 2 * N_TRIAL; trial++) {
     struct layer l;
     choose (rand, &l, trial);
     l.device = d;
     run_and_compare (&l, rand, &compared);
   }
-  assert_true (compared > N_TRIAL);
+  assert_true (!wanted || compared > N_TRIAL);
   g_rand_free (rand);
 }
 

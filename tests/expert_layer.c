@@ -125,10 +125,11 @@ expert_layer_run (struct layer *l)
     uint32_t parts = row->splits ? l->parts : 1;
     if (l->doubles)
       row->reference (&k);
-    else if (l->device)
+    else if (l->device && cuda_case_has (l->device, k.kind))
       l->device->launch (l->device->user, &k, l->again);
-    for (uint32_t part = parts; !l->doubles && !l->device && part-- > 0;)
-      row->cpu (&k, part, parts);
+    else
+      for (uint32_t part = parts; part-- > 0;)
+        row->cpu (&k, part, parts);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "core/program/layout.h"
 #include "core/plan/replay.h"
 #include "core/passes/step.h"
+#include "tests/mutant.h"
 #include "tests/random_job.h"
 
 /* The program of a stage as it is built, before the memory planner adds dependencies of its own. */
@@ -108,6 +109,48 @@ share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
           weft_buf_owner (p, p->uses[i].buf) == weft_buf_owner (p, p->uses[k].buf))
         return TRUE;
   return FALSE;
+}
+
+/* Dependencies of ops of one kind on those of another that have a buffer with them: how many there are,
+ * and without how many of them, one at a time, the plan of one role is refused. */
+struct edge_count {
+  uint32_t n, refused;
+};
+
+static inline struct edge_count
+count_edges (weft_plan *plan, enum weft_op_kind from, enum weft_op_kind to)
+{
+  weft_program *whole = plan->role[0];
+  struct edge_count edges = { 0 };
+
+  for (uint32_t op = 0; op < whole->n_op; op++)
+    for (uint32_t d = whole->op[op].deps; d < whole->op[op + 1].deps; d++) {
+      if (whole->op[op].kind != to || whole->op[whole->deps[d]].kind != from ||
+          !share_a_buffer (whole, whole->deps[d], op))
+        continue;
+      g_autoptr (weft_program) mutant = weft_mutant_without_edge (whole, op, d);
+      plan->role[0] = mutant;
+      edges.n++;
+      edges.refused += !is_proved (plan);
+    }
+  plan->role[0] = whole;
+  return edges;
+}
+
+/* Most inputs of first norms that wait at once for their backward. */
+static inline uint32_t
+most_norms_kept (const weft_program *p)
+{
+  uint32_t most = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    uint32_t live = 0;
+    for (uint32_t j = 0; j < p->n_buf && p->buf[i].base == WEFT_NO_BUF; j++)
+      live += g_str_equal (p->name[p->buf[j].name], "norm1") &&
+              p->buf[j].first <= p->buf[i].first && p->buf[j].last >= p->buf[i].first;
+    most = MAX (most, live);
+  }
+  return most;
 }
 
 /* When the last op of a plan ends where ops take as long as `seconds` says; its user is plan->role. */

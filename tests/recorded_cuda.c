@@ -18,6 +18,7 @@ recorded_is_work (enum recorded_kind kind)
 
 struct thread {
   uint32_t device, row, op;
+  gboolean in_group;
 };
 
 /* Under the lock. */
@@ -351,15 +352,32 @@ rec_comm_id (void *self, struct weft_cuda_id *out)
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
+/* Members of one communicator, which are opened one after the other, are told the same about it. */
+static void
+look_at_members (recorded_cuda *d, const struct recorded_thing *like)
+{
+  pthread_mutex_lock (&d->lock);
+  for (uint32_t i = d->things->len; i-- > 0;) {
+    const struct recorded_thing *other = g_ptr_array_index (d->things, i);
+    if (other->kind != like->kind || other->parent != like->parent)
+      break;
+    if (other->color == like->color)
+      g_assert (other->n == like->n && other->ctas == like->ctas);
+  }
+  pthread_mutex_unlock (&d->lock);
+}
+
 static const char *
 rec_comm_open (void *self, const struct weft_cuda_member *member, weft_cuda_comm **out)
 {
-  struct recorded_thing like = {
-    .kind = RECORDED_comm_open, .n = member->n, .rank = member->rank, .color = 0
-  };
+  struct recorded_thing like = { .kind = RECORDED_comm_open,
+                                 .n = member->n,
+                                 .rank = member->rank,
+                                 .ctas = member->most_ctas };
 
   g_assert (member->id->bytes[0] == 7);
   ((recorded_cuda *) self)->id = *member->id;
+  look_at_members (self, &like);
   return open_thing (self, &like, out);
 }
 
@@ -372,10 +390,13 @@ rec_comm_split (void *self, weft_cuda_comm *parent, int color, const struct weft
   struct recorded_thing like = { .kind = RECORDED_comm_split,
                                  .n = m->n,
                                  .rank = m->rank,
+                                 .ctas = m->most_ctas,
                                  .parent = ++world->parent,
                                  .color = color };
 
   *out = NULL;
+  if (color >= 0)
+    look_at_members (self, &like);
   return color < 0 ? note (self, RECORDED_comm_split, NULL, parent, 0)
                    : open_thing (self, &like, out);
 }
@@ -410,16 +431,26 @@ rec_comm_close (void *self, weft_cuda_comm *comm)
   return close_thing (self, RECORDED_comm_close, comm);
 }
 
+/* One by one they could wait for each other. */
 static const char *
 rec_comm_abort (void *self, weft_cuda_comm *comm)
 {
+  recorded_cuda *d = self;
+
+  pthread_mutex_lock (&d->lock);
+  g_assert (this_thread (d)->in_group || d->fail_at);
+  pthread_mutex_unlock (&d->lock);
   return close_thing (self, RECORDED_comm_abort, comm);
 }
 
 static const char *
-rec_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, weft_cuda_window **out)
+rec_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
+                 weft_cuda_window **out)
 {
-  struct recorded_thing like = { .kind = RECORDED_window_open };
+  struct recorded_thing like = { .kind = RECORDED_window_open,
+                                 .flag = symmetric,
+                                 .parent =
+                                     ((struct recorded_thing *) (void *) comm)->number + 1 };
 
   g_assert (comm && at && bytes);
   return open_thing (self, &like, out);
@@ -453,13 +484,30 @@ rec_scaled_close (void *self, weft_cuda_comm *comm, int scaled)
 static const char *
 rec_group_start (void *self)
 {
-  return note (self, RECORDED_group_start, NULL, NULL, 0);
+  recorded_cuda *d = self;
+
+  pthread_mutex_lock (&d->lock);
+  struct thread *t = this_thread (d);
+  const char *said = note_locked (d, RECORDED_group_start, NULL, NULL, 0);
+  g_assert (!t->in_group);
+  t->in_group = !said;
+  pthread_mutex_unlock (&d->lock);
+  return said;
 }
 
+/* It has ended even when the call fails. */
 static const char *
 rec_group_end (void *self)
 {
-  return note (self, RECORDED_group_end, NULL, NULL, 0);
+  recorded_cuda *d = self;
+
+  pthread_mutex_lock (&d->lock);
+  struct thread *t = this_thread (d);
+  g_assert (t->in_group);
+  t->in_group = FALSE;
+  const char *said = note_locked (d, RECORDED_group_end, NULL, NULL, 0);
+  pthread_mutex_unlock (&d->lock);
+  return said;
 }
 
 static const char *
@@ -630,7 +678,8 @@ recorded_cuda_free (recorded_cuda *d)
 
   if (d->activity)
     g_array_unref (d->activity);
-
+  for (uint32_t i = 0; i < d->threads->len; i++)
+    g_assert (!((struct thread *) g_ptr_array_index (d->threads, i))->in_group);
   for (unsigned i = 0; i < G_N_ELEMENTS (lists); i++)
     g_array_unref (lists[i]);
   g_ptr_array_unref (d->things);

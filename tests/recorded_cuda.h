@@ -2,7 +2,8 @@
  * exec_cuda/calls.h for tests.
  *
  * Memory of the device cannot be touched by the host: who does, dies.  What is opened must be
- * closed, and any call can be made to fail.  Told what kernels take, it keeps the time of its streams. */
+ * closed, a group that was started ended by its thread, communicators are aborted in one, and any call
+ * can be made to fail.  Told what kernels take, it keeps the time of its streams. */
 #pragma once
 #include "core/plan/plan.h"
 #include "exec_cuda/calls.h"
@@ -17,8 +18,10 @@ extern const char *const recorded_words[];
 struct recorded_thing {
   enum recorded_kind kind; /* of the call that opened it */
   uint32_t number, device;
-  gboolean flag;            /* of a stream: urgent; of an event: timed */
-  uint32_t parent, n, rank; /* of a communicator: parent's number + 1, members, place */
+  gboolean flag;            /* of a stream: urgent; of an event: timed; of a window: symmetric */
+  uint32_t parent, n, rank; /* of a communicator: which split of its parent it is, members, place; of a
+                               window: parent is its communicator's number + 1 */
+  uint32_t ctas;            /* of a communicator: how many SMs it may take */
   uint32_t looks;           /* at it, since it was told something */
   int color;
   double clock; /* of a stream: when all it was given is done; of an event: when it came to pass */

@@ -1,5 +1,7 @@
 /* The kernels of CUDA against the fp64 references, on the CPU: tests/emulated_cuda.hh runs the code of
- * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c. */
+ * kernels/cuda/ thread by thread.  On a GPU the same calls are made by test_gpu_kernels.c.
+ *
+ *   test_cuda_kernels [OP]    all cases, or those of one op */
 #include "kernels/cuda/table.h"
 #include "tests/cuda_case.h"
 #include "tests/emulated_cuda.h"
@@ -76,12 +78,12 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
 
 static struct how plain = { FALSE, 0 }, some_askew = { FALSE, 4 }, all_askew = { FALSE, 1 },
                   warpgroups = { TRUE, 0 };
-static const struct cuda_case_device device = { has_kernel, launch, &plain },
-                                     sometimes = { has_kernel, launch, &some_askew },
-                                     askew = { has_kernel, launch, &all_askew };
+static struct cuda_case_device device = { has_kernel, launch, &plain },
+                               sometimes = { has_kernel, launch, &some_askew },
+                               askew = { has_kernel, launch, &all_askew };
 
 /* It has products of warpgroups. */
-static const struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
+static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
 
 static void
 a_cuda_kernel_does_what_its_reference_does (void **state)
@@ -173,11 +175,13 @@ static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
+  if (device.only)
+    skip ();
   cuda_case_is_complete (&device);
 }
 
 int
-main (void)
+main (int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_cuda_kernel_does_what_its_reference_does),
@@ -194,5 +198,6 @@ main (void)
     cmocka_unit_test (products_of_experts_by_warpgroups_are_those_of_the_cpu),
     cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };
+  device.only = sometimes.only = askew.only = hopper.only = argc > 1 ? argv[1] : NULL;
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

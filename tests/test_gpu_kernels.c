@@ -1,18 +1,32 @@
 /* The kernels of CUDA on a GPU, through the module that the executor loads: the cases that
- * test_cuda_kernels.c gives the emulator.  Without a GPU they are skipped, and say why. */
+ * test_cuda_kernels.c gives the emulator.  Without a GPU they are skipped, and say why.
+ *
+ *   test_gpu_kernels       every op in a process of its own, several at once: a kernel that goes astray
+ *                          takes with it what the GPU would have said of no other
+ *   test_gpu_kernels OP    the cases of one op */
 #include "exec_cuda/exec_cuda.h"
 #include "tests/cuda_case.h"
 #include "tests/trained_cases.h"
+#include <gio/gio.h>
+#include <unistd.h>
 
 enum { GUARD = 256 /* bytes behind scratch that must stay */ };
 
 struct gpu {
   const struct weft_cuda_calls *calls;
   weft_cuda_stream *stream;
-  uint32_t fused; /* calls that were the library's */
+  const char *only; /* an op */
+  uint32_t fused;   /* calls that were the library's */
 };
 
-#define CALL(gpu, name, ...) assert_null ((gpu)->calls->name ((gpu)->calls->self, ##__VA_ARGS__))
+static void
+must (const char *error, const char *call)
+{
+  if (error)
+    fail_msg ("%s: %s", call, error);
+}
+
+#define CALL(gpu, name, ...) must ((gpu)->calls->name ((gpu)->calls->self, ##__VA_ARGS__), #name)
 
 static void
 copy (struct gpu *gpu, enum weft_cuda_way way, void *to, const void *from, uint64_t bytes)
@@ -91,6 +105,8 @@ has_kernel (void *user, enum weft_op_kind kind)
   return gpu->calls->has_kernel (gpu->calls->self, kind);
 }
 
+static const char *only; /* what the process was started for */
+
 /* Made by the first test; NULL: there is no GPU. */
 static int
 find_gpu (void **state)
@@ -103,6 +119,7 @@ find_gpu (void **state)
     print_message ("no GPU: %s\n", error->message);
     return 0;
   }
+  gpu->only = only;
   CALL (gpu, choose, 0);
   CALL (gpu, stream_open, FALSE, &gpu->stream);
   *state = g_steal_pointer (&gpu);
@@ -125,7 +142,8 @@ device_of (void **state)
 {
   if (!*state)
     skip ();
-  return (struct cuda_case_device){ has_kernel, launch, *state };
+  struct gpu *gpu = *state;
+  return (struct cuda_case_device){ has_kernel, launch, gpu, gpu->only };
 }
 
 /* ------------------------------------------------------------------------------- tests */
@@ -171,6 +189,9 @@ attention_by_cudnn_is_that_of_the_cpu (void **state)
     skip ();
   }
   cuda_case_fused_attention (&device);
+  if (!cuda_case_has (&device, WEFT_OP_ATTENTION) &&
+      !cuda_case_has (&device, WEFT_OP_ATTENTION_BWD))
+    return;
   print_message ("%u calls were cuDNN's\n", gpu->fused);
   assert_true (gpu->fused > 0);
 }
@@ -203,15 +224,8 @@ weights_on_a_gpu_are_rounded_by_the_lots_of_the_cpu (void **state)
   cuda_case_lots (&device);
 }
 
-static void
-every_kernel_of_the_module_has_a_case (void **state)
-{
-  const struct cuda_case_device device = device_of (state);
-  cuda_case_is_complete (&device);
-}
-
-int
-main (void)
+static int
+be_one_of_them (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_kernel_does_on_a_gpu_what_its_reference_does),
@@ -223,7 +237,119 @@ main (void)
     cmocka_unit_test (numbers_of_one_byte_on_a_gpu_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_a_gpu_do_what_their_references_do),
     cmocka_unit_test (weights_on_a_gpu_are_rounded_by_the_lots_of_the_cpu),
-    cmocka_unit_test (every_kernel_of_the_module_has_a_case),
   };
+
   return cmocka_run_group_tests (tests, find_gpu, leave_gpu);
+}
+
+/* ------------------------------------------------------------------- a process for each op */
+
+enum { AT_ONCE = 8, MOST_SECONDS = 60 };
+
+static struct one {
+  const char *word;
+  GSubprocess *process; /* NULL: not begun */
+} ones[WEFT_N_OP];
+static uint32_t n_ones, n_begun;
+
+static void
+begin_another (void)
+{
+  g_autofree char *self = g_file_read_link ("/proc/self/exe", NULL);
+  g_autoptr (GError) error = NULL;
+  struct one *one = &ones[n_begun];
+
+  if (n_begun == n_ones)
+    return;
+  n_begun++;
+  one->process = g_subprocess_new (G_SUBPROCESS_FLAGS_STDOUT_PIPE | G_SUBPROCESS_FLAGS_STDERR_MERGE,
+                                   &error, self, one->word, NULL);
+  if (!one->process)
+    fail_msg ("%s", error->message);
+}
+
+/* What it said, without what went well. */
+static char *
+complaint (const char *said)
+{
+  g_auto (GStrv) lines = g_strsplit (said, "\n", -1);
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (unsigned i = 0; lines[i]; i++)
+    if (*lines[i] && !g_str_has_prefix (lines[i], "[ RUN ") && !strstr (lines[i], "  OK ]") &&
+        !g_str_has_prefix (lines[i], "[=="))
+      g_string_append_printf (text, "\n  %s", lines[i]);
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static void
+an_op (void **state)
+{
+  struct one *one = *state;
+  g_autofree char *said = NULL;
+  g_autoptr (GError) error = NULL;
+
+  if (!g_subprocess_communicate_utf8 (one->process, NULL, NULL, &said, NULL, &error))
+    fail_msg ("%s", error->message);
+  begin_another ();
+  if (g_subprocess_get_successful (one->process))
+    return;
+  g_autofree char *text = complaint (said);
+  if (g_subprocess_get_if_signaled (one->process))
+    fail_msg ("%s: signal %d%s", one->word, g_subprocess_get_term_sig (one->process), text);
+  fail_msg ("%s: status %d%s", one->word, g_subprocess_get_exit_status (one->process), text);
+}
+
+static void
+every_kernel_of_the_module_has_a_case (void **state)
+{
+  const struct cuda_case_device device = device_of (state);
+  cuda_case_is_complete (&device);
+}
+
+static int
+begin_some (void **state)
+{
+  (void) state;
+  for (uint32_t i = 0; i < AT_ONCE; i++)
+    begin_another ();
+  return 0;
+}
+
+static int
+end_all (void **state)
+{
+  (void) state;
+  for (uint32_t i = 0; i < n_begun; i++)
+    g_clear_object (&ones[i].process);
+  return 0;
+}
+
+static int
+be_all (void)
+{
+  const struct CMUnitTest whole[] = { cmocka_unit_test (every_kernel_of_the_module_has_a_case) };
+  struct CMUnitTest tests[WEFT_N_OP] = { 0 };
+  const struct weft_cuda_calls *calls = weft_cuda_load (NULL);
+  int failed = cmocka_run_group_tests (whole, find_gpu, leave_gpu);
+
+  for (int kind = 0; calls && kind < WEFT_N_OP; kind++)
+    if (calls->has_kernel (calls->self, (enum weft_op_kind) kind)) {
+      struct one *one = &ones[n_ones];
+      one->word = weft_op_info[kind].word;
+      tests[n_ones++] =
+          (struct CMUnitTest){ .name = one->word, .test_func = an_op, .initial_state = one };
+    }
+  return n_ones == 0 ? failed
+                     : failed + _cmocka_run_group_tests ("ops", tests, n_ones, begin_some, end_all);
+}
+
+int
+main (int argc, char **argv)
+{
+  if (argc == 1)
+    return be_all ();
+  only = argv[1];
+  alarm (MOST_SECONDS);
+  return be_one_of_them ();
 }

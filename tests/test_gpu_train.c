@@ -9,28 +9,36 @@
 
 #define MIB ((uint64_t) 1 << 20)
 
+static const struct weft_cuda_calls *calls; /* NULL: there is no GPU */
+
 static const struct weft_cuda_calls *
 gpu (void **state)
 {
-  if (!*state)
+  (void) state;
+  if (!calls)
     skip ();
-  return *state;
+  return calls;
+}
+
+/* Each of these functions is a test for each number, so that one that fails hides no other. */
+static uint32_t
+number_of (void **state)
+{
+  return GPOINTER_TO_UINT (*state) - 1;
 }
 
 static void
-losses_norms_and_gradients_are_those_of_the_cpu (void **state)
+one_rank_does_what_the_cpu_does (void **state)
 {
-  trained_as_on_the_cpu (gpu (state));
+  if (!trained_as_on_the_cpu (gpu (state), number_of (state)))
+    skip ();
 }
 
 static void
 ranks_that_share_a_gpu_do_what_one_rank_does (void **state)
 {
-  const struct weft_cuda_calls *calls = gpu (state);
-
-  for (uint32_t i = 0; i < trained_n_cases; i++)
-    if (!trained_as_one_rank (calls, i))
-      print_message ("left out, a kernel is missing: %s\n", trained_cases[i].words);
+  if (!trained_as_one_rank (gpu (state), number_of (state)))
+    skip ();
 }
 
 static void
@@ -42,8 +50,7 @@ two_runs_have_the_same_bits (void **state)
 static void
 attention_by_cudnn_trains_as_that_of_the_cpu (void **state)
 {
-  const struct weft_cuda_calls *calls = gpu (state);
-  const char *why = trained_no_library (calls);
+  const char *why = trained_no_library (gpu (state));
 
   if (why) {
     print_message ("%s\n", why);
@@ -70,28 +77,50 @@ what_is_allocated_was_planned (void **state)
   assert_true (gone >= planned && gone - planned < 1024 * MIB);
 }
 
-static int
-find_gpu (void **state)
+/* Without what all of them have. */
+static char *
+short_name (char *words)
 {
-  g_autoptr (GError) error = NULL;
+  g_auto (GStrv) parts = g_strsplit (words, TRAINED_SIZES, -1);
 
-  *state = (void *) (uintptr_t) weft_cuda_load (&error);
-  if (!*state)
-    print_message ("%s\n", error->message);
-  return 0;
+  g_free (words);
+  return g_strjoinv ("", parts);
 }
+
+static void
+add (GArray *tests, CMUnitTestFunction function, const char *name, uint32_t number)
+{
+  const struct CMUnitTest test = { .name = name,
+                                   .test_func = function,
+                                   .initial_state = GUINT_TO_POINTER (number + 1) };
+
+  g_array_append_val (tests, test);
+}
+
+#define ADD(tests, function) add (tests, function, #function, 0)
 
 int
 main (void)
 {
-  const struct CMUnitTest tests[] = {
-    cmocka_unit_test (losses_norms_and_gradients_are_those_of_the_cpu),
-    cmocka_unit_test (ranks_that_share_a_gpu_do_what_one_rank_does),
-    cmocka_unit_test (two_runs_have_the_same_bits),
-    cmocka_unit_test (attention_by_cudnn_trains_as_that_of_the_cpu),
-    cmocka_unit_test (graphs_have_the_bits_of_single_calls),
-    cmocka_unit_test (what_is_allocated_was_planned),
-  };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GArray) tests = g_array_new (FALSE, FALSE, sizeof (struct CMUnitTest));
+  g_autoptr (GPtrArray) names = g_ptr_array_new_with_free_func (g_free);
+  char *name;
 
-  return cmocka_run_group_tests (tests, find_gpu, NULL);
+  if (!(calls = weft_cuda_load (&error)))
+    print_message ("%s\n", error->message);
+  for (uint32_t i = 0; (name = trained_alone_words (i)); i++) {
+    g_ptr_array_add (names, name = short_name (name));
+    add (tests, one_rank_does_what_the_cpu_does, name, i);
+  }
+  ADD (tests, two_runs_have_the_same_bits);
+  ADD (tests, graphs_have_the_bits_of_single_calls);
+  ADD (tests, what_is_allocated_was_planned);
+  for (uint32_t i = 0; i < trained_n_cases; i++) {
+    g_ptr_array_add (names, name = short_name (trained_words (&trained_cases[i])));
+    add (tests, ranks_that_share_a_gpu_do_what_one_rank_does, name, i);
+  }
+  ADD (tests, attention_by_cudnn_trains_as_that_of_the_cpu);
+  return _cmocka_run_group_tests ("training", (struct CMUnitTest *) (void *) tests->data,
+                                  tests->len, NULL, NULL);
 }

@@ -61,22 +61,6 @@ the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
 
 /* ------------------------------------------------------------------------ memory */
 
-/* Most chunks of one layer whose normed input waits for its backward. */
-static uint32_t
-most_in_flight (const weft_program *p)
-{
-  uint32_t most = 0;
-
-  for (uint32_t i = 0; i < p->n_buf; i++) {
-    uint32_t live = 0;
-    for (uint32_t j = 0; j < p->n_buf && p->buf[i].base == WEFT_NO_BUF; j++)
-      live += g_str_equal (p->name[p->buf[j].name], "norm1") &&
-              p->buf[j].first <= p->buf[i].first && p->buf[j].last >= p->buf[i].first;
-    most = MAX (most, live);
-  }
-  return most;
-}
-
 static void
 a_rank_keeps_as_many_chunks_as_it_warms_up_with_and_one_more (void **state)
 {
@@ -85,7 +69,7 @@ a_rank_keeps_as_many_chunks_as_it_warms_up_with_and_one_more (void **state)
     for (uint32_t r = 0; r < 4; r++) {
       g_autofree char *words = g_strdup_printf (FOUR "microbatch_group_size_per_vp_stage=%u", n);
       g_autoptr (weft_program) p = built (words, r);
-      assert_int_equal (most_in_flight (p), MIN (16, 2 * (3 - r) + n + 1));
+      assert_int_equal (most_norms_kept (p), MIN (16, 2 * (3 - r) + n + 1));
     }
 }
 

@@ -63,22 +63,6 @@ zero_bubbles_are_as_short_as_published (void **state)
                27); /* ranks start one after the other */
 }
 
-/* Most layers whose normed input waits for its weight gradient. */
-static uint32_t
-most_in_flight (const weft_program *p)
-{
-  uint32_t most = 0;
-
-  for (uint32_t i = 0; i < p->n_buf; i++) {
-    uint32_t live = 0;
-    for (uint32_t j = 0; j < p->n_buf && p->buf[i].base == WEFT_NO_BUF; j++)
-      live += g_str_equal (p->name[p->buf[j].name], "norm1") &&
-              p->buf[j].first <= p->buf[i].first && p->buf[j].last >= p->buf[i].first;
-    most = MAX (most, live);
-  }
-  return most;
-}
-
 /* Most at once from F to W, as the grid has it. */
 static uint32_t
 most_of_grid (const weft_grid *grid, uint32_t rank)
@@ -107,12 +91,12 @@ what_weight_gradients_read_waits_for_them (void **state)
       g_autoptr (weft_plan) plan = weft_test_plan ("%s", cases[i]);
       g_autoptr (weft_grid) grid = weft_job_grid (&plan->job, NULL);
       g_autoptr (weft_program) p = weft_step_build (&plan->job, &plan->mesh, r);
-      assert_int_equal (most_in_flight (p), most_of_grid (grid, r));
+      assert_int_equal (most_norms_kept (p), most_of_grid (grid, r));
     }
   /* zb-h1: p - r whole ones, and r of which weight gradients alone are left. */
   for (uint32_t r = 0; r < 4; r++) {
     g_autoptr (weft_program) p = built (ONE "pipeline_schedule=zb-h1", r);
-    assert_int_equal (most_in_flight (p), 4);
+    assert_int_equal (most_norms_kept (p), 4);
   }
 }
 

@@ -24,9 +24,12 @@ char *trained_words (const struct trained_case *c);
 /* All ranks on one device. */
 struct weft_exec_options trained_shared (const char *words);
 
-/* Losses, norms and gradients are those of the CPU, within what the order of sums allows, in fp32,
- * bf16 and fp16. */
-void trained_as_on_the_cpu (const struct weft_cuda_calls *calls);
+/* A model in one precision, on one rank; NULL: there are no more.  Caller frees. */
+char *trained_alone_words (uint32_t number);
+
+/* Its losses, norms and gradients are those of the CPU, within what the order of sums allows.  FALSE:
+ * there is no kernel. */
+gboolean trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number);
 
 /* Ranks that share a device do what one rank does.  FALSE: there is no kernel. */
 gboolean trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number);

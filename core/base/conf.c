@@ -156,21 +156,6 @@ read_values (struct scan *scan, GError **error)
   return TRUE;
 }
 
-/* GKeyFile wants UTF-8 without NUL; the line of the first wrong byte is what helps to find it. */
-static gboolean
-check_text (const char *text, size_t length, const char *name, GError **error)
-{
-  const char *end;
-  unsigned line = 1;
-
-  if (g_utf8_validate_len (text, length, &end))
-    return TRUE;
-  for (const char *c = text; c < end; c++)
-    line += *c == '\n';
-  return weft_bad_input (error, "%s:%u: found byte 0x%02x, wanted UTF-8 text", name, line,
-                         (unsigned char) *end);
-}
-
 weft_conf *
 weft_conf_parse (const char *text, gssize length, const char *name, GError **error)
 {
@@ -178,7 +163,7 @@ weft_conf_parse (const char *text, gssize length, const char *name, GError **err
   g_autoptr (GHashTable) seen = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   g_autoptr (GString) clean = g_string_new (NULL);
 
-  if (!check_text (text, size, name, error))
+  if (!weft_file_check_text (text, size, name, error))
     return NULL;
   g_autofree char *copy = g_strndup (text, size);
   g_autoptr (weft_conf) conf = g_new0 (weft_conf, 1);

@@ -143,21 +143,6 @@ check_names (const weft_csv *csv, GError **error)
   return TRUE;
 }
 
-/* NUL and bytes that are not UTF-8, with their line. */
-static gboolean
-check_text (const char *text, gsize length, const char *name, GError **error)
-{
-  const char *end;
-  unsigned line = 1;
-
-  if (g_utf8_validate_len (text, length, &end))
-    return TRUE;
-  for (const char *c = text; c < end; c++)
-    line += *c == '\n';
-  return weft_bad_input (error, "%s:%u: found byte 0x%02x, wanted UTF-8 text", name, line,
-                         (unsigned char) *end);
-}
-
 static void
 take (struct reader *r)
 {
@@ -175,7 +160,7 @@ weft_csv_parse (const char *text, gssize length, const char *name, GError **erro
   gsize size = length < 0 ? strlen (text) : (gsize) length;
   gsize mark = size >= strlen (MARK) && memcmp (text, MARK, strlen (MARK)) == 0 ? strlen (MARK) : 0;
 
-  if (!check_text (text, size, name, error))
+  if (!weft_file_check_text (text, size, name, error))
     return NULL;
   g_autoptr (weft_csv) csv = g_new0 (weft_csv, 1);
   g_autoptr (GString) cell = g_string_new (NULL);

@@ -63,3 +63,17 @@ weft_file_read (const char *path, gsize most, gsize *length, GError **error)
   *length = text->len;
   return g_string_free (text, !ok);
 }
+
+gboolean
+weft_file_check_text (const char *text, gsize length, const char *name, GError **error)
+{
+  const char *end;
+  unsigned line = 1;
+
+  if (g_utf8_validate_len (text, length, &end))
+    return TRUE;
+  for (const char *c = text; c < end; c++)
+    line += *c == '\n';
+  return weft_bad_input (error, "%s:%u: found byte 0x%02x, wanted UTF-8 text", name, line,
+                         (unsigned char) *end);
+}

@@ -76,26 +76,65 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
   *depth = sides[kind] == FORWARD ? k : sides[kind] == WGRAD ? m : n;
 }
 
-/* Whole waves of full tiles. */
+/* A product as a library sees it. */
+struct product {
+  double rows, columns, depth; /* of one */
+  double times;                /* so many of it, in one kernel */
+  double tiles;                /* of all */
+};
+
+static struct product
+product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  struct product p = { .times = many (kind) < 0 ? 1 : s->dim[many (kind)] };
+  double heads = heads_of (kind, s);
+
+  (heads > 0 ? head_extent : tiled_extent) (kind, s, &p.rows, &p.columns, &p.depth);
+  if (heads > 0)
+    p.times = heads;
+  p.tiles =
+      p.times * ceil (p.rows / stack->matmul_tile_m) * ceil (p.columns / stack->matmul_tile_n);
+  return p;
+}
+
+/* Whole waves of full tiles, of so many parts of the depth each; then the parts' sums in fp32 are
+ * written, and read by whoever adds them up. */
+static double
+product_seconds (const struct weft_cost *cost, const struct product *p, double splits, double sms,
+                 struct weft_cost_parts *parts)
+{
+  const union weft_stack *stack = cost->stack;
+  double tiles = p->tiles * splits, depth = p->depth / splits;
+  double tile_flops =
+      2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
+  double sums = splits > 1 ? 2 * 4 * splits * p->rows * p->columns : 0;
+
+  parts->splits = splits;
+  parts->sums = sums / parts->bandwidth;
+  parts->waves = tiles / (ceil (tiles / sms) * sms);
+  parts->tiles =
+      p->times * p->rows * p->columns / (p->tiles * stack->matmul_tile_m * stack->matmul_tile_n);
+  parts->depth = depth / (depth + stack->matmul_k_half);
+  return ceil (tiles / sms) * tile_flops / (parts->rate / cost->cluster->f.gpu_sms) + parts->sums;
+}
+
+/* One product whose tiles do not fill the SMs is split along its depth where that is quicker. */
 static double
 matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
                 double sms, struct weft_cost_parts *parts)
 {
-  const union weft_stack *stack = cost->stack;
-  double rows, columns, depth, times = many (kind) < 0 ? 1 : s->dim[many (kind)];
-  gboolean heads = heads_of (kind, s) > 0;
+  struct product p = product_of (cost->stack, kind, s);
+  double most = p.times > 1 ? 1 : floor (sms / p.tiles), best = 1, seconds;
+  double least = product_seconds (cost, &p, 1, sms, parts);
 
-  (heads ? head_extent : tiled_extent) (kind, s, &rows, &columns, &depth);
-  if (heads)
-    times = heads_of (kind, s);
-  double tiles = times * ceil (rows / stack->matmul_tile_m) * ceil (columns / stack->matmul_tile_n);
-  double tile_flops =
-      2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
-  double sm_rate = parts->rate / cost->cluster->f.gpu_sms;
-  parts->waves = tiles / (ceil (tiles / sms) * sms);
-  parts->tiles = times * rows * columns / (tiles * stack->matmul_tile_m * stack->matmul_tile_n);
-  parts->depth = depth / (depth + stack->matmul_k_half);
-  return ceil (tiles / sms) * tile_flops / sm_rate;
+  for (double splits = 2; splits <= most; splits++) {
+    seconds = product_seconds (cost, &p, splits, sms, parts);
+    if (seconds < least) {
+      least = seconds;
+      best = splits;
+    }
+  }
+  return product_seconds (cost, &p, best, sms, parts);
 }
 
 static gboolean
@@ -133,8 +172,6 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .rate = matmul_rate (c, s->dtype),
                                    .gap = stack->kernel_gap };
 
-  if (sides[kind] != NO_PRODUCT || heads_of (kind, s) > 0)
-    parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   if (is_attention (kind) || is_attention_backward (kind)) {
     parts.share =
         is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
@@ -145,6 +182,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
+  if (sides[kind] != NO_PRODUCT || heads_of (kind, s) > 0)
+    parts.work = matmul_seconds (cost, kind, s, sms, &parts);
   parts.memory = parts.bytes / parts.bandwidth;
   return parts;
 }

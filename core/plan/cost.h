@@ -6,8 +6,11 @@
  *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
- * quantisation), and k / (k + k_half) for the prologue of each tile.  Attention takes a fixed share
- * of the matmul rate.  All constants come from topologies/ and stacks/; a measured table, keyed by
+ * quantisation), and k / (k + k_half) for the prologue of each tile.  A product that has fewer tiles
+ * than there are SMs, as weight gradients of narrow layers, is split along k into as many parts as is
+ * quickest and no more than one wave holds; their sums cross memory in fp32 once each way (split-K:
+ * NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt's algorithms
+ * have it as CUBLASLT_ALGO_CONFIG_SPLITK_NUM).  Attention takes a fixed share of the matmul rate.  All constants come from topologies/ and stacks/; a measured table, keyed by
  * op and shape, may stand in front of the formula (cost_table.h).
  *
  * SMs that communication kernels hold are missing from the waves of a kernel that runs beside
@@ -38,11 +41,13 @@ double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind ki
                               const struct weft_shape *shape);
 
 /* The terms of the formula, for a kernel that has all SMs: seconds = gap + max (work, memory).  A
- * matmul's efficiency is waves x tiles x depth, attention's is share; 0 where a term has no part. */
+ * matmul's work is flops / (rate x waves x tiles x depth) + sums, attention's flops / (rate x share);
+ * 0 where a term has no part. */
 struct weft_cost_parts {
   double flops, bytes;
   double rate, bandwidth;           /* FLOP/s, B/s: rate before efficiency, bandwidth after */
   double waves, tiles, depth, share;
+  double splits, sums; /* parts of a product's inner dimension; seconds to add them up */
   double gap, work, memory;         /* seconds */
 };
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,

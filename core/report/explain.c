@@ -446,8 +446,11 @@ kernel_formula (const struct page *g, uint32_t op)
     return g_strdup_printf ("%s: %s + %s / %s", dims, gap, bytes, band);
   if (c.share > 0)
     return g_strdup_printf ("%s: %s + %s / (%s x %.2f)", dims, gap, flops, rate, c.share);
-  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)", dims, gap,
-                          flops, rate, c.waves, c.tiles, c.depth);
+  g_autofree char *sums = human (c.sums, "s");
+  g_autofree char *split =
+      c.splits > 1 ? g_strdup_printf (" + %s to add %.0f parts", sums, c.splits) : g_strdup ("");
+  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)%s", dims, gap,
+                          flops, rate, c.waves, c.tiles, c.depth, split);
 }
 
 static void

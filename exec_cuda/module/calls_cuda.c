@@ -20,8 +20,7 @@ struct weft_cuda_comm {
   ncclComm_t comm;
 };
 
-/* Where there can be no window it is memory that is registered with the communicator alone, which
- * saves copies but not SMs. */
+/* Or memory that is registered with the communicator alone, which saves copies but not SMs. */
 struct weft_cuda_window {
   ncclWindow_t window;
   void *registered;
@@ -615,17 +614,19 @@ call_comm_finish (void *self, weft_cuda_comm *comm)
   return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
 }
 
+/* Members that cannot reach each other's memory have no window: NCCL registers it as if nobody had asked
+ * for one, and says nothing. */
 static const char *
-call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes,
+call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
                   weft_cuda_window **out)
 {
   weft_cuda_window *window = g_new0 (weft_cuda_window, 1);
-  ncclResult_t result =
-      ncclCommWindowRegister (comm->comm, at, bytes, &window->window, NCCL_WIN_COLL_SYMMETRIC);
+  ncclResult_t result = symmetric
+                            ? ncclCommWindowRegister (comm->comm, at, bytes, &window->window,
+                                                      NCCL_WIN_COLL_SYMMETRIC)
+                            : ncclCommRegister (comm->comm, at, bytes, &window->registered);
 
   (void) self;
-  if (!is_well (result))
-    result = ncclCommRegister (comm->comm, at, bytes, &window->registered);
   if (is_well (result))
     *out = window;
   else
