@@ -6,7 +6,7 @@
 #include "tests/emulated_cuda.h"
 #include <sys/mman.h>
 
-enum { MOST = 1 << 21 /* elements that are filled */ };
+enum { MOST = 1 << 22 /* elements that are filled */ };
 
 static union weft_model model;
 static struct weft_control control;
@@ -145,7 +145,7 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
-/* ------------------------------------------------------------- behind two billion elements */
+/* ------------------------------------------------------------- behind four billion elements */
 
 /* Of a large call the last block runs alone; so does that of one with few rows, on the last rows of the same
  * arrays.  `out` is the operand that both write. */
@@ -156,13 +156,14 @@ static const struct large {
   uint32_t out;
   int32_t word; /* of operands that are whole numbers */
 } larges[] = {
-  { WEFT_OP_XENT_GRAD, { 65536, 50304, 0, 0, 0, 1 }, 1, 0, 50303 },
-  { WEFT_OP_NORM, { 1 << 20, 4096 }, 8, 3, 0 },
-  { WEFT_OP_SWIGLU, { 131070, 28672 }, 1, 1, 0 },
-  { WEFT_OP_ADD, { 1 << 21, 2048 }, 1, 2, 0 },
-  { WEFT_OP_TAKE_KV, { 1 << 20, 32, 8, 128 }, 1, 1, 0 },
-  { WEFT_OP_EMBED, { 1 << 20, 4096 }, 1, 3, 99 },
-  { WEFT_OP_ATTENTION, { 8191, 512, 8, 8, 128 }, 1, 1, 0 },
+  { WEFT_OP_XENT_GRAD, { 98304, 50304, 0, 0, 0, 1 }, 1, 0, 50303 },
+  { WEFT_OP_NORM, { 5 << 20, 1024 }, 8, 3, 0 }, /* a warp for each row */
+  { WEFT_OP_NORM, { 1 << 20, 5120 }, 1, 3, 0 }, /* a block */
+  { WEFT_OP_SWIGLU, { 131070, 36864 }, 1, 1, 0 },
+  { WEFT_OP_ADD, { 3 << 20, 2048 }, 1, 2, 0 },
+  { WEFT_OP_TAKE_KV, { 3 << 20, 8, 8, 128 }, 1, 1, 0 },
+  { WEFT_OP_EMBED, { 3 << 19, 4096 }, 1, 3, 99 },
+  { WEFT_OP_ATTENTION, { 8191, 1024, 8, 8, 128 }, 1, 1, 0 },
 };
 
 /* As much as there is no memory for; what is not written takes none. */
@@ -260,7 +261,7 @@ compare (const char *word, const struct weft_operand *all, const struct weft_ope
   const uint8_t *end = end_of (all, few);
   uint64_t written = 0;
 
-  if (all->n <= G_MAXINT32 || few->n >= all->n)
+  if (all->n <= G_MAXUINT32 || few->n >= all->n)
     fail_msg ("%s: %" G_GUINT64_FORMAT " elements, of few rows %" G_GUINT64_FORMAT, word, all->n,
               few->n);
   if (memcmp (end, few->data, cuda_case_bytes (few)) != 0)
