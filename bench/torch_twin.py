@@ -4,10 +4,11 @@
 Shapes come from the same models/*.json (gpt2, llama and qwen2 types).  Weights are bf16 with fp32
 masters, AdamW is the fused one over the masters, gradients are clipped by their norm, attention is
 PyTorch's fused one, and torch.compile does the rest.  Random tokens, random weights; prints one JSON
-line.  MFU counts FLOPs as core/job/model.h does, attention causal.
+line.  MFU counts FLOPs as core/job/model.h does, attention causal.  Where nothing can be compiled it
+starts again without, and says so.
 
-    torch_twin.py --config models/gpt2.json [--seq-length 1024] [--micro-batch-size 64]
-                  [--global-batch-size 64] [--steps 10] [--grad-reduce-in-fp32]
+    torch_twin.py --config models/gpt2.json [--num-layers N] [--seq-length 1024]
+                  [--micro-batch-size 64] [--global-batch-size 64] [--steps 10] [--grad-reduce-in-fp32]
                   [--compile model|block|none] [--attention default|flash|cudnn] [--recompute]
                   [--peak-tflops 989]
 
@@ -16,6 +17,7 @@ Exit code 3: no PyTorch here; 4: not enough memory.
 """
 import argparse
 import json
+import os
 import pathlib
 import sys
 import time
@@ -35,7 +37,7 @@ TYPES = ("gpt2", "llama", "qwen2")
 class Shape:
     """Of a model, under one set of names."""
 
-    def __init__(self, path, sequence):
+    def __init__(self, path, sequence, layers=None):
         config = json.loads(pathlib.Path(path).read_text())
         if config["model_type"] not in TYPES:
             sys.exit(f"{path}: found model_type {config['model_type']}, wanted {', '.join(TYPES)}")
@@ -55,6 +57,7 @@ class Shape:
             self.positions, self.epsilon = 0, config["rms_norm_eps"]
             self.theta = config.get("rope_theta", 10000.0)
         self.head = config.get("head_dim") or self.width // self.heads
+        self.layers = layers or self.layers
 
     def layer_matrix(self):
         """Weights of a layer's matrices."""
@@ -89,8 +92,8 @@ def make_modules():
 
         def forward(self, x, turns):
             s = self.s
-            q, k, v = (y.unflatten(2, (-1, s.head)).transpose(1, 2) for y in self.qkv(x).split(
-                [s.heads * s.head, s.groups * s.head, s.groups * s.head], dim=2))
+            q, k, v = [y.unflatten(2, (-1, s.head)).transpose(1, 2) for y in self.qkv(x).split(
+                [s.heads * s.head, s.groups * s.head, s.groups * s.head], dim=2)]
             if turns is not None:
                 q, k = turn(q, turns), turn(k, turns)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True,
@@ -266,6 +269,14 @@ def attention_backend(name):
     return attention.sdpa_kernel(backends[name]) if name in backends else contextlib.nullcontext()
 
 
+def start_again(error):
+    """Without torch.compile, which may find no compiler, in a process that has no memory yet."""
+    said = (str(error).splitlines() or [""])[0]
+    print(f"torch_twin.py: not compiled: {type(error).__name__}: {said[:200]}", file=sys.stderr)
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.argv, "--compile", "none"])
+
+
 def measure(a, shape, device):
     model = make_model(a, shape, device)
     masters = Masters(model, a.grad_reduce_in_fp32)
@@ -275,7 +286,14 @@ def measure(a, shape, device):
     with attention_backend(a.attention):
         for _ in range(WARM_UP + a.steps):
             batch = torch.randint(shape.vocabulary, size, device=device)
-            steps.append(one_step(a, model, masters, optimizer, batch, turns))
+            try:
+                steps.append(one_step(a, model, masters, optimizer, batch, turns))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of Dynamo, of Inductor, of Triton: they share no class
+                if steps or a.compile == "none":
+                    raise
+                start_again(error)
     seconds = sorted(s for s, _ in steps[WARM_UP:])
     median = 0.5 * (seconds[(len(seconds) - 1) // 2] + seconds[len(seconds) // 2])
     return median, seconds, steps[-1][1]
@@ -286,7 +304,7 @@ def report(a, shape, device, median, seconds, loss):
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
     return {"software": f"PyTorch {torch.__version__}", "device": torch.cuda.get_device_name()
             if device.type == "cuda" else "cpu", "compile": a.compile, "attention": a.attention,
-            "recompute": a.recompute, "steps": a.steps, "time_s": median, "least_s": seconds[0],
+            "recompute": a.recompute, "layers": shape.layers, "steps": a.steps, "time_s": median, "least_s": seconds[0],
             "most_s": seconds[-1], "tokens_per_s": tokens,
             "mfu": tokens * shape.flops_per_token() / (a.peak_tflops * 1e12), "peak_bytes": peak,
             "loss": loss}
@@ -299,6 +317,7 @@ def arguments():
     for flag, default in (("seq-length", 1024), ("micro-batch-size", 1), ("global-batch-size", 1),
                           ("steps", 10)):
         parser.add_argument("--" + flag, type=int, default=default)
+    parser.add_argument("--num-layers", type=int, help="of the model's, the first ones alone")
     parser.add_argument("--compile", choices=("model", "block", "none"), default="model")
     parser.add_argument("--attention", choices=("default", "flash", "cudnn"), default="default")
     parser.add_argument("--peak-tflops", type=float, default=989.0, help="of bf16, dense")
@@ -313,7 +332,7 @@ def arguments():
 
 def main():
     a = arguments()
-    shape = Shape(a.config, a.seq_length)
+    shape = Shape(a.config, a.seq_length, a.num_layers)
     if a.describe:
         print(json.dumps({"parameters": shape.parameters(),
                           "flops_per_token": shape.flops_per_token()}))

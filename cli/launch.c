@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ranks of the CPU executor are threads: several such processes would each train the whole job. */
+/* Ranks of the CPU executor are in one process: several would each train the whole job. */
 static gboolean
 refuse_others (const char *asked, GError **error)
 {
@@ -14,7 +14,7 @@ refuse_others (const char *asked, GError **error)
   return launch.n <= 1 ||
          weft_bad_input (
              error,
-             "found %u processes (%s) with the cpu executor, whose ranks are threads of "
+             "found %u processes (%s) with the cpu executor, whose ranks run on threads of "
              "one, wanted --executor cuda or --launcher none",
              launch.n, weft_launcher_words[launch.launcher]);
 }
@@ -42,8 +42,8 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
     return TRUE;
   if (launch->n == 1)
     return weft_bad_input (error,
-                           "--ranks-per-process: found \"%s\", wanted all (%s): ranks are threads "
-                           "of one process",
+                           "--ranks-per-process: found \"%s\", wanted all (%s): ranks run on "
+                           "threads of one process",
                            asked, number);
   return weft_bad_input (error,
                          "--ranks-per-process: found \"%s\", wanted %s: %u ranks of %u processes",

@@ -299,7 +299,7 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
   weft_report_print_job (job, text);
   if (!weft_cluster_is_cpu (&job->cluster) && ops == &weft_exec_cpu)
     g_string_append_printf (text,
-                            "ranks are threads of this machine: its times are not those of %s\n",
+                            "ranks run on threads of this machine: its times are not those of %s\n",
                             g_quark_to_string (job->cluster.topology));
   g_string_append_printf (
       text, "%s, %s%s; planned", parameters, weft_precision_words[job->train.precision],
@@ -400,8 +400,8 @@ run (const weft_cli_input *input, struct train_ask *ask)
 }
 
 static const char doc[] =
-    "Trains a model with real numbers: every rank of the job is a thread of this machine, or with\n"
-    "--executor cuda a GPU of it, or of the machines on which torchrun, mpirun or srun start it.\n"
+    "Trains a model with real numbers: ranks of the job run on threads of this machine, or with\n"
+    "--executor cuda on GPUs of it, or of the machines on which torchrun, mpirun or srun start it.\n"
     "The topology is cpu and the precision there fp32 unless the "
     "job\n"
     "says otherwise.  --json prints one line for every step and a last one; everything else goes "

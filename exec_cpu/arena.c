@@ -38,6 +38,21 @@ count_uses (struct cpu_rank *r)
       r->uses[weft_buf_owner (p, p->uses[u].buf)]++;
 }
 
+/* In large pages where the system has some to give: many ranks on a machine spend much time on page
+ * faults. */
+static void *
+map_pool (uint64_t bytes)
+{
+  void *at = mmap (NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+
+#ifdef MADV_HUGEPAGE
+  if (at != MAP_FAILED)
+    madvise (at, bytes, MADV_HUGEPAGE); /* a wish: it may fail */
+#endif
+  return at;
+}
+
 gboolean
 cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **error)
 {
@@ -51,8 +66,7 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     uint64_t bytes = memory->planned[pool];
     if (bytes == 0)
       continue;
-    void *at = mmap (NULL, bytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at = map_pool (bytes);
     if (at == MAP_FAILED)
       return weft_run_error (error, "rank %u: %" G_GUINT64_FORMAT " bytes of memory: %s", r->rank,
                              bytes, g_strerror (errno));

@@ -108,15 +108,25 @@ open_channels (struct cpu_machine *m)
 static void
 close_rank (struct cpu_machine *m, struct cpu_rank *r)
 {
-  if (r->has_thread)
-    pthread_join (r->thread, NULL);
   weft_team_free (r->team);
   cpu_arena_close (r, &m->base.plan->memory[r->p->role]);
-  pthread_cond_destroy (&r->wake);
   g_free (r->waits);
   g_free (r->first_wait);
   g_free (r->end_wait);
   weft_bind_clear (&r->bind);
+}
+
+static void
+end_threads (struct cpu_machine *m)
+{
+  pthread_mutex_lock (&m->lock);
+  m->closing = TRUE;
+  pthread_cond_broadcast (&m->work);
+  pthread_mutex_unlock (&m->lock);
+  for (uint32_t i = 0; i < m->n_thread; i++)
+    pthread_join (m->thread[i], NULL);
+  g_free (m->thread);
+  g_free (m->ready);
 }
 
 static void
@@ -126,10 +136,7 @@ cpu_close (weft_exec *x)
 
   if (!m)
     return;
-  pthread_mutex_lock (&m->lock);
-  m->closing = TRUE;
-  pthread_cond_broadcast (&m->stepped);
-  pthread_mutex_unlock (&m->lock);
+  end_threads (m);
   for (uint32_t i = 0; i < m->n; i++)
     close_rank (m, &m->rank[i]);
   for (uint32_t i = 0; i < m->n_comm; i++)
@@ -144,7 +151,8 @@ cpu_close (weft_exec *x)
   weft_actors_free (m->base.actors);
   g_clear_pointer (&m->t, weft_timeline_free);
   pthread_mutex_destroy (&m->lock);
-  pthread_cond_destroy (&m->stepped);
+  pthread_cond_destroy (&m->work);
+  pthread_cond_destroy (&m->quiet);
   g_free (m);
 }
 
@@ -164,7 +172,6 @@ init_rank (struct cpu_machine *m, uint32_t row)
   r->waits = g_new (uint32_t, r->p->op[r->p->n_op].deps + 1);
   r->first_wait = g_new0 (uint32_t, r->p->n_op + 1);
   r->end_wait = g_new0 (uint32_t, r->p->n_op + 1);
-  pthread_cond_init (&r->wake, NULL);
 }
 
 static gboolean
@@ -182,15 +189,21 @@ open_rank (struct cpu_machine *m, struct cpu_rank *r, GError **error)
   return m->options.threads <= 1 || r->team;
 }
 
-/* Its thread sleeps until the first step. */
+/* As many as may run at a time, two at least so that ranks always meet on threads; they sleep until
+ * the first step. */
 static gboolean
-start_rank (struct cpu_rank *r, GError **error)
+start_threads (struct cpu_machine *m, GError **error)
 {
-  int failed = pthread_create (&r->thread, NULL, cpu_rank_main, r);
+  uint32_t n = MIN (m->n, MAX (2, g_get_num_processors ()));
 
-  r->has_thread = !failed;
-  return !failed ||
-         weft_run_error (error, "rank %u: no thread for it: %s", r->rank, g_strerror (failed));
+  m->ready = g_new (uint32_t, m->n);
+  for (m->thread = g_new (pthread_t, n); m->n_thread < n; m->n_thread++) {
+    int failed = pthread_create (&m->thread[m->n_thread], NULL, cpu_thread_main, m);
+    if (failed)
+      return weft_run_error (error, "no thread %u of %u for the ranks: %s", m->n_thread + 1, n,
+                             g_strerror (failed));
+  }
+  return TRUE;
 }
 
 static struct cpu_machine *
@@ -208,7 +221,8 @@ make_machine (const weft_plan *plan, const struct weft_exec_options *options)
   m->base.allocated = g_new0 (uint64_t, m->n);
   m->base.allocated_host = g_new0 (uint64_t, m->n);
   pthread_mutex_init (&m->lock, NULL);
-  pthread_cond_init (&m->stepped, NULL);
+  pthread_cond_init (&m->work, NULL);
+  pthread_cond_init (&m->quiet, NULL);
   for (uint32_t i = 0; i < m->n; i++)
     init_rank (m, i);
   return m;
@@ -227,8 +241,7 @@ cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError
     open_meetings (m);
     open_channels (m);
   }
-  for (uint32_t i = 0; ok && i < m->n && !options->stress; i++)
-    ok = start_rank (&m->rank[i], error);
+  ok = ok && (options->stress || start_threads (m, error));
   if (!ok) {
     cpu_close (&m->base);
     return NULL;
@@ -322,7 +335,7 @@ cpu_at (weft_exec *x, uint32_t row, uint32_t buf)
 
 const struct weft_exec_ops weft_exec_cpu = {
   .name = "cpu",
-  .doc = "real numbers: ranks are threads of this machine",
+  .doc = "real numbers: ranks run on threads of this machine",
   .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS,
   .open = cpu_open,
   .wait = cpu_wait,

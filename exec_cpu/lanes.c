@@ -2,8 +2,9 @@
  *
  * A lane runs its ops in order; its head may start when the ops it waits for have ended.  A rank
  * looks at all its lanes, meetings first because others may be waiting for it, and runs what is
- * ready, one unit at a time.  With threads every rank is one, and sleeps when nothing is ready;
- * under stress one thread takes units of all ranks in an order drawn from a seed. */
+ * ready, one unit at a time.  Threads take ranks that may move, in turn, and keep one until it
+ * cannot go on; it sleeps then, without a thread, until another rank wakes it.  Under stress one
+ * thread takes units of all ranks in an order drawn from a seed. */
 #include "core/base/error.h"
 #include "exec_cpu/machine.h"
 
@@ -16,24 +17,40 @@ cpu_skips (const struct cpu_rank *r, uint32_t op)
 
 /* ------------------------------------------------------------------- waking */
 
+/* At the end of those that wait for a thread, where no rank stands twice. */
+static void
+make_ready (struct cpu_machine *m, uint32_t row)
+{
+  m->ready[(m->first_ready + m->n_ready++) % m->n] = row;
+  if (m->n_idle > 0)
+    pthread_cond_signal (&m->work);
+}
+
+static struct cpu_rank *
+take_ready (struct cpu_machine *m)
+{
+  struct cpu_rank *r = &m->rank[m->ready[m->first_ready]];
+
+  m->first_ready = (m->first_ready + 1) % m->n;
+  m->n_ready--;
+  return r;
+}
+
 static void
 wake_locked (struct cpu_machine *m, uint32_t row)
 {
   struct cpu_rank *r = &m->rank[row];
 
-  r->signals++;
+  atomic_fetch_add (&r->signals, 1);
   if (r->asleep) {
     r->asleep = FALSE;
-    m->n_awake++;
-    pthread_cond_signal (&r->wake);
+    make_ready (m, row);
   }
 }
 
 void
 cpu_wake_rank (struct cpu_machine *m, uint32_t row)
 {
-  if (m->options.stress)
-    return;
   pthread_mutex_lock (&m->lock);
   wake_locked (m, row);
   pthread_mutex_unlock (&m->lock);
@@ -42,45 +59,10 @@ cpu_wake_rank (struct cpu_machine *m, uint32_t row)
 void
 cpu_wake (struct cpu_machine *m, const struct weft_group *group)
 {
-  if (m->options.stress)
-    return;
   pthread_mutex_lock (&m->lock);
   for (uint32_t i = 0; i < weft_group_size (group); i++)
     wake_locked (m, weft_group_rank (group, i));
   pthread_mutex_unlock (&m->lock);
-}
-
-/* Nobody is awake and somebody is not done: nothing will ever happen again. */
-static void
-notice_end (struct cpu_machine *m)
-{
-  if (m->n_awake > 0)
-    return;
-  if (m->n_done < m->n) {
-    m->stuck = TRUE;
-    for (uint32_t i = 0; i < m->n; i++)
-      pthread_cond_signal (&m->rank[i].wake);
-  }
-  pthread_cond_broadcast (&m->stepped);
-}
-
-/* Returns FALSE when the machine is stuck. */
-static gboolean
-sleep_after (struct cpu_rank *r, uint64_t seen)
-{
-  struct cpu_machine *m = r->m;
-
-  pthread_mutex_lock (&m->lock);
-  if (r->signals == seen) {
-    r->asleep = TRUE;
-    m->n_awake--;
-    notice_end (m);
-    while (r->asleep && !m->stuck)
-      pthread_cond_wait (&r->wake, &m->lock);
-  }
-  gboolean stuck = m->stuck;
-  pthread_mutex_unlock (&m->lock);
-  return !stuck;
 }
 
 /* ------------------------------------------------------------------ one rank */
@@ -171,50 +153,51 @@ is_through (const struct cpu_rank *r)
   return TRUE;
 }
 
-static uint64_t
-signals_of (struct cpu_rank *r)
+/* ------------------------------------------------------------------ threads */
+
+/* As far as it goes.  Whoever wakes it meanwhile may have come too late to be noticed. */
+static void
+run_rank (struct cpu_machine *m, struct cpu_rank *r)
 {
-  pthread_mutex_lock (&r->m->lock);
-  uint64_t signals = r->signals;
-  pthread_mutex_unlock (&r->m->lock);
-  return signals;
+  uint64_t seen = atomic_load (&r->signals);
+
+  pthread_mutex_unlock (&m->lock);
+  while (try_lanes (r))
+    continue;
+  pthread_mutex_lock (&m->lock);
+  if (is_through (r))
+    m->n_done++;
+  else if (atomic_load (&r->signals) != seen)
+    make_ready (m, r->row);
+  else
+    r->asleep = TRUE;
 }
 
-static void
-run_rank (struct cpu_rank *r)
+/* Nobody runs or will: the step is over, or all that are left wait for each other. */
+static gboolean
+is_quiet (const struct cpu_machine *m)
 {
-  while (!is_through (r)) {
-    uint64_t seen = signals_of (r);
-    gboolean moved = FALSE;
-    while (try_lanes (r))
-      moved = TRUE;
-    if (!moved && !sleep_after (r, seen))
-      return;
-  }
+  return m->n_ready == 0 && m->n_busy == 0;
 }
 
 void *
-cpu_rank_main (void *data)
+cpu_thread_main (void *machine)
 {
-  struct cpu_rank *r = data;
-  struct cpu_machine *m = r->m;
-  uint64_t step = 0;
+  struct cpu_machine *m = machine;
 
   pthread_mutex_lock (&m->lock);
-  for (;;) {
-    while (m->step == step && !m->closing)
-      pthread_cond_wait (&m->stepped, &m->lock);
-    if (m->closing)
-      break;
-    step = m->step;
-    pthread_mutex_unlock (&m->lock);
-    run_rank (r);
-    pthread_mutex_lock (&m->lock);
-    if (m->stuck)
+  while (!m->closing) {
+    if (m->n_ready == 0) {
+      m->n_idle++;
+      pthread_cond_wait (&m->work, &m->lock);
+      m->n_idle--;
       continue;
-    m->n_done++;
-    m->n_awake--;
-    notice_end (m);
+    }
+    m->n_busy++;
+    run_rank (m, take_ready (m));
+    m->n_busy--;
+    if (is_quiet (m))
+      pthread_cond_signal (&m->quiet);
   }
   pthread_mutex_unlock (&m->lock);
   return NULL;
@@ -243,25 +226,63 @@ static gboolean
 run_threads (struct cpu_machine *m)
 {
   pthread_mutex_lock (&m->lock);
-  m->n_awake = m->n;
   m->n_done = 0;
-  m->step++;
-  pthread_cond_broadcast (&m->stepped);
-  while (m->n_done < m->n && !m->stuck)
-    pthread_cond_wait (&m->stepped, &m->lock);
-  gboolean stuck = m->stuck;
+  for (uint32_t i = 0; i < m->n; i++)
+    make_ready (m, i);
+  while (!is_quiet (m))
+    pthread_cond_wait (&m->quiet, &m->lock);
+  gboolean through = m->n_done == m->n;
   pthread_mutex_unlock (&m->lock);
-  return !stuck;
+  return through;
 }
 
-/* A seed makes some lanes of some ranks reluctant: they move only when nobody else can, which is
- * how a dependency that is missing comes to light.  The rest is drawn evenly. */
-struct shuffle {
-  GRand *rand;
-  uint32_t n;     /* (rank, lane) pairs that have something to do */
-  uint32_t *pair; /* in the order they are asked in */
-  gboolean *reluctant;
+/* Lanes of ranks that may have something to do, in no order. */
+struct crowd {
+  uint32_t n, *pair; /* rank * WEFT_N_LANE + lane */
 };
+
+/* A seed makes some lanes of some ranks reluctant: they move only when nobody else can, which is
+ * how a dependency that is missing comes to light.  The rest is drawn evenly.  A lane that could not
+ * move is parked until something happened to its rank. */
+struct shuffle {
+  struct cpu_machine *m;
+  GRand *rand;
+  struct crowd eager, reluctant;
+  gboolean *is_reluctant; /* of a pair */
+  gboolean *is_parked;
+  uint64_t *signals; /* of a rank, when its lanes were last unparked */
+};
+
+static void
+join_crowd (struct shuffle *s, uint32_t pair)
+{
+  struct crowd *c = s->is_reluctant[pair] ? &s->reluctant : &s->eager;
+
+  c->pair[c->n++] = pair;
+}
+
+static void
+unpark (struct shuffle *s, uint32_t row)
+{
+  for (uint32_t pair = row * WEFT_N_LANE; pair < (row + 1) * WEFT_N_LANE; pair++)
+    if (s->is_parked[pair]) {
+      s->is_parked[pair] = FALSE;
+      join_crowd (s, pair);
+    }
+}
+
+/* A unit of a rank was run: lanes of that rank, and of those it woke, may move now. */
+static void
+notice_unit (struct shuffle *s, uint32_t of)
+{
+  for (uint32_t row = 0; row < s->m->n; row++) {
+    uint64_t signals = atomic_load (&s->m->rank[row].signals);
+    if (row != of && signals == s->signals[row])
+      continue;
+    s->signals[row] = signals;
+    unpark (s, row);
+  }
+}
 
 static gboolean
 is_over (const struct cpu_machine *m, uint32_t pair)
@@ -271,18 +292,19 @@ is_over (const struct cpu_machine *m, uint32_t pair)
 }
 
 static gboolean
-try_pairs (struct cpu_machine *m, struct shuffle *s, gboolean reluctant)
+try_crowd (struct shuffle *s, struct crowd *c)
 {
-  for (uint32_t i = 0; i < s->n; i++) {
-    uint32_t j = i + (uint32_t) g_rand_int_range (s->rand, 0, (gint32) (s->n - i));
-    uint32_t pair = s->pair[j];
-    s->pair[j] = s->pair[i];
-    s->pair[i] = pair;
-    if (s->reluctant[pair] != reluctant ||
-        !try_lane (&m->rank[pair / WEFT_N_LANE], pair % WEFT_N_LANE))
+  while (c->n > 0) {
+    uint32_t i = (uint32_t) g_rand_int_range (s->rand, 0, (gint32) c->n), pair = c->pair[i];
+    uint32_t row = pair / WEFT_N_LANE;
+    gboolean moved = try_lane (&s->m->rank[row], pair % WEFT_N_LANE);
+    if (!moved || is_over (s->m, pair)) {
+      c->pair[i] = c->pair[--c->n];
+      s->is_parked[pair] = !moved;
+    }
+    if (!moved)
       continue;
-    if (is_over (m, pair))
-      s->pair[i] = s->pair[--s->n];
+    notice_unit (s, row);
     return TRUE;
   }
   return FALSE;
@@ -302,16 +324,23 @@ run_shuffled (struct cpu_machine *m)
 {
   uint32_t n = m->n * WEFT_N_LANE;
   g_autoptr (GRand) rand = g_rand_new_with_seed ((guint32) (m->options.stress + m->step++));
-  g_autofree uint32_t *pair = g_new (uint32_t, n);
-  g_autofree gboolean *reluctant = g_new (gboolean, n);
-  struct shuffle s = { rand, 0, pair, reluctant };
+  g_autofree uint32_t *pair = g_new (uint32_t, 2 * n);
+  g_autofree gboolean *state = g_new0 (gboolean, 2 * n);
+  g_autofree uint64_t *signals = g_new0 (uint64_t, m->n);
+  struct shuffle s = { .m = m,
+                       .rand = rand,
+                       .eager.pair = pair,
+                       .reluctant.pair = pair + n,
+                       .is_reluctant = state,
+                       .is_parked = state + n,
+                       .signals = signals };
 
   for (uint32_t i = 0; i < n; i++) {
-    reluctant[i] = g_rand_int_range (rand, 0, 4) == 0;
+    s.is_reluctant[i] = g_rand_int_range (rand, 0, 4) == 0;
     if (!is_over (m, i))
-      pair[s.n++] = i;
+      join_crowd (&s, i);
   }
-  while (try_pairs (m, &s, FALSE) || try_pairs (m, &s, TRUE))
+  while (try_crowd (&s, &s.eager) || try_crowd (&s, &s.reluctant))
     continue;
   return all_through (m);
 }

@@ -3,7 +3,7 @@
  *   arena.c    memory of a rank: mapping, births and deaths of buffers
  *   launch.c   an op that computes or copies: operands, kernel, the threads that share it
  *   meet.c     ranks that meet: collectives and transfers, in rounds
- *   lanes.c    which op is next: by lane heads, by threads or by one thread at random
+ *   lanes.c    which op is next: by lane heads, by threads that take ranks or by one at random
  *   exec_cpu.c the contract
  *
  * Nothing here waits while it holds the processor: a rank that can do nothing sleeps until somebody
@@ -82,12 +82,9 @@ struct cpu_rank {
   struct cpu_channel *out[2], *in[2]; /* to and from the next stage, and the one before */
   uint64_t sent[2], received[2];   /* transfers posted and taken */
 
-  pthread_t thread;
-  gboolean has_thread;
-  struct weft_team *team; /* NULL: kernels run on this thread alone */
-  pthread_cond_t wake;
-  uint64_t signals; /* under the machine's lock, as all that follows */
-  gboolean asleep;
+  struct weft_team *team; /* NULL: a kernel runs on one thread alone */
+  atomic_uint_fast64_t signals; /* changes under the machine's lock */
+  gboolean asleep;              /* likewise */
 };
 
 struct cpu_machine {
@@ -103,11 +100,17 @@ struct cpu_machine {
   double start; /* of the step, by cpu_clock() */
   gboolean issued; /* something that has not been run */
 
+  uint32_t n_thread;
+  pthread_t *thread; /* [n_thread] */
+  uint64_t step;     /* under stress: how many were run */
+
   pthread_mutex_t lock;
-  pthread_cond_t stepped;       /* all ranks are through, or a new step begins */
-  uint32_t n_awake, n_done;
-  uint64_t step;
-  gboolean stuck, closing;
+  pthread_cond_t work, quiet; /* a rank is ready; none is, and none runs */
+  uint32_t *ready;            /* [n]: rows that wait for a thread, a ring */
+  uint32_t first_ready, n_ready;
+  uint32_t n_busy, n_idle; /* threads that have a rank; that wait for one */
+  uint32_t n_done;         /* ranks that are through with what was issued */
+  gboolean closing;
   atomic_uint_fast64_t bad;  /* 1 + rank << 32 | op whose bucket is not finite */
   atomic_uint_fast64_t lost; /* with poison: 1 + rank << 32 | op that found no tokens in its ids */
 };
@@ -159,7 +162,7 @@ gboolean cpu_skips (const struct cpu_rank *r, uint32_t op); /* in an evaluation 
 void cpu_end_op (struct cpu_rank *r, uint32_t op, double begin, double end);
 void cpu_wake (struct cpu_machine *m, const struct weft_group *group);
 void cpu_wake_rank (struct cpu_machine *m, uint32_t row);
-void *cpu_rank_main (void *rank); /* the thread of a rank, until the machine closes */
+void *cpu_thread_main (void *machine); /* takes ranks that may move, until the machine closes */
 
 /* All ops that were issued and have not run, on all ranks.  After an error the machine can only be
  * closed. */

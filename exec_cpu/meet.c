@@ -3,6 +3,7 @@
 #include "core/base/fold.h"
 #include "exec_cpu/machine.h"
 #include "kernels/float.h"
+#include "kernels/sums.h"
 #include <string.h>
 
 void
@@ -44,13 +45,6 @@ struct round {
 /* -------------------------------------------------------------------- sums */
 
 static void
-add_floats (float *into, const float *from, uint64_t n)
-{
-  for (uint64_t i = 0; i < n; i++)
-    into[i] += from[i];
-}
-
-static void
 least_floats (float *into, const float *from, uint64_t n)
 {
   for (uint64_t i = 0; i < n; i++)
@@ -87,9 +81,9 @@ static const struct {
   void (*floats) (float *into, const float *from, uint64_t n);
   int64_t (*words) (int64_t a, int64_t b);
 } joins[] = {
-  [WEFT_REDUCE_SUM] = { add_floats, add_words },
-  [WEFT_REDUCE_AVG] = { add_floats, add_words },
-  [WEFT_REDUCE_PREMUL] = { add_floats, add_words },
+  [WEFT_REDUCE_SUM] = { weft_sums_add, add_words },
+  [WEFT_REDUCE_AVG] = { weft_sums_add, add_words },
+  [WEFT_REDUCE_PREMUL] = { weft_sums_add, add_words },
   [WEFT_REDUCE_MIN] = { least_floats, least_words },
   [WEFT_REDUCE_MAX] = { most_floats, most_words },
 };

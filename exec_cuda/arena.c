@@ -71,9 +71,11 @@ open_scratch (struct cuda_rank *r, GError **error)
       weft_bind_kernels (&r->bind, op, widen, &need);
     need.scratch->bytes = MAX (need.scratch->bytes, cuda_counted_scratch (r, op));
   }
-  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
+  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
+    r->scratch[lane].bytes = (r->scratch[lane].bytes + 255) / 256 * 256; /* taken from both ends */
     if (!alloc (r, WEFT_POOL_DEVICE, r->scratch[lane].bytes, &r->scratch[lane].at, error))
       return FALSE;
+  }
   return TRUE;
 }
 

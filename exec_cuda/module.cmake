@@ -10,8 +10,13 @@ find_path(WEFT_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
           PATH_SUFFIXES . ../extras/CUPTI/include)
 find_path(WEFT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(WEFT_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
-if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL_INCLUDE OR NOT WEFT_NCCL)
-  message(STATUS "No CUDA toolkit 12.8 or newer with NCCL: built without --executor cuda")
+# ncclAlltoAll came with NCCL 2.28.
+if(WEFT_NCCL_INCLUDE)
+  file(STRINGS ${WEFT_NCCL_INCLUDE}/nccl.h nccl_version REGEX "#define NCCL_VERSION_CODE ")
+  string(REGEX MATCH "[0-9]+$" nccl_version "${nccl_version}")
+endif()
+if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL OR NOT nccl_version GREATER_EQUAL 22800)
+  message(STATUS "No CUDA toolkit 12.8 or newer with NCCL 2.28 or newer: built without --executor cuda")
   return()
 endif()
 set(WEFT_CUDA_ARCHITECTURES 80-real 90a-real 100 CACHE STRING "GPUs that the module is built for")
@@ -38,6 +43,12 @@ endif()
 target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
 target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+# CMake takes the toolkit's folder for one that the loader knows.  Where it does not LD_LIBRARY_PATH comes first.
+get_filename_component(folders ${WEFT_NCCL} DIRECTORY)
+list(APPEND folders ${CUDAToolkit_LIBRARY_DIR})
+list(REMOVE_DUPLICATES folders)
+set_property(TARGET weft_cuda APPEND PROPERTY BUILD_RPATH ${folders})
+set_property(TARGET weft_cuda APPEND PROPERTY INSTALL_RPATH ${folders})
 install(TARGETS weft_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
 
 target_compile_definitions(weft_exec_cuda PRIVATE WEFT_CUDA_MODULE="$<TARGET_FILE:weft_cuda>"

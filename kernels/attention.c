@@ -21,6 +21,7 @@
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
+#include "kernels/sums.h"
 
 #define OUTER 128
 #define INNER 64
@@ -461,10 +462,17 @@ store_sums (const struct attention *a, const struct strip *to, struct span token
   }
 }
 
-static void
-clear_sums (const struct attention *a, float *sum)
+/* Floats of the sums of a block: rows that pairs of blocks touch, whole tiles. */
+static uint64_t
+n_sums (const struct task *t)
 {
-  memset (sum, 0, OUTER * a->sum_row * sizeof *sum);
+  return (t->outer.rows.n + UNIT - 1) / UNIT * UNIT * t->a->sum_row;
+}
+
+static void
+clear_sums (const struct task *t, float *sum)
+{
+  memset (sum, 0, n_sums (t) * sizeof *sum);
 }
 
 /* ----------------------------------------------------------------------------- forward */
@@ -565,7 +573,7 @@ forward_block (struct task *t)
       room->peak[i] = -INFINITY;
       room->total[i] = 0;
     }
-    clear_sums (a, room->sum[0]);
+    clear_sums (t, room->sum[0]);
     for (uint32_t i = 0; i < a->keys.n; i++)
       pass_keys (t, &a->keys.run[i]);
     finish_forward (t);
@@ -658,11 +666,17 @@ differentiate (struct room *room, const struct pair *p, float scale)
   }
 }
 
-static void
-scale_sums (const struct attention *a, float *sum)
+WEFT_WIDE static void
+scale_floats (float *x, float by, uint64_t n)
 {
-  for (uint64_t i = 0; i < OUTER * a->sum_row; i++)
-    sum[i] *= a->scale;
+  for (uint64_t i = 0; i < n; i++)
+    x[i] *= by;
+}
+
+static void
+scale_sums (const struct task *t, float *sum)
+{
+  scale_floats (sum, t->a->scale, n_sums (t));
 }
 
 /* Entry i of a stack of sums over leaves: the gradients of values, then those of keys. */
@@ -702,8 +716,8 @@ sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
   uint64_t ratio = a->n_heads / a->groups, first_head = t->head, n = a->queries.tokens / a->leaves;
   uint64_t first = weft_zigzag (leaf, a->leaves) * n;
 
-  clear_sums (a, entry (a, top, 0));
-  clear_sums (a, entry (a, top, 1));
+  clear_sums (t, entry (a, top, 0));
+  clear_sums (t, entry (a, top, 1));
   for (; t->head < first_head + ratio; t->head++)
     for (uint32_t i = 0; i < a->queries.n; i++) {
       const struct run *run = &a->queries.run[i];
@@ -714,20 +728,16 @@ sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
       pass_queries (t, &queries, top);
     }
   t->head = first_head;
-  scale_sums (a, entry (a, top, 1));
+  scale_sums (t, entry (a, top, 1));
 }
 
 static void
-fold_entries (void *attention, uint32_t below)
+fold_entries (void *task, uint32_t below)
 {
-  const struct attention *a = attention;
+  const struct task *t = task;
 
-  for (unsigned which = 0; which < 2; which++) {
-    float *sum = entry (a, below, which);
-    const float *term = entry (a, below + 1, which);
-    for (uint64_t i = 0; i < OUTER * a->sum_row; i++)
-      sum[i] += term[i];
-  }
+  for (unsigned which = 0; which < 2; which++)
+    weft_sums_add (entry (t->a, below, which), entry (t->a, below + 1, which), n_sums (t));
 }
 
 /* dk and dv: leaves of queries, folded.  The task's head is the first of the group. */
@@ -750,7 +760,7 @@ key_gradients (struct task *t)
     t->columns = piece (w, LEAF_WIDTH, MAX (a.width, a.value));
     for (uint32_t leaf = 0; leaf < a.leaves; leaf++) {
       sum_leaf (t, leaf, top);
-      top = weft_fold_push (top, leaf, a.leaves, fold_entries, &a);
+      top = weft_fold_push (top, leaf, a.leaves, fold_entries, t);
     }
     store_sums (&a, &dv, t->outer.rows, t->columns, entry (&a, 0, 0));
     store_sums (&a, &dk, t->outer.rows, t->columns, entry (&a, 0, 1));
@@ -792,10 +802,10 @@ query_gradients (struct task *t)
   pack_outer (a, t->outer.rows, &d, 1);
   for (uint64_t w = 0; w < a->width; w += WIDTH) {
     t->columns = piece (w, WIDTH, a->width);
-    clear_sums (a, room->sum[0]);
+    clear_sums (t, room->sum[0]);
     for (uint32_t i = 0; i < a->keys.n; i++)
       pass_keys_backward (t, &a->keys.run[i]);
-    scale_sums (a, room->sum[0]);
+    scale_sums (t, room->sum[0]);
     store_sums (a, &dq, t->outer.rows, t->columns, room->sum[0]);
   }
 }

@@ -11,9 +11,9 @@ weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank)
 
   *b = (weft_bind){ .plan = plan,
                     .p = plan->role[weft_mesh_stage (mesh, rank)],
-                    .rank = rank,
-                    .context = weft_mesh_place (mesh, rank, WEFT_GROUP_CP),
-                    .ring = weft_mesh_place (mesh, rank, WEFT_GROUP_CP_RING) };
+                    .rank = rank };
+  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
+    b->place[kind] = weft_mesh_place (mesh, rank, kind);
   b->slice = weft_slices (b->p, mesh, rank, &b->n_slice);
   b->segment = g_new (struct weft_segment, b->p->n_param + 1);
 }
@@ -107,7 +107,7 @@ weft_bind_operand (const weft_bind *b, const struct weft_use *use)
   if (use->buf == WEFT_NO_BUF)
     return (struct weft_operand){ 0 };
   const struct weft_buf *buf = &b->p->buf[use->buf];
-  struct weft_place sharing = weft_mesh_place (&b->plan->mesh, b->rank, buf->shard);
+  struct weft_place sharing = b->place[buf->shard];
   uint64_t size = weft_dtype_bytes (buf->dtype), n = buf->bytes / size / sharing.of;
 
   return (struct weft_operand){ .data = weft_bind_at (b, use->buf) + sharing.at * n * size,
@@ -123,7 +123,7 @@ place_of (const weft_bind *b, enum weft_op_kind kind)
   gboolean ring = kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD ||
                   kind == WEFT_OP_ATTENTION_MERGE || kind == WEFT_OP_JOIN_SEQUENCE;
 
-  return ring ? b->ring : b->context;
+  return b->place[ring ? WEFT_GROUP_CP_RING : WEFT_GROUP_CP];
 }
 
 /* From this rank's slice of a buffer to that of a rank some places after it, or before. */
@@ -142,7 +142,7 @@ kernel_of (const weft_bind *b, uint32_t op)
   const struct weft_op *row = &b->p->op[op];
   struct weft_kernel k = { .kind = row->kind,
                            .shape = *weft_op_shape (b->p, op),
-                           .tp = weft_mesh_place (&plan->mesh, b->rank, WEFT_GROUP_TP),
+                           .tp = b->place[WEFT_GROUP_TP],
                            .cp = place_of (b, row->kind),
                            .model = &plan->job.model,
                            .control = b->control,
@@ -257,7 +257,7 @@ static gboolean
 is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 {
   return param->duplicate || (param->ways == 1 && param->group != WEFT_GROUP_TP_EP &&
-                              weft_mesh_place (&b->plan->mesh, b->rank, WEFT_GROUP_TP).at > 0);
+                              b->place[WEFT_GROUP_TP].at > 0);
 }
 
 enum { DRAWN = 2 }; /* a dimension of adam */
@@ -298,7 +298,7 @@ static uint64_t
 place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at, uint64_t end,
                 struct weft_whole *whole)
 {
-  uint32_t place = weft_mesh_place (&b->plan->mesh, b->rank, param->group).at;
+  uint32_t place = b->place[param->group].at;
   uint64_t first = at, n = end - at;
   struct weft_cut_run run;
 
@@ -451,7 +451,7 @@ weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, stru
 static uint32_t
 shard_before (const weft_bind *b, uint32_t buf)
 {
-  return weft_mesh_place (&b->plan->mesh, b->rank, b->p->buf[buf].shard).at;
+  return b->place[b->p->buf[buf].shard].at;
 }
 
 struct weft_bound

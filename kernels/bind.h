@@ -13,7 +13,7 @@ typedef struct weft_bind {
   uint32_t rank;
   uint8_t *arena[WEFT_N_POOL];        /* the caller's */
   const struct weft_control *control; /* likewise */
-  struct weft_place context, ring;    /* among those that share its sequences */
+  struct weft_place place[WEFT_N_GROUP]; /* of the rank in its groups */
   struct weft_slice *slice;           /* one for each adam op */
   uint32_t n_slice;
   struct weft_segment *segment; /* room for one walk */

@@ -6,6 +6,7 @@
 #include "kernels/gemm.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
+#include "kernels/sums.h"
 
 #define TERMS 240 /* a panel of b: 30 kB */
 #define ROWS 240
@@ -55,8 +56,7 @@ join_sums (void *stack, uint32_t below)
   const struct stack *s = stack;
   float *left = s->entry + below * s->n, *right = left + s->n;
 
-  for (uint64_t e = 0; e < s->n; e++)
-    left[e] += right[e];
+  weft_sums_add (left, right, s->n);
   weft_round (s->dtype, s->n, left);
 }
 

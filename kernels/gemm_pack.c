@@ -3,12 +3,15 @@
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 
+/* Each vector width has its own copy of all that follows, for each type. */
+#define INLINE static inline __attribute__ ((always_inline))
+
 typedef float float4 __attribute__ ((vector_size (16)));
 typedef uint32_t word4 __attribute__ ((vector_size (16)));
 typedef uint16_t half4 __attribute__ ((vector_size (8)));
 
 /* weft_fp16_float() of four. */
-static inline float4
+INLINE float4
 widen_fp16 (word4 half)
 {
   word4 bits = (half & 0x7fff) << 13, infinite = (word4) ((half & 0x7c00) == 0x7c00);
@@ -22,7 +25,7 @@ widen_fp16 (word4 half)
   return four;
 }
 
-static inline float4
+INLINE float4
 load_four (const void *data, uint64_t at, enum weft_dtype dtype)
 {
   float4 four;
@@ -41,7 +44,7 @@ load_four (const void *data, uint64_t at, enum weft_dtype dtype)
   return four;
 }
 
-static inline float
+INLINE float
 load_one (const void *data, uint64_t at, enum weft_dtype dtype)
 {
   return dtype == WEFT_FP32   ? ((const float *) data)[at]
@@ -50,7 +53,7 @@ load_one (const void *data, uint64_t at, enum weft_dtype dtype)
 }
 
 /* Four rows of four terms become four terms of four rows. */
-static inline void
+INLINE void
 turn_four (const void *data, const uint64_t at[4], enum weft_dtype dtype, uint32_t width, float *to)
 {
   float4 a = load_four (data, at[0], dtype), b = load_four (data, at[1], dtype);
@@ -79,7 +82,7 @@ struct panel {
 };
 
 /* Terms are side by side in memory: squares are turned, the rest goes one by one. */
-static inline void
+INLINE void
 pack_turned (const struct panel *p, enum weft_dtype dtype)
 {
   uint64_t along = p->from->along, rows = p->rows & ~3ull, terms = p->terms & ~3ull;
@@ -96,25 +99,32 @@ pack_turned (const struct panel *p, enum weft_dtype dtype)
 }
 
 /* Rows are side by side in memory. */
-static inline void
-pack_copied (const struct panel *p, enum weft_dtype dtype)
+INLINE void
+copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
 {
-  const void *data = p->from->data;
   uint64_t at = p->at;
   float *to = p->to;
 
   for (uint64_t t = 0; t < p->terms; t++, at += p->from->sum, to += p->width) {
-    uint64_t i = 0;
-    for (; i + 4 <= p->rows; i += 4) {
-      float4 four = load_four (data, at + i, dtype);
-      memcpy (to + i, &four, sizeof four);
-    }
-    for (; i < p->rows; i++)
-      to[i] = load_one (data, at + i, dtype);
+    WEFT_NO_OVERLAP
+    for (uint64_t i = 0; i < rows; i++)
+      to[i] = load_one (p->from->data, at + i, dtype);
   }
 }
 
-static inline void
+/* Of a number of rows that is known the loop is a few vectors. */
+INLINE void
+pack_copied (const struct panel *p, enum weft_dtype dtype)
+{
+  if (p->rows == 32)
+    copy_rows (p, dtype, 32);
+  else if (p->rows == 8)
+    copy_rows (p, dtype, 8);
+  else
+    copy_rows (p, dtype, p->rows);
+}
+
+INLINE void
 pack_panel (const struct panel *p, enum weft_dtype dtype)
 {
   if (p->rows < p->width)
@@ -123,6 +133,24 @@ pack_panel (const struct panel *p, enum weft_dtype dtype)
     pack_copied (p, dtype);
   else
     pack_turned (p, dtype);
+}
+
+WEFT_WIDE static void
+pack_fp32 (const struct panel *p)
+{
+  pack_panel (p, WEFT_FP32);
+}
+
+WEFT_WIDE static void
+pack_bf16 (const struct panel *p)
+{
+  pack_panel (p, WEFT_BF16);
+}
+
+WEFT_WIDE static void
+pack_fp16 (const struct panel *p)
+{
+  pack_panel (p, WEFT_FP16);
 }
 
 /* The scale of an element of a row. */
@@ -194,10 +222,10 @@ weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, 
     if (from->dtype == WEFT_FP8 || from->dtype == WEFT_E5M2)
       pack_bytes (&panel);
     else if (from->dtype == WEFT_BF16)
-      pack_panel (&panel, WEFT_BF16);
+      pack_bf16 (&panel);
     else if (from->dtype == WEFT_FP16)
-      pack_panel (&panel, WEFT_FP16);
+      pack_fp16 (&panel);
     else
-      pack_panel (&panel, WEFT_FP32);
+      pack_fp32 (&panel);
   }
 }

@@ -1,6 +1,8 @@
 /* The innermost loops, once for each vector unit.  All make the same chains. */
 #include "kernels/gemm.h"
 #include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
 
 static gboolean
 always (void)
@@ -107,10 +109,28 @@ weft_block_multiply (const struct weft_tile *tile, const struct weft_block *bloc
   }
 }
 
+/* A thread has it from its first kernel that wants it to its end.  As a thread's own array it would be
+ * cleared, all of it, whenever a thread starts. */
+static pthread_key_t scratch;
+static pthread_once_t scratch_made = PTHREAD_ONCE_INIT;
+
+static void
+make_scratch (void)
+{
+  if (pthread_key_create (&scratch, free) != 0)
+    g_error ("no key for the scratch of threads");
+}
+
 float *
 weft_scratch (void)
 {
-  static _Thread_local _Alignas(64) float room[WEFT_SCRATCH_FLOATS];
+  static _Thread_local float *room;
 
+  if (room)
+    return room;
+  pthread_once (&scratch_made, make_scratch);
+  room = aligned_alloc (64, WEFT_SCRATCH_FLOATS * sizeof *room);
+  if (!room || pthread_setspecific (scratch, room) != 0)
+    g_error ("no memory for the scratch of a thread");
   return room;
 }

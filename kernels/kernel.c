@@ -1,5 +1,6 @@
 #include "kernels/kernel.h"
 #include "core/base/error.h"
+#include <pthread.h>
 #include <string.h>
 
 const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
@@ -9,21 +10,47 @@ const struct weft_kernel_row weft_kernels[WEFT_N_OP] = {
 #undef WEFT_KERNEL_ROW
 };
 
-/* Names of operands that are indices, and what they stay below; rows and targets may be -1. */
-static gboolean
-is_index (const char *name, const struct weft_kernel *k, int64_t *limit)
-{
-  gboolean token = g_str_equal (name, "ids") || g_str_equal (name, "targets");
+/* Operands that are indices, by name, and what they may be; rows and targets may be -1. */
+enum indexed { TOKENS, EXPERTS, ROWS };
+static const struct {
+  const char *name;
+  int64_t least;
+  enum indexed of;
+} indices[] = {
+  { "ids", 0, TOKENS }, { "targets", -1, TOKENS }, { "choice", 0, EXPERTS },
+  { "row", -1, ROWS },  { "counts", 0, ROWS },     { "send", 0, ROWS },
+};
 
-  if (token)
-    *limit = k->model->vocab_size;
-  else if (g_str_equal (name, "choice"))
-    *limit = k->model->num_moe_experts;
-  else if (g_str_equal (name, "row") || g_str_equal (name, "counts") || g_str_equal (name, "send"))
-    *limit = INT32_MAX;
-  else
-    return FALSE;
-  return TRUE;
+/* 1 + a place in that list for each operand that is read as an index; 0 for others. */
+static uint8_t index_of[WEFT_N_OP][WEFT_MOST_OPERANDS];
+static pthread_once_t indices_found = PTHREAD_ONCE_INIT;
+
+static uint8_t
+find_index (const char *word)
+{
+  gsize length = strcspn (word, ":");
+
+  for (uint8_t i = 0; i < G_N_ELEMENTS (indices); i++)
+    if (strlen (indices[i].name) == length && strncmp (indices[i].name, word, length) == 0 &&
+        word[length + 1] == 'r')
+      return i + 1;
+  return 0;
+}
+
+static void
+find_indices (void)
+{
+  for (int kind = 0; kind < WEFT_N_OP; kind++) {
+    g_auto (GStrv) word = g_strsplit (weft_op_info[kind].operands, " ", -1);
+    for (unsigned i = 0; word[i] && i < WEFT_MOST_OPERANDS; i++)
+      index_of[kind][i] = find_index (word[i]);
+  }
+}
+
+static int64_t
+limit_of (enum indexed of, const union weft_model *model)
+{
+  return of == TOKENS ? model->vocab_size : of == EXPERTS ? model->num_moe_experts : INT32_MAX;
 }
 
 static gboolean
@@ -41,18 +68,11 @@ is_below (const struct weft_operand *o, int64_t least, int64_t limit)
 gboolean
 weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand)
 {
-  g_auto (GStrv) words = g_strsplit (weft_op_info[k->kind].operands, " ", -1);
-  char name[16];
-  int64_t limit;
+  pthread_once (&indices_found, find_indices);
+  uint8_t found = operand < WEFT_MOST_OPERANDS ? index_of[k->kind][operand] : 0;
 
-  if (operand >= g_strv_length (words))
-    return TRUE;
-  const char *access = strchr (words[operand], ':');
-  g_strlcpy (name, words[operand], MIN (sizeof name, (gsize) (access - words[operand]) + 1));
-  if (access[1] != 'r' || !is_index (name, k, &limit))
-    return TRUE;
-  gboolean none = g_str_equal (name, "row") || g_str_equal (name, "targets");
-  return is_below (&k->operand[operand], none ? -1 : 0, limit);
+  return !found || is_below (&k->operand[operand], indices[found - 1].least,
+                             limit_of (indices[found - 1].of, k->model));
 }
 
 gboolean

@@ -559,6 +559,8 @@ add (void *self, weft_cuda_stream *stream, const struct computing_item *like)
   LOCKED ((computing_cuda *) self, const char *, enqueue (self, stream, like));
 }
 
+computing_adder *const computing_add = add;
+
 static const char *
 comp_copy (void *self, const struct weft_cuda_copy *copy, weft_cuda_stream *stream)
 {

@@ -99,7 +99,12 @@ computing_cuda *computing_cuda_new (uint32_t seed); /* 0: in the order of calls 
 void computing_cuda_free (computing_cuda *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (computing_cuda, computing_cuda_free)
 
-/* ------------------------------------------------- between the two files of the device */
+/* ------------------------------------------------- for those who make more of it */
+
+/* Work for a stream, of which it keeps a copy. */
+typedef const char *computing_adder (void *self, weft_cuda_stream *stream,
+                                     const struct computing_item *like);
+extern computing_adder *const computing_add;
 
 /* Communicators: calls of comm_..., scaled_... and window_... */
 void computing_comm_calls (struct weft_cuda_calls *calls);

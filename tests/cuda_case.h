@@ -12,6 +12,7 @@ struct cuda_case_device {
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
   const char *only; /* the word of an op: cases of others are left out; NULL: all */
+  int arch; /* 10 * major + minor of a GPU, which has not all tensor cores; 0: of the host, which has all */
 };
 
 /* Whether the device has a kernel for an op, and cases of it are wanted. */

@@ -56,13 +56,31 @@ scale_codes (float *value, const void *scale, const uint64_t size[2],
   }
 }
 
+/* What no GPU has (blas.c, playing_cublaslt.h). */
+static void
+check (const struct weft_cuda_gemm *g)
+{
+  gboolean codes = g->a_scale != NULL;
+
+  g_assert (g->m && g->n && g->k);
+  g_assert (codes == (g->b_scale != NULL) && codes == (g->dtype > WEFT_FP16));
+  g_assert (g->y_dtype == WEFT_FP32 || (!codes && g->y_dtype == g->dtype) ||
+            (codes && g->y_dtype <= WEFT_FP16));
+  if (!codes)
+    return;
+  g_assert (!g->a_turned && g->b_turned); /* the one form that all GPUs have */
+  g_assert (!(g->dtype == WEFT_E5M2 && g->b_dtype == WEFT_E5M2));
+  g_assert (!(g->fast && g->block == 128) && !(g->bias && g->y_dtype == WEFT_FP32));
+  g_assert (g->block == 0 ||
+            ((uintptr_t) g->a_scale % 16 == 0 && (uintptr_t) g->b_scale % 16 == 0));
+}
+
 static void
 scale_both (const struct weft_cuda_gemm *g, float *a, float *b)
 {
   const struct weft_fp8_layout of_a = weft_fp8_layout_of (g->m, g->k, g->block, 0);
   const struct weft_fp8_layout of_b = weft_fp8_layout_of (g->n, g->k, g->block, g->square);
 
-  g_assert (!g->a_turned && g->b_turned); /* the one form that all GPUs have */
   scale_codes (a, g->a_scale, (const uint64_t[]){ g->m, g->k }, &of_a);
   scale_codes (b, g->b_scale, (const uint64_t[]){ g->n, g->k }, &of_b);
 }
@@ -96,7 +114,10 @@ is_apart (const struct weft_cuda_gemm *g)
 const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
+  if (weft_cuda_loads_only ())
+    return NULL;
   uint64_t n = g->m * g->n;
+  check (g);
   g_autofree float *a = wide (g->a, g->dtype, g->m * g->k),
                    *b = wide (g->b, g->a_scale ? g->b_dtype : g->dtype, g->k * g->n);
   g_autofree float *y =

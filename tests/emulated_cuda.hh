@@ -126,6 +126,8 @@ rsqrtf (float x)
 }
 
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-  ((void) (stream), emulated_run ((const void *) kernel, grid, block, shared,                      \
-                                  [=] { kernel (__VA_ARGS__); }))
+  ((void) (stream), weft_cuda_loads_only ()                                                        \
+                        ? (void) 0                                                                 \
+                        : emulated_run ((const void *) kernel, grid, block, shared,                \
+                                        [=] { kernel (__VA_ARGS__); }))
 #define WEFT_DYNAMIC_SHARED(type, name) type *name = (type *) emulated_shared

@@ -129,7 +129,7 @@ real_job_evaluate (real_job *job)
 uint64_t
 real_hash (weft_state *state, enum weft_state_kind kind)
 {
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 }; /* a chain of products each */
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
     const struct weft_state_tensor *tensor = weft_state_at (state, t);
@@ -139,10 +139,12 @@ real_hash (weft_state *state, enum weft_state_kind kind)
     for (uint64_t i = 0; i < n; i++) { /* a word at a time: tests hash millions */
       uint32_t word;
       memcpy (&word, &value[i], sizeof word);
-      hash = (hash ^ word) * 0x100000001b3u;
+      hash[i % 4] = (hash[i % 4] ^ word) * 0x100000001b3u;
     }
   }
-  return hash;
+  for (unsigned i = 1; i < 4; i++)
+    hash[0] = (hash[0] ^ hash[i]) * 0x100000001b3u;
+  return hash[0];
 }
 
 const char *

@@ -16,7 +16,9 @@ static struct {
   CUpti_BuffersCallbackRequestFunc wanted;
   CUpti_BuffersCallbackCompleteFunc filled;
   CUpti_CallbackFunc callback;
-  uint32_t n_kinds, n_callbacks, depth;
+  uint64_t kinds; /* that are enabled, by bit */
+  uint32_t n_callbacks, depth, device;
+  gboolean is_held; /* by a record that is not complete */
   uint64_t pushed; /* by any thread, last */
   size_t dropped;
   CUptiResult subscribed, next;
@@ -25,9 +27,14 @@ static struct {
 static CUptiResult CUPTIAPI
 enable_kind (CUpti_ActivityKind kind)
 {
-  (void) kind;
-  fake.n_kinds++;
+  fake.kinds |= (uint64_t) 1 << kind;
   return CUPTI_SUCCESS;
+}
+
+static gboolean
+is_enabled (CUpti_ActivityKind kind)
+{
+  return fake.kinds >> kind & 1;
 }
 
 static CUptiResult CUPTIAPI
@@ -39,10 +46,16 @@ register_callbacks (CUpti_BuffersCallbackRequestFunc wanted,
   return CUPTI_SUCCESS;
 }
 
+static void end_buffer (void);
+
+/* Without force a buffer stays that has a record of something under way. */
 static CUptiResult CUPTIAPI
 flush (uint32_t flag)
 {
-  (void) flag;
+  if (fake.is_held && flag == CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) {
+    fake.is_held = FALSE;
+    end_buffer ();
+  }
   return CUPTI_SUCCESS;
 }
 
@@ -137,6 +150,14 @@ number_stream (CUcontext context, CUstream stream, uint8_t per_thread, uint32_t 
 }
 
 static CUptiResult CUPTIAPI
+number_device (CUcontext context, uint32_t *id)
+{
+  assert_null (context); /* the current one */
+  *id = fake.device;
+  return CUPTI_SUCCESS;
+}
+
+static CUptiResult CUPTIAPI
 name_result (CUptiResult result, const char **text)
 {
   *text = result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED ? "somebody else listens"
@@ -154,6 +175,7 @@ static const struct weft_cupti_calls calls = { .ActivityEnable = enable_kind,
                                                .Subscribe = subscribe,
                                                .EnableCallback = enable_callback,
                                                .GetGraphNodeId = number_node,
+                                               .GetDeviceId = number_device,
                                                .GetStreamIdEx = number_stream,
                                                .GetResultString = name_result };
 
@@ -193,6 +215,7 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
                                 .start = begin,
                                 .end = begin ? begin + 10 : 0,
                                 .correlationId = correlation,
+                                .deviceId = fake.device,
                                 .streamId = stream,
                                 .name = name,
                                 .graphNodeId = node };
@@ -200,7 +223,7 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
   put (&k, sizeof k);
 }
 
-/* What CUPTI would write of a call: the id that was pushed when it was made. */
+/* What CUPTI would write of a call: the id that was pushed when it was made, if calls are recorded. */
 static void
 put_known (uint32_t correlation, uint64_t id)
 {
@@ -210,7 +233,9 @@ put_known (uint32_t correlation, uint64_t id)
                                                 .externalId = id,
                                                 .correlationId = correlation };
 
-  put (&x, sizeof x);
+  if (is_enabled (CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) &&
+      is_enabled (CUPTI_ACTIVITY_KIND_RUNTIME) && is_enabled (CUPTI_ACTIVITY_KIND_DRIVER))
+    put (&x, sizeof x);
 }
 
 /* ------------------------------------------------------------------------- taking */
@@ -269,7 +294,10 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   uint64_t first, second;
 
   (void) state;
-  assert_true (fake.n_kinds == 5 && fake.n_callbacks == 2);
+  assert_true (is_enabled (CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) &&
+               is_enabled (CUPTI_ACTIVITY_KIND_MEMCPY) &&
+               is_enabled (CUPTI_ACTIVITY_KIND_MEMCPY2) &&
+               is_enabled (CUPTI_ACTIVITY_KIND_MEMSET) && fake.n_callbacks == 2);
   weft_cupti_about (c, 0, 7);
   first = fake.pushed;
   weft_cupti_about (c, 3, 0);
@@ -386,6 +414,50 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   weft_cupti_close (c);
 }
 
+/* Every GPU has a stream of that number. */
+static void
+streams_of_two_gpus_are_told_apart (void **state)
+{
+  struct weft_cupti *c = open_all ();
+  weft_cuda_stream *stream = (weft_cuda_stream *) (uintptr_t) 5;
+
+  (void) state;
+  for (fake.device = 0; fake.device < 2; fake.device++) {
+    weft_cupti_about (c, fake.device, 30 + fake.device);
+    weft_cupti_talk (c, stream);
+    weft_cupti_launched (c);
+  }
+  begin_buffer ();
+  fake.device = 1;
+  put_kernel ("of the second", 100, 70, 5, 0);
+  fake.device = 0;
+  put_kernel ("of the first", 200, 71, 5, 0);
+  end_buffer ();
+  take (c);
+  assert_taken (0, "of the second", 1, 31);
+  assert_taken (1, "of the first", 0, 30);
+  weft_cupti_close (c);
+}
+
+static void
+what_is_under_way_does_not_keep_the_rest (void **state)
+{
+  struct weft_cupti *c = open_all ();
+
+  (void) state;
+  weft_cupti_about (c, 0, 1);
+  begin_buffer ();
+  put_kernel ("ended", 100, 1, 1, 0);
+  put_known (1, fake.pushed);
+  put_kernel ("under way", 0, 2, 1, 0);
+  fake.is_held = TRUE;
+  take (c);
+  assert_int_equal (taken.n, 1);
+  assert_taken (0, "ended", 0, 1);
+  assert_true (taken.lost == 1 && !fake.is_held);
+  weft_cupti_close (c);
+}
+
 static void
 call_back (CUpti_CallbackId id, uintptr_t graph, uintptr_t node, uintptr_t from)
 {
@@ -475,6 +547,8 @@ who_cannot_listen_says_why (void **state)
   memset (&fake, 0, sizeof fake);
   fake.subscribed = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
   assert_string_equal (weft_cupti_open (&calls, &c), "somebody else listens");
+  fake.subscribed = CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
+  assert_non_null (strstr (weft_cupti_open (&calls, &c), "run as root"));
   assert_null (c);
 }
 
@@ -486,6 +560,8 @@ main (void)
     cmocka_unit_test (copies_and_fills_have_names_and_others_are_passed_over),
     cmocka_unit_test (kernels_of_nobody_are_told_as_such),
     cmocka_unit_test (launches_of_other_threads_go_by_the_order_of_their_stream),
+    cmocka_unit_test (streams_of_two_gpus_are_told_apart),
+    cmocka_unit_test (what_is_under_way_does_not_keep_the_rest),
     cmocka_unit_test (kernels_of_a_graph_go_by_the_nodes_that_were_captured),
     cmocka_unit_test (what_is_lost_or_broken_is_said),
     cmocka_unit_test (who_cannot_listen_says_why),

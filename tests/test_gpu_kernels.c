@@ -142,8 +142,11 @@ device_of (void **state)
 {
   if (!*state)
     skip ();
+  struct weft_cuda_device found;
   struct gpu *gpu = *state;
-  return (struct cuda_case_device){ has_kernel, launch, gpu, gpu->only };
+  CALL (gpu, describe, 0, &found);
+  return (struct cuda_case_device){ has_kernel, launch, gpu, gpu->only,
+                                    (int) (10 * found.major + found.minor) };
 }
 
 /* ------------------------------------------------------------------------------- tests */

@@ -8,6 +8,7 @@
 struct scan {
   const char *at, *end;
   unsigned line, column, levels;
+  guint64 pairs; /* of a key and its value */
   gboolean closed;
 };
 
@@ -133,20 +134,49 @@ scan_text (struct scan *s, GError **error)
     } else if (*s->at && strchr ("{}[]", *s->at)) {
       if (!scan_bracket (s, error))
         return FALSE;
-    } else if (*s->at && strchr (":,truefalsn", *s->at))
+    } else if (*s->at && strchr (":,truefalsn", *s->at)) {
+      s->pairs += *s->at == ':';
       step (s);
-    else
+    } else
       return scan_fail (s, "JSON", error);
   }
   return s->levels == 0 || scan_fail (s, "a closing bracket", error);
 }
 
+static struct scan
+scan_of (const char *json, gsize length)
+{
+  return (struct scan){ .at = json, .end = json + length, .line = 1, .column = 1 };
+}
+
 gboolean
 weft_json_scan (const char *json, gsize length, GError **error)
 {
-  struct scan scan = { .at = json, .end = json + length, .line = 1, .column = 1 };
+  struct scan scan = scan_of (json, length);
 
   return scan_text (&scan, error);
+}
+
+/* ------------------------------------------------------------------- keys that come twice */
+
+/* Keys of all objects: of a key that came twice the parser keeps the last. */
+static guint64
+count_keys (JsonNode *node)
+{
+  guint64 n = 0;
+
+  if (node && JSON_NODE_HOLDS_OBJECT (node)) {
+    JsonObjectIter iter;
+    JsonNode *value;
+    json_object_iter_init (&iter, json_node_get_object (node));
+    while (json_object_iter_next (&iter, NULL, &value))
+      n += 1 + count_keys (value);
+  } else if (node && JSON_NODE_HOLDS_ARRAY (node)) {
+    JsonArray *array = json_node_get_array (node);
+    for (guint i = 0; i < json_array_get_length (array); i++)
+      n += count_keys (json_array_get_element (array, i));
+  }
+  return n;
 }
 
 /* Keys of the objects that are open, innermost last, and the first that came twice. */
@@ -196,8 +226,9 @@ parse (JsonParser *parser, const char *json, gsize length, GError **error)
   return weft_bad_input (error, "%s", what);
 }
 
-JsonParser *
-weft_json_load (const char *json, gsize length, GError **error)
+/* Text that has been parsed without being asked: signals take as long as the parser itself. */
+static gboolean
+report_twice (const char *json, gsize length, GError **error)
 {
   g_autoptr (JsonParser) parser = json_parser_new ();
   g_autoptr (GPtrArray) open = g_ptr_array_new_with_free_func ((GDestroyNotify) g_hash_table_unref);
@@ -207,12 +238,22 @@ weft_json_load (const char *json, gsize length, GError **error)
   g_signal_connect (parser, "object-start", G_CALLBACK (object_starts), &keys);
   g_signal_connect (parser, "object-member", G_CALLBACK (object_has), &keys);
   g_signal_connect (parser, "object-end", G_CALLBACK (object_ends), &keys);
-  if (!weft_json_scan (json, length, error) || !parse (parser, json, length, error))
+  return parse (parser, json, length, error) &&
+         weft_bad_input (error, "%s",
+                         twice->len ? twice->str : "found a colon without a key, wanted JSON");
+}
+
+JsonParser *
+weft_json_load (const char *json, gsize length, GError **error)
+{
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  struct scan scan = scan_of (json, length);
+
+  if (!scan_text (&scan, error) || !parse (parser, json, length, error))
     return NULL;
-  g_signal_handlers_disconnect_by_data (parser, &keys);
-  if (twice->len == 0)
+  if (count_keys (json_parser_get_root (parser)) == scan.pairs)
     return g_steal_pointer (&parser);
-  weft_bad_input (error, "%s", twice->str);
+  report_twice (json, length, error);
   return NULL;
 }
 

@@ -38,7 +38,7 @@ const struct weft_sheet weft_cluster_sheet = {
   .n_optional = G_N_ELEMENTS (optional),
 };
 
-/* Ranks that are threads of one machine come in any number: unasked, one. */
+/* Ranks that run on threads of one machine come in any number: unasked, one. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {

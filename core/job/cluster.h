@@ -33,7 +33,7 @@ struct weft_cluster {
   GQuark topology; /* name it was loaded by */
 };
 
-/* Ranks are threads of one machine: they share its memory bus and have one core each. */
+/* Ranks run on threads of one machine: they share its memory bus and have one core each. */
 static inline gboolean
 weft_cluster_is_cpu (const struct weft_cluster *c)
 {

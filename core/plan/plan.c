@@ -321,7 +321,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   gboolean used[WEFT_N_GROUP] = { FALSE };
   double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
 
-  /* Ranks that are threads of one machine have no CUDA context and no NCCL channels. */
+  /* Ranks that run on threads of one machine have no CUDA context and no NCCL channels. */
   if (weft_cluster_is_cpu (&plan->job.cluster))
     return 0;
 

@@ -40,9 +40,12 @@ struct cuda {
   struct weft_fused *fused;
 };
 
+/* An error is kept as the last one, too, which the next kernel of this thread would tell as its own. */
 static const char *
 said (cudaError_t error)
 {
+  if (error != cudaSuccess)
+    (void) cudaGetLastError ();
   return error == cudaSuccess ? NULL : cudaGetErrorString (error);
 }
 
@@ -243,18 +246,15 @@ call_wait (void *self, weft_cuda_stream *stream, weft_cuda_event *event)
   return said (cudaStreamWaitEvent (stream_of (stream), event_of (event), 0));
 }
 
-/* That an event has yet to come is kept as the last error, too, which the next kernel would tell as
- * its own. */
 static const char *
 call_query (void *self, weft_cuda_event *event, gboolean *done)
 {
   cudaError_t error = cudaEventQuery (event_of (event));
+  const char *text = said (error);
 
   (void) self;
   *done = error == cudaSuccess;
-  if (error == cudaErrorNotReady)
-    error = cudaGetLastError () == cudaErrorNotReady ? cudaSuccess : error;
-  return said (error);
+  return error == cudaErrorNotReady ? NULL : text;
 }
 
 static const char *
@@ -400,13 +400,22 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 
 /* ----------------------------------------------------------------------- algorithms */
 
-static gboolean
-is_product (enum weft_op_kind kind)
-{
-  return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_GELU || kind == WEFT_OP_MATMUL_DGRAD_GELU ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
-}
+/* Ops that are one product, and those of them that make the gradient of a bias beside it: by which
+ * operand. */
+static const struct product {
+  uint8_t is, bias_gradient;
+} products[WEFT_N_OP] = {
+  [WEFT_OP_MATMUL] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_WGRAD] = { TRUE, 3 },
+  [WEFT_OP_MATMUL_GELU] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_GELU] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_FP8] = { TRUE, 0 },
+  [WEFT_OP_MATMUL_DGRAD_FP8] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL_DGRAD] = { TRUE, 0 },
+  [WEFT_OP_FP8_MATMUL_WGRAD] = { TRUE, 5 },
+};
 
 /* A file that is missing or of no use is written anew. */
 static void
@@ -435,11 +444,10 @@ static const char *
 prepare_product (struct cuda *cuda, const struct weft_kernel *k,
                  const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
 {
-  enum { DB = 3 };
   struct weft_kernel alone = *k;
 
-  if (k->kind == WEFT_OP_MATMUL_WGRAD)
-    alone.operand[DB].data = NULL;
+  if (products[k->kind].bias_gradient)
+    alone.operand[products[k->kind].bias_gradient].data = NULL;
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
@@ -451,6 +459,38 @@ miss_fused (struct cuda *cuda, const struct weft_kernel *k)
   const char *text = k->fused ? chosen (&device) : NULL;
 
   return text || !k->fused ? text : weft_fused_missing (cuda->fused, device, k);
+}
+
+/* Sums of what exchanges by counts have brought; kernels of ops are told from their calls. */
+static const char *
+load_sums (weft_cuda_stream *stream)
+{
+  static const uint8_t dtypes[] = { WEFT_FP32, WEFT_BF16, WEFT_FP16 };
+  const char *text = NULL;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (dtypes) && !text; i++) {
+    const void *term = NULL;
+    struct weft_cuda_join join = { .dtype = dtypes[i], .n_term = 1, .term = &term, .n = 1 };
+    text = weft_cuda_join_terms (&join, stream);
+  }
+  return text;
+}
+
+/* No kernel of the first step is loaded while collectives run; but those of other lanes that need more
+ * scratch than there is in this room, and what cuDNN was to do and will not. */
+static const char *
+load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
+              const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
+{
+  const char *text;
+
+  weft_cuda_load_only (TRUE);
+  text = load_sums (stream);
+  for (uint32_t i = 0; i < n && !text; i++)
+    if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !k[i].fused)
+      text = call_kernel (cuda, &k[i], 1, room, stream);
+  weft_cuda_load_only (FALSE);
+  return text;
 }
 
 /* GPUs of one machine take what the first of them has found. */
@@ -467,12 +507,12 @@ prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_
   uint32_t known = weft_blas_count (blas);
   weft_blas_only_prepare (blas, TRUE);
   for (uint32_t i = 0; i < n && !text; i++)
-    text = is_product (k[i].kind) ? prepare_product (self, &k[i], room, stream)
+    text = products[k[i].kind].is ? prepare_product (self, &k[i], room, stream)
                                   : miss_fused (self, &k[i]);
   weft_blas_only_prepare (blas, FALSE);
   if (!text && weft_blas_count (blas) > known)
     save_algorithms (blas);
-  return text;
+  return text ? text : load_kernels (self, k, n, room, stream);
 }
 
 static const char *
@@ -614,8 +654,7 @@ call_comm_finish (void *self, weft_cuda_comm *comm)
   return comm->comm ? told (ncclCommFinalize (comm->comm)) : NULL;
 }
 
-/* Members that cannot reach each other's memory have no window: NCCL registers it as if nobody had asked
- * for one, and says nothing. */
+/* Where members cannot reach each other's memory NCCL registers it as if no window were asked for. */
 static const char *
 call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gboolean symmetric,
                   weft_cuda_window **out)

@@ -17,8 +17,8 @@ struct here {
 };
 
 struct record {
-  uint64_t begin, end, id, node;
-  uint32_t correlation, stream;
+  uint64_t begin, end, id, node, stream;
+  uint32_t correlation;
   const char *name; /* interned */
 };
 
@@ -30,7 +30,7 @@ struct weft_cupti {
   GHashTable *known;  /* correlation -> id, owned */
   GHashTable *node;   /* of a graph, owned -> id, owned */
   GHashTable *graph;  /* -> here, whose thread adds nodes to it */
-  GHashTable *launch; /* stream -> GArray of ids, in order */
+  GHashTable *launch; /* stream, owned -> GArray of ids, in order */
   uint64_t lost;
   const char *said;
 };
@@ -75,6 +75,26 @@ get_id (GHashTable *table, uint64_t key)
   return id ? *id : 0;
 }
 
+/* Streams are numbered from the same number on in the context of every GPU. */
+static uint64_t
+stream_of (uint32_t device, uint32_t stream)
+{
+  return (uint64_t) device << 32 | stream;
+}
+
+/* Of this thread's GPU. */
+static gboolean
+find_stream (const struct weft_cupti *c, CUstream stream, uint64_t *out)
+{
+  uint32_t device, number;
+
+  if (c->calls->GetDeviceId (NULL, &device) != CUPTI_SUCCESS ||
+      c->calls->GetStreamIdEx (NULL, stream, 0, &number) != CUPTI_SUCCESS)
+    return FALSE;
+  *out = stream_of (device, number);
+  return TRUE;
+}
+
 void
 weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op)
 {
@@ -104,15 +124,15 @@ void
 weft_cupti_launched (struct weft_cupti *c)
 {
   struct here *h = c ? here_of (c) : NULL;
-  uint32_t stream;
+  uint64_t stream;
 
-  if (!h || !h->has_talked || c->calls->GetStreamIdEx (NULL, h->talks, 0, &stream) != CUPTI_SUCCESS)
+  if (!h || !h->has_talked || !find_stream (c, h->talks, &stream))
     return;
   h->has_talked = FALSE;
   pthread_mutex_lock (&c->lock);
-  GArray *ids = g_hash_table_lookup (c->launch, GUINT_TO_POINTER (stream));
+  GArray *ids = g_hash_table_lookup (c->launch, &stream);
   if (!ids)
-    g_hash_table_insert (c->launch, GUINT_TO_POINTER (stream),
+    g_hash_table_insert (c->launch, g_memdup2 (&stream, sizeof stream),
                          ids = g_array_new (FALSE, FALSE, sizeof (uint64_t)));
   g_array_append_val (ids, h->id);
   pthread_mutex_unlock (&c->lock);
@@ -180,7 +200,8 @@ add_record (struct weft_cupti *c, const struct record *r)
   &(struct record)                                                                                 \
   {                                                                                                \
     .begin = (x)->start, .end = (x)->end, .node = (x)->graphNodeId,                                \
-    .correlation = (x)->correlationId, .stream = (x)->streamId, .name = (word)                     \
+    .correlation = (x)->correlationId, .stream = stream_of ((x)->deviceId, (x)->streamId),         \
+    .name = (word)                                                                                 \
   }
 
 static const char *
@@ -284,7 +305,7 @@ find_ids (struct weft_cupti *c)
 
 /* Kernels of a stream that no thread of ours has launched, in order. */
 static GArray *
-foreign (const struct weft_cupti *c, uint32_t stream)
+foreign (const struct weft_cupti *c, uint64_t stream)
 {
   GArray *found = g_array_new (FALSE, FALSE, sizeof (uint32_t));
 
@@ -305,7 +326,7 @@ match_launches (struct weft_cupti *c)
   g_hash_table_iter_init (&iter, c->launch);
   while (g_hash_table_iter_next (&iter, &stream, &launched)) {
     const GArray *ids = launched;
-    g_autoptr (GArray) found = foreign (c, GPOINTER_TO_UINT (stream));
+    g_autoptr (GArray) found = foreign (c, *(const uint64_t *) stream);
     for (uint32_t i = 0; i < found->len && found->len == ids->len; i++)
       g_array_index (c->record, struct record, g_array_index (found, uint32_t, i)).id =
           g_array_index (ids, uint64_t, i);
@@ -325,14 +346,26 @@ tell (const struct record *r, weft_cuda_take take, void *user)
   take (user, &a);
 }
 
-const char *
-weft_cupti_take (struct weft_cupti *c, weft_cuda_take take, void *user, uint64_t *lost)
+/* What is complete; and then buffers that also have records of what is still under way, which have no
+ * dates. */
+static const char *
+flush (const struct weft_cupti *c)
 {
   const char *said = NULL;
   CUptiResult result = c->calls->ActivityFlushAll (0);
 
+  if (result == CUPTI_SUCCESS)
+    result = c->calls->ActivityFlushAll (CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
   if (result != CUPTI_SUCCESS)
     c->calls->GetResultString (result, &said);
+  return said;
+}
+
+const char *
+weft_cupti_take (struct weft_cupti *c, weft_cuda_take take, void *user, uint64_t *lost)
+{
+  const char *said = flush (c);
+
   pthread_mutex_lock (&c->lock);
   g_array_sort (c->record, by_begin);
   find_ids (c);
@@ -352,13 +385,18 @@ weft_cupti_take (struct weft_cupti *c, weft_cuda_take take, void *user, uint64_t
 
 /* ------------------------------------------------------------------------- opening */
 
+/* External ids are written before records of calls, and of no others: calls of the runtime, and of the
+ * driver, which NCCL and cuDNN launch by (CUPTI's sample cupti_external_correlation). */
 static CUptiResult
 enable (const struct weft_cupti_calls *calls)
 {
-  static const CUpti_ActivityKind kinds[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION
-  };
+  static const CUpti_ActivityKind kinds[] = { CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                              CUPTI_ACTIVITY_KIND_MEMCPY,
+                                              CUPTI_ACTIVITY_KIND_MEMCPY2,
+                                              CUPTI_ACTIVITY_KIND_MEMSET,
+                                              CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
+                                              CUPTI_ACTIVITY_KIND_RUNTIME,
+                                              CUPTI_ACTIVITY_KIND_DRIVER };
   static const CUpti_CallbackId ids[] = { CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
                                           CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED };
   CUpti_SubscriberHandle subscriber;
@@ -373,11 +411,22 @@ enable (const struct weft_cupti_calls *calls)
   return result;
 }
 
+static const char *
+refusal_of (const struct weft_cupti_calls *calls, CUptiResult result)
+{
+  const char *said = "CUPTI does not say why";
+
+  if (result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)
+    return "the driver lets administrators alone trace: run as root, or load nvidia.ko with "
+           "NVreg_RestrictProfilingToAdminUsers=0";
+  calls->GetResultString (result, &said);
+  return said;
+}
+
 const char *
 weft_cupti_open (const struct weft_cupti_calls *calls, struct weft_cupti **out)
 {
   struct weft_cupti *c = g_new0 (struct weft_cupti, 1);
-  const char *said = "CUPTI does not say why";
 
   c->calls = calls;
   pthread_mutex_init (&c->lock, NULL);
@@ -386,16 +435,16 @@ weft_cupti_open (const struct weft_cupti_calls *calls, struct weft_cupti **out)
   c->known = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
   c->node = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
   c->graph = g_hash_table_new (NULL, NULL);
-  c->launch = g_hash_table_new_full (NULL, NULL, NULL, (GDestroyNotify) g_array_unref);
+  c->launch =
+      g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, (GDestroyNotify) g_array_unref);
   current = c;
   CUptiResult result = enable (calls);
   if (result == CUPTI_SUCCESS) {
     *out = c;
     return NULL;
   }
-  calls->GetResultString (result, &said);
   weft_cupti_close (c);
-  return said;
+  return refusal_of (calls, result);
 }
 
 void

@@ -47,6 +47,7 @@ typedef CUpti_ActivityKernel9 weft_cupti_kernel;
   X (Subscribe)                                                                                    \
   X (EnableCallback)                                                                               \
   X (GetGraphNodeId)                                                                               \
+  X (GetDeviceId)                                                                                  \
   X (GetStreamIdEx)                                                                                \
   X (GetResultString)
 

@@ -1,7 +1,7 @@
 /* weft.h - Weft for a training loop of your own.
  *
  * A job is what `weft train` takes: a model, a strategy, a cluster, batches.  A module is that job with
- * real numbers: all its ranks live in this process, as threads of the CPU, and the ops of a step are
+ * real numbers: all its ranks live in this process, on threads of the CPU, and the ops of a step are
  * those that `weft sim` predicts.  A loop calls the methods of Megatron-Core's DistributedDataParallel
  * under their own names; docs/api.md tells the life of a step, examples/train.c is a whole loop:
  *

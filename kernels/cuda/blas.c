@@ -2,10 +2,12 @@
  * `b` here is its A, and rows are its leading dimension.
  *
  * gelu, or its slope, is what the library does at the end of a product, or a kernel of its own behind it:
- * where the library will not, or takes longer than both. */
+ * where the library will not, or takes longer than both.  A bias that the library will not add is there
+ * before the product, which is added to it. */
 #include "kernels/cuda/blas.h"
 #include "core/base/error.h"
 #include "core/base/words.h"
+#include "kernels/cuda/fp8_scales.h"
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -24,12 +26,15 @@ struct choice {
   struct shape shape;
   cublasLtMatmulAlgo_t algorithm;
   uint64_t scratch;
-  uint64_t apart; /* 1: a plain product, whose algorithm this is, and a kernel that follows */
+  uint64_t apart; /* enum apart: of a plainer product, and kernels before and behind it */
 };
+
+enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
+  GHashTable *loaded;  /* of them, by address: those that have been run */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
   char machine[360]; /* library, driver and GPU, as files say them */
@@ -212,25 +217,22 @@ set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
   return status;
 }
 
-/* Which GPUs have tensor cores for which scales (cuBLAS 13, "Narrow precision data types usage"); their
- * rows are read sixteen bytes at a time. */
+/* Rows of codes are read sixteen bytes at a time; what is added to sums in fp32 is bf16 (cuBLAS 13,
+ * cublasLtMatmul, "FP8 kernels"). */
 static const char *
 refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
 {
-  if (!g->a_scale)
-    return NULL;
-  if (blas->arch < 89)
-    return "precision fp8 wants a GPU with tensor cores for fp8: Ada, Hopper or newer";
-  if (g->block == 32 && blas->arch < 100)
-    return "fp8_recipe mxfp8 wants a GPU whose tensor cores take scales of 32 elements, Blackwell "
-           "or "
-           "newer; found an older one: take delayed or tensorwise, or blockwise on Hopper";
-  if (g->block == 128 && blas->arch / 10 != 9)
-    return "fp8_recipe blockwise has products on Hopper alone; found another GPU: take delayed or "
-           "tensorwise, or mxfp8 on Blackwell";
+  const char *refused = g->a_scale ? weft_fp8_refused (blas->arch, g->block) : NULL;
+
+  if (!g->a_scale || refused)
+    return refused;
   if (g->m % 16 || g->n % 16 || g->k % 16)
     return "products in fp8 want rows, columns and terms that are multiples of 16: tokens of a "
            "microbatch and the widths of the model on a rank";
+  if (alignment_of (g->a) < 16 || alignment_of (g->b) < 16 || alignment_of (g->y) < 16)
+    return "products in fp8 want factors and results that begin at multiples of 16 bytes";
+  if (g->bias && g->y_dtype == WEFT_FP32)
+    return "products in fp8 add no bias to results in fp32";
   return NULL;
 }
 
@@ -262,12 +264,18 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
   return NULL;
 }
 
-/* The product without what follows it, where that finds it. */
+/* The product without what follows it, where that finds it; or on top of its bias. */
 static struct weft_cuda_gemm
-plain_of (const struct weft_cuda_gemm *g)
+plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
 {
   struct weft_cuda_gemm plain = *g;
 
+  if (apart & APART_BIAS) {
+    plain.bias = NULL;
+    plain.accumulate = TRUE;
+  }
+  if (!(apart & APART_EPILOGUE))
+    return plain;
   if (g->epilogue == WEFT_CUDA_GELU && g->aux)
     plain.y = g->aux;
   plain.epilogue = WEFT_CUDA_PLAIN;
@@ -286,15 +294,23 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-/* All of g: where it goes apart, c is a call of the plain product. */
+/* All of g: where it goes apart, c is a call of the plain product, which load_product() has loaded where
+ * nothing else is to be done. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
 {
-  struct weft_cuda_gemm plain = plain_of (g);
-  const char *error = run (on, choice->apart ? &plain : g, c, choice);
+  struct weft_cuda_gemm product = plain_of (g, choice->apart), whole = product;
+  const char *error = NULL;
 
-  return error || !choice->apart ? error : weft_cuda_follow (on, g);
+  whole.bias = g->bias;
+  if (choice->apart & APART_BIAS)
+    error = weft_cuda_put_bias (on, &whole);
+  if (!error && !weft_cuda_loads_only ())
+    error = run (on, &product, c, choice);
+  if (!error && choice->apart & APART_EPILOGUE)
+    error = weft_cuda_follow (on, g);
+  return error;
 }
 
 /* ------------------------------------------------------------------------ finding an algorithm */
@@ -482,7 +498,7 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
 
   if (!make_operands (&o, g))
     return -1;
-  struct weft_cuda_gemm product = choice->apart ? plain_of (&o.gemm) : o.gemm;
+  struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
@@ -536,23 +552,64 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
   return remember (on->blas, &choice);
 }
 
+/* Whether it runs in this scratch; and, before the first step, what a file has said of it. */
+static gboolean
+still_runs (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+            const struct choice *choice)
+{
+  struct weft_cuda_gemm product = plain_of (g, choice->apart);
+  cublasLtMatmulHeuristicResult_t found;
+  g_auto (call) c = { 0 };
+
+  if (choice->scratch > on->scratch_bytes || !on->blas->only_prepare)
+    return choice->scratch <= on->scratch_bytes;
+  return !call_init (&c, &product) &&
+         cublasLtMatmulAlgoCheck (on->blas->handle, c.desc, c.a, c.b, c.y, c.y, &choice->algorithm,
+                                  &found) == CUBLAS_STATUS_SUCCESS &&
+         found.workspaceSize <= choice->scratch;
+}
+
 static const struct choice *
-choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
+known_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
   struct shape shape = shape_of (g);
   const struct choice *known = g_hash_table_lookup (on->blas->choices, &shape);
 
+  return known && still_runs (on, g, known) ? known : NULL;
+}
+
+/* The algorithm of a plainer product. */
+static const struct choice *
+remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+                const struct choice *product, enum apart apart)
+{
+  struct choice choice = *product;
+
+  choice.shape = shape_of (g);
+  choice.apart |= apart;
+  return remember (on->blas, &choice);
+}
+
+/* Of a product that nothing follows but a bias. */
+static const struct choice *
+choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
+{
+  const struct weft_cuda_gemm bare = plain_of (g, APART_BIAS);
+  const struct choice *found = known_of (on, g);
+
   *error = NULL;
-  return known ? known : choose (on, g, error);
+  if (found || (found = choose (on, g, error)) || !g->bias || g->scale)
+    return found;
+  found = choice_of (on, &bare, error);
+  return found ? remember_apart (on, g, found, APART_BIAS) : NULL;
 }
 
 /* Likewise of a product that something follows: by the library in one, where it can and is no slower. */
 static const struct choice *
 choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
-  struct weft_cuda_gemm plain = plain_of (g);
-  struct shape shape = shape_of (g);
-  const struct choice *known = g_hash_table_lookup (on->blas->choices, &shape);
+  struct weft_cuda_gemm plain = plain_of (g, APART_EPILOGUE);
+  const struct choice *known = known_of (on, g);
 
   *error = NULL;
   if (known)
@@ -561,8 +618,7 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   if (!product)
     return NULL;
   struct choice apart = *product;
-  apart.shape = shape;
-  apart.apart = 1;
+  apart.apart |= APART_EPILOGUE;
   const struct choice *one = choose (on, g, error);
   *error = NULL;
   if (one && on->blas->only_prepare) {
@@ -570,7 +626,22 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
     if (together < 0 || (both >= 0 && both < together))
       one = NULL;
   }
-  return one ? one : remember (on->blas, &apart);
+  return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
+}
+
+/* The library loads a kernel when it is first run.  Without room for operands that is in the first step. */
+static void
+load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+              const struct choice *choice)
+{
+  g_auto (operands) o = { 0 };
+  g_auto (call) c = { 0 };
+
+  if (!g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
+    return;
+  struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
+  if (!call_init (&c, &product) && !run (on, &product, &c, choice))
+    (void) cudaStreamSynchronize ((cudaStream_t) on->stream);
 }
 
 const char *
@@ -584,7 +655,9 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
   if (error || on->blas->only_prepare)
     return error;
-  struct weft_cuda_gemm product = choice->apart ? plain_of (gemm) : *gemm;
+  if (weft_cuda_loads_only ())
+    load_product (on, gemm, choice);
+  struct weft_cuda_gemm product = plain_of (gemm, choice->apart);
   error = call_init (&c, &product);
   return error ? error : run_all (on, gemm, &c, choice);
 }
@@ -624,6 +697,7 @@ weft_blas_new (const char **error)
               driver, device.name, device.major, device.minor, device.multiProcessorCount);
   blas->arch = 10 * device.major + device.minor;
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
+  blas->loaded = g_hash_table_new (NULL, NULL);
   return g_steal_pointer (&blas);
 }
 
@@ -634,6 +708,7 @@ weft_blas_free (struct weft_cuda_blas *blas)
     return;
   (void) cublasLtDestroy (blas->handle);
   g_hash_table_unref (blas->choices);
+  g_hash_table_unref (blas->loaded);
   g_free (blas);
 }
 

@@ -11,11 +11,34 @@
 #include <cuda_runtime.h>
 #define WEFT_UNROLL _Pragma ("unroll")
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-  kernel<<<grid, block, shared, (cudaStream_t) (stream)>>> (__VA_ARGS__)
+  do {                                                                                             \
+    if (weft_cuda_loads_only ())                                                                   \
+      load (kernel);                                                                               \
+    else                                                                                           \
+      kernel<<<grid, block, shared, (cudaStream_t) (stream)>>> (__VA_ARGS__);                      \
+  } while (0)
+
+/* To ask for what a kernel takes is to load it; launched() tells what went wrong. */
+template <class F>
+static void
+load (F *kernel)
+{
+  struct cudaFuncAttributes attributes;
+
+  (void) cudaFuncGetAttributes (&attributes, (const void *) kernel);
+}
 #define WEFT_DYNAMIC_SHARED(type, name)                                                            \
   extern __shared__ __align__ (128) uint8_t weft_shared_bytes[];                                   \
   type *name = (type *) weft_shared_bytes
 #endif
+
+/* Bytes from the end of the scratch, of which what follows has less; at a multiple of 256. */
+static inline uint8_t *
+weft_cuda_take (struct weft_cuda_launch *l, uint64_t bytes)
+{
+  l->scratch_bytes = (l->scratch_bytes - bytes) / 256 * 256;
+  return (uint8_t *) l->scratch + l->scratch_bytes;
+}
 
 /* ---------------------------------------------------------------------- stored types */
 
@@ -229,15 +252,25 @@ blocks_for (uint64_t n, uint64_t each, uint64_t most)
   i < (n);                                                                                         \
   i += i##_step
 
-/* What launching has come to: NULL or the error. */
+/* NULL or the error, which is not kept for the next call to tell as its own. */
+#ifndef WEFT_CUDA_EMULATOR
+static inline const char *
+told (cudaError_t error)
+{
+  if (error != cudaSuccess)
+    (void) cudaGetLastError ();
+  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+}
+#endif
+
+/* What launching has come to. */
 static inline const char *
 launched (void)
 {
 #ifdef WEFT_CUDA_EMULATOR
   return NULL;
 #else
-  cudaError_t error = cudaGetLastError ();
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+  return told (cudaGetLastError ());
 #endif
 }
 
@@ -268,9 +301,8 @@ allow (F *kernel, size_t bytes)
 #ifdef WEFT_CUDA_EMULATOR
   return emulated_allow ((const void *) kernel, bytes);
 #else
-  cudaError_t error = cudaFuncSetAttribute ((const void *) kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+  return told (cudaFuncSetAttribute ((const void *) kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes));
 #endif
 }
 

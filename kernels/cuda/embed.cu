@@ -120,7 +120,7 @@ weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t
                (int32_t *) room, n);
   cudaError_t error = sort ((char *) room + numbers, &bytes, keys, sorted, (const int32_t *) room,
                             order, n, on->stream);
-  return error == cudaSuccess ? NULL : cudaGetErrorString (error);
+  return told (error);
 }
 #endif
 

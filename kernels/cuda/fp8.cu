@@ -334,8 +334,7 @@ expand_weights (struct weft_cuda_launch *l, struct weft_cuda_gemm *g)
   uint64_t weights = g->n * g->k;
   bool blocks = o[SCALE].dtype == WEFT_E8M0;
 
-  l->scratch_bytes -= weft_cuda_scratch_fp8 (weights, o[X].dtype);
-  uint8_t *own = (uint8_t *) l->scratch + l->scratch_bytes;
+  uint8_t *own = weft_cuda_take (l, weft_cuda_scratch_fp8 (weights, o[X].dtype));
   struct array wide = { own + FACTORS, o[X].dtype };
   g->b = wide.data;
   g->scale = blocks ? NULL : (const float *) own;

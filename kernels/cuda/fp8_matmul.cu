@@ -1,7 +1,8 @@
 /* Products of two factors in fp8 by tensor cores that multiply such numbers: codes go to the library as
  * they are, both with their terms along their rows; their scales are laid out as it wants them (fp8_scales.h),
- * at the end of the scratch.  Sums keep all bits but in forward, as in NVIDIA Transformer Engine
- * (module/base.py, _2X_ACC_FPROP). */
+ * at the end of the scratch.  Sums keep all bits but in forward with scales of tensors, as in NVIDIA
+ * Transformer Engine (module/base.py, _2X_ACC_FPROP); with scales of 128 elements the library has no other
+ * kernels (cpp_extensions/gemm.py there; PyTorch, get_scale_mode). */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fp8_scales.h"
 
@@ -64,8 +65,7 @@ take_scales (struct weft_cuda_launch *on, const struct weft_cuda_operand *factor
   uint64_t blocks = bytes || l->square ? weft_fp8_up (l->blocks, 4) : l->blocks;
   unsigned grid = blocks_for (rows * blocks, THREADS, MOST_BLOCKS);
 
-  on->scratch_bytes -= bytes_of (l);
-  uint8_t *to = (uint8_t *) on->scratch + on->scratch_bytes;
+  uint8_t *to = weft_cuda_take (on, bytes_of (l));
   if (l->block == 0)
     WEFT_LAUNCH (unscale, 1, 1, 0, on->stream, (const float *) factor[1].data, (float *) to,
                  factor->dtype);
@@ -121,7 +121,7 @@ weft_cuda_fp8_matmul (const struct weft_cuda_launch *l)
       gemm_of (&on, rows, l->dim[K], l->dim[BLOCK], l->dim[BLOCK] > WEFT_MX_BLOCK);
 
   set_result (&g, &o[Y]);
-  g.fast = 1;
+  g.fast = l->dim[BLOCK] == 0;
   const char *error = weft_cuda_convert_bias (&on, &o[B], &o[Y], &g.bias);
   error = error ? error : launched ();
   return error ? error : weft_cuda_multiply (&on, &g);

@@ -9,6 +9,24 @@
  *                       16 bytes each, four for every one of rows r, r + 32, r + 64 and r + 96 */
 #pragma once
 #include "kernels/fp8.h"
+#include <stddef.h>
+
+/* NULL, or why no tensor cores of a GPU, of compute capability arch / 10, multiply codes with one scale for
+ * so many elements; 0: for a tensor (cuBLAS 13, "Scaling Mode Support Overview"). */
+WEFT_INLINE const char *
+weft_fp8_refused (int arch, uint64_t block)
+{
+  if (arch < 89)
+    return "precision fp8 wants a GPU with tensor cores for fp8: Ada, Hopper or newer";
+  if (block == WEFT_MX_BLOCK && arch < 100)
+    return "fp8_recipe mxfp8 wants a GPU whose tensor cores take scales of 32 elements, Blackwell "
+           "or "
+           "newer; found an older one: take delayed or tensorwise, or blockwise on Hopper";
+  if (block == 128 && arch / 10 != 9)
+    return "fp8_recipe blockwise has products on Hopper alone; found another GPU: take delayed or "
+           "tensorwise, or mxfp8 on Blackwell";
+  return NULL;
+}
 
 struct weft_fp8_layout {
   uint64_t rows, blocks; /* of scales */

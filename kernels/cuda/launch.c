@@ -9,6 +9,20 @@ weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #undef WEFT_CUDA_ROW
 };
 
+static _Thread_local int loads_only;
+
+void
+weft_cuda_load_only (int on)
+{
+  loads_only = on;
+}
+
+int
+weft_cuda_loads_only (void)
+{
+  return loads_only;
+}
+
 /* Elements of a head that are turned: of latent attention the part that has its position. */
 static uint32_t
 turned_width (const struct weft_kernel *k)

@@ -85,7 +85,7 @@ enum weft_cuda_epilogue { WEFT_CUDA_PLAIN, WEFT_CUDA_GELU, WEFT_CUDA_GELU_SLOPE 
  * (n, k).  What accumulates is added to. */
 struct weft_cuda_gemm {
   uint64_t m, n, k;
-  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL */
+  const void *a, *b, *bias; /* bias: n elements of the type of y, or NULL; none of codes in fp32 */
   void *y;
   uint8_t a_turned, b_turned, accumulate;
   uint8_t dtype, y_dtype; /* of a and b; of y */
@@ -109,10 +109,21 @@ const char *weft_cuda_multiply (const struct weft_cuda_launch *on, const struct 
  * for its slope in y. */
 const char *weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
+/* Every row of y becomes the bias, for a product that is added to it. */
+const char *
+weft_cuda_put_bias (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
 /* A bias that is kept in another type than the product is converted at the end of the scratch, of which
  * the product then has less. */
 const char *weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_operand *from,
                                     const struct weft_cuda_operand *y, const void **bias);
+
+/* While it is on, launchers of this thread launch nothing of their own but load what they would launch.
+ * Kernels are loaded when they are first needed, which may wait for all that runs on the GPU (CUDA
+ * programming guide, "Lazy Loading"); and what runs there may be a collective that waits for a GPU whose
+ * host is stuck in the same way.  Scratch may be written. */
+void weft_cuda_load_only (int on);
+int weft_cuda_loads_only (void);
 
 /* Calls of one adam op, at most so many. */
 #define WEFT_CUDA_MOST_TOGETHER 24

@@ -40,8 +40,7 @@ weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_opera
   *bias = from->data;
   if (!from->data || from->dtype == y->dtype)
     return NULL;
-  l->scratch_bytes -= (l->dim[N] * sizeof (float) + 255) / 256 * 256;
-  *bias = (uint8_t *) l->scratch + l->scratch_bytes;
+  *bias = weft_cuda_take (l, l->dim[N] * sizeof (float));
   memset (cast.dim, 0, sizeof cast.dim);
   cast.dim[0] = l->dim[N];
   cast.dim[2] = 0; /* which would divide */
@@ -77,6 +76,24 @@ weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
 
 enum { PRE = 3, GELU_Y = 4 };
 enum { SLOPE_PRE = 2, SLOPE_DX = 3 };
+
+__global__ void
+spread_bias (struct array bias, struct array y, uint64_t rows, uint64_t columns)
+{
+  for (WEFT_EACH (i, rows * columns))
+    put (y, i, get (bias, i % columns));
+}
+
+const char *
+weft_cuda_put_bias (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  enum { THREADS = 256, MOST_BLOCKS = 8192 };
+  struct array bias = { (void *) g->bias, g->y_dtype }, y = { g->y, g->y_dtype };
+
+  WEFT_LAUNCH (spread_bias, blocks_for (g->m * g->n, THREADS, MOST_BLOCKS), THREADS, 0, on->stream,
+               bias, y, g->m, g->n);
+  return launched ();
+}
 
 const char *
 weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)

@@ -30,7 +30,7 @@ cmake -G Ninja -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_MODULE_LINKER_FLAGS=-Wl,--disable-new-dtags >"$log" 2>&1 ||
   die "cmake failed, see $log"
 grep -q 'built without --executor cuda' "$log" &&
-  die "found no CUDA toolkit 12.8 with NCCL, wanted one: see exec_cuda/module.cmake"
+  die "found no CUDA toolkit 12.8 with NCCL 2.28, wanted one: see exec_cuda/module.cmake"
 tests=()
 for source in "$root"/tests/test_gpu_*.c; do
   tests+=("$(basename -- "$source" .c)")

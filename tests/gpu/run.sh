@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command and under nine minutes: the tests of label gpu, the
-# sanitizer, kernels one by one, training beside its twin in PyTorch, and a cost table for predictions.
+# Everything that needs a GPU, in one command and under nine minutes: the tests of label gpu, training
+# beside its twin in PyTorch, the sanitizer, kernels one by one, and a cost table for predictions.
 #
 #   tests/gpu/run.sh [FLAGS] [RESULTS]    in the repository: builds first what is not built
 #   gpu-pack/run.sh  [FLAGS] [RESULTS]    in a folder that tests/gpu/pack.sh made: nothing is built
@@ -10,15 +10,16 @@
 #   --build DIR             programs built there: nothing is built
 #   --anyway                run the parts though no GPU was found; each says so itself
 #
-# RESULTS is a folder, $OUT when that is set, or gpu-results.  It gets h200.json (the name of the GPU;
-# bench/results/README.md says what is in it), h200.costs for `weft sim --cost-table`, timelines of real
-# steps for `weft compare`, and log.txt.  A part that fails or takes too long does not stop the others.
+# RESULTS is a folder, $OUT when that is set, or gpu-results.  It gets h200.json or h100.json (the name of the
+# GPU; bench/results/README.md says what is in it), h200.costs for `weft sim --cost-table`, timelines of real
+# steps for `weft compare`, and log.txt.  A part that fails or takes too long does not stop the others; the
+# most important ones come first, and the document is written anew after each.
 # Exit status: 0 all passed, 1 some part did not, 2 usage, 3 there is no GPU.
 set -uo pipefail
 
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 most_seconds=${WEFT_GPU_SECONDS:-530}
-PATH=$PATH:/usr/local/cuda/bin # compute-sanitizer's
+PATH=$PATH:/usr/local/cuda/bin:/usr/local/nvidia/bin # compute-sanitizer and nvidia-smi
 
 say() { printf 'run.sh: %s\n' "$*" >&2; }
 
@@ -81,19 +82,58 @@ library_folders() {
 libraries=$(library_folders)${LD_LIBRARY_PATH-}
 ours=(env "LD_LIBRARY_PATH=${libraries%:}") # of programs of ours: PyTorch finds its own
 
+# ---------------------------------------------------------------------------------- the device
+
+query=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit
+gpu=''
+if ! command -v nvidia-smi >/dev/null; then
+  why='nvidia-smi is not there, and so no driver'
+elif ! gpu=$(timeout -k 5 20 nvidia-smi --query-gpu=$query --format=csv,noheader,nounits 2>&1) || [[ -z $gpu ]]; then
+  why=$(head -n 1 <<<"${gpu:-nvidia-smi names none}")
+  gpu=''
+fi
+gpu=${gpu%%$'\n'*}
+
+# What it is called, the topology with its numbers, and TFLOP/s of bf16 that its vendor prints.
+case ${gpu%%,*} in
+  *H200* | '') stem=h200 topology=hgx-h200 peak=989 ;;
+  *H100*) stem=h100 topology=dgx-h100 peak=989 ;;
+  *B200*) stem=b200 topology=dgx-b200 peak=2250 ;;
+  *A100*) stem=a100 topology=dgx-a100 peak=312 ;;
+  *) stem=gpu topology=hgx-h200 peak=989 ;;
+esac
+memory=$(awk -F', *' '{ print int($3) }' <<<"$gpu") # MiB
+[[ -n $gpu ]] || memory=143771
+
+gpu_json() {
+  if [[ -z $gpu ]]; then
+    printf 'null'
+    return
+  fi
+  awk -F', *' '{ printf "{\"name\":\"%s\",\"driver\":\"%s\",\"memory_mib\":%d,\"sm_mhz_most\":%d," \
+                        "\"memory_mhz_most\":%d,\"power_limit_w\":%d}", $1, $2, $3, $4, $5, $6 }' <<<"$gpu"
+}
+
 # -------------------------------------------------------------------------------------- models
 
-# NAME MICRO GLOBAL SEQUENCE STEPS COMPILE | flags of both
+# NAME MICRO GLOBAL SEQUENCE STEPS COMPILE LAYERS MIB | flags of both
 #
-# Batches are such that one H200 holds weights, fp32 masters and all activations.  llama2-7b, a 7B with
-# room for that, sums its gradients in fp32, so that no second copy of them is made.
+# Batches are such that the GPU holds weights, fp32 masters and all activations, of ours and of the twin, with
+# some room (`weft memory` says ours).  llama2-7b, a 7B with room for that on 139 GiB, sums its gradients in
+# fp32, so that no second copy of them is made; of 78 GiB 14 of its layers fit like that, whose products have
+# the same shapes.  MIB: a smaller GPU leaves the model out.
 compared=(
-  "gpt2 64 64 1024 20 model|"
-  "qwen2.5-1.5b 16 32 1024 10 block|"
-  "llama2-7b 1 16 4096 4 block|--grad-reduce-in-fp32"
+  "gpt2 64 64 1024 20 model all 75000|"
+  "qwen2.5-1.5b 16 32 1024 10 block all 130000|"
+  "llama2-7b 1 16 4096 2 block all 130000|--grad-reduce-in-fp32"
 )
+if ((memory < 130000)); then
+  compared[1]="qwen2.5-1.5b 8 32 1024 10 block all 75000|"
+  compared[2]="llama2-7b 1 16 4096 3 block 14 75000|--grad-reduce-in-fp32"
+fi
+((memory < 75000)) && compared[0]="gpt2 8 64 1024 20 model all 16000|"
 if [[ -n $tiny ]]; then
-  compared=("gpt2-nano 2 2 32 3 none|" "llama-nano 1 2 32 3 none|--grad-reduce-in-fp32")
+  compared=("gpt2-nano 2 2 32 3 none all 0|" "llama-nano 1 2 32 3 none 1 0|--grad-reduce-in-fp32")
   data=$text
 fi
 
@@ -101,23 +141,30 @@ fi
 read_line() {
   local head
   IFS='|' read -r head both <<<"$1"
-  read -r name micro global sequence steps compile <<<"$head"
+  read -r name micro global sequence steps compile layers least <<<"$head"
   job=(--model "$name" --micro-batch-size "$micro" --global-batch-size "$global" --seq-length "$sequence"
-    --topology hgx-h200 --gpus 1 --precision bf16 --reduction-order fast --gradient-accumulation-fusion $both)
-  train=("${ours[@]}" "$programs/weft" train "${job[@]}" --executor cuda --data "$data" --deadline 60 --json)
+    --topology "$topology" --gpus 1 --precision bf16 --reduction-order fast --gradient-accumulation-fusion $both)
+  cut=()
+  [[ $layers == all ]] || cut=(--num-layers "$layers")
+  train=("${ours[@]}" "$programs/weft" train "${job[@]}" "${cut[@]}" --executor cuda --data "$data" --deadline 60 --json)
 }
 
 # --------------------------------------------------------------------------------------- parts
 
-parts=(device)
-for program in "$tests"/test_gpu_*; do
-  [[ -x $program && -f $program ]] && parts+=("$(basename -- "$program")")
-done
-parts+=(test_gpu_kernels-mma nano sanitizer kernels kernels-mma)
+# By importance: what comes last is late where the first ones were slow.
+first=${compared[0]%% *}
+parts=(device test_gpu_kernels nano)
 for line in "${compared[@]}"; do
-  parts+=("${line%% *}" "${line%% *}-torch" "${line%% *}-measure" "${line%% *}-timeline")
+  parts+=("${line%% *}" "${line%% *}-torch")
 done
-parts+=("${compared[0]%% *}-graph" "${compared[0]%% *}-fused")
+for program in "$tests"/test_gpu_*; do
+  [[ -x $program && -f $program && $program != */test_gpu_kernels ]] && parts+=("$(basename -- "$program")")
+done
+parts+=(sanitizer "$first-measure" "$first-timeline" kernels "$first-graph" "$first-fused" "$first-cupti"
+  kernels-mma test_gpu_kernels-mma)
+for line in "${compared[@]:1}"; do
+  parts+=("${line%% *}-measure" "${line%% *}-timeline")
+done
 if [[ -n $list ]]; then
   printf '%s\n' "${parts[@]}"
   exit
@@ -131,7 +178,7 @@ log=$results/log.txt
 : >"$log"
 records=$scratch/records # a JSON object for each part, one a line
 : >"$records"
-begin=$SECONDS
+begin=$SECONDS date=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 
 escaped() { sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/[[:cntrl:]]/ /g' <<<"$1" | tr -d '\n'; }
 
@@ -143,6 +190,18 @@ record() {
 }
 
 wanted() { [[ -z $only || $only == *,$1,* ]]; }
+
+# limited SECONDS COMMAND...: timeout waits for ever for a process that the kernel does not let go.
+limited() {
+  local end=$((SECONDS + $1 + 15)) pid
+  timeout -k 5 "$@" &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    ((SECONDS < end)) || return 137
+    sleep 0.1
+  done
+  wait "$pid"
+}
 
 # part NAME LIMIT COMMAND...: stdout goes to $scratch/NAME.out, everything to the log.
 part() {
@@ -158,7 +217,7 @@ part() {
     record "$name" late 0 0 "no time was left of $most_seconds s"
     return 1
   fi
-  timeout -k 5 "$((limit < left ? limit : left))" "$@" >"$scratch/$name.out" 2>"$scratch/$name.err" </dev/null
+  limited "$((limit < left ? limit : left))" "$@" >"$scratch/$name.out" 2>"$scratch/$name.err" </dev/null
   status=$?
   cat "$scratch/$name.out" "$scratch/$name.err" >>"$log"
   case $status in
@@ -166,69 +225,14 @@ part() {
     124 | 137) word=late ;;
     *) word=failed ;;
   esac
+  [[ $name == sanitizer && $word == failed ]] && grep -q 'Device not supported' "$scratch/$name".{out,err} && word=skipped
   record "$name" "$word" "$status" "$((SECONDS - from))" \
-    "$([[ $word == passed ]] || grep -v '^ *$' "$scratch/$name.err" | tail -n 1)"
+    "$([[ $word == passed ]] || grep -Ev '^ *$|run.sh: line' "$scratch/$name.err" | tail -n 1)"
+  write_results
   [[ $word == passed ]]
 }
 
-# ---------------------------------------------------------------------------------- the device
-
-query=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit
-gpu=''
-if ! command -v nvidia-smi >/dev/null; then
-  why='nvidia-smi is not there, and so no driver'
-elif ! gpu=$(timeout 20 nvidia-smi --query-gpu=$query --format=csv,noheader,nounits 2>&1) || [[ -z $gpu ]]; then
-  why=$(head -n 1 <<<"${gpu:-nvidia-smi names none}")
-  gpu=''
-fi
-gpu=${gpu%%$'\n'*}
-[[ -n $gpu ]] || say "no GPU: $why"
-
-gpu_json() {
-  if [[ -z $gpu ]]; then
-    printf 'null'
-    return
-  fi
-  awk -F', *' '{ printf "{\"name\":\"%s\",\"driver\":\"%s\",\"memory_mib\":%d,\"sm_mhz_most\":%d," \
-                        "\"memory_mhz_most\":%d,\"power_limit_w\":%d}", $1, $2, $3, $4, $5, $6 }' <<<"$gpu"
-}
-
-part device 20 bash -ec 'nproc; free -g; printf "%s\n" "$0"; nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE' \
-  "libraries: $libraries"
-
-# --------------------------------------------------------------------- tests, sanitizer, kernels
-
-for program in "$tests"/test_gpu_*; do
-  [[ -x $program && -f $program ]] && part "$(basename -- "$program")" 75 "${ours[@]}" "$program"
-done
-
-# The same without products of warpgroups, which a GPU of compute capability 9.0 takes otherwise.
-[[ -x $tests/test_gpu_kernels ]] &&
-  part test_gpu_kernels-mma 75 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu_kernels"
-
-# Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
-tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology hgx-h200 --gpus 1 --precision bf16
-  --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json)
-part nano 45 "${ours[@]}" "${tiny_run[@]}"
-part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny_run[@]}"
-
-bench_flags=()
-[[ -n $tiny ]] && bench_flags=(--model gpt2-nano)
-part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
-part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json --op attention "${bench_flags[@]}"
-
-# MODEL OP MICROSECONDS of the rows of a bench.
-times_of() {
-  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"by"/ { by = $4 }
-    /"seconds"/ && by == "weft" { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
-    "$1" 2>/dev/null
-}
-while read -r name op mma; do
-  with=$(times_of "$scratch/kernels.out" | awk -v m="$name" -v o="$op" '$1 == m && $2 == o { print $3; exit }')
-  say "$name $op: ${with:-?} us, with mma.sync $mma us"
-done < <(times_of "$scratch/kernels-mma.out")
-
-# ------------------------------------------------------------------------------------- training
+# ------------------------------------------------------------------------------------- results
 
 # Of the steps that follow the first three: JSON of `weft train --json` in, one object out.
 train_summary() {
@@ -258,78 +262,144 @@ object_of() {
 
 field() { sed -n "s/.*\"$1\":\\([-+0-9.eE]*\\).*/\\1/p" <<<"${2// /}"; }
 
-# A model beside its twin: one object.
-compare() {
-  local name micro global sequence steps compile both mine theirs ratio=null
-  local -a job train
-  read_line "$1"
-  part "$name" 110 "${train[@]}" --steps $((steps + 3))
-  part "$name-torch" 100 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python3 "$twin" --config "$models/$name.json" --seq-length "$sequence" \
-    --micro-batch-size "$micro" --global-batch-size "$global" --steps "$steps" --compile "$compile" $both
-  mine=$(train_summary "$scratch/$name.out" $((global * sequence)))
-  theirs=$(object_of "$scratch/$name-torch.out")
-  [[ $mine == null || $theirs == null ]] ||
-    ratio=$(awk "BEGIN { printf \"%.4f\", $(field tokens_per_s "$mine") / $(field tokens_per_s "$theirs") }")
-  printf '{"model":"%s","seq_length":%d,"micro_batch_size":%d,"global_batch_size":%d,"precision":"bf16",' \
-    "$name" "$sequence" "$micro" "$global"
-  printf '"weft":%s,"torch":%s,"weft_of_torch":%s}\n' "$mine" "$theirs" "$ratio"
-}
+listed() { [[ ! -s $1 ]] || paste -sd, -- "$1"; }
 
-# Rows of a cost table, from two layers, whose kernels are those of all; when the ops of a step ran.
-look_closer() {
-  local name micro global sequence steps compile both
-  local -a job train
-  read_line "$1"
-  part "$name-measure" 60 "${ours[@]}" "$programs/weft" measure "${job[@]}" --executor cuda --num-layers 2 \
-    --output "$scratch/$name.costs" && cat "$scratch/$name.costs" >>"$results/h200.costs"
-  part "$name-timeline" 110 "${train[@]}" --steps 4 --timeline "$results/$name.timeline.json.gz"
-}
-
-# The step as one graph, where launches count most: in the smallest model.
-as_graph() {
-  local name micro global sequence steps compile both
-  local -a job train
-  read_line "$1"
-  part "$name-graph" 60 "${train[@]}" --steps $((steps + 3)) --graph
-  train_summary "$scratch/$name-graph.out" $((global * sequence))
-}
-
-# Attention by cuDNN, which this machine may not have.
-as_fused() {
-  local name micro global sequence steps compile both
-  local -a job train
-  read_line "$1"
-  part "$name-fused" 60 "${train[@]}" --steps $((steps + 3)) --attention-backend fused
-  train_summary "$scratch/$name-fused.out" $((global * sequence))
-}
-
-for line in "${compared[@]}"; do
-  compare "$line"
-done >"$scratch/training"
-graph=$(as_graph "${compared[0]}")
-fused=$(as_fused "${compared[0]}")
-for line in "${compared[@]}"; do
-  look_closer "$line"
-done
-
-# -------------------------------------------------------------------------------------- results
-
-listed() { paste -sd, -- "$1"; }
 array_of() {
   local array
   array=$(cat "$1" 2>/dev/null)
   [[ ${array:0:1} == '[' ]] || array='[]'
   printf '%s' "$array"
 }
-{
-  printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-  gpu_json
-  [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
-  printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s,\n"kernels_mma":%s}\n' \
-    $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$graph" "$fused" \
-    "$(array_of "$scratch/kernels.out")" "$(array_of "$scratch/kernels-mma.out")"
-} >"$results/h200.json"
 
-say "$results/h200.json: $(grep -c '"passed"' "$records") passed of $(wc -l <"$records") parts, $((SECONDS - begin)) s"
+# A model beside its twin, as far as they have come: one object.
+row_of() {
+  local name micro global sequence steps compile layers least both mine theirs ratio=null
+  local -a job cut train
+  read_line "$1"
+  mine=$(train_summary "$scratch/$name.out" $((global * sequence)))
+  theirs=$(object_of "$scratch/$name-torch.out")
+  [[ $mine == null || $theirs == null ]] ||
+    ratio=$(awk "BEGIN { printf \"%.4f\", $(field tokens_per_s "$mine") / $(field tokens_per_s "$theirs") }")
+  printf '{"model":"%s","layers":"%s","seq_length":%d,"micro_batch_size":%d,"global_batch_size":%d,' \
+    "$name" "$layers" "$sequence" "$micro" "$global"
+  printf '"precision":"bf16","flags":"%s","weft":%s,"torch":%s,"weft_of_torch":%s}\n' "$both" "$mine" "$theirs" "$ratio"
+}
+
+# The first model again, with flags of its own.
+row_again() {
+  local name micro global sequence steps compile layers least both
+  local -a job cut train
+  read_line "${compared[0]}"
+  train_summary "$scratch/$name-$1.out" $((global * sequence))
+}
+
+# The document as it is now, in one move.
+write_results() {
+  local line
+  for line in "${compared[@]}"; do
+    row_of "$line"
+  done >"$scratch/training"
+  {
+    printf '{"schema":"weft.gpu/1","date":"%s","gpu":' "$date"
+    gpu_json
+    [[ -n $gpu ]] || printf ',"why":"%s"' "$(escaped "$why")"
+    printf ',"seconds":%d,\n"parts":[%s],\n"training":[%s],\n"graph":%s,\n"fused":%s,\n"kernels":%s,\n"kernels_mma":%s}\n' \
+      $((SECONDS - begin)) "$(listed "$records")" "$(listed "$scratch/training")" "$(row_again graph)" \
+      "$(row_again fused)" "$(array_of "$scratch/kernels.out")" "$(array_of "$scratch/kernels-mma.out")"
+  } >"$scratch/document"
+  cp -- "$scratch/document" "$results/.$stem.json" && mv -- "$results/.$stem.json" "$results/$stem.json"
+}
+
+# ------------------------------------------------------------------------- tests, then training
+
+[[ -n $gpu ]] || say "no GPU: $why"
+part device 15 bash -ec 'nproc; free -g; printf "%s\n" "$0"; nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE' \
+  "libraries: $libraries"
+
+gpu_test() { [[ ! -x $tests/$1 ]] || part "$1" "$2" "${ours[@]}" "$tests/$1"; }
+gpu_test test_gpu_kernels 70
+
+# Algorithms of products are found by the run without the sanitizer, under which every launch is slow.
+tiny_run=("$programs/weft" train --executor cuda --model llama-nano --topology "$topology" --gpus 1 --precision bf16
+  --reduction-order fast --seq-length 64 --data "$text" --steps 2 --no-shuffle --json)
+part nano 25 "${ours[@]}" "${tiny_run[@]}"
+
+# LIMIT LIMIT LINE: ours, and the twin.
+compare() {
+  local name micro global sequence steps compile layers least both
+  local -a job cut train
+  read_line "$3"
+  if [[ -n $gpu ]] && ((memory < least)); then
+    for name in "$name" "$name-torch"; do
+      wanted "$name" && record "$name" skipped 0 0 "found $memory MiB of GPU memory, wanted $least"
+    done
+    return
+  fi
+  part "$name" "$1" "${train[@]}" --steps $((steps + 3))
+  part "$name-torch" "$2" python3 "$twin" --config "$models/$name.json" --seq-length "$sequence" \
+    --micro-batch-size "$micro" --global-batch-size "$global" --steps "$steps" --compile "$compile" \
+    --peak-tflops "$peak" "${cut[@]}" $both
+}
+compare 40 70 "${compared[0]}"
+compare 50 65 "${compared[1]}"
+[[ -z ${compared[2]-} ]] || compare 120 70 "${compared[2]}" # weights of a 7B are drawn on the host
+
+for program in "$tests"/test_gpu_*; do
+  [[ $program == */test_gpu_kernels ]] || gpu_test "$(basename -- "$program")" 60
+done
+part sanitizer 60 "${ours[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 "${tiny_run[@]}"
+
+# -------------------------------------------------------------------------------- a closer look
+
+# Rows of a cost table, from two layers, whose kernels are those of all; when the ops of a step ran.
+look_closer() {
+  local name micro global sequence steps compile layers least both
+  local -a job cut train
+  read_line "$1"
+  [[ -n $gpu ]] && ((memory < least)) && return
+  part "$name-measure" 60 "${ours[@]}" "$programs/weft" measure "${job[@]}" --executor cuda --num-layers 2 \
+    --output "$scratch/$name.costs" && cat "$scratch/$name.costs" >>"$results/$stem.costs"
+  part "$name-timeline" 80 "${train[@]}" --steps 4 --timeline "$results/$name.timeline.json.gz"
+}
+
+# NAME FLAGS: the first model again.
+run_again() {
+  local name micro global sequence steps compile layers least both with=$1
+  local -a job cut train
+  shift
+  read_line "${compared[0]}"
+  part "$name-$with" 60 "${train[@]}" --steps $((steps + 3)) "$@"
+}
+
+bench_flags=()
+[[ -n $tiny ]] && bench_flags=(--model gpt2-nano)
+look_closer "${compared[0]}"
+part kernels 45 "${ours[@]}" "$benches/bench_cuda" --json "${bench_flags[@]}"
+# The step as one graph, where launches count most; attention by cuDNN; times of kernels by CUPTI.
+run_again graph --graph
+run_again fused --attention-backend fused
+run_again cupti --times cupti --timeline "$results/$first.cupti.json.gz"
+
+# The same without products of warpgroups, which a GPU of compute capability 9.0 takes otherwise.
+part kernels-mma 30 "${ours[@]}" WEFT_WARPGROUPS=0 "$benches/bench_cuda" --json --op attention "${bench_flags[@]}"
+[[ -x $tests/test_gpu_kernels ]] &&
+  part test_gpu_kernels-mma 80 "${ours[@]}" WEFT_WARPGROUPS=0 "$tests/test_gpu_kernels"
+for line in "${compared[@]:1}"; do
+  look_closer "$line"
+done
+
+# MODEL OP MICROSECONDS of the rows of a bench.
+times_of() {
+  awk -F'"' '/"model"/ { model = $4 } /"op"/ { op = $4 } /"by"/ { by = $4 }
+    /"seconds"/ && by == "weft" { sub(/.*: */, ""); printf "%s %s %.1f\n", model, op, $0 * 1e6 }' \
+    "$1" 2>/dev/null
+}
+while read -r name op mma; do
+  with=$(times_of "$scratch/kernels.out" | awk -v m="$name" -v o="$op" '$1 == m && $2 == o { print $3; exit }')
+  say "$name $op: ${with:-?} us, with mma.sync $mma us"
+done < <(times_of "$scratch/kernels-mma.out")
+
+write_results
+say "$results/$stem.json: $(grep -c '"passed"' "$records") passed of $(wc -l <"$records") parts, $((SECONDS - begin)) s"
 [[ -n $gpu ]] || exit 3
 ! grep -qE '"status":"(failed|late)"' "$records"
