@@ -72,21 +72,9 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
-/* Products of experts in fp8 do not read the scales of their factors yet. */
-static gboolean
-has_scales (const weft_plan *plan, GError **error)
-{
-  return plan->job.train.precision != WEFT_FP8 || plan->job.model.num_moe_experts == 0 ||
-         weft_bad_input (error,
-                         "precision: found fp8, wanted bf16, fp16 or fp32 to run a model with "
-                         "experts: their products in fp8 are planned and simulated");
-}
-
 gboolean
 weft_bind_can (const weft_plan *plan, const char *name, GError **error)
 {
-  if (!has_scales (plan, error))
-    return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!can_run (plan->role[role], name, error))
       return FALSE;

@@ -1,6 +1,6 @@
 /* Numbers of one byte: the largest magnitude of a tensor, rounding by one scale or by those of blocks, the
  * copy that lies the other way round.  Products read them as their code times its scale (gemm.h). */
-#include "kernels/fp8.h"
+#include "kernels/fp8_blocks.h"
 #include "kernels/flat.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
@@ -164,27 +164,27 @@ enum { ROWS, COLUMNS, BLOCK, SQUARE };
 #define MOST_BLOCK 128
 
 /* One direction of it: rows of a matrix whose elements lie stride[0] apart from row to row and stride[1]
- * inside a row. */
-struct blocks {
-  uint64_t size[2], stride[2], block, high;
-};
-
-static struct blocks
+ * inside a row; codes and scales follow each other row by row. */
+static struct weft_blocks
 blocks_of (const struct weft_kernel *k, gboolean turned)
 {
   uint64_t rows = k->shape.dim[ROWS], columns = k->shape.dim[COLUMNS];
-  struct blocks b = { { rows, columns }, { columns, 1 }, k->shape.dim[BLOCK], 1 };
+  struct weft_blocks b = { { rows, columns }, { columns, 1 } };
 
   if (turned)
-    b = (struct blocks){ { columns, rows }, { 1, columns }, k->shape.dim[BLOCK], 1 };
+    b = (struct weft_blocks){ { columns, rows }, { 1, columns } };
+  b.block = k->shape.dim[BLOCK];
   b.high = k->shape.dim[SQUARE] ? b.block : 1;
+  b.to[0] = b.size[1];
+  b.to[1] = b.scale[1] = 1;
+  b.scale[0] = weft_fp8_blocks (b.size[1], b.block);
   return b;
 }
 
 uint64_t
 weft_extent_quantise_blocks (const struct weft_kernel *k, uint32_t operand)
 {
-  struct blocks b = blocks_of (k, operand == B_SCALE_T);
+  struct weft_blocks b = blocks_of (k, operand == B_SCALE_T);
 
   if (operand == B_SCALE || operand == B_SCALE_T)
     return weft_fp8_blocks (b.size[0], b.high) * weft_fp8_blocks (b.size[1], b.block);
@@ -206,7 +206,7 @@ store_scale (const struct weft_operand *scale, uint64_t at, float most, float la
 
 /* Elements of row i of a block, from `column` on. */
 static const float *
-row_of_block (const struct weft_operand *x, const struct blocks *b, uint64_t i,
+row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_t i,
               const uint64_t columns[2], float *room)
 {
   uint64_t at = i * b->stride[0] + columns[0] * b->stride[1], n = columns[1] - columns[0];
@@ -218,22 +218,25 @@ row_of_block (const struct weft_operand *x, const struct blocks *b, uint64_t i,
   return room;
 }
 
+/* The codes of n elements, from `at` on and `stride` apart. */
 static void
-round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, uint64_t at)
+round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, const uint64_t at[2])
 {
   float scaled[MOST_BLOCK];
 
   for (uint64_t j = 0; j < n; j++)
     scaled[j] = x[j] * up;
-  weft_store (y->data, y->dtype, at, n, scaled);
+  if (at[1] == 1)
+    weft_store (y->data, y->dtype, at[0], n, scaled);
+  for (uint64_t j = 0; j < n && at[1] != 1; j++)
+    weft_store (y->data, y->dtype, at[0] + j * at[1], 1, &scaled[j]);
 }
 
-static void
-round_blocks (const struct weft_operand *x, const struct blocks *b, const struct weft_operand *y,
-              const struct weft_operand *scale)
+void
+weft_blocks_round (const struct weft_blocks *b, const struct weft_operand *x,
+                   const struct weft_operand *y, const struct weft_operand *scale)
 {
   float room[MOST_BLOCK];
-  uint64_t done = 0;
 
   for (uint64_t row = 0; row < b->size[0]; row += b->high)
     for (uint64_t column = 0; column < b->size[1]; column += b->block) {
@@ -243,10 +246,12 @@ round_blocks (const struct weft_operand *x, const struct blocks *b, const struct
       float most = 0;
       for (uint64_t i = row; i < end; i++)
         most = largest (row_of_block (x, b, i, columns, room), n, most);
-      uint8_t code = store_scale (scale, done++, most, most_of (y->dtype));
+      uint64_t at = row / b->high * b->scale[0] + column / b->block * b->scale[1];
+      uint8_t code = store_scale (scale, at, most, most_of (y->dtype));
       float up = weft_e8m0_float ((uint8_t) (254 - code));
       for (uint64_t i = row; i < end; i++)
-        round_row (row_of_block (x, b, i, columns, room), n, up, y, i * b->size[1] + column);
+        round_row (row_of_block (x, b, i, columns, room), n, up, y,
+                   (const uint64_t[]){ i * b->to[0] + column * b->to[1], b->to[1] });
     }
 }
 
@@ -254,14 +259,14 @@ void
 weft_cpu_quantise_blocks (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
-  struct blocks rows = blocks_of (k, FALSE), columns = blocks_of (k, TRUE);
+  struct weft_blocks rows = blocks_of (k, FALSE), columns = blocks_of (k, TRUE);
 
   (void) part;
   (void) parts;
   if (o[B_Y].data)
-    round_blocks (&o[B_X], &rows, &o[B_Y], &o[B_SCALE]);
+    weft_blocks_round (&rows, &o[B_X], &o[B_Y], &o[B_SCALE]);
   if (o[B_YT].data)
-    round_blocks (&o[B_X], &columns, &o[B_YT], &o[B_SCALE_T]);
+    weft_blocks_round (&columns, &o[B_X], &o[B_YT], &o[B_SCALE_T]);
 }
 
 /* Element (i, j) of the block that begins at (row, column), as far as there are any. */
@@ -269,20 +274,21 @@ weft_cpu_quantise_blocks (const struct weft_kernel *k, uint32_t part, uint32_t p
   for (uint64_t i = (row); i < weft_least ((row) + (b)->high, (b)->size[0]); i++)                  \
     for (uint64_t j = (column); j < weft_least ((column) + (b)->block, (b)->size[1]); j++)
 
-static void
-ref_blocks (const double *x, const struct blocks *b, const struct weft_operand *codes,
-            double *scale)
+void
+weft_blocks_reference (const struct weft_blocks *b, const double *x,
+                       const struct weft_operand *codes, double *scales)
 {
   double *y = codes->data, largest = (double) most_of (codes->dtype);
 
   for (uint64_t row = 0; row < b->size[0]; row += b->high)
-    for (uint64_t column = 0; column < b->size[1]; column += b->block, scale++) {
-      double most = 0;
+    for (uint64_t column = 0; column < b->size[1]; column += b->block) {
+      double most = 0,
+             *scale = scales + row / b->high * b->scale[0] + column / b->block * b->scale[1];
       EACH_OF_BLOCK (b, row, column)
       most = fmax (most, fabs (x[i * b->stride[0] + j * b->stride[1]]));
       *scale = most > 0 ? exp2 (fmax (-127, ceil (log2 (most / largest)))) : 0x1p-127;
       EACH_OF_BLOCK (b, row, column)
-      y[i * b->size[1] + j] =
+      y[i * b->to[0] + j * b->to[1]] =
           nearest (x[i * b->stride[0] + j * b->stride[1]] / *scale, codes->dtype);
     }
 }
@@ -291,12 +297,12 @@ void
 weft_ref_quantise_blocks (const struct weft_kernel *k)
 {
   const struct weft_operand *o = k->operand;
-  struct blocks rows = blocks_of (k, FALSE), columns = blocks_of (k, TRUE);
+  struct weft_blocks rows = blocks_of (k, FALSE), columns = blocks_of (k, TRUE);
 
   if (o[B_Y].data)
-    ref_blocks (o[B_X].data, &rows, &o[B_Y], o[B_SCALE].data);
+    weft_blocks_reference (&rows, o[B_X].data, &o[B_Y], o[B_SCALE].data);
   if (o[B_YT].data)
-    ref_blocks (o[B_X].data, &columns, &o[B_YT], o[B_SCALE_T].data);
+    weft_blocks_reference (&columns, o[B_X].data, &o[B_YT], o[B_SCALE_T].data);
 }
 
 /* -------------------------------------------------------------------- transpose */

@@ -34,6 +34,8 @@ factor (const struct weft_kernel *k, uint32_t operand, uint64_t terms)
                                .dtype = k->operand[operand].dtype,
                                .scale = k->operand[operand + 1].data,
                                .block = block_of (k),
+                               .scale_along = block_of (k) ? weft_fp8_blocks (terms, block_of (k)) : 0,
+                               .scale_sum = 1,
                                .square = operand == W && has_squares (k) };
 }
 

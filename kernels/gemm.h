@@ -18,12 +18,15 @@ struct weft_factor {
   uint64_t along, sum;
   enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16, WEFT_FP16, WEFT_FP8 or WEFT_E5M2 */
 
-  /* Of fp8, whose terms lie along its rows: with block 0 the largest magnitude of the tensor as a float,
-   * else a power of two for so many elements of a row (fp8.h), as bytes for 32, as floats for others, which
-   * may be squares of so many rows and columns.  An element is its code times the scale, as a float. */
+  /* Of fp8: with block 0 the largest magnitude of the tensor as a float, else a power of two for so many
+   * terms of a row (fp8.h), as bytes for 32, as floats for others, which may be squares of so many rows and
+   * terms.  An element is its code times the scale, as a float.  That of element (i, t) is at
+   * i * scale_along + (t + skip) / block * scale_sum, i counted in squares where there are such. */
   const void *scale;
   uint32_t block;
   gboolean square;
+  uint64_t scale_along, scale_sum;
+  uint64_t skip; /* terms of the first block that are none of the product's */
 };
 
 /* What is done with sums and where they go: rows of an array, or one row. */

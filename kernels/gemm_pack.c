@@ -76,6 +76,7 @@ turn_four (const void *data, const uint64_t at[4], enum weft_dtype dtype, uint32
 struct panel {
   const struct weft_factor *from;
   uint64_t at; /* of the first row's first term */
+  uint64_t row, term;
   uint64_t rows, terms;
   uint32_t width;
   float *to;
@@ -153,12 +154,12 @@ pack_fp16 (const struct panel *p)
   pack_panel (p, WEFT_FP16);
 }
 
-/* The scale of an element of a row. */
+/* The scale of an element. */
 static float
-scale_at (const struct weft_factor *f, uint64_t row, uint64_t column)
+scale_at (const struct weft_factor *f, uint64_t row, uint64_t term)
 {
-  uint64_t at =
-      (f->square ? row / f->block : row) * weft_fp8_blocks (f->along, f->block) + column / f->block;
+  uint64_t at = (f->square ? row / f->block : row) * f->scale_along +
+                (term + f->skip) / f->block * f->scale_sum;
 
   return f->block == WEFT_MX_BLOCK ? weft_e8m0_float (((const uint8_t *) f->scale)[at])
                                    : ((const float *) f->scale)[at];
@@ -172,7 +173,7 @@ whole_scale (const struct weft_factor *f)
   return 1 / weft_fp8_scale_to (*(const float *) f->scale, wide ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
 }
 
-/* Some terms of one row, from column on, which have one scale. */
+/* Some terms of one row, which have one scale. */
 static void
 pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float scale)
 {
@@ -188,22 +189,43 @@ pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float sca
       to[j * p->width] = weft_e4m3_float (code[j]) * scale;
 }
 
+/* Terms are side by side in memory. */
+static void
+pack_rows_of_codes (const struct panel *p, float whole)
+{
+  const struct weft_factor *f = p->from;
+
+  for (uint64_t i = 0; i < p->rows; i++)
+    for (uint64_t t = 0, n; t < p->terms; t += n) {
+      n = f->block ? MIN (p->terms - t, f->block - (p->term + t + f->skip) % f->block) : p->terms;
+      pack_codes (p, i, t, n, f->block ? scale_at (f, p->row + i, p->term + t) : whole);
+    }
+}
+
+/* Rows are. */
+static void
+pack_lines_of_codes (const struct panel *p, float whole)
+{
+  const struct weft_factor *f = p->from;
+
+  for (uint64_t t = 0; t < p->terms; t++) {
+    const uint8_t *code = (const uint8_t *) f->data + p->at + t * f->sum;
+    for (uint64_t i = 0; i < p->rows; i++) {
+      float scale = f->block ? scale_at (f, p->row + i, p->term + t) : whole;
+      p->to[t * p->width + i] =
+          (f->dtype == WEFT_E5M2 ? weft_e5m2_float (code[i]) : weft_e4m3_float (code[i])) * scale;
+    }
+  }
+}
+
 static void
 pack_bytes (const struct panel *p)
 {
-  const struct weft_factor *f = p->from;
-  float whole = f->block ? 0 : whole_scale (f);
+  float whole = p->from->block ? 0 : whole_scale (p->from);
 
-  g_assert (f->sum == 1);
   if (p->rows < p->width)
     memset (p->to, 0, p->terms * p->width * sizeof *p->to);
-  for (uint64_t i = 0; i < p->rows; i++) {
-    uint64_t row = p->at / f->along + i, first = p->at % f->along;
-    for (uint64_t t = 0, n; t < p->terms; t += n) {
-      n = f->block ? MIN (p->terms - t, f->block - (first + t) % f->block) : p->terms;
-      pack_codes (p, i, t, n, f->block ? scale_at (f, row, first + t) : whole);
-    }
-  }
+  (p->from->sum == 1 ? pack_rows_of_codes : pack_lines_of_codes) (p, whole);
 }
 
 void
@@ -214,6 +236,8 @@ weft_pack (const struct weft_factor *from, const struct weft_pack_range *range, 
     const struct panel panel = {
       .from = from,
       .at = (range->first + i) * from->along + range->term * from->sum,
+      .row = range->first + i,
+      .term = range->term,
       .rows = MIN (range->n - i, width),
       .terms = range->terms,
       .width = width,

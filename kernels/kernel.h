@@ -189,6 +189,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_MOE_MATMUL, moe_matmul, TRUE)                                                         \
   X (WEFT_OP_MOE_MATMUL_DGRAD, moe_matmul_dgrad, TRUE)                                             \
   X (WEFT_OP_MOE_MATMUL_WGRAD, moe_matmul_wgrad, TRUE)                                             \
+  X (WEFT_OP_MOE_FP8_MATMUL, moe_fp8_matmul, TRUE)                                                 \
+  X (WEFT_OP_MOE_FP8_MATMUL_DGRAD, moe_fp8_matmul_dgrad, TRUE)                                     \
+  X (WEFT_OP_MOE_FP8_MATMUL_WGRAD, moe_fp8_matmul_wgrad, TRUE)                                     \
   X (WEFT_OP_MOE_ACT, moe_act, TRUE)                                                               \
   X (WEFT_OP_MOE_ACT_BWD, moe_act_bwd, TRUE)                                                       \
   X (WEFT_OP_MOE_WEIGH, moe_weigh, TRUE)                                                           \
@@ -216,6 +219,9 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_QUANTISE, quantise, TRUE)                                                             \
   X (WEFT_OP_QUANTISE_DELAYED, quantise_delayed, FALSE)                                            \
   X (WEFT_OP_QUANTISE_BLOCKS, quantise_blocks, FALSE)                                              \
+  X (WEFT_OP_MOE_AMAX, moe_amax, TRUE)                                                             \
+  X (WEFT_OP_MOE_QUANTISE, moe_quantise, TRUE)                                                     \
+  X (WEFT_OP_MOE_QUANTISE_BLOCKS, moe_quantise_blocks, TRUE)                                       \
   X (WEFT_OP_TRANSPOSE, transpose, TRUE)                                                           \
   X (WEFT_OP_GRAD_NORM, grad_norm, FALSE)                                                          \
   X (WEFT_OP_BUCKET_NORM, bucket_norm, FALSE)                                                      \

@@ -304,6 +304,8 @@ multiply_fp8 (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, 
   g->terms = dealt (k, terms);
   g->b.scale = k->operand[FP8_SCALE].data;
   g->b.block = k->operand[FP8_SCALE].dtype == WEFT_E8M0 ? WEFT_MX_BLOCK : 0;
+  g->b.scale_along = weft_mx_blocks (terms);
+  g->b.scale_sum = 1;
   g->first = rows.begin;
   g->last = rows.end;
   weft_gemm (g);

@@ -7,6 +7,7 @@
  * expert was padded to its capacity. */
 #pragma once
 #include "kernels/kernel.h"
+#include "kernels/moe_scales.h"
 
 /* Sum of counts [first, first + n). */
 static inline uint64_t
@@ -24,14 +25,15 @@ struct weft_moe_rows {
   uint64_t first, n;
 };
 
-/* Of expert e; m is the number of all rows where there is a stride, else not looked at. */
+/* Of expert e; m is the number of all rows where there is a stride or nobody counts, else not looked at.
+ * The same of one of several groups of every expert, of sources that follow each other. */
 static inline struct weft_moe_rows
 weft_moe_rows_of (const struct weft_operand *counts, uint64_t e, uint64_t experts, uint64_t stride,
                   uint64_t m)
 {
   uint64_t per = counts->n / experts;
 
-  if (stride)
+  if (stride || !counts->data)
     return (struct weft_moe_rows){ m / experts * e, m / experts };
   return (struct weft_moe_rows){ weft_moe_count (counts->data, 0, e * per),
                                  weft_moe_count (counts->data, e * per, per) };

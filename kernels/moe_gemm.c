@@ -1,19 +1,42 @@
 /* Linear layers of experts: one product for each of them, over the rows it has. */
 #include "kernels/float.h"
+#include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"
 #include "kernels/sums.h"
 
-enum { X, W, COUNTS, Y }; /* forward; backward has dy, w, counts, dx */
-enum { WGRAD_DY, WGRAD_X, WGRAD_COUNTS, DW };
-enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL };
+enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL, BLOCK };
 enum { SOURCES = LEAVES, PARTS }; /* of a weight gradient */
 
+/* Backward has dy, w, counts, dx and dy, x, counts, dw.  Scales belong to factors of one byte. */
+struct operands {
+  const struct weft_operand *x, *x_scale, *w, *w_scale, *counts, *y;
+};
+
+static gboolean
+is_fp8 (const struct weft_kernel *k)
+{
+  return k->kind == WEFT_OP_MOE_FP8_MATMUL || k->kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD ||
+         k->kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
+}
+
+static struct operands
+operands_of (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+
+  return is_fp8 (k) ? (struct operands){ &o[0], &o[1], &o[2], &o[3], &o[4], &o[5] }
+                    : (struct operands){ &o[0], NULL, &o[1], NULL, &o[2], &o[3] };
+}
+
+/* Weights and what says their scales have extents of their own; rows have as many as there is room for. */
 uint64_t
 weft_extent_moe_matmul (const struct weft_kernel *k, uint32_t operand)
 {
-  return operand == W ? k->shape.dim[EXPERTS] * k->shape.dim[N] * k->shape.dim[K] : 0;
+  const struct weft_operand *w = operands_of (k).w;
+
+  return &k->operand[operand] == w ? k->shape.dim[EXPERTS] * k->shape.dim[N] * k->shape.dim[K] : 0;
 }
 
 uint64_t
@@ -37,55 +60,139 @@ element (const struct weft_operand *o, uint64_t i)
 }
 
 static struct weft_moe_rows
-rows_of (const struct weft_kernel *k, const struct weft_operand *counts, uint64_t e)
+rows_of (const struct weft_kernel *k, uint64_t e)
 {
-  return weft_moe_rows_of (counts, e, k->shape.dim[EXPERTS], k->shape.dim[STRIDE], k->shape.dim[M]);
+  return weft_moe_rows_of (operands_of (k).counts, e, k->shape.dim[EXPERTS], k->shape.dim[STRIDE],
+                           k->shape.dim[M]);
+}
+
+/* ------------------------------------------------------------------ factors of one byte */
+
+/* Groups of rows that have scales of their own: of a largest magnitude as many as there are of these. */
+static uint64_t
+groups_of (const struct weft_kernel *k)
+{
+  const struct operands o = operands_of (k);
+  uint64_t block = k->shape.dim[BLOCK], wide = k->shape.dim[K];
+
+  if (!is_fp8 (k))
+    return k->shape.dim[EXPERTS];
+  if (block == 0)
+    return o.x_scale->n;
+  return k->kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD
+             ? weft_moe_groups_of (o.w_scale->n, o.w->n / wide, wide, block)
+             : k->shape.dim[EXPERTS];
+}
+
+static struct weft_moe_rows
+rows_of_group (const struct weft_kernel *k, uint64_t g)
+{
+  return weft_moe_rows_of (operands_of (k).counts, g, groups_of (k), k->shape.dim[STRIDE],
+                           k->shape.dim[M]);
+}
+
+/* Scales of rows of `columns` that begin with row `at`, in group g or of expert g. */
+struct scaled {
+  const struct weft_operand *scale;
+  enum weft_moe_scales lie;
+  uint64_t g, first, at, columns;
+};
+
+/* Rows are elements of a factor and columns its terms; of blocks that go down, and of squares with
+ * `turned`, the other way round. */
+static void
+set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct scaled *s,
+            gboolean turned)
+{
+  uint64_t block = k->shape.dim[BLOCK], row = s->at - s->first;
+  uint64_t across = block ? weft_fp8_blocks (s->columns, block) : 0;
+  uint64_t step = s->lie == WEFT_MOE_DOWN ? s->columns : across;
+
+  f->block = (uint32_t) block;
+  f->square = s->lie == WEFT_MOE_SQUARES;
+  f->scale_along = turned ? 1 : step;
+  f->scale_sum = turned ? step : 1;
+  if (block == 0)
+    f->scale = element (s->scale, s->g);
+  else if (s->lie == WEFT_MOE_ALONG)
+    f->scale = element (s->scale, s->at * across);
+  else
+    f->scale = element (s->scale, (weft_moe_line (s->first, s->g, block) + row / block) * step);
+  f->skip = turned && block ? row % block : 0;
+}
+
+/* How scales of an expert's weights lie: dx reads blocks of 32 down their columns. */
+static enum weft_moe_scales
+lie_of_weights (const struct weft_kernel *k)
+{
+  gboolean backward = k->kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD;
+
+  return k->shape.dim[BLOCK] > WEFT_MX_BLOCK ? WEFT_MOE_SQUARES
+         : backward                          ? WEFT_MOE_DOWN
+                                             : WEFT_MOE_ALONG;
 }
 
 /* ------------------------------------------------------ y = x w^T, dx = dy w, by expert */
 
-/* Parts share the columns: rows of an expert may be few. */
-static void
-multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, struct weft_factor w,
-          struct weft_range part)
+/* A product of some rows, all of one group, and some columns. */
+static struct weft_gemm
+product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
 {
-  const struct weft_operand *x = &k->operand[X], *y = &k->operand[Y];
+  const uint64_t *dim = k->shape.dim;
+  gboolean backward =
+      k->kind == WEFT_OP_MOE_MATMUL_DGRAD || k->kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD;
+  uint64_t columns = dim[backward ? K : N], terms = dim[backward ? N : K];
+  uint64_t e = g / (groups_of (k) / dim[EXPERTS]), along = backward ? 1 : dim[K];
+  const struct operands o = operands_of (k);
+  struct weft_moe_rows rows = rows_of_group (k, g);
+  struct weft_gemm product = {
+    .a = { element (o.x, rows.first * terms), terms, 1, o.x->dtype },
+    .b = { element (o.w, e * columns * terms + part.begin * along), along, backward ? dim[K] : 1,
+           o.w->dtype },
+    .c = { .data = element (o.y, rows.first * columns + part.begin),
+           .row = columns,
+           .dtype = o.y->dtype },
+    .last = rows.n,
+    .columns = part.end - part.begin,
+    .terms = weft_leaves_dealt (terms, (uint32_t) dim[LEAVES], dim[TAIL]),
+  };
 
-  for (uint64_t e = 0; e < k->shape.dim[EXPERTS]; e++) {
-    struct weft_moe_rows rows = rows_of (k, &k->operand[COUNTS], e);
-    struct weft_gemm g = {
-      .a = { element (x, rows.first * terms), terms, 1, x->dtype },
-      .b = w,
-      .c = { .data = element (y, rows.first * columns + part.begin),
-             .row = columns,
-             .dtype = y->dtype },
-      .last = rows.n,
-      .columns = part.end - part.begin,
-      .terms = weft_leaves_dealt (terms, (uint32_t) k->shape.dim[LEAVES], k->shape.dim[TAIL]),
-    };
-    g.b.data = element (&k->operand[W], e * columns * terms + part.begin * w.along);
-    weft_gemm (&g);
+  if (is_fp8 (k)) {
+    struct scaled x = { o.x_scale, WEFT_MOE_ALONG, g, rows.first, rows.first, terms };
+    struct scaled w = { o.w_scale, lie_of_weights (k), e, e * dim[N], e * dim[N], dim[K] };
+    uint64_t block = dim[BLOCK], high = w.lie == WEFT_MOE_SQUARES ? block : 1;
+    set_scales (k, &product.a, &x, FALSE);
+    set_scales (k, &product.b, &w, backward);
+    if (block)
+      product.b.scale = (const uint8_t *) product.b.scale +
+                        part.begin / high * product.b.scale_along *
+                            weft_dtype_bytes (o.w_scale->dtype);
+  }
+  return product;
+}
+
+/* Parts share the columns, whole squares of them: rows of an expert may be few. */
+static void
+multiply (const struct weft_kernel *k, uint64_t columns, uint32_t part, uint32_t parts)
+{
+  uint64_t grain = is_fp8 (k) ? MAX (k->shape.dim[BLOCK], WEFT_TILE_COLUMNS) : WEFT_TILE_COLUMNS;
+
+  for (uint64_t g = 0; g < groups_of (k); g++) {
+    struct weft_gemm product = product_of (k, g, weft_part (columns, grain, part, parts));
+    weft_gemm (&product);
   }
 }
 
 void
 weft_cpu_moe_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  const uint64_t *dim = k->shape.dim;
-
-  multiply (k, dim[N], dim[K],
-            (struct weft_factor){ .along = dim[K], .sum = 1, .dtype = k->operand[W].dtype },
-            weft_part (dim[N], WEFT_TILE_COLUMNS, part, parts));
+  multiply (k, k->shape.dim[N], part, parts);
 }
 
 void
 weft_cpu_moe_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  const uint64_t *dim = k->shape.dim;
-
-  multiply (k, dim[K], dim[N],
-            (struct weft_factor){ .along = 1, .sum = dim[K], .dtype = k->operand[W].dtype },
-            weft_part (dim[K], WEFT_TILE_COLUMNS, part, parts));
+  multiply (k, k->shape.dim[K], part, parts);
 }
 
 /* `along` and `sum` are those of the weights. */
@@ -93,11 +200,12 @@ static void
 ref_multiply (const struct weft_kernel *k, uint64_t columns, uint64_t terms, uint64_t along,
               uint64_t sum)
 {
-  const double *x = k->operand[X].data, *w = k->operand[W].data;
-  double *y = k->operand[Y].data;
+  const struct operands o = operands_of (k);
+  const double *x = o.x->data, *w = o.w->data;
+  double *y = o.y->data;
 
   for (uint64_t e = 0; e < k->shape.dim[EXPERTS]; e++) {
-    struct weft_moe_rows rows = rows_of (k, &k->operand[COUNTS], e);
+    struct weft_moe_rows rows = rows_of (k, e);
     for (uint64_t r = rows.first; r < rows.first + rows.n; r++)
       for (uint64_t c = 0; c < columns; c++) {
         y[r * columns + c] = 0;
@@ -133,6 +241,7 @@ struct gradient {
   uint32_t leaves, parts; /* counts of a leaf */
   uint64_t each;          /* counts of a source */
   uint64_t first;         /* row */
+  uint64_t first_count;   /* the first of its counts, among all */
   uint64_t at;            /* element of dw */
 };
 
@@ -148,15 +257,57 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
+/* Scales of the rows of a leaf, which goes by those of its group. */
+static void
+set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
+                 struct weft_range columns, struct weft_gemm *product)
+{
+  const struct weft_kernel *k = g->k;
+  const struct operands o = operands_of (k);
+  uint64_t group = (g->first_count + (uint64_t) l * g->parts) / (o.counts->n / groups_of (k));
+  uint64_t first = rows_of_group (k, group).first, at = row_of (g, l);
+  const struct scaled dy = { o.x_scale, WEFT_MOE_DOWN, group, first, at, k->shape.dim[N] },
+                      x = { o.w_scale, WEFT_MOE_DOWN, group, first, at, k->shape.dim[K] };
+
+  set_scales (k, &product->a, &dy, TRUE);
+  set_scales (k, &product->b, &x, TRUE);
+  if (k->shape.dim[BLOCK] == 0)
+    return;
+  product->a.scale =
+      (const uint8_t *) product->a.scale + rows.begin * weft_dtype_bytes (o.x_scale->dtype);
+  product->b.scale =
+      (const uint8_t *) product->b.scale + columns.begin * weft_dtype_bytes (o.w_scale->dtype);
+}
+
+static struct weft_gemm
+product_of_leaf (const struct gradient *g, uint32_t l, struct weft_range rows,
+                 struct weft_range columns)
+{
+  const struct weft_kernel *k = g->k;
+  const struct operands o = operands_of (k);
+  uint64_t n = k->shape.dim[N], wide = k->shape.dim[K], at = row_of (g, l);
+  struct weft_gemm product = {
+    .a = { element (o.x, at * n + rows.begin), 1, n, o.x->dtype },
+    .b = { element (o.w, at * wide + columns.begin), 1, wide, o.w->dtype },
+    .c = { .row = columns.end - columns.begin },
+    .last = rows.end - rows.begin,
+    .columns = columns.end - columns.begin,
+    .terms = weft_leaves_one (weft_moe_count (g->count, (uint64_t) l * g->parts, g->parts)),
+  };
+
+  if (is_fp8 (k))
+    set_leaf_scales (g, l, rows, columns, &product);
+  return product;
+}
+
 /* n rows of dw from `row` on, and some columns of them: what lies together. */
 static void
 sum_block (const struct gradient *g, struct weft_range rows, struct weft_range columns)
 {
   const struct weft_kernel *k = g->k;
-  const struct weft_operand *dy = &k->operand[WGRAD_DY], *x = &k->operand[WGRAD_X];
-  uint64_t n = k->shape.dim[N], wide = k->shape.dim[K];
+  const struct operands o = operands_of (k);
   float room[ROOM];
-  struct weft_sums sums = { .output = &k->operand[DW],
+  struct weft_sums sums = { .output = o.y,
                             .room = room,
                             .n = (rows.end - rows.begin) * (columns.end - columns.begin),
                             .n_leaf = g->leaves,
@@ -165,24 +316,16 @@ sum_block (const struct gradient *g, struct weft_range rows, struct weft_range c
   for (uint32_t i = 0; i < g->leaves; i++) {
     uint32_t chunks = weft_sums_chunks (k),
              l = i / chunks * chunks + weft_zigzag (i % chunks, chunks);
-    uint64_t terms = weft_moe_count (g->count, (uint64_t) l * g->parts, g->parts),
-             at = row_of (g, l);
-    if (terms == 0) {
+    if (weft_moe_count (g->count, (uint64_t) l * g->parts, g->parts) == 0) {
       weft_sums_skip (&sums);
       continue;
     }
-    struct weft_gemm product = {
-      .a = { element (dy, at * n + rows.begin), 1, n, dy->dtype },
-      .b = { element (x, at * wide + columns.begin), 1, wide, x->dtype },
-      .c = { .data = weft_sums_leaf (&sums), .row = columns.end - columns.begin },
-      .last = rows.end - rows.begin,
-      .columns = columns.end - columns.begin,
-      .terms = weft_leaves_one (terms),
-    };
+    struct weft_gemm product = product_of_leaf (g, l, rows, columns);
+    product.c.data = weft_sums_leaf (&sums);
     weft_gemm (&product);
     weft_sums_close (&sums);
   }
-  weft_sums_store (&sums, g->at + rows.begin * wide + columns.begin);
+  weft_sums_store (&sums, g->at + rows.begin * k->shape.dim[K] + columns.begin);
 }
 
 static void
@@ -202,17 +345,18 @@ static void
 sum_all (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
 {
   const uint64_t *dim = k->shape.dim;
-  struct weft_moe_rows all = rows_of (k, &k->operand[WGRAD_COUNTS], e);
+  struct weft_moe_rows all = rows_of (k, e);
   int64_t n = (int64_t) all.n;
+  uint64_t first = operands_of (k).counts->n / dim[EXPERTS] * e;
 
-  sum_rows (&(struct gradient){ k, &n, 1, 1, 1, all.first, e * dim[N] * dim[K] }, rows);
+  sum_rows (&(struct gradient){ k, &n, 1, 1, 1, all.first, first, e * dim[N] * dim[K] }, rows);
 }
 
 static uint64_t
 slices_of (const struct weft_kernel *k)
 {
   const uint64_t *dim = k->shape.dim;
-  return k->canonical ? k->operand[DW].n / (dim[EXPERTS] * dim[N] * dim[K]) : 1;
+  return k->canonical ? operands_of (k).y->n / (dim[EXPERTS] * dim[N] * dim[K]) : 1;
 }
 
 static uint64_t
@@ -225,7 +369,7 @@ sources_of (const struct weft_kernel *k)
 static uint64_t
 slice_begins (const struct weft_kernel *k, uint64_t block)
 {
-  const struct weft_operand *counts = &k->operand[WGRAD_COUNTS];
+  const struct weft_operand *counts = operands_of (k).counts;
   uint64_t n = counts->n / k->shape.dim[EXPERTS] / slices_of (k);
 
   if (k->shape.dim[STRIDE])
@@ -237,7 +381,7 @@ static void
 sum_slices (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
 {
   const uint64_t *dim = k->shape.dim;
-  const struct weft_operand *counts = &k->operand[WGRAD_COUNTS];
+  const struct weft_operand *counts = operands_of (k).counts;
   uint64_t slices = slices_of (k), n = counts->n / dim[EXPERTS] / slices;
   uint32_t parts = (uint32_t) MAX (1, dim[PARTS]);
 
@@ -250,6 +394,7 @@ sum_slices (const struct weft_kernel *k, uint64_t e, struct weft_range rows)
       .parts = parts,
       .each = counts->n / dim[EXPERTS] / sources_of (k),
       .first = slice_begins (k, block),
+      .first_count = block * n,
       .at = (s * dim[EXPERTS] + e) * dim[N] * dim[K],
     };
     sum_rows (&g, rows);
@@ -270,11 +415,12 @@ static void
 ref_gradient (const struct weft_kernel *k, struct weft_moe_rows rows, double *dw)
 {
   const uint64_t *dim = k->shape.dim;
-  const double *dy = k->operand[WGRAD_DY].data, *x = k->operand[WGRAD_X].data;
+  const struct operands o = operands_of (k);
+  const double *dy = o.x->data, *x = o.w->data;
 
   for (uint64_t n = 0; n < dim[N]; n++)
     for (uint64_t t = 0; t < dim[K]; t++) {
-      double sum = k->operand[DW].accumulate ? dw[n * dim[K] + t] : 0;
+      double sum = o.y->accumulate ? dw[n * dim[K] + t] : 0;
       for (uint64_t r = rows.first; r < rows.first + rows.n; r++)
         sum += dy[r * dim[N] + n] * x[r * dim[K] + t];
       dw[n * dim[K] + t] = sum;
@@ -285,14 +431,14 @@ void
 weft_ref_moe_matmul_wgrad (const struct weft_kernel *k)
 {
   const uint64_t *dim = k->shape.dim, size = dim[EXPERTS] * dim[N] * dim[K];
-  const struct weft_operand *counts = &k->operand[WGRAD_COUNTS];
+  const struct weft_operand *counts = operands_of (k).counts;
   uint64_t slices = slices_of (k), per = counts->n / dim[EXPERTS] / slices;
-  double *dw = k->operand[DW].data;
+  double *dw = operands_of (k).y->data;
 
   for (uint64_t e = 0; e < dim[EXPERTS]; e++)
     for (uint64_t s = 0; s < slices; s++) {
       uint64_t block = e * slices + s;
-      struct weft_moe_rows rows = rows_of (k, counts, e);
+      struct weft_moe_rows rows = rows_of (k, e);
       if (k->canonical)
         rows =
             (struct weft_moe_rows){ slice_begins (k, block),
@@ -300,4 +446,137 @@ weft_ref_moe_matmul_wgrad (const struct weft_kernel *k)
                                                 : weft_moe_count (counts->data, block * per, per) };
       ref_gradient (k, rows, dw + s * size + e * dim[N] * dim[K]);
     }
+}
+
+/* ------------------------------------------------- of one byte: what codes and scales stand for */
+
+static double
+value_at (const struct weft_kernel *k, const struct weft_operand *o, const struct scaled *s,
+          const uint64_t at[2])
+{
+  const double *code = o->data, *scale = s->scale->data;
+  uint64_t block = k->shape.dim[BLOCK], row = at[0] - s->first;
+  double value = code[at[0] * s->columns + at[1]];
+
+  if (block == 0) {
+    double most = (double) (o->dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
+    return value * (scale[s->g] > 0 ? scale[s->g] / most : 1);
+  }
+  uint64_t across = weft_fp8_blocks (s->columns, block);
+  uint64_t line = weft_moe_line (s->first, s->g, block) + row / block;
+  return value * scale[s->lie == WEFT_MOE_ALONG  ? at[0] * across + at[1] / block
+                       : s->lie == WEFT_MOE_DOWN ? line * s->columns + at[1]
+                                                 : line * across + at[1] / block];
+}
+
+/* Rows [first, last) of a factor as values. */
+static void
+expand (const struct weft_kernel *k, const struct weft_operand *o, const struct scaled *s,
+        uint64_t last, double *to)
+{
+  for (uint64_t row = s->first; row < last; row++)
+    for (uint64_t c = 0; c < s->columns; c++)
+      to[row * s->columns + c] = value_at (k, o, s, (const uint64_t[]){ row, c });
+}
+
+static double *
+expand_rows (const struct weft_kernel *k, const struct weft_operand o[2], uint64_t columns)
+{
+  gboolean sums = k->kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
+  double *to = g_new0 (double, o->n);
+
+  for (uint64_t g = 0; g < groups_of (k); g++) {
+    struct weft_moe_rows rows = rows_of_group (k, g);
+    const struct scaled s = { &o[1],      sums ? WEFT_MOE_DOWN : WEFT_MOE_ALONG, g, rows.first,
+                              rows.first, columns };
+    expand (k, o, &s, rows.first + rows.n, to);
+  }
+  return to;
+}
+
+static double *
+expand_weights (const struct weft_kernel *k, const struct weft_operand o[2])
+{
+  uint64_t n = k->shape.dim[N], wide = k->shape.dim[K];
+  double *to = g_new0 (double, o->n);
+
+  for (uint64_t e = 0; e < k->shape.dim[EXPERTS]; e++) {
+    const struct scaled s = { &o[1], lie_of_weights (k), e, e * n, e * n, wide };
+    expand (k, o, &s, (e + 1) * n, to);
+  }
+  return to;
+}
+
+static void
+ref_fp8 (const struct weft_kernel *k, enum weft_op_kind kind, double *x, double *w)
+{
+  const struct operands o = operands_of (k);
+  struct weft_kernel wide = *k;
+
+  wide.kind = kind;
+  wide.operand[0].data = x;
+  wide.operand[1].data = w;
+  wide.operand[2] = *o.counts;
+  wide.operand[3] = *o.y;
+  weft_kernels[kind].reference (&wide);
+  g_free (x);
+  g_free (w);
+}
+
+void
+weft_ref_moe_fp8_matmul (const struct weft_kernel *k)
+{
+  ref_fp8 (k, WEFT_OP_MOE_MATMUL, expand_rows (k, &k->operand[0], k->shape.dim[K]),
+           expand_weights (k, &k->operand[2]));
+}
+
+void
+weft_ref_moe_fp8_matmul_dgrad (const struct weft_kernel *k)
+{
+  ref_fp8 (k, WEFT_OP_MOE_MATMUL_DGRAD, expand_rows (k, &k->operand[0], k->shape.dim[N]),
+           expand_weights (k, &k->operand[2]));
+}
+
+void
+weft_ref_moe_fp8_matmul_wgrad (const struct weft_kernel *k)
+{
+  ref_fp8 (k, WEFT_OP_MOE_MATMUL_WGRAD, expand_rows (k, &k->operand[0], k->shape.dim[N]),
+           expand_rows (k, &k->operand[2], k->shape.dim[K]));
+}
+
+/* The same functions, which know what they are given. */
+void
+weft_cpu_moe_fp8_matmul (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  multiply (k, k->shape.dim[N], part, parts);
+}
+
+void
+weft_cpu_moe_fp8_matmul_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  multiply (k, k->shape.dim[K], part, parts);
+}
+
+void
+weft_cpu_moe_fp8_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  weft_cpu_moe_matmul_wgrad (k, part, parts);
+}
+
+uint64_t
+weft_extent_moe_fp8_matmul (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_moe_matmul (k, operand);
+}
+
+uint64_t
+weft_extent_moe_fp8_matmul_dgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_moe_matmul (k, operand);
+}
+
+uint64_t
+weft_extent_moe_fp8_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
+{
+  return weft_extent_moe_matmul_wgrad (k, operand);
 }

@@ -437,7 +437,8 @@ cuda_case_lots (const struct cuda_case_device *d)
   "attention_part attention_part_bwd moe_route moe_route_bwd "                                     \
   "moe_sort moe_tally moe_permute "                                                                \
   "moe_unpermute moe_group moe_ungroup moe_turn moe_matmul moe_matmul_dgrad moe_matmul_wgrad "     \
-  "moe_act moe_act_bwd moe_weigh moe_weigh_bwd"
+  "moe_act moe_act_bwd moe_weigh moe_weigh_bwd moe_amax moe_quantise moe_quantise_blocks "         \
+  "moe_fp8_matmul moe_fp8_matmul_dgrad moe_fp8_matmul_wgrad"
 
 void
 cuda_case_is_complete (const struct cuda_case_device *d)

@@ -2,6 +2,7 @@
  * factors that are. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/float.h"
+#include "kernels/moe_scales.h"
 #include "tests/cuda_case.h"
 
 static void
@@ -219,6 +220,115 @@ check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
   }
 }
 
+/* ------------------------------------------------------------------------- experts */
+
+/* More rows than a tile, none, and fewer than a block; there is room for more. */
+enum { EXPERTS = 4, ROWS = 210, ROOM = 230 };
+static const int64_t rows_of[EXPERTS] = { 3, 0, 167, 40 };
+
+static struct weft_operand
+counts_of (void)
+{
+  return (struct weft_operand){ g_memdup2 (rows_of, sizeof rows_of), EXPERTS, WEFT_INT64, FALSE };
+}
+
+/* Scales for lines of blocks that go down rows of `columns`, or of squares of them. */
+static uint64_t
+lines_of (uint64_t rows, uint64_t columns, uint64_t block, gboolean down)
+{
+  return weft_moe_lines (rows, EXPERTS, block) *
+         (down ? columns : weft_fp8_blocks (columns, block));
+}
+
+/* Rows of tokens, as counts say, and weights, of which every expert has as many. */
+static void
+check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block)
+{
+  const uint64_t columns = 72;
+
+  for (int weights = 0; weights < 2; weights++) {
+    enum weft_op_kind kind = block ? WEFT_OP_MOE_QUANTISE_BLOCKS : WEFT_OP_MOE_QUANTISE;
+    const enum weft_dtype code = weights ? WEFT_FP8 : WEFT_E5M2,
+                          scale = block == 32 ? WEFT_E8M0 : WEFT_FP32;
+    uint64_t rows = weights ? ROWS / EXPERTS * EXPERTS : ROWS, room = weights ? rows : ROOM;
+    gboolean square = weights && block == 128;
+    struct weft_kernel k =
+        call_of (kind, WEFT_BF16, (const uint64_t[]){ rows, columns, EXPERTS });
+    k.operand[0] = spread_floats (rand, room * columns, WEFT_BF16);
+    if (!weights)
+      k.operand[1] = counts_of ();
+    if (!block) {
+      struct weft_kernel amax = k;
+      amax.kind = WEFT_OP_MOE_AMAX;
+      amax.operand[0] = spread_floats (rand, room * columns, WEFT_BF16);
+      amax.operand[1] = weights ? k.operand[1] : counts_of ();
+      amax.operand[2] = cuda_case_floats (rand, EXPERTS, WEFT_FP32);
+      run (d, &amax, 0);
+      k.operand[2] = scales_of (rand, EXPERTS, 0);
+      k.operand[3] = codes_of (rand, room * columns, code);
+      if (weights)
+        k.operand[4] = cuda_case_floats (rand, EXPERTS, WEFT_FP32);
+      k.operand[4].accumulate = TRUE;
+    } else {
+      k.shape.dim[4] = block;
+      k.shape.dim[5] = square;
+      k.operand[2] = codes_of (rand, room * columns, code);
+      k.operand[3] = scales_of (rand, square ? lines_of (room, columns, block, FALSE)
+                                             : room * weft_fp8_blocks (columns, block), block);
+      k.operand[4] = codes_of (rand, room * columns, code);
+      k.operand[5] = scales_of (rand, lines_of (room, columns, block, TRUE), block);
+      g_assert (k.operand[3].dtype == scale);
+    }
+    run (d, &k, 0);
+  }
+}
+
+/* Scales of a factor: of rows or of weights, along their rows, in squares or down their columns. */
+static struct weft_operand
+scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, uint64_t rows,
+                  uint64_t columns)
+{
+  uint64_t block = k->shape.dim[7];
+  gboolean weights = operand == 2 && k->kind != WEFT_OP_MOE_FP8_MATMUL_WGRAD;
+  gboolean down = k->kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD ||
+                  (weights && block == 32 && k->kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD);
+
+  if (!block)
+    return scales_of (rand, EXPERTS, 0);
+  if (down || (weights && block == 128))
+    return scales_of (rand, lines_of (rows, columns, block, down), block);
+  return scales_of (rand, rows * weft_fp8_blocks (columns, block), block);
+}
+
+/* Widths that codes are fetched of eight at a time, and others. */
+static void
+check_products_of_experts (const struct cuda_case_device *d, GRand *rand, uint64_t block,
+                           gboolean odd)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_MOE_FP8_MATMUL, WEFT_OP_MOE_FP8_MATMUL_DGRAD,
+                                             WEFT_OP_MOE_FP8_MATMUL_WGRAD };
+  const uint64_t n = odd ? 37 : 40, wide = odd ? 141 : 144;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    gboolean forward = i == 0, wgrad = i == 2;
+    struct weft_kernel k = call_of (kinds[i], WEFT_FP8, (const uint64_t[]){ ROWS, n, wide });
+    uint64_t first = forward ? wide : n, rows = wgrad ? ROOM : EXPERTS * n;
+    k.shape.dim[3] = EXPERTS;
+    k.shape.dim[7] = block;
+    k.operand[0] = mild_codes (rand, ROOM * first, forward ? WEFT_FP8 : WEFT_E5M2);
+    k.operand[1] = scales_of_factor (rand, &k, 0, ROOM, first);
+    k.operand[2] = mild_codes (rand, rows * wide, WEFT_FP8);
+    k.operand[3] = scales_of_factor (rand, &k, 2, rows, wide);
+    k.operand[4] = counts_of ();
+    k.operand[5] = cuda_case_floats (rand, wgrad ? EXPERTS * n * wide : ROOM * (n + wide - first),
+                                     wgrad     ? WEFT_FP32
+                                     : forward ? WEFT_BF16
+                                               : WEFT_FP16);
+    k.operand[5].accumulate = wgrad;
+    run (d, &k, wgrad ? 2e-5 : 0x1p-8);
+  }
+}
+
 void
 cuda_case_fp8 (const struct cuda_case_device *d)
 {
@@ -231,5 +341,9 @@ cuda_case_fp8 (const struct cuda_case_device *d)
   }
   for (unsigned i = 0; i < 3; i++)
     check_both (d, rand, (const uint64_t[]){ 0, 32, 128 }[i]);
+  for (unsigned i = 0; i < 3; i++) {
+    check_rounding_of_experts (d, rand, (const uint64_t[]){ 0, 32, 128 }[i]);
+    check_products_of_experts (d, rand, (const uint64_t[]){ 0, 32, 128 }[i], i == 1);
+  }
   g_rand_free (rand);
 }

@@ -13,8 +13,9 @@
 
 #define KERNEL_CASE_SEQUENCES 9 /* of a batch, at most */
 
-/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts: test_fp8.c, test_fp8_kernels.c,
- * test_context.c, test_unfused_attention.c, test_tensor_kernels.c, test_latent.c. */
+/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts: test_fp8.c,
+ * test_fp8_kernels.c, test_fp8_experts.c, test_context.c, test_unfused_attention.c,
+ * test_tensor_kernels.c, test_latent.c. */
 #define KERNEL_CASE_NOT_DRAWN                                                                      \
   "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad quantise "             \
   "quantise_delayed quantise_blocks transpose attention_part "                                     \

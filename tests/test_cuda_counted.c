@@ -38,8 +38,7 @@ draw (GRand *rand, char **words)
     struct weft_job job;
     g_autofree char *plain = weft_random_job (rand);
     g_autoptr (weft_plan) plan = NULL;
-    if (!strstr (plain, "num_moe_experts=") || strstr (plain, "moe_pad") ||
-        strstr (plain, "precision=fp8"))
+    if (!strstr (plain, "num_moe_experts=") || strstr (plain, "moe_pad"))
       continue;
     *words = g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
     if (weft_test_job (*words, &job, NULL) && job.cluster.n_gpus <= MOST_RANKS)

@@ -56,7 +56,6 @@ draw (GRand *rand, struct weft_job *job, gboolean counted)
         g_strconcat (plain, " moe_load_imbalance=64 reduction_order=fast", NULL);
 
     if (weft_test_job (words, job, NULL) && job->cluster.n_gpus <= MOST_RANKS &&
-        (job->train.precision != WEFT_FP8 || job->model.num_moe_experts == 0) &&
         weft_model_parameters (&job->model) <= MOST_PARAMETERS && work_of (job) <= MOST_WORK)
       return g_steal_pointer (&words);
   }

@@ -307,7 +307,7 @@ static const struct {
   { "12288", "1152921504606846976",
     "4: found \"1152921504606846976\", wanted a dimension, 0 to 1152921504606846975" },
   { "12288", "-3", "4: found \"-3\", wanted a dimension, 0 to 1152921504606846975" },
-  { "4096 12288 4096", "1 2 3 4 5 6 7 8", "4: found \"8\", wanted the end of the row" },
+  { "4096 12288 4096", "1 2 3 4 5 6 7 8 9", "4: found \"9\", wanted the end of the row" },
   { "out fp32", "out",
     "5: found the end of the row, wanted a type: fp32, bf16, fp16, fp8, int32, int64, "
     "e8m0, uint8, e5m2" },

@@ -36,9 +36,7 @@ may_be_small (const char *words)
 {
   const char *ranks = strstr (words, " gpus=");
 
-  return ranks && g_ascii_strtoull (ranks + strlen (" gpus="), NULL, 10) <= MOST_RANKS &&
-         !(strstr (words, " precision=fp8") &&
-           strstr (words, "num_moe_experts=")); /* not run yet */
+  return ranks && g_ascii_strtoull (ranks + strlen (" gpus="), NULL, 10) <= MOST_RANKS;
 }
 
 static gboolean

@@ -30,7 +30,7 @@ is_lack (const GError *error)
 {
   static const char *const reasons[] = { "has no kernel for",
                                          "between GPUs:", "NCCL has equal parts", "--graph: found",
-                                         "planned and simulated", "precision fp8 wants a GPU",
+                                         "precision fp8 wants a GPU",
                                          "fp8_recipe mxfp8 wants", "fp8_recipe blockwise has" };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (reasons); i++)

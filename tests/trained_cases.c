@@ -63,10 +63,10 @@ static const struct precision {
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
   /* A number that lies between two codes may become the other one: an eighth of it. */
-  { TRAINED_FP8 "fp8_recipe=delayed ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
-  { TRAINED_FP8 "fp8_recipe=tensorwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
-  { TRAINED_FP8 "fp8_recipe=blockwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
-  { TRAINED_FP8 "fp8_recipe=mxfp8 ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 }, TRUE },
+  { TRAINED_FP8 "fp8_recipe=delayed ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  { TRAINED_FP8 "fp8_recipe=tensorwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  { TRAINED_FP8 "fp8_recipe=blockwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  { TRAINED_FP8 "fp8_recipe=mxfp8 ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
 };
 
 char *
@@ -110,13 +110,22 @@ alone (uint32_t number, const char **model)
   return NULL;
 }
 
+/* An expert has few tokens: one gradient of theirs in fp8 is a quarter away from its neighbours. */
+static gboolean
+is_rough (const char *model, const struct precision *p)
+{
+  return strstr (model, "mixtral") && strstr (p->words, "precision=fp8");
+}
+
+#define FEW "num_moe_experts=2 global_batch_size=2"
+
 char *
 trained_alone_words (uint32_t number)
 {
   const char *model;
   const struct precision *p = alone (number, &model);
 
-  return p ? g_strconcat (model, p->words, NULL) : NULL;
+  return p ? g_strconcat (model, p->words, is_rough (model, p) ? FEW : "", NULL) : NULL;
 }
 
 gboolean
@@ -127,9 +136,11 @@ trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number)
   g_autofree char *words = trained_alone_words (number);
   g_autoptr (trained) cpu = trained_new (NULL, words, NULL);
   g_autoptr (trained) device = train (calls, words, FALSE);
+  struct trained_bound bound = p->bound;
 
+  bound.gradient *= is_rough (model, p) ? 2 : 1;
   if (device)
-    trained_assert_near (device, cpu, p->bound, words);
+    trained_assert_near (device, cpu, bound, words);
   return device != NULL;
 }
 

@@ -5,8 +5,12 @@ static struct weft_shape
 product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
 {
   struct weft_moe z = weft_moe_sizes (s);
+  struct weft_shape shape =
+      WEFT_SHAPE (s->linear_dtype, z.rows, n, k, z.local, weft_moe_stride (s, &z));
 
-  return WEFT_SHAPE (s->linear_dtype, z.rows, n, k, z.local, weft_moe_stride (s, &z));
+  shape.dim[7] = s->linear_dtype == WEFT_FP8 ? weft_fp8_block (s) : 0;
+  shape.out_dtype = s->product_dtype;
+  return shape;
 }
 
 /* ... that is summed over what ranks share out of an expert, which `tail` cuts into parts. */
@@ -21,17 +25,47 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
-/* Codes of fp8, whose scales kernels of experts do not read yet: such a program is not run. */
-static uint32_t
-factor (struct weft_step *s, struct weft_fp8_source x)
+/* Rows that go into a product, or into its gradients, by expert. */
+static struct weft_fp8_source
+rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role)
 {
-  return weft_fp8_takes (s, x.param) ? weft_fp8_rows (s, &x).codes : weft_inward (s, x.buf, x.name);
+  struct weft_moe z = weft_moe_sizes (s);
+  gboolean input = role == WEFT_FP8_INPUT;
+
+  return (struct weft_fp8_source){
+    .buf = input ? d->x : d->dy,
+    .param = d->weight,
+    .role = role,
+    .columns = input ? d->k : d->n,
+    .name = d->name,
+    .groups = { .experts = z.local,
+                .each = s->canonical ? weft_mesh_expert_sequences (s->mesh) : 1,
+                .rows = z.rows,
+                .stride = weft_moe_stride (s, &z),
+                .counts = d->counts },
+  };
 }
 
+/* y of rows and weights: x w^T, or of gradients dy w.  Returns the rows as they were multiplied. */
 static uint32_t
-weight (struct weft_step *s, uint32_t param)
+emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role,
+              const struct weft_shape *shape, uint32_t y)
 {
-  return weft_fp8_takes (s, param) ? weft_fp8_weight (s, param).codes : weft_cast_weight (s, param);
+  gboolean forward = role == WEFT_FP8_INPUT;
+  const struct weft_fp8_source rows = rows_source (s, d, role);
+
+  if (!weft_fp8_takes (s, d->weight)) {
+    uint32_t w = weft_cast_weight (s, d->weight), x = weft_inward (s, rows.buf, d->name);
+    weft_emit (s, forward ? WEFT_OP_MOE_MATMUL : WEFT_OP_MOE_MATMUL_DGRAD, d->name, *shape,
+               WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (d->counts), WEFT_W (y)));
+    return x;
+  }
+  struct weft_fp8 w = (forward ? weft_fp8_weight : weft_fp8_weight_turned) (s, d->weight),
+                  x = weft_fp8_rows (s, &rows);
+  weft_emit (s, forward ? WEFT_OP_MOE_FP8_MATMUL : WEFT_OP_MOE_FP8_MATMUL_DGRAD, d->name, *shape,
+             WEFT_USES (WEFT_R (x.codes), WEFT_R (x.scale), WEFT_R (w.codes), WEFT_R (w.scale),
+                        WEFT_R (d->counts), WEFT_W (y)));
+  return x.codes;
 }
 
 /* n outputs and k inputs of each expert. */
@@ -41,14 +75,17 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
 {
   struct weft_moe z = weft_moe_sizes (s);
   gboolean first = which == WEFT_EXPERT_FC1;
-  uint32_t y = first ? weft_moe_rows (s, s->product_dtype, z.up, name)
-                     : weft_moe_rows (s, weft_moe_partial (s), z.h, name);
-  uint32_t param = weft_params_layer (s, which), w = weight (s, param);
+  const struct weft_delayed d = { .name = name,
+                                  .weight = weft_params_layer (s, which),
+                                  .x = x,
+                                  .n = first ? z.up : z.h,
+                                  .k = first ? z.h : z.f,
+                                  .counts = saved->counts };
+  uint32_t y = weft_moe_rows (s, first ? s->product_dtype : weft_moe_partial (s), d.n, name);
+  struct weft_shape shape =
+      first ? product_shape (s, d.n, d.k) : shared_shape (s, d.n, d.k, 0);
 
-  x = factor (s, (struct weft_fp8_source){ x, param, WEFT_FP8_INPUT, first ? z.h : z.f, name });
-  weft_emit (s, WEFT_OP_MOE_MATMUL, name,
-             first ? product_shape (s, z.up, z.h) : shared_shape (s, z.h, z.f, 0),
-             WEFT_USES (WEFT_R (x), WEFT_R (w), WEFT_R (saved->counts), WEFT_W (y)));
+  emit_product (s, &d, WEFT_FP8_INPUT, &shape, y);
   return y;
 }
 
@@ -88,23 +125,33 @@ weft_experts_gather (const struct weft_step *s)
 
 /* What a gradient is taken of, and by how many ranks it came. */
 struct factors {
-  uint32_t dy, x, counts, ranks;
+  struct weft_fp8 dy, x; /* scales of what is in fp8 */
+  uint32_t counts, ranks;
 };
 
 static struct factors
 factors_of (struct weft_step *s, const struct weft_delayed *d)
 {
-  uint32_t x =
-      factor (s, (struct weft_fp8_source){ d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name });
+  struct factors f = { { d->dy, WEFT_NO_BUF }, { d->x, WEFT_NO_BUF }, d->counts, 1 };
 
+  if (weft_fp8_takes (s, d->weight)) {
+    const struct weft_fp8_source dy = rows_source (s, d, WEFT_FP8_GRADIENT),
+                                 x = rows_source (s, d, WEFT_FP8_INPUT);
+    f.dy = weft_fp8_columns (s, &dy);
+    f.x = weft_fp8_columns (s, &x);
+  } else {
+    f.x.codes = weft_inward (s, d->x, d->name);
+  }
   if (!weft_experts_gather (s))
-    return (struct factors){ d->dy, x, d->counts, 1 };
+    return f;
   const struct weft_peers peers = weft_rows_peers (s, d->counts);
-  return (struct factors){
-    weft_rows_of_peers (s, &peers, (struct weft_move){ .name = d->name, .columns = d->n }, d->dy),
-    weft_rows_of_peers (s, &peers, (struct weft_move){ .name = d->name, .columns = d->k }, x),
-    peers.counts, peers.n
-  };
+  struct weft_move dy = { .name = d->name, .columns = d->n },
+                   x = { .name = d->name, .columns = d->k };
+  f.dy.codes = weft_rows_of_peers (s, &peers, dy, f.dy.codes);
+  f.x.codes = weft_rows_of_peers (s, &peers, x, f.x.codes);
+  f.counts = peers.counts;
+  f.ranks = peers.n;
+  return f;
 }
 
 void
@@ -119,8 +166,13 @@ weft_experts_gradient (struct weft_step *s, const struct weft_delayed *d)
   shape.dim[5] = s->canonical ? z.sources * f.ranks : 0;
   shape.dim[6] = s->canonical ? z.parts : 0;
   shape.out_dtype = s->grad_dtype;
-  weft_emit (s, WEFT_OP_MOE_MATMUL_WGRAD, d->name, shape,
-             WEFT_USES (WEFT_R (f.dy), WEFT_R (f.x), WEFT_R (f.counts), dw));
+  if (f.x.scale == WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_MOE_MATMUL_WGRAD, d->name, shape,
+               WEFT_USES (WEFT_R (f.dy.codes), WEFT_R (f.x.codes), WEFT_R (f.counts), dw));
+  else
+    weft_emit (s, WEFT_OP_MOE_FP8_MATMUL_WGRAD, d->name, shape,
+               WEFT_USES (WEFT_R (f.dy.codes), WEFT_R (f.dy.scale), WEFT_R (f.x.codes),
+                          WEFT_R (f.x.scale), WEFT_R (f.counts), dw));
   if (f.ranks > 1)
     weft_context_keep (s, dw.buf, f.ranks);
   weft_grad_end (s, d->weight, dw);
@@ -132,13 +184,10 @@ multiply_backward (struct weft_step *s, struct weft_delayed *d)
   struct weft_moe z = weft_moe_sizes (s);
   gboolean first = d->which == WEFT_EXPERT_FC1;
   uint32_t dx = weft_moe_rows (s, first ? weft_moe_partial (s) : s->product_dtype, d->k, d->name);
-  uint32_t w = weight (s, d->weight);
+  struct weft_shape shape =
+      first ? shared_shape (s, d->n, d->k, z.up - z.f) : product_shape (s, d->n, d->k);
 
-  d->dy =
-      factor (s, (struct weft_fp8_source){ d->dy, d->weight, WEFT_FP8_GRADIENT, d->n, d->name });
-  weft_emit (s, WEFT_OP_MOE_MATMUL_DGRAD, d->name,
-             first ? shared_shape (s, d->n, d->k, z.up - z.f) : product_shape (s, d->n, d->k),
-             WEFT_USES (WEFT_R (d->dy), WEFT_R (w), WEFT_R (d->counts), WEFT_W (dx)));
+  d->dy = emit_product (s, d, WEFT_FP8_GRADIENT, &shape, dx);
   weft_linear_gradient (s, d);
   return dx;
 }

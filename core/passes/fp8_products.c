@@ -16,6 +16,11 @@
  *   blocks      the turned copy has blocks of its own: it is made of the same input by the same kernel,
  *               which writes it when somebody will read it.
  *
+ * Experts have scales of their own, as if each were a map (GroupedLinear of Transformer Engine,
+ * module/grouped_linear.py: a quantizer for the input, weight and gradient of every product).  Their kernels
+ * read codes either way round: nothing is turned, and blocks of the second copy go down the rows of an
+ * expert.  In canonical order rows of every replica have scales of their own, as they would have at home.
+ *
  *   inputs      forward keeps the codes for the weight gradient: the input itself goes, unless another
  *               kernel reads it later.  With cpu_offloading inputs leave as they are, and are converted
  *               again in backward.  What sequence parallel ranks gather they gather as codes, but for
@@ -40,7 +45,7 @@ struct weft_fp8_products {
   GHashTable *kept;   /* codes, by what they were made of */
   uint32_t history,
       seen;            /* delayed: magnitudes of each tensor, of the step before and of this one */
-  uint32_t *place;     /* of each parameter, among those that products read */
+  uint32_t *place;     /* of each parameter, among the magnitudes: for each role one of every expert */
   uint32_t *magnitude; /* tensorwise: of each weight, once it is known */
 };
 
@@ -72,6 +77,13 @@ weft_fp8_takes (const struct weft_step *s, uint32_t param)
 
 /* --------------------------------------------------------------------- magnitudes */
 
+/* Tensors that a parameter is, in the whole job: every rank has the magnitudes of all experts. */
+static uint64_t
+tensors_of (const struct weft_step *s, uint32_t param)
+{
+  return weft_params_is_expert (s, param) ? (uint64_t) s->model->num_moe_experts : 1;
+}
+
 /* What a checkpoint has of a map: a number for each of its tensors (train/state.c). */
 static void
 name_history (struct weft_step *s, uint32_t param)
@@ -80,9 +92,8 @@ name_history (struct weft_step *s, uint32_t param)
   const char *dot = strrchr (name, '.');
   g_autofree char *map = g_strndup (name, (gsize) (dot - name));
   g_autofree char *own = g_strconcat (map, WEFT_AMAX_SUFFIX, NULL);
-  uint32_t view =
-      weft_build_view (s->b, s->fp8->history, 4ull * WEFT_N_FP8_ROLE * s->fp8->place[param],
-                       4ull * WEFT_N_FP8_ROLE, own);
+  uint32_t view = weft_build_view (s->b, s->fp8->history, 4ull * s->fp8->place[param],
+                                   4 * WEFT_N_FP8_ROLE * tensors_of (s, param), own);
 
   weft_build_buf_at (s->b, view)->layer = param_at (s, param)->layer;
 }
@@ -103,14 +114,14 @@ weft_fp8_start (struct weft_step *s)
   for (uint32_t i = 0; i < n; i++) {
     s->fp8->magnitude[i] = WEFT_NO_BUF;
     s->fp8->place[i] = taken;
-    taken += weft_fp8_takes (s, i);
+    if (weft_fp8_takes (s, i))
+      taken += (uint32_t) (WEFT_N_FP8_ROLE * tensors_of (s, i));
   }
   if (s->strategy->fp8_recipe != WEFT_FP8_DELAYED || taken == 0)
     return;
-  s->fp8->history = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32,
-                                         (uint64_t) taken * WEFT_N_FP8_ROLE, "amax_history");
-  s->fp8->seen = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32,
-                                      (uint64_t) taken * WEFT_N_FP8_ROLE, "amax_seen");
+  s->fp8->history =
+      weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, taken, "amax_history");
+  s->fp8->seen = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, taken, "amax_seen");
   for (uint32_t i = 0; i < n; i++)
     if (weft_fp8_takes (s, i))
       name_history (s, i);
@@ -137,7 +148,8 @@ weft_fp8_begin (struct weft_step *s)
                WEFT_USES (WEFT_W (s->fp8->seen)));
 }
 
-/* Over all that share a tensor or have others of the batch; then it is what the next step goes by. */
+/* Over all that share a tensor or have others of the batch, or of experts have others of these; then it is
+ * what the next step goes by. */
 void
 weft_fp8_agree (struct weft_step *s)
 {
@@ -153,11 +165,17 @@ weft_fp8_agree (struct weft_step *s)
              WEFT_USES (WEFT_R (s->fp8->seen), WEFT_W (s->fp8->history)));
 }
 
+/* Of experts those that this rank has. */
 static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {
-  return weft_build_view (s->b, all, 4ull * (WEFT_N_FP8_ROLE * s->fp8->place[x->param] + x->role),
-                          4, "amax");
+  uint64_t n = tensors_of (s, x->param);
+  uint32_t view =
+      weft_build_view (s->b, all, 4 * (s->fp8->place[x->param] + n * x->role), 4 * n, "amax");
+
+  if (x->groups.experts)
+    weft_build_buf_at (s->b, view)->shard = WEFT_GROUP_EP;
+  return view;
 }
 
 /* Ranks that share a tensor out have parts of it: they go by one scale where codes of theirs will lie in
@@ -167,10 +185,33 @@ share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
 {
   gboolean part = x->role != WEFT_FP8_WEIGHT;
 
+  if (x->groups.experts) {
+    if (s->canonical)
+      weft_reduce_all (s, WEFT_GROUP_ETP, WEFT_REDUCE_MAX, largest, "amax");
+    if (s->canonical && part)
+      weft_reduce_all (s, WEFT_GROUP_ECP, WEFT_REDUCE_MAX, largest, "amax");
+    return;
+  }
   if (s->canonical || (part && weft_tensor_scatters (s)))
     weft_tensor_all_reduce (s, largest, WEFT_REDUCE_MAX, "amax");
   if (s->canonical && part)
     weft_reduce_all (s, WEFT_GROUP_CP, WEFT_REDUCE_MAX, largest, "amax");
+}
+
+/* Groups of an expert's rows that have a scale each: one where it is that of the step before. */
+static uint64_t
+n_groups (const struct weft_step *s, const struct weft_fp8_source *x)
+{
+  gboolean delayed = s->strategy->fp8_recipe == WEFT_FP8_DELAYED;
+
+  return x->groups.experts * (delayed ? 1 : x->groups.each);
+}
+
+static struct weft_shape
+groups_shape (const struct weft_step *s, const struct weft_fp8_source *x)
+{
+  return WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, x->groups.rows, x->columns,
+                     n_groups (s, x), x->groups.stride);
 }
 
 /* The largest magnitude of a tensor, found by a pass of its own. */
@@ -181,11 +222,17 @@ measure (struct weft_step *s, const struct weft_fp8_source *x)
 
   if (known && *known != WEFT_NO_BUF)
     return *known;
-  uint32_t largest = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "amax");
-  weft_emit (s, WEFT_OP_ZERO, "amax", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (largest)));
-  weft_emit (s, WEFT_OP_AMAX, "amax",
-             WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, weft_step_elements (s, x->buf)),
-             WEFT_USES (WEFT_R (x->buf), WEFT_RW (largest)));
+  uint64_t n = x->groups.experts ? n_groups (s, x) : 1;
+  uint32_t largest = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, n, "amax");
+  if (x->groups.experts) {
+    weft_emit (s, WEFT_OP_MOE_AMAX, "amax", groups_shape (s, x),
+               WEFT_USES (WEFT_R (x->buf), WEFT_R (x->groups.counts), WEFT_W (largest)));
+  } else {
+    weft_emit (s, WEFT_OP_ZERO, "amax", WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_W (largest)));
+    weft_emit (s, WEFT_OP_AMAX, "amax",
+               WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, weft_step_elements (s, x->buf)),
+               WEFT_USES (WEFT_R (x->buf), WEFT_RW (largest)));
+  }
   share (s, x, largest);
   if (known)
     *known = largest;
@@ -242,16 +289,44 @@ room (struct weft_step *s, const struct weft_fp8_source *x)
                            x->name);
 }
 
+static gboolean
+has_squares (const struct weft_step *s, const struct weft_fp8_source *x)
+{
+  return x->role == WEFT_FP8_WEIGHT && weft_fp8_block (s) == BLOCK;
+}
+
+static uint32_t
+room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
+{
+  enum weft_buf_kind kind = x->role == WEFT_FP8_WEIGHT ? WEFT_BUF_WEIGHTS : WEFT_BUF_ACTIVATIONS;
+
+  return weft_step_buffer (s, kind, weft_fp8_block (s) == BLOCK ? WEFT_FP32 : WEFT_E8M0, scales,
+                           "scales");
+}
+
+/* Blocks of rows of groups, the last of each perhaps not full: kernels/moe.h. */
+static uint64_t
+blocks_down (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
+{
+  return rows / weft_fp8_block (s) + n_groups (s, x);
+}
+
 static uint32_t
 room_of_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows,
                 uint64_t columns)
 {
-  uint64_t block = weft_fp8_block (s),
-           high = x->role == WEFT_FP8_WEIGHT && block == BLOCK ? BLOCK : 1;
-  enum weft_buf_kind kind = x->role == WEFT_FP8_WEIGHT ? WEFT_BUF_WEIGHTS : WEFT_BUF_ACTIVATIONS;
+  uint64_t block = weft_fp8_block (s), high = has_squares (s, x) ? BLOCK : 1;
+  uint64_t lines = high > 1 && x->groups.experts ? blocks_down (s, x, rows) : (rows + high - 1) / high;
 
-  return weft_step_buffer (s, kind, block == BLOCK ? WEFT_FP32 : WEFT_E8M0,
-                           (rows + high - 1) / high * ((columns + block - 1) / block), "scales");
+  return room_of (s, x, lines * ((columns + block - 1) / block));
+}
+
+/* Of the second copy: rows become columns, or with experts blocks go down. */
+static uint32_t
+room_of_turned_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
+{
+  return x->groups.experts ? room_of (s, x, blocks_down (s, x, rows) * x->columns)
+                           : room_of_scales (s, x, x->columns, rows);
 }
 
 static struct weft_shape
@@ -260,10 +335,33 @@ blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64
   uint64_t block = weft_fp8_block (s), n = weft_step_elements (s, x->buf);
   struct weft_shape shape =
       WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, n / x->columns, x->columns, block,
-                  x->role == WEFT_FP8_WEIGHT && block == BLOCK, copies);
+                  has_squares (s, x), copies);
 
+  if (x->groups.experts) {
+    shape = groups_shape (s, x);
+    shape.dim[4] = block;
+    shape.dim[5] = has_squares (s, x);
+    shape.dim[6] = copies;
+  }
   shape.out_dtype = format_of (s, x->role);
   return shape;
+}
+
+/* The kernel that rounds by blocks: any of these may be WEFT_NO_BUF. */
+static uint32_t
+emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_fp8 y,
+             struct weft_fp8 turned)
+{
+  const struct weft_use uses[] = { WEFT_R (x->buf), WEFT_R (x->groups.counts), WEFT_W (y.codes),
+                                   WEFT_W (y.scale), WEFT_W (turned.codes),
+                                   WEFT_W (turned.scale) };
+  const struct weft_use whole[] = { uses[0], uses[2], uses[3], uses[4], uses[5] };
+
+  if (x->groups.experts)
+    return weft_emit (s, WEFT_OP_MOE_QUANTISE_BLOCKS, x->name, blocks_shape (s, x, 1), uses,
+                      G_N_ELEMENTS (uses));
+  return weft_emit (s, WEFT_OP_QUANTISE_BLOCKS, x->name, blocks_shape (s, x, 1), whole,
+                    G_N_ELEMENTS (whole));
 }
 
 /* A scale for a tensor. */
@@ -273,11 +371,17 @@ round_whole (struct weft_step *s, const struct weft_fp8_source *x, uint32_t code
   gboolean delayed = s->strategy->fp8_recipe == WEFT_FP8_DELAYED;
   uint64_t n = weft_step_elements (s, x->buf);
   uint32_t scale = delayed ? place_in (s, s->fp8->history, x) : measure (s, x);
-  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, n);
+  uint32_t seen = delayed ? place_in (s, s->fp8->seen, x) : WEFT_NO_BUF;
+  struct weft_shape shape = x->groups.experts
+                                ? groups_shape (s, x)
+                                : WEFT_SHAPE (weft_build_buf_at (s->b, x->buf)->dtype, n);
 
   shape.out_dtype = format_of (s, x->role);
-  if (delayed) {
-    uint32_t seen = place_in (s, s->fp8->seen, x);
+  if (x->groups.experts) {
+    weft_emit (s, WEFT_OP_MOE_QUANTISE, x->name, shape,
+               WEFT_USES (WEFT_R (x->buf), WEFT_R (x->groups.counts), WEFT_R (scale),
+                          WEFT_W (codes), WEFT_RW (seen)));
+  } else if (delayed) {
     weft_emit (s, WEFT_OP_QUANTISE_DELAYED, x->name, shape,
                WEFT_USES (WEFT_R (x->buf), WEFT_R (scale), WEFT_W (codes), WEFT_RW (seen)));
   } else {
@@ -295,9 +399,8 @@ round_blocks (struct weft_step *s, const struct weft_fp8_source *x, uint32_t cod
   uint32_t scale = room_of_scales (s, x, rows, x->columns);
   struct copy *copy = note (s, codes, scale, rows, x->columns);
 
-  copy->op = weft_emit (s, WEFT_OP_QUANTISE_BLOCKS, x->name, blocks_shape (s, x, 1),
-                        WEFT_USES (WEFT_R (x->buf), WEFT_W (codes), WEFT_W (scale),
-                                   WEFT_W (WEFT_NO_BUF), WEFT_W (WEFT_NO_BUF)));
+  copy->op = emit_blocks (s, x, (struct weft_fp8){ codes, scale },
+                          (struct weft_fp8){ WEFT_NO_BUF, WEFT_NO_BUF });
   return copy;
 }
 
@@ -345,19 +448,21 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
 static void
 also_turned (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
 {
-  enum { YT = 3, SCALE_T };
+  enum { YT = 3, COPIES };
+  gboolean grouped = x->groups.experts > 0;
+  uint32_t to = YT + grouped;
   struct weft_op at = s->at;
 
   if (x->role == WEFT_FP8_INPUT)
     s->at.phase = WEFT_PHASE_FORWARD;
   copy->turned = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, format_of (s, x->role),
                                    copy->rows * copy->columns, x->name);
-  copy->turned_scale = room_of_scales (s, x, copy->columns, copy->rows);
+  copy->turned_scale = room_of_turned_scales (s, x, copy->rows);
   s->at = at;
-  weft_build_more (s->b, copy->op, YT, copy->turned);
-  weft_build_more (s->b, copy->op, SCALE_T, copy->turned_scale);
+  weft_build_more (s->b, copy->op, to, copy->turned);
+  weft_build_more (s->b, copy->op, to + 1, copy->turned_scale);
   struct weft_shape shape = *weft_build_shape_at (s->b, copy->op);
-  shape.dim[4] = 2;
+  shape.dim[grouped ? COPIES + 2 : COPIES] = 2;
   weft_build_reshape (s->b, copy->op, &shape);
 }
 
@@ -378,11 +483,9 @@ static struct weft_fp8
 round_turned (struct weft_step *s, const struct weft_fp8_source *x)
 {
   uint64_t rows = weft_step_elements (s, x->buf) / x->columns;
-  struct weft_fp8 t = { room (s, x), room_of_scales (s, x, x->columns, rows) };
+  struct weft_fp8 t = { room (s, x), room_of_turned_scales (s, x, rows) };
 
-  weft_emit (s, WEFT_OP_QUANTISE_BLOCKS, x->name, blocks_shape (s, x, 1),
-             WEFT_USES (WEFT_R (x->buf), WEFT_W (WEFT_NO_BUF), WEFT_W (WEFT_NO_BUF),
-                        WEFT_W (t.codes), WEFT_W (t.scale)));
+  emit_blocks (s, x, (struct weft_fp8){ WEFT_NO_BUF, WEFT_NO_BUF }, t);
   return t;
 }
 
@@ -399,6 +502,8 @@ weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x)
   struct copy *copy = copy_of (s, codes);
   if (copy->turned == WEFT_NO_BUF && weft_fp8_block (s))
     also_turned (s, x, copy);
+  else if (x->groups.experts && !weft_fp8_block (s))
+    return (struct weft_fp8){ codes, copy->scale };
   else if (copy->turned == WEFT_NO_BUF)
     turn (s, x, codes, copy);
   return (struct weft_fp8){ copy->turned, copy->turned_scale };
@@ -419,11 +524,18 @@ weft_fp8_gathered (struct weft_step *s, uint32_t part, uint32_t all)
 static struct weft_fp8_source
 weight_source (struct weft_step *s, uint32_t param)
 {
-  return (struct weft_fp8_source){ .buf = weft_params_weight (s, param),
-                                   .param = param,
-                                   .role = WEFT_FP8_WEIGHT,
-                                   .columns = param_at (s, param)->columns,
-                                   .name = "cast_weight" };
+  struct weft_fp8_source x = { .buf = weft_params_weight (s, param),
+                               .param = param,
+                               .role = WEFT_FP8_WEIGHT,
+                               .columns = param_at (s, param)->columns,
+                               .name = "cast_weight" };
+
+  if (weft_params_is_expert (s, param))
+    x.groups = (struct weft_fp8_groups){ .experts = tensors_of (s, param) / s->mesh->ep,
+                                         .each = 1,
+                                         .rows = param_at (s, param)->rows,
+                                         .counts = WEFT_NO_BUF };
+  return x;
 }
 
 struct weft_fp8
@@ -445,6 +557,8 @@ weft_fp8_weight_turned (struct weft_step *s, uint32_t param)
 {
   struct weft_fp8_source x = weight_source (s, param); /* which is gathered if need be */
 
+  if (x.groups.experts && weft_fp8_block (s) != MX_BLOCK)
+    return weft_fp8_weight (s, param);
   if (weft_params_scale (s, param) != WEFT_NO_BUF) {
     uint32_t turned = weft_fp8_turned (s, param);
     return (struct weft_fp8){ turned, s->turned_scale[param] };

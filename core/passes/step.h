@@ -573,11 +573,15 @@ void weft_fp8_leave (struct weft_step *s, uint32_t layer); /* a pass is through 
 /* fp8_products.c: factors of products in fp8.  A tensor is codes and what says their scale. */
 struct weft_fp8 { uint32_t codes, scale; };
 enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
+/* Rows of experts, each of which has scales of its own; in canonical order in every replica whose tokens
+ * come.  Rows as costs count them; counts and stride as kernels/moe.h has them, or neither. */
+struct weft_fp8_groups { uint64_t experts, each, rows, stride; uint32_t counts; };
 /* What a factor is made of: rows of `columns`, or codes that were made of it. */
 struct weft_fp8_source {
   uint32_t buf, param; /* of the map */
   enum weft_fp8_role role;
   uint64_t columns; const char *name;
+  struct weft_fp8_groups groups; /* of maps without experts: none */
 };
 void weft_fp8_start (struct weft_step *s);
 void weft_fp8_free (struct weft_fp8_products *fp8);

@@ -20,14 +20,17 @@ static const uint8_t sides[WEFT_N_OP] = {
   [WEFT_OP_MATMUL_FP8] = FORWARD,
   [WEFT_OP_FP8_MATMUL] = FORWARD,
   [WEFT_OP_MOE_MATMUL] = FORWARD,
+  [WEFT_OP_MOE_FP8_MATMUL] = FORWARD,
   [WEFT_OP_MATMUL_DGRAD] = DGRAD,
   [WEFT_OP_MATMUL_DGRAD_GELU] = DGRAD,
   [WEFT_OP_MATMUL_DGRAD_FP8] = DGRAD,
   [WEFT_OP_FP8_MATMUL_DGRAD] = DGRAD,
   [WEFT_OP_MOE_MATMUL_DGRAD] = DGRAD,
+  [WEFT_OP_MOE_FP8_MATMUL_DGRAD] = DGRAD,
   [WEFT_OP_MATMUL_WGRAD] = WGRAD,
   [WEFT_OP_FP8_MATMUL_WGRAD] = WGRAD,
   [WEFT_OP_MOE_MATMUL_WGRAD] = WGRAD,
+  [WEFT_OP_MOE_FP8_MATMUL_WGRAD] = WGRAD,
 };
 
 /* Products of experts are many in one kernel: the dimension that says how many, or -1. */
@@ -35,7 +38,8 @@ static int
 many (enum weft_op_kind kind)
 {
   gboolean experts = kind == WEFT_OP_MOE_MATMUL || kind == WEFT_OP_MOE_MATMUL_DGRAD ||
-                     kind == WEFT_OP_MOE_MATMUL_WGRAD;
+                     kind == WEFT_OP_MOE_MATMUL_WGRAD || kind == WEFT_OP_MOE_FP8_MATMUL ||
+                     kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD || kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
   return experts ? 3 : -1;
 }
 

@@ -467,6 +467,34 @@ moe_wgrad_bytes (const struct weft_shape *s)
          2 * experts * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
+#define moe_fp8_matmul_flops matmul_flops
+
+static double
+moe_fp8_matmul_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2], experts = s->dim[3];
+  return fp8_bytes (m * k + experts * n * k, s->dim[7]) + m * n * weft_dtype_bytes (s->out_dtype);
+}
+
+#define moe_fp8_wgrad_flops matmul_flops
+
+static double
+moe_fp8_wgrad_bytes (const struct weft_shape *s)
+{
+  double m = s->dim[0], n = s->dim[1], k = s->dim[2], experts = s->dim[3];
+  return fp8_bytes (m * k + m * n, s->dim[7]) +
+         2 * experts * n * k * weft_dtype_bytes (s->out_dtype);
+}
+
+#define moe_quantise_blocks_flops none_flops
+
+static double
+moe_quantise_blocks_bytes (const struct weft_shape *s)
+{
+  return elements (s) * weft_dtype_bytes (s->dtype) +
+         (double) s->dim[6] * fp8_bytes (elements (s), s->dim[4]);
+}
+
 #define moe_act_flops none_flops
 
 static double

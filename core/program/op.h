@@ -188,6 +188,16 @@ enum weft_op_class {
      "dy:r x:r counts:r dw:rw",                                                                    \
      "dw += dy^T x; in canonical order for each slice of dw by itself, which as many of the sources "\
      "have rows for; a leaf is that many counts in a row")                     \
+  X (WEFT_OP_MOE_FP8_MATMUL, "moe_fp8_matmul", COMPUTE, moe_fp8_matmul,                            \
+     "m n k experts stride leaves tail block", "x:r x_scale:r w:r w_scale:r counts:r y:w",         \
+     "moe_matmul of two factors of one byte; block 0: scales are largest magnitudes, of x by groups of "\
+     "an expert's rows, of w by expert; 32 and 128: of so many terms, of w with 128 for squares")  \
+  X (WEFT_OP_MOE_FP8_MATMUL_DGRAD, "moe_fp8_matmul_dgrad", COMPUTE, moe_fp8_matmul,                \
+     "m n k experts stride leaves tail block", "dy:r dy_scale:r w:r w_scale:r counts:r dx:w",      \
+     "moe_matmul_dgrad, likewise; w as it lies in forward, with blocks of 32 along its terms")     \
+  X (WEFT_OP_MOE_FP8_MATMUL_WGRAD, "moe_fp8_matmul_wgrad", COMPUTE, moe_fp8_wgrad,                 \
+     "m n k experts stride sources parts block", "dy:r dy_scale:r x:r x_scale:r counts:r dw:rw",   \
+     "moe_matmul_wgrad, likewise; rows as they lie in forward, with blocks down the rows of a group") \
   X (WEFT_OP_MOE_ACT, "moe_act", COMPUTE, moe_act, "rows columns experts stride wide",             \
      "u:r prob:r? counts:r y:w",                                                                   \
      "y = the model's nonlinearity of u, times the row's weight; u is (rows, wide columns)")       \
@@ -260,6 +270,17 @@ enum weft_op_class {
      "x:r y:w? scale:w? yt:w? scale_t:w?",                                                         \
      "y = fp8 of x over a power of two for `block` elements of a row, or with square 1 for as many rows "\
      "and columns; yt the same of the transposed x; copies: one or both")                          \
+  X (WEFT_OP_MOE_AMAX, "moe_amax", COMPUTE, pass1, "rows columns groups stride",                   \
+     "x:r counts:r? amax:w",                                                                       \
+     "largest magnitude of each group of rows, as counts say, or with a stride or without counts of "\
+     "equal ones")                                                                                 \
+  X (WEFT_OP_MOE_QUANTISE, "moe_quantise", COMPUTE, cast, "rows columns groups stride",            \
+     "x:r counts:r? amax:r y:w seen:rw?",                                                          \
+     "quantise of each group by itself; seen: as of quantise_delayed")                             \
+  X (WEFT_OP_MOE_QUANTISE_BLOCKS, "moe_quantise_blocks", COMPUTE, moe_quantise_blocks,             \
+     "rows columns groups stride block square copies",                                             \
+     "x:r counts:r? y:w? scale:w? yt:w? scale_t:w?",                                               \
+     "quantise_blocks of each group by itself; yt lies as y does, with blocks down the rows")      \
   X (WEFT_OP_TRANSPOSE, "transpose", COMPUTE, pass2, "rows columns", "x:r y:w",                    \
      "y(j,i) = x(i,j), of one byte each")                                                          \
   X (WEFT_OP_GRAD_NORM, "grad_norm", COMPUTE, pass1, "elements", "grad:r squares:rw",              \
@@ -374,7 +395,7 @@ enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES 
 
 /* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
 struct weft_shape {
-  uint64_t dim[7];
+  uint64_t dim[8];
   uint8_t dtype;     /* of the operands */
   uint8_t out_dtype; /* of what is accumulated or written, where it differs */
   uint8_t pad[6];

@@ -1,10 +1,9 @@
 /* Numbers of one byte (kernels/fp8.h): largest magnitudes, rounding by one scale or by those of
  * blocks, the copy that lies the other way round, and products with weights that are kept so: their codes, which 16 bits hold exactly, go into
  * scratch in the type of what they are multiplied with, and their scale multiplies the sums. */
-#include "kernels/cuda/device.cuh"
-#include "kernels/fp8.h"
+#include "kernels/cuda/fp8.cuh"
 
-enum { THREADS = 256, MOST_BLOCKS = 8192, MOST_PARTS = 1024 };
+enum { MOST_BLOCKS = 8192, MOST_PARTS = 1024 };
 
 /* ------------------------------------------------------------------------- amax */
 
@@ -61,18 +60,6 @@ weft_cuda_amax (const struct weft_cuda_launch *l)
 
 /* --------------------------------------------------------------------- rounding */
 
-static __device__ __forceinline__ float
-most_of (uint32_t dtype)
-{
-  return dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
-}
-
-static __device__ __forceinline__ uint8_t
-code_of (float value, uint32_t dtype)
-{
-  return dtype == WEFT_E5M2 ? weft_e5m2_round (value) : weft_e4m3_round (value);
-}
-
 __global__ void
 quantise (struct array x, const float *amax, struct array y, uint64_t n)
 {
@@ -124,56 +111,6 @@ weft_cuda_quantise_delayed (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------------------ scales of blocks */
 
-enum { SIDE = 32 /* threads of a line */, LINES = THREADS / SIDE };
-
-struct matrix {
-  uint64_t rows, columns;
-};
-
-/* Where codes go, and their scales, as bytes or as floats; code NULL: nowhere. */
-struct rounded {
-  uint8_t *code;
-  void *scale;
-  uint32_t dtype, scale_dtype;
-};
-
-static __device__ __forceinline__ void
-put_scale (struct rounded to, uint64_t at, uint8_t code)
-{
-  if (to.scale_dtype == WEFT_E8M0)
-    ((uint8_t *) to.scale)[at] = code;
-  else
-    ((float *) to.scale)[at] = weft_e8m0_float (code);
-}
-
-/* A block of which every lane of a warp has N elements, SIDE apart: codes from `at` on, as many as there
- * are; `all`, where it is not negative, is the largest magnitude of the square that it is a row of. */
-template <int N>
-static __device__ __forceinline__ uint8_t
-round_line (const float value[N], struct rounded to, uint64_t at, uint64_t left, float all)
-{
-  unsigned lane = threadIdx.x % SIDE;
-  float most = 0;
-
-  WEFT_UNROLL
-  for (int i = 0; i < N; i++)
-    most = fmaxf (most, fabsf (value[i]));
-  most = all < 0 ? warp_most (most) : all;
-  uint8_t scale = weft_e8m0_scale_to (most, most_of (to.dtype));
-  float up = weft_e8m0_float ((uint8_t) (254 - scale));
-  WEFT_UNROLL
-  for (int i = 0; i < N; i++)
-    if (lane + i * SIDE < left)
-      to.code[at + lane + i * SIDE] = code_of (value[i] * up, to.dtype);
-  return scale;
-}
-
-static __device__ __forceinline__ float
-element (struct array x, struct matrix m, uint64_t row, uint64_t column)
-{
-  return row < m.rows && column < m.columns ? get (x, row * m.columns + column) : 0;
-}
-
 /* One square of BLOCK rows and columns: of each of its rows a block, then of each column, by strips of
  * SIDE columns that the second time come out of the cache. */
 template <int BLOCK>
@@ -222,14 +159,6 @@ round_square (struct array x, struct matrix m, struct rounded y, struct rounded 
     }
     __syncthreads ();
   }
-}
-
-static struct rounded
-rounded_of (const struct weft_cuda_operand *o)
-{
-  struct rounded r = { (uint8_t *) o[0].data, o[1].data, o[0].dtype, o[1].dtype };
-
-  return r;
 }
 
 static dim3

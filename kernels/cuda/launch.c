@@ -185,7 +185,15 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
   case WEFT_OP_MOE_MATMUL:
   case WEFT_OP_MOE_MATMUL_DGRAD:
   case WEFT_OP_MOE_MATMUL_WGRAD:
+  case WEFT_OP_MOE_FP8_MATMUL:
+  case WEFT_OP_MOE_FP8_MATMUL_DGRAD:
+  case WEFT_OP_MOE_FP8_MATMUL_WGRAD:
     return weft_cuda_scratch_moe_matmul (dim[3]);
+  case WEFT_OP_MOE_QUANTISE_BLOCKS:
+    return weft_cuda_scratch_moe_matmul (dim[2]);
+  case WEFT_OP_MOE_AMAX:
+  case WEFT_OP_MOE_QUANTISE:
+    return weft_cuda_scratch_moe_amax (dim);
   default:
     return 0;
   }

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define WEFT_CUDA_MOST_OPERANDS 8
-#define WEFT_CUDA_DIMS 7
+#define WEFT_CUDA_DIMS 8
 #define WEFT_CUDA_MOST_PAIRS 256 /* of a head that is turned: heads of up to 512 */
 
 struct weft_cuda_operand {
@@ -224,6 +224,12 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (MOE_MATMUL, moe_matmul)                                                                       \
   X (MOE_MATMUL_DGRAD, moe_matmul_dgrad)                                                           \
   X (MOE_MATMUL_WGRAD, moe_matmul_wgrad)                                                           \
+  X (MOE_FP8_MATMUL, moe_fp8_matmul)                                                               \
+  X (MOE_FP8_MATMUL_DGRAD, moe_fp8_matmul_dgrad)                                                   \
+  X (MOE_FP8_MATMUL_WGRAD, moe_fp8_matmul_wgrad)                                                   \
+  X (MOE_AMAX, moe_amax)                                                                           \
+  X (MOE_QUANTISE, moe_quantise)                                                                   \
+  X (MOE_QUANTISE_BLOCKS, moe_quantise_blocks)                                                     \
   X (MOE_ACT, moe_act)                                                                             \
   X (MOE_ACT_BWD, moe_act_bwd)                                                                     \
   X (MOE_WEIGH, moe_weigh)                                                                         \
@@ -266,6 +272,8 @@ uint64_t weft_cuda_scratch_moe_sort (uint64_t choices);
 uint64_t weft_cuda_scratch_moe_permute (uint64_t rows);
 uint64_t weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources);
 uint64_t weft_cuda_scratch_moe_matmul (uint64_t experts);
+/* rows, columns, groups of rows. */
+uint64_t weft_cuda_scratch_moe_amax (const uint64_t *dim);
 
 #ifdef __cplusplus
 }

@@ -54,6 +54,20 @@ weft_cuda_scratch_moe_matmul (uint64_t experts)
   return 2 * (experts + 1) * sizeof (uint64_t);
 }
 
+void
+weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
+                        struct grouped *g, const struct weft_cuda_rows *all)
+{
+  uint64_t *begin = (uint64_t *) l->scratch, *tile = begin + g->experts + 1;
+  struct expert_rows rows = { (const int64_t *) counts->data, counts->n / g->experts,
+                              counts->data ? all->stride : 1, all->n / g->experts };
+
+  g->begin = begin;
+  g->tile = tile;
+  WEFT_LAUNCH (find_experts, 1, 32, 0, l->stream, rows, g->experts, all->room, all->tile, begin,
+               tile);
+}
+
 /* ------------------------------------------------------------------------------- tiles */
 
 /* Forward has rows of x and of weights; dgrad weights whose lines are terms; wgrad two such. */
@@ -129,20 +143,16 @@ static const char *
 run (const struct weft_cuda_launch *l, struct grouped g)
 {
   const struct weft_cuda_operand *o = l->operand;
-  uint64_t experts = l->dim[EXPERTS], wide = WAY == FORWARD ? l->dim[K] : l->dim[N];
+  uint64_t wide = WAY == FORWARD ? l->dim[K] : l->dim[N];
   const bool tensor_cores = tiles_take (l);
   uint64_t room = o[0].n / wide, size = tensor_cores ? (unsigned) TILE : (unsigned) PLAIN_TILE;
-  uint64_t *begin = (uint64_t *) l->scratch, *tile = begin + experts + 1;
-  struct expert_rows rows = { (const int64_t *) o[COUNTS].data, o[COUNTS].n / experts,
-                              l->dim[STRIDE], l->dim[M] / experts };
+  const struct weft_cuda_rows all = { l->dim[M], room, l->dim[STRIDE], size };
 
   g.a = array_of (&o[0]);
   g.b = array_of (&o[1]);
   g.y = array_of (&o[Y]);
-  g.experts = experts;
-  g.begin = begin;
-  g.tile = tile;
-  WEFT_LAUNCH (find_experts, 1, 32, 0, l->stream, rows, experts, room, size, begin, tile);
+  g.experts = l->dim[EXPERTS];
+  weft_cuda_find_experts (l, &o[COUNTS], &g, &all);
   if (!tensor_cores)
     WEFT_LAUNCH (plain<WAY>, (grid_of<WAY, PLAIN_TILE, PLAIN_TILE> (g, room)), TILE_THREADS, 0,
                  l->stream, g);

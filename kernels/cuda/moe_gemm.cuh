@@ -100,6 +100,17 @@ grid_of (const struct grouped &g, uint64_t room)
   return grid;
 }
 
+/* Rows of all experts: how many are planned and how many there is room for, the stride of those that are
+ * padded or 0, and the rows of a tile. */
+struct weft_cuda_rows {
+  uint64_t n, room, stride, tile;
+};
+
+/* Launches what finds where the rows and the tiles of experts begin, at the start of the scratch
+ * (weft_cuda_scratch_moe_matmul()); without counts all have as many. */
+void weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
+                             struct grouped *g, const struct weft_cuda_rows *all);
+
 /* Tiles of 128 rows by products of warpgroups, on devices that have them; of 16 bits, lines at multiples
  * of 16 bytes. */
 const char *weft_cuda_moe_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,

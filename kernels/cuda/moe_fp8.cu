@@ -1,0 +1,224 @@
+/* Rows of experts in one byte: every group of them is rounded as if it were a tensor of its own.  How many
+ * rows a group has only the device knows: a first kernel finds where they begin (moe_gemm.cu), and blocks
+ * of the next have a group each, or look which one theirs belongs to. */
+#include "kernels/cuda/fp8.cuh"
+#include "kernels/cuda/moe_gemm.cuh"
+#include "kernels/moe_scales.h"
+
+enum { ROWS, COLUMNS, GROUPS, STRIDE, BLOCK, SQUARE };
+enum { X, COUNTS, AMAX, Y, SEEN };
+enum { B_Y = 2, B_YT = 4 };
+enum { MOST_PARTS = 128 };
+
+/* Blocks that share a group's rows. */
+static unsigned
+parts_of (const uint64_t *dim)
+{
+  return blocks_for (dim[ROWS] * dim[COLUMNS] / dim[GROUPS], THREADS * 16, MOST_PARTS);
+}
+
+/* Where groups begin, and what each block has found. */
+uint64_t
+weft_cuda_scratch_moe_amax (const uint64_t *dim)
+{
+  return weft_cuda_scratch_moe_matmul (dim[GROUPS]) + dim[GROUPS] * parts_of (dim) * sizeof (float);
+}
+
+static struct grouped
+find_groups (const struct weft_cuda_launch *l, uint64_t tile)
+{
+  uint64_t room = l->operand[X].n / l->dim[COLUMNS];
+  const struct weft_cuda_rows all = { l->dim[ROWS], room, l->dim[STRIDE], tile };
+  struct grouped g = {};
+
+  g.experts = l->dim[GROUPS];
+  weft_cuda_find_experts (l, &l->operand[COUNTS], &g, &all);
+  return g;
+}
+
+/* ----------------------------------------------------------------- a scale for a group */
+
+/* Group blockIdx.y: its codes where there is somewhere to leave them, and what is the largest where
+ * somebody asks. */
+__global__ void
+round_groups (struct array x, const uint64_t *begin, uint64_t columns, const float *amax,
+              struct array y, float *part)
+{
+  __shared__ float room[32];
+  unsigned g = blockIdx.y;
+  uint64_t first = begin[g] * columns, n = begin[g + 1] * columns - first;
+  float scale = y.data ? weft_fp8_scale_to (amax[g], most_of (y.dtype)) : 1, most = 0;
+
+  for (WEFT_EACH (i, n)) {
+    float value = get (x, first + i);
+    most = fmaxf (most, fabsf (value));
+    if (y.data)
+      ((uint8_t *) y.data)[first + i] = code_of (value * scale, y.dtype);
+  }
+  if (!part)
+    return;
+  most = block_most (most, room);
+  if (threadIdx.x == 0)
+    part[(uint64_t) g * gridDim.x + blockIdx.x] = most;
+}
+
+__global__ void
+largest_of_groups (const float *part, unsigned parts, float *amax, bool keeps)
+{
+  __shared__ float room[32];
+  unsigned g = blockIdx.x;
+  float most = keeps ? amax[g] : 0;
+
+  for (unsigned i = threadIdx.x; i < parts; i += THREADS)
+    most = fmaxf (most, part[(uint64_t) g * parts + i]);
+  most = block_most (most, room);
+  if (threadIdx.x == 0)
+    amax[g] = most;
+}
+
+static const char *
+round_and_look (const struct weft_cuda_launch *l, struct array y,
+                const struct weft_cuda_operand *largest)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  unsigned parts = parts_of (l->dim), groups = (unsigned) l->dim[GROUPS];
+  struct grouped g = find_groups (l, 1);
+  float *part = (float *) ((uint8_t *) l->scratch + weft_cuda_scratch_moe_matmul (groups));
+  dim3 grid (parts, groups);
+
+  WEFT_LAUNCH (round_groups, grid, THREADS, 0, l->stream, array_of (&o[X]), g.begin,
+               l->dim[COLUMNS], (const float *) o[AMAX].data, y, largest->data ? part : NULL);
+  if (largest->data)
+    WEFT_LAUNCH (largest_of_groups, groups, THREADS, 0, l->stream, part, parts,
+                 (float *) largest->data, (bool) largest->accumulate);
+  return launched ();
+}
+
+const char *
+weft_cuda_moe_amax (const struct weft_cuda_launch *l)
+{
+  struct array nowhere = {};
+
+  return round_and_look (l, nowhere, &l->operand[AMAX]);
+}
+
+const char *
+weft_cuda_moe_quantise (const struct weft_cuda_launch *l)
+{
+  return round_and_look (l, array_of (&l->operand[Y]), &l->operand[SEEN]);
+}
+
+/* ----------------------------------------------------------------- scales of blocks */
+
+/* Lines of blocks, as they lie one after the other, of a group each. */
+struct lines {
+  const uint64_t *begin;
+  uint64_t groups, columns;
+};
+
+/* The rows of line blockIdx.y: from `row` to `end`; none in the gap behind a group. */
+template <int SIZE>
+static __device__ __forceinline__ bool
+rows_of_line (const struct lines &l, uint64_t *row, uint64_t *end)
+{
+  uint64_t low = 0, high = l.groups;
+
+  while (high - low > 1) {
+    uint64_t middle = (low + high) / 2;
+    if (weft_moe_line (l.begin[middle], middle, SIZE) <= blockIdx.y)
+      low = middle;
+    else
+      high = middle;
+  }
+  *row = l.begin[low] + (blockIdx.y - weft_moe_line (l.begin[low], low, SIZE)) * SIZE;
+  *end = l.begin[low + 1];
+  return *row < *end;
+}
+
+/* The largest of each column's rows, one of SIDE columns for each lane. */
+template <int SIZE>
+static __device__ __forceinline__ float
+largest_of_columns (const float (*tile)[SIDE + 1], float (*room)[SIDE])
+{
+  unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+  float most = 0;
+
+  for (unsigned line = first; line < SIZE; line += LINES)
+    most = fmaxf (most, fabsf (tile[line][lane]));
+  room[first][lane] = most;
+  __syncthreads ();
+  for (unsigned i = 0; i < LINES; i++)
+    most = fmaxf (most, room[i][lane]);
+  return most;
+}
+
+/* SIZE rows and columns: of each row a block, or all of them one square; then of each column, by strips of
+ * SIDE columns.  Codes of both lie as the elements do. */
+template <int SIZE>
+__global__ void
+round_lines (struct array x, struct lines of, struct rounded y, struct rounded down, bool square)
+{
+  enum { N = SIZE / SIDE };
+  __shared__ float tile[SIZE][SIDE + 1], room[LINES][SIDE], squares[32];
+  unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+  uint64_t row, end, column = (uint64_t) blockIdx.x * SIZE;
+  float value[N], all = -1;
+
+  if (!rows_of_line<SIZE> (of, &row, &end))
+    return;
+  struct matrix m = { end, of.columns };
+  if (square) {
+    float most = 0;
+    for (unsigned line = first; line < SIZE; line += LINES)
+      for (unsigned c = lane; c < SIZE; c += SIDE)
+        most = fmaxf (most, fabsf (element (x, m, row + line, column + c)));
+    all = block_most (most, squares);
+  }
+  for (unsigned line = first; y.code && line < SIZE; line += LINES) {
+    WEFT_UNROLL
+    for (int i = 0; i < N; i++)
+      value[i] = element (x, m, row + line, column + lane + i * SIDE);
+    if (row + line >= end)
+      continue;
+    uint8_t scale =
+        round_line<N> (value, y, (row + line) * m.columns + column, m.columns - column, all);
+    if (lane == 0 && (!square || line == 0))
+      put_scale (y, (square ? blockIdx.y : row + line) * gridDim.x + blockIdx.x, scale);
+  }
+  for (unsigned strip = 0; down.code && strip < SIZE; strip += SIDE) {
+    uint64_t c = column + strip + lane;
+    for (unsigned line = first; line < SIZE; line += LINES)
+      tile[line][lane] = element (x, m, row + line, c);
+    __syncthreads ();
+    uint8_t scale = weft_e8m0_scale_to (largest_of_columns<SIZE> (tile, room), most_of (down.dtype));
+    float up = weft_e8m0_float ((uint8_t) (254 - scale));
+    for (unsigned line = first; c < m.columns && line < SIZE && row + line < end; line += LINES)
+      down.code[(row + line) * m.columns + c] = code_of (tile[line][lane] * up, down.dtype);
+    if (first == 0 && c < m.columns)
+      put_scale (down, blockIdx.y * m.columns + c, scale);
+    __syncthreads ();
+  }
+}
+
+template <int SIZE>
+static const char *
+run_lines (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  struct lines of = { find_groups (l, SIZE).begin, l->dim[GROUPS], l->dim[COLUMNS] };
+  uint64_t room = o[X].n / of.columns;
+  dim3 grid (blocks_for (of.columns, SIZE, ~0u),
+             (unsigned) weft_moe_lines (room, of.groups, SIZE));
+
+  WEFT_LAUNCH (round_lines<SIZE>, grid, THREADS, 0, l->stream, array_of (&o[X]), of,
+               rounded_of (&o[B_Y]), rounded_of (&o[B_YT]), l->dim[SQUARE] != 0);
+  return launched ();
+}
+
+const char *
+weft_cuda_moe_quantise_blocks (const struct weft_cuda_launch *l)
+{
+  if (l->dim[BLOCK] == WEFT_MX_BLOCK)
+    return run_lines<WEFT_MX_BLOCK> (l);
+  return l->dim[BLOCK] == 128 ? run_lines<128> (l) : "blocks of other than 32 or 128 elements";
+}

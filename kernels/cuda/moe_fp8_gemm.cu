@@ -1,0 +1,325 @@
+/* Products of experts whose factors are of one byte: tiles of moe_gemm.cu, of codes that become halves on
+ * their way to shared memory.  A half has every number of E4M3 and of E5M2 as it is, and sums of their
+ * products are fp32: what tensor cores of 16 bits make of them is what those of 8 bits would, at the speed of
+ * the former, on every device that has them.  Sums over a block of terms are multiplied by its two scales
+ * before they are added up; where a tensor has one scale, all of the sum is. */
+#include "kernels/cuda/fp8.cuh"
+#include "kernels/cuda/moe_gemm.cuh"
+#include "kernels/cuda/products.cuh"
+#include "kernels/moe_scales.h"
+
+enum { A, A_SCALE, B, B_SCALE, COUNTS, Y };
+enum { M, N, K, EXPERTS, STRIDE, BLOCK = 7 };
+enum { CODES = 8 /* that a thread fetches at a time */, FETCHES = TILE * SLICE / CODES / TILE_THREADS };
+
+/* ------------------------------------------------------------------------------ codes */
+
+/* Two codes side by side as two halves. */
+static __device__ __forceinline__ uint32_t
+halves_of (uint32_t pair, bool wide)
+{
+  if (wide) /* the upper byte of a half each */
+    return (pair & 0xff) << 8 | (pair & 0xff00) << 16;
+#if !defined(WEFT_CUDA_EMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t two_halves;
+  asm ("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two_halves) : "h"((uint16_t) pair));
+  return two_halves;
+#else
+  return two<fp16> (weft_e4m3_float ((uint8_t) pair), weft_e4m3_float ((uint8_t) (pair >> 8)));
+#endif
+}
+
+/* A factor of one expert: lines of codes, and where the scale of an element lies. */
+struct codes {
+  const uint8_t *at;
+  uint64_t lines, width;
+  bool wide, packed; /* E5M2; every line begins at a multiple of CODES */
+  float whole;       /* scale of all of them, with block 0 */
+  const void *scale; /* else */
+  bool bytes, square;
+  uint64_t along, sum; /* scales from one row of the product, or square, to the next; from block to block */
+};
+
+/* What a thread has of a slice, on its way. */
+struct fetched {
+  uint32_t word[FETCHES][CODES / 4];
+};
+
+/* Eight codes of a line, zeros past the ends. */
+static __device__ __forceinline__ void
+fetch_codes (uint32_t word[CODES / 4], const struct codes &from, uint64_t line, uint64_t column)
+{
+  const uint8_t *at = from.at + line * from.width + column;
+
+  word[0] = word[1] = 0;
+  if (line >= from.lines || column >= from.width)
+    return;
+  if (from.packed && column + CODES <= from.width) {
+    word[0] = ((const uint32_t *) at)[0];
+    word[1] = ((const uint32_t *) at)[1];
+    return;
+  }
+  for (unsigned i = 0; i < CODES && column + i < from.width; i++)
+    word[i / 4] |= (uint32_t) at[i] << i % 4 * 8;
+}
+
+/* Lines are rows, or with TURNED terms. */
+template <bool TURNED>
+static __device__ __forceinline__ void
+fetch_slice (struct fetched *f, const struct codes &from, uint64_t row, uint64_t term)
+{
+  const int wide = TURNED ? TILE : SLICE, each = wide / CODES;
+
+  WEFT_UNROLL
+  for (int n = 0; n < FETCHES; n++) {
+    int i = threadIdx.x + n * TILE_THREADS, line = i / each, column = i % each * CODES;
+    fetch_codes (f->word[n], from, (TURNED ? term : row) + line, (TURNED ? row : term) + column);
+  }
+}
+
+template <bool TURNED>
+static __device__ __forceinline__ void
+store_slice (fp16 *tile, const struct fetched &f, bool wide_codes)
+{
+  const int wide = TURNED ? TILE : SLICE, each = wide / CODES;
+
+  WEFT_UNROLL
+  for (int n = 0; n < FETCHES; n++) {
+    int i = threadIdx.x + n * TILE_THREADS, line = i / each, column = i % each * CODES;
+    uint4 *to = (uint4 *) (tile + line * (wide + TILE_PAD) + column);
+    to->x = halves_of (f.word[n][0], wide_codes);
+    to->y = halves_of (f.word[n][0] >> 16, wide_codes);
+    to->z = halves_of (f.word[n][1], wide_codes);
+    to->w = halves_of (f.word[n][1] >> 16, wide_codes);
+  }
+}
+
+/* -------------------------------------------------------------------------- scales */
+
+static __device__ __forceinline__ float
+scale_of (const struct codes &f, uint64_t row, uint64_t rows, uint64_t block, uint64_t size)
+{
+  uint64_t at = (f.square ? row / size : row) * f.along + block * f.sum;
+
+  if (row >= rows)
+    return 0;
+  if (size == 0)
+    return f.whole;
+  return f.bytes ? weft_e8m0_float (((const uint8_t *) f.scale)[at]) : ((const float *) f.scale)[at];
+}
+
+/* sum += part times the scales of its rows and columns, which lie in shared memory; part is 0 again. */
+static __device__ __forceinline__ void
+add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4],
+            const float *row_scale, const float *column_scale)
+{
+  unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  unsigned row = warp % 2 * WARP_ROWS + lane / 4, column = warp / 2 * WARP_COLUMNS + lane % 4 * 2;
+
+  WEFT_UNROLL
+  for (int i = 0; i < WARP_ROWS / 16; i++)
+    WEFT_UNROLL
+    for (int j = 0; j < WARP_COLUMNS / 8; j++)
+      WEFT_UNROLL
+      for (int e = 0; e < 4; e++) {
+        sum[i][j][e] += part[i][j][e] * row_scale[row + i * 16 + e / 2 * 8] *
+                        column_scale[column + j * 8 + e % 2];
+        part[i][j][e] = 0;
+      }
+}
+
+/* ---------------------------------------------------------------------------- tiles */
+
+/* Codes of a kernel's two factors, and what says their scales. */
+struct factors {
+  struct array a_scale, b_scale;
+  uint32_t a_dtype, b_dtype;
+  uint64_t block;
+  uint64_t line; /* rows of an expert's weights */
+};
+
+/* One number for the codes of expert e. */
+static __device__ __forceinline__ float
+whole_scale (struct array amax, uint64_t e, uint32_t dtype)
+{
+  return 1 / weft_fp8_scale_to (((const float *) amax.data)[e], most_of (dtype));
+}
+
+/* Scales of rows [first, ...) of expert e, whose lines have so many codes. */
+static __device__ __forceinline__ void
+set_scales (struct codes *f, struct array scale, enum weft_moe_scales lie, bool turned,
+            uint64_t first, uint64_t e, uint64_t block)
+{
+  uint64_t across = weft_fp8_blocks (f->width, block);
+  uint64_t step = lie == WEFT_MOE_DOWN ? f->width : across;
+  uint64_t at = (lie == WEFT_MOE_ALONG ? first : weft_moe_line (first, e, block)) * step;
+
+  f->bytes = scale.dtype == WEFT_E8M0;
+  f->scale = (const uint8_t *) scale.data + at * (f->bytes ? 1 : sizeof (float));
+  f->square = lie == WEFT_MOE_SQUARES;
+  f->along = turned ? 1 : step;
+  f->sum = turned ? step : 1;
+}
+
+template <enum way WAY>
+static __device__ __forceinline__ void
+factors_of (const struct grouped &g, const struct factors &of, const struct share &s, uint64_t e,
+            struct codes *a, struct codes *b)
+{
+  const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
+  bool large = of.block > WEFT_MX_BLOCK;
+
+  *a = {};
+  *b = {};
+  a->at = (const uint8_t *) g.a.data + s.a;
+  a->lines = A_TURNED ? s.terms : s.rows;
+  a->width = A_TURNED ? s.rows : s.terms;
+  a->wide = of.a_dtype == WEFT_E5M2;
+  a->packed = ((uintptr_t) g.a.data | a->width) % CODES == 0;
+  b->at = (const uint8_t *) g.b.data + s.b;
+  b->lines = B_TURNED ? s.terms : s.columns;
+  b->width = B_TURNED ? s.columns : s.terms;
+  b->wide = of.b_dtype == WEFT_E5M2;
+  b->packed = ((uintptr_t) g.b.data | b->width) % CODES == 0;
+  if (of.block == 0) {
+    a->whole = whole_scale (of.a_scale, e, of.a_dtype);
+    b->whole = whole_scale (of.b_scale, e, of.b_dtype);
+    return;
+  }
+  set_scales (a, of.a_scale, A_TURNED ? WEFT_MOE_DOWN : WEFT_MOE_ALONG, A_TURNED, g.begin[e], e,
+              of.block);
+  set_scales (b, of.b_scale,
+              WAY == WGRAD   ? WEFT_MOE_DOWN
+              : large        ? WEFT_MOE_SQUARES
+              : WAY == DGRAD ? WEFT_MOE_DOWN
+                             : WEFT_MOE_ALONG,
+              B_TURNED, WAY == WGRAD ? g.begin[e] : e * of.line, e, of.block);
+}
+
+/* Sums of a tile: slices are fetched while the one before is multiplied, into the other half of the room.
+ * Sums of a block of terms, or of all of them, are kept by themselves: arrays that are chosen among while the
+ * kernel runs would not lie in registers. */
+template <enum way WAY>
+static __device__ __forceinline__ void
+make_tile (const struct codes &a, const struct codes &b, const struct share &s, uint64_t block,
+           float (*sum)[WARP_COLUMNS / 8][4])
+{
+  const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
+  __shared__ uint4 words[2][2][STAGE * sizeof (fp16) / sizeof (uint4)];
+  __shared__ float row_scale[2][TILE], column_scale[2][TILE];
+  uint64_t slices = (s.terms + SLICE - 1) / SLICE, each = block ? block / SLICE : slices;
+  float part[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
+  struct fetched of_a, of_b;
+  unsigned i = threadIdx.x, warp = i / 32;
+  /* Experts have few rows: warps with none of them multiply nothing. */
+  bool busy = s.row + warp % 2 * WARP_ROWS < s.rows && s.column + warp / 2 * WARP_COLUMNS < s.columns;
+
+  for (uint64_t n = 0; n < slices; n++) {
+    unsigned now = n % 2, of = n / each % 2;
+    fetch_slice<A_TURNED> (&of_a, a, s.row, n * SLICE);
+    fetch_slice<B_TURNED> (&of_b, b, s.column, n * SLICE);
+    fp16 *a_tile = (fp16 *) words[now][0], *b_tile = (fp16 *) words[now][1];
+    store_slice<A_TURNED> (a_tile, of_a, a.wide);
+    store_slice<B_TURNED> (b_tile, of_b, b.wide);
+    if (n % each == 0 && i < TILE)
+      row_scale[of][i] = scale_of (a, s.row + i, s.rows, n / each, block);
+    else if (n % each == 0)
+      column_scale[of][i - TILE] = scale_of (b, s.column + i - TILE, s.columns, n / each, block);
+    __syncthreads ();
+    if (busy)
+      multiply_slice<A_TURNED, B_TURNED> (part, a_tile, b_tile);
+    if (busy && (n % each == each - 1 || n == slices - 1))
+      add_scaled (sum, part, row_scale[of], column_scale[of]);
+  }
+}
+
+/* Two neighbours one by one, for columns that do not come in pairs. */
+struct leave_singly {
+  leave_shared<float> leave;
+
+  __device__ void
+  operator() (unsigned row, unsigned column, float low, float high) const
+  {
+    leave (row, column, low);
+    leave (row, column + 1, high);
+  }
+};
+
+template <enum way WAY>
+__global__ void
+__launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
+{
+  float sum[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
+  struct codes a, b;
+  struct share s;
+
+  if (!share_of<WAY, TILE, TILE> (g, &s))
+    return;
+  uint64_t e = WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y);
+  factors_of<WAY> (g, of, s, e, &a, &b);
+  make_tile<WAY> (a, b, s, of.block, sum);
+  leave_shared<bf16> as_bf16 = { g, s };
+  leave_shared<fp16> as_fp16 = { g, s };
+  leave_singly singly = { { g, s } };
+  if (s.columns % 2)
+    each_two (sum, singly);
+  else if (g.y.dtype == WEFT_FP16)
+    each_two (sum, as_fp16);
+  else
+    each_two (sum, as_bf16);
+}
+
+/* ------------------------------------------------------------------------------ launches */
+
+template <enum way WAY>
+static const char *
+run (const struct weft_cuda_launch *l, struct grouped g)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uint64_t room = o[A].n / (WAY == FORWARD ? l->dim[K] : l->dim[N]);
+  const struct weft_cuda_rows all = { l->dim[M], room, l->dim[STRIDE], TILE };
+  struct factors of = { array_of (&o[A_SCALE]), array_of (&o[B_SCALE]), o[A].dtype, o[B].dtype,
+                        l->dim[BLOCK], l->dim[N] };
+
+  if (of.block == 0 && o[A_SCALE].n != l->dim[EXPERTS])
+    return "an expert's rows have more than one scale";
+  g.a = array_of (&o[A]);
+  g.b = array_of (&o[B]);
+  g.y = array_of (&o[Y]);
+  g.experts = l->dim[EXPERTS];
+  weft_cuda_find_experts (l, &o[COUNTS], &g, &all);
+  WEFT_LAUNCH (fp8_tiles<WAY>, (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, 0, l->stream, g,
+               of);
+  return launched ();
+}
+
+const char *
+weft_cuda_moe_fp8_matmul (const struct weft_cuda_launch *l)
+{
+  struct grouped g = {};
+
+  g.columns = l->dim[N];
+  g.terms = l->dim[K];
+  return run<FORWARD> (l, g);
+}
+
+const char *
+weft_cuda_moe_fp8_matmul_dgrad (const struct weft_cuda_launch *l)
+{
+  struct grouped g = {};
+
+  g.columns = l->dim[K];
+  g.terms = l->dim[N];
+  return run<DGRAD> (l, g);
+}
+
+const char *
+weft_cuda_moe_fp8_matmul_wgrad (const struct weft_cuda_launch *l)
+{
+  struct grouped g = {};
+
+  g.rows = l->dim[N];
+  g.columns = l->dim[K];
+  g.adds = l->operand[Y].accumulate;
+  return run<WGRAD> (l, g);
+}
