@@ -106,8 +106,8 @@ cuda_case_tiles (const struct cuda_case_device *d)
 
 /* ------------------------------------------------------------------------ as the CPU does */
 
-static uint64_t
-bytes_of (const struct weft_operand *o)
+uint64_t
+cuda_case_bytes (const struct weft_operand *o)
 {
   return o->n * weft_dtype_bytes (o->dtype);
 }
@@ -123,7 +123,7 @@ copy_of (const struct weft_kernel *k)
     while (same < o && k->operand[same].data != k->operand[o].data)
       same++;
     copy.operand[o].data = same < o ? copy.operand[same].data
-                                    : g_memdup2 (k->operand[o].data, bytes_of (&k->operand[o]));
+                                    : g_memdup2 (k->operand[o].data, cuda_case_bytes (&k->operand[o]));
   }
   return copy;
 }
@@ -182,11 +182,11 @@ run_and_compare (const struct cuda_case_device *d, const struct weft_kernel *k, 
     const struct weft_operand *wanted = &k->operand[o];
     if (!wanted->data)
       continue;
-    if (same && memcmp (once.operand[o].data, again.operand[o].data, bytes_of (wanted)) != 0)
+    if (same && memcmp (once.operand[o].data, again.operand[o].data, cuda_case_bytes (wanted)) != 0)
       fail_msg ("%s: operand %u is not the same the second time", weft_op_info[k->kind].word, o);
     if (wanted->dtype <= WEFT_FP16)
       compare_floats (k, o, &once.operand[o], tolerance);
-    else if (memcmp (once.operand[o].data, wanted->data, bytes_of (wanted)) != 0)
+    else if (memcmp (once.operand[o].data, wanted->data, cuda_case_bytes (wanted)) != 0)
       fail_msg ("%s: operand %u is not that of the CPU", weft_op_info[k->kind].word, o);
   }
   cuda_case_free (&once);
@@ -424,7 +424,7 @@ cuda_case_lots (const struct cuda_case_device *d)
   d->launch (d->user, &device, FALSE);
   for (uint32_t o = 0; o <= 5; o++)
     if (cpu.operand[o].data)
-      assert_memory_equal (cpu.operand[o].data, device.operand[o].data, bytes_of (&cpu.operand[o]));
+      assert_memory_equal (cpu.operand[o].data, device.operand[o].data, cuda_case_bytes (&cpu.operand[o]));
   cuda_case_free (&cpu);
   cuda_case_free (&device);
 }

@@ -35,6 +35,9 @@ void cuda_case_alike (const struct cuda_case_device *device, const struct weft_k
                       double tolerance);
 void cuda_case_free (struct weft_kernel *k);
 
+/* Of an operand's memory. */
+uint64_t cuda_case_bytes (const struct weft_operand *operand);
+
 /* Random operands for it: numbers of a floating type from -1 to 1, counts from 0 to `most`. */
 struct weft_operand cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype);
 struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);

@@ -1,15 +1,23 @@
 #include "tests/emulated_cuda.hh"
 #include "tests/emulated_cuda.h"
+#include <map>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
 #include <vector>
 
-enum { STACK_BYTES = 128 << 10, SHARED_BYTES = 228 << 10, WARP = 32, MOST_BYTES = 64 };
+enum { STACK_BYTES = 128 << 10, WARP = 32, MOST_BYTES = 64 };
+
+/* Of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute Capability"):
+ * bytes of shared memory that a block may have, and without being asked; blocks of a grid in its second and
+ * third dimension; threads of a block. */
+enum { SHARED_BYTES = 227 << 10, SHARED_UNASKED = 48 << 10, MOST_BLOCKS = 65535, MOST_THREADS = 1024 };
+enum { GUARD = 256 /* bytes behind shared memory that nobody may write to */ };
 
 emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
-alignas (1024) uint8_t emulated_shared[SHARED_BYTES];
+alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 
 /* Where control can go back to. */
 struct place {
@@ -49,6 +57,19 @@ go (place *from, place *to)
     swapcontext (&from->context, &to->context);
 }
 
+static void __attribute__ ((noreturn, format (printf, 1, 2)))
+die (const char *format, ...)
+{
+  va_list rest;
+
+  va_start (rest, format);
+  fprintf (stderr, "a kernel on the emulator: ");
+  vfprintf (stderr, format, rest);
+  fprintf (stderr, "\n");
+  va_end (rest);
+  abort ();
+}
+
 struct copy {
   void *to;
   const void *from;
@@ -76,6 +97,11 @@ struct thread {
  * in the one after that, all have read. */
 struct found {
   uint8_t lane[2][WARP][MOST_BYTES];
+  struct {
+    int line; /* of the kernel */
+    size_t bytes;
+  } what[2];
+  unsigned exchanges; /* that some lane has come to */
 };
 
 static place scheduler;
@@ -165,6 +191,19 @@ new_fibre (void)
   return f;
 }
 
+/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise undefined
+ * (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended are not waited
+ * for. */
+static void
+check_warp (size_t first)
+{
+  if (first + WARP > threads.size ())
+    die ("an exchange of a warp that has not %d lanes", WARP);
+  for (size_t i = first; i < first + WARP; i++)
+    if (threads[i].state != IN_EXCHANGE)
+      die ("lane %zu of a warp has ended, and others exchange something", i - first);
+}
+
 /* Who of the warp goes on when one lane has come to an exchange: the next that has not, or, when all
  * have, the first.  NULL: some are not there yet. */
 static thread *
@@ -180,8 +219,10 @@ next_lane (const thread *me)
       return t;
     all = t->state != AT_BARRIER;
   }
+  if (all)
+    check_warp (first);
   for (size_t i = 0; i < n && all; i++)
-    threads[first + i].state = threads[first + i].state == IN_EXCHANGE ? READY : ENDED;
+    threads[first + i].state = READY;
   for (size_t i = 0; i < n && all; i++) {
     thread *t = &threads[first + (reversed ? n - 1 - i : i)];
     if (t->state == READY)
@@ -208,37 +249,69 @@ __syncthreads (void)
   stop (AT_BARRIER);
 }
 
-/* What every lane of the warp has left. */
-static uint8_t (*exchange (const void *mine, size_t bytes))[MOST_BYTES]
+/* All lanes come to the same instruction. */
+static void
+check_exchange (found *warp, unsigned number, size_t bytes, int line)
 {
-  size_t i = (size_t) (now - threads.data ());
-  uint8_t (*lane)[MOST_BYTES] = warps[i / WARP].lane[now->exchanges++ % 2];
+  auto &what = warp->what[number % 2];
 
   if (bytes > MOST_BYTES)
     abort ();
+  if (number == warp->exchanges) {
+    what.line = line;
+    what.bytes = bytes;
+    warp->exchanges++;
+  } else if (what.line != line || what.bytes != bytes)
+    die ("lanes of a warp meet in different exchanges, of lines %d and %d", what.line, line);
+}
+
+/* What every lane of the warp has left. */
+static uint8_t (*exchange (const void *mine, size_t bytes, int line))[MOST_BYTES]
+{
+  size_t i = (size_t) (now - threads.data ());
+  unsigned number = now->exchanges++;
+  uint8_t (*lane)[MOST_BYTES] = warps[i / WARP].lane[number % 2];
+
+  check_exchange (&warps[i / WARP], number, bytes, line);
   memcpy (lane[i % WARP], mine, bytes);
   stop (IN_EXCHANGE);
   return lane;
 }
 
 void
-emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out)
+emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out, int line)
 {
-  memcpy (out, exchange (mine, bytes)[from], bytes);
+  memcpy (out, exchange (mine, bytes, line)[from], bytes);
 }
 
 void
-emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all)
+emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all, int line)
 {
-  uint8_t (*lane)[MOST_BYTES] = exchange (mine, words * sizeof *mine);
+  uint8_t (*lane)[MOST_BYTES] = exchange (mine, words * sizeof *mine, line);
 
   for (unsigned i = 0; i < WARP; i++)
     memcpy (all + i * words, lane[i], words * sizeof *mine);
 }
 
+static size_t shared_bytes; /* of the block that runs */
+
+void
+emulated_check_shared (const void *at, size_t bytes)
+{
+  const uint8_t *from = (const uint8_t *) at;
+
+  if (from < emulated_shared || from + bytes > emulated_shared + shared_bytes)
+    die ("%zu bytes are not in shared memory, of which there are %zu", bytes, shared_bytes);
+  if ((uintptr_t) at % bytes)
+    die ("%zu bytes of shared memory begin at %zu", bytes, (size_t) (from - emulated_shared));
+}
+
 void
 emulated_copy (void *to, const void *from, size_t bytes)
 {
+  emulated_check_shared (to, bytes);
+  if ((uintptr_t) from % bytes)
+    die ("%zu bytes are copied from an address that is no multiple of that", bytes);
   if (now->groups.empty ())
     now->groups.emplace_back ();
   now->groups.back ().push_back ({ to, from, bytes });
@@ -307,7 +380,6 @@ begin_all (void)
   }
 }
 
-/* Lanes that have ended take no part, as on the device after Volta when the mask leaves them out. */
 static bool
 finish_exchange (size_t first)
 {
@@ -319,8 +391,10 @@ finish_exchange (size_t first)
       return false;
     any = any || threads[i].state == IN_EXCHANGE;
   }
-  for (size_t i = first; i < last; i++)
-    threads[i].state = threads[i].state == IN_EXCHANGE ? READY : threads[i].state;
+  if (any)
+    check_warp (first);
+  for (size_t i = first; i < last && any; i++)
+    threads[i].state = READY;
   return any;
 }
 
@@ -365,6 +439,8 @@ static void
 run_block (void)
 {
   n_begun = n_ended = 0;
+  for (found &warp : warps)
+    warp.exchanges = 0;
   for (size_t i = 0; i < threads.size (); i++)
     prepare (i);
   begin_all ();
@@ -373,32 +449,120 @@ run_block (void)
     for (size_t i = 0; i < warps.size (); i++)
       moved = run_warp ((reversed ? warps.size () - 1 - i : i) * WARP) || moved;
     moved = finish_barrier () || moved;
-    if (!moved) {
-      fprintf (stderr, "lanes of a warp, or threads of a block, wait for each other for ever\n");
-      abort ();
-    }
+    if (!moved)
+      die ("lanes of a warp, or threads of a block, wait for each other for ever");
   }
 }
 
+/* ------------------------------------------------------------------------------ launches */
+
+/* What kernels were allowed, until the program ends. */
+static std::map<const void *, size_t> allowed;
+static enum emulated_blocks chosen = EMULATED_ALL;
+static size_t most_shared = SHARED_BYTES;
+
 void
-emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()> &thread)
+emulated_set_most_shared (unsigned bytes)
+{
+  most_shared = bytes;
+}
+
+size_t
+emulated_most_shared (void)
+{
+  return most_shared;
+}
+
+void
+emulated_run_blocks (enum emulated_blocks which)
+{
+  chosen = which;
+}
+
+const char *
+emulated_allow (const void *kernel, size_t bytes)
+{
+  if (bytes > most_shared)
+    return "invalid argument";
+  allowed[kernel] = bytes;
+  return NULL;
+}
+
+static void
+check_launch (const void *kernel, dim3 grid, dim3 block, size_t shared)
+{
+  auto found = allowed.find (kernel);
+  size_t most = found == allowed.end () ? 0 : found->second;
+  uint64_t n = (uint64_t) block.x * block.y * block.z;
+
+  if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > MOST_BLOCKS ||
+      grid.z > MOST_BLOCKS)
+    die ("a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
+  if (!n || n > MOST_THREADS || block.z > 64)
+    die ("a block of %u x %u x %u threads", block.x, block.y, block.z);
+  if (shared > SHARED_UNASKED && (shared > most || shared > most_shared))
+    die ("%zu bytes of shared memory, and %zu were asked for", shared, most);
+}
+
+/* Of all kernels: __shared__ of the header.  A program without kernels has none. */
+extern "C" uint8_t __start_emulated_static[] __attribute__ ((weak));
+extern "C" uint8_t __stop_emulated_static[] __attribute__ ((weak));
+
+/* NaN: nothing is there before it is written. */
+static void
+forget_shared (size_t shared, bool first)
+{
+  memset (emulated_shared, 0xff, shared + GUARD);
+  if (first)
+    memset (__start_emulated_static, 0xff,
+            (size_t) (__stop_emulated_static - __start_emulated_static));
+}
+
+static void
+check_guard (size_t shared)
+{
+  for (size_t i = 0; i < GUARD; i++)
+    if (emulated_shared[shared + i] != 0xff)
+      die ("a block has written %zu bytes behind its shared memory", i);
+}
+
+static void
+run_at (unsigned x, unsigned y, unsigned z, size_t shared, bool first)
+{
+  blockIdx = { x, y, z };
+  forget_shared (shared, first);
+  emulated_products_open (shared);
+  run_block ();
+  emulated_products_close ();
+  check_guard (shared);
+}
+
+static void
+run_grid (dim3 grid, size_t shared)
+{
+  for (unsigned z = 0; z < grid.z; z++)
+    for (unsigned y = 0; y < grid.y; y++)
+      for (unsigned x = 0; x < grid.x; x++)
+        run_at (x, y, z, shared, x + y + z == 0);
+}
+
+void
+emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
+              const std::function<void ()> &thread)
 {
   size_t n = (size_t) block.x * block.y * block.z;
 
-  if (shared > SHARED_BYTES)
-    abort ();
+  check_launch (kernel, grid, block, shared);
+  if (chosen == EMULATED_NONE)
+    return;
   blockDim = block;
   gridDim = grid;
+  shared_bytes = shared;
   body = &thread;
   threads.resize (n);
   warps.resize ((n + WARP - 1) / WARP);
-  for (unsigned z = 0; z < grid.z; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++) {
-        blockIdx = { x, y, z };
-        memset (emulated_shared, 0xff, shared); /* NaN: nothing is there before it is written */
-        emulated_products_open (shared);
-        run_block ();
-        emulated_products_close ();
-      }
+  if (chosen == EMULATED_LAST)
+    run_at (grid.x - 1, grid.y - 1, grid.z - 1, shared, true);
+  else
+    run_grid (grid, shared);
 }

@@ -6,6 +6,14 @@ extern "C" {
 
 void emulated_order_of_threads (int backwards);
 
+/* Bytes of shared memory that a block may have; 227 KB until something else is said, and not more. */
+void emulated_set_most_shared (unsigned bytes);
+
+/* Which blocks of a grid run: all of them; the last alone, for arrays so large that no test could go
+ * through them; none, where only launches are looked at. */
+enum emulated_blocks { EMULATED_ALL, EMULATED_LAST, EMULATED_NONE };
+void emulated_run_blocks (enum emulated_blocks which);
+
 /* A kernel that does what a device would not forgive ends the program, or, where complaints are expected,
  * goes on: the first since then, or NULL. */
 void emulated_expect_complaints (int yes);

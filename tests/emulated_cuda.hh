@@ -7,8 +7,12 @@
  *
  * Threads of a block are fibres.  They run one after the other until each stands at a barrier or at
  * an exchange within its warp, in an order that emulated_order_of_threads() turns round: a kernel that lacks a
- * barrier gives other numbers in another order.  A warp whose lanes do not all come to the same
- * exchange ends the program with a message, which a GPU would not. */
+ * barrier gives other numbers in another order.
+ *
+ * What a GPU would not forgive, or would not even mention, ends the program with a message: a launch
+ * over the limits of a device; a warp of which not all lanes come to the same exchange; words that do not
+ * begin at multiples of their size (the kernels are compiled with -fsanitize=alignment).  Shared memory
+ * holds NaN until it is written. */
 #pragma once
 #include "tests/emulated_products.hh"
 #include <functional>
@@ -42,18 +46,28 @@ extern uint8_t emulated_shared[];
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
-#define __shared__ static
+#define __shared__ static __attribute__ ((section ("emulated_static")))
 #define __grid_constant__
 
-void emulated_run (dim3 grid, dim3 block, size_t shared, const std::function<void ()> &thread);
+/* As cudaFuncSetAttribute() does, a kernel may be given more dynamic shared memory than 48 KB: NULL, or why
+ * not. */
+const char *emulated_allow (const void *kernel, size_t bytes);
+size_t emulated_most_shared (void);
+void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
+                   const std::function<void ()> &thread);
 
 void __syncthreads (void);
 
-/* All lanes of a warp leave `mine` and each reads what lane `from` has left; bytes at most 64. */
-void emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out);
+/* All lanes of a warp leave `mine` and each reads what lane `from` has left; bytes at most 64.  `line` of
+ * the kernel is that of all of them: on a device an exchange is one instruction. */
+void emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out, int line);
 
 /* All lanes' words, for what needs more than one of them: words of lane l at all + l words. */
-void emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all);
+void emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all,
+                      int line = __builtin_LINE ());
+
+/* Where sixteen bytes of shared memory are, for what wants them there and as such. */
+void emulated_check_shared (const void *at, size_t bytes);
 
 /* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group, and
  * not before; until then what they will replace is NaN (cp.async of PTX).  From NULL: zeros. */
@@ -63,30 +77,30 @@ void emulated_copy_wait (unsigned open);
 
 template <class T>
 T
-__shfl_xor_sync (unsigned, T value, unsigned mask)
+__shfl_xor_sync (unsigned, T value, unsigned mask, int line = __builtin_LINE ())
 {
   T out;
   unsigned lane = threadIdx.x % 32;
-  emulated_exchange (&value, sizeof value, lane ^ mask, &out);
+  emulated_exchange (&value, sizeof value, lane ^ mask, &out, line);
   return out;
 }
 
 template <class T>
 T
-__shfl_sync (unsigned, T value, unsigned from)
+__shfl_sync (unsigned, T value, unsigned from, int line = __builtin_LINE ())
 {
   T out;
-  emulated_exchange (&value, sizeof value, from % 32, &out);
+  emulated_exchange (&value, sizeof value, from % 32, &out, line);
   return out;
 }
 
 /* Of all 32 lanes of a warp. */
 static inline unsigned
-__ballot_sync (unsigned, int yes)
+__ballot_sync (unsigned, int yes, int line = __builtin_LINE ())
 {
   uint32_t mine = yes != 0, all[32], bits = 0;
 
-  emulated_gather (&mine, 1, all);
+  emulated_gather (&mine, 1, all, line);
   for (unsigned lane = 0; lane < 32; lane++)
     bits |= all[lane] << lane;
   return bits;
@@ -99,10 +113,10 @@ __popc (unsigned bits)
 }
 
 static inline void
-__syncwarp (void)
+__syncwarp (int line = __builtin_LINE ())
 {
   uint32_t nothing = 0, out;
-  emulated_exchange (&nothing, sizeof nothing, threadIdx.x % 32, &out);
+  emulated_exchange (&nothing, sizeof nothing, threadIdx.x % 32, &out, line);
 }
 
 static inline float
@@ -114,5 +128,6 @@ rsqrtf (float x)
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
   ((void) (stream), weft_cuda_loads_only ()                                                        \
                         ? (void) 0                                                                 \
-                        : emulated_run (grid, block, shared, [=] { kernel (__VA_ARGS__); }))
+                        : emulated_run ((const void *) kernel, grid, block, shared,                \
+                                        [=] { kernel (__VA_ARGS__); }))
 #define WEFT_DYNAMIC_SHARED(type, name) type *name = (type *) emulated_shared

@@ -77,6 +77,19 @@ emulated_products_open (size_t shared)
 {
   bytes = shared;
   flights.clear ();
+  warpgroups.clear ();
+}
+
+/* All four warps of a warpgroup execute each product. */
+static void
+check_issued (void)
+{
+  for (size_t i = 0; i < flights.size (); i++)
+    if (flights[i].issued != warpgroups[i / (WARP * WARPS)].size ())
+      complain ("warps of a warpgroup have issued different numbers of products");
+  for (size_t i = 0; i < warpgroups.size (); i++)
+    if (!warpgroups[i].empty () && (i + 1) * WARP * WARPS > flights.size ())
+      complain ("a warpgroup has not four warps");
 }
 
 void
@@ -85,6 +98,7 @@ emulated_products_close (void)
   for (const flight &f : flights)
     if (!f.open.empty () || !f.groups.empty ())
       complain ("a thread has ended and not waited for its products");
+  check_issued ();
 }
 
 static flight *
@@ -156,6 +170,12 @@ struct described {
   }
 };
 
+uint64_t
+emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term)
+{
+  return described{ bits, turned }.at (outer, term);
+}
+
 static void
 check_described (uint64_t bits)
 {
@@ -163,6 +183,8 @@ check_described (uint64_t bits)
     complain ("a matrix is not laid out in rows of 128 bytes");
   if (bits >> 49 & 7)
     complain ("a matrix has a base offset");
+  if (bits >> 3 & 7) /* bits 7 to 9 of its address */
+    complain ("a matrix without base offset begins inside of eight rows");
 }
 
 /* ----------------------------------------------------------------------------- issuing */

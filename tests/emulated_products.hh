@@ -20,6 +20,10 @@ void emulated_products_commit (void);
 void emulated_products_wait (unsigned open);
 void emulated_copies_are_seen (void);
 
+/* Where in shared memory an element of a described matrix is read, in bytes: `outer` counts rows of the left
+ * and columns of the right matrix. */
+uint64_t emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term);
+
 /* A block begins and ends; a copy of this thread has come to shared memory. */
 void emulated_products_open (size_t shared);
 void emulated_products_close (void);

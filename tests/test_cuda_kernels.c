@@ -15,15 +15,21 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
+/* What a device has, and how calls reach it: of so many one, and its repetition, with operands that begin
+ * one element behind where memory is aligned, as parts of larger arrays may; 0: none. */
+struct how {
+  gboolean warpgroups;
+  unsigned askew;
+};
+
 /* Scratch is as large as said and not a byte more: what lies behind it must stay. */
 static void
-launch (void *user, const struct weft_kernel *k, gboolean again)
+run (const struct weft_kernel *k, gboolean warpgroups)
 {
   struct weft_cuda_launch l = weft_cuda_launch_of (k);
   g_autofree uint8_t *scratch = NULL;
 
-  emulated_order_of_threads (again);
-  l.warpgroups = *(const gboolean *) user;
+  l.warpgroups = (uint8_t) warpgroups;
   l.scratch_bytes = weft_cuda_scratch (k->kind, &k->shape);
   l.scratch = scratch = g_malloc (l.scratch_bytes + 64);
   memset (scratch, 0xff, l.scratch_bytes + 64);
@@ -32,17 +38,58 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
     assert_int_equal (scratch[l.scratch_bytes + i], 0xff);
 }
 
-static gboolean no = FALSE, yes = TRUE;
-static struct cuda_case_device device = { has_kernel, launch, &no };
+/* Operands that share memory do so again. */
+static void
+run_askew (const struct weft_kernel *k, gboolean warpgroups)
+{
+  struct weft_kernel moved = *k;
+  uint8_t *memory[WEFT_MOST_OPERANDS] = { NULL };
+
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
+    const struct weft_operand *from = &k->operand[o];
+    uint32_t same = 0;
+    while (k->operand[same].data != from->data)
+      same++;
+    if (same == o && from->data) {
+      memory[o] = g_malloc (cuda_case_bytes (from) + 16);
+      moved.operand[o].data = memory[o] + weft_dtype_bytes (from->dtype);
+      memcpy (moved.operand[o].data, from->data, cuda_case_bytes (from));
+    } else
+      moved.operand[o].data = moved.operand[same].data;
+  }
+  run (&moved, warpgroups);
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
+    if (memory[o])
+      memcpy (k->operand[o].data, moved.operand[o].data, cuda_case_bytes (&k->operand[o]));
+    g_free (memory[o]);
+  }
+}
+
+static void
+launch (void *user, const struct weft_kernel *k, gboolean again)
+{
+  const struct how *how = user;
+  static unsigned n; /* calls, without repetitions */
+
+  n += !again;
+  emulated_order_of_threads (again);
+  (how->askew && n % how->askew == 0 ? run_askew : run) (k, how->warpgroups);
+}
+
+static struct how plain = { FALSE, 0 }, some_askew = { FALSE, 4 }, all_askew = { FALSE, 1 },
+                  warpgroups = { TRUE, 0 };
+static struct cuda_case_device device = { has_kernel, launch, &plain },
+                               sometimes = { has_kernel, launch, &some_askew },
+                               askew = { has_kernel, launch, &all_askew };
 
 /* It has products of warpgroups. */
-static struct cuda_case_device hopper = { has_kernel, launch, &yes };
+static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
 
 static void
 a_cuda_kernel_does_what_its_reference_does (void **state)
 {
   (void) state;
-  cuda_case_drawn (&device);
+  cuda_case_drawn (&sometimes);
 }
 
 static void
@@ -84,7 +131,7 @@ static void
 unfused_attention_on_cuda_is_that_of_the_cpu (void **state)
 {
   (void) state;
-  cuda_case_scores (&device);
+  cuda_case_scores (&sometimes);
 }
 
 static void
@@ -98,7 +145,16 @@ static void
 experts_on_cuda_do_what_their_references_do (void **state)
 {
   (void) state;
-  cuda_case_experts (&device);
+  cuda_case_experts (&sometimes);
+}
+
+static void
+operands_may_begin_at_any_element (void **state)
+{
+  (void) state;
+  cuda_case_fixed (&askew);
+  cuda_case_fp8 (&askew);
+  cuda_case_lots (&askew);
 }
 
 static void
@@ -137,10 +193,11 @@ main (int argc, char **argv)
     cmocka_unit_test (unfused_attention_on_cuda_is_that_of_the_cpu),
     cmocka_unit_test (numbers_of_one_byte_on_cuda_are_those_of_the_cpu),
     cmocka_unit_test (experts_on_cuda_do_what_their_references_do),
+    cmocka_unit_test (operands_may_begin_at_any_element),
     cmocka_unit_test (weights_are_rounded_by_the_lots_of_the_cpu),
     cmocka_unit_test (products_of_experts_by_warpgroups_are_those_of_the_cpu),
     cmocka_unit_test (every_kernel_of_cuda_has_a_case),
   };
-  device.only = hopper.only = argc > 1 ? argv[1] : NULL;
+  device.only = sometimes.only = askew.only = hopper.only = argc > 1 ? argv[1] : NULL;
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

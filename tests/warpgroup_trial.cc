@@ -165,7 +165,8 @@ run (struct call &call, struct memory *memory, const float *b)
   lay_out<T> (memory->a, call.a, ROWS, ALL_TERMS, trial.a_turned);
   /* rows of the right tile are columns of the matrix, unless it is turned */
   lay_out<T> (memory->b, b, ALL_TERMS, trial.columns, !trial.b_turned);
-  emulated_run (dim3 (1), dim3 (THREADS), sizeof *memory, [&] {
+  emulated_allow (NULL, sizeof *memory);
+  emulated_run (NULL, dim3 (1), dim3 (THREADS), sizeof *memory, [&] {
     if (trial.columns == 64)
       by_left<T, 64> (call);
     else
@@ -183,4 +184,47 @@ warpgroup_try (const struct warpgroup_trial *trial, const float *a, const float 
     run<fp16> (call, &memory, b);
   else
     run<bf16> (call, &memory, b);
+}
+
+/* ------------------------------------------------------------------------- descriptors */
+
+template <int N>
+static uint64_t
+describe (const struct warpgroup_view *v)
+{
+  const bf16 *tile = (const bf16 *) (emulated_shared + v->tile);
+
+  return v->turned ? tile_turned<N> (tile + v->outer / PANEL * N * PANEL) + turned_terms_at (v->term / TERMS)
+                   : tile_from (tile, v->outer) + terms_at<N> (v->term / TERMS);
+}
+
+template <int N>
+static unsigned
+place_in (unsigned row, unsigned column)
+{
+  bf16 *tile = (bf16 *) emulated_shared;
+
+  return (unsigned) (tile_place<N> (tile, row, column / 8) + column % 8 - tile) * sizeof *tile;
+}
+
+uint64_t
+warpgroup_describe (const struct warpgroup_view *v)
+{
+  return v->rows == 64    ? describe<64> (v)
+         : v->rows == 128 ? describe<128> (v)
+                          : describe<256> (v);
+}
+
+unsigned
+warpgroup_place (unsigned rows, unsigned row, unsigned column)
+{
+  return rows == 64    ? place_in<64> (row, column)
+         : rows == 128 ? place_in<128> (row, column)
+                       : place_in<256> (row, column);
+}
+
+unsigned
+warpgroup_read (uint64_t bits, bool turned, unsigned outer, unsigned term)
+{
+  return (unsigned) emulated_matrix_place (bits, turned, outer, term);
 }

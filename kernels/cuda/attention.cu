@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
+enum { EVERYTHING = 1 << 30 /* keys of a window: more than there are, and an int */ };
 enum { MOST_EACH = 16 }; /* elements of a head that a lane holds: heads of up to 512 */
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
 enum { TOKENS, KEYS }; /* of a part, in place of the first two */
@@ -37,7 +38,7 @@ attention_of (const uint64_t *dim)
   a.groups = dim[GROUPS];
   a.width = dim[WIDTH];
   a.value = dim[VALUE] ? dim[VALUE] : dim[WIDTH];
-  a.window = dim[WINDOW] ? dim[WINDOW] : (uint64_t) 1 << 30;
+  a.window = dim[WINDOW] && dim[WINDOW] < EVERYTHING ? dim[WINDOW] : (uint64_t) EVERYTHING;
   a.scale = 1 / sqrtf ((float) dim[WIDTH]);
   a.q_row = (a.heads + a.groups) * a.width + a.groups * a.value;
   return a;

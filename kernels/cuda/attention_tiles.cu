@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_tiles.cuh"
 
 enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
+enum { MOST_HEADS = 65535 /* of all sequences: of a grid's second dimension */ };
 
 /* A tile of a strip into shared memory, zeros past the end. */
 template <int D, int N, class T>
@@ -253,27 +254,29 @@ __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
 /* Heads of queries and keys, and of values: usual ones, and those of latent attention. */
 #define WIDTHS(X) X (64, 64) X (128, 128) X (192, 128)
 
+template <int D, int V>
+static size_t
+tiles_bytes (unsigned keys, unsigned values)
+{
+  return (size_t) ROWS * (keys * (D + PAD) + values * (V + PAD)) * 2;
+}
+
+/* Of forward, which wants more than backward. */
 bool
 weft_cuda_tiles_take (const struct attention_call *c)
 {
   uintptr_t at = (uintptr_t) c->q | (uintptr_t) c->kv | (uintptr_t) c->o | (uintptr_t) c->dout |
                  (uintptr_t) c->dq | (uintptr_t) c->dkv;
 
-  if ((c->dtype != WEFT_BF16 && c->dtype != WEFT_FP16) || at % 16 != 0)
+  if ((c->dtype != WEFT_BF16 && c->dtype != WEFT_FP16) || at % 16 != 0 ||
+      c->a.batch * c->a.heads > MOST_HEADS)
     return false;
 #define IS(d, v)                                                                                   \
   if (c->a.width == d && c->a.value == v)                                                          \
-    return true;
+    return tiles_bytes<d, v> (3, 2) <= most_shared ();
   WIDTHS (IS)
 #undef IS
   return false;
-}
-
-template <int D, int V>
-static size_t
-tiles_bytes (unsigned keys, unsigned values)
-{
-  return (size_t) ROWS * (keys * (D + PAD) + values * (V + PAD)) * 2;
 }
 
 template <class T, int D, int V>

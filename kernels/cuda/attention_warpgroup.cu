@@ -143,6 +143,7 @@ pass_keys (const forward_of<T> &f)
   uint32_t p[KEYS / TERMS][4];
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
 
+  hold (sum);
   fetch<D, ROWS> (shared, q, mine);
   if (n > 0) {
     struct tile keys = passing_at<KEYS> (a.keys, pass, 0);
@@ -180,6 +181,7 @@ pass_keys (const forward_of<T> &f)
       products_wait<0> ();
       hold (sum);
       times<D> (sum, shrink);
+      hold (sum);
       round_to<T> (p, s);
     }
     tiles_arrive ();
@@ -301,6 +303,7 @@ differentiate_queries (const backward_of<T> &b)
                                 known_of (b, h, row + 8, mine.end) } };
   int n = (int) (pass.n[0] + pass.n[1]);
 
+  hold (g.sum);
   fetch<D, ROWS> (g.q_tile, strip<T>{ b.q + q_at (a, h, 0), a.q_row }, mine);
   fetch<D, ROWS> (g.do_tile, strip<T>{ b.dout + o_at (a, h, 0), a.heads * a.value }, mine);
   if (n > 0) {
@@ -454,6 +457,8 @@ differentiate_keys (const backward_of<T> &b)
                             (int) (pass.n[0] + pass.n[1]) };
   int all = g.tiles * (int) each;
 
+  hold (g.dk);
+  hold (g.dv);
   fetch<D, ROWS> (g.k_tile, strip<T>{ b.kv + k_at (a, h, 0), a.kv_row }, mine);
   fetch<D, ROWS> (g.v_tile, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row }, mine);
   if (all > 0) {

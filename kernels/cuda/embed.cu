@@ -65,18 +65,22 @@ weft_cuda_sort_bytes (uint64_t n)
   return n * sizeof (int32_t);
 }
 
-const char *
-weft_cuda_sort (const struct weft_cuda_launch *, const int32_t *keys, uint64_t n, int32_t *sorted,
-                int32_t *order, void *)
+__global__ void
+sort_all (const int32_t *keys, uint64_t n, int32_t *sorted, int32_t *order)
 {
-  if (weft_cuda_loads_only ())
-    return NULL;
   for (uint64_t i = 0; i < n; i++)
     order[i] = (int32_t) i;
   std::stable_sort (order, order + n, [=] (int32_t a, int32_t b) { return keys[a] < keys[b]; });
   for (uint64_t i = 0; i < n; i++)
     sorted[i] = keys[order[i]];
-  return NULL;
+}
+
+const char *
+weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t n, int32_t *sorted,
+                int32_t *order, void *)
+{
+  WEFT_LAUNCH (sort_all, 1, 1, 0, on->stream, keys, n, sorted, order);
+  return launched ();
 }
 #else
 __global__ void

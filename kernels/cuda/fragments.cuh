@@ -85,6 +85,7 @@ load_matrices (uint32_t out[4], const T *row, bool turned)
   uintptr_t at = (uintptr_t) row;
   unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
+  emulated_check_shared (row, 16);
   memcpy (mine, &at, sizeof mine);
   emulated_gather (mine, 2, all);
   for (unsigned j = 0; j < 4; j++) {

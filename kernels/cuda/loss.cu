@@ -9,10 +9,12 @@
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
+enum { MOST_THREADS = 1024 /* of a block */ };
 
-/* Bytes of shared memory that a block may have, beside `room`, on all devices from sm_80 on; and of which two
- * blocks find room on a multiprocessor of sm_90, that has 227 KB: where one is alone it has twice the threads. */
-enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024 };
+/* Bytes of a row that a block keeps at most, where the device has as many, and beside them `room`; and of which
+ * two blocks find room on a multiprocessor of sm_90, that has 227 KB: where one is alone it has twice the
+ * threads. */
+enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024, ROOM = 32 * sizeof (float) };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };
 
@@ -123,7 +125,7 @@ target_logit (const T *x, uint64_t target, struct vocabulary v)
 }
 
 template <class T, class V>
-__global__ void
+__global__ void __launch_bounds__ (ROW_THREADS)
 row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float *lse, float *losses)
 {
   __shared__ float room[32];
@@ -141,7 +143,7 @@ row_losses (const T *logits, const int32_t *targets, struct vocabulary v, float 
   }
 }
 
-__global__ void
+__global__ void __launch_bounds__ (MOST_THREADS)
 add_losses (const float *losses, uint64_t rows, float *loss, bool adds, float *count, bool counts)
 {
   __shared__ float room[32];
@@ -202,7 +204,7 @@ run (const struct weft_cuda_launch *l)
   BY_ROWS (row_losses, T, l, ROW_THREADS, 0,
                (const T *) o[LOGITS].data, (const int32_t *) o[TARGETS].data, v,
                (float *) o[LSE].data, losses);
-  WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, losses, v.rows, (float *) o[LOSS].data,
+  WEFT_LAUNCH (add_losses, 1, MOST_THREADS, 0, l->stream, losses, v.rows, (float *) o[LOSS].data,
                (bool) o[LOSS].accumulate, (float *) o[COUNT].data, (bool) o[COUNT].accumulate);
   return launched ();
 }
@@ -227,7 +229,7 @@ struct part {
 };
 
 template <class T, class V>
-__global__ void
+__global__ void __launch_bounds__ (ROW_THREADS)
 row_parts (const T *logits, const int32_t *targets, struct vocabulary v, struct part to)
 {
   __shared__ float room[32];
@@ -310,7 +312,7 @@ weft_cuda_xent_end (const struct weft_cuda_launch *l)
   WEFT_LAUNCH (join_parts, blocks_for (rows, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
                (const float *) o[STATS].data, (const int32_t *) o[END_TARGETS].data, rows, l->dim[1],
                (float *) o[END_LSE].data, losses);
-  WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, losses, rows, (float *) o[END_LOSS].data,
+  WEFT_LAUNCH (add_losses, 1, MOST_THREADS, 0, l->stream, losses, rows, (float *) o[END_LOSS].data,
                (bool) o[END_LOSS].accumulate, (float *) o[END_COUNT].data,
                (bool) o[END_COUNT].accumulate);
   return launched ();
@@ -319,7 +321,7 @@ weft_cuda_xent_end (const struct weft_cuda_launch *l)
 /* ------------------------------------------------------------------------- backward */
 
 template <class T, class V>
-__global__ void
+__global__ void __launch_bounds__ (ROW_THREADS)
 row_gradients (T *logits, const int32_t *targets, const float *lse, const float *gradient,
                struct vocabulary v, float all)
 {
@@ -378,13 +380,23 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
   }
 }
 
+/* Whole words, sixteen bytes each. */
+static uint64_t
+kept_bytes (uint64_t row)
+{
+  uint64_t has = most_shared (), most = has > ROOM ? (has - ROOM) / 16 * 16 : 0;
+
+  most = most < MOST_KEPT ? most : (uint64_t) MOST_KEPT;
+  return row < most ? row : most;
+}
+
 template <class T, class V>
 static const char *
 run_rows (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
   struct vocabulary v = vocabulary_of (l, l->dim[3]);
-  uint64_t bytes = v.columns * sizeof (T), kept = bytes < MOST_KEPT ? bytes : (uint64_t) MOST_KEPT;
+  uint64_t kept = kept_bytes (v.columns * sizeof (T));
   unsigned threads = kept > SHARED_BY_TWO ? 2 * ROW_THREADS : ROW_THREADS;
   const char *error = allow (row_both<T, V>, kept);
 
@@ -412,7 +424,7 @@ weft_cuda_xent_grad (const struct weft_cuda_launch *l)
 
   if (error)
     return error;
-  WEFT_LAUNCH (add_losses, 1, 1024, 0, l->stream, (const float *) l->scratch, l->dim[0],
+  WEFT_LAUNCH (add_losses, 1, MOST_THREADS, 0, l->stream, (const float *) l->scratch, l->dim[0],
                (float *) o[BOTH_LOSS].data, (bool) o[BOTH_LOSS].accumulate,
                (float *) o[BOTH_COUNT].data, (bool) o[BOTH_COUNT].accumulate);
   return launched ();

@@ -129,6 +129,7 @@ make_tile (const struct grouped &g)
     shared
   };
 
+  hold (t.sum);
   t.copy (0);
   t.copy (1);
   if (t.slices > 0) {

@@ -128,6 +128,7 @@ add_row (pack<T> (&x)[PER], const struct row_forward<T> &o, uint64_t at, uint64_
 
 template <class T, int PER, bool WARP>
 __global__ void
+__launch_bounds__ (WARP ? 32 * TEAM_WARPS : TEAM_BLOCK)
 forward_rows (const struct row_norm c, const struct row_forward<T> o)
 {
   __shared__ float room[32];

@@ -5,7 +5,8 @@
  * The right matrix, and the left one or fragments of it in registers, is read from shared memory while
  * the warps go on.  What a thread has to keep to:
  *
- *   products_begin    before the first product of a batch, and after registers were written
+ *   products_begin    before the first product of a batch, and after registers were written; hold()
+ *                     what was written, or the compiler may write it later
  *   multiply_...      sums and fragments belong to the product until it was waited for
  *   products_commit   products since the last are a group
  *   products_wait<n>  all but the newest n groups are done; then hold() the sums that are read
@@ -29,12 +30,12 @@ enum { GROUP = 128 /* threads of a warpgroup */, PANEL = 64 /* columns */, TERMS
 
 enum { ATOM = 1024 /* bytes of 8 rows of a panel */, ROW = 128, WORD = 16 /* what descriptors count */ };
 
-/* From bit 0: where the matrix begins; from 16: turned, bytes from panel to panel; from 32: from eight
+/* From bit 0, 14 bits: where the matrix begins; from 16: turned, bytes from panel to panel; from 32: from eight
  * rows to the next; from 62: which layout (1: 128 bytes). */
 static __device__ __forceinline__ uint64_t
 described (uint32_t at, uint64_t panel_bytes)
 {
-  return at / WORD | panel_bytes / WORD << 16 | (uint64_t) (ATOM / WORD) << 32 | (uint64_t) 1 << 62;
+  return at % (1 << 18) / WORD | panel_bytes / WORD << 16 | (uint64_t) (ATOM / WORD) << 32 | (uint64_t) 1 << 62;
 }
 
 /* How much further the 16 terms from 16 k on begin, in a tile of N rows. */
@@ -233,7 +234,7 @@ copies_are_seen (void)
 }
 
 /* The compiler thinks that sums are there when the product has been issued: nothing that reads them may
- * go before this. */
+ * go before this; and nothing that writes them behind it, and so behind the fence that follows. */
 template <int N>
 static __device__ __forceinline__ void
 hold (float (&sum)[N][4])
