@@ -264,7 +264,7 @@ check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64
       amax.operand[1] = weights ? k.operand[1] : counts_of ();
       amax.operand[2] = cuda_case_floats (rand, EXPERTS, WEFT_FP32);
       run (d, &amax, 0);
-      k.operand[2] = scales_of (rand, EXPERTS, 0);
+      k.operand[2] = scales_of (rand, EXPERTS, 0, code);
       k.operand[3] = codes_of (rand, room * columns, code);
       if (weights)
         k.operand[4] = cuda_case_floats (rand, EXPERTS, WEFT_FP32);
@@ -274,9 +274,10 @@ check_rounding_of_experts (const struct cuda_case_device *d, GRand *rand, uint64
       k.shape.dim[5] = square;
       k.operand[2] = codes_of (rand, room * columns, code);
       k.operand[3] = scales_of (rand, square ? lines_of (room, columns, block, FALSE)
-                                             : room * weft_fp8_blocks (columns, block), block);
+                                             : room * weft_fp8_blocks (columns, block),
+                                block, code);
       k.operand[4] = codes_of (rand, room * columns, code);
-      k.operand[5] = scales_of (rand, lines_of (room, columns, block, TRUE), block);
+      k.operand[5] = scales_of (rand, lines_of (room, columns, block, TRUE), block, code);
       g_assert (k.operand[3].dtype == scale);
     }
     run (d, &k, 0);
@@ -289,15 +290,16 @@ scales_of_factor (GRand *rand, const struct weft_kernel *k, uint32_t operand, ui
                   uint64_t columns)
 {
   uint64_t block = k->shape.dim[7];
+  enum weft_dtype code = (enum weft_dtype) k->operand[operand].dtype;
   gboolean weights = operand == 2 && k->kind != WEFT_OP_MOE_FP8_MATMUL_WGRAD;
   gboolean down = k->kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD ||
                   (weights && block == 32 && k->kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD);
 
   if (!block)
-    return scales_of (rand, EXPERTS, 0);
+    return scales_of (rand, EXPERTS, 0, code);
   if (down || (weights && block == 128))
-    return scales_of (rand, lines_of (rows, columns, block, down), block);
-  return scales_of (rand, rows * weft_fp8_blocks (columns, block), block);
+    return scales_of (rand, lines_of (rows, columns, block, down), block, code);
+  return scales_of (rand, rows * weft_fp8_blocks (columns, block), block, code);
 }
 
 /* Widths that codes are fetched of eight at a time, and others. */
