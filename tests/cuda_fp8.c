@@ -123,6 +123,20 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &turn, 0);
 }
 
+/* Codes that a ring has brought, and what an allgather of the same would have left. */
+static void
+check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype code)
+{
+  const uint64_t n = 27, parts = 3;
+  struct weft_kernel k = call_of (WEFT_OP_SETTLE, code, (const uint64_t[]){ n, parts, 0 });
+
+  k.tp = (struct weft_place){ 1, (uint32_t) parts };
+  k.operand[0] = codes_of (rand, n / parts, code);
+  k.operand[1] = codes_of (rand, n - n / parts, code);
+  k.operand[2] = codes_of (rand, n, code);
+  run (d, &k, 0);
+}
+
 /* One scale of a tensor, or of blocks of 32: around 1. */
 static struct weft_operand
 scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
@@ -336,6 +350,8 @@ cuda_case_fp8 (const struct cuda_case_device *d)
 {
   GRand *rand = g_rand_new_with_seed (22);
 
+  check_places (d, rand, WEFT_FP8);
+  check_places (d, rand, WEFT_E5M2);
   for (enum weft_dtype dtype = WEFT_FP32; dtype <= WEFT_FP16; dtype++) {
     check_rounding (d, rand, dtype);
     for (int blocks = 0; blocks < 2; blocks++)

@@ -295,12 +295,17 @@ emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all, int line)
 
 static size_t shared_bytes; /* of the block that runs */
 
+/* Of all kernels: __shared__ of the header.  A program without kernels has none. */
+extern "C" uint8_t __start_emulated_static[] __attribute__ ((weak));
+extern "C" uint8_t __stop_emulated_static[] __attribute__ ((weak));
+
 void
 emulated_check_shared (const void *at, size_t bytes)
 {
   const uint8_t *from = (const uint8_t *) at;
+  bool is_static = from >= __start_emulated_static && from + bytes <= __stop_emulated_static;
 
-  if (from < emulated_shared || from + bytes > emulated_shared + shared_bytes)
+  if (!is_static && (from < emulated_shared || from + bytes > emulated_shared + shared_bytes))
     die ("%zu bytes are not in shared memory, of which there are %zu", bytes, shared_bytes);
   if ((uintptr_t) at % bytes)
     die ("%zu bytes of shared memory begin at %zu", bytes, (size_t) (from - emulated_shared));
@@ -503,10 +508,6 @@ check_launch (const void *kernel, dim3 grid, dim3 block, size_t shared)
   if (shared > SHARED_UNASKED && (shared > most || shared > most_shared))
     die ("%zu bytes of shared memory, and %zu were asked for", shared, most);
 }
-
-/* Of all kernels: __shared__ of the header.  A program without kernels has none. */
-extern "C" uint8_t __start_emulated_static[] __attribute__ ((weak));
-extern "C" uint8_t __stop_emulated_static[] __attribute__ ((weak));
 
 /* NaN: nothing is there before it is written. */
 static void

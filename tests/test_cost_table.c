@@ -80,7 +80,7 @@ a_bad_line_is_named_with_what_was_wanted (void **state)
     { "add fp32 fp32 two 10 3", "found \"two\", wanted a number of ranks" },
     { "add fp32 fp32 1 10x 3", "found dimensions \"10x\", wanted numbers like 128x64" },
     { "add fp32 fp32 1 -1 3", "found dimensions \"-1\", wanted numbers like 128x64" },
-    { "add fp32 fp32 1 1x2x3x4x5x6x7x8 3", "found 8 dimensions, wanted at most 7" },
+    { "add fp32 fp32 1 1x2x3x4x5x6x7x8x9 3", "found 9 dimensions, wanted at most 8" },
     { "add fp32 fp32 1 10 3s", "found \"3s\", wanted seconds" },
     { "add fp32 fp32 1 10 -3", "found \"-3\", wanted seconds" },
     { "add fp32 fp32 1 10 nan", "found \"nan\", wanted seconds" },

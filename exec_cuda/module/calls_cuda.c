@@ -679,7 +679,7 @@ type_of (enum weft_dtype dtype)
   static const ncclDataType_t types[WEFT_N_DTYPE] = {
     [WEFT_FP32] = ncclFloat32, [WEFT_BF16] = ncclBfloat16, [WEFT_FP16] = ncclFloat16,
     [WEFT_FP8] = ncclUint8,    [WEFT_INT32] = ncclInt32,   [WEFT_INT64] = ncclInt64,
-    [WEFT_E8M0] = ncclUint8,   [WEFT_UINT8] = ncclUint8,
+    [WEFT_E8M0] = ncclUint8,   [WEFT_UINT8] = ncclUint8,   [WEFT_E5M2] = ncclUint8,
   };
 
   return types[dtype];

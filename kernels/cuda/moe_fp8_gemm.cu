@@ -196,6 +196,9 @@ factors_of (const struct grouped &g, const struct factors &of, const struct shar
               B_TURNED, WAY == WGRAD ? g.begin[e] : e * of.line, e, of.block);
 }
 
+/* Of a block: two slices of both factors. */
+enum { SHARED_BYTES = 2 * 2 * STAGE * sizeof (fp16) };
+
 /* Sums of a tile: slices are fetched while the one before is multiplied, into the other half of the room.
  * Sums of a block of terms, or of all of them, are kept by themselves: arrays that are chosen among while the
  * kernel runs would not lie in registers. */
@@ -205,7 +208,7 @@ make_tile (const struct codes &a, const struct codes &b, const struct share &s, 
            float (*sum)[WARP_COLUMNS / 8][4])
 {
   const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
-  __shared__ uint4 words[2][2][STAGE * sizeof (fp16) / sizeof (uint4)];
+  WEFT_DYNAMIC_SHARED (fp16, tiles); /* SHARED_BYTES */
   __shared__ float row_scale[2][TILE], column_scale[2][TILE];
   uint64_t slices = (s.terms + SLICE - 1) / SLICE, each = block ? block / SLICE : slices;
   float part[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
@@ -218,7 +221,7 @@ make_tile (const struct codes &a, const struct codes &b, const struct share &s, 
     unsigned now = n % 2, of = n / each % 2;
     fetch_slice<A_TURNED> (&of_a, a, s.row, n * SLICE);
     fetch_slice<B_TURNED> (&of_b, b, s.column, n * SLICE);
-    fp16 *a_tile = (fp16 *) words[now][0], *b_tile = (fp16 *) words[now][1];
+    fp16 *a_tile = tiles + 2 * now * STAGE, *b_tile = a_tile + STAGE;
     store_slice<A_TURNED> (a_tile, of_a, a.wide);
     store_slice<B_TURNED> (b_tile, of_b, b.wide);
     if (n % each == 0 && i < TILE)
@@ -233,7 +236,7 @@ make_tile (const struct codes &a, const struct codes &b, const struct share &s, 
   }
 }
 
-/* Two neighbours one by one, for columns that do not come in pairs. */
+/* Two neighbours one by one, for columns that do not come in pairs, or not where pairs are written. */
 struct leave_singly {
   leave_shared<float> leave;
 
@@ -261,7 +264,7 @@ __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
   leave_shared<bf16> as_bf16 = { g, s };
   leave_shared<fp16> as_fp16 = { g, s };
   leave_singly singly = { { g, s } };
-  if (s.columns % 2)
+  if (s.columns % 2 || (uintptr_t) g.y.data % (2 * sizeof (fp16)))
     each_two (sum, singly);
   else if (g.y.dtype == WEFT_FP16)
     each_two (sum, as_fp16);
@@ -288,8 +291,8 @@ run (const struct weft_cuda_launch *l, struct grouped g)
   g.y = array_of (&o[Y]);
   g.experts = l->dim[EXPERTS];
   weft_cuda_find_experts (l, &o[COUNTS], &g, &all);
-  WEFT_LAUNCH (fp8_tiles<WAY>, (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, 0, l->stream, g,
-               of);
+  WEFT_LAUNCH (fp8_tiles<WAY>, (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, SHARED_BYTES,
+               l->stream, g, of);
   return launched ();
 }
 

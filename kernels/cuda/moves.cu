@@ -4,18 +4,27 @@
 
 enum { THREADS = 256, MOST_BLOCKS = 8192 };
 
+/* Of an element of a floating type, or of a code. */
+static __host__ __device__ __forceinline__ unsigned
+bytes_of (uint32_t dtype)
+{
+  return dtype == WEFT_FP32 ? 4 : dtype == WEFT_BF16 || dtype == WEFT_FP16 ? 2 : 1;
+}
+
 /* As it is stored, or in another type. */
 static __device__ __forceinline__ void
 copy_element (struct array x, uint64_t from, struct array y, uint64_t to)
 {
+  unsigned bytes = bytes_of (x.dtype);
+
   if (x.dtype != y.dtype)
     put (y, to, get (x, from));
-  else if (x.dtype == WEFT_FP32)
+  else if (bytes == 4)
     ((uint32_t *) y.data)[to] = ((const uint32_t *) x.data)[from];
-  else if (x.dtype == WEFT_FP8 || x.dtype == WEFT_E8M0 || x.dtype == WEFT_UINT8)
-    ((uint8_t *) y.data)[to] = ((const uint8_t *) x.data)[from];
-  else
+  else if (bytes == 2)
     ((uint16_t *) y.data)[to] = ((const uint16_t *) x.data)[from];
+  else
+    ((uint8_t *) y.data)[to] = ((const uint8_t *) x.data)[from];
 }
 
 #define NOWHERE (~(uint64_t) 0) /* zeros come from there */
@@ -29,6 +38,8 @@ move (struct array x, struct array y, F place, uint64_t n, bool back)
     place (i, &from, &to);
     if (back)
       copy_element (x, to, y, from);
+    else if (from == NOWHERE && bytes_of (y.dtype) == 1)
+      ((uint8_t *) y.data)[to] = 0;
     else if (from == NOWHERE)
       put (y, to, 0);
     else
@@ -366,12 +377,19 @@ weft_cuda_settle (const struct weft_cuda_launch *l)
   if (o[OWN].data != o[ALL].data)
     WEFT_LAUNCH ((move<same_place>), blocks, THREADS, 0, l->stream, array_of (&o[OWN]),
                  array_of (&o[ALL]), same_place (), piece, false);
-  if (o[ALL].dtype == WEFT_FP32)
+  switch (bytes_of (o[ALL].dtype)) {
+  case 4:
     WEFT_LAUNCH ((change_places<uint32_t>), blocks, THREADS, 0, l->stream, (uint32_t *) o[ALL].data,
                  piece, parts, l->tp.at);
-  else
+    break;
+  case 2:
     WEFT_LAUNCH ((change_places<uint16_t>), blocks, THREADS, 0, l->stream, (uint16_t *) o[ALL].data,
                  piece, parts, l->tp.at);
+    break;
+  default:
+    WEFT_LAUNCH ((change_places<uint8_t>), blocks, THREADS, 0, l->stream, (uint8_t *) o[ALL].data,
+                 piece, parts, l->tp.at);
+  }
   return launched ();
 }
 
