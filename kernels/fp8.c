@@ -73,18 +73,11 @@ multiply (const void *with, float *const *at, uint64_t n)
     y[i] = x[i] * scale;
 }
 
-/* The largest number of a type. */
-static float
-most_of (enum weft_dtype dtype)
-{
-  return dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
-}
-
 void
 weft_cpu_quantise (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   float scale =
-      weft_fp8_scale_to (*(const float *) k->operand[AMAX].data, most_of (k->operand[Y].dtype));
+      weft_fp8_scale_to (*(const float *) k->operand[AMAX].data, weft_fp8_most (k->operand[Y].dtype == WEFT_E5M2));
 
   weft_flat_run (k, &(struct weft_flat){ "r-w", k->shape.dim[0], multiply, &scale }, part, parts);
 }
@@ -115,7 +108,7 @@ weft_ref_quantise (const struct weft_kernel *k)
   enum weft_dtype dtype = k->operand[Y].dtype;
 
   for (uint64_t i = 0; i < k->shape.dim[0]; i++)
-    y[i] = nearest (x[i] * (amax > 0 ? (double) most_of (dtype) / amax : 1), dtype);
+    y[i] = nearest (x[i] * (amax > 0 ? (double) weft_fp8_most (dtype == WEFT_E5M2) / amax : 1), dtype);
 }
 
 /* ------------------------------------------------------------- quantise_delayed */
@@ -247,7 +240,7 @@ weft_blocks_round (const struct weft_blocks *b, const struct weft_operand *x,
       for (uint64_t i = row; i < end; i++)
         most = largest (row_of_block (x, b, i, columns, room), n, most);
       uint64_t at = row / b->high * b->scale[0] + column / b->block * b->scale[1];
-      uint8_t code = store_scale (scale, at, most, most_of (y->dtype));
+      uint8_t code = store_scale (scale, at, most, weft_fp8_most (y->dtype == WEFT_E5M2));
       float up = weft_e8m0_float ((uint8_t) (254 - code));
       for (uint64_t i = row; i < end; i++)
         round_row (row_of_block (x, b, i, columns, room), n, up, y,
@@ -278,7 +271,7 @@ void
 weft_blocks_reference (const struct weft_blocks *b, const double *x,
                        const struct weft_operand *codes, double *scales)
 {
-  double *y = codes->data, largest = (double) most_of (codes->dtype);
+  double *y = codes->data, largest = (double) weft_fp8_most (codes->dtype == WEFT_E5M2);
 
   for (uint64_t row = 0; row < b->size[0]; row += b->high)
     for (uint64_t column = 0; column < b->size[1]; column += b->block) {

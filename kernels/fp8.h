@@ -103,6 +103,13 @@ weft_e5m2_round (float f)
   return weft_fp8_round (f, 2, 15, WEFT_E5M2_MOST);
 }
 
+/* The largest number of E4M3, or of E5M2. */
+WEFT_INLINE float
+weft_fp8_most (int is_e5m2)
+{
+  return is_e5m2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
+}
+
 /* What a tensor is multiplied by before it is rounded to a type whose largest number is `most`; and the
  * codes, to get it back. */
 WEFT_INLINE float

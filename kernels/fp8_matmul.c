@@ -118,7 +118,7 @@ element (const struct weft_kernel *k, uint32_t operand, const uint64_t at[2], ui
 
   if (block)
     return value * scale[at[0] / high * weft_fp8_blocks (terms, block) + at[1] / block];
-  double most = (double) (k->operand[operand].dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
+  double most = (double) weft_fp8_most (k->operand[operand].dtype == WEFT_E5M2);
   return value * (*scale > 0 ? *scale / most : 1);
 }
 

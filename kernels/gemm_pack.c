@@ -168,9 +168,7 @@ scale_at (const struct weft_factor *f, uint64_t row, uint64_t term)
 static float
 whole_scale (const struct weft_factor *f)
 {
-  gboolean wide = f->dtype == WEFT_E5M2;
-
-  return 1 / weft_fp8_scale_to (*(const float *) f->scale, wide ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
+  return 1 / weft_fp8_scale_to (*(const float *) f->scale, weft_fp8_most (f->dtype == WEFT_E5M2));
 }
 
 /* Some terms of one row, which have one scale. */

@@ -459,7 +459,7 @@ value_at (const struct weft_kernel *k, const struct weft_operand *o, const struc
   double value = code[at[0] * s->columns + at[1]];
 
   if (block == 0) {
-    double most = (double) (o->dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
+    double most = (double) weft_fp8_most (o->dtype == WEFT_E5M2);
     return value * (scale[s->g] > 0 ? scale[s->g] / most : 1);
   }
   uint64_t across = weft_fp8_blocks (s->columns, block);

@@ -188,7 +188,7 @@ scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
     else if (block)
       ((float *) o.data)[i] = ldexpf (1, g_rand_int_range (rand, -2, 2));
     else
-      ((float *) o.data)[i] = 0.75f * (code == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST);
+      ((float *) o.data)[i] = 0.75f * weft_fp8_most (code == WEFT_E5M2);
   return o;
 }
 

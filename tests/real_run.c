@@ -138,3 +138,16 @@ weft_test_check_bits (const char *words, uint32_t steps, const struct real_resul
           .words = words, .steps = steps, .poison = TRUE, .stress = seed % 3 ? 0 : 1 + seed },
       one);
 }
+
+void
+weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n)
+{
+  enum { STEPS = 2 };
+  g_autofree char *alone = g_strconcat (model, "gpus=1", NULL);
+  const struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = STEPS });
+
+  for (unsigned i = 0; i < n; i++) {
+    g_autofree char *words = g_strconcat (model, strategies[i], NULL);
+    weft_test_check_bits (words, STEPS, &one, i);
+  }
+}

@@ -43,3 +43,6 @@ void weft_test_check_run (const struct real_run *run, const struct real_result *
 /* The same of words: poisoned, every third seed under stress and otherwise by threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);
+
+/* Two steps of a model with each strategy's words behind its own: the bits of one rank. */
+void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);

@@ -63,7 +63,7 @@ weft_cuda_amax (const struct weft_cuda_launch *l)
 __global__ void
 quantise (struct array x, const float *amax, struct array y, uint64_t n)
 {
-  float scale = weft_fp8_scale_to (*amax, most_of (y.dtype));
+  float scale = weft_fp8_scale_to (*amax, weft_fp8_most (y.dtype == WEFT_E5M2));
 
   for (WEFT_EACH (i, n))
     ((uint8_t *) y.data)[i] = code_of (get (x, i) * scale, y.dtype);
@@ -84,7 +84,7 @@ __global__ void
 quantise_and_look (struct array x, const float *amax, struct array y, uint64_t n, float *part)
 {
   __shared__ float room[32];
-  float scale = weft_fp8_scale_to (*amax, most_of (y.dtype)), most = 0;
+  float scale = weft_fp8_scale_to (*amax, weft_fp8_most (y.dtype == WEFT_E5M2)), most = 0;
 
   for (WEFT_EACH (i, n)) {
     float value = get (x, i);
@@ -124,24 +124,9 @@ round_square (struct array x, struct matrix m, struct rounded y, struct rounded 
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
   float value[N], all = -1;
 
-  if (square) {
-    float most = 0;
-    for (unsigned line = first; line < BLOCK; line += LINES)
-      for (unsigned c = lane; c < BLOCK; c += SIDE)
-        most = fmaxf (most, fabsf (element (x, m, row + line, column + c)));
-    all = block_most (most, room);
-  }
-  for (unsigned line = first; y.code && line < BLOCK; line += LINES) {
-    WEFT_UNROLL
-    for (int i = 0; i < N; i++)
-      value[i] = element (x, m, row + line, column + lane + i * SIDE);
-    if (row + line >= m.rows)
-      continue;
-    uint8_t scale = round_line<N> (value, y, (row + line) * m.columns + column,
-                                   m.columns - column, all);
-    if (lane == 0 && (!square || line == 0))
-      put_scale (y, (square ? blockIdx.y : row + line) * gridDim.x + blockIdx.x, scale);
-  }
+  if (square)
+    all = largest_of_square<BLOCK> (x, m, row, column, room);
+  round_rows<BLOCK> (x, m, row, column, y, all);
   for (unsigned strip = 0; yt.code && strip < BLOCK; strip += SIDE) {
     for (unsigned line = first; line < BLOCK; line += LINES)
       tile[line][lane] = element (x, m, row + line, column + strip + lane);

@@ -3,12 +3,6 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/fp8.h"
 
-static __device__ __forceinline__ float
-most_of (uint32_t dtype)
-{
-  return dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
-}
-
 static __device__ __forceinline__ uint8_t
 code_of (float value, uint32_t dtype)
 {
@@ -50,7 +44,7 @@ round_line (const float value[N], struct rounded to, uint64_t at, uint64_t left,
   for (int i = 0; i < N; i++)
     most = fmaxf (most, fabsf (value[i]));
   most = all < 0 ? warp_most (most) : all;
-  uint8_t scale = weft_e8m0_scale_to (most, most_of (to.dtype));
+  uint8_t scale = weft_e8m0_scale_to (most, weft_fp8_most (to.dtype == WEFT_E5M2));
   float up = weft_e8m0_float ((uint8_t) (254 - scale));
   WEFT_UNROLL
   for (int i = 0; i < N; i++)
@@ -63,6 +57,43 @@ static __device__ __forceinline__ float
 element (struct array x, struct matrix m, uint64_t row, uint64_t column)
 {
   return row < m.rows && column < m.columns ? get (x, row * m.columns + column) : 0;
+}
+
+/* The largest magnitude of the SIZE rows and columns that begin there. */
+template <int SIZE>
+static __device__ __forceinline__ float
+largest_of_square (struct array x, struct matrix m, uint64_t row, uint64_t column, float *room)
+{
+  unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+  float most = 0;
+
+  for (unsigned line = first; line < SIZE; line += LINES)
+    for (unsigned c = lane; c < SIZE; c += SIDE)
+      most = fmaxf (most, fabsf (element (x, m, row + line, column + c)));
+  return block_most (most, room);
+}
+
+/* Codes of each row of that square, with a scale for each or, where `all` is not negative, for all. */
+template <int SIZE>
+static __device__ __forceinline__ void
+round_rows (struct array x, struct matrix m, uint64_t row, uint64_t column, struct rounded y,
+            float all)
+{
+  enum { N = SIZE / SIDE };
+  unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+  float value[N];
+
+  for (unsigned line = first; y.code && line < SIZE; line += LINES) {
+    WEFT_UNROLL
+    for (int i = 0; i < N; i++)
+      value[i] = element (x, m, row + line, column + lane + i * SIDE);
+    if (row + line >= m.rows)
+      continue;
+    uint8_t scale =
+        round_line<N> (value, y, (row + line) * m.columns + column, m.columns - column, all);
+    if (lane == 0 && (all < 0 || line == 0))
+      put_scale (y, (all < 0 ? row + line : blockIdx.y) * gridDim.x + blockIdx.x, scale);
+  }
 }
 
 static inline struct rounded

@@ -30,12 +30,6 @@ weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t b
   return bytes;
 }
 
-static __device__ __forceinline__ float
-most_of (uint32_t dtype)
-{
-  return dtype == WEFT_E5M2 ? WEFT_E5M2_MOST : WEFT_E4M3_MOST;
-}
-
 /* Padding counts for nothing. */
 template <class T>
 __global__ void
@@ -52,7 +46,7 @@ lay_out (const T *from, T *to, struct weft_fp8_layout l, uint64_t rows, uint64_t
 __global__ void
 unscale (const float *amax, float *to, uint32_t dtype)
 {
-  *to = 1 / weft_fp8_scale_to (*amax, most_of (dtype));
+  *to = 1 / weft_fp8_scale_to (*amax, weft_fp8_most (dtype == WEFT_E5M2));
 }
 
 /* Takes its room from the end of the scratch. */
@@ -172,7 +166,7 @@ sum_rows (struct row_codes r, struct array db, bool keeps)
     sum += value_of (r, row, t);
   sum = block_sum (sum, room);
   if (r.block == 0)
-    factor = 1 / weft_fp8_scale_to (*(const float *) r.scale, most_of (r.dtype));
+    factor = 1 / weft_fp8_scale_to (*(const float *) r.scale, weft_fp8_most (r.dtype == WEFT_E5M2));
   if (threadIdx.x == 0)
     put (db, row, sum * factor + (keeps ? get (db, row) : 0));
 }

@@ -47,7 +47,7 @@ round_groups (struct array x, const uint64_t *begin, uint64_t columns, const flo
   __shared__ float room[32];
   unsigned g = blockIdx.y;
   uint64_t first = begin[g] * columns, n = begin[g + 1] * columns - first;
-  float scale = y.data ? weft_fp8_scale_to (amax[g], most_of (y.dtype)) : 1, most = 0;
+  float scale = y.data ? weft_fp8_scale_to (amax[g], weft_fp8_most (y.dtype == WEFT_E5M2)) : 1, most = 0;
 
   for (WEFT_EACH (i, n)) {
     float value = get (x, first + i);
@@ -158,39 +158,23 @@ template <int SIZE>
 __global__ void
 round_lines (struct array x, struct lines of, struct rounded y, struct rounded down, bool square)
 {
-  enum { N = SIZE / SIDE };
   __shared__ float tile[SIZE][SIDE + 1], room[LINES][SIDE], squares[32];
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
   uint64_t row, end, column = (uint64_t) blockIdx.x * SIZE;
-  float value[N], all = -1;
+  float all = -1;
 
   if (!rows_of_line<SIZE> (of, &row, &end))
     return;
   struct matrix m = { end, of.columns };
-  if (square) {
-    float most = 0;
-    for (unsigned line = first; line < SIZE; line += LINES)
-      for (unsigned c = lane; c < SIZE; c += SIDE)
-        most = fmaxf (most, fabsf (element (x, m, row + line, column + c)));
-    all = block_most (most, squares);
-  }
-  for (unsigned line = first; y.code && line < SIZE; line += LINES) {
-    WEFT_UNROLL
-    for (int i = 0; i < N; i++)
-      value[i] = element (x, m, row + line, column + lane + i * SIDE);
-    if (row + line >= end)
-      continue;
-    uint8_t scale =
-        round_line<N> (value, y, (row + line) * m.columns + column, m.columns - column, all);
-    if (lane == 0 && (!square || line == 0))
-      put_scale (y, (square ? blockIdx.y : row + line) * gridDim.x + blockIdx.x, scale);
-  }
+  if (square)
+    all = largest_of_square<SIZE> (x, m, row, column, squares);
+  round_rows<SIZE> (x, m, row, column, y, all);
   for (unsigned strip = 0; down.code && strip < SIZE; strip += SIDE) {
     uint64_t c = column + strip + lane;
     for (unsigned line = first; line < SIZE; line += LINES)
       tile[line][lane] = element (x, m, row + line, c);
     __syncthreads ();
-    uint8_t scale = weft_e8m0_scale_to (largest_of_columns<SIZE> (tile, room), most_of (down.dtype));
+    uint8_t scale = weft_e8m0_scale_to (largest_of_columns<SIZE> (tile, room), weft_fp8_most (down.dtype == WEFT_E5M2));
     float up = weft_e8m0_float ((uint8_t) (254 - scale));
     for (unsigned line = first; c < m.columns && line < SIZE && row + line < end; line += LINES)
       down.code[(row + line) * m.columns + c] = code_of (tile[line][lane] * up, down.dtype);

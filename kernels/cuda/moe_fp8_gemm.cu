@@ -142,7 +142,7 @@ struct factors {
 static __device__ __forceinline__ float
 whole_scale (struct array amax, uint64_t e, uint32_t dtype)
 {
-  return 1 / weft_fp8_scale_to (((const float *) amax.data)[e], most_of (dtype));
+  return 1 / weft_fp8_scale_to (((const float *) amax.data)[e], weft_fp8_most (dtype == WEFT_E5M2));
 }
 
 /* Scales of rows [first, ...) of expert e, whose lines have so many codes. */
