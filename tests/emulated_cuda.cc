@@ -7,7 +7,7 @@
 #include <ucontext.h>
 #include <vector>
 
-enum { STACK_BYTES = 128 << 10, WARP = 32, MOST_BYTES = 64 };
+enum { STACK_BYTES = 128 << 10, WARP = 32 };
 
 /* Of compute capability 9.0 (CUDA programming guide, "Technical Specifications per Compute Capability"):
  * bytes of shared memory that a block may have, and without being asked; blocks of a grid in its second and
@@ -76,7 +76,7 @@ struct copy {
   size_t bytes;
 };
 
-enum state { NEW, READY, AT_BARRIER, IN_EXCHANGE, ENDED };
+enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
 /* A stack that runs threads: one after the other as long as they come to their end without waiting,
  * which most do. */
@@ -89,25 +89,21 @@ struct thread {
   fibre *on;
   emulated_index index;
   enum state state;
-  unsigned exchanges; /* so far */
   std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
-/* What the lanes of each warp have left, in one exchange and in the next: when a lane leaves something
- * in the one after that, all have read. */
-struct found {
-  uint8_t lane[2][WARP][MOST_BYTES];
-  struct {
-    int line; /* of the kernel */
-    size_t bytes;
-  } what[2];
-  unsigned exchanges; /* that some lane has come to */
+/* Where the lanes of a warp meet, and what those that have come have left. */
+struct meeting {
+  void *lane[WARP];
+  emulated_maker *make;
+  int line; /* of the kernel */
+  unsigned come;
 };
 
 static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* threads of the block */
-static std::vector<found> warps;
+static std::vector<meeting> warps;
 static std::vector<fibre *> idle; /* kept from block to block */
 static thread *now;
 static const std::function<void ()> *body;
@@ -133,6 +129,8 @@ run_threads (fibre *me)
     size_t i = n_begun++;
     thread *t = &threads[reversed ? threads.size () - 1 - i : i];
     t->on = me;
+    t->state = READY;
+    t->groups.clear ();
     become (t);
     (*body) ();
     now->state = ENDED; /* it may have waited, and others have run since */
@@ -191,52 +189,10 @@ new_fibre (void)
   return f;
 }
 
-/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise undefined
- * (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended are not waited
- * for. */
+/* From one thread to another, or to the scheduler. */
 static void
-check_warp (size_t first)
+hand_over (thread *me, thread *next)
 {
-  if (first + WARP > threads.size ())
-    die ("an exchange of a warp that has not %d lanes", WARP);
-  for (size_t i = first; i < first + WARP; i++)
-    if (threads[i].state != IN_EXCHANGE)
-      die ("lane %zu of a warp has ended, and others exchange something", i - first);
-}
-
-/* Who of the warp goes on when one lane has come to an exchange: the next that has not, or, when all
- * have, the first.  NULL: some are not there yet. */
-static thread *
-next_lane (const thread *me)
-{
-  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
-  size_t n = threads.size () - first < WARP ? threads.size () - first : (size_t) WARP;
-  bool all = n_begun == threads.size ();
-
-  for (size_t i = 1; i < n && all; i++) {
-    thread *t = &threads[first + (at - first + (reversed ? n - i : i)) % n];
-    if (t->state == READY)
-      return t;
-    all = t->state != AT_BARRIER;
-  }
-  if (all)
-    check_warp (first);
-  for (size_t i = 0; i < n && all; i++)
-    threads[first + i].state = READY;
-  for (size_t i = 0; i < n && all; i++) {
-    thread *t = &threads[first + (reversed ? n - 1 - i : i)];
-    if (t->state == READY)
-      return t;
-  }
-  return NULL;
-}
-
-static void
-stop (enum state state)
-{
-  thread *me = now;
-  me->state = state;
-  thread *next = state == IN_EXCHANGE ? next_lane (me) : NULL;
   if (next)
     become (next);
   if (next != me)
@@ -246,51 +202,58 @@ stop (enum state state)
 void
 __syncthreads (void)
 {
-  stop (AT_BARRIER);
+  now->state = AT_BARRIER;
+  hand_over (now, NULL);
+}
+
+/* Who of a warp goes on when a lane waits for the others: the next that does not.  NULL: none of those
+ * that have begun. */
+static thread *
+next_lane (const thread *me)
+{
+  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
+
+  for (size_t i = 1; i < WARP && n_begun == threads.size (); i++) {
+    thread *t = &threads[first + (at + (reversed ? WARP - i : i)) % WARP];
+    if (t->state == READY)
+      return t;
+  }
+  return NULL;
 }
 
 /* All lanes come to the same instruction. */
 static void
-check_exchange (found *warp, unsigned number, size_t bytes, int line)
+come (meeting *m, size_t lane, void *mine, emulated_maker *make, int line)
 {
-  auto &what = warp->what[number % 2];
-
-  if (bytes > MOST_BYTES)
-    abort ();
-  if (number == warp->exchanges) {
-    what.line = line;
-    what.bytes = bytes;
-    warp->exchanges++;
-  } else if (what.line != line || what.bytes != bytes)
-    die ("lanes of a warp meet in different exchanges, of lines %d and %d", what.line, line);
-}
-
-/* What every lane of the warp has left. */
-static uint8_t (*exchange (const void *mine, size_t bytes, int line))[MOST_BYTES]
-{
-  size_t i = (size_t) (now - threads.data ());
-  unsigned number = now->exchanges++;
-  uint8_t (*lane)[MOST_BYTES] = warps[i / WARP].lane[number % 2];
-
-  check_exchange (&warps[i / WARP], number, bytes, line);
-  memcpy (lane[i % WARP], mine, bytes);
-  stop (IN_EXCHANGE);
-  return lane;
+  if (!m->come++) {
+    m->make = make;
+    m->line = line;
+  } else if (m->make != make || m->line != line) {
+    die ("lanes of a warp meet in different exchanges, of lines %d and %d", m->line, line);
+  }
+  m->lane[lane] = mine;
 }
 
 void
-emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out, int line)
+emulated_meet (void *mine, emulated_maker *make, int line)
 {
-  memcpy (out, exchange (mine, bytes, line)[from], bytes);
-}
+  thread *me = now;
+  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
+  meeting *m = &warps[at / WARP];
 
-void
-emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all, int line)
-{
-  uint8_t (*lane)[MOST_BYTES] = exchange (mine, words * sizeof *mine, line);
-
-  for (unsigned i = 0; i < WARP; i++)
-    memcpy (all + i * words, lane[i], words * sizeof *mine);
+  if (first + WARP > threads.size ())
+    die ("an exchange of a warp that has not %d lanes", WARP);
+  come (m, at - first, mine, make, line);
+  if (m->come < WARP) {
+    me->state = IN_EXCHANGE;
+    hand_over (me, next_lane (me));
+    return;
+  }
+  m->come = 0;
+  make (m->lane);
+  for (size_t i = first; i < first + WARP; i++)
+    threads[i].state = READY;
+  hand_over (me, &threads[reversed ? first + WARP - 1 : first]);
 }
 
 static size_t shared_bytes; /* of the block that runs */
@@ -353,23 +316,9 @@ emulated_copy_wait (unsigned open)
 }
 
 static void
-prepare (size_t i)
-{
-  thread *t = &threads[i];
-  unsigned linear = (unsigned) i;
-
-  t->index = { linear % blockDim.x, linear / blockDim.x % blockDim.y,
-               linear / (blockDim.x * blockDim.y) };
-  t->state = NEW;
-  t->exchanges = 0;
-  t->groups.clear ();
-}
-
-static void
 resume (thread *t)
 {
   become (t);
-  t->state = READY;
   go (&scheduler, &t->on->here);
 }
 
@@ -385,22 +334,23 @@ begin_all (void)
   }
 }
 
-static bool
-finish_exchange (size_t first)
+/* An exchange names all lanes of a warp, so that all have to be there: what it gives is otherwise undefined
+ * (CUDA programming guide, "Warp Shuffle Functions"), even where those that have ended are not waited
+ * for. */
+static void
+check_warp (size_t first, size_t n)
 {
-  size_t last = first + WARP < threads.size () ? first + WARP : threads.size ();
-  bool any = false;
+  size_t ended = n, waits = 0;
 
-  for (size_t i = first; i < last; i++) {
-    if (threads[i].state == READY || threads[i].state == AT_BARRIER)
-      return false;
-    any = any || threads[i].state == IN_EXCHANGE;
+  for (size_t i = 0; i < n; i++) {
+    enum state state = threads[first + i].state;
+    if (state == AT_BARRIER)
+      return;
+    waits += state == IN_EXCHANGE;
+    ended = state == ENDED ? i : ended;
   }
-  if (any)
-    check_warp (first);
-  for (size_t i = first; i < last && any; i++)
-    threads[i].state = READY;
-  return any;
+  if (waits)
+    die ("lane %zu of a warp has ended, and others exchange something", ended);
 }
 
 static bool
@@ -432,11 +382,10 @@ run_warp (size_t first)
       if (t->state != READY)
         continue;
       resume (t);
-      again = true;
+      again = moved = true;
     }
-    again = finish_exchange (first) || again;
-    moved = moved || again;
   }
+  check_warp (first, n);
   return moved;
 }
 
@@ -444,10 +393,8 @@ static void
 run_block (void)
 {
   n_begun = n_ended = 0;
-  for (found &warp : warps)
-    warp.exchanges = 0;
-  for (size_t i = 0; i < threads.size (); i++)
-    prepare (i);
+  for (meeting &warp : warps)
+    warp.come = 0;
   begin_all ();
   while (n_ended < threads.size ()) {
     bool moved = false;
@@ -509,6 +456,16 @@ check_launch (const void *kernel, dim3 grid, dim3 block, size_t shared)
     die ("%zu bytes of shared memory, and %zu were asked for", shared, most);
 }
 
+static void
+prepare_threads (size_t n)
+{
+  threads.resize (n);
+  warps.resize ((n + WARP - 1) / WARP);
+  for (unsigned i = 0; i < n; i++)
+    threads[i].index = { i % blockDim.x, i / blockDim.x % blockDim.y,
+                         i / (blockDim.x * blockDim.y) };
+}
+
 /* NaN: nothing is there before it is written. */
 static void
 forget_shared (size_t shared, bool first)
@@ -560,8 +517,7 @@ emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
   gridDim = grid;
   shared_bytes = shared;
   body = &thread;
-  threads.resize (n);
-  warps.resize ((n + WARP - 1) / WARP);
+  prepare_threads (n);
   if (chosen == EMULATED_LAST)
     run_at (grid.x - 1, grid.y - 1, grid.z - 1, shared, true);
   else

@@ -58,13 +58,11 @@ void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
 
 void __syncthreads (void);
 
-/* All lanes of a warp leave `mine` and each reads what lane `from` has left; bytes at most 64.  `line` of
- * the kernel is that of all of them: on a device an exchange is one instruction. */
-void emulated_exchange (const void *mine, size_t bytes, unsigned from, void *out, int line);
-
-/* All lanes' words, for what needs more than one of them: words of lane l at all + l words. */
-void emulated_gather (const uint32_t *mine, unsigned words, uint32_t *all,
-                      int line = __builtin_LINE ());
+/* All lanes of a warp come to the same place, `line` of the kernel, and each leaves something; when all
+ * have, `make` is called once with what the 32 left, and only then do they go on: on a device it is one
+ * instruction. */
+typedef void emulated_maker (void *const *lane);
+void emulated_meet (void *mine, emulated_maker *make, int line);
 
 /* Where sixteen bytes of shared memory are, for what wants them there and as such. */
 void emulated_check_shared (const void *at, size_t bytes);
@@ -75,34 +73,54 @@ void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);
 
-template <class T>
-T
-__shfl_xor_sync (unsigned, T value, unsigned mask, int line = __builtin_LINE ())
-{
-  T out;
-  unsigned lane = threadIdx.x % 32;
-  emulated_exchange (&value, sizeof value, lane ^ mask, &out, line);
-  return out;
-}
+/* What a lane has for others, and which of them it reads. */
+template <class T> struct emulated_shuffle {
+  T mine, out;
+  unsigned from;
+
+  static void
+  make (void *const *lane)
+  {
+    for (unsigned l = 0; l < 32; l++) {
+      emulated_shuffle *to = (emulated_shuffle *) lane[l];
+      to->out = ((const emulated_shuffle *) lane[to->from])->mine;
+    }
+  }
+};
 
 template <class T>
 T
 __shfl_sync (unsigned, T value, unsigned from, int line = __builtin_LINE ())
 {
-  T out;
-  emulated_exchange (&value, sizeof value, from % 32, &out, line);
-  return out;
+  emulated_shuffle<T> s = { value, value, from % 32 };
+  emulated_meet (&s, s.make, line);
+  return s.out;
+}
+
+template <class T>
+T
+__shfl_xor_sync (unsigned all, T value, unsigned mask, int line = __builtin_LINE ())
+{
+  return __shfl_sync (all, value, threadIdx.x % 32 ^ mask, line);
+}
+
+static inline void
+emulated_vote (void *const *lane)
+{
+  unsigned bits = 0;
+
+  for (unsigned l = 0; l < 32; l++)
+    bits |= *(const unsigned *) lane[l] << l;
+  for (unsigned l = 0; l < 32; l++)
+    *(unsigned *) lane[l] = bits;
 }
 
 /* Of all 32 lanes of a warp. */
 static inline unsigned
 __ballot_sync (unsigned, int yes, int line = __builtin_LINE ())
 {
-  uint32_t mine = yes != 0, all[32], bits = 0;
-
-  emulated_gather (&mine, 1, all, line);
-  for (unsigned lane = 0; lane < 32; lane++)
-    bits |= all[lane] << lane;
+  unsigned bits = yes != 0;
+  emulated_meet (&bits, emulated_vote, line);
   return bits;
 }
 
@@ -113,10 +131,14 @@ __popc (unsigned bits)
 }
 
 static inline void
+emulated_nothing (void *const *)
+{
+}
+
+static inline void
 __syncwarp (int line = __builtin_LINE ())
 {
-  uint32_t nothing = 0, out;
-  emulated_exchange (&nothing, sizeof nothing, threadIdx.x % 32, &out, line);
+  emulated_meet (NULL, emulated_nothing, line);
 }
 
 static inline float

@@ -366,22 +366,32 @@ make_group (flight *const lanes[WARP])
   }
 }
 
+/* Of a lane, and how many groups it leaves open. */
+struct waiting {
+  flight *f;
+  unsigned open;
+};
+
+static void
+make_groups (void *const *lane)
+{
+  flight *lanes[WARP];
+
+  for (unsigned i = 0; i < WARP; i++)
+    lanes[i] = ((const waiting *) lane[i])->f;
+  while (lanes[0]->groups.size () > ((const waiting *) lane[0])->open) {
+    make_group (lanes);
+    for (flight *each : lanes)
+      each->groups.erase (each->groups.begin ());
+  }
+}
+
 void
 emulated_products_wait (unsigned open)
 {
-  flight *f = mine (), *lanes[WARP];
-  uint32_t words[2], all[2 * WARP];
+  waiting mine_waits = { mine (), open };
 
-  f->begun = false;
-  memcpy (words, &f, sizeof f);
-  emulated_gather (words, 2, all);
-  memcpy (lanes, all, sizeof lanes);
-  if (threadIdx.x % WARP == 0)
-    while (f->groups.size () > open) {
-      make_group (lanes);
-      for (flight *lane : lanes)
-        lane->groups.erase (lane->groups.begin ());
-    }
-  emulated_gather (words, 2, all); /* nobody goes on before that */
-  give_back (f);
+  mine_waits.f->begun = false;
+  emulated_meet (&mine_waits, make_groups, __LINE__);
+  give_back (mine_waits.f);
 }

@@ -57,21 +57,66 @@ element (uint32_t word, unsigned which)
 }
 
 #ifdef WEFT_CUDA_EMULATOR
+/* What a lane has of a product, which all lanes of a warp make together. */
+struct product_share {
+  float *c;
+  const uint32_t *a;
+  uint32_t b[2];
+};
+
+template <class T>
+static void
+multiply_together (void *const *lane)
+{
+  float a[16][16], b[16][8], c[16][8];
+
+  for (unsigned l = 0; l < 32; l++) {
+    const product_share *p = (const product_share *) lane[l];
+    unsigned g = l / 4, t = l % 4;
+    for (unsigned e = 0; e < 8; e++)
+      a[g + e / 2 % 2 * 8][2 * t + e % 2 + e / 4 * 8] = element<T> (p->a[e / 2], e % 2);
+    for (unsigned e = 0; e < 4; e++) {
+      b[2 * t + e % 2 + e / 2 * 8][g] = element<T> (p->b[e / 2], e % 2);
+      c[g + e / 2 * 8][2 * t + e % 2] = p->c[e];
+    }
+  }
+  for (unsigned row = 0; row < 16; row++)
+    for (unsigned k = 0; k < 16; k++)
+      for (unsigned column = 0; column < 8; column++)
+        c[row][column] += a[row][k] * b[k][column];
+  for (unsigned l = 0; l < 32; l++)
+    for (unsigned e = 0; e < 4; e++)
+      ((const product_share *) lane[l])->c[e] = c[l / 4 + e / 2 * 8][2 * (l % 4) + e % 2];
+}
+
 /* c += a b */
 template <class T>
 static inline void
-multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line = __builtin_LINE ())
 {
-  uint32_t mine[6] = { a[0], a[1], a[2], a[3], b0, b1 }, all[32 * 6];
-  unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  product_share mine = { c, a, { b0, b1 } };
 
-  emulated_gather (mine, 6, all);
-  for (unsigned e = 0; e < 4; e++)
-    for (unsigned k = 0; k < 16; k++) {
-      unsigned row = g + e / 2 * 8, column = 2 * t + e % 2;
-      const uint32_t *left = all + (row % 8 * 4 + k % 8 / 2) * 6;
-      const uint32_t *right = all + (column * 4 + k % 8 / 2) * 6 + 4;
-      c[e] += element<T> (left[row / 8 + k / 8 * 2], k % 2) * element<T> (right[k / 8], k % 2);
+  emulated_meet (&mine, multiply_together<T>, line);
+}
+
+/* The rows of a lane, and where it wants elements of all rows. */
+template <class T> struct matrices_share {
+  const T *row;
+  uint32_t *out;
+};
+
+template <class T, bool TURNED>
+static void
+load_together (void *const *lane)
+{
+  for (unsigned l = 0; l < 32; l++)
+    for (unsigned j = 0; j < 4; j++) {
+      uint32_t bits[2];
+      for (unsigned e = 0; e < 2; e++) {
+        unsigned r = TURNED ? l % 4 * 2 + e : l / 4, c = TURNED ? l / 4 : l % 4 * 2 + e;
+        bits[e] = ((const matrices_share<T> *) lane[8 * j + r])->row[c].bits;
+      }
+      ((const matrices_share<T> *) lane[l])->out[j] = bits[0] | bits[1] << 16;
     }
 }
 
@@ -79,24 +124,12 @@ multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
  * gets of matrix j the elements 2t and 2t + 1 of row g; turned, of column g. */
 template <class T>
 static inline void
-load_matrices (uint32_t out[4], const T *row, bool turned)
+load_matrices (uint32_t out[4], const T *row, bool turned, int line = __builtin_LINE ())
 {
-  uint32_t mine[2], all[64];
-  uintptr_t at = (uintptr_t) row;
-  unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  matrices_share<T> mine = { row, out };
 
   emulated_check_shared (row, 16);
-  memcpy (mine, &at, sizeof mine);
-  emulated_gather (mine, 2, all);
-  for (unsigned j = 0; j < 4; j++) {
-    uint16_t half[2];
-    for (unsigned e = 0; e < 2; e++) {
-      unsigned r = turned ? 2 * t + e : g, c = turned ? g : 2 * t + e;
-      memcpy (&at, all + (8 * j + r) * 2, sizeof at);
-      half[e] = ((const T *) at)[c].bits;
-    }
-    out[j] = (uint32_t) half[0] | (uint32_t) half[1] << 16;
-  }
+  emulated_meet (&mine, turned ? load_together<T, true> : load_together<T, false>, line);
 }
 #else
 template <class T> __device__ void multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
