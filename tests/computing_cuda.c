@@ -67,13 +67,14 @@ this_thread (computing_cuda *d)
 /* --------------------------------------------------------------------------- memory */
 
 static void
-let_host (const computing_cuda *d, gboolean touch)
+let_host (computing_cuda *d, gboolean touch)
 {
-  for (uint32_t i = 0; i < d->arena->len; i++) {
+  for (uint32_t i = 0; i < d->arena->len && touch != d->open; i++) {
     const struct computing_arena *a = &g_array_index (d->arena, struct computing_arena, i);
     if (a->pool != WEFT_POOL_HOST)
       mprotect (a->base, a->pages, touch ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
+  d->open = touch;
 }
 
 /* The end of an arena is that of a page, as nearly as its alignment allows. */
@@ -208,7 +209,6 @@ run_host (computing_cuda *d, const struct computing_item *item)
 {
   let_host (d, FALSE);
   item->run (item->data);
-  let_host (d, TRUE);
 }
 
 static void
@@ -307,6 +307,7 @@ work_once (computing_cuda *d)
 
   if (!s)
     return FALSE;
+  let_host (d, TRUE);
   struct computing_item *item = g_queue_peek_head (&s->item);
   if (item->kind == COMPUTING_LAUNCH && !item->posted) {
     post (d, item);
@@ -329,7 +330,6 @@ work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream,
 {
   if (this_thread (d)->captures)
     return "the host waits while a graph is captured";
-  let_host (d, TRUE);
   while (!is_done (event, stream) && work_once (d))
     ;
   let_host (d, FALSE);

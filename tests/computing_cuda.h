@@ -86,6 +86,7 @@ typedef struct computing_cuda {
   uint64_t n_seen;       /* n_given when somebody waited in vain, and since when it is that */
   gint64 seen;
   uint32_t n_open;
+  gboolean open; /* memory of the device, while work is done */
   uint64_t bytes[WEFT_N_POOL]; /* allocated now */
   uint64_t n_work[COMPUTING_LAUNCH + 1]; /* done, by kind */
 

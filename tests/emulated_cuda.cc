@@ -122,6 +122,39 @@ become (thread *t)
   threadIdx = t->index;
 }
 
+/* Who of a warp goes on when a thread waits, or has ended: the next that does not.  NULL: none of those that
+ * have begun. */
+static thread *
+next_lane (const thread *me)
+{
+  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
+  size_t left = threads.size () - first, n = left < WARP ? left : (size_t) WARP;
+
+  for (size_t i = 1; i < n && n_begun == threads.size (); i++) {
+    thread *t = &threads[first + (at - first + (reversed ? n - i : i)) % n];
+    if (t->state == READY)
+      return t;
+  }
+  return NULL;
+}
+
+/* From one thread to another, or to the scheduler. */
+static void
+hand_over (thread *me, thread *next)
+{
+  if (next)
+    become (next);
+  if (next != me)
+    go (&me->on->here, next ? &next->on->here : &scheduler);
+}
+
+void
+__syncthreads (void)
+{
+  now->state = AT_BARRIER;
+  hand_over (now, next_lane (now));
+}
+
 static void
 run_threads (fibre *me)
 {
@@ -149,7 +182,7 @@ live (void)
   for (;;) {
     run_threads (me);
     idle.push_back (me);
-    go (&me->here, &scheduler);
+    hand_over (now, next_lane (now));
   }
 }
 
@@ -187,38 +220,6 @@ new_fibre (void)
   else
     prepare_context (f);
   return f;
-}
-
-/* From one thread to another, or to the scheduler. */
-static void
-hand_over (thread *me, thread *next)
-{
-  if (next)
-    become (next);
-  if (next != me)
-    go (&me->on->here, next ? &next->on->here : &scheduler);
-}
-
-void
-__syncthreads (void)
-{
-  now->state = AT_BARRIER;
-  hand_over (now, NULL);
-}
-
-/* Who of a warp goes on when a lane waits for the others: the next that does not.  NULL: none of those
- * that have begun. */
-static thread *
-next_lane (const thread *me)
-{
-  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
-
-  for (size_t i = 1; i < WARP && n_begun == threads.size (); i++) {
-    thread *t = &threads[first + (at + (reversed ? WARP - i : i)) % WARP];
-    if (t->state == READY)
-      return t;
-  }
-  return NULL;
 }
 
 /* All lanes come to the same instruction. */
@@ -368,22 +369,18 @@ finish_barrier (void)
   return any;
 }
 
-/* A warp goes on until its lanes stand at a barrier, or have ended. */
+/* A warp goes on until its lanes stand at a barrier, or have ended: lanes go on one after the other. */
 static bool
 run_warp (size_t first)
 {
   size_t left = threads.size () - first, n = left < WARP ? left : (size_t) WARP;
-  bool moved = false, again = true;
+  bool moved = false;
 
-  while (again) {
-    again = false;
-    for (size_t i = 0; i < n; i++) {
-      thread *t = &threads[first + (reversed ? n - 1 - i : i)];
-      if (t->state != READY)
-        continue;
+  for (size_t i = 0; i < n && !moved; i++) {
+    thread *t = &threads[first + (reversed ? n - 1 - i : i)];
+    moved = t->state == READY;
+    if (moved)
       resume (t);
-      again = moved = true;
-    }
   }
   check_warp (first, n);
   return moved;
