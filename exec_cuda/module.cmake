@@ -21,6 +21,9 @@ if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL OR NOT nccl
 endif()
 set(WEFT_CUDA_ARCHITECTURES 80-real 90a-real 100 CACHE STRING "GPUs that the module is built for")
 set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
+if("80-real;90a-real;100" STREQUAL "${WEFT_CUDA_ARCHITECTURES}")
+  set(CMAKE_CUDA_ARCHITECTURES 100) # the others below
+endif()
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
 
@@ -31,7 +34,31 @@ add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/cupt
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=1217 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
-set_source_files_properties(kernels/cuda/optimizer.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+set_property(SOURCE kernels/cuda/optimizer.cu APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
+# For sm_80 and sm_90a the compiler makes the same PTX, but for its name, of a source that does not ask which
+# of them it is for: that is made once, and assembled for both.  Headers are read twice, as they include each
+# other.
+file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/cuda/*.cuh)
+file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu exec_cuda/module/*.cu)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cuda_headers} ${cuda_sources})
+set(asks "__CUDA_ARCH|<cub/")
+foreach(header ${cuda_headers} ${cuda_headers})
+  file(STRINGS ${header} found REGEX "${asks}")
+  if(found)
+    get_filename_component(name ${header} NAME)
+    string(APPEND asks "|include .*/${name}")
+  endif()
+endforeach()
+foreach(source ${cuda_sources})
+  set(code --generate-code=arch=compute_80,code=[sm_80,sm_90a])
+  file(STRINGS ${source} found REGEX "${asks}")
+  if(found)
+    set(code --generate-code=arch=compute_80,code=[sm_80] --generate-code=arch=compute_90a,code=[sm_90a])
+  endif()
+  if(NOT CMAKE_CUDA_ARCHITECTURES STREQUAL WEFT_CUDA_ARCHITECTURES)
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${code})
+  endif()
+endforeach()
 string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only one with products of warpgroups
 target_compile_definitions(weft_cuda PRIVATE WEFT_CUDA_90A=$<BOOL:${for_90a}>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
