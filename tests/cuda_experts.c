@@ -169,7 +169,7 @@ cuda_case_expert_products (const struct cuda_case_device *d)
     k.operand[1] = cuda_case_floats (rand, sums ? m * wide : EXPERTS * n * wide, dtype);
     k.operand[2] = cuda_case_floats (rand, EXPERTS, WEFT_INT64);
     k.operand[3] = cuda_case_floats (rand, sums ? EXPERTS * n * wide : m * (n + wide - x),
-                                     sums ? WEFT_FP32 : dtype);
+                                     sums && i < 6 ? WEFT_FP32 : dtype);
     k.operand[3].accumulate = sums;
     memcpy (k.operand[2].data, rows[i / 6], sizeof rows[0]);
     check (d, &k, 4e-5);

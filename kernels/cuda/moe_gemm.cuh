@@ -55,7 +55,24 @@ share_of (const struct grouped &g, struct share *s)
   return WAY == WGRAD ? by_terms<ROWS, COLUMNS> (g, s) : by_rows<ROWS, COLUMNS> (g, s);
 }
 
-/* Elements of a tile go to y, or are added to it, where they are of the expert's. */
+/* Two neighbours take their place, or are added to what is there. */
+static __device__ __forceinline__ void
+leave_two (float *to, float low, float high, bool adds)
+{
+  to[0] = adds ? low + to[0] : low;
+  to[1] = adds ? high + to[1] : high;
+}
+
+template <class T>
+static __device__ __forceinline__ void
+leave_two (T *to, float low, float high, bool adds)
+{
+  *(uint32_t *) to =
+      adds ? two<T> (low + to_float (to[0]), high + to_float (to[1])) : two<T> (low, high);
+}
+
+/* Elements of a tile go to y, which is of type T or fp32, or are added to it, where they are of the
+ * expert's. */
 template <class T> struct leave_shared {
   const struct grouped &g;
   const struct share &s;
@@ -67,16 +84,10 @@ template <class T> struct leave_shared {
     uint64_t r = s.row + row, c = s.column + column, at = s.y + r * s.columns + c;
     if (r >= s.rows || c >= s.columns)
       return;
-    if (g.adds) {
-      low += get (g.y, at);
-      high += get (g.y, at + 1);
-    }
-    if (g.y.dtype == WEFT_FP32) {
-      put (g.y, at, low);
-      put (g.y, at + 1, high);
-    } else {
-      *(uint32_t *) ((T *) g.y.data + at) = two<T> (low, high);
-    }
+    if (g.y.dtype == WEFT_FP32)
+      leave_two ((float *) g.y.data + at, low, high, g.adds);
+    else
+      leave_two ((T *) g.y.data + at, low, high, g.adds);
   }
 
   __device__ void
