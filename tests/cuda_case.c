@@ -227,11 +227,19 @@ cuda_case_counts (GRand *rand, uint64_t n, uint64_t most)
 /* ------------------------------------------------------------- ops with shapes of their own */
 
 /* Of a model with 4 heads of 8 in 2 groups, and sequences of 12 tokens. */
+/* Rows of which threads have one pack to four, as a warp, and one or two, as a block. */
+#define ROWS_OF(op, rows, columns)                                                                 \
+  { op, { rows, columns }, .dtype = WEFT_BF16, .weights = WEFT_BF16 }
+#define BY_PACKS(op)                                                                               \
+  ROWS_OF (op, 9, 256), ROWS_OF (op, 9, 384), ROWS_OF (op, 9, 768), ROWS_OF (op, 9, 1024),         \
+      ROWS_OF (op, 3, 1032), ROWS_OF (op, 3, 4104)
+
 static const struct fixed {
   enum weft_op_kind kind;
   uint64_t dim[7];
   struct weft_place tp, cp;
   uint32_t before;
+  enum weft_dtype dtype, weights; /* fp32 where nothing is said */
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
   { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
@@ -244,6 +252,12 @@ static const struct fixed {
   { WEFT_OP_ADD_NORM, { 21, 512 } },
   { WEFT_OP_ADD_NORM, { 2, 6090 } },
   { WEFT_OP_NORM_WGRAD, { 7, 40 } },
+  BY_PACKS (WEFT_OP_NORM),
+  BY_PACKS (WEFT_OP_NORM_BWD),
+  { WEFT_OP_NORM, { 9, 384 }, .dtype = WEFT_BF16, .weights = WEFT_FP32 },
+  { WEFT_OP_NORM_BWD, { 9, 384 }, .dtype = WEFT_BF16, .weights = WEFT_FP32 },
+  { WEFT_OP_NORM, { 9, 384 }, .weights = WEFT_BF16 },
+  { WEFT_OP_NORM_DGRAD, { 3, 4104 }, .dtype = WEFT_FP16, .weights = WEFT_FP16 },
   { WEFT_OP_HEAD_NORM_DGRAD, { 144, 8 } },
   { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 1 } },
   { WEFT_OP_HEAD_NORM_WGRAD, { 144, 8, 3 } },
@@ -299,11 +313,12 @@ static const struct fixed {
 };
 
 static enum weft_dtype
-fixed_dtype (const char *name)
+fixed_dtype (const struct fixed *f, const char *name)
 {
-  return g_str_equal (name, "targets") ? WEFT_INT32
-         : g_str_equal (name, "mask")  ? WEFT_UINT8
-                                       : WEFT_FP32;
+  return g_str_equal (name, "targets")                   ? WEFT_INT32
+         : g_str_equal (name, "mask")                    ? WEFT_UINT8
+         : kernel_case_is_one_of (name, "weight bias") ? f->weights
+                                                         : f->dtype;
 }
 
 static void
@@ -314,8 +329,10 @@ fill_fixed (GRand *rand, struct weft_operand *o)
       ((int32_t *) o->data)[i] = g_rand_int_range (rand, -1, 40);
     else if (o->dtype == WEFT_UINT8)
       ((uint8_t *) o->data)[i] = g_rand_boolean (rand);
-    else
-      ((float *) o->data)[i] = (float) g_rand_double_range (rand, 0.1, 2);
+    else {
+      float value = (float) g_rand_double_range (rand, 0.1, 2);
+      weft_store (o->data, o->dtype, i, 1, &value);
+    }
 }
 
 /* Both calls on memory with the same content. */
@@ -327,7 +344,7 @@ make_fixed (GRand *rand, const struct fixed *f, struct weft_kernel call[2])
 
   for (uint32_t o = 0; o < n; o++) {
     struct weft_operand *operand = &call[0].operand[o];
-    operand->dtype = fixed_dtype (argument[o].name);
+    operand->dtype = fixed_dtype (f, argument[o].name);
     operand->accumulate = (argument[o].flags & KERNEL_READS) && (argument[o].flags & KERNEL_WRITES);
     operand->n = weft_kernels[f->kind].extent (&call[0], o);
     operand->data = g_malloc (operand->n * sizeof (float));
@@ -343,13 +360,12 @@ compare_fixed (const struct weft_kernel call[2])
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
     const struct weft_operand *a = &call[0].operand[o], *b = &call[1].operand[o];
     for (uint64_t i = 0; a->data && i < a->n; i++)
-      if (a->dtype != WEFT_FP32)
+      if (a->dtype > WEFT_FP16)
         assert_memory_equal (a->data, b->data, a->n * weft_dtype_bytes (a->dtype));
-      else if (!(fabsf (((float *) a->data)[i] - ((float *) b->data)[i]) <=
-                 1e-5f * (1 + fabsf (((float *) b->data)[i]))))
+      else if (!(fabs (element (a, i) - element (b, i)) <=
+                 1e-5 * (1 + fabs (element (b, i))) + 2 * half_ulp[a->dtype] * fabs (element (b, i))))
         fail_msg ("%s, operand %u, element %" G_GUINT64_FORMAT ": found %g, wanted %g",
-                  weft_op_info[call[0].kind].word, o, i, (double) ((float *) a->data)[i],
-                  (double) ((float *) b->data)[i]);
+                  weft_op_info[call[0].kind].word, o, i, element (a, i), element (b, i));
     g_free (a->data);
     g_free (b->data);
   }
@@ -378,6 +394,7 @@ cuda_case_fixed (const struct cuda_case_device *d)
                                      .model = &model,
                                      .control = &control } };
     memcpy (call[0].shape.dim, fixed[i].dim, sizeof fixed[i].dim);
+    call[0].shape.dtype = call[0].shape.out_dtype = fixed[i].dtype;
     call[1] = call[0];
     make_fixed (rand, &fixed[i], call);
     d->launch (d->user, &call[0], n % 2);

@@ -1,6 +1,7 @@
 /* Layernorm and rmsnorm of rows, and of query and key heads (kernels/row.h has the formula).
  *
- * Rows that are whole packs, and not too wide, go through norm_rows.cuh, which reads everything once.
+ * Rows that are whole packs, and not too wide, go through norm_rows.cuh, which reads everything once, where
+ * weights are packs too or of fp32.
  * Heads, and rows that do not, go through the kernels here: a thread takes elements one by one, and
  * backward goes in three kernels: mean and scale of every row, into scratch; the weights' gradients,
  * by columns, in chunks of rows whose sums are added in their order; the input's gradient, row by
@@ -272,7 +273,8 @@ run_rows (const struct weft_cuda_launch *l, struct places at)
 
   if (at.addend)
     of = { (const T *) o[0].data, (const T *) o[at.addend].data, (T *) o[at.sum].data };
-  if (!holds_rows<T> (r) || !are_packs (o[0].data, of.b, of.sum, o[at.y].data))
+  if (!holds_rows<T> (r) || !are_packs (o[0].data, of.b, of.sum, o[at.y].data) ||
+      !takes_weights (o[0].dtype, w.first, w.bias, &rows.packed))
     return run_forward<T> (l, &c, of, &w, o[at.y].data, NULL);
   rows.x = (const T *) o[0].data;
   rows.addend = of.b;
@@ -280,7 +282,6 @@ run_rows (const struct weft_cuda_launch *l, struct places at)
   rows.y = (T *) o[at.y].data;
   rows.weight = w.first;
   rows.bias = w.bias;
-  rows.packed = o[at.weight].dtype == o[0].dtype && are_packs (w.first.data, w.bias.data, NULL, NULL);
   return launch_forward_rows (l->stream, r, rows);
 }
 
@@ -389,13 +390,11 @@ gradient_of (const struct weft_cuda_launch *l)
 template <class T>
 static const char *
 run_backward_rows (const struct weft_cuda_launch *l, const struct row_norm *r,
-                   const struct gradient<T> *g, const struct wanted *w)
+                   const struct gradient<T> *g, const struct wanted *w, bool packed)
 {
-  struct row_backward<T> o = { g->dy, g->x, g->dresidual, g->dx, g->first, NULL, false };
+  struct row_backward<T> o = { g->dy, g->x, g->dresidual, g->dx, g->first, NULL, packed };
   struct row_sums sums = {};
 
-  o.packed = g->dx && l->operand[2].dtype == l->operand[0].dtype &&
-             are_packs (g->first.data, NULL, NULL, NULL);
   if (w->dweight) {
     sums.to[0] = array_of (w->dweight);
     sums.adds[0] = w->dweight->accumulate;
@@ -415,14 +414,17 @@ run_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w)
   struct gradient<T> g = gradient_of<T> (l);
   struct norm c = norm_of (l);
   struct row_norm r = row_norm_of (&c);
+  const struct array no_bias = {};
+  bool packed = false;
 
   if (w->dx) {
     g.first = g.second = array_of (&o[2]);
     g.dresidual = (const T *) o[3].data;
     g.dx = (T *) w->dx->data;
   }
-  return holds_rows<T> (r) && are_packs (g.dy, g.x, g.dresidual, g.dx)
-             ? run_backward_rows (l, &r, &g, w)
+  return holds_rows<T> (r) && are_packs (g.dy, g.x, g.dresidual, g.dx) &&
+                 (!w->dx || takes_weights (o[0].dtype, g.first, no_bias, &packed))
+             ? run_backward_rows (l, &r, &g, w, packed)
              : run_backward (l, &c, g, w);
 }
 

@@ -7,6 +7,7 @@
  * alone. */
 #pragma once
 #include "kernels/cuda/device.cuh"
+#include <type_traits>
 
 enum { TEAM_WARPS = 8, TEAM_BLOCK = 512, WARP_PACKS = 4, BLOCK_PACKS = 2, PARTIALS = 256 };
 enum { ROW_BLOCKS = 4096 /* of forward: what many GPUs run at once */ };
@@ -22,13 +23,12 @@ struct row_norm {
   bool centred;
 };
 
-/* Forward: x, or where there is a second addend their sum, which is kept too.  In the type of x or
- * another: weights. */
+/* Forward: x, or where there is a second addend their sum, which is kept too. */
 template <class T> struct row_forward {
   const T *x, *addend;
   T *sum, *y;
   struct array weight, bias;
-  bool packed; /* weights are of type T, and packs */
+  bool packed; /* weights are of type T, and packs; otherwise of fp32 */
 };
 
 /* Backward: what is NULL is not asked for.  partial: of each block the sums of dweight, then of dbias. */
@@ -72,11 +72,17 @@ template <class T>
 static __device__ __forceinline__ void
 load_weights (float (&to)[pack<T>::n], struct array weights, bool packed, uint64_t p)
 {
-  pack<T> some = packed ? ((const pack<T> *) weights.data)[p] : pack<T> ();
-
-  WEFT_UNROLL
-  for (int i = 0; i < pack<T>::n; i++)
-    to[i] = packed ? to_float (some.at[i]) : get (weights, p * pack<T>::n + i);
+  if (packed) {
+    pack<T> some = ((const pack<T> *) weights.data)[p];
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++)
+      to[i] = to_float (some.at[i]);
+  } else {
+    const float *plain = (const float *) weights.data + p * pack<T>::n;
+    WEFT_UNROLL
+    for (int i = 0; i < pack<T>::n; i++)
+      to[i] = plain[i];
+  }
 }
 
 template <class T, int PER, bool WARP>
@@ -304,6 +310,14 @@ are_packs (const void *a, const void *b, const void *c, const void *d)
   return (((uintptr_t) a | (uintptr_t) b | (uintptr_t) c | (uintptr_t) d) & 15) == 0;
 }
 
+/* Whether rows of that type can be given these weights: as packs of the same, or of fp32. */
+static inline bool
+takes_weights (uint32_t dtype, struct array weight, struct array bias, bool *packed)
+{
+  *packed = weight.dtype == dtype && are_packs (weight.data, bias.data, NULL, NULL);
+  return *packed || weight.dtype == WEFT_FP32;
+}
+
 template <class T>
 static bool
 fits_warp (const struct row_norm &c)
@@ -331,23 +345,33 @@ row_blocks (const struct row_norm &c, unsigned most)
   return blocks_for (c.rows, fits_warp<T> (c) ? TEAM_WARPS : 1, most);
 }
 
+/* For how many packs of a thread there is a kernel: for bf16, in which models are trained, as many as it
+ * has, otherwise the most. */
+template <class T, bool WARP>
+static constexpr int
+packs_of_kernel (int packs)
+{
+  return std::is_same<T, bf16>::value ? packs : WARP ? WARP_PACKS : BLOCK_PACKS;
+}
+
 /* KERNEL by how many packs a thread has, of a warp's row or a block's. */
+#define WEFT_TEAM(T, PER, WARP, KERNEL) (KERNEL<T, packs_of_kernel<T, WARP> (PER), WARP>)
 #define WEFT_BY_TEAM(T, KERNEL, c, blocks, shared, stream, ...)                                    \
   do {                                                                                             \
     const unsigned threads = team_threads<T> (c);                                                  \
     const uint64_t packs = (c).columns / pack<T>::n;                                               \
     if (!fits_warp<T> (c) && packs <= threads)                                                     \
-      WEFT_LAUNCH ((KERNEL<T, 1, false>), blocks, threads, 0, stream, c, __VA_ARGS__);             \
+      WEFT_LAUNCH (WEFT_TEAM (T, 1, false, KERNEL), blocks, threads, 0, stream, c, __VA_ARGS__);   \
     else if (!fits_warp<T> (c))                                                                    \
-      WEFT_LAUNCH ((KERNEL<T, 2, false>), blocks, threads, 0, stream, c, __VA_ARGS__);             \
+      WEFT_LAUNCH (WEFT_TEAM (T, 2, false, KERNEL), blocks, threads, 0, stream, c, __VA_ARGS__);   \
     else if (packs <= 32)                                                                          \
-      WEFT_LAUNCH ((KERNEL<T, 1, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+      WEFT_LAUNCH (WEFT_TEAM (T, 1, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
     else if (packs <= 64)                                                                          \
-      WEFT_LAUNCH ((KERNEL<T, 2, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+      WEFT_LAUNCH (WEFT_TEAM (T, 2, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
     else if (packs <= 96)                                                                          \
-      WEFT_LAUNCH ((KERNEL<T, 3, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+      WEFT_LAUNCH (WEFT_TEAM (T, 3, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
     else                                                                                           \
-      WEFT_LAUNCH ((KERNEL<T, 4, true>), blocks, threads, shared, stream, c, __VA_ARGS__);         \
+      WEFT_LAUNCH (WEFT_TEAM (T, 4, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
   } while (0)
 
 template <class T>
