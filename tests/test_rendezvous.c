@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 /* --------------------------------------------------------- processes that are threads */
@@ -440,6 +441,25 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
+/* Who asks for "localhost" there comes to the other program, and never to us. */
+static void
+a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
+{
+  const struct weft_store_options options = { .token = "", .n = 1, .each = 1, .seconds = 1 };
+  g_autoptr (GSocket) other =
+      g_socket_new (G_SOCKET_FAMILY_IPV6, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, NULL);
+  g_autoptr (GSocketAddress) loopback = g_inet_socket_address_new_from_string ("::1", 0);
+  g_autoptr (GError) error = NULL;
+
+  (void) state;
+  if (!other || !g_socket_bind (other, loopback, FALSE, NULL) || !g_socket_listen (other, NULL))
+    skip (); /* a machine without them */
+  g_autoptr (GSocketAddress) at = g_socket_get_local_address (other, NULL);
+  uint16_t port = g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at));
+  assert_null (weft_store_open (port, &options, &error));
+  assert_non_null (strstr (error->message, "in use"));
+}
+
 /* Sends something that is no frame, and hangs up or stays. */
 static GSocketConnection *
 send_garbage (uint16_t port, const void *data, gsize n)
@@ -519,6 +539,49 @@ somebody_else_at_the_port_is_told_apart (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
+/* Of a thread of this process, by what the system says of it; one that has ended takes none. */
+static gboolean
+takes_signal (const char *thread, int signal)
+{
+  g_autofree char *path = g_strdup_printf ("/proc/self/task/%s/status", thread), *text = NULL;
+
+  g_file_get_contents (path, &text, NULL, NULL);
+  const char *blocked = text ? strstr (text, "SigBlk:") : NULL;
+  return blocked &&
+         !(g_ascii_strtoull (blocked + strlen ("SigBlk:"), NULL, 16) >> (signal - 1) & 1);
+}
+
+/* A process is ended by a signal that any thread of it takes. */
+static gboolean
+leave_signals_to_the_first (GError **error)
+{
+  g_autoptr (GDir) threads = g_dir_open ("/proc/self/task", 0, NULL);
+  g_autofree char *first = g_strdup_printf ("%d", (int) getpid ());
+  const char *name;
+
+  while ((name = g_dir_read_name (threads)))
+    if (strcmp (name, first) && (takes_signal (name, SIGTERM) || takes_signal (name, SIGINT))) {
+      g_set_error (error, G_FILE_ERROR, 0, "a thread beside the first takes SIGTERM or SIGINT");
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* GLib knows by itself where localhost is; of any other name it asks in a thread. */
+static void
+ask_where_somebody_is (void)
+{
+  const struct weft_rendezvous_place nowhere = { .host = g_get_host_name (),
+                                                 .port = 1,
+                                                 .token = "",
+                                                 .n = 2,
+                                                 .process = 1,
+                                                 .each = 1,
+                                                 .seconds = 0.01 };
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&nowhere, NULL);
+  g_assert (!r);
+}
+
 /* What a process does that this program was started as: "meet", or "die RANK". */
 static int
 be_process (int argc, char **argv)
@@ -530,8 +593,9 @@ be_process (int argc, char **argv)
     fprintf (stderr, "%s\n", error->message);
     return 2;
   }
+  ask_where_somebody_is ();
   g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, 10, &error);
-  if (r && weft_rendezvous_barrier (r, "step 1", &error)) {
+  if (r && leave_signals_to_the_first (&error) && weft_rendezvous_barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
     if (argc < 3 || weft_rendezvous_barrier (r, "step 2", &error))
@@ -605,6 +669,7 @@ main (int argc, char **argv)
     cmocka_unit_test (another_number_of_processes_is_told),
     cmocka_unit_test (nobody_comes_twice),
     cmocka_unit_test (a_port_that_is_taken_is_named),
+    cmocka_unit_test (a_port_that_is_taken_on_new_addresses_alone_is_named),
     cmocka_unit_test (garbage_on_the_port_harms_nobody),
     cmocka_unit_test (somebody_else_at_the_port_is_told_apart),
     cmocka_unit_test (processes_of_every_launcher_meet),
