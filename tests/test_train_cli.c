@@ -351,6 +351,19 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     weft_test_refused (cases[i][0], 2, cases[i][1]);
 }
 
+/* Of the file itself, where it is there; root may write to any. */
+static void
+a_file_that_cannot_be_written_is_refused_before_the_first_step (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "step.json", NULL);
+  g_autofree char *words = g_strdup_printf (NANO "--trace %s", path);
+
+  if (geteuid () == 0)
+    skip ();
+  assert_true (g_file_set_contents (path, "", 0, NULL) && g_chmod (path, 0444) == 0);
+  weft_test_refused (words, 2, "step.json\", which cannot be written");
+}
+
 static void
 what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
 {
@@ -440,6 +453,7 @@ main (void)
     IN_FOLDER (gradients_and_timelines_are_written_when_asked_for),
     IN_FOLDER (weights_are_exported_though_no_checkpoint_could_be_written),
     cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
+    IN_FOLDER (a_file_that_cannot_be_written_is_refused_before_the_first_step),
     cmocka_unit_test (what_does_not_fit_ends_with_3_before_it_is_allocated),
     cmocka_unit_test (people_get_a_line_for_every_step),
     cmocka_unit_test (lines_fit_a_narrow_terminal),
