@@ -3,6 +3,7 @@
 #include "launch/store.h"
 #include "launch/wire.h"
 #include "tests/processes.h"
+#include "train/together.h"
 #include <gio/gio.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -243,6 +244,39 @@ listen_on_new_loopback (void)
   if (!socket || !g_socket_bind (socket, loopback, FALSE, NULL) || !g_socket_listen (socket, NULL))
     return NULL;
   return g_steal_pointer (&socket);
+}
+
+/* As many ranks as would fill a frame if each process said something of all. */
+#define RANKS 900000u
+
+static char *
+tell_memory (weft_rendezvous *r, GError **error)
+{
+  g_autofree uint64_t *device = g_new0 (uint64_t, 2 * RANKS), *host = g_new0 (uint64_t, 2 * RANKS);
+  weft_actors actors = { .n = 2 * RANKS };
+  weft_exec x = { .actors = &actors, .allocated = device, .allocated_host = host, .peers = r };
+
+  for (uint32_t i = me (r) * RANKS; i < (me (r) + 1) * RANKS; i++) {
+    device[i] = 2 * i;
+    host[i] = 2 * i + 1;
+  }
+  gboolean ok = weft_together_allocated (&x, error);
+  for (uint32_t i = 0; ok && i < 2 * RANKS; i++)
+    ok = device[i] == 2 * i && host[i] == 2 * i + 1;
+  return ok ? g_strdup ("all") : NULL;
+}
+
+static void
+memory_of_very_many_ranks_is_known_to_all (void **state)
+{
+  struct cast c = cast_of (2, 60, tell_memory);
+
+  (void) state;
+  c.part[0].place.each = c.part[1].place.each = RANKS;
+  run (&c);
+  assert_said (&c, 0, "all");
+  assert_said (&c, 1, "all");
+  cast_clear (&c);
 }
 
 /* A name, or a number of either kind. */
@@ -689,6 +723,7 @@ main (int argc, char **argv)
     cmocka_unit_test (all_wait_for_all_and_get_what_each_has_brought),
     cmocka_unit_test (what_is_gathered_the_first_alone_gets),
     cmocka_unit_test (values_of_megabytes_arrive_whole),
+    cmocka_unit_test (memory_of_very_many_ranks_is_known_to_all),
     cmocka_unit_test (an_address_may_be_of_either_kind),
     cmocka_unit_test (who_has_not_come_is_named),
     cmocka_unit_test (processes_of_several_ranks_are_named_by_these),
