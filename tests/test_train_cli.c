@@ -199,7 +199,8 @@ a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
   assert_same_steps (whole, 3, elsewhere, 3);
 }
 
-/* Starts a run that would take very long, waits for its third line, and sends the signal. */
+/* Starts a run that would take very long, waits for its third line, and sends the signal: or hangs up, for
+ * SIGPIPE. */
 static struct answer
 interrupt (const char *dir, int signal)
 {
@@ -221,9 +222,12 @@ interrupt (const char *dir, int signal)
        g_io_channel_read_line (channel, &read, NULL, NULL, NULL) == G_IO_STATUS_NORMAL; n++) {
     g_string_append (text, read);
     g_free (read);
+    if (n == 2 && signal == SIGPIPE)
+      break;
     if (n == 2)
       kill (pid, signal);
   }
+  g_io_channel_shutdown (channel, FALSE, NULL);
   waitpid (pid, &a.status, 0);
   assert_true (WIFEXITED (a.status));
   a.status = WEXITSTATUS (a.status);
@@ -246,6 +250,19 @@ a_signal_saves_and_ends_with_75_and_the_run_goes_on (void **state)
   g_autoptr (GPtrArray) whole = train ("--steps %u", done + 2);
   assert_int_equal (after->len, 3);
   assert_same_steps (whole, done, after, 2);
+  weft_test_answer_free (&a);
+}
+
+/* As when Ctrl-C ends `tee` first. */
+static void
+who_reads_no_more_ends_a_run_as_a_signal_does (void **state)
+{
+  const char *dir = *state;
+  struct answer a = interrupt (dir, SIGPIPE);
+  g_autofree char *latest = g_build_filename (dir, "latest", NULL);
+
+  assert_int_equal (a.status, 75);
+  assert_true (g_file_test (latest, G_FILE_TEST_EXISTS));
   weft_test_answer_free (&a);
 }
 
@@ -351,6 +368,19 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     weft_test_refused (cases[i][0], 2, cases[i][1]);
 }
 
+/* Of the file itself, where it is there; root may write to any. */
+static void
+a_file_that_cannot_be_written_is_refused_before_the_first_step (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "step.json", NULL);
+  g_autofree char *words = g_strdup_printf (NANO "--trace %s", path);
+
+  if (geteuid () == 0)
+    skip ();
+  assert_true (g_file_set_contents (path, "", 0, NULL) && g_chmod (path, 0444) == 0);
+  weft_test_refused (words, 2, "step.json\", which cannot be written");
+}
+
 static void
 what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
 {
@@ -385,6 +415,7 @@ on_terminal (const char *words, unsigned short columns)
   g_autofree char *line = g_strdup_printf ("%s %s", WEFT_BINARY, words);
   g_auto (GStrv) argv = g_strsplit (line, " ", -1);
   char *text = g_new0 (char, 4096);
+  size_t used = 0;
   GPid pid;
 
   assert_true (master >= 0 && grantpt (master) == 0 && unlockpt (master) == 0);
@@ -398,8 +429,10 @@ on_terminal (const char *words, unsigned short columns)
                                        NULL, &pid, -1, slave, -1, NULL));
   assert_int_equal (waitpid (pid, &status, 0), pid);
   assert_int_equal (status, 0);
-  assert_true (read (master, text, 4095) > 0);
-  close (slave);
+  close (slave); /* so that reading ends with an error where all has come: it comes in parts */
+  for (ssize_t n = 1; n > 0 && used < 4095; used += n > 0 ? (size_t) n : 0)
+    n = read (master, text + used, 4095 - used);
+  assert_true (used > 0);
   close (master);
   return text;
 }
@@ -432,11 +465,13 @@ main (void)
     IN_FOLDER (unshuffled_data_is_read_from_its_beginning),
     IN_FOLDER (a_run_that_was_cut_gives_the_numbers_of_a_whole_one),
     IN_FOLDER (a_signal_saves_and_ends_with_75_and_the_run_goes_on),
+    IN_FOLDER (who_reads_no_more_ends_a_run_as_a_signal_does),
     IN_FOLDER (a_seed_that_differs_from_the_checkpoint_is_refused),
     IN_FOLDER (weights_that_are_exported_come_back),
     IN_FOLDER (gradients_and_timelines_are_written_when_asked_for),
     IN_FOLDER (weights_are_exported_though_no_checkpoint_could_be_written),
     cmocka_unit_test (bad_input_ends_with_2_and_names_what_was_found),
+    IN_FOLDER (a_file_that_cannot_be_written_is_refused_before_the_first_step),
     cmocka_unit_test (what_does_not_fit_ends_with_3_before_it_is_allocated),
     cmocka_unit_test (people_get_a_line_for_every_step),
     cmocka_unit_test (lines_fit_a_narrow_terminal),
