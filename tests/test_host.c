@@ -77,6 +77,17 @@ a_chain_of_tiny_kernels_costs_their_launches (void **state)
 }
 
 static void
+what_was_measured_stands_in_front_of_the_stack (void **state)
+{
+  struct weft_job job = job_of (1, 1);
+  g_autoptr (weft_plan) plan = chain_plan (&job, tiny, 10, 1);
+
+  (void) state;
+  plan->table = weft_cost_table_parse ("launch_seconds 7e-06\n", -1, "here", NULL);
+  assert_near (seconds_of (plan, FALSE), 10 * 7e-6 + US);
+}
+
+static void
 one_long_kernel_hides_the_launches_behind_it (void **state)
 {
   (void) state;
@@ -298,6 +309,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_chain_of_tiny_kernels_costs_their_launches),
+    cmocka_unit_test (what_was_measured_stands_in_front_of_the_stack),
     cmocka_unit_test (one_long_kernel_hides_the_launches_behind_it),
     cmocka_unit_test (a_graph_takes_the_launches_away),
     cmocka_unit_test (the_next_step_is_issued_while_this_one_runs),

@@ -26,6 +26,18 @@ count_launches (const weft_program *p)
 
 /* ---------------------------------------------------------------------- waits */
 
+/* What launches cost: measured, or as the stack says. */
+static double
+cost_of (const weft_plan *plan, enum weft_host_cost what)
+{
+  const union weft_stack *stack = &plan->job.stack;
+  const double stated[] = { [WEFT_HOST_CALL] = stack->launch_seconds,
+                            [WEFT_HOST_GRAPH] = stack->graph_launch,
+                            [WEFT_HOST_NODE] = stack->graph_node };
+
+  return weft_cost_table_launch (plan->table, what, stated[what]);
+}
+
 struct maker {
   const weft_plan *plan;
   const weft_program *p;
@@ -106,9 +118,11 @@ weft_host_reads (const weft_program *p)
 static void
 fill (struct maker *m, weft_host *h)
 {
-  const union weft_stack *stack = &m->plan->job.stack;
   struct weft_host_stretch first = { 0 };
-  double sum = m->graph ? stack->graph_launch + stack->graph_node * count_launches (m->p) : 0;
+  double each = cost_of (m->plan, WEFT_HOST_CALL);
+  double sum = m->graph ? cost_of (m->plan, WEFT_HOST_GRAPH) +
+                              cost_of (m->plan, WEFT_HOST_NODE) * count_launches (m->p)
+                        : 0;
 
   g_array_append_val (m->stretch, first);
   for (uint32_t op = 0; op < m->p->n_op; op++) {
@@ -118,7 +132,7 @@ fill (struct maker *m, weft_host *h)
     if (m->awaited->len > next.awaited)
       g_array_append_val (m->stretch, next);
     if (!m->graph && launches (m->p, op))
-      sum += stack->launch_seconds;
+      sum += each;
     h->upto[op] = sum;
     h->stretch_of[op] = m->stretch->len - 1;
     m->last[m->p->op[op].lane] = op;
@@ -282,9 +296,9 @@ find_lead (const weft_plan *plan, const weft_program *p, weft_host *h)
 weft_host *
 weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph)
 {
-  const union weft_stack *stack = &plan->job.stack;
   const weft_program *p = plan->role[role];
-  double cost = graph ? stack->graph_launch + stack->graph_node : stack->launch_seconds;
+  double cost = graph ? cost_of (plan, WEFT_HOST_GRAPH) + cost_of (plan, WEFT_HOST_NODE)
+                      : cost_of (plan, WEFT_HOST_CALL);
 
   if (cost <= 0 || weft_cluster_is_cpu (&plan->job.cluster))
     return NULL;

@@ -1,7 +1,7 @@
 /* host.h - when the host thread of a rank issues its ops.
  *
  * A rank has one thread that issues kernels, copies and collectives in program order, each of which
- * takes it the stack's launch_seconds; no op begins before it was issued.  What joins another launch
+ * takes it the stack's launch_seconds, or what was measured (cost_table.h); no op begins before it was issued.  What joins another launch
  * (WEFT_OP_GROUPED), belongs to another kernel (WEFT_OP_FUSED), launches nothing or runs on the host
  * is issued for nothing.  One op counts as one launch, whatever a framework makes of it: where it
  * takes several kernels for one op, the host is slower than this says.
