@@ -1,4 +1,5 @@
 #include "core/plan/host.h"
+#include "core/job/schedule.h"
 #include <math.h>
 
 /* ------------------------------------------------------------------- launches */
@@ -80,6 +81,17 @@ await_copies (struct maker *m, uint32_t op)
   return exchanged;
 }
 
+/* Megatron-Core's own schedules wait for each exchange where they post it.  Those of others post
+ * exchanges and go on: a host that stood there could not post the next one in time. */
+static gboolean
+synchronises (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync &&
+         s->pipeline_schedule == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (job);
+}
+
 /* The first kernel after an exchange is issued when the device has nothing left to do. */
 static void
 await_device (struct maker *m)
@@ -92,15 +104,13 @@ static void
 await_what_is_before (struct maker *m, uint32_t op)
 {
   const union weft_stack *stack = &m->plan->job.stack;
-  const union weft_strategy *s = &m->plan->job.strategy;
   gboolean exchanged = await_copies (m, op);
   enum weft_op_kind before = op ? m->p->op[op - 1].kind : WEFT_N_OP;
 
   if ((before == WEFT_OP_TIMER && stack->host_waits) ||
       (before == WEFT_OP_CLIP && stack->norm_waits))
     await (m, op - 1);
-  if (exchanged && m->p->op[op].lane == WEFT_LANE_GPU && stack->host_waits && s->batch_p2p_comm &&
-      s->batch_p2p_sync)
+  if (exchanged && m->p->op[op].lane == WEFT_LANE_GPU && synchronises (&m->plan->job))
     await_device (m);
 }
 

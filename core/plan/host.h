@@ -1,16 +1,17 @@
 /* host.h - when the host thread of a rank issues its ops.
  *
  * A rank has one thread that issues kernels, copies and collectives in program order, each of which
- * takes it the stack's launch_seconds, or what was measured (cost_table.h); no op begins before it was issued.  What joins another launch
- * (WEFT_OP_GROUPED), belongs to another kernel (WEFT_OP_FUSED), launches nothing or runs on the host
- * is issued for nothing.  One op counts as one launch, whatever a framework makes of it: where it
- * takes several kernels for one op, the host is slower than this says.
+ * takes it the stack's launch_seconds, or what was measured (cost_table.h); no op begins before it
+ * was issued.  What joins another launch (WEFT_OP_GROUPED), belongs to another kernel (WEFT_OP_FUSED),
+ * launches nothing or runs on the host is issued for nothing.  One op counts as one launch, whatever
+ * a framework makes of it: where it takes several kernels for one op, the host is slower than this
+ * says.
  *
  * The host runs ahead of the device, and stops where it waits for it:
  *
  *  - for the rows that experts get, before it issues what moves them (all stacks);
  *  - with host_waits for all else that programs copy out for it to read, at timers, and for the whole
- *    device where batch_p2p_sync asks for it;
+ *    device where batch_p2p_sync asks for it and the schedule is Megatron-Core's, 1f1b;
  *  - with norm_waits for the norm of the gradients, before it issues the optimizer;
  *  - with step_waits for the end of each step.
  *
