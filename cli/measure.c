@@ -3,6 +3,7 @@
 #include "core/base/json.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_cuda/exec_cuda.h"
+#include "exec_cuda/launches.h"
 #include "train/measure.h"
 #include "train/room.h"
 #include <stdio.h>
@@ -90,6 +91,8 @@ struct asked {
   const struct weft_exec_ops *ops;
   const char *output;
   weft_measure *m;
+  gboolean launched; /* what the host of a GPU needs: */
+  double launch[WEFT_N_HOST_COST];
 };
 
 static gboolean
@@ -235,6 +238,8 @@ print_table (const struct asked *a, const GArray *rows, const struct weft_job *j
                           "measure)\n# OP TYPE RESULT RANKS DIMENSIONS SECONDS\n",
                           machine, a->ops->name, g_get_num_processors (),
                           weft_reduction_order_words[job->train.reduction_order]);
+  if (a->launched)
+    weft_cost_table_print_launches (text, a->launch);
   for (guint i = 0; i < rows->len; i++)
     weft_cost_table_print (text, &g_array_index (rows, struct weft_measurement, i));
   return g_string_free (text, FALSE);
@@ -257,6 +262,17 @@ add_row (JsonBuilder *b, const struct weft_measurement *row)
 }
 
 static void
+add_launches (JsonBuilder *b, const double *seconds)
+{
+  static const char *const words[] = { WEFT_HOST_COST_LIST (WEFT_WORD_TEXT) };
+
+  weft_json_object (b, "host");
+  for (int i = 0; i < WEFT_N_HOST_COST; i++)
+    weft_json_real (b, words[i], seconds[i]);
+  json_builder_end_object (b);
+}
+
+static void
 print_json (const struct asked *a, const GArray *rows)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
@@ -266,6 +282,8 @@ print_json (const struct asked *a, const GArray *rows)
   weft_json_text (b, "schema", "weft.measure/1");
   weft_json_text (b, "executor", a->ops->name);
   weft_json_text (b, a->ops == &weft_exec_cuda ? "gpu" : "cpu", machine);
+  if (a->launched)
+    add_launches (b, a->launch);
   weft_json_array (b, "rows");
   for (guint i = 0; i < rows->len; i++)
     add_row (b, &g_array_index (rows, struct weft_measurement, i));
@@ -287,6 +305,16 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
   return !a->output || weft_cli_write (a->output, text, error);
 }
 
+/* What lies between a GPU and its host: copies, and launches. */
+static gboolean
+measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
+{
+  const struct weft_cuda_calls *calls = weft_cuda_load (error);
+
+  a->launched = calls && weft_cuda_time_launches (calls, a->launch, error);
+  return a->launched && weft_measure_host (a->m, job, error);
+}
+
 static int
 run (struct asked *a)
 {
@@ -303,7 +331,7 @@ run (struct asked *a)
   } else if (!measure_grid (a, &job, &error)) {
     return weft_cli_fail (error);
   }
-  if ((a->ops == &weft_exec_cuda && !weft_measure_host (m, &job, &error)) ||
+  if ((a->ops == &weft_exec_cuda && !measure_hosts (a, &job, &error)) ||
       !measure_groups (m, &job, job.cluster.n_gpus, &error) || !answer (a, &job, &error))
     return weft_cli_fail (error);
   return 0;
@@ -348,6 +376,8 @@ weft_cli_measure (int argc, char **argv)
     return weft_cli_fail (error);
   if (input.help)
     return weft_cli_help (&page);
-  struct asked asked = { &input, weft_cli_real_executor (executor, &error), output, NULL };
+  struct asked asked = { .input = &input,
+                         .ops = weft_cli_real_executor (executor, &error),
+                         .output = output };
   return asked.ops ? run (&asked) : weft_cli_fail (error);
 }

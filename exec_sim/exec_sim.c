@@ -21,6 +21,32 @@ sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op)
   return TRUE;
 }
 
+struct asked {
+  const struct sim *x;
+  uint32_t actor;
+};
+
+static double
+end_of (void *user, uint32_t op)
+{
+  const struct asked *a = user;
+  const weft_program *p = sim_program (a->x, a->actor);
+
+  return p->pos[op] < sim_lane_at (a->x, a->actor, p->op[op].lane)->cursor
+             ? a->x->t->end[a->actor][op]
+             : NAN;
+}
+
+gboolean
+sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date)
+{
+  const weft_host *host = x->hosts[x->base.actors->role[actor]];
+  struct asked asked = { x, actor };
+
+  *date = -INFINITY;
+  return !host || weft_host_issues (host, &x->clock[actor], op, end_of, &asked, date);
+}
+
 /* A communication kernel of a GPU holds its SMs from the moment it is posted.  A rank of a CPU is
  * one thread, which goes on with other work while it waits for peers and is busy while bytes
  * move. */
@@ -406,6 +432,27 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
 
 /* ------------------------------------------------------------- the machine */
 
+/* A tenth of a nanosecond: what a sum of dates may lose to rounding. */
+#define SOON 1e-10
+
+/* Whether the host has issued what stands at the head of a lane; if it will, somebody wakes the lane
+ * then. */
+static gboolean
+host_lets (struct sim *x, uint32_t actor, uint32_t lane)
+{
+  struct sim_lane *l = sim_lane_at (x, actor, lane);
+  double now = weft_bridge_now (), date;
+
+  if (!sim_host_issues (x, actor, group_last (x, actor, lane), &date))
+    return FALSE;
+  if (date <= now + SOON)
+    return TRUE;
+  if (!l->waking)
+    weft_bridge_after (date - now, sim_tag (SIM_WAKE, lane, actor));
+  l->waking = TRUE;
+  return FALSE;
+}
+
 static void
 advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -417,7 +464,8 @@ advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
   uint32_t op = p->lane_ops[lane][l->cursor];
   enum weft_op_class class = weft_op_info[p->op[op].kind].class;
   gboolean grouped = class == WEFT_CLASS_P2P || class == WEFT_CLASS_COLLECTIVE;
-  if (grouped ? !group_may_start (x, actor, lane) : !sim_deps_done (x, actor, op))
+  if ((grouped ? !group_may_start (x, actor, lane) : !sim_deps_done (x, actor, op)) ||
+      !host_lets (x, actor, lane))
     return;
   if (class == WEFT_CLASS_P2P)
     post_group (x, actor, lane);
@@ -461,6 +509,10 @@ on_event (void *user, uint64_t tag)
   case SIM_COPY:
     copy_done (x, who, detail);
     break;
+  case SIM_WAKE:
+    sim_lane_at (x, who, detail)->waking = FALSE;
+    advance (x, who);
+    break;
   }
 }
 
@@ -479,6 +531,10 @@ sim_close (weft_exec *base)
       g_hash_table_unref (x->comm[c].traffic);
     }
   sim_gpu_close (x);
+  for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
+    weft_host_clock_clear (&x->clock[actor]);
+  g_free (x->clock);
+  weft_hosts_free (x->hosts, x->base.plan->n_roles);
   weft_actors_free (x->base.actors);
   g_free (x->lane);
   g_free (x->meeting);
@@ -505,7 +561,9 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
 {
   weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
 
-  if (!weft_exec_check_size (plan, a, error)) {
+  weft_host **hosts = NULL;
+
+  if (!weft_exec_check_size (plan, a, error) || !weft_exec_hosts (plan, options, &hosts, error)) {
     weft_actors_free (a);
     return NULL;
   }
@@ -518,6 +576,10 @@ sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError
   x->send = no_posts (2 * a->n);
   x->recv = no_posts (2 * a->n);
   x->issued = g_new0 (uint32_t, a->n);
+  x->hosts = hosts;
+  x->clock = g_new0 (struct weft_host_clock, a->n + 1);
+  for (uint32_t actor = 0; actor < a->n; actor++)
+    x->clock[actor] = weft_host_clock_new (hosts[a->role[actor]]);
   x->t = weft_timeline_new (plan, a, "sim");
   sim_gpu_open (x);
   x->open = weft_bridge_open (on_event, x, error);
@@ -576,6 +638,7 @@ sim_drain (weft_exec *base, GError **error)
     advance (x, actor);
   if (!weft_bridge_run (error) || !all_done (x, error))
     return NULL;
+  weft_timeline_add_launches (x->t, x->base.plan, x->hosts);
   weft_timeline_finish (x->t, x->base.plan);
   x->t->engine = weft_bridge_version ();
   x->t->n_activities = weft_bridge_activities ();

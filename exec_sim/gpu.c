@@ -1,6 +1,7 @@
 /* Kernels of one GPU: runs of ops that nothing interrupts are one timer.
  *
- * A run ends after an op that another lane waits for, or before one that waits for another lane.
+ * A run ends after an op that another lane or the host waits for, before one that waits for another
+ * lane, and before one that the host issues only after the op before it has ended.
  * When communication takes or returns SMs the run's position is found in the old speed's prefix
  * sums and the rest goes on at the new speed: the running kernel keeps the fraction of its work
  * that is done. */
@@ -10,7 +11,7 @@
 #include <math.h>
 
 static void
-find_stops (struct sim_role *role)
+find_stops (struct sim_role *role, const weft_host *host)
 {
   const weft_program *p = role->p;
   uint32_t n = p->lane_n[WEFT_LANE_GPU];
@@ -19,6 +20,8 @@ find_stops (struct sim_role *role)
   for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
       signals[p->deps[d]] = TRUE;
+  for (uint32_t i = 0; host && i < host->stretch[host->n_stretch].awaited; i++)
+    signals[host->awaited[i]] = TRUE;
   role->stop = g_new (uint32_t, n + 1);
   for (uint32_t i = n; i-- > 0;) {
     uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
@@ -38,7 +41,7 @@ sim_gpu_open (struct sim *x)
   for (uint32_t r = 0; r < plan->n_roles; r++) {
     x->role[r].p = plan->role[r];
     x->role[r].speeds = g_array_new (FALSE, FALSE, sizeof (struct sim_speed));
-    find_stops (&x->role[r]);
+    find_stops (&x->role[r], x->hosts[r]);
   }
 }
 
@@ -101,17 +104,37 @@ rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
   return prefix[g->stop + 1] - prefix[g->at] - g->done * (prefix[g->at + 1] - prefix[g->at]);
 }
 
+/* Where the run has to stop because the host is late with the next op. */
+static uint32_t
+last_in_time (struct sim *x, uint32_t actor)
+{
+  const struct sim_gpu *g = &x->gpu[actor];
+  const double *prefix = prefix_of (x, actor, g->sms_taken);
+  double start = prefix[g->at] + g->done * (prefix[g->at + 1] - prefix[g->at]), date;
+  uint32_t stop = x->role[x->base.actors->role[actor]].stop[g->at];
+
+  if (sim_host_issues (x, actor, op_at (x, actor, stop), &date) && date <= g->since)
+    return stop;
+  for (uint32_t i = g->at + 1; i <= stop; i++)
+    if (!sim_host_issues (x, actor, op_at (x, actor, i), &date) ||
+        date > g->since + (prefix[i] - start))
+      return i - 1;
+  return stop;
+}
+
 /* Arms the timer for the rest of the run at the present speed. */
 static void
 arm (struct sim *x, uint32_t actor)
 {
   struct sim_gpu *g = &x->gpu[actor];
+  g->stop = last_in_time (x, actor);
   double rest = rest_of_run (x, actor, g->sms_taken);
 
   g->generation = (g->generation + 1) & 0xfffffff;
   if (g->sms_taken > 0)
     x->t->contended |= rest > rest_of_run (x, actor, 0) * (1 + 1e-9);
-  weft_bridge_after (fmax (rest, 0), sim_tag (SIM_KERNELS, g->generation, actor));
+  weft_bridge_after (fmax (g->since - weft_bridge_now () + rest, 0),
+                     sim_tag (SIM_KERNELS, g->generation, actor));
 }
 
 /* Kernels [at, to) of the run have ended: writes their times, moves the run to `to`. */
@@ -141,14 +164,15 @@ sim_gpu_advance (struct sim *x, uint32_t actor)
 {
   struct sim_gpu *g = &x->gpu[actor];
   const weft_program *p = sim_program (x, actor);
+  double date;
 
   if (g->running || g->cursor == p->lane_n[WEFT_LANE_GPU] ||
-      !sim_deps_done (x, actor, op_at (x, actor, g->cursor)))
+      !sim_deps_done (x, actor, op_at (x, actor, g->cursor)) ||
+      !sim_host_issues (x, actor, op_at (x, actor, g->cursor), &date))
     return;
   g->running = TRUE;
   g->at = g->cursor;
-  g->stop = x->role[p->role].stop[g->cursor];
-  g->since = weft_bridge_now ();
+  g->since = fmax (weft_bridge_now (), date);
   g->done = 0;
   x->t->begin[actor][op_at (x, actor, g->at)] = g->since;
   arm (x, actor);
@@ -194,7 +218,8 @@ sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms)
 
   if (sms == 0)
     return;
-  if (g->running) {
+  /* A run that the host has yet to issue has done nothing. */
+  if (g->running && weft_bridge_now () >= g->since) {
     const double *prefix = prefix_of (x, actor, g->sms_taken);
     double now = weft_bridge_now ();
     record_until (x, actor, position_after (prefix, g, now - g->since));

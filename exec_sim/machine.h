@@ -25,7 +25,7 @@ struct sim_gpu {
 
 struct sim_lane {
   uint32_t cursor;
-  gboolean posted;
+  gboolean posted, waking; /* waking: a timer is set for when the host has issued its head */
   uint32_t pending;
 };
 
@@ -59,10 +59,12 @@ struct sim {
   struct sim_comm *comm;        /* [comm] */
   struct sim_post *send, *recv; /* [actor][direction] */
   uint32_t *issued;             /* [actor] */
+  weft_host **hosts;            /* by role */
+  struct weft_host_clock *clock; /* [actor]: of its host */
 };
 
 /* What a bridge tag says: kind, generation or lane, actor or communicator. */
-enum sim_event { SIM_KERNELS, SIM_COLLECTIVE, SIM_TRANSFER, SIM_COPY };
+enum sim_event { SIM_KERNELS, SIM_COLLECTIVE, SIM_TRANSFER, SIM_COPY, SIM_WAKE };
 
 static inline uint64_t
 sim_tag (enum sim_event event, uint32_t detail, uint32_t who)
@@ -84,6 +86,10 @@ sim_lane_at (const struct sim *x, uint32_t actor, uint32_t lane)
 
 /* Whether all dependencies of an op have ended. */
 gboolean sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op);
+
+/* Whether it is known when the host issues an op, and when: minus infinity where nothing waits for
+ * it. */
+gboolean sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date);
 
 /* gpu.c */
 void sim_gpu_open (struct sim *x);

@@ -60,7 +60,7 @@ made_job (const struct weft_cluster *cluster)
   struct weft_job job = { .cluster = *cluster };
 
   weft_table_defaults (&weft_stack_table, job.stack.at);
-  job.stack.kernel_gap = job.stack.collective_base_latency = 0;
+  job.stack.kernel_gap = job.stack.collective_base_latency = job.stack.launch_seconds = 0;
   job.stack.attention_forward_share = job.stack.memory_share = 1;
   job.stack.collective_sms = job.stack.p2p_sms = 0;
   return job;

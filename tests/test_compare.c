@@ -191,7 +191,9 @@ the_name_says_whether_a_file_is_compressed (void **state)
 /* ---------------------------------------------------------------- damaged files */
 
 /* Small enough to be written by hand: one layer on one GPU. */
-static const char *const small[] = { "--num-layers",
+static const char *const small[] = { "--launch-seconds",
+                                     "0",
+                                     "--num-layers",
                                      "1",
                                      "--hidden-size",
                                      "8",

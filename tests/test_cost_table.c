@@ -57,6 +57,26 @@ a_table_prints_as_it_was_read (void **state)
 }
 
 static void
+launches_of_a_host_are_lines_of_two_words (void **state)
+{
+  static const double seconds[WEFT_N_HOST_COST] = { 2.25e-06, 3e-06, 1e-09 };
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autoptr (GError) error = NULL;
+
+  (void) state;
+  weft_cost_table_print_launches (text, seconds);
+  assert_string_equal (text->str, "launch_seconds 2.25e-06\ngraph_launch 3e-06\ngraph_node 1e-09\n");
+  g_autoptr (weft_cost_table) table = parse (text->str), none = parse ("graph_node 2e-9");
+  for (int i = 0; i < WEFT_N_HOST_COST; i++) {
+    assert_true (weft_cost_table_launch (table, i, 7) == seconds[i]);
+    assert_true (weft_cost_table_launch (none, i, 7) == (i == WEFT_HOST_NODE ? 2e-9 : 7));
+    assert_true (weft_cost_table_launch (NULL, i, 7) == 7);
+  }
+  assert_null (weft_cost_table_parse ("launch_second 1e-6", -1, "test", &error));
+  assert_non_null (strstr (error->message, "did you mean \"launch_seconds\""));
+}
+
+static void
 comments_blanks_and_tabs_are_skipped (void **state)
 {
   g_autoptr (weft_cost_table) table = parse ("# all\n\n   \t\nadd\tfp32  fp32 1 10 3 # ten\r\n"
@@ -169,6 +189,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_table_prints_as_it_was_read),
+    cmocka_unit_test (launches_of_a_host_are_lines_of_two_words),
     cmocka_unit_test (comments_blanks_and_tabs_are_skipped),
     cmocka_unit_test (a_bad_line_is_named_with_what_was_wanted),
     cmocka_unit_test (a_file_that_is_not_there_is_named),

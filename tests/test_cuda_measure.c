@@ -5,6 +5,7 @@
 #include "exec_cuda/exec_cuda.h"
 #include "made.h"
 #include "random_job.h"
+#include "exec_cuda/launches.h"
 #include "recorded_cuda.h"
 #include "train/measure.h"
 #include <glib/gstdio.h>
@@ -310,10 +311,34 @@ a_comparison_names_what_libraries_took (void **state)
 
 #define WITH_DEVICE(test) cmocka_unit_test_setup_teardown (test, make_device, free_device)
 
+/* Of a device that does nothing the numbers are those of this machine; what is checked is that it is asked
+ * for as many calls as graphs have nodes, and that all is given back. */
+static void
+launches_are_timed_one_by_one_and_as_graphs (void **state)
+{
+  double seconds[WEFT_N_HOST_COST] = { -1, -1, -1 };
+  g_autoptr (GError) error = NULL;
+  guint kernels = 0, graphs = 0;
+
+  (void) state;
+  recorded_cuda_forget (device);
+  assert_true (weft_cuda_time_launches (&device->calls, seconds, &error));
+  for (int i = 0; i < WEFT_N_HOST_COST; i++)
+    assert_true (seconds[i] >= 0 && seconds[i] < 1);
+  for (guint i = 0; i < device->call->len; i++) {
+    enum recorded_kind kind = recorded_call_at (device, i)->kind;
+    kernels += kind == RECORDED_kernel;
+    graphs += kind == RECORDED_graph_run;
+  }
+  assert_int_equal (kernels, 9 * 256 + 1 + 256); /* rounds of calls, and what two graphs hold */
+  assert_int_equal (graphs, 2 * 9 * 16);
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    WITH_DEVICE (launches_are_timed_one_by_one_and_as_graphs),
     WITH_DEVICE (what_asking_for_times_costs_is_in_no_row),
     WITH_DEVICE (a_table_predicts_the_step_that_nobody_asked),
     WITH_DEVICE (collectives_between_gpus_have_rows),

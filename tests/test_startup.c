@@ -5,7 +5,7 @@
 #include "tests/nano.h"
 #include "tests/random_job.h"
 
-#define NANO "model=gpt2-nano topology=dgx-h100 gpus=8 "
+#define NANO "model=gpt2-nano topology=dgx-h100 gpus=8 launch_seconds=0 "
 
 static weft_plan *
 startup_plan (const char *words,

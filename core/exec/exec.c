@@ -17,6 +17,23 @@ weft_exec_check_size (const weft_plan *plan, const weft_actors *a, GError **erro
                          a->folded ? "" : ", or do without --unfolded");
 }
 
+gboolean
+weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options, weft_host ***hosts,
+                 GError **error)
+{
+  for (uint32_t role = 0; role < plan->n_roles && options->graph; role++) {
+    uint32_t op = weft_host_reads (plan->role[role]);
+    if (op != WEFT_NO_OP)
+      return weft_bad_input (error,
+                             "--graph: found %s (op %u), whose counts the host reads in the step; "
+                             "wanted a plan without (moe_pad_expert_input_to_capacity), or no "
+                             "--graph",
+                             weft_op_words[plan->role[role]->op[op].kind], op);
+  }
+  *hosts = weft_hosts_new (plan, options->graph);
+  return TRUE;
+}
+
 static gboolean
 enqueue (weft_exec *x, const weft_program *p, uint32_t row, uint32_t op, GError **error)
 {

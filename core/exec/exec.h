@@ -9,6 +9,7 @@
  * The walk in exec.c is the same for all: what is predicted is what is run. */
 #pragma once
 #include "core/exec/control.h"
+#include "core/plan/host.h"
 #include "core/plan/parts.h"
 #include "core/exec/timeline.h"
 
@@ -27,9 +28,10 @@ struct weft_exec_options {
   weft_exec *memory; /* run in the memory of this one, which outlives it; NULL: in its own.  Buffers
                         that outlive a step must lie at the same places */
 
+  gboolean graph;        /* the step is one CUDA graph, captured once and replayed from then on */
+
   /* Executors of GPUs: */
   uint32_t ranks_per_gpu; /* 0 is 1; all of the job's: they share one GPU */
-  gboolean graph;         /* a step is captured once and replayed from then on */
   gboolean times;         /* drain() fills begin and end of every op */
   gboolean traced;        /* of them: those of its kernels, where the device tells them */
   gboolean total;         /* without times: drain() says how long the step took on the device */
@@ -108,6 +110,11 @@ weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
 /* Refuses rows that would hold more: open() asks before it allocates them. */
 gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
+
+/* Hosts of a predicted step, by role; the caller frees them with weft_hosts_free().  Refuses a graph of
+ * a step in which the host reads counts. */
+gboolean weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options,
+                          weft_host ***hosts, GError **error);
 
 /* Enqueues one row: for each op its waits, then the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

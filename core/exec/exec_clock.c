@@ -8,6 +8,7 @@
 struct clock {
   weft_exec base;
   uint32_t *issued;   /* by row: ops must come in program order */
+  weft_host **hosts;  /* by role */
   GHashTable *prices; /* of communication, where ranks of a role differ; see actor_price() */
 };
 
@@ -18,6 +19,7 @@ clock_close (weft_exec *x)
 
   if (!c)
     return;
+  weft_hosts_free (c->hosts, c->base.plan->n_roles);
   weft_actors_free (c->base.actors);
   g_hash_table_unref (c->prices);
   g_free (c->issued);
@@ -35,7 +37,8 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
   c->issued = g_new0 (uint32_t, c->base.actors->n);
   c->prices =
       g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, g_free);
-  if (!weft_exec_check_size (plan, c->base.actors, error)) {
+  if (!weft_exec_check_size (plan, c->base.actors, error) ||
+      !weft_exec_hosts (plan, options, &c->hosts, error)) {
     clock_close (&c->base);
     return NULL;
   }
@@ -103,16 +106,19 @@ clock_seconds (void *user, uint32_t actor, uint32_t op)
 static weft_timeline *
 clock_drain (weft_exec *x, GError **error)
 {
+  struct clock *c = (struct clock *) x;
   g_autoptr (weft_timeline) t = weft_timeline_new (x->plan, x->actors, x->ops->name);
   struct weft_replay replay = { .actors = x->actors,
                                 .role = x->plan->role,
                                 .seconds = clock_seconds,
                                 .user = x,
+                                .hosts = c->hosts,
                                 .begin = t->begin,
                                 .end = t->end };
 
   if (!weft_replay_run (&replay, error))
     return NULL;
+  weft_timeline_add_launches (t, x->plan, c->hosts);
   weft_timeline_finish (t, x->plan);
   return g_steal_pointer (&t);
 }

@@ -14,6 +14,7 @@ weft_timeline_new (const weft_plan *plan, const weft_actors *a, const char *exec
   t->stands_for = g_memdup2 (a->stands_for, a->n * sizeof *a->stands_for);
   t->begin = g_new (double *, a->n);
   t->end = g_new (double *, a->n);
+  t->launch_wait = g_new0 (double, a->n + 1);
   t->executor = executor;
   t->engine = "";
   t->folded = a->folded;
@@ -36,6 +37,7 @@ weft_timeline_free (weft_timeline *t)
     g_free (t->end[i]);
   }
   g_free (t->begin);
+  g_free (t->launch_wait);
   g_free (t->end);
   g_free (t->rank);
   g_free (t->role);
@@ -55,6 +57,15 @@ weft_timeline_reserved (const weft_timeline *t)
   for (int i = 0; i < WEFT_N_RESERVED; i++)
     bytes += t->reserved[i];
   return bytes;
+}
+
+void
+weft_timeline_add_launches (weft_timeline *t, const weft_plan *plan, weft_host *const *hosts)
+{
+  for (uint32_t i = 0; i < t->n; i++)
+    if (hosts[t->role[i]])
+      t->launch_wait[i] = weft_host_waited (hosts[t->role[i]], plan->role[t->role[i]], t->begin[i],
+                                            t->end[i]);
 }
 
 void

@@ -1,6 +1,7 @@
 /* timeline.h - what happened: begin and end of every (rank, op) that was watched.  Everything that
  * is reported is computed from plan + timeline (report.h, trace.h). */
 #pragma once
+#include "core/plan/host.h"
 #include "core/plan/plan.h"
 
 /* Who has memory of a GPU beside the plan, in the order in which an executor finds it out. */
@@ -34,6 +35,8 @@ typedef struct weft_timeline {
   uint32_t *stands_for;   /* ranks a row speaks for: 1 without folding */
   double **begin, **end;  /* [row][op], seconds since the step began */
   double seconds;         /* the step: when the last op of all ranks ended */
+  double *launch_wait;    /* [row] seconds for which kernels stood because they had not been issued
+                             (core/plan/host.h): of predictions; in no file */
 
   const char *executor;   /* static name */
   const char *engine;     /* "3.32" for SimGrid, "" otherwise */
@@ -59,6 +62,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_timeline, weft_timeline_free)
 
 /* All of it. */
 uint64_t weft_timeline_reserved (const weft_timeline *timeline);
+
+/* Sets `launch_wait`, of hosts by role. */
+void weft_timeline_add_launches (weft_timeline *timeline, const weft_plan *plan,
+                                 weft_host *const *hosts);
 
 /* Sets `seconds` from the rows. */
 void weft_timeline_finish (weft_timeline *timeline, const weft_plan *plan);

@@ -10,7 +10,11 @@
 
 struct weft_cost_table {
   GArray *row; /* struct weft_measurement */
+  gboolean launched[WEFT_N_HOST_COST];
+  double launch[WEFT_N_HOST_COST];
 };
+
+static const char *const launch_words[] = { WEFT_HOST_COST_LIST (WEFT_WORD_TEXT) NULL };
 
 /* ---------------------------------------------------------------------- text */
 
@@ -76,6 +80,17 @@ read_row (char *const *word, struct weft_measurement *m, GError **error)
 }
 
 static gboolean
+read_launch (weft_cost_table *table, char *const *word, GError **error)
+{
+  int what = 0;
+
+  if (!read_word (word[0], launch_words, "what a host issues", &what, error))
+    return FALSE;
+  table->launched[what] = TRUE;
+  return read_seconds (word[1], &table->launch[what], error);
+}
+
+static gboolean
 read_line (weft_cost_table *table, char *line, GError **error)
 {
   line[strcspn (line, "#")] = '\0';
@@ -88,6 +103,8 @@ read_line (weft_cost_table *table, char *line, GError **error)
       g_ptr_array_add (word, *at);
   if (word->len == 0)
     return TRUE;
+  if (word->len == 2)
+    return read_launch (table, (char *const *) word->pdata, error);
   if (word->len != 6)
     return weft_bad_input (error, "found %u words, wanted OP TYPE RESULT RANKS DIMENSIONS SECONDS",
                            word->len);
@@ -131,6 +148,19 @@ weft_cost_table_free (weft_cost_table *table)
 {
   g_array_unref (table->row);
   g_free (table);
+}
+
+double
+weft_cost_table_launch (const weft_cost_table *table, enum weft_host_cost what, double otherwise)
+{
+  return table && table->launched[what] ? table->launch[what] : otherwise;
+}
+
+void
+weft_cost_table_print_launches (GString *text, const double *seconds)
+{
+  for (int i = 0; i < WEFT_N_HOST_COST; i++)
+    g_string_append_printf (text, "%s %.6g\n", launch_words[i], seconds[i]);
 }
 
 void

@@ -8,10 +8,21 @@
  *
  * RESULT is the type that is written where it differs.  RANKS is how many computed at the same time,
  * or the size of the group for communication.  A shape that was not measured takes the formula times
- * what the nearest measured shape of the same op, types and ranks took over its formula. */
+ * what the nearest measured shape of the same op, types and ranks took over its formula.
+ *
+ * What the host needs to issue things (host.h) are lines of two words, under the stack's names:
+ *
+ *   launch_seconds 2.2e-06 */
 #pragma once
 #include "core/program/op.h"
 #include <glib.h>
+
+/*   constant             word, of the stack   what */
+#define WEFT_HOST_COST_LIST(X)                                                                     \
+  X (WEFT_HOST_CALL, "launch_seconds", "one kernel, copy or collective")                           \
+  X (WEFT_HOST_GRAPH, "graph_launch", "a graph of one node")                                       \
+  X (WEFT_HOST_NODE, "graph_node", "what each node of a graph adds")
+enum weft_host_cost { WEFT_HOST_COST_LIST (WEFT_WORD_ID) WEFT_N_HOST_COST };
 
 struct weft_measurement {
   enum weft_op_kind kind;
@@ -28,6 +39,13 @@ weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const c
                                         GError **error);
 void weft_cost_table_free (weft_cost_table *table);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cost_table, weft_cost_table_free)
+
+/* Seconds of the host; `otherwise` where they were not measured, or without a table. */
+double weft_cost_table_launch (const weft_cost_table *table, enum weft_host_cost what,
+                               double otherwise);
+
+/* Appends the lines of launches, seconds by enum weft_host_cost. */
+void weft_cost_table_print_launches (GString *text, const double *seconds);
 
 /* Appends a line. */
 void weft_cost_table_print (GString *text, const struct weft_measurement *m);

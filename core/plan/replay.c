@@ -1,5 +1,6 @@
 #include "core/plan/replay.h"
 #include "core/base/error.h"
+#include <math.h>
 #include <string.h>
 
 /* One lane of one actor: the next op, when the lane is free, the communication it has posted. */
@@ -29,6 +30,7 @@ struct run {
   struct lane *lanes;         /* [actor][lane] */
   struct meeting *meetings;   /* [comm] */
   struct post *sends, *recvs; /* [actor][direction]: towards (send) or from (recv) peer +1, -1 */
+  struct weft_host_clock *hosts; /* [actor] */
   GArray *dirty;              /* actors to advance */
   gboolean *is_dirty;
   GError *error;
@@ -70,7 +72,44 @@ record (const struct run *x, uint32_t actor, uint32_t op, double begin, double e
     x->r->end[actor][op] = end;
 }
 
-/* When the dependencies of `op` have ended; FALSE while one has not. */
+struct asked {
+  const struct run *x;
+  uint32_t actor;
+};
+
+static gboolean
+has_ended (const struct run *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = program_of (x, actor);
+
+  return p->pos[op] < lane_at (x, actor, p->op[op].lane)->cursor;
+}
+
+static double
+end_of (void *user, uint32_t op)
+{
+  const struct asked *a = user;
+
+  return has_ended (a->x, a->actor, op) ? a->x->r->end[a->actor][op] : NAN;
+}
+
+/* When the host has issued `op`; FALSE while it waits. */
+static gboolean
+issued (const struct run *x, uint32_t actor, uint32_t op, double *ready)
+{
+  const weft_host *host = x->r->hosts ? x->r->hosts[x->a->role[actor]] : NULL;
+  struct asked asked = { x, actor };
+  double date;
+
+  if (!host)
+    return TRUE;
+  if (!weft_host_issues (host, &x->hosts[actor], op, end_of, &asked, &date))
+    return FALSE;
+  *ready = MAX (*ready, date);
+  return TRUE;
+}
+
+/* When the dependencies of `op` have ended and it was issued; FALSE while that is not known. */
 static gboolean
 deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 {
@@ -78,12 +117,12 @@ deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 
   for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
     uint32_t dep = p->deps[d];
-    if (p->pos[dep] >= lane_at (x, actor, p->op[dep].lane)->cursor)
+    if (!has_ended (x, actor, dep))
       return FALSE;
     if (x->r->end)
       *ready = MAX (*ready, x->r->end[actor][dep]);
   }
-  return TRUE;
+  return issued (x, actor, op, ready);
 }
 
 static void
@@ -377,6 +416,9 @@ weft_replay_run (const struct weft_replay *r, GError **error)
   x.meetings = g_new0 (struct meeting, a->n_comm + 1);
   x.sends = g_new (struct post, (size_t) a->n * 2);
   x.recvs = g_new (struct post, (size_t) a->n * 2);
+  x.hosts = g_new0 (struct weft_host_clock, a->n + 1);
+  for (uint32_t actor = 0; actor < a->n && r->hosts; actor++)
+    x.hosts[actor] = weft_host_clock_new (r->hosts[a->role[actor]]);
   memset (x.sends, 0xff, (size_t) a->n * 2 * sizeof *x.sends);
   memset (x.recvs, 0xff, (size_t) a->n * 2 * sizeof *x.recvs);
   x.dirty = g_array_new (FALSE, FALSE, sizeof (uint32_t));
@@ -395,6 +437,9 @@ weft_replay_run (const struct weft_replay *r, GError **error)
   g_free (x.meetings);
   g_free (x.sends);
   g_free (x.recvs);
+  for (uint32_t actor = 0; actor < a->n; actor++)
+    weft_host_clock_clear (&x.hosts[actor]);
+  g_free (x.hosts);
   g_array_unref (x.dirty);
   g_free (x.is_dirty);
   if (x.error)

@@ -6,6 +6,7 @@
  * times it is the clock executor. */
 #pragma once
 #include "core/plan/actors.h"
+#include "core/plan/host.h"
 #include "core/program/program.h"
 
 struct weft_replay {
@@ -14,6 +15,8 @@ struct weft_replay {
   double (*seconds) (void *user, uint32_t actor, uint32_t op); /* NULL: everything takes no time */
   void *user;
   double **begin, **end;                  /* [actor][op], filled when not NULL */
+  weft_host *const *hosts;                /* by role: no op begins before it was issued; or NULL.
+                                             Needs `end` */
 };
 
 /* FALSE with an error that names the ops when members disagree or everybody waits. */

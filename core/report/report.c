@@ -123,6 +123,8 @@ add_row (weft_report *r, uint32_t row, double weight)
   merge (all);
   double communication = covered (all);
   r->overlap.compute_s += weight * covered (compute);
+  if (t->launch_wait)
+    r->overlap.launch_wait_s += weight * t->launch_wait[row];
   r->overlap.communication_s += weight * communication;
   r->overlap.exposed_communication_s += weight * (communication - common (all, compute));
 }

@@ -16,6 +16,8 @@
  *   overlap          (communication - exposed) / communication; 0 where nothing is sent
  *   bubble           the rest of the step: neither compute nor communication; the fraction is of
  *                    the step.  compute + exposed + bubble is the step.
+ * Of bubble and exposed communication, launch_wait is the time for which a kernel could have run and
+ * had not been issued: the host is slower than the GPU there.
  * An axis counts its own lane alone: exposed times of two axes may cover the same second, so they
  * may add up to more than the whole.  Its bytes are the payloads of its ops; what a stage
  * receives counts as what it sends.  All are means over ranks; a row of the timeline counts as
@@ -43,7 +45,8 @@
   X (exposed_communication_s, "communication without kernels beside it")                           \
   X (overlap_fraction, "share of communication that hides behind kernels")                         \
   X (bubble_s, "neither")                                                                          \
-  X (bubble_fraction, "of the step")
+  X (bubble_fraction, "of the step")                                                               \
+  X (launch_wait_s, "of both: the host had not issued the next kernel (core/plan/host.h)")
 
 #define WEFT_REPORT_REAL(name, doc) double name;
 struct weft_report_iteration {

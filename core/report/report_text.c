@@ -4,6 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+/* A share of the step from which on waiting for launches is worth a line. */
+#define NOTABLE 1e-3
+
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
 
 /* What a mark in a bar or in the picture is drawn in: ANSI colours. */
@@ -96,6 +99,15 @@ print_iteration (const weft_report *r, GString *out)
 }
 
 static void
+print_host_bound (double seconds, double step, GString *out)
+{
+  g_autofree char *rest =
+      g_strdup_printf ("%5.1f %%  of the step kernels wait for their launch", 100 * seconds / step);
+
+  line (out, "host-bound", seconds, "s", rest);
+}
+
+static void
 print_overlap (const weft_report *r, GString *out)
 {
   const struct weft_report_overlap *o = &r->overlap;
@@ -104,6 +116,8 @@ print_overlap (const weft_report *r, GString *out)
   line_share (out, "compute", o->compute_s, step);
   line_share (out, "exposed transfers", o->exposed_communication_s, step);
   line_share (out, "idle (bubble)", o->bubble_s, step);
+  if (o->launch_wait_s > NOTABLE * step)
+    print_host_bound (o->launch_wait_s, step, out);
 }
 
 /* broadcast_params() is called once, and only where weights may differ: no part of a step. */

@@ -1,0 +1,346 @@
+#include "core/plan/host.h"
+#include "core/job/schedule.h"
+#include <math.h>
+
+/* ------------------------------------------------------------------- launches */
+
+static gboolean
+launches (const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+
+  if (row->flags & (WEFT_OP_GROUPED | WEFT_OP_FUSED) || row->lane == WEFT_LANE_HOST)
+    return FALSE;
+  return row->kind == WEFT_OP_CLIP || weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE ||
+         weft_op_bytes (p, op) > 0;
+}
+
+static uint32_t
+count_launches (const weft_program *p)
+{
+  uint32_t n = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    n += launches (p, op);
+  return n;
+}
+
+/* ---------------------------------------------------------------------- waits */
+
+/* What launches cost: measured, or as the stack says. */
+static double
+cost_of (const weft_plan *plan, enum weft_host_cost what)
+{
+  const union weft_stack *stack = &plan->job.stack;
+  const double stated[] = { [WEFT_HOST_CALL] = stack->launch_seconds,
+                            [WEFT_HOST_GRAPH] = stack->graph_launch,
+                            [WEFT_HOST_NODE] = stack->graph_node };
+
+  return weft_cost_table_launch (plan->table, what, stated[what]);
+}
+
+struct maker {
+  const weft_plan *plan;
+  const weft_program *p;
+  gboolean graph;
+  GArray *stretch, *awaited;
+  gboolean *waited;            /* [op]: the host has waited for it */
+  uint32_t last[WEFT_N_LANE];  /* newest op of each lane */
+};
+
+static gboolean
+is_counted (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_ALL_TO_ALL_V || kind == WEFT_OP_ALL_GATHER_V ||
+         kind == WEFT_OP_REDUCE_SCATTER_V;
+}
+
+static void
+await (struct maker *m, uint32_t op)
+{
+  if (op == WEFT_NO_OP || m->waited[op])
+    return;
+  m->waited[op] = TRUE;
+  g_array_append_val (m->awaited, op);
+}
+
+/* Copies that the op cannot be issued without, and whether it comes after an exchange of stages. */
+static gboolean
+await_copies (struct maker *m, uint32_t op)
+{
+  const weft_program *p = m->p;
+  gboolean exchanged = FALSE;
+
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
+    const struct weft_op *dep = &p->op[p->deps[d]];
+    exchanged |= weft_op_info[dep->kind].class == WEFT_CLASS_P2P;
+    if (dep->kind == WEFT_OP_COPY_OUT &&
+        (m->plan->job.stack.host_waits || is_counted (p->op[op].kind)))
+      await (m, p->deps[d]);
+  }
+  return exchanged;
+}
+
+/* Megatron-Core's own schedules wait for each exchange where they post it.  Those of others post
+ * exchanges and go on: a host that stood there could not post the next one in time. */
+static gboolean
+synchronises (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync &&
+         s->pipeline_schedule == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (job);
+}
+
+/* The first kernel after an exchange is issued when the device has nothing left to do. */
+static void
+await_device (struct maker *m)
+{
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    await (m, m->last[lane]);
+}
+
+static void
+await_what_is_before (struct maker *m, uint32_t op)
+{
+  const union weft_stack *stack = &m->plan->job.stack;
+  gboolean exchanged = await_copies (m, op);
+  enum weft_op_kind before = op ? m->p->op[op - 1].kind : WEFT_N_OP;
+
+  if ((before == WEFT_OP_TIMER && stack->host_waits) ||
+      (before == WEFT_OP_CLIP && stack->norm_waits))
+    await (m, op - 1);
+  if (exchanged && m->p->op[op].lane == WEFT_LANE_GPU && synchronises (&m->plan->job))
+    await_device (m);
+}
+
+uint32_t
+weft_host_reads (const weft_program *p)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps && is_counted (p->op[op].kind); d++)
+      if (p->op[p->deps[d]].kind == WEFT_OP_COPY_OUT)
+        return op;
+  return WEFT_NO_OP;
+}
+
+/* Stretches and sums of launches. */
+static void
+fill (struct maker *m, weft_host *h)
+{
+  struct weft_host_stretch first = { 0 };
+  double each = cost_of (m->plan, WEFT_HOST_CALL);
+  double sum = m->graph ? cost_of (m->plan, WEFT_HOST_GRAPH) +
+                              cost_of (m->plan, WEFT_HOST_NODE) * count_launches (m->p)
+                        : 0;
+
+  g_array_append_val (m->stretch, first);
+  for (uint32_t op = 0; op < m->p->n_op; op++) {
+    struct weft_host_stretch next = { sum, m->awaited->len };
+    if (!m->graph)
+      await_what_is_before (m, op);
+    if (m->awaited->len > next.awaited)
+      g_array_append_val (m->stretch, next);
+    if (!m->graph && launches (m->p, op))
+      sum += each;
+    h->upto[op] = sum;
+    h->stretch_of[op] = m->stretch->len - 1;
+    m->last[m->p->op[op].lane] = op;
+  }
+  h->n_stretch = m->stretch->len;
+  h->launches = sum;
+  g_array_append_val (m->stretch, ((struct weft_host_stretch){ sum, m->awaited->len }));
+}
+
+static weft_host *
+make (const weft_plan *plan, const weft_program *p, gboolean graph)
+{
+  struct maker m = { .plan = plan,
+                     .p = p,
+                     .graph = graph,
+                     .stretch = g_array_new (FALSE, FALSE, sizeof (struct weft_host_stretch)),
+                     .awaited = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
+                     .waited = g_new0 (gboolean, p->n_op + 1) };
+  weft_host *h = g_new0 (weft_host, 1);
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    m.last[lane] = WEFT_NO_OP;
+  h->upto = g_new (double, p->n_op + 1);
+  h->stretch_of = g_new (uint32_t, p->n_op + 1);
+  fill (&m, h);
+  h->stretch = (struct weft_host_stretch *) (void *) g_array_free (m.stretch, FALSE);
+  h->awaited = (uint32_t *) (void *) g_array_free (m.awaited, FALSE);
+  g_free (m.waited);
+  return h;
+}
+
+/* ---------------------------------------------------------------------- dates */
+
+struct weft_host_clock
+weft_host_clock_new (const weft_host *h)
+{
+  struct weft_host_clock clock = { 0 };
+
+  if (!h)
+    return clock;
+  clock.begin = g_new (double, h->n_stretch);
+  clock.begin[0] = -h->lead;
+  clock.open = 1;
+  return clock;
+}
+
+void
+weft_host_clock_clear (struct weft_host_clock *clock)
+{
+  g_clear_pointer (&clock->begin, g_free);
+}
+
+/* The stretch that comes next begins when the one before it was issued and all it waits for has
+ * ended. */
+static gboolean
+begin_next (const weft_host *h, struct weft_host_clock *clock, weft_host_end end, void *user)
+{
+  const struct weft_host_stretch *next = &h->stretch[clock->open];
+  double begin = clock->begin[clock->open - 1] + (next->before - next[-1].before);
+
+  for (uint32_t i = next->awaited; i < next[1].awaited; i++) {
+    double ended = end (user, h->awaited[i]);
+    if (isnan (ended))
+      return FALSE;
+    begin = fmax (begin, ended);
+  }
+  clock->begin[clock->open++] = begin;
+  return TRUE;
+}
+
+gboolean
+weft_host_issues (const weft_host *h, struct weft_host_clock *clock, uint32_t op, weft_host_end end,
+                  void *user, double *date)
+{
+  uint32_t s = h->stretch_of[op];
+
+  while (clock->open <= s)
+    if (!begin_next (h, clock, end, user))
+      return FALSE;
+  *date = clock->begin[s] + (h->upto[op] - h->stretch[s].before);
+  return TRUE;
+}
+
+static double
+latest (const weft_program *p, const double *end, uint32_t op, double date)
+{
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+    date = fmax (date, end[p->deps[d]]);
+  return date;
+}
+
+double
+weft_host_waited (const weft_host *h, const weft_program *p, const double *begin, const double *end)
+{
+  double sum = 0, free_at = 0;
+
+  for (uint32_t i = 0; i < p->lane_n[WEFT_LANE_GPU]; i++) {
+    uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
+    const struct weft_host_stretch *s = &h->stretch[h->stretch_of[op]];
+    double ready = latest (p, end, op, free_at);
+    for (uint32_t j = s->awaited; j < s[1].awaited; j++)
+      ready = fmax (ready, end[h->awaited[j]]);
+    sum += fmax (0, begin[op] - ready);
+    free_at = end[op];
+  }
+  return sum;
+}
+
+/* ----------------------------------------------------------------------- lead */
+
+static double
+end_of (void *end, uint32_t op)
+{
+  return ((const double *) end)[op];
+}
+
+/* One step of the role alone, from a lead; says when the host has issued all of it. */
+static double
+play (const weft_plan *plan, const weft_program *p, weft_host *h, double lead, double *end,
+      double *issued)
+{
+  double free_at[WEFT_N_LANE] = { 0 }, step = 0;
+
+  h->lead = lead;
+  struct weft_host_clock clock = weft_host_clock_new (h);
+  *issued = -lead;
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    double *lane = &free_at[p->op[op].lane];
+    weft_host_issues (h, &clock, op, end_of, end, issued);
+    *lane = end[op] =
+        latest (p, end, op, fmax (*issued, *lane)) + plan->seconds[p->role][op];
+    step = fmax (step, end[op]);
+  }
+  weft_host_clock_clear (&clock);
+  return step;
+}
+
+enum { MOST_STEPS = 8 };
+
+/* FALSE: the device is always behind. */
+static gboolean
+find_lead (const weft_plan *plan, const weft_program *p, weft_host *h)
+{
+  g_autofree double *end = g_new (double, p->n_op + 1);
+  double issued, step;
+
+  if (plan->job.stack.step_waits || p->n_op == 0)
+    return TRUE;
+  if (h->n_stretch == 1 && play (plan, p, h, INFINITY, end, &issued) >= h->launches)
+    return FALSE;
+  double lead = 0, was = -1;
+  for (int i = 0; i < MOST_STEPS && fabs (lead - was) > 1e-9 * lead; i++) {
+    was = lead;
+    step = play (plan, p, h, was, end, &issued);
+    lead = fmax (0, step - issued);
+  }
+  h->lead = lead;
+  return TRUE;
+}
+
+weft_host *
+weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph)
+{
+  const weft_program *p = plan->role[role];
+  double cost = graph ? cost_of (plan, WEFT_HOST_GRAPH) + cost_of (plan, WEFT_HOST_NODE)
+                      : cost_of (plan, WEFT_HOST_CALL);
+
+  if (cost <= 0 || weft_cluster_is_cpu (&plan->job.cluster))
+    return NULL;
+  g_autoptr (weft_host) h = make (plan, p, graph);
+  return find_lead (plan, p, h) ? g_steal_pointer (&h) : NULL;
+}
+
+void
+weft_host_free (weft_host *h)
+{
+  g_free (h->stretch);
+  g_free (h->awaited);
+  g_free (h->stretch_of);
+  g_free (h->upto);
+  g_free (h);
+}
+
+weft_host **
+weft_hosts_new (const weft_plan *plan, gboolean graph)
+{
+  weft_host **hosts = g_new0 (weft_host *, plan->n_roles + 1);
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    hosts[role] = weft_host_new (plan, role, graph);
+  return hosts;
+}
+
+void
+weft_hosts_free (weft_host **hosts, uint32_t n_roles)
+{
+  for (uint32_t role = 0; hosts && role < n_roles; role++)
+    if (hosts[role])
+      weft_host_free (hosts[role]);
+  g_free (hosts);
+}
