@@ -372,11 +372,10 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
 static void
 a_file_that_cannot_be_written_is_refused_before_the_first_step (void **state)
 {
-  g_autofree char *path = g_build_filename (*state, "step.json", NULL);
-  g_autofree char *words = g_strdup_printf (NANO "--trace %s", path);
-
   if (geteuid () == 0)
     skip ();
+  g_autofree char *path = g_build_filename (*state, "step.json", NULL);
+  g_autofree char *words = g_strdup_printf (NANO "--trace %s", path);
   assert_true (g_file_set_contents (path, "", 0, NULL) && g_chmod (path, 0444) == 0);
   weft_test_refused (words, 2, "step.json\", which cannot be written");
 }
