@@ -59,6 +59,21 @@ codes_of (GRand *rand, uint64_t n, enum weft_dtype dtype)
   return o;
 }
 
+/* Of tensors that showed nothing, or nothing finite, too. */
+static void
+check_update (const struct cuda_case_device *d, GRand *rand)
+{
+  static const float shown[] = { 0, 0.5f, INFINITY, NAN };
+  struct weft_kernel k = call_of (WEFT_OP_AMAX_UPDATE, WEFT_FP32, (const uint64_t[]){ 700, 0, 0 });
+
+  k.operand[0] = cuda_case_floats (rand, 700, WEFT_FP32);
+  k.operand[1] = cuda_case_floats (rand, 700, WEFT_FP32);
+  k.operand[1].accumulate = TRUE;
+  for (unsigned i = 0; i < 700; i++)
+    ((float *) k.operand[0].data)[i] = shown[i % G_N_ELEMENTS (shown)];
+  run (d, &k, 0);
+}
+
 /* Both ways, or one of them, with scales of rows or of squares. */
 static void
 check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
@@ -350,6 +365,7 @@ cuda_case_fp8 (const struct cuda_case_device *d)
 {
   GRand *rand = g_rand_new_with_seed (22);
 
+  check_update (d, rand);
   check_places (d, rand, WEFT_FP8);
   check_places (d, rand, WEFT_E5M2);
   for (enum weft_dtype dtype = WEFT_FP32; dtype <= WEFT_FP16; dtype++) {
