@@ -138,12 +138,13 @@ check_new_folder (const struct output *o, GError **error)
   return check_folder (o, at, error);
 }
 
+/* A file that is there and written as it is needs nothing of its folder. */
 static gboolean
 check_file (const struct output *o, GError **error)
 {
   g_autofree char *folder = g_path_get_dirname (o->path);
-  gboolean is_special =
-      g_file_test (o->path, G_FILE_TEST_EXISTS) && !g_file_test (o->path, G_FILE_TEST_IS_REGULAR);
+  gboolean exists = g_file_test (o->path, G_FILE_TEST_EXISTS);
+  gboolean is_special = exists && !g_file_test (o->path, G_FILE_TEST_IS_REGULAR);
 
   if (g_file_test (o->path, G_FILE_TEST_IS_DIR))
     return weft_bad_input (error, "--%s: found \"%s\", which is a folder, wanted a file", o->flag,
@@ -151,7 +152,11 @@ check_file (const struct output *o, GError **error)
   if (is_special && o->kind == A_RENAMED_FILE)
     return weft_bad_input (error, "--%s: found \"%s\", which is a device or a pipe, wanted a file",
                            o->flag, o->path);
-  return is_special || check_folder (o, folder, error);
+  if (!exists || o->kind == A_RENAMED_FILE)
+    return check_folder (o, folder, error);
+  return access (o->path, W_OK) == 0 ||
+         weft_bad_input (error, "--%s: found \"%s\", which cannot be written: %s", o->flag, o->path,
+                         g_strerror (errno));
 }
 
 /* Found out before the first step, not after the last. */

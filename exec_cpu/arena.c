@@ -19,12 +19,6 @@
 
 #define NAN_BYTE 0xff /* fp32 and bf16 of such bytes are not numbers, an int32 is no token */
 
-static gboolean
-owns (const weft_program *p, uint32_t buf)
-{
-  return p->buf[buf].base == WEFT_NO_BUF;
-}
-
 /* Uses of every buffer that owns memory; of permanent ones none, they never die. */
 static void
 count_uses (struct cpu_rank *r)
@@ -73,7 +67,7 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     r->bind.arena[pool] = at;
   }
   for (uint32_t b = 0; b < r->p->n_buf; b++)
-    if (owns (r->p, b) && !r->p->buf[b].permanent)
+    if (r->uses[b] > 0) /* what no op uses has no place: weights lie where it seems to be */
       ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, b), r->p->buf[b].bytes);
   return TRUE;
 }

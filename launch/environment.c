@@ -122,12 +122,15 @@ is_local (const struct reading *r, const struct weft_launch *launch)
 
 /* ------------------------------------------------------------------------- meeting */
 
-/* The first host of a list of Slurm's, of the step or else of the job. */
+/* The first host of a list of Slurm's, of the step or else of the job.  Beside another launcher the step
+ * is that of its daemons, which lack the machine that they were started from. */
 static gboolean
 read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
 {
-  const char *name,
-      *list = look_up (r, "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST", &name);
+  const char *of_job = "SLURM_JOB_NODELIST SLURM_NODELIST",
+             *of_step = "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST", *name;
+  const char *list =
+      look_up (r, launch->launcher == WEFT_LAUNCHER_SLURM ? of_step : of_job, &name);
 
   if (!list)
     return TRUE;
@@ -191,6 +194,9 @@ read_token (const struct reading *r, struct weft_launch *launch)
 
   launch->token = g_strdup_printf ("%s:%.100s%s%.20s", r->word, job ? job : "",
                                    slurm && step ? "." : "", slurm && step ? step : "");
+  for (char *c = launch->token; *c; c++) /* it is a key on the wire */
+    if (!g_ascii_isprint (*c))
+      *c = '?';
 }
 
 void

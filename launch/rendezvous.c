@@ -1,5 +1,6 @@
 #include "launch/rendezvous.h"
 #include "core/base/error.h"
+#include "launch/signals.h"
 #include "launch/store.h"
 #include "launch/wire.h"
 #include <gio/gio.h>
@@ -352,16 +353,20 @@ weft_rendezvous_abort (weft_rendezvous *r, const char *why)
 
 /* -------------------------------------------------------------------- opening */
 
-/* Once; NULL with why not. */
+/* Once; NULL with why not.  Names are looked up by threads of GLib's, which it keeps. */
 static GSocketConnection *
 connect_once (const weft_rendezvous *r, GError **error)
 {
   g_autoptr (GSocketClient) client = g_socket_client_new ();
+  sigset_t before;
 
   g_socket_client_set_timeout (client, 5);
   g_socket_client_set_enable_proxy (client, FALSE);
-  return g_socket_client_connect_to_host (client, r->store ? "localhost" : r->host, r->place.port,
-                                          NULL, error);
+  weft_signals_hold (&before);
+  GSocketConnection *connection = g_socket_client_connect_to_host (
+      client, r->store ? "localhost" : r->host, r->place.port, NULL, error);
+  weft_signals_let_go (&before);
+  return connection;
 }
 
 /* Rank 0 may come later than others. */

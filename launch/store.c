@@ -1,8 +1,10 @@
 #define _GNU_SOURCE /* pthread_tryjoin_np */
 #include "launch/store.h"
 #include "core/base/error.h"
+#include "launch/signals.h"
 #include "launch/wire.h"
 #include <gio/gio.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -668,19 +670,26 @@ listen_on (GSocketFamily family, uint16_t port, GError **error)
     return NULL;
   g_socket_set_listen_backlog (socket, 1024);
   g_socket_set_blocking (socket, FALSE);
+  if (family == G_SOCKET_FAMILY_IPV6) /* whatever net.ipv6.bindv6only says */
+    g_socket_set_option (socket, IPPROTO_IPV6, IPV6_V6ONLY, FALSE, NULL);
   if (!g_socket_bind (socket, address, TRUE, error) || !g_socket_listen (socket, error))
     return NULL;
   return g_steal_pointer (&socket);
 }
 
-/* Of both kinds of addresses, or where a machine has no new ones, of the old. */
+/* Of both kinds of addresses, or where a machine has no new ones, of the old: but not beside somebody
+ * who has the port on the new ones, whom others would find there. */
 static gboolean
 start_listening (weft_store *s, uint16_t port, GError **error)
 {
   g_autoptr (GError) why = NULL;
 
-  s->listening = listen_on (G_SOCKET_FAMILY_IPV6, port, NULL);
-  if (!s->listening && !(s->listening = listen_on (G_SOCKET_FAMILY_IPV4, port, &why)))
+  s->listening = listen_on (G_SOCKET_FAMILY_IPV6, port, &why);
+  if (!s->listening && !g_error_matches (why, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE)) {
+    g_clear_error (&why);
+    s->listening = listen_on (G_SOCKET_FAMILY_IPV4, port, &why);
+  }
+  if (!s->listening)
     return weft_run_error (error,
                            "port %u of this machine, where rank 0 meets the others: %s "
                            "(MASTER_PORT names another)",
@@ -708,6 +717,18 @@ store_free (weft_store *s)
   g_free (s);
 }
 
+static gboolean
+start_thread (weft_store *s, GError **error)
+{
+  sigset_t before;
+
+  weft_signals_hold (&before);
+  int failed = pthread_create (&s->thread, NULL, store_main, s);
+  weft_signals_let_go (&before);
+  return !failed ||
+         weft_run_error (error, "no thread for the rendezvous: %s", g_strerror (failed));
+}
+
 weft_store *
 weft_store_open (uint16_t port, const struct weft_store_options *options, GError **error)
 {
@@ -721,12 +742,8 @@ weft_store_open (uint16_t port, const struct weft_store_options *options, GError
       g_hash_table_new_full (g_str_hash, g_str_equal, g_free, (GDestroyNotify) g_bytes_unref);
   s->meetings = g_hash_table_new_full (g_str_hash, g_str_equal, NULL, meeting_free);
   s->opened = g_get_monotonic_time ();
-  if (start_listening (s, port, error)) {
-    int failed = pthread_create (&s->thread, NULL, store_main, s);
-    if (!failed)
-      return s;
-    weft_run_error (error, "no thread for the rendezvous: %s", g_strerror (failed));
-  }
+  if (start_listening (s, port, error) && start_thread (s, error))
+    return s;
   store_free (s);
   return NULL;
 }

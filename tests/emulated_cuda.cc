@@ -1,4 +1,5 @@
 #include "tests/emulated_cuda.hh"
+#include "core/base/sanitize.h"
 #include "tests/emulated_cuda.h"
 #include <map>
 #include <stdarg.h>
@@ -6,6 +7,10 @@
 #include <stdlib.h>
 #include <ucontext.h>
 #include <vector>
+#if WEFT_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 enum { STACK_BYTES = 128 << 10, WARP = 32, MOST_BYTES = 64 };
 
@@ -23,12 +28,55 @@ alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 struct place {
   ucontext_t context;
   void *stack;
+  const void *bottom; /* of the stack, which has so many bytes */
+  size_t bytes;
+  void *fake; /* the address sanitizer's own */
 };
+
+/* The address sanitizer is told whose stack is left and come to; else it would take threads of a kernel
+ * for frames that are gone.  All of them are one thread to the thread sanitizer, and are one. */
+#if WEFT_ADDRESS_SANITIZER
+static place *place_left;
+
+static void
+leave (place *from, const place *to)
+{
+  place_left = from;
+  __sanitizer_start_switch_fiber (&from->fake, to->bottom, to->bytes);
+}
+
+static void
+arrive_at (const place *here)
+{
+  __sanitizer_finish_switch_fiber (here->fake, &place_left->bottom, &place_left->bytes);
+}
+
+static void
+let_touch (const void *from, size_t bytes, bool touch)
+{
+  (touch ? __asan_unpoison_memory_region : __asan_poison_memory_region) (from, bytes);
+}
+#else
+static void
+leave (place *, const place *)
+{
+}
+
+static void
+arrive_at (const place *)
+{
+}
+
+static void
+let_touch (const void *, size_t, bool)
+{
+}
+#endif
 
 /* A switch of contexts asks the system for the mask of signals each time, and kernels that shuffle are
  * nothing but switches.  Without it a switch is the registers that a function keeps (System V ABI of
- * x86-64); sanitizers know nothing of it. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+ * x86-64). */
+#if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
 extern "C" void emulated_switch (void **from, void *to);
@@ -51,10 +99,12 @@ emulated_switch (void **, void *)
 static void
 go (place *from, place *to)
 {
+  leave (from, to);
   if (BARE)
     emulated_switch (&from->stack, to->stack);
   else
     swapcontext (&from->context, &to->context);
+  arrive_at (from);
 }
 
 static void __attribute__ ((noreturn, format (printf, 1, 2)))
@@ -148,6 +198,7 @@ live (void)
 {
   fibre *me = newest;
 
+  arrive_at (&me->here);
   for (;;) {
     run_threads (me);
     idle.push_back (me);
@@ -181,9 +232,11 @@ static fibre *
 new_fibre (void)
 {
   static unsigned n;
-  fibre *f = newest = new fibre;
+  fibre *f = newest = new fibre ();
 
   f->stack.resize (STACK_BYTES + n++ % WARP * 5 * 64);
+  f->here.bottom = f->stack.data ();
+  f->here.bytes = f->stack.size ();
   if (BARE)
     prepare_stack (f);
   else
@@ -513,15 +566,18 @@ check_launch (const void *kernel, dim3 grid, dim3 block, size_t shared)
 static void
 forget_shared (size_t shared, bool first)
 {
+  let_touch (emulated_shared, sizeof emulated_shared, true);
   memset (emulated_shared, 0xff, shared + GUARD);
   if (first)
     memset (__start_emulated_static, 0xff,
             (size_t) (__stop_emulated_static - __start_emulated_static));
+  let_touch (emulated_shared + shared, sizeof emulated_shared - shared, false);
 }
 
 static void
 check_guard (size_t shared)
 {
+  let_touch (emulated_shared, sizeof emulated_shared, true);
   for (size_t i = 0; i < GUARD; i++)
     if (emulated_shared[shared + i] != 0xff)
       die ("a block has written %zu bytes behind its shared memory", i);

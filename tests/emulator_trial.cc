@@ -4,7 +4,7 @@
 enum { WORDS = 64 };
 
 alignas (16) static uint16_t memory[8 * WORDS];
-static float sink;
+static volatile float sink; /* what is read for it is really read */
 
 __global__ void
 exchange (enum emulator_fault fault, float x)
@@ -37,6 +37,19 @@ load (enum emulator_fault fault)
   load_a (a, shared, 8 + (fault == EMULATOR_MATRIX_ASKEW ? 4 : 0), 0, 0);
   if (fault == EMULATOR_BEHIND)
     shared[WORDS * 8].bits = 1;
+  if (fault == EMULATOR_READ_BEHIND)
+    sink = to_float (shared[WORDS * 8]);
+}
+
+/* The compiler does not see how far it goes. */
+__global__ void
+keep (enum emulator_fault fault)
+{
+  int own[4] = { 1, 2, 3, 4 }, *at = own;
+
+  asm ("" : "+r"(at));
+  __syncthreads ();
+  sink = (float) at[fault == EMULATOR_OWN_BEHIND ? 4 : 3];
 }
 
 __global__ void
@@ -53,6 +66,7 @@ emulator_try (enum emulator_fault fault)
 
   WEFT_LAUNCH (exchange, 1, fault == EMULATOR_WARP_SHORT ? 48 : 64, 0, NULL, fault, 1);
   WEFT_LAUNCH (load, 1, 32, WORDS * 16, NULL, fault);
+  WEFT_LAUNCH (keep, 1, 64, 0, NULL, fault);
   WEFT_LAUNCH (nothing, grid, block, shared, NULL);
 }
 

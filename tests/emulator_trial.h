@@ -18,6 +18,9 @@ enum emulator_fault {
   EMULATOR_GRID_HIGH,    /* 65536 rows of blocks */
   EMULATOR_GRID_EMPTY,
   EMULATOR_BLOCK_WIDE,   /* 1025 threads */
+  EMULATOR_MINDED,       /* from here on by the address sanitizer alone */
+  EMULATOR_READ_BEHIND = EMULATOR_MINDED, /* a word behind the shared memory of a launch */
+  EMULATOR_OWN_BEHIND,   /* one behind an array of a thread, which has waited for others */
   EMULATOR_N_FAULT,
 };
 

@@ -24,7 +24,7 @@ open_model (void **state)
 }
 
 static struct weft_kernel
-call_of (enum weft_op_kind kind, const uint64_t dim[7])
+call_of (enum weft_op_kind kind, const uint64_t dim[8])
 {
   struct weft_kernel k = { .kind = kind, .model = &model, .control = &control };
 
@@ -53,7 +53,7 @@ dtype_of (const char *name)
 static const struct real {
   const char *of;
   enum weft_op_kind kind;
-  uint64_t dim[7];
+  uint64_t dim[8];
   uint64_t n[4]; /* elements of operands, where the shape does not say */
 } reals[] = {
   { "GPT-2, 64 x 1024 tokens", WEFT_OP_EMBED, { 65536, 768 } },
@@ -151,7 +151,7 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
  * arrays.  `out` is the operand that both write. */
 static const struct large {
   enum weft_op_kind kind;
-  uint64_t dim[7];
+  uint64_t dim[8];
   uint64_t few; /* in place of the first dimension */
   uint32_t out;
   int32_t word; /* of operands that are whole numbers */

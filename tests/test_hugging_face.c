@@ -160,6 +160,11 @@ remove_folder (void **state)
   "\"vocab_size\":11,\"max_position_embeddings\":6,\"hidden_size\":8,\"num_hidden_layers\":2,"     \
   "\"num_attention_heads\":4,\"intermediate_size\":10"
 
+#define EXPERTS                                                                                    \
+  ",\"n_routed_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":6,"                 \
+  "\"n_shared_experts\":1,"
+#define LATENTS ",\"kv_lora_rank\":5,\"qk_nope_head_dim\":2,\"qk_rope_head_dim\":4,\"v_head_dim\":3"
+
 /* Every family with names: what its file says beside SIZES, and the tensors of two layers; "name
  * rows columns", theirs, in our order. */
 static const struct {
@@ -241,6 +246,49 @@ static const struct {
            "mlp.experts.0.up_proj.weight 6 8;" LAYERS "mlp.experts.1.gate_proj.weight 6 8;" LAYERS
            "mlp.experts.1.up_proj.weight 6 8;" LAYERS "mlp.experts.0.down_proj.weight 8 6;" LAYERS
            "mlp.experts.1.down_proj.weight 8 6",
+    "model.norm.weight 8;lm_head.weight 11 8" },
+  { "qwen2_moe",
+    ",\"num_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":6,"
+    "\"shared_expert_intermediate_size\":4",
+    "model.embed_tokens.weight 11 8",
+    LAYERS "input_layernorm.weight 8;" LAYERS "self_attn.q_proj.weight 8 8;" LAYERS
+           "self_attn.k_proj.weight 8 8;" LAYERS "self_attn.v_proj.weight 8 8;" LAYERS
+           "self_attn.q_proj.bias 8;" LAYERS "self_attn.k_proj.bias 8;" LAYERS
+           "self_attn.v_proj.bias 8;" LAYERS "self_attn.o_proj.weight 8 8;" LAYERS
+           "post_attention_layernorm.weight 8;" LAYERS "mlp.gate.weight 2 8;" LAYERS
+           "mlp.experts.0.gate_proj.weight 6 8;" LAYERS "mlp.experts.0.up_proj.weight 6 8;" LAYERS
+           "mlp.experts.1.gate_proj.weight 6 8;" LAYERS "mlp.experts.1.up_proj.weight 6 8;" LAYERS
+           "mlp.experts.0.down_proj.weight 8 6;" LAYERS "mlp.experts.1.down_proj.weight 8 6;" LAYERS
+           "mlp.shared_expert.gate_proj.weight 4 8;" LAYERS
+           "mlp.shared_expert.up_proj.weight 4 8;" LAYERS
+           "mlp.shared_expert.down_proj.weight 8 4;" LAYERS "mlp.shared_expert_gate.weight 1 8",
+    "model.norm.weight 8;lm_head.weight 11 8" },
+  { "deepseek_v2", EXPERTS "\"q_lora_rank\":null,\"topk_method\":\"greedy\"" LATENTS,
+    "model.embed_tokens.weight 11 8",
+    LAYERS
+    "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;" LAYERS
+    "post_attention_layernorm.weight 8;" LAYERS "self_attn.q_proj.weight 24 8;" LAYERS
+    "self_attn.kv_a_proj_with_mqa.weight 9 8;" LAYERS "self_attn.kv_a_layernorm.weight 5;" LAYERS
+    "self_attn.kv_b_proj.weight 20 5;" LAYERS "mlp.gate.weight 2 8;" LAYERS
+    "mlp.experts.0.gate_proj.weight 6 8;" LAYERS "mlp.experts.0.up_proj.weight 6 8;" LAYERS
+    "mlp.experts.1.gate_proj.weight 6 8;" LAYERS "mlp.experts.1.up_proj.weight 6 8;" LAYERS
+    "mlp.experts.0.down_proj.weight 8 6;" LAYERS "mlp.experts.1.down_proj.weight 8 6;" LAYERS
+    "mlp.shared_experts.gate_proj.weight 6 8;" LAYERS
+    "mlp.shared_experts.up_proj.weight 6 8;" LAYERS "mlp.shared_experts.down_proj.weight 8 6",
+    "model.norm.weight 8;lm_head.weight 11 8" },
+  { "deepseek_v3", EXPERTS "\"q_lora_rank\":3,\"topk_method\":\"noaux_tc\"" LATENTS,
+    "model.embed_tokens.weight 11 8",
+    LAYERS
+    "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;" LAYERS
+    "post_attention_layernorm.weight 8;" LAYERS "self_attn.q_a_proj.weight 3 8;" LAYERS
+    "self_attn.q_a_layernorm.weight 3;" LAYERS "self_attn.q_b_proj.weight 24 3;" LAYERS
+    "self_attn.kv_a_proj_with_mqa.weight 9 8;" LAYERS "self_attn.kv_a_layernorm.weight 5;" LAYERS
+    "self_attn.kv_b_proj.weight 20 5;" LAYERS "mlp.gate.weight 2 8;" LAYERS
+    "mlp.experts.0.gate_proj.weight 6 8;" LAYERS "mlp.experts.0.up_proj.weight 6 8;" LAYERS
+    "mlp.experts.1.gate_proj.weight 6 8;" LAYERS "mlp.experts.1.up_proj.weight 6 8;" LAYERS
+    "mlp.experts.0.down_proj.weight 8 6;" LAYERS "mlp.experts.1.down_proj.weight 8 6;" LAYERS
+    "mlp.shared_experts.gate_proj.weight 6 8;" LAYERS
+    "mlp.shared_experts.up_proj.weight 6 8;" LAYERS "mlp.shared_experts.down_proj.weight 8 6",
     "model.norm.weight 8;lm_head.weight 11 8" },
 #undef LAYERS
 };
@@ -387,10 +435,9 @@ a_family_without_names_is_told_which_have_some (void **folder)
   g_autoptr (GError) error = NULL, odd = NULL, nameless = NULL;
 
   union weft_model model = state->model;
-  model.family = g_quark_from_string ("deepseek_v3");
+  model.family = g_quark_from_string ("gpt_oss");
   assert_null (weft_hf_pieces (&model, weft_state_at (state, 0), &error));
-  assert_non_null (
-      strstr (error->message, "found \"deepseek_v3\", wanted one of gpt2 llama qwen2"));
+  assert_non_null (strstr (error->message, "found \"gpt_oss\", wanted one of gpt2 llama qwen2"));
   model = state->model;
   model.ffn_hidden_size = 5;
   assert_false (weft_hf_import (state, &model, "none", NULL, &odd));

@@ -110,6 +110,11 @@ variables_of_two_launchers_are_those_of_the_inner_one (void **state)
                  "OMPI_COMM_WORLD_RANK=9 OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_LOCAL_RANK=1 "
                  "OMPI_COMM_WORLD_LOCAL_SIZE=8 MASTER_PORT=30",
                  WEFT_LAUNCHER_OPENMPI, "9 of 16, 1 here", "n4:30");
+  assert_launch ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_JOB_NODELIST=n[4-5] "
+                 "SLURM_STEP_NODELIST=n5 "
+                 "OMPI_COMM_WORLD_RANK=9 OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+                 "OMPI_COMM_WORLD_LOCAL_SIZE=8 MASTER_PORT=30",
+                 WEFT_LAUNCHER_OPENMPI, "9 of 16, 1 here", "n4:30");
   assert_launch ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 " TORCHRUN,
                  WEFT_LAUNCHER_TORCHRUN, "5 of 8, 1 here", "a:29500");
   g_auto (weft_launch) l = found ("slurm", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0 "
@@ -145,6 +150,16 @@ a_port_follows_from_the_job (void **state)
   assert_string_not_equal (one.token, other.token);
   assert_string_not_equal (one.token, step.token);
   assert_true (one.port >= 20000 && one.port < 32000);
+}
+
+/* Whatever somebody has called a job: processes would turn each other away over a token that is no key. */
+static void
+a_token_can_be_said_on_the_wire (void **state)
+{
+  g_auto (weft_launch) l = found (NULL, TORCHRUN " TORCHELASTIC_RUN_ID=gr\303\266\303\237e\t1");
+
+  (void) state;
+  assert_string_equal (l.token, "torchrun:gr????e?1");
 }
 
 static void
@@ -290,6 +305,7 @@ main (void)
     cmocka_unit_test (variables_of_two_launchers_are_those_of_the_inner_one),
     cmocka_unit_test (the_port_of_an_agent_is_left_to_it),
     cmocka_unit_test (a_port_follows_from_the_job),
+    cmocka_unit_test (a_token_can_be_said_on_the_wire),
     cmocka_unit_test (what_is_missing_or_wrong_is_named),
     cmocka_unit_test (lists_of_hosts_are_those_of_slurm),
     cmocka_unit_test (what_is_no_list_of_hosts_is_refused),

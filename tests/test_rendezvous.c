@@ -3,6 +3,7 @@
 #include "launch/store.h"
 #include "launch/wire.h"
 #include "tests/processes.h"
+#include "train/together.h"
 #include <gio/gio.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 /* --------------------------------------------------------- processes that are threads */
@@ -122,7 +124,7 @@ get_what_the_last_has_set (weft_rendezvous *r, GError **error)
 {
   g_autoptr (GBytes) mine = g_bytes_new_static ("a value", 7);
 
-  if (me (r) == 3) {
+  if (me (r) + 1 == weft_rendezvous_place (r)->n) {
     g_usleep (50000);
     if (!weft_rendezvous_set (r, "key", mine, error))
       return NULL;
@@ -229,6 +231,72 @@ values_of_megabytes_arrive_whole (void **state)
   for (uint32_t i = 0; i < c.n; i++)
     assert_said (&c, i, "whole");
   cast_clear (&c);
+}
+
+/* Somebody else's, on an address of the new kind; NULL on a machine without them. */
+static GSocket *
+listen_on_new_loopback (void)
+{
+  g_autoptr (GSocket) socket =
+      g_socket_new (G_SOCKET_FAMILY_IPV6, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, NULL);
+  g_autoptr (GSocketAddress) loopback = g_inet_socket_address_new_from_string ("::1", 0);
+
+  if (!socket || !g_socket_bind (socket, loopback, FALSE, NULL) || !g_socket_listen (socket, NULL))
+    return NULL;
+  return g_steal_pointer (&socket);
+}
+
+/* As many ranks as would fill a frame if each process said something of all. */
+#define RANKS 900000u
+
+static char *
+tell_memory (weft_rendezvous *r, GError **error)
+{
+  g_autofree uint64_t *device = g_new0 (uint64_t, 2 * RANKS), *host = g_new0 (uint64_t, 2 * RANKS);
+  weft_actors actors = { .n = 2 * RANKS };
+  weft_exec x = { .actors = &actors, .allocated = device, .allocated_host = host, .peers = r };
+
+  for (uint32_t i = me (r) * RANKS; i < (me (r) + 1) * RANKS; i++) {
+    device[i] = 2 * i;
+    host[i] = 2 * i + 1;
+  }
+  gboolean ok = weft_together_allocated (&x, error);
+  for (uint32_t i = 0; ok && i < 2 * RANKS; i++)
+    ok = device[i] == 2 * i && host[i] == 2 * i + 1;
+  return ok ? g_strdup ("all") : NULL;
+}
+
+static void
+memory_of_very_many_ranks_is_known_to_all (void **state)
+{
+  struct cast c = cast_of (2, 60, tell_memory);
+
+  (void) state;
+  c.part[0].place.each = c.part[1].place.each = RANKS;
+  run (&c);
+  assert_said (&c, 0, "all");
+  assert_said (&c, 1, "all");
+  cast_clear (&c);
+}
+
+/* A name, or a number of either kind. */
+static void
+an_address_may_be_of_either_kind (void **state)
+{
+  static const char *const hosts[] = { "localhost", "::1", "[::1]" };
+  g_autoptr (GSocket) of_new_kind = listen_on_new_loopback ();
+  const unsigned n = of_new_kind ? G_N_ELEMENTS (hosts) : 1;
+
+  (void) state;
+  for (unsigned h = 0; h < n; h++) {
+    struct cast c = cast_of (2, 5, get_what_the_last_has_set);
+    for (uint32_t i = 0; i < c.n; i++)
+      c.part[i].place.host = hosts[h];
+    run (&c);
+    for (uint32_t i = 0; i < c.n; i++)
+      assert_said (&c, i, "a value");
+    cast_clear (&c);
+  }
 }
 
 /* ------------------------------------------------------------------------ missing */
@@ -440,6 +508,23 @@ a_port_that_is_taken_is_named (void **state)
   weft_store_close (first, 0);
 }
 
+/* Who asks for "localhost" there comes to the other program, and never to us. */
+static void
+a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
+{
+  const struct weft_store_options options = { .token = "", .n = 1, .each = 1, .seconds = 1 };
+  g_autoptr (GSocket) other = listen_on_new_loopback ();
+  g_autoptr (GError) error = NULL;
+
+  (void) state;
+  if (!other)
+    skip ();
+  g_autoptr (GSocketAddress) at = g_socket_get_local_address (other, NULL);
+  uint16_t port = g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at));
+  assert_null (weft_store_open (port, &options, &error));
+  assert_non_null (strstr (error->message, "in use"));
+}
+
 /* Sends something that is no frame, and hangs up or stays. */
 static GSocketConnection *
 send_garbage (uint16_t port, const void *data, gsize n)
@@ -519,6 +604,49 @@ somebody_else_at_the_port_is_told_apart (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
+/* Of a thread of this process, by what the system says of it; one that has ended takes none. */
+static gboolean
+takes_signal (const char *thread, int signal)
+{
+  g_autofree char *path = g_strdup_printf ("/proc/self/task/%s/status", thread), *text = NULL;
+
+  g_file_get_contents (path, &text, NULL, NULL);
+  const char *blocked = text ? strstr (text, "SigBlk:") : NULL;
+  return blocked &&
+         !(g_ascii_strtoull (blocked + strlen ("SigBlk:"), NULL, 16) >> (signal - 1) & 1);
+}
+
+/* A process is ended by a signal that any thread of it takes. */
+static gboolean
+leave_signals_to_the_first (GError **error)
+{
+  g_autoptr (GDir) threads = g_dir_open ("/proc/self/task", 0, NULL);
+  g_autofree char *first = g_strdup_printf ("%d", (int) getpid ());
+  const char *name;
+
+  while ((name = g_dir_read_name (threads)))
+    if (strcmp (name, first) && (takes_signal (name, SIGTERM) || takes_signal (name, SIGINT))) {
+      g_set_error (error, G_FILE_ERROR, 0, "a thread beside the first takes SIGTERM or SIGINT");
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* GLib knows by itself where localhost is; of any other name it asks in a thread. */
+static void
+ask_where_somebody_is (void)
+{
+  const struct weft_rendezvous_place nowhere = { .host = g_get_host_name (),
+                                                 .port = 1,
+                                                 .token = "",
+                                                 .n = 2,
+                                                 .process = 1,
+                                                 .each = 1,
+                                                 .seconds = 0.01 };
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&nowhere, NULL);
+  g_assert (!r);
+}
+
 /* What a process does that this program was started as: "meet", or "die RANK". */
 static int
 be_process (int argc, char **argv)
@@ -530,8 +658,9 @@ be_process (int argc, char **argv)
     fprintf (stderr, "%s\n", error->message);
     return 2;
   }
+  ask_where_somebody_is ();
   g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, 10, &error);
-  if (r && weft_rendezvous_barrier (r, "step 1", &error)) {
+  if (r && leave_signals_to_the_first (&error) && weft_rendezvous_barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
     if (argc < 3 || weft_rendezvous_barrier (r, "step 2", &error))
@@ -594,6 +723,8 @@ main (int argc, char **argv)
     cmocka_unit_test (all_wait_for_all_and_get_what_each_has_brought),
     cmocka_unit_test (what_is_gathered_the_first_alone_gets),
     cmocka_unit_test (values_of_megabytes_arrive_whole),
+    cmocka_unit_test (memory_of_very_many_ranks_is_known_to_all),
+    cmocka_unit_test (an_address_may_be_of_either_kind),
     cmocka_unit_test (who_has_not_come_is_named),
     cmocka_unit_test (processes_of_several_ranks_are_named_by_these),
     cmocka_unit_test (without_rank_0_nobody_answers),
@@ -605,6 +736,7 @@ main (int argc, char **argv)
     cmocka_unit_test (another_number_of_processes_is_told),
     cmocka_unit_test (nobody_comes_twice),
     cmocka_unit_test (a_port_that_is_taken_is_named),
+    cmocka_unit_test (a_port_that_is_taken_on_new_addresses_alone_is_named),
     cmocka_unit_test (garbage_on_the_port_harms_nobody),
     cmocka_unit_test (somebody_else_at_the_port_is_told_apart),
     cmocka_unit_test (processes_of_every_launcher_meet),

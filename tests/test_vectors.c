@@ -1,4 +1,4 @@
-/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of four
+/* Weft's arithmetic against other software's: logits, losses, gradients and AdamW steps of nine
  * tiny models that PyTorch computed (tests/vectors/README.md), under several strategies. */
 #include "core/exec/exec.h"
 #include "core/base/sanitize.h"
@@ -14,7 +14,10 @@
 
 #define LEARNING_RATE 1e-2
 
-static const char *const models[] = { "gpt2", "llama", "qwen2", "qwen3" };
+static const char *const models[] = { "gpt2",      "llama",       "qwen2",
+                                      "qwen3",     "mixtral",     "qwen2_moe",
+                                      "qwen3_moe", "deepseek_v2", "deepseek_v3" };
+enum { N_DENSE = 4 }; /* the first ones; those after them have experts */
 
 /* Flags beside those of every run; all read the same batch, so all must find the same numbers. */
 #define WHOLE_BATCH "--gpus", "1", "--micro-batch-size", "4"
@@ -30,6 +33,12 @@ static const char *const strategies[][9] = {
   { "--gpus", "4", "--pipeline-model-parallel-size", "2", "--reduction-order", "fast" },
   { "--gpus", "1", "--recompute-granularity", "full", "--recompute-method", "uniform",
     "--recompute-num-layers", "1" },
+};
+
+static const char *const expert_strategies[][9] = {
+  { "--gpus", "2", "--expert-model-parallel-size", "2" },
+  { "--gpus", "2", "--tensor-model-parallel-size", "2", "--sequence-parallel", "true",
+    "--reduction-order", "fast" },
 };
 
 /* A model that stands open at its first step. */
@@ -220,7 +229,9 @@ read_piece (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   weft_state_read (state, tensor, kind, piece->first_row * piece->columns, n, ours);
   for (uint64_t i = 0; i < n; i++) {
     uint64_t row = i / piece->columns, column = i % piece->columns;
-    theirs[piece->transposed ? column * piece->rows + row : i] = ours[i];
+    row = weft_hf_their_row (piece, row);
+    theirs[piece->transposed ? column * piece->rows + row : row * piece->columns + column] =
+        ours[i];
   }
   return theirs;
 }
@@ -351,6 +362,8 @@ logits_are_those_of_other_software (void **unused)
 #endif
   for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
     struct run run;
+    if (g_str_equal (models[m], "deepseek_v3"))
+      continue; /* its prediction layer's logits lie where the model's were */
     g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
 
     open_run (&run, models[m], "fp32", flags);
@@ -389,12 +402,21 @@ check_first_step (const char *model, const char *const *strategy)
 }
 
 static void
+under_all_strategies (void (*check) (const char *model, const char *const *strategy))
+{
+  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++) {
+    for (uint32_t s = 0; s < G_N_ELEMENTS (strategies); s++)
+      check (models[m], strategies[s]);
+    for (uint32_t s = 0; s < G_N_ELEMENTS (expert_strategies) && m >= N_DENSE; s++)
+      check (models[m], expert_strategies[s]);
+  }
+}
+
+static void
 losses_and_gradients_are_those_of_other_software (void **unused)
 {
   (void) unused;
-  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++)
-    for (uint32_t s = 0; s < G_N_ELEMENTS (strategies); s++)
-      check_first_step (models[m], strategies[s]);
+  under_all_strategies (check_first_step);
 }
 
 static void
@@ -424,11 +446,10 @@ static void
 adam_steps_are_those_of_other_software (void **unused)
 {
   (void) unused;
-  for (uint32_t m = 0; m < G_N_ELEMENTS (models); m++)
-    for (uint32_t s = 0; s < G_N_ELEMENTS (strategies); s++)
-      check_steps (models[m], strategies[s]);
+  under_all_strategies (check_steps);
 }
 
+/* Rounding sends some tokens to other experts: no bound for gradients there. */
 static void
 bf16_stays_near_the_exact_numbers (void **unused)
 {
@@ -444,7 +465,8 @@ bf16_stays_near_the_exact_numbers (void **unused)
       open_run (&run, models[m], "bf16", chosen[s]);
       step (&run);
       assert_close (models[m], "loss in bf16", loss_of (&run), loss[0], 2e-3);
-      each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_has_the_direction);
+      if (m < N_DENSE)
+        each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_has_the_direction);
       close_run (&run);
     }
 }

@@ -281,14 +281,14 @@ unpack_files (struct save *s, GBytes *packed, GError **error)
   return TRUE;
 }
 
-/* All files are written when this returns; the manifest knows of them. */
+/* All files are written when this returns; the manifest of rank 0's process knows of them. */
 static gboolean
 gather_files (struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
   g_autoptr (GBytes) mine = peers ? pack_files (s) : NULL;
   g_autoptr (GPtrArray) all =
-      peers ? weft_rendezvous_meet (peers, "files of a checkpoint", mine, 0, error) : NULL;
+      peers ? weft_rendezvous_gather (peers, "files of a checkpoint", mine, 0, error) : NULL;
 
   for (uint32_t i = 0; all && i < all->len; i++)
     if (!unpack_files (s, all->pdata[i], error))

@@ -7,6 +7,13 @@
 /* Which rows of ours one of theirs is. */
 enum share { ALL, QUERY, KEY, VALUE, GATE, UP };
 
+/* Which rows, of those that turn with the position, stand in other places in theirs: the last of
+ * every head, or of the tensor. */
+enum turned { NONE, OF_HEADS, LAST };
+
+/* Whether queries come from a latent: their last map has a name of its own then. */
+enum queries { ANY, WHOLE, LATENT };
+
 /* '#' is the number of the layer, '@' that of an expert, whose rows stand together.  Rows of one of our tensors stand in the order of its rows. */
 struct row {
   const char *families; /* space separated */
@@ -14,16 +21,24 @@ struct row {
   enum share share;
   gboolean transposed;
   float shift;
+  enum turned turned;
+  enum queries queries;
 };
 
-#define FAMILIES "gpt2 llama qwen2 qwen3 nemotron mixtral qwen3_moe"
-#define GATED "llama qwen2 qwen3 mixtral qwen3_moe"
+#define QWEN_MOE "qwen2_moe qwen3_moe"
+#define DEEPSEEK "deepseek_v2 deepseek_v3"
+#define GATED "llama qwen2 qwen3 mixtral " QWEN_MOE " " DEEPSEEK
 #define LLAMAS GATED " nemotron"
+#define FAMILIES "gpt2 " LLAMAS
+#define EXPERT "model.layers.#.mlp.experts.@."
 #define CONV1D .transposed = TRUE
 #define LESS_ONE .shift = 1
 
 /* Sources: huggingface/transformers modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py,
- * modeling_qwen3.py, modeling_mixtral.py, modeling_qwen3_moe.py and modeling_nemotron.py (whose NemotronLayerNorm1P adds one to its weight).
+ * modeling_qwen3.py, modeling_mixtral.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py,
+ * modeling_deepseek_v2.py, modeling_deepseek_v3.py (both turn pairs of neighbours; rope_interleave) and
+ * modeling_nemotron.py (whose NemotronLayerNorm1P adds one to its weight); names of prediction
+ * layers, which transformers skips: README_WEIGHTS.md of deepseek-ai/DeepSeek-V3.
  * mistral is llama to us and has llama's names.  The biases of llama's projections come with
  * attention_bias and mlp_bias. */
 static const struct row rows[] = {
@@ -77,10 +92,34 @@ static const struct row rows[] = {
   { "mixtral", "experts.fc1.weight", "model.layers.#.block_sparse_moe.experts.@.w1.weight", GATE },
   { "mixtral", "experts.fc1.weight", "model.layers.#.block_sparse_moe.experts.@.w3.weight", UP },
   { "mixtral", "experts.fc2.weight", "model.layers.#.block_sparse_moe.experts.@.w2.weight" },
-  { "qwen3_moe", "router.weight", "model.layers.#.mlp.gate.weight" },
-  { "qwen3_moe", "experts.fc1.weight", "model.layers.#.mlp.experts.@.gate_proj.weight", GATE },
-  { "qwen3_moe", "experts.fc1.weight", "model.layers.#.mlp.experts.@.up_proj.weight", UP },
-  { "qwen3_moe", "experts.fc2.weight", "model.layers.#.mlp.experts.@.down_proj.weight" },
+  { QWEN_MOE " " DEEPSEEK, "router.weight", "model.layers.#.mlp.gate.weight" },
+  { QWEN_MOE " " DEEPSEEK, "experts.fc1.weight", EXPERT "gate_proj.weight", GATE },
+  { QWEN_MOE " " DEEPSEEK, "experts.fc1.weight", EXPERT "up_proj.weight", UP },
+  { QWEN_MOE " " DEEPSEEK, "experts.fc2.weight", EXPERT "down_proj.weight" },
+  { "qwen2_moe", "shared.fc1.weight", "model.layers.#.mlp.shared_expert.gate_proj.weight", GATE },
+  { "qwen2_moe", "shared.fc1.weight", "model.layers.#.mlp.shared_expert.up_proj.weight", UP },
+  { "qwen2_moe", "shared.fc2.weight", "model.layers.#.mlp.shared_expert.down_proj.weight" },
+  { "qwen2_moe", "shared.gate.weight", "model.layers.#.mlp.shared_expert_gate.weight" },
+  { DEEPSEEK, "shared.fc1.weight", "model.layers.#.mlp.shared_experts.gate_proj.weight", GATE },
+  { DEEPSEEK, "shared.fc1.weight", "model.layers.#.mlp.shared_experts.up_proj.weight", UP },
+  { DEEPSEEK, "shared.fc2.weight", "model.layers.#.mlp.shared_experts.down_proj.weight" },
+  { "deepseek_v3", WEFT_EXPERT_BIAS, "model.layers.#.mlp.gate.e_score_correction_bias" },
+
+  { DEEPSEEK, "q_down.weight", "model.layers.#.self_attn.q_a_proj.weight" },
+  { DEEPSEEK, "q_latent_norm.weight", "model.layers.#.self_attn.q_a_layernorm.weight" },
+  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_b_proj.weight", .turned = OF_HEADS,
+    .queries = LATENT },
+  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_proj.weight", .turned = OF_HEADS,
+    .queries = WHOLE },
+  { DEEPSEEK, "kv_down.weight", "model.layers.#.self_attn.kv_a_proj_with_mqa.weight",
+    .turned = LAST },
+  { DEEPSEEK, "kv_latent_norm.weight", "model.layers.#.self_attn.kv_a_layernorm.weight" },
+  { DEEPSEEK, "kv_up.weight", "model.layers.#.self_attn.kv_b_proj.weight" },
+
+  { "deepseek_v3", "mtp_words_norm.weight", "model.layers.#.enorm.weight" },
+  { "deepseek_v3", "mtp_stream_norm.weight", "model.layers.#.hnorm.weight" },
+  { "deepseek_v3", "mtp_proj.weight", "model.layers.#.eh_proj.weight" },
+  { "deepseek_v3", "mtp_norm.weight", "model.layers.#.shared_head.norm.weight" },
 
   { FAMILIES, "head.weight", "lm_head.weight" },
 };
@@ -119,19 +158,39 @@ n_experts (const union weft_model *m, const struct weft_state_tensor *tensor)
   return g_str_has_prefix (tensor->param, "experts.") ? (uint32_t) m->num_moe_experts : 1;
 }
 
+/* Of the MLP that a tensor of ours belongs to. */
+static uint64_t
+mlp_width (const union weft_model *m, const char *param)
+{
+  if (g_str_has_prefix (param, "experts."))
+    return (uint64_t) m->moe_ffn_hidden_size;
+  return (uint64_t) (g_str_has_prefix (param, "shared.") ? m->moe_shared_expert_intermediate_size
+                                                         : m->ffn_hidden_size);
+}
+
 static void
 set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enum share share,
           struct weft_hf_piece *piece)
 {
-  uint32_t experts = n_experts (m, tensor);
   uint64_t q = (uint64_t) m->num_attention_heads * m->kv_channels;
   uint64_t kv = (uint64_t) m->num_query_groups * m->kv_channels;
-  uint64_t up = experts > 1 ? m->moe_ffn_hidden_size : m->ffn_hidden_size;
+  uint64_t up = mlp_width (m, tensor->param);
   const uint64_t first[] = { [KEY] = q, [VALUE] = q + kv, [UP] = up };
-  const uint64_t count[] = { tensor->rows / experts, q, kv, kv, up, up };
+  const uint64_t count[] = { tensor->rows / n_experts (m, tensor), q, kv, kv, up, up };
 
   piece->first_row = first[share];
   piece->rows = count[share];
+}
+
+static void
+set_turned (const union weft_model *m, enum turned turned, struct weft_hf_piece *piece)
+{
+  const uint64_t plain[] = {
+    [OF_HEADS] = (uint64_t) m->qk_head_dim, [LAST] = (uint64_t) m->kv_lora_rank
+  };
+
+  piece->plain = turned == NONE ? 0 : plain[turned];
+  piece->turned = turned == NONE ? 0 : (uint64_t) m->qk_pos_emb_head_dim;
 }
 
 static void
@@ -151,8 +210,41 @@ add_piece (GArray *pieces, const struct row *row, const union weft_model *model,
                                  .shift = row->shift };
 
   set_rows (model, tensor, row->share, &piece);
+  set_turned (model, row->turned, &piece);
   piece.first_row += expert * (tensor->rows / n_experts (model, tensor));
   g_array_append_val (pieces, piece);
+}
+
+static gboolean
+is_of (const struct row *row, const char *param, const union weft_model *model)
+{
+  enum queries queries = model->q_lora_rank > 0 ? LATENT : WHOLE;
+
+  return strcmp (row->param, param) == 0 &&
+         is_among (g_quark_to_string ((GQuark) model->family), row->families) &&
+         (row->queries == ANY || row->queries == queries);
+}
+
+uint64_t
+weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
+{
+  uint64_t period = piece->plain + piece->turned, half = piece->turned / 2;
+  uint64_t at = half > 0 ? row % period : 0, j = at - piece->plain;
+
+  if (half == 0 || at < piece->plain)
+    return row;
+  return row - j + (j < half ? 2 * j : 2 * (j - half) + 1);
+}
+
+uint64_t
+weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
+{
+  uint64_t period = piece->plain + piece->turned, half = piece->turned / 2;
+  uint64_t at = half > 0 ? row % period : 0, j = at - piece->plain;
+
+  if (half == 0 || at < piece->plain)
+    return row;
+  return row - j + j / 2 + (j % 2) * half;
 }
 
 /* Each row of ours is in one piece: an MLP without a gate, for one, does not fit llama's names. */
@@ -194,7 +286,7 @@ weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *t
   }
   for (uint32_t expert = 0; expert < n_experts (model, tensor); expert++)
     for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
-      if (strcmp (rows[i].param, tensor->param) == 0 && is_among (family, rows[i].families))
+      if (is_of (&rows[i], tensor->param, model))
         add_piece (pieces, &rows[i], model, tensor, expert);
   return check_rows (pieces, family, tensor, error) ? g_steal_pointer (&pieces) : NULL;
 }

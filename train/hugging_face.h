@@ -1,9 +1,12 @@
 /* hugging_face.h - models come from and go to other software: names and layouts of gpt2, llama,
- * mistral, qwen2, qwen3 and nemotron checkpoints in transformers.
+ * mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3 (kimi_k2) and
+ * nemotron checkpoints in transformers.
  *
  * One of our tensors is cut by rows into one or more of theirs: qkv.weight is q_proj, k_proj,
  * v_proj; fc1.weight of a gated MLP is gate_proj, up_proj; gpt2 keeps c_attn and its like
- * transposed (Conv1D: in, out).  A tied head has no tensor of its own. */
+ * transposed (Conv1D: in, out).  DeepSeek's rotary pairs are neighbours, ours half a turned part
+ * apart: those rows change places.  A tied head has no tensor of its own, nor have embedding and
+ * head of a prediction layer, which are the model's: files that repeat them are read without. */
 #pragma once
 #include "core/job/model.h"
 #include "train/safetensors.h"
@@ -15,7 +18,15 @@ struct weft_hf_piece {
   gboolean transposed;               /* theirs is (columns, rows) */
   gboolean vector;                   /* theirs has one dimension */
   float shift;                       /* theirs and this is ours: nemotron keeps norms less one */
+  uint64_t plain, turned; /* of every plain + turned rows the last `turned`, an even number, turn
+                             with the position: element i pairs with i + turned / 2 in ours, 2 i with
+                             2 i + 1 in theirs; turned = 0: rows stand alike */
 };
+
+/* Where row `row` of a piece of ours stands in theirs, and of theirs in ours, both from the piece's
+ * first row. */
+uint64_t weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row);
+uint64_t weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row);
 
 /* The pieces of one tensor, in row order; element type struct weft_hf_piece, owned by the array.
  * NULL for a family without known names: the error lists those with; and for a tensor that the

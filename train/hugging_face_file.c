@@ -20,7 +20,9 @@ static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".rota
 /* A matrix as it is wanted, row by row, and how its elements are read where it is stored. */
 struct source {
   uint64_t rows, columns;
-  gboolean transposed; /* stored as (columns, rows) */
+  gboolean transposed;                /* stored as (columns, rows) */
+  const struct weft_hf_piece *turned; /* whose rows are stored at `row_at`; or NULL */
+  uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
                     GError **error);
   const weft_safetensors *file; /* of theirs */
@@ -46,11 +48,23 @@ read_ours (const struct source *from, uint64_t first, uint64_t n, float *out, GE
   return TRUE;
 }
 
+static gboolean
+read_turned (const struct source *from, uint64_t row, uint64_t n, float *out, GError **error)
+{
+  for (uint64_t r = 0; r < n; r++)
+    if (!from->read (from, from->row_at (from->turned, row + r) * from->columns, from->columns,
+                     out + r * from->columns, error))
+      return FALSE;
+  return TRUE;
+}
+
 /* Rows [row, row + n); `room` holds n floats. */
 static gboolean
 read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, float *room,
            GError **error)
 {
+  if (from->turned)
+    return read_turned (from, row, n, out, error);
   if (!from->transposed)
     return from->read (from, row * from->columns, n * from->columns, out, error);
   for (uint64_t c = 0; c < from->columns; c++) {
@@ -209,6 +223,8 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = piece->rows,
                          .columns = piece->columns,
                          .transposed = piece->transposed,
+                         .turned = piece->turned > 0 ? piece : NULL,
+                         .row_at = weft_hf_their_row,
                          .read = read_theirs,
                          .file = import->file,
                          .theirs = find (import->file, piece->name) };
@@ -219,10 +235,26 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   return stream (&from, take_ours, import, error);
 }
 
+/* Embedding and head of a prediction layer are the model's, and stand in files once more. */
+static gboolean
+is_repeated (const union weft_model *model, const char *name)
+{
+  static const char *const ends[] = { "embed_tokens.weight", "shared_head.head.weight" };
+
+  for (int64_t d = 0; d < model->mtp_num_layers; d++)
+    for (unsigned i = 0; i < G_N_ELEMENTS (ends); i++) {
+      g_autofree char *repeated =
+          g_strdup_printf ("model.layers.%" G_GINT64_FORMAT ".%s", model->num_layers + d, ends[i]);
+      if (g_str_equal (name, repeated))
+        return TRUE;
+    }
+  return model->share_embeddings_and_output_weights && g_str_equal (name, "lm_head.weight");
+}
+
 static gboolean
 is_known (const union weft_model *model, const char *name)
 {
-  if (model->share_embeddings_and_output_weights && g_str_equal (name, "lm_head.weight"))
+  if (is_repeated (model, name))
     return TRUE;
   for (unsigned i = 0; i < G_N_ELEMENTS (buffers); i++)
     if (g_str_has_suffix (name, buffers[i]))
@@ -326,6 +358,8 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = dim[0],
                          .columns = dim[1],
                          .transposed = piece->transposed,
+                         .turned = piece->turned > 0 ? piece : NULL,
+                         .row_at = weft_hf_our_row,
                          .read = read_ours,
                          .state = e->state,
                          .peers = codes ? NULL : weft_state_peers (e->state),

@@ -37,29 +37,27 @@ weft_together_same (struct weft_rendezvous *peers, const char *key, const char *
                          key, (int) strcspn (line, "\n"), line, place->process * place->each);
 }
 
+/* Each says its own ranks': what all say together must not grow with the square of their number. */
 gboolean
 weft_together_allocated (weft_exec *x, GError **error)
 {
-  uint32_t n = x->actors->n;
-  g_autofree uint64_t *mine = g_new0 (uint64_t, 2 * n);
-
   if (!x->peers)
     return TRUE;
-  for (uint32_t row = 0; row < n; row++) {
-    mine[row] = x->allocated[row];
-    mine[n + row] = x->allocated_host[row];
-  }
   const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
-  g_autoptr (GBytes) value = g_bytes_new (mine, 2 * n * sizeof *mine);
+  gsize each = place->each, bytes = each * sizeof *x->allocated;
+  GByteArray *mine = g_byte_array_new ();
+  g_byte_array_append (mine, (void *) (x->allocated + place->process * each), (guint) bytes);
+  g_byte_array_append (mine, (void *) (x->allocated_host + place->process * each), (guint) bytes);
+  g_autoptr (GBytes) value = g_byte_array_free_to_bytes (mine);
   g_autoptr (GPtrArray) all =
       weft_rendezvous_meet (x->peers, "memory of all ranks", value, place->seconds, error);
   for (uint32_t i = 0; all && i < all->len; i++) {
-    gsize bytes = 0;
-    const uint64_t *theirs = all->pdata[i] ? g_bytes_get_data (all->pdata[i], &bytes) : NULL;
-    for (uint32_t row = 0; row < n && bytes == 2 * n * sizeof *mine; row++) {
-      x->allocated[row] = MAX (x->allocated[row], theirs[row]);
-      x->allocated_host[row] = MAX (x->allocated_host[row], theirs[n + row]);
-    }
+    const uint8_t *theirs = all->pdata[i] ? g_bytes_get_data (all->pdata[i], NULL) : NULL;
+    if (!theirs || g_bytes_get_size (all->pdata[i]) != 2 * bytes)
+      return weft_run_error (error, "memory of all ranks: found that of other ranks with process %u",
+                             i);
+    memcpy (x->allocated + i * each, theirs, bytes);
+    memcpy (x->allocated_host + i * each, theirs + bytes, bytes);
   }
   return all != NULL;
 }
@@ -157,51 +155,82 @@ weft_together_floats (struct weft_rendezvous *peers, const char *key, enum weft_
 
 /* --------------------------------------------------------------------- timelines */
 
+/* Ops of all processes at once, of which each has two times: what comes to rank 0's process in one
+ * meeting has a limit (WEFT_FRAME_MOST_BYTES), and there may be thousands of processes. */
+#define MOST_TIMES (1u << 16)
+
+/* Some ops of a rank; a shorter program has fewer of them. */
+struct some {
+  uint32_t row, first, n;
+};
+
+static struct some
+some_of (const weft_exec *x, const weft_timeline *t, uint32_t row, uint32_t first, uint32_t most)
+{
+  uint32_t n_op = x->plan->role[t->role[row]]->n_op;
+  return (struct some){ row, first, n_op > first ? MIN (n_op - first, most) : 0 };
+}
+
 static GBytes *
-pack_row (const weft_timeline *t, uint32_t row, uint32_t n_op)
+pack_times (const weft_timeline *t, struct some some)
 {
   GByteArray *pack = g_byte_array_new ();
+  guint bytes = some.n * (guint) sizeof (double);
 
-  g_byte_array_append (pack, (const uint8_t *) t->begin[row], n_op * sizeof (double));
-  g_byte_array_append (pack, (const uint8_t *) t->end[row], n_op * sizeof (double));
+  g_byte_array_append (pack, (const uint8_t *) (t->begin[some.row] + some.first), bytes);
+  g_byte_array_append (pack, (const uint8_t *) (t->end[some.row] + some.first), bytes);
   return g_byte_array_free_to_bytes (pack);
 }
 
 static gboolean
-unpack_row (GBytes *packed, weft_timeline *t, uint32_t row, uint32_t n_op, GError **error)
+unpack_times (GBytes *packed, weft_timeline *t, struct some some, GError **error)
 {
-  gsize bytes = 0, wanted = n_op * sizeof (double);
+  gsize bytes = 0, wanted = some.n * sizeof (double);
   const uint8_t *data = packed ? g_bytes_get_data (packed, &bytes) : NULL;
 
   if (bytes != 2 * wanted)
     return weft_run_error (
         error, "times of rank %u: found %" G_GSIZE_FORMAT " bytes, wanted %" G_GSIZE_FORMAT,
-        t->rank[row], bytes, 2 * wanted);
-  memcpy (t->begin[row], data, wanted);
-  memcpy (t->end[row], data + wanted, wanted);
+        t->rank[some.row], bytes, 2 * wanted);
+  if (some.n) {
+    memcpy (t->begin[some.row] + some.first, data, wanted);
+    memcpy (t->end[some.row] + some.first, data + wanted, wanted);
+  }
   return TRUE;
 }
 
-/* One row of each process at a time. */
+/* Of rank i of each process. */
+static gboolean
+share_times (weft_exec *x, weft_timeline *t, uint32_t i, uint32_t first, uint32_t most,
+             GError **error)
+{
+  const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
+  g_autofree char *key = g_strdup_printf ("times of rank %u of each process, from op %u", i, first);
+  g_autoptr (GBytes) mine =
+      pack_times (t, some_of (x, t, place->process * place->each + i, first, most));
+  g_autoptr (GPtrArray) all = weft_rendezvous_gather (x->peers, key, mine, 0, error);
+
+  for (uint32_t k = 0; all && k < all->len && place->process == 0; k++)
+    if (!unpack_times (all->pdata[k], t, some_of (x, t, k * place->each + i, first, most), error))
+      return FALSE;
+  return all != NULL;
+}
+
 gboolean
 weft_together_timeline (weft_exec *x, weft_timeline *t, GError **error)
 {
+  uint32_t longest = 0;
+
   if (!x->peers)
     return TRUE;
   const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
-  uint32_t first = place->process * place->each;
-  for (uint32_t i = 0; i < place->each; i++) {
-    g_autofree char *key = g_strdup_printf ("times of rank %u of each process", i);
-    g_autoptr (GBytes) mine = pack_row (t, first + i, x->plan->role[t->role[first + i]]->n_op);
-    g_autoptr (GPtrArray) all = weft_rendezvous_gather (x->peers, key, mine, 0, error);
-    if (!all)
-      return FALSE;
-    for (uint32_t k = 0; k < all->len && place->process == 0; k++) {
-      uint32_t row = k * place->each + i;
-      if (!unpack_row (all->pdata[k], t, row, x->plan->role[t->role[row]]->n_op, error))
+  uint32_t most = MAX (MOST_TIMES / place->n, 1);
+  for (uint32_t role = 0; role < x->plan->n_roles; role++)
+    longest = MAX (longest, x->plan->role[role]->n_op);
+  for (uint32_t i = 0; i < place->each; i++)
+    for (uint32_t first = 0; first < longest; first += most)
+      if (!share_times (x, t, i, first, most, error))
         return FALSE;
-    }
-  }
   weft_timeline_finish (t, x->plan);
   return TRUE;
 }

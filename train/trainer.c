@@ -399,7 +399,7 @@ evaluate (struct trainer *t, GError **error)
 {
   uint64_t whole = MAX (t->sampler.n_eval / batch_size (t), 1);
   uint64_t n = MIN (t->options->eval_batches, whole);
-  double sum = 0, loss;
+  double sum = 0, loss = 0;
 
   t->control.forward_only = TRUE;
   for (uint64_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the vectors beside it: four tiny models, their losses, gradients and optimizer steps.
+"""Makes the vectors beside it: nine tiny models, their losses, gradients and optimizer steps.
 
 Needs PyTorch (1.13 or newer) and nothing else.  Gradients are autograd's, the optimizer is
 torch.optim.AdamW, clipping is torch.nn.utils.clip_grad_norm_; the models are written here from the
@@ -11,6 +11,14 @@ papers, with parameters named and laid out as transformers does:
           (arXiv 2002.05202), grouped queries (arXiv 2305.13245), a head of its own
   qwen2   arXiv 2407.10671: the same with biases on query, key and value, tied
   qwen3   arXiv 2505.09388: no biases, a norm on every query and key head, head width given apart
+  mixtral arXiv 2401.04088, section 2.1: llama with experts; softmax over the chosen ones' scores
+  qwen2_moe, qwen3_moe  qwen2 and qwen3 with experts; softmax over all scores, and the chosen ones'
+          probabilities as they are; of qwen2_moe beside them a shared expert behind a sigmoid gate
+  deepseek_v2  arXiv 2405.04434, section 2.1: multi-latent attention, here with whole queries, shared
+          experts, a dense first layer
+  deepseek_v3  arXiv 2412.19437, section 2: queries from a latent too; sigmoid scores, groups of
+          experts, a correction of the choice that moves after every step, a prediction layer
+          (section 2.2) whose loss has a weight of 0.1; rotary pairs stand side by side in its files
 
 Everything is computed in double and rounded to fp32 once, when it is written.
 
@@ -55,7 +63,55 @@ CONFIGS = {
         "num_key_value_heads": 2, "head_dim": 6, "hidden_act": "silu", "rms_norm_eps": 1e-6,
         "rope_theta": 1e6, "tie_word_embeddings": False,
     },
+    "mixtral": {
+        "model_type": "mixtral", "vocab_size": 53, "max_position_embeddings": 18, "hidden_size": 24,
+        "intermediate_size": 14, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "tie_word_embeddings": False,
+    },
+    "qwen2_moe": {
+        "model_type": "qwen2_moe", "vocab_size": 47, "max_position_embeddings": 16,
+        "hidden_size": 16, "intermediate_size": 30, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "moe_intermediate_size": 10,
+        "shared_expert_intermediate_size": 12, "num_experts": 4, "num_experts_per_tok": 2,
+        "norm_topk_prob": False, "decoder_sparse_step": 1, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": False,
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe", "vocab_size": 57, "max_position_embeddings": 20,
+        "hidden_size": 20, "intermediate_size": 30, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+        "moe_intermediate_size": 8, "num_experts": 8, "num_experts_per_tok": 3,
+        "norm_topk_prob": False, "decoder_sparse_step": 1, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": False,
+    },
+    "deepseek_v2": {
+        "model_type": "deepseek_v2", "vocab_size": 43, "max_position_embeddings": 14,
+        "hidden_size": 20, "intermediate_size": 26, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": None,
+        "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5,
+        "n_routed_experts": 6, "n_shared_experts": 2, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 8, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+        "topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4, "tie_word_embeddings": False,
+    },
+    "deepseek_v3": {
+        "model_type": "deepseek_v3", "vocab_size": 51, "max_position_embeddings": 16,
+        "hidden_size": 24, "intermediate_size": 22, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 14,
+        "kv_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "v_head_dim": 5,
+        "n_routed_experts": 12, "n_shared_experts": 1, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 8, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+        "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True,
+        "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
+        "num_nextn_predict_layers": 1, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4, "tie_word_embeddings": False,
+    },
 }
+MTP_WEIGHT, BIAS_RATE = 0.1, 1e-3  # DeepSeek-V3, section 4.2: the first's later value
+BIAS = "e_score_correction_bias"
 
 
 # ------------------------------------------------------------------- the models
@@ -119,24 +175,87 @@ def head_width(c):
     return c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
 
 
-def llama_shapes(c):
-    h, f, d = c["hidden_size"], c["intermediate_size"], head_width(c)
+def layers_of(c):
+    """Prediction layers stand behind the others, under the next numbers."""
+    return range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0))
+
+
+def experts_of(c):
+    return c.get("num_local_experts") or c.get("num_experts") or c.get("n_routed_experts", 0)
+
+
+def has_experts(c, layer):
+    return experts_of(c) > 0 and layer >= c.get("first_k_dense_replace", 0)
+
+
+def attention_shapes(c, at):
+    h, d = c["hidden_size"], head_width(c)
     nq, nkv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
+    shapes = {}
+    for name, rows in (("q_proj", nq), ("k_proj", nkv), ("v_proj", nkv)):
+        shapes[f"{at}{name}.weight"] = (rows, h)
+        if c["model_type"] in ("qwen2", "qwen2_moe"):
+            shapes[f"{at}{name}.bias"] = (rows,)
+    if c["model_type"] in ("qwen3", "qwen3_moe"):
+        shapes[at + "q_norm.weight"] = shapes[at + "k_norm.weight"] = (d,)
+    shapes[at + "o_proj.weight"] = (h, nq)
+    return shapes
+
+
+def latent_shapes(c, at):
+    h, heads, rank = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
+    nope, rope, value = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    queries, q = heads * (nope + rope), c["q_lora_rank"]
+    shapes = {at + "q_proj.weight": (queries, h)} if q is None else {
+        at + "q_a_proj.weight": (q, h), at + "q_a_layernorm.weight": (q,),
+        at + "q_b_proj.weight": (queries, q)}
+    return shapes | {
+        at + "kv_a_proj_with_mqa.weight": (rank + rope, h), at + "kv_a_layernorm.weight": (rank,),
+        at + "kv_b_proj.weight": (heads * (nope + value), rank),
+        at + "o_proj.weight": (h, heads * value)}
+
+
+def gated_shapes(at, h, f, names=("gate_proj", "up_proj", "down_proj")):
+    return {f"{at}{names[0]}.weight": (f, h), f"{at}{names[1]}.weight": (f, h),
+            f"{at}{names[2]}.weight": (h, f)}
+
+
+def expert_shapes(c, at):
+    h, n, kind = c["hidden_size"], experts_of(c), c["model_type"]
+    shapes = {at + "gate.weight": (n, h)}
+    for e in range(n):
+        if kind == "mixtral":
+            shapes |= gated_shapes(f"{at}experts.{e}.", h, c["intermediate_size"], ("w1", "w3", "w2"))
+        else:
+            shapes |= gated_shapes(f"{at}experts.{e}.", h, c["moe_intermediate_size"])
+    if c.get("topk_method") == "noaux_tc":
+        shapes[f"{at}gate.{BIAS}"] = (n,)
+    if kind == "qwen2_moe":
+        shapes |= gated_shapes(at + "shared_expert.", h, c["shared_expert_intermediate_size"])
+        shapes[at + "shared_expert_gate.weight"] = (1, h)
+    if c.get("n_shared_experts"):
+        width = c["n_shared_experts"] * c["moe_intermediate_size"]
+        shapes |= gated_shapes(at + "shared_experts.", h, width)
+    return shapes
+
+
+def llama_shapes(c):
+    h = c["hidden_size"]
     shapes = {"model.embed_tokens.weight": (c["vocab_size"], h)}
-    for i in range(c["num_hidden_layers"]):
+    for i in layers_of(c):
         at = f"model.layers.{i}."
-        for name, rows in (("q_proj", nq), ("k_proj", nkv), ("v_proj", nkv)):
-            shapes[f"{at}self_attn.{name}.weight"] = (rows, h)
-            if c["model_type"] == "qwen2":
-                shapes[f"{at}self_attn.{name}.bias"] = (rows,)
-        if c["model_type"] == "qwen3":
-            shapes[at + "self_attn.q_norm.weight"] = (d,)
-            shapes[at + "self_attn.k_norm.weight"] = (d,)
-        shapes[at + "self_attn.o_proj.weight"] = (h, nq)
-        shapes[at + "mlp.gate_proj.weight"] = shapes[at + "mlp.up_proj.weight"] = (f, h)
-        shapes[at + "mlp.down_proj.weight"] = (h, f)
+        shapes |= (latent_shapes if "kv_lora_rank" in c else attention_shapes)(c, at + "self_attn.")
+        if has_experts(c, i):
+            mlp = "block_sparse_moe." if c["model_type"] == "mixtral" else "mlp."
+            shapes |= expert_shapes(c, at + mlp)
+        else:
+            shapes |= gated_shapes(at + "mlp.", h, c["intermediate_size"])
         shapes[at + "input_layernorm.weight"] = (h,)
         shapes[at + "post_attention_layernorm.weight"] = (h,)
+        if i >= c["num_hidden_layers"]:
+            for norm in ("enorm", "hnorm", "shared_head.norm"):
+                shapes[f"{at}{norm}.weight"] = (h,)
+            shapes[at + "eh_proj.weight"] = (h, 2 * h)
     shapes["model.norm.weight"] = (h,)
     if not c["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (c["vocab_size"], h)
@@ -152,32 +271,145 @@ def rotate(x, base):
     return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1)
 
 
-def llama_logits(c, w, ids):
-    def linear(x, name):
-        return F.linear(x, w[name + ".weight"], w.get(name + ".bias"))
+def rotate_neighbours(x, base):
+    """The same of the pairs (2 j, 2 j + 1), as multiplication by exp (i angle)."""
+    tokens, half = x.shape[2], x.shape[3] // 2
+    speed = base ** (-2.0 * torch.arange(half, dtype=x.dtype) / x.shape[3])
+    turn = torch.exp(1j * torch.outer(torch.arange(tokens, dtype=x.dtype), speed))
+    pairs = torch.view_as_complex(x.unflatten(3, (half, 2)).contiguous())
+    return torch.view_as_real(pairs * turn).flatten(3)
 
-    def norm(x, name):
+
+class Llama:
+    """One forward pass of the weights `w` under configuration `c`; `visits` counts, under the name
+    of a router, the tokens that went to each of its experts."""
+
+    def __init__(self, c, w):
+        self.c, self.w, self.visits = c, w, {}
+
+    def linear(self, x, name):
+        return F.linear(x, self.w[name + ".weight"], self.w.get(name + ".bias"))
+
+    def norm(self, x, name):
         mean_square = x.square().mean(-1, keepdim=True)
-        return x * (mean_square + c["rms_norm_eps"]).rsqrt() * w[name + ".weight"]
+        return x * (mean_square + self.c["rms_norm_eps"]).rsqrt() * self.w[name + ".weight"]
 
-    def heads(x, at, kind, count):
-        x = split(linear(x, f"{at}{kind}_proj"), count)
-        if kind != "v" and f"{at}{kind}_norm.weight" in w:
-            x = norm(x, f"{at}{kind}_norm")
-        return x if kind == "v" else rotate(x, c["rope_theta"])
+    def heads(self, x, at, kind, count):
+        x = split(self.linear(x, f"{at}{kind}_proj"), count)
+        if kind != "v" and f"{at}{kind}_norm.weight" in self.w:
+            x = self.norm(x, f"{at}{kind}_norm")
+        return x if kind == "v" else rotate(x, self.c["rope_theta"])
 
-    x = F.embedding(ids, w["model.embed_tokens.weight"])
-    for i in range(c["num_hidden_layers"]):
+    def grouped(self, y, at):
+        q = self.heads(y, at, "q", self.c["num_attention_heads"])
+        k, v = (self.heads(y, at, kind, self.c["num_key_value_heads"]) for kind in "kv")
+        return self.linear(merge(attention(q, k, v)), at + "o_proj")
+
+    def latent(self, y, at):
+        c, n = self.c, self.c["num_attention_heads"]
+        nope, rope, base = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["rope_theta"]
+        if c["q_lora_rank"] is None:
+            q = self.linear(y, at + "q_proj")
+        else:
+            q = self.norm(self.linear(y, at + "q_a_proj"), at + "q_a_layernorm")
+            q = self.linear(q, at + "q_b_proj")
+        q_nope, q_rope = split(q, n).split((nope, rope), -1)
+        narrow, k_rope = self.linear(y, at + "kv_a_proj_with_mqa").split(
+            (c["kv_lora_rank"], rope), -1)
+        kv = self.linear(self.norm(narrow, at + "kv_a_layernorm"), at + "kv_b_proj")
+        k_nope, v = split(kv, n).split((nope, c["v_head_dim"]), -1)
+        k_rope = rotate_neighbours(split(k_rope, 1), base).expand(-1, n, -1, -1)
+        q = torch.cat((q_nope, rotate_neighbours(q_rope, base)), -1)
+        k = torch.cat((k_nope, k_rope), -1)
+        return self.linear(merge(attention(q, k, v)), at + "o_proj")
+
+    def gated(self, y, at, names=("gate_proj", "up_proj", "down_proj")):
+        gate, up, down = (at + name for name in names)
+        return self.linear(F.silu(self.linear(y, gate)) * self.linear(y, up), down)
+
+    def allowed(self, scores):
+        """Of sigmoid scores those of the groups whose two best are the best together."""
+        groups = scores.unflatten(-1, (self.c["n_group"], -1))
+        best = groups.topk(2, -1).values.sum(-1).topk(self.c["topk_group"], -1).indices
+        kept = torch.zeros(groups.shape[:-1], dtype=torch.bool).scatter(-1, best, True)
+        return groups.masked_fill(~kept[..., None], -math.inf).flatten(-2)
+
+    def choice(self, y, at):
+        """(batch, tokens, experts): what each expert's output is multiplied by."""
+        c, scores = self.c, self.linear(y, at + "gate")
+        correction = self.w.get(f"{at}gate.{BIAS}")
+        probabilities = scores.softmax(-1) if correction is None else scores.sigmoid()
+        order = probabilities if correction is None else self.allowed(probabilities + correction)
+        chosen = order.topk(c["num_experts_per_tok"], -1).indices
+        weights = probabilities.gather(-1, chosen)
+        if c.get("norm_topk_prob", c["model_type"] == "mixtral"):
+            weights = weights / weights.sum(-1, keepdim=True)
+        self.visits[at] = chosen.flatten().bincount(minlength=experts_of(c))
+        whole = torch.zeros_like(scores).scatter(-1, chosen, weights)
+        return whole * c.get("routed_scaling_factor", 1.0)
+
+    def experts(self, y, at):
+        names = ("w1", "w3", "w2") if self.c["model_type"] == "mixtral" else (
+            "gate_proj", "up_proj", "down_proj")
+        weights, total = self.choice(y, at), 0
+        for e in range(experts_of(self.c)):
+            total = total + weights[..., e:e + 1] * self.gated(y, f"{at}experts.{e}.", names)
+        if self.c["model_type"] == "qwen2_moe":
+            gate = self.linear(y, at + "shared_expert_gate").sigmoid()
+            total = total + gate * self.gated(y, at + "shared_expert.")
+        if self.c.get("n_shared_experts"):
+            total = total + self.gated(y, at + "shared_experts.")
+        return total
+
+    def layer(self, x, i):
         at = f"model.layers.{i}."
-        y = norm(x, at + "input_layernorm")
-        q = heads(y, at + "self_attn.", "q", c["num_attention_heads"])
-        k, v = (heads(y, at + "self_attn.", kind, c["num_key_value_heads"]) for kind in "kv")
-        x = x + linear(merge(attention(q, k, v)), at + "self_attn.o_proj")
-        y = norm(x, at + "post_attention_layernorm")
-        gated = F.silu(linear(y, at + "mlp.gate_proj")) * linear(y, at + "mlp.up_proj")
-        x = x + linear(gated, at + "mlp.down_proj")
-    tied = c["tie_word_embeddings"]
-    return linear(norm(x, "model.norm"), "model.embed_tokens" if tied else "lm_head")
+        attend = self.latent if "kv_lora_rank" in self.c else self.grouped
+        x = x + attend(self.norm(x, at + "input_layernorm"), at + "self_attn.")
+        y = self.norm(x, at + "post_attention_layernorm")
+        if not has_experts(self.c, i):
+            return x + self.gated(y, at + "mlp.")
+        mlp = "block_sparse_moe." if self.c["model_type"] == "mixtral" else "mlp."
+        return x + self.experts(y, at + mlp)
+
+    def head(self, x):
+        return self.linear(x, "model.embed_tokens" if self.c["tie_word_embeddings"] else "lm_head")
+
+    def words(self, ids):
+        return F.embedding(ids, self.w["model.embed_tokens.weight"])
+
+    def run(self, ids):
+        """Logits, and the normed stream that prediction layers take."""
+        x = self.words(ids)
+        for i in range(self.c["num_hidden_layers"]):
+            x = self.layer(x, i)
+        x = self.norm(x, "model.norm")
+        return self.head(x), x
+
+    def predict(self, stream, targets):
+        """Of one layer: logits for the tokens after the targets, one less than there are.  The last
+        position, which predicts none, takes token 0 (Megatron-Core, roll_tensor); experts count it."""
+        i = self.c["num_hidden_layers"]
+        at = f"model.layers.{i}."
+        ids = torch.cat((targets[:, :-1], torch.zeros_like(targets[:, :1])), 1)
+        both = torch.cat((self.norm(self.words(ids), at + "enorm"),
+                          self.norm(stream, at + "hnorm")), -1)
+        x = self.layer(self.linear(both, at + "eh_proj"), i)
+        return self.head(self.norm(x, at + "shared_head.norm"))[:, :-1]
+
+
+def gpt2_pass(c, w, ids, targets):
+    logits = gpt2_logits(c, w, ids)
+    loss = loss_of(logits, targets)
+    return logits, loss, loss, {}
+
+
+def llama_pass(c, w, ids, targets):
+    model = Llama(c, w)
+    logits, stream = model.run(ids)
+    loss = total = loss_of(logits, targets)
+    if c.get("num_nextn_predict_layers"):
+        total = loss + MTP_WEIGHT * loss_of(model.predict(stream, targets), targets[:, 1:])
+    return logits, loss, total, model.visits
 
 
 # ------------------------------------------------------------- weights and steps
@@ -185,12 +417,14 @@ def llama_logits(c, w, ids):
 
 def draw(shapes, seed):
     """Norms around 1, biases and all else around 0, far enough from both that each one counts.
-    Rounded to fp32 here, so that the file holds exactly what was computed with."""
+    Corrections of a choice are small beside scores, which are near a half.  Rounded to fp32 here,
+    so that the file holds exactly what was computed with."""
     source = random.Random(seed)
     weights = {}
     for name, shape in shapes.items():
         is_norm = len(shape) == 1 and name.endswith(".weight")
-        values = [source.gauss(1.0 if is_norm else 0.0, 0.17) for _ in range(math.prod(shape))]
+        spread = 0.03 if name.endswith(BIAS) else 0.17
+        values = [source.gauss(1.0 if is_norm else 0.0, spread) for _ in range(math.prod(shape))]
         weights[name] = torch.tensor(values, dtype=torch.float32).reshape(shape).double()
     return weights
 
@@ -199,8 +433,16 @@ def loss_of(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def move_corrections(tensors, visits):
+    """Towards an even share (DeepSeek-V3, section 2.1.2)."""
+    for at, count in visits.items():
+        if f"{at}gate.{BIAS}" in tensors:
+            tensors[f"{at}gate.{BIAS}"] += BIAS_RATE * (count.double().mean() - count).sign()
+
+
 def run_steps(model, weights, ids, targets):
-    parameters = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    tensors = {name: value.clone() for name, value in weights.items()}
+    parameters = {n: t.requires_grad_() for n, t in tensors.items() if not n.endswith(BIAS)}
     matrices = [p for p in parameters.values() if p.dim() == 2]
     vectors = [p for p in parameters.values() if p.dim() == 1]
     optimizer = torch.optim.AdamW(
@@ -208,16 +450,17 @@ def run_steps(model, weights, ids, targets):
         lr=LR, betas=BETAS, eps=EPSILON)
     record = {"logits": [], "loss": [], "grad_norm": [], "gradients": []}
     for _ in range(STEPS):
-        optimizer.zero_grad()
-        logits = model(parameters, ids)
-        loss = loss_of(logits, targets)
-        loss.backward()
+        optimizer.zero_grad(set_to_none=False)
+        logits, loss, total, visits = model(tensors, ids, targets)
+        total.backward()
         record["logits"].append(logits.detach())
         record["loss"].append(loss.item())
-        record["gradients"].append({n: p.grad.clone() for n, p in parameters.items()})
+        record["gradients"].append({n: torch.zeros_like(t) if t.grad is None else t.grad.clone()
+                                    for n, t in tensors.items()})
         record["grad_norm"].append(torch.nn.utils.clip_grad_norm_(parameters.values(), CLIP).item())
         optimizer.step()
-    return record, {name: p.detach() for name, p in parameters.items()}
+        move_corrections(tensors, visits)
+    return record, {name: t.detach() for name, t in tensors.items()}
 
 
 # ------------------------------------------------------------------------- files
@@ -237,29 +480,37 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def repeated(c, w):
+    """Prediction layers of published files have the model's embedding and head once more."""
+    return {f"model.layers.{i}.{there}.weight": w[f"{here}.weight"]
+            for i in list(layers_of(c))[c["num_hidden_layers"]:]
+            for there, here in (("embed_tokens", "model.embed_tokens"),
+                                ("shared_head.head", "lm_head"))} if "kv_lora_rank" in c else {}
+
+
 def make(name, config, folder):
     if name == "gpt2":
-        shapes, logits, length = gpt2_shapes, gpt2_logits, config["n_positions"]
+        shapes, model, length = gpt2_shapes, gpt2_pass, config["n_positions"]
     else:
-        shapes, logits, length = llama_shapes, llama_logits, config["max_position_embeddings"]
+        shapes, model, length = llama_shapes, llama_pass, config["max_position_embeddings"]
     source = random.Random("tokens of " + name)
     stream = [source.randrange(config["vocab_size"]) for _ in range(BATCH * length + 1)]
     ids = torch.tensor(stream[:-1]).reshape(BATCH, length)
     targets = torch.tensor(stream[1:]).reshape(BATCH, length)
     weights = draw(shapes(config), "weights of " + name)
-    record, after = run_steps(lambda w, x: logits(config, w, x), weights, ids, targets)
+    record, after = run_steps(lambda *tensors: model(config, *tensors), weights, ids, targets)
 
     folder.mkdir(parents=True, exist_ok=True)
     about = {"_source": "made for Weft's tests by tests/vectors/make_vectors.py"}
     (folder / "config.json").write_text(json.dumps(about | config, indent=2) + "\n")
     (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(stream)}H", *stream))
-    write_safetensors(folder / "model.safetensors", weights)
+    write_safetensors(folder / "model.safetensors", weights | repeated(config, weights))
     write_safetensors(folder / "expected.safetensors",
                       {"logits": record["logits"][0], "loss": torch.tensor(record["loss"][0])}
                       | record["gradients"][0])
     write_safetensors(folder / "expected_steps.safetensors",
                       {key: torch.tensor(record[key]) for key in ("loss", "grad_norm")} | after)
-    print(f"{name:6} loss", *(f"{x:.6f}" for x in record["loss"]), " norm",
+    print(f"{name:11} loss", *(f"{x:.6f}" for x in record["loss"]), " norm",
           *(f"{x:.6f}" for x in record["grad_norm"]))
 
 
