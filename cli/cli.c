@@ -97,7 +97,7 @@ weft_cli_run (int argc, char **argv)
   if (fflush (stdout) == 0 && !ferror (stdout))
     return status;
   fprintf (stderr, "weft: stdout: %s\n", g_strerror (errno));
-  return 1;
+  return status ? status : 1;
 }
 
 /* ------------------------------------------------------------------- arguments */

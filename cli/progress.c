@@ -2,6 +2,8 @@
 #include "core/base/json.h"
 #include "core/base/units.h"
 #include <math.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -176,6 +178,17 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
                 line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
 }
 
+/* A pipe that nobody reads any more asks for the end of a run, as SIGTERM does, which the trainer has
+ * blocked and looks for: Ctrl-C ends `tee` before it ends the step. */
+static void
+stop_when_unread (void)
+{
+  struct pollfd out = { .fd = STDOUT_FILENO };
+
+  if (poll (&out, 1, 0) > 0 && out.revents & POLLERR)
+    raise (SIGTERM);
+}
+
 static void
 print_line (void *user, const struct weft_trainer_line *line)
 {
@@ -185,6 +198,7 @@ print_line (void *user, const struct weft_trainer_line *line)
     line_json (line);
   else
     line_text (p, line);
+  stop_when_unread ();
 }
 
 static void
@@ -255,6 +269,7 @@ weft_cli_progress_start (struct weft_cli_progress *p, gboolean json)
 {
   gboolean erases = isatty (STDOUT_FILENO) && g_strcmp0 (g_getenv ("TERM"), "dumb") != 0;
 
+  signal (SIGPIPE, SIG_IGN);
   *p = (struct weft_cli_progress){ .json = json, .terminal = !json && erases };
   return (struct weft_trainer_sink){ print_line, print_message, p };
 }

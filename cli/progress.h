@@ -10,7 +10,8 @@ struct weft_cli_progress {
   uint64_t first; /* its number */
 };
 
-/* What the trainer tells goes here; its messages go to stderr. */
+/* What the trainer tells goes here; its messages go to stderr.  From now on SIGPIPE ends nothing: when
+ * nobody reads stdout any more the trainer is asked to stop. */
 struct weft_trainer_sink weft_cli_progress_start (struct weft_cli_progress *progress,
                                                   gboolean json);
 

@@ -412,9 +412,9 @@ static const char doc[] =
     "says otherwise.  --json prints one line for every step and a last one; everything else goes "
     "to\n"
     "stderr.\n"
-    "SIGTERM and SIGINT end it after the step that runs, with a checkpoint when --save is given, "
-    "and\n"
-    "status 75.  A job that needs more memory than there is ends with status 3.";
+    "SIGTERM, SIGINT and a pipe on stdout that nobody reads any more end it after the step that\n"
+    "runs, with a checkpoint when --save is given, and status 75.  A job that needs more memory than\n"
+    "there is ends with status 3.";
 
 #define FILE_LIST(X)                                                                               \
   X ("data", "FILE", data, "tokens: text (bytes), nanoGPT or llm.c .bin, Megatron .idx or .bin")   \

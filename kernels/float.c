@@ -8,18 +8,36 @@ widen (float *to, const uint16_t *from, uint64_t n)
     to[i] = weft_bf16_float (from[i]);
 }
 
+#define AT_ONCE 64
+
+/* Words of 32 bits first, in vectors of their own. */
+static inline __attribute__ ((always_inline)) void
+narrow_by (uint32_t (*code_of) (float), uint16_t *to, const float *from, uint64_t n)
+{
+  uint32_t code[AT_ONCE];
+
+  for (uint64_t first = 0; first < n; first += AT_ONCE) {
+    uint64_t some = n - first < AT_ONCE ? n - first : AT_ONCE;
+    for (uint64_t i = 0; i < some; i++)
+      code[i] = code_of (from[first + i]);
+    for (uint64_t i = 0; i < some; i++)
+      to[first + i] = (uint16_t) code[i];
+  }
+}
+
 WEFT_WIDE static void
 narrow (uint16_t *to, const float *from, uint64_t n)
 {
-  for (uint64_t i = 0; i < n; i++)
-    to[i] = weft_bf16_round (from[i]);
+  narrow_by (weft_bf16_code, to, from, n);
 }
 
 WEFT_WIDE static void
 narrow_in_place (float *value, uint64_t n)
 {
-  for (uint64_t i = 0; i < n; i++)
-    value[i] = weft_bf16_float (weft_bf16_round (value[i]));
+  for (uint64_t i = 0; i < n; i++) {
+    uint32_t bits = weft_bf16_code (value[i]) << 16;
+    memcpy (&value[i], &bits, sizeof bits);
+  }
 }
 
 WEFT_WIDE static void
@@ -32,15 +50,14 @@ widen_fp16 (float *to, const uint16_t *from, uint64_t n)
 WEFT_WIDE static void
 narrow_fp16 (uint16_t *to, const float *from, uint64_t n)
 {
-  for (uint64_t i = 0; i < n; i++)
-    to[i] = weft_fp16_round (from[i]);
+  narrow_by (weft_fp16_code, to, from, n);
 }
 
 WEFT_WIDE static void
 narrow_fp16_in_place (float *value, uint64_t n)
 {
   for (uint64_t i = 0; i < n; i++)
-    value[i] = weft_fp16_float (weft_fp16_round (value[i]));
+    value[i] = weft_fp16_rounded (value[i]);
 }
 
 WEFT_WIDE static void

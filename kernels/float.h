@@ -36,14 +36,21 @@ weft_bf16_float (uint16_t h)
   return f;
 }
 
-/* To nearest, ties to even; a NaN stays one. */
-static inline uint16_t
-weft_bf16_round (float f)
+/* To nearest, ties to even; a NaN stays one.  Codes of 16 bits in words of 32: a loop over them takes
+ * whole vectors, where half words would be widened and narrowed at every step. */
+static inline uint32_t
+weft_bf16_code (float f)
 {
   uint32_t bits;
   memcpy (&bits, &f, sizeof bits);
-  uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-  return (bits & 0x7fffffffu) > 0x7f800000u ? (uint16_t) (bits >> 16 | 0x40) : (uint16_t) rounded;
+  uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1);
+  return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16;
+}
+
+static inline uint16_t
+weft_bf16_round (float f)
+{
+  return (uint16_t) weft_bf16_code (f);
 }
 
 /* IEEE half: exponent and mantissa are those of a float whose exponent has another bias, which one
@@ -62,23 +69,48 @@ weft_fp16_float (uint16_t h)
 }
 
 /* To nearest, ties to even; 65520 and more become infinity, a NaN stays one.  Below the normal numbers
- * codes count steps of 2^-24, which the addition of 2^23 rounds to. */
-static inline uint16_t
-weft_fp16_round (float f)
+ * codes count steps of 2^-24, which the addition of 0.5 rounds to. */
+static inline uint32_t
+weft_fp16_code (float f)
 {
   uint32_t bits, small;
   memcpy (&bits, &f, sizeof bits);
   uint32_t sign = bits >> 16 & 0x8000;
   bits &= 0x7fffffffu;
-  float a;
-  memcpy (&a, &bits, sizeof a);
-  float steps = a * 0x1p24f + 0x1p23f;
+  float steps;
+  memcpy (&steps, &bits, sizeof steps);
+  steps += 0.5f;
   memcpy (&small, &steps, sizeof small);
   uint32_t normal = ((bits + 0xfffu + (bits >> 13 & 1)) >> 13) - (112u << 10);
-  uint32_t code = bits < 0x38800000u    ? small & 0x7ff
-                  : bits >= 0x477ff000u ? 0x7c00
-                                        : normal;
-  return (uint16_t) (sign | (bits > 0x7f800000u ? 0x7e00 : code));
+  uint32_t code = bits < 0x38800000u ? small - 0x3f000000u : normal;
+  code = bits >= 0x477ff000u ? 0x7c00 : code;
+  return sign | (bits > 0x7f800000u ? 0x7e00 : code);
+}
+
+static inline uint16_t
+weft_fp16_round (float f)
+{
+  return (uint16_t) weft_fp16_code (f);
+}
+
+/* What weft_fp16_float() makes of the code, without it. */
+static inline float
+weft_fp16_rounded (float f)
+{
+  uint32_t bits, small;
+  memcpy (&bits, &f, sizeof bits);
+  uint32_t sign = bits & 0x80000000u;
+  bits ^= sign;
+  float steps;
+  memcpy (&steps, &bits, sizeof steps);
+  steps = (steps + 0.5f) - 0.5f;
+  memcpy (&small, &steps, sizeof small);
+  uint32_t normal = (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
+  uint32_t rounded = bits < 0x38800000u ? small : normal;
+  rounded = bits >= 0x477ff000u ? 0x7f800000u : rounded;
+  rounded = sign | (bits > 0x7f800000u ? 0x7fc00000u : rounded);
+  memcpy (&f, &rounded, sizeof f);
+  return f;
 }
 
 /* Elements [first, first + n) of an array as floats: the array itself when it holds floats, else

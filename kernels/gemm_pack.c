@@ -7,6 +7,9 @@
 #define INLINE static inline __attribute__ ((always_inline))
 
 typedef float float4 __attribute__ ((vector_size (16)));
+typedef float float8 __attribute__ ((vector_size (32)));
+typedef uint32_t word8 __attribute__ ((vector_size (32)));
+typedef uint16_t half8 __attribute__ ((vector_size (16)));
 typedef uint32_t word4 __attribute__ ((vector_size (16)));
 typedef uint16_t half4 __attribute__ ((vector_size (8)));
 
@@ -54,10 +57,11 @@ load_one (const void *data, uint64_t at, enum weft_dtype dtype)
 
 /* Four rows of four terms become four terms of four rows. */
 INLINE void
-turn_four (const void *data, const uint64_t at[4], enum weft_dtype dtype, uint32_t width, float *to)
+turn_four (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype, uint32_t width,
+           float *to)
 {
-  float4 a = load_four (data, at[0], dtype), b = load_four (data, at[1], dtype);
-  float4 c = load_four (data, at[2], dtype), d = load_four (data, at[3], dtype);
+  float4 a = load_four (data, at, dtype), b = load_four (data, at + along, dtype);
+  float4 c = load_four (data, at + 2 * along, dtype), d = load_four (data, at + 3 * along, dtype);
   float4 ab_low = __builtin_shufflevector (a, b, 0, 4, 1, 5);
   float4 ab_high = __builtin_shufflevector (a, b, 2, 6, 3, 7);
   float4 cd_low = __builtin_shufflevector (c, d, 0, 4, 1, 5);
@@ -67,6 +71,51 @@ turn_four (const void *data, const uint64_t at[4], enum weft_dtype dtype, uint32
     __builtin_shufflevector (ab_low, cd_low, 2, 3, 6, 7),
     __builtin_shufflevector (ab_high, cd_high, 0, 1, 4, 5),
     __builtin_shufflevector (ab_high, cd_high, 2, 3, 6, 7),
+  };
+
+  for (unsigned t = 0; t < 4; t++)
+    memcpy (to + t * width, &turned[t], sizeof turned[t]);
+}
+
+/* Four terms of two rows, as the halves of a vector; those of 16 bits are widened together.  By a pointer:
+ * not every machine has registers to return one in. */
+INLINE void
+load_two (const void *data, uint64_t at, uint64_t then, enum weft_dtype dtype, float8 *two)
+{
+  half4 low, high;
+
+  if (dtype != WEFT_BF16) {
+    *two = __builtin_shufflevector (load_four (data, at, dtype), load_four (data, then, dtype), 0, 1,
+                                    2, 3, 4, 5, 6, 7);
+    return;
+  }
+  memcpy (&low, (const uint16_t *) data + at, sizeof low);
+  memcpy (&high, (const uint16_t *) data + then, sizeof high);
+  half8 both = __builtin_shufflevector (low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  word8 words = __builtin_convertvector(both, word8) << 16;
+  memcpy (two, &words, sizeof *two);
+}
+
+/* Eight rows of four terms become four terms of eight rows. */
+INLINE void
+turn_eight (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype, uint32_t width,
+            float *to)
+{
+  float8 a, b, c, d;
+
+  load_two (data, at, at + 4 * along, dtype, &a);
+  load_two (data, at + along, at + 5 * along, dtype, &b);
+  load_two (data, at + 2 * along, at + 6 * along, dtype, &c);
+  load_two (data, at + 3 * along, at + 7 * along, dtype, &d);
+  float8 ab_low = __builtin_shufflevector (a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+  float8 ab_high = __builtin_shufflevector (a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  float8 cd_low = __builtin_shufflevector (c, d, 0, 8, 1, 9, 4, 12, 5, 13);
+  float8 cd_high = __builtin_shufflevector (c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+  const float8 turned[4] = {
+    __builtin_shufflevector (ab_low, cd_low, 0, 1, 8, 9, 4, 5, 12, 13),
+    __builtin_shufflevector (ab_low, cd_low, 2, 3, 10, 11, 6, 7, 14, 15),
+    __builtin_shufflevector (ab_high, cd_high, 0, 1, 8, 9, 4, 5, 12, 13),
+    __builtin_shufflevector (ab_high, cd_high, 2, 3, 10, 11, 6, 7, 14, 15),
   };
 
   for (unsigned t = 0; t < 4; t++)
@@ -84,19 +133,33 @@ struct panel {
 
 /* Terms are side by side in memory: squares are turned, the rest goes one by one. */
 INLINE void
+turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
+{
+  const void *data = p->from->data;
+  uint64_t along = p->from->along, rows = p->rows & ~3ull, terms = p->terms & ~3ull, i = 0;
+  float *to = p->to;
+
+  for (; i + 8 <= rows; i += 8)
+    for (uint64_t t = 0, at = p->at + i * along; t < terms; t += 4)
+      turn_eight (data, at + t, along, dtype, width, to + t * width + i);
+  for (; i < rows; i += 4)
+    for (uint64_t t = 0, at = p->at + i * along; t < terms; t += 4)
+      turn_four (data, at + t, along, dtype, width, to + t * width + i);
+  for (uint64_t t = 0; t < p->terms; t++)
+    for (i = t < terms ? rows : 0; i < p->rows; i++)
+      to[t * width + i] = load_one (data, p->at + i * along + t, dtype);
+}
+
+/* Of a width that is known places are constants. */
+INLINE void
 pack_turned (const struct panel *p, enum weft_dtype dtype)
 {
-  uint64_t along = p->from->along, rows = p->rows & ~3ull, terms = p->terms & ~3ull;
-
-  for (uint64_t i = 0; i < rows; i += 4)
-    for (uint64_t t = 0; t < terms; t += 4) {
-      uint64_t first = p->at + i * along + t;
-      const uint64_t four[4] = { first, first + along, first + 2 * along, first + 3 * along };
-      turn_four (p->from->data, four, dtype, p->width, p->to + t * p->width + i);
-    }
-  for (uint64_t t = 0; t < p->terms; t++)
-    for (uint64_t i = t < terms ? rows : 0; i < p->rows; i++)
-      p->to[t * p->width + i] = load_one (p->from->data, p->at + i * along + t, dtype);
+  if (p->width == 32)
+    turn_rows (p, dtype, 32);
+  else if (p->width == 8)
+    turn_rows (p, dtype, 8);
+  else
+    turn_rows (p, dtype, p->width);
 }
 
 /* Rows are side by side in memory. */

@@ -18,12 +18,6 @@ element (const struct weft_operand *o, uint64_t at)
   return *weft_floats (o->data, o->dtype, at, 1, &room);
 }
 
-static void
-put (const struct weft_operand *o, uint64_t at, float value)
-{
-  weft_store (o->data, o->dtype, at, 1, &value);
-}
-
 static float
 dot (const struct weft_operand *a, uint64_t from, const struct weft_operand *b, uint64_t with,
      uint64_t n)
@@ -71,10 +65,15 @@ products (const struct weft_kernel *k, const struct row *r, const struct weft_op
   uint64_t at = weft_square_at (dim, r->batch, r->head, r->query);
   float scale = forward ? 1 / sqrtf ((float) dim[WEFT_HEAD_WIDTH]) : 1;
 
-  for (uint64_t key = 0; key < dim[WEFT_SEQUENCE]; key++) {
-    gboolean seen = key <= r->query && key >= weft_first_key (k, r->query);
-    uint64_t with = weft_qkv_at (dim, r->batch, key, slot);
-    put (to, at + key, seen ? scale * dot (x, from, qkv, with, dim[WEFT_HEAD_WIDTH]) : 0);
+  for (uint64_t c = 0; c < dim[WEFT_SEQUENCE]; c += WEFT_STRETCH) {
+    uint64_t n = weft_least (WEFT_STRETCH, dim[WEFT_SEQUENCE] - c);
+    float product[WEFT_STRETCH];
+    for (uint64_t key = c; key < c + n; key++) {
+      gboolean seen = key <= r->query && key >= weft_first_key (k, r->query);
+      uint64_t with = weft_qkv_at (dim, r->batch, key, slot);
+      product[key - c] = seen ? scale * dot (x, from, qkv, with, dim[WEFT_HEAD_WIDTH]) : 0;
+    }
+    weft_store (to->data, to->dtype, at + c, n, product);
   }
 }
 
@@ -104,23 +103,61 @@ weft_cpu_context_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
   }
 }
 
+WEFT_WIDE static void
+exponentials (float *e, const float *x, float peak, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++)
+    e[i] = weft_expf (x[i] - peak);
+}
+
+/* The keys that a row sees, in the whole square. */
+static float
+highest (const struct weft_operand *x, struct weft_range keys)
+{
+  float room[WEFT_STRETCH], peak = element (x, keys.begin);
+
+  for (uint64_t at = keys.begin; at < keys.end; at += WEFT_STRETCH) {
+    uint64_t n = weft_least (WEFT_STRETCH, keys.end - at);
+    const float *some = weft_floats (x->data, x->dtype, at, n, room);
+    for (uint64_t i = 0; i < n; i++)
+      peak = fmaxf (peak, some[i]);
+  }
+  return peak;
+}
+
+static float
+sum_of_exponentials (const struct weft_operand *x, struct weft_range keys, float peak)
+{
+  struct room room;
+  float total = 0;
+
+  for (uint64_t at = keys.begin; at < keys.end; at += WEFT_STRETCH) {
+    uint64_t n = weft_least (WEFT_STRETCH, keys.end - at);
+    exponentials (room.out, weft_floats (x->data, x->dtype, at, n, room.in), peak, n);
+    for (uint64_t i = 0; i < n; i++)
+      total += room.out[i];
+  }
+  return total;
+}
+
 void
 weft_cpu_softmax (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *x = &k->operand[0], *y = &k->operand[1];
-  uint64_t n = k->shape.dim[WEFT_SEQUENCE];
+  uint64_t width = k->shape.dim[WEFT_SEQUENCE];
   struct weft_range rows = rows_of (k, part, parts);
+  struct room room;
 
   for (uint64_t i = rows.begin; i < rows.end; i++) {
-    uint64_t first = weft_first_key (k, i % n), at = i * n;
-    float peak = element (x, at + first), total = 0;
-    for (uint64_t key = first; key <= i % n; key++)
-      peak = fmaxf (peak, element (x, at + key));
-    for (uint64_t key = first; key <= i % n; key++)
-      total += weft_expf (element (x, at + key) - peak);
-    for (uint64_t key = 0; key < n; key++) {
-      gboolean seen = key >= first && key <= i % n;
-      put (y, at + key, seen ? weft_expf (element (x, at + key) - peak) / total : 0);
+    uint64_t query = i % width, row = i * width;
+    struct weft_range seen = { row + weft_first_key (k, query), row + query + 1 };
+    float peak = highest (x, seen), total = sum_of_exponentials (x, seen, peak);
+    for (uint64_t at = row; at < row + width; at += WEFT_STRETCH) {
+      uint64_t n = weft_least (WEFT_STRETCH, row + width - at);
+      exponentials (room.out, weft_floats (x->data, x->dtype, at, n, room.in), peak, n);
+      for (uint64_t j = 0; j < n; j++)
+        room.out[j] = at + j >= seen.begin && at + j < seen.end ? room.out[j] / total : 0;
+      weft_store (y->data, y->dtype, at, n, room.out);
     }
   }
 }
@@ -132,11 +169,18 @@ weft_cpu_softmax_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
   const struct weft_operand *d = &k->operand[0], *p = &k->operand[1];
   uint64_t n = k->shape.dim[WEFT_SEQUENCE];
   struct weft_range rows = rows_of (k, part, parts);
+  struct room room;
 
   for (uint64_t i = rows.begin; i < rows.end; i++) {
-    float mean = dot (d, i * n, p, i * n, n);
-    for (uint64_t at = i * n; at < (i + 1) * n; at++)
-      put (d, at, element (p, at) * (element (d, at) - mean));
+    float mean = dot (d, i * n, p, i * n, n), out[WEFT_STRETCH];
+    for (uint64_t at = i * n; at < (i + 1) * n; at += WEFT_STRETCH) {
+      uint64_t some = weft_least (WEFT_STRETCH, (i + 1) * n - at);
+      const float *dp = weft_floats (d->data, d->dtype, at, some, room.in);
+      const float *q = weft_floats (p->data, p->dtype, at, some, room.out);
+      for (uint64_t j = 0; j < some; j++)
+        out[j] = q[j] * (dp[j] - mean);
+      weft_store (d->data, d->dtype, at, some, out);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #include "core/base/sanitize.h"
 #include "tests/emulated_cuda.h"
 #include <map>
+#include <memory>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,7 +159,8 @@ static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* threads of the block */
 static std::vector<found> warps;
-static std::vector<fibre *> idle; /* kept from block to block */
+static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
+static std::vector<fibre *> idle;
 static thread *now;
 static const std::function<void ()> *body;
 static bool reversed;
@@ -233,6 +235,7 @@ new_fibre (void)
 {
   static unsigned n;
   fibre *f = newest = new fibre ();
+  fibres.emplace_back (f);
 
   f->stack.resize (STACK_BYTES + n++ % WARP * 5 * 64);
   f->here.bottom = f->stack.data ();

@@ -53,6 +53,42 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
+static float
+float_of (uint32_t bits)
+{
+  float f;
+  memcpy (&f, &bits, sizeof f);
+  return f;
+}
+
+/* Loops over many have ways of their own.  Every exponent, and every border of rounding: the lowest 14
+ * bits of a float around 0 and around the middle, which decide about an fp16; of a bf16 it is 17. */
+static void
+stretches_are_rounded_as_one_float_is (void **state)
+{
+  enum { N = WEFT_STRETCH - 5 };
+  static const uint32_t low[] = { 0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x7fff, 0x8000, 0x8001 };
+  float value[N], halves[N], brains[N];
+  uint16_t half[N], brain[N];
+
+  (void) state;
+  for (uint64_t next = 0; next < 0x10000 * G_N_ELEMENTS (low);) {
+    for (uint32_t i = 0; i < N; i++, next++)
+      value[i] = float_of ((uint32_t) (next / G_N_ELEMENTS (low)) << 16 | low[next % G_N_ELEMENTS (low)]);
+    weft_store (half, WEFT_FP16, 0, N, value);
+    weft_store (brain, WEFT_BF16, 0, N, value);
+    weft_round (WEFT_FP16, N, memcpy (halves, value, sizeof value));
+    weft_round (WEFT_BF16, N, memcpy (brains, value, sizeof value));
+    for (uint32_t i = 0; i < N; i++) {
+      float one[] = { weft_fp16_float (half[i]), weft_bf16_float (brain[i]) };
+      assert_int_equal (half[i], weft_fp16_round (value[i]));
+      assert_int_equal (brain[i], weft_bf16_round (value[i]));
+      assert_memory_equal (&halves[i], &one[0], sizeof *one);
+      assert_memory_equal (&brains[i], &one[1], sizeof *one);
+    }
+  }
+}
+
 /* -------------------------------------------------------------------- the program */
 
 static void
@@ -376,6 +412,7 @@ main (void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (every_half_is_a_float_and_rounds_to_itself),
     cmocka_unit_test (floats_between_two_halves_round_to_the_nearer_and_ties_to_even),
+    cmocka_unit_test (stretches_are_rounded_as_one_float_is),
     cmocka_unit_test (the_loss_is_scaled_in_every_microbatch_on_the_last_stage),
     cmocka_unit_test (gradients_are_divided_before_anybody_looks_at_them),
     cmocka_unit_test (without_clip_grad_a_step_that_overflows_is_skipped_all_the_same),

@@ -60,6 +60,7 @@ assert_holds (const struct sample *s, const char *what, gboolean holds)
 static void
 draw (struct samples *all, struct sample *s, GRand *rand)
 {
+  g_autoptr (GError) unplanned = NULL;
   struct weft_job job;
   struct weft_exec_options folded = { 0 };
 
@@ -73,7 +74,9 @@ draw (struct samples *all, struct sample *s, GRand *rand)
     g_free (s->words);
     all->filtered++;
   }
-  s->plan = weft_test_plan ("%s", s->words);
+  s->plan = weft_plan_new (&job, &unplanned);
+  if (!s->plan)
+    fail_msg ("%s: %s", s->words, unplanned->message);
   s->clock = run (&weft_exec_clock, s, &folded);
   s->sim = run (&weft_exec_sim, s, &folded);
 }

@@ -199,7 +199,8 @@ a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
   assert_same_steps (whole, 3, elsewhere, 3);
 }
 
-/* Starts a run that would take very long, waits for its third line, and sends the signal. */
+/* Starts a run that would take very long, waits for its third line, and sends the signal: or hangs up, for
+ * SIGPIPE. */
 static struct answer
 interrupt (const char *dir, int signal)
 {
@@ -221,9 +222,12 @@ interrupt (const char *dir, int signal)
        g_io_channel_read_line (channel, &read, NULL, NULL, NULL) == G_IO_STATUS_NORMAL; n++) {
     g_string_append (text, read);
     g_free (read);
+    if (n == 2 && signal == SIGPIPE)
+      break;
     if (n == 2)
       kill (pid, signal);
   }
+  g_io_channel_shutdown (channel, FALSE, NULL);
   waitpid (pid, &a.status, 0);
   assert_true (WIFEXITED (a.status));
   a.status = WEXITSTATUS (a.status);
@@ -246,6 +250,19 @@ a_signal_saves_and_ends_with_75_and_the_run_goes_on (void **state)
   g_autoptr (GPtrArray) whole = train ("--steps %u", done + 2);
   assert_int_equal (after->len, 3);
   assert_same_steps (whole, done, after, 2);
+  weft_test_answer_free (&a);
+}
+
+/* As when Ctrl-C ends `tee` first. */
+static void
+who_reads_no_more_ends_a_run_as_a_signal_does (void **state)
+{
+  const char *dir = *state;
+  struct answer a = interrupt (dir, SIGPIPE);
+  g_autofree char *latest = g_build_filename (dir, "latest", NULL);
+
+  assert_int_equal (a.status, 75);
+  assert_true (g_file_test (latest, G_FILE_TEST_EXISTS));
   weft_test_answer_free (&a);
 }
 
@@ -448,6 +465,7 @@ main (void)
     IN_FOLDER (unshuffled_data_is_read_from_its_beginning),
     IN_FOLDER (a_run_that_was_cut_gives_the_numbers_of_a_whole_one),
     IN_FOLDER (a_signal_saves_and_ends_with_75_and_the_run_goes_on),
+    IN_FOLDER (who_reads_no_more_ends_a_run_as_a_signal_does),
     IN_FOLDER (a_seed_that_differs_from_the_checkpoint_is_refused),
     IN_FOLDER (weights_that_are_exported_come_back),
     IN_FOLDER (gradients_and_timelines_are_written_when_asked_for),

@@ -1,5 +1,6 @@
 /* First weights: numbers from a counter, so that nobody has to draw them in any order. */
 #include "core/base/mix.h"
+#include "kernels/normals.h"
 #include "train/state.h"
 #include <math.h>
 #include <string.h>
@@ -22,40 +23,24 @@ key_of (uint64_t seed, const char *name)
   return weft_mix_bits (weft_mix (seed) ^ hash);
 }
 
-/* Uniform in (0, 1]. */
-static double
-uniform (uint64_t key, uint64_t counter)
-{
-  return (double) ((weft_mix_bits (key + counter * WEFT_MIX_STEP) >> 11) + 1) * 0x1p-53;
-}
-
-/* Elements [first, first + n) of a tensor; first is even. */
+/* A stretch of a tensor; it begins at an even element. */
 struct draw {
-  uint64_t key, first, n;
-  double deviation;
+  struct weft_normals normals;
   float *out;
 };
 
-/* Box and Muller 1958: elements 2 i and 2 i + 1 are the two coordinates of one point. */
 static void *
-draw_normals (void *data)
+draw_stretch (void *data)
 {
   const struct draw *d = data;
 
-  for (uint64_t i = 0; i < d->n; i += 2) {
-    uint64_t pair = d->first + i;
-    double radius = sqrt (-2 * log (uniform (d->key, pair)));
-    double turn = 2 * G_PI * uniform (d->key, pair + 1);
-    d->out[i] = (float) (d->deviation * (radius * cos (turn)));
-    if (i + 1 < d->n)
-      d->out[i + 1] = (float) (d->deviation * (radius * sin (turn)));
-  }
+  weft_draw_normals (&d->normals, d->out);
   return NULL;
 }
 
 /* By as many threads as there are processors: billions of logarithms take minutes. */
 static void
-draw_block (const struct draw *all)
+draw_block (const struct weft_normals *all, float *out)
 {
   uint64_t wanted = MIN (MIN (g_get_num_processors (), MOST_THREADS), all->n / SHARE + 1);
   uint64_t each = (all->n / wanted + 1) & ~(uint64_t) 1;
@@ -65,14 +50,13 @@ draw_block (const struct draw *all)
   for (uint64_t t = 0; t < wanted; t++) {
     uint64_t from = MIN (t * each, all->n),
              to = t + 1 < wanted ? MIN (from + each, all->n) : all->n;
-    part[t] =
-        (struct draw){ all->key, all->first + from, to - from, all->deviation, all->out + from };
+    part[t] = (struct draw){ { all->key, all->first + from, to - from, all->deviation }, out + from };
     if (t > 0)
-      thread[t] = g_thread_try_new ("weft-init", draw_normals, &part[t], NULL);
+      thread[t] = g_thread_try_new ("weft-init", draw_stretch, &part[t], NULL);
     if (t > 0 && !thread[t])
-      draw_normals (&part[t]);
+      draw_stretch (&part[t]);
   }
-  draw_normals (&part[0]);
+  draw_stretch (&part[0]);
   for (uint64_t t = 1; t < wanted; t++)
     if (thread[t])
       g_thread_join (thread[t]);
@@ -96,12 +80,12 @@ deviation_of (const struct weft_state_tensor *t, int64_t layers, float *value)
 }
 
 static void
-fill_block (const struct draw *draw, float value)
+fill_block (const struct weft_normals *draw, float value, float *out)
 {
   if (draw->deviation > 0)
-    draw_block (draw);
+    draw_block (draw, out);
   for (uint64_t i = 0; i < draw->n && !(draw->deviation > 0); i++)
-    draw->out[i] = value;
+    out[i] = value;
 }
 
 static void
@@ -114,7 +98,7 @@ init_tensor (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers, 
 
   for (uint64_t first = 0; first < total; first += BLOCK) {
     uint64_t n = MIN (BLOCK, total - first);
-    fill_block (&(struct draw){ key, first, n, deviation, block }, value);
+    fill_block (&(struct weft_normals){ key, first, n, deviation }, value, block);
     weft_state_write (state, tensor, WEFT_STATE_WEIGHT, first, n, block);
     weft_state_write (state, tensor, WEFT_STATE_MASTER, first, n, block);
     memset (block, 0, n * sizeof *block);

@@ -3,6 +3,7 @@
 #include "core/base/home.h"
 #include <dlfcn.h>
 #include <glib.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 /* PREFIX/bin/weft, PREFIX/lib/libweft.so, PREFIX/lib/x86_64-linux-gnu/libweft.so. */
@@ -28,14 +29,25 @@ prefix_of (const char *file)
   return NULL;
 }
 
+static const char here;
+
 /* The shared library; or, where Weft is part of a program, that program, which dladdr() may know by
  * the bare name it was called by. */
-const char *
-weft_home_prefix (void)
+static void *
+find_prefix (void *unused)
 {
-  static const char here;
   Dl_info info;
   const char *prefix = dladdr (&here, &info) ? prefix_of (info.dli_fname) : NULL;
 
-  return prefix ? prefix : prefix_of ("/proc/self/exe");
+  (void) unused;
+  return (void *) (uintptr_t) (prefix ? prefix : prefix_of ("/proc/self/exe"));
+}
+
+/* It does not move while it runs, and every file of data asks. */
+const char *
+weft_home_prefix (void)
+{
+  static GOnce once = G_ONCE_INIT;
+
+  return g_once (&once, find_prefix, NULL);
 }

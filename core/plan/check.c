@@ -254,13 +254,14 @@ static gboolean
 handed_over (const weft_program *p, const uint32_t *before, const struct span *span, uint32_t old,
              uint32_t new, GError **error)
 {
-  for (int to = 0; to < WEFT_N_LANE; to++)
-    for (int from = 0; from < WEFT_N_LANE; from++) {
-      uint32_t first = span[new].first[to], last = span[old].last[from];
-      if (first != WEFT_NO_OP && last != WEFT_NO_OP &&
-          (last >= first || !weft_ordered (p, before, last, first)))
+  for (int to = 0; to < WEFT_N_LANE; to++) {
+    uint32_t first = span[new].first[to];
+    for (int from = 0; from < WEFT_N_LANE && first != WEFT_NO_OP; from++) {
+      uint32_t last = span[old].last[from];
+      if (last != WEFT_NO_OP && (last >= first || !weft_ordered (p, before, last, first)))
         return still_used (p, old, last, new, first, error);
     }
+  }
   return TRUE;
 }
 

@@ -42,40 +42,77 @@ weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
   return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
 }
 
-/* One row a kind: the two nested sizes and strides, as functions of the mesh. */
+/* Ranks of dp in one instance, and of edp; those that hold all experts of a layer once. */
+static uint32_t
+share (const struct weft_mesh *m)
+{
+  return m->cp * m->dp / m->instances;
+}
+
+static uint32_t
+expert_share (const struct weft_mesh *m)
+{
+  return weft_mesh_expert_replicas (m) / m->expert_instances;
+}
+
+static uint32_t
+experts (const struct weft_mesh *m)
+{
+  return m->etp * m->ep;
+}
+
+/* Neighbours in the sequence that hold the same experts. */
+static uint32_t
+expert_sequence (const struct weft_mesh *m)
+{
+  uint32_t sequence = m->tp * m->cp;
+  return sequence > experts (m) ? sequence / experts (m) : 1;
+}
+
+/*  group       its two nested sizes, and their strides, of a mesh m */
+#define EXTENT_LIST(X)                                                                             \
+  X (NONE, 1, 1, 0, 0)                                                                             \
+  X (TP, m->tp, 1, 1, 0)                                                                           \
+  X (CP, m->cp, 1, m->tp, 0)                                                                       \
+  X (CP_HEADS, m->cp_heads, 1, m->tp, 0)                                                           \
+  X (CP_RING, m->cp / m->cp_heads, 1, m->tp *m->cp_heads, 0)                                       \
+  X (EP, m->ep, 1, m->etp, 0)                                                                      \
+  X (ETP, m->etp, 1, 1, 0)                                                                         \
+  X (TP_EP, experts (m), 1, 1, 0)                                                                  \
+  X (ECP, expert_sequence (m), 1, experts (m), 0)                                                  \
+  X (EDP, weft_mesh_expert_replicas (m), 1, experts (m), 0)                                        \
+  X (EDP_INTRA, m->expert_instances > 1 ? expert_share (m) : 1, 1, experts (m), 0)                 \
+  X (DP, m->cp *m->dp, 1, m->tp, 0)                                                                \
+  X (PP, m->pp, 1, weft_mesh_stage_size (m), 0)                                                    \
+  X (EMBD, m->pp > 1 ? 2 : 1, 1, (m->pp - 1) * weft_mesh_stage_size (m), 0)                        \
+  X (INTRA, m->instances > 1 ? share (m) : 1, 1, m->tp, 0)                                         \
+  X (INTER, m->hybrid ? 1 : m->instances, 1, m->tp *share (m), 0)                                  \
+  X (OUTER, m->hybrid ? m->instances : 1, 1, m->tp *share (m), 0)                                  \
+  X (INSTANCE, m->instances > 1 ? m->tp *share (m) : 1, m->instances > 1 ? m->pp : 1, 1,           \
+     weft_mesh_stage_size (m))                                                                     \
+  X (EMP, experts (m), m->pp, 1, weft_mesh_stage_size (m))                                         \
+  X (MIRROR, m->mirror ? 2 : 1, 1, weft_mesh_stage_size (m), 0)                                    \
+  X (MP, m->tp, m->pp, 1, weft_mesh_stage_size (m))                                                \
+  X (STAGE, weft_mesh_stage_size (m), 1, 1, 0)                                                     \
+  X (WORLD, m->n_ranks, 1, 1, 0)
+
+/* A function a row: planning asks for groups millions of times, and each for one. */
+#define EXTENT_FUNCTION(id, inner, outer, inner_stride, outer_stride)                              \
+  static struct weft_group extent_##id (const struct weft_mesh *m)                                 \
+  {                                                                                                \
+    (void) m;                                                                                      \
+    return (struct weft_group){ 0, { inner, outer }, { inner_stride, outer_stride } };             \
+  }
+EXTENT_LIST (EXTENT_FUNCTION)
+
 static struct weft_group
 extent (const struct weft_mesh *m, enum weft_group_kind kind)
 {
-  uint32_t stage = weft_mesh_stage_size (m), many = m->instances > 1;
-  uint32_t share = m->cp * m->dp / m->instances; /* ranks of dp in one instance */
-  uint32_t experts = m->etp * m->ep, sequence = m->tp * m->cp;
-  uint32_t alike = weft_mesh_expert_replicas (m) / m->expert_instances; /* of edp */
-  const struct weft_group table[WEFT_N_GROUP] = {
-    [WEFT_GROUP_NONE] = { 0, { 1, 1 }, { 0, 0 } },
-    [WEFT_GROUP_TP] = { 0, { m->tp, 1 }, { 1, 0 } },
-    [WEFT_GROUP_CP] = { 0, { m->cp, 1 }, { m->tp, 0 } },
-    [WEFT_GROUP_CP_HEADS] = { 0, { m->cp_heads, 1 }, { m->tp, 0 } },
-    [WEFT_GROUP_CP_RING] = { 0, { m->cp / m->cp_heads, 1 }, { m->tp * m->cp_heads, 0 } },
-    [WEFT_GROUP_EP] = { 0, { m->ep, 1 }, { m->etp, 0 } },
-    [WEFT_GROUP_ETP] = { 0, { m->etp, 1 }, { 1, 0 } },
-    [WEFT_GROUP_TP_EP] = { 0, { experts, 1 }, { 1, 0 } },
-    [WEFT_GROUP_ECP] = { 0, { sequence > experts ? sequence / experts : 1, 1 }, { experts, 0 } },
-    [WEFT_GROUP_EDP] = { 0, { weft_mesh_expert_replicas (m), 1 }, { experts, 0 } },
-    [WEFT_GROUP_EDP_INTRA] = { 0, { m->expert_instances > 1 ? alike : 1, 1 }, { experts, 0 } },
-    [WEFT_GROUP_DP] = { 0, { m->cp * m->dp, 1 }, { m->tp, 0 } },
-    [WEFT_GROUP_PP] = { 0, { m->pp, 1 }, { stage, 0 } },
-    [WEFT_GROUP_EMBD] = { 0, { m->pp > 1 ? 2 : 1, 1 }, { (m->pp - 1) * stage, 0 } },
-    [WEFT_GROUP_INTRA] = { 0, { many ? share : 1, 1 }, { m->tp, 0 } },
-    [WEFT_GROUP_INTER] = { 0, { m->hybrid ? 1 : m->instances, 1 }, { m->tp * share, 0 } },
-    [WEFT_GROUP_OUTER] = { 0, { m->hybrid ? m->instances : 1, 1 }, { m->tp * share, 0 } },
-    [WEFT_GROUP_INSTANCE] = { 0, { many ? m->tp * share : 1, many ? m->pp : 1 }, { 1, stage } },
-    [WEFT_GROUP_EMP] = { 0, { experts, m->pp }, { 1, stage } },
-    [WEFT_GROUP_MIRROR] = { 0, { m->mirror ? 2 : 1, 1 }, { stage, 0 } },
-    [WEFT_GROUP_MP] = { 0, { m->tp, m->pp }, { 1, stage } },
-    [WEFT_GROUP_STAGE] = { 0, { stage, 1 }, { 1, 0 } },
-    [WEFT_GROUP_WORLD] = { 0, { m->n_ranks, 1 }, { 1, 0 } },
-  };
-  return table[kind];
+#define EXTENT_ROW(id, ...) [WEFT_GROUP_##id] = extent_##id,
+  static struct weft_group (*const of[WEFT_N_GROUP]) (const struct weft_mesh *) = { EXTENT_LIST (
+      EXTENT_ROW) };
+
+  return of[kind](m);
 }
 
 /* The lower of two stages that mirror each other, and how far they are apart. */
