@@ -51,6 +51,37 @@ weft_ref_amax (const struct weft_kernel *k)
     *amax = fmax (*amax, fabs (x[i]));
 }
 
+/* ------------------------------------------------------------------ amax_update */
+
+uint64_t
+weft_extent_amax_update (const struct weft_kernel *k, uint32_t operand)
+{
+  (void) operand;
+  return k->shape.dim[0];
+}
+
+void
+weft_cpu_amax_update (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const float *seen = k->operand[0].data;
+  float *amax = k->operand[1].data;
+  struct weft_range range = weft_part (k->shape.dim[0], WEFT_STRETCH, part, parts);
+
+  for (uint64_t i = range.begin; i < range.end; i++)
+    amax[i] = weft_fp8_next_amax (seen[i], amax[i]);
+}
+
+void
+weft_ref_amax_update (const struct weft_kernel *k)
+{
+  const double *seen = k->operand[0].data;
+  double *amax = k->operand[1].data;
+
+  for (uint64_t i = 0; i < k->shape.dim[0]; i++)
+    if (isfinite (seen[i]) && seen[i] > 0)
+      amax[i] = seen[i];
+}
+
 /* --------------------------------------------------------------------- quantise */
 
 enum { X, AMAX, Y };

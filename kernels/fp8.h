@@ -120,6 +120,15 @@ weft_fp8_scale_to (float largest, float most)
   return scale > 0x1p126f ? 0x1p126f : scale;
 }
 
+/* What the next step goes by, of the largest magnitude that was seen and that of the step before: a tensor
+ * that had no elements, or none but zeros, keeps its scale, and so does one that overflowed (NVIDIA
+ * Transformer Engine, common/recipe/delayed_scaling.cu). */
+WEFT_INLINE float
+weft_fp8_next_amax (float seen, float before)
+{
+  return seen > 0 && seen < INFINITY ? seen : before;
+}
+
 WEFT_INLINE float
 weft_fp8_scale (float largest)
 {

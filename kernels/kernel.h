@@ -217,6 +217,7 @@ extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
   X (WEFT_OP_CAST, cast, TRUE)                                                                     \
   X (WEFT_OP_AMAX, amax, FALSE)                                                                    \
   X (WEFT_OP_QUANTISE, quantise, TRUE)                                                             \
+  X (WEFT_OP_AMAX_UPDATE, amax_update, FALSE)                                                      \
   X (WEFT_OP_QUANTISE_DELAYED, quantise_delayed, FALSE)                                            \
   X (WEFT_OP_QUANTISE_BLOCKS, quantise_blocks, FALSE)                                              \
   X (WEFT_OP_MOE_AMAX, moe_amax, TRUE)                                                             \

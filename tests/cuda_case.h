@@ -61,8 +61,9 @@ void cuda_case_experts (const struct cuda_case_device *device);
 /* AdamW that rounds weights by lot. */
 void cuda_case_lots (const struct cuda_case_device *device);
 
-/* The last of these alone. */
+/* The last of these alone; and products of codes with scales of tensors and of 128 elements. */
 void cuda_case_expert_products (const struct cuda_case_device *device);
+void cuda_case_expert_codes (const struct cuda_case_device *device);
 
 /* Fails for a kernel that none of these has a case of. */
 void cuda_case_is_complete (const struct cuda_case_device *device);

@@ -130,6 +130,18 @@ __popc (unsigned bits)
   return __builtin_popcount (bits);
 }
 
+/* Of eight bytes, b's behind a's, those that four digits name, the lowest first. */
+static inline uint32_t
+__byte_perm (uint32_t a, uint32_t b, uint32_t digits)
+{
+  uint64_t both = (uint64_t) b << 32 | a;
+  uint32_t out = 0;
+
+  for (unsigned i = 0; i < 4; i++)
+    out |= (uint32_t) (both >> (digits >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return out;
+}
+
 static inline void
 emulated_nothing (void *const *)
 {

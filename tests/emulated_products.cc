@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <vector>
 
-enum { WARP = 32, WARPS = 4, ROWS = 16 /* of a warp */, TERMS = 16, MOST_COLUMNS = 256, WORDS = 4 };
+enum { WARP = 32, WARPS = 4, ROWS = 16 /* of a warp */, MOST_TERMS = 32, MOST_COLUMNS = 256, WORDS = 4 };
 enum { CHUNK = 16 /* bytes of shared memory that are copied together */ };
 
 static const uint32_t in_flight = 0x7fc0dead; /* a NaN */
@@ -270,6 +270,22 @@ emulated_products_commit (void)
 
 /* ----------------------------------------------------------------------------- waiting */
 
+static unsigned
+terms_of (const emulated_product &it)
+{
+  return it.left_code ? 32 : 16;
+}
+
+/* Of a matrix in shared memory; codes lie two to an element. */
+static float
+element_in (const described &matrix, unsigned outer, unsigned term, const emulated_product &it,
+            float (*code) (uint8_t))
+{
+  if (!code)
+    return it.decoded (matrix.element (outer, term));
+  return code ((uint8_t) (matrix.element (outer, term / 2) >> term % 2 * 8));
+}
+
 /* What the lanes of a warp multiply together. */
 struct together {
   const product *lane[WARP];
@@ -279,7 +295,7 @@ struct together {
     const emulated_product &it = lane[0]->it;
     unsigned warp = threadIdx.x / WARP % WARPS;
     if (!it.a)
-      return it.decoded (described{ it.a_at, it.a_turned }.element (warp * ROWS + row, term));
+      return element_in ({ it.a_at, it.a_turned }, warp * ROWS + row, term, it, it.left_code);
     const product *p = lane[row % 8 * 4 + term % 8 / 2];
     uint32_t word = p->it.a[row / 8 + term / 8 * 2];
     if (memcmp (p->fragments, p->it.a, sizeof p->fragments) != 0)
@@ -309,20 +325,21 @@ static void
 make (const together &t, float *const sums[WARP])
 {
   const emulated_product &it = t.lane[0]->it;
-  static float left[ROWS][TERMS], right[TERMS][MOST_COLUMNS], row_sum[MOST_COLUMNS];
+  static float left[ROWS][MOST_TERMS], right[MOST_TERMS][MOST_COLUMNS], row_sum[MOST_COLUMNS];
   const described b = { it.b, it.b_turned };
+  const unsigned terms = terms_of (it);
 
   check_alike (t);
-  for (unsigned k = 0; k < TERMS; k++) {
+  for (unsigned k = 0; k < terms; k++) {
     for (unsigned row = 0; row < ROWS; row++)
       left[row][k] = t.left (row, k);
     for (unsigned column = 0; column < it.columns; column++)
-      right[k][column] = it.decoded (b.element (column, k));
+      right[k][column] = element_in (b, column, k, it, it.right_code);
   }
   for (unsigned row = 0; row < ROWS; row++) {
     for (unsigned column = 0; column < it.columns; column++)
       row_sum[column] = it.adds ? *element_of (sums[row % 8 * 4 + column % 8 / 2], row, column) : 0;
-    for (unsigned k = 0; k < TERMS; k++)
+    for (unsigned k = 0; k < terms; k++)
       for (unsigned column = 0; column < it.columns; column++)
         row_sum[column] += left[row][k] * right[k][column];
     for (unsigned column = 0; column < it.columns; column++)

@@ -4,7 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* sum (64, columns) = or += a (64, 16) times b (16, columns), by 128 threads. */
+/* sum (64, columns) = or += a (64, 16) times b (16, columns), by 128 threads; of codes, which are what a term of
+ * 16 bits holds two of, 32 terms. */
 struct emulated_product {
   float *sum; /* of this thread, columns / 2 */
   unsigned columns;
@@ -12,6 +13,7 @@ struct emulated_product {
   uint64_t a_at, b;
   bool a_turned, b_turned, adds;
   float (*decoded) (uint16_t bits);
+  float (*left_code) (uint8_t code) = NULL, (*right_code) (uint8_t code) = NULL; /* instead */
 };
 
 void emulated_products_begin (void);

@@ -41,7 +41,7 @@ argument_dtype (const char *name, const struct weft_shape *shape)
 {
   if (kernel_case_is_one_of (name, "ids targets"))
     return WEFT_INT32;
-  if (kernel_case_is_one_of (name, "lse factor master m v loss squares count amax found gradient"))
+  if (kernel_case_is_one_of (name, "lse factor master m v loss squares count amax seen found gradient"))
     return WEFT_FP32;
   return kernel_case_is_gradient (name) || kernel_case_is_one_of (name, "main") ? shape->out_dtype
                                                                                 : shape->dtype;

@@ -169,6 +169,7 @@ products_of_experts_by_warpgroups_are_those_of_the_cpu (void **state)
 {
   (void) state;
   cuda_case_expert_products (&hopper);
+  cuda_case_expert_codes (&hopper);
 }
 
 static void

@@ -368,7 +368,7 @@ blocks_of_experts_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **st
     check_strategies (r, strategies, G_N_ELEMENTS (strategies));
 }
 
-/* --------------------------------------------------------------------- checkpoints */
+/* ---------------------------------------------------------------------- magnitudes */
 
 static int
 find_tensor (const weft_state *state, const char *name)
@@ -389,6 +389,34 @@ read_magnitudes (weft_state *state, float found[3 * 4])
   assert_int_equal (weft_state_at (state, (uint32_t) amax)->rows, 12);
   weft_state_read (state, (uint32_t) amax, WEFT_STATE_WEIGHT, 0, 12, found);
 }
+
+/* Eight tokens for sixteen experts: most have none, and go on by what they last had. */
+static void
+an_expert_without_tokens_keeps_its_scale (void **state)
+{
+  enum { MANY = 16, N_STEP = 6 };
+  g_autoptr (real_job) job = opened (recipes[DELAYED], "gpus=1 num_moe_experts=16 seq_length=8 "
+                                                       "max_position_embeddings=8 global_batch_size=1");
+  int amax = find_tensor (job->state, "layers.1.experts.fc1.amax");
+  float before[MANY] = { 0 }, after[MANY];
+  unsigned kept = 0, changed = 0;
+
+  (void) state;
+  weft_state_init (job->state, 5);
+  for (int step = 0; step < N_STEP; step++) {
+    real_job_step (job);
+    weft_state_read (job->state, (uint32_t) amax, WEFT_STATE_WEIGHT, 0, MANY, after);
+    for (int e = 0; e < MANY; e++) {
+      assert_true (after[e] > 0 || before[e] == 0);
+      kept += before[e] > 0 && after[e] == before[e];
+      changed += before[e] > 0 && after[e] != before[e];
+    }
+    memcpy (before, after, sizeof before);
+  }
+  assert_true (kept > 0 && changed > 0);
+}
+
+/* --------------------------------------------------------------------- checkpoints */
 
 /* Four ranks with an expert each go on as two with two of them would, and as one. */
 static void
@@ -434,6 +462,7 @@ main (void)
     cmocka_unit_test (every_recipe_learns_nearly_as_bf16_does),
     cmocka_unit_test (one_scale_for_an_expert_gives_the_bits_of_one_rank),
     cmocka_unit_test (blocks_of_experts_give_the_bits_of_one_rank_where_nobody_cuts_tensors),
+    cmocka_unit_test (an_expert_without_tokens_keeps_its_scale),
     cmocka_unit_test_setup_teardown (a_run_goes_on_where_experts_lie_elsewhere,
                                      weft_test_folder_make, weft_test_folder_remove),
   };

@@ -202,6 +202,21 @@ magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before (void **state)
   }
 }
 
+/* Of an expert without tokens, a tensor of zeros, one that overflowed and one that is no number. */
+static void
+a_tensor_that_showed_nothing_keeps_its_magnitude (void **state)
+{
+  float seen[] = { 2, 0, INFINITY, NAN, 0, 0x1p-149f }, amax[] = { 1, 3, 4, 5, 0, 6 };
+  static const float wanted[] = { 2, 3, 4, 5, 0, 0x1p-149f };
+  struct weft_kernel k = { .kind = WEFT_OP_AMAX_UPDATE, .shape = { .dim = { 6 } } };
+
+  (void) state;
+  k.operand[0] = operand (seen, 6, WEFT_FP32);
+  k.operand[1] = operand (amax, 6, WEFT_FP32);
+  run (&k, 2);
+  assert_memory_equal (amax, wanted, sizeof wanted);
+}
+
 /* Exactly as in doubles, for scales are powers of two: rows, squares, and the other way round. */
 static void
 blocks_are_rounded_as_their_reference_does_in_both_directions (void **state)
@@ -368,6 +383,7 @@ main (void)
     cmocka_unit_test (every_code_of_e5m2_has_its_value_and_is_what_that_is_rounded_to),
     cmocka_unit_test (between_two_codes_of_e5m2_the_nearer_wins_and_ties_go_to_even),
     cmocka_unit_test (magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before),
+    cmocka_unit_test (a_tensor_that_showed_nothing_keeps_its_magnitude),
     cmocka_unit_test (blocks_are_rounded_as_their_reference_does_in_both_directions),
     cmocka_unit_test (forward_and_input_gradients_are_those_of_their_references),
     cmocka_unit_test (weight_gradients_are_added_as_by_their_reference),

@@ -284,7 +284,7 @@ delayed_scales_are_new_after_the_last_product (void **state)
   for (uint32_t op = 0; op < p->n_op; op++) {
     const struct weft_use *use = &p->uses[p->op[op].uses];
     last = multiplies_fp8 (p->op[op].kind) ? op : last;
-    if (p->op[op].kind == WEFT_OP_CAST && use[1].buf == history) {
+    if (p->op[op].kind == WEFT_OP_AMAX_UPDATE && use[1].buf == history) {
       assert_int_equal (use[0].buf, seen);
       update = op;
     }

@@ -98,6 +98,20 @@ tensor_share (const float *found, const float *wanted, uint64_t n)
   return most / (sqrt (squares / (double) n) + 1e-6);
 }
 
+static double
+whole_share (const GArray *found, const GArray *wanted)
+{
+  double apart = 0, squares = 0;
+
+  for (guint i = 0; i < wanted->len; i++) {
+    double w = (double) g_array_index (wanted, float, i);
+    double d = (double) g_array_index (found, float, i) - w;
+    apart += d * d;
+    squares += w * w;
+  }
+  return sqrt (apart / squares);
+}
+
 struct trained_bound
 trained_difference (const trained *found, const trained *wanted)
 {
@@ -116,6 +130,7 @@ trained_difference (const trained *found, const trained *wanted)
                                        &g_array_index (wanted->gradient, float, first), n));
     first += n;
   }
+  d.whole = whole_share (found->gradient, wanted->gradient);
   return d;
 }
 
@@ -126,7 +141,11 @@ trained_assert_near (const trained *found, const trained *wanted, struct trained
   struct trained_bound d = trained_difference (found, wanted);
 
   if (g_getenv ("WEFT_TRAINED_SHOW"))
-    print_message ("loss %.1e norm %.1e gradient %.1e: %s\n", d.loss, d.norm, d.gradient, words);
+    print_message ("loss %.1e norm %.1e gradient %.1e whole %.1e: %s\n", d.loss, d.norm, d.gradient,
+                   d.whole, words);
+  if (bound.whole > 0 && !(d.whole <= bound.whole))
+    fail_msg ("%s: gradients differ by %g of their length; wanted at most %g", words, d.whole,
+              bound.whole);
   if (!(d.loss <= bound.loss && d.norm <= bound.norm && d.gradient <= bound.gradient))
     fail_msg ("%s: losses differ by %g, norms by %g, gradients by %g; wanted at most %g, %g, %g "
               "(losses %.9g, wanted %.9g; norms %.9g, wanted %.9g)",

@@ -20,9 +20,10 @@ void trained_free (trained *t);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (trained, trained_free)
 
 /* How far two runs may differ, as a share: a loss and a norm of the wanted ones; an element of a
- * gradient of the root mean square of its tensor. */
+ * gradient of the root mean square of its tensor; of all gradients, as one vector, the difference's length
+ * of theirs, or 0: nobody asks. */
 struct trained_bound {
-  double loss, norm, gradient;
+  double loss, norm, gradient, whole;
 };
 
 /* Fails, with words, where they differ more; or where one bit does. */

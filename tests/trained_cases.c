@@ -49,6 +49,8 @@ const struct trained_case trained_cases[] = {
 };
 const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 
+#define FP8_BOUND { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1, .whole = 5e-2 }
+
 /* Sums in other orders: n terms differ by less than n units of the last place, 2^-24 in fp32, and no
  * sum here has more than some hundreds; in 16 bits what is stored between two kernels is rounded to
  * 2^-9 and 2^-12 of itself, a dozen times from the first layer to the last. */
@@ -62,11 +64,15 @@ static const struct precision {
   { "precision=fp16 grad_reduce_in_fp32=true ",
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
-  /* A number that lies between two codes may become the other one: an eighth of it. */
-  { TRAINED_FP8 "fp8_recipe=delayed ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
-  { TRAINED_FP8 "fp8_recipe=tensorwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
-  { TRAINED_FP8 "fp8_recipe=blockwise ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
-  { TRAINED_FP8 "fp8_recipe=mxfp8 ", { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1 } },
+  /* A number that lies between two codes may become the other one, an eighth of it away, and what follows
+   * from it goes along: of one element of bf16 that was added in another order came one other code, and of
+   * this one in a hundred codes of a step.  An element of a gradient of an expert with few tokens was then a
+   * third of the root mean square away, all gradients together 0.6 % of their length.  Each kernel by
+   * itself has the codes of the CPU (cuda_fp8.c). */
+  { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
+  { TRAINED_FP8 "fp8_recipe=tensorwise ", FP8_BOUND },
+  { TRAINED_FP8 "fp8_recipe=blockwise ", FP8_BOUND },
+  { TRAINED_FP8 "fp8_recipe=mxfp8 ", FP8_BOUND },
 };
 
 char *
@@ -110,9 +116,9 @@ alone (uint32_t number, const char **model)
   return NULL;
 }
 
-/* An expert has few tokens: one gradient of theirs in fp8 is a quarter away from its neighbours. */
+/* Of experts in fp8: time; and each has few tokens. */
 static gboolean
-is_rough (const char *model, const struct precision *p)
+is_few (const char *model, const struct precision *p)
 {
   return strstr (model, "mixtral") && strstr (p->words, "precision=fp8");
 }
@@ -125,7 +131,7 @@ trained_alone_words (uint32_t number)
   const char *model;
   const struct precision *p = alone (number, &model);
 
-  return p ? g_strconcat (model, p->words, is_rough (model, p) ? FEW : "", NULL) : NULL;
+  return p ? g_strconcat (model, p->words, is_few (model, p) ? FEW : "", NULL) : NULL;
 }
 
 gboolean
@@ -138,7 +144,7 @@ trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number)
   g_autoptr (trained) device = train (calls, words, FALSE);
   struct trained_bound bound = p->bound;
 
-  bound.gradient *= is_rough (model, p) ? 2 : 1;
+  bound.gradient *= is_few (model, p) ? 2 : 1;
   if (device)
     trained_assert_near (device, cpu, bound, words);
   return device != NULL;

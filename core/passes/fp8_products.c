@@ -4,7 +4,8 @@
  * A tensor in fp8 is codes and, in a buffer of their own, what says their scale:
  *
  *   delayed     its largest magnitude in the step before.  That of this step is noted on the way, agreed
- *               on by all ranks and takes its place before the update; a run begins with scales of 1.
+ *               on by all ranks and takes its place before the update, but of a tensor that had
+ *               nothing but zeros, as of an expert without tokens; a run begins with scales of 1.
  *   tensorwise  its largest magnitude, found first by a pass of its own; of a weight once a step.
  *   blockwise   powers of two as floats for 128 elements of a row, and of weights for 128 rows and columns.
  *   mxfp8       powers of two of one byte for 32 elements of a row.
@@ -161,8 +162,9 @@ weft_fp8_agree (struct weft_step *s)
   for (size_t i = 0; i < G_N_ELEMENTS (groups); i++)
     if (weft_reduce_all (s, groups[i], WEFT_REDUCE_MAX, s->fp8->seen, "amax") != WEFT_NO_OP)
       weft_build_dep (s->b, kernel);
-  weft_emit (s, WEFT_OP_CAST, "amax", WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->fp8->seen)),
-             WEFT_USES (WEFT_R (s->fp8->seen), WEFT_W (s->fp8->history)));
+  weft_emit (s, WEFT_OP_AMAX_UPDATE, "amax",
+             WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->fp8->seen)),
+             WEFT_USES (WEFT_R (s->fp8->seen), WEFT_RW (s->fp8->history)));
 }
 
 /* Of experts those that this rank has. */

@@ -261,6 +261,8 @@ enum weft_op_class {
      "convert to the type of y, divided by divisor where there is one")                            \
   X (WEFT_OP_AMAX, "amax", COMPUTE, pass1, "elements", "x:r amax:rw",                              \
      "amax of each tensor = its largest magnitude, as far as this slice goes")                     \
+  X (WEFT_OP_AMAX_UPDATE, "amax_update", COMPUTE, pass2, "elements", "seen:r amax:rw",             \
+     "amax = seen where that is a number above 0; who has seen nothing keeps what was there")      \
   X (WEFT_OP_QUANTISE, "quantise", COMPUTE, cast, "elements", "x:r amax:r y:w",                    \
      "y = fp8 of x times the largest number of that type / amax of its tensor")                    \
   X (WEFT_OP_QUANTISE_DELAYED, "quantise_delayed", COMPUTE, cast, "elements",                      \

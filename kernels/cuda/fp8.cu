@@ -58,6 +58,21 @@ weft_cuda_amax (const struct weft_cuda_launch *l)
   return launched ();
 }
 
+__global__ void
+amax_update (const float *seen, float *amax, uint64_t n)
+{
+  for (WEFT_EACH (i, n))
+    amax[i] = weft_fp8_next_amax (seen[i], amax[i]);
+}
+
+const char *
+weft_cuda_amax_update (const struct weft_cuda_launch *l)
+{
+  WEFT_LAUNCH (amax_update, blocks_for (l->dim[0], THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
+               (const float *) l->operand[0].data, (float *) l->operand[1].data, l->dim[0]);
+  return launched ();
+}
+
 /* --------------------------------------------------------------------- rounding */
 
 __global__ void
@@ -122,11 +137,12 @@ round_square (struct array x, struct matrix m, struct rounded y, struct rounded 
   __shared__ float room[32];
   uint64_t row = (uint64_t) blockIdx.y * BLOCK, column = (uint64_t) blockIdx.x * BLOCK;
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+  const struct corner at = { row, column, blockIdx.y };
   float value[N], all = -1;
 
   if (square)
-    all = largest_of_square<BLOCK> (x, m, row, column, room);
-  round_rows<BLOCK> (x, m, row, column, y, all);
+    all = largest_of_square<BLOCK> (x, m, at, room);
+  round_rows<BLOCK> (x, m, at, y, all);
   for (unsigned strip = 0; yt.code && strip < BLOCK; strip += SIDE) {
     for (unsigned line = first; line < BLOCK; line += LINES)
       tile[line][lane] = element (x, m, row + line, column + strip + lane);

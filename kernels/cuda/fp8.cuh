@@ -59,27 +59,32 @@ element (struct array x, struct matrix m, uint64_t row, uint64_t column)
   return row < m.rows && column < m.columns ? get (x, row * m.columns + column) : 0;
 }
 
+/* Where a block's rows and columns begin, and the line of squares that they are in. */
+struct corner {
+  uint64_t row, column, line;
+};
+
 /* The largest magnitude of the SIZE rows and columns that begin there. */
 template <int SIZE>
 static __device__ __forceinline__ float
-largest_of_square (struct array x, struct matrix m, uint64_t row, uint64_t column, float *room)
+largest_of_square (struct array x, struct matrix m, struct corner at, float *room)
 {
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
   float most = 0;
 
   for (unsigned line = first; line < SIZE; line += LINES)
     for (unsigned c = lane; c < SIZE; c += SIDE)
-      most = fmaxf (most, fabsf (element (x, m, row + line, column + c)));
+      most = fmaxf (most, fabsf (element (x, m, at.row + line, at.column + c)));
   return block_most (most, room);
 }
 
 /* Codes of each row of that square, with a scale for each or, where `all` is not negative, for all. */
 template <int SIZE>
 static __device__ __forceinline__ void
-round_rows (struct array x, struct matrix m, uint64_t row, uint64_t column, struct rounded y,
-            float all)
+round_rows (struct array x, struct matrix m, struct corner at, struct rounded y, float all)
 {
   enum { N = SIZE / SIDE };
+  uint64_t row = at.row, column = at.column, blocks = weft_fp8_blocks (m.columns, SIZE);
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
   float value[N];
 
@@ -92,7 +97,7 @@ round_rows (struct array x, struct matrix m, uint64_t row, uint64_t column, stru
     uint8_t scale =
         round_line<N> (value, y, (row + line) * m.columns + column, m.columns - column, all);
     if (lane == 0 && (all < 0 || line == 0))
-      put_scale (y, (all < 0 ? row + line : blockIdx.y) * gridDim.x + blockIdx.x, scale);
+      put_scale (y, (all < 0 ? row + line : at.line) * blocks + column / SIZE, scale);
   }
 }
 

@@ -188,6 +188,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
   X (CAST, cast)                                                                                   \
   X (AMAX, amax)                                                                                   \
   X (QUANTISE, quantise)                                                                           \
+  X (AMAX_UPDATE, amax_update)                                                                     \
   X (QUANTISE_DELAYED, quantise_delayed)                                                           \
   X (QUANTISE_BLOCKS, quantise_blocks)                                                             \
   X (TRANSPOSE, transpose)                                                                         \

@@ -116,21 +116,21 @@ struct lines {
   uint64_t groups, columns;
 };
 
-/* The rows of line blockIdx.y: from `row` to `end`; none in the gap behind a group. */
+/* The rows of a line: from `row` to `end`; none in the gap behind a group. */
 template <int SIZE>
 static __device__ __forceinline__ bool
-rows_of_line (const struct lines &l, uint64_t *row, uint64_t *end)
+rows_of_line (const struct lines &l, uint64_t line, uint64_t *row, uint64_t *end)
 {
   uint64_t low = 0, high = l.groups;
 
   while (high - low > 1) {
     uint64_t middle = (low + high) / 2;
-    if (weft_moe_line (l.begin[middle], middle, SIZE) <= blockIdx.y)
+    if (weft_moe_line (l.begin[middle], middle, SIZE) <= line)
       low = middle;
     else
       high = middle;
   }
-  *row = l.begin[low] + (blockIdx.y - weft_moe_line (l.begin[low], low, SIZE)) * SIZE;
+  *row = l.begin[low] + (line - weft_moe_line (l.begin[low], low, SIZE)) * SIZE;
   *end = l.begin[low + 1];
   return *row < *end;
 }
@@ -153,22 +153,23 @@ largest_of_columns (const float (*tile)[SIDE + 1], float (*room)[SIDE])
 }
 
 /* SIZE rows and columns: of each row a block, or all of them one square; then of each column, by strips of
- * SIDE columns.  Codes of both lie as the elements do. */
+ * SIDE columns.  Codes of both lie as the elements do.  Lines are many, and grids have 65535 blocks in y. */
 template <int SIZE>
 __global__ void
 round_lines (struct array x, struct lines of, struct rounded y, struct rounded down, bool square)
 {
   __shared__ float tile[SIZE][SIDE + 1], room[LINES][SIDE], squares[32];
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
-  uint64_t row, end, column = (uint64_t) blockIdx.x * SIZE;
+  uint64_t row, end, column = (uint64_t) blockIdx.y * SIZE;
   float all = -1;
 
-  if (!rows_of_line<SIZE> (of, &row, &end))
+  if (!rows_of_line<SIZE> (of, blockIdx.x, &row, &end))
     return;
   struct matrix m = { end, of.columns };
+  const struct corner at = { row, column, blockIdx.x };
   if (square)
-    all = largest_of_square<SIZE> (x, m, row, column, squares);
-  round_rows<SIZE> (x, m, row, column, y, all);
+    all = largest_of_square<SIZE> (x, m, at, squares);
+  round_rows<SIZE> (x, m, at, y, all);
   for (unsigned strip = 0; down.code && strip < SIZE; strip += SIDE) {
     uint64_t c = column + strip + lane;
     for (unsigned line = first; line < SIZE; line += LINES)
@@ -179,7 +180,7 @@ round_lines (struct array x, struct lines of, struct rounded y, struct rounded d
     for (unsigned line = first; c < m.columns && line < SIZE && row + line < end; line += LINES)
       down.code[(row + line) * m.columns + c] = code_of (tile[line][lane] * up, down.dtype);
     if (first == 0 && c < m.columns)
-      put_scale (down, blockIdx.y * m.columns + c, scale);
+      put_scale (down, blockIdx.x * m.columns + c, scale);
     __syncthreads ();
   }
 }
@@ -191,8 +192,8 @@ run_lines (const struct weft_cuda_launch *l)
   const struct weft_cuda_operand *o = l->operand;
   struct lines of = { find_groups (l, SIZE).begin, l->dim[GROUPS], l->dim[COLUMNS] };
   uint64_t room = o[X].n / of.columns;
-  dim3 grid (blocks_for (of.columns, SIZE, ~0u),
-             (unsigned) weft_moe_lines (room, of.groups, SIZE));
+  dim3 grid ((unsigned) weft_moe_lines (room, of.groups, SIZE),
+             blocks_for (of.columns, SIZE, ~0u));
 
   WEFT_LAUNCH (round_lines<SIZE>, grid, THREADS, 0, l->stream, array_of (&o[X]), of,
                rounded_of (&o[B_Y]), rounded_of (&o[B_YT]), l->dim[SQUARE] != 0);

@@ -1,12 +1,10 @@
 /* Products of experts whose factors are of one byte: tiles of moe_gemm.cu, of codes that become halves on
- * their way to shared memory.  A half has every number of E4M3 and of E5M2 as it is, and sums of their
- * products are fp32: what tensor cores of 16 bits make of them is what those of 8 bits would, at the speed of
- * the former, on every device that has them.  Sums over a block of terms are multiplied by its two scales
+ * their way to shared memory, for what moe_fp8_warpgroup.cu does not take.  A half has every number of E4M3 and
+ * of E5M2 as it is, and sums of their products are fp32: what tensor cores of 16 bits make of them is what those
+ * of 8 bits would, at the speed of the former, on every device that has them.  Sums over a block of terms are multiplied by its two scales
  * before they are added up; where a tensor has one scale, all of the sum is. */
-#include "kernels/cuda/fp8.cuh"
-#include "kernels/cuda/moe_gemm.cuh"
+#include "kernels/cuda/moe_fp8.cuh"
 #include "kernels/cuda/products.cuh"
-#include "kernels/moe_scales.h"
 
 enum { A, A_SCALE, B, B_SCALE, COUNTS, Y };
 enum { M, N, K, EXPERTS, STRIDE, BLOCK = 7 };
@@ -28,17 +26,6 @@ halves_of (uint32_t pair, bool wide)
   return two<fp16> (weft_e4m3_float ((uint8_t) pair), weft_e4m3_float ((uint8_t) (pair >> 8)));
 #endif
 }
-
-/* A factor of one expert: lines of codes, and where the scale of an element lies. */
-struct codes {
-  const uint8_t *at;
-  uint64_t lines, width;
-  bool wide, packed; /* E5M2; every line begins at a multiple of CODES */
-  float whole;       /* scale of all of them, with block 0 */
-  const void *scale; /* else */
-  bool bytes, square;
-  uint64_t along, sum; /* scales from one row of the product, or square, to the next; from block to block */
-};
 
 /* What a thread has of a slice, on its way. */
 struct fetched {
@@ -96,18 +83,6 @@ store_slice (fp16 *tile, const struct fetched &f, bool wide_codes)
 
 /* -------------------------------------------------------------------------- scales */
 
-static __device__ __forceinline__ float
-scale_of (const struct codes &f, uint64_t row, uint64_t rows, uint64_t block, uint64_t size)
-{
-  uint64_t at = (f.square ? row / size : row) * f.along + block * f.sum;
-
-  if (row >= rows)
-    return 0;
-  if (size == 0)
-    return f.whole;
-  return f.bytes ? weft_e8m0_float (((const uint8_t *) f.scale)[at]) : ((const float *) f.scale)[at];
-}
-
 /* sum += part times the scales of its rows and columns, which lie in shared memory; part is 0 again. */
 static __device__ __forceinline__ void
 add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4],
@@ -129,72 +104,6 @@ add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4
 }
 
 /* ---------------------------------------------------------------------------- tiles */
-
-/* Codes of a kernel's two factors, and what says their scales. */
-struct factors {
-  struct array a_scale, b_scale;
-  uint32_t a_dtype, b_dtype;
-  uint64_t block;
-  uint64_t line; /* rows of an expert's weights */
-};
-
-/* One number for the codes of expert e. */
-static __device__ __forceinline__ float
-whole_scale (struct array amax, uint64_t e, uint32_t dtype)
-{
-  return 1 / weft_fp8_scale_to (((const float *) amax.data)[e], weft_fp8_most (dtype == WEFT_E5M2));
-}
-
-/* Scales of rows [first, ...) of expert e, whose lines have so many codes. */
-static __device__ __forceinline__ void
-set_scales (struct codes *f, struct array scale, enum weft_moe_scales lie, bool turned,
-            uint64_t first, uint64_t e, uint64_t block)
-{
-  uint64_t across = weft_fp8_blocks (f->width, block);
-  uint64_t step = lie == WEFT_MOE_DOWN ? f->width : across;
-  uint64_t at = (lie == WEFT_MOE_ALONG ? first : weft_moe_line (first, e, block)) * step;
-
-  f->bytes = scale.dtype == WEFT_E8M0;
-  f->scale = (const uint8_t *) scale.data + at * (f->bytes ? 1 : sizeof (float));
-  f->square = lie == WEFT_MOE_SQUARES;
-  f->along = turned ? 1 : step;
-  f->sum = turned ? step : 1;
-}
-
-template <enum way WAY>
-static __device__ __forceinline__ void
-factors_of (const struct grouped &g, const struct factors &of, const struct share &s, uint64_t e,
-            struct codes *a, struct codes *b)
-{
-  const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
-  bool large = of.block > WEFT_MX_BLOCK;
-
-  *a = {};
-  *b = {};
-  a->at = (const uint8_t *) g.a.data + s.a;
-  a->lines = A_TURNED ? s.terms : s.rows;
-  a->width = A_TURNED ? s.rows : s.terms;
-  a->wide = of.a_dtype == WEFT_E5M2;
-  a->packed = ((uintptr_t) g.a.data | a->width) % CODES == 0;
-  b->at = (const uint8_t *) g.b.data + s.b;
-  b->lines = B_TURNED ? s.terms : s.columns;
-  b->width = B_TURNED ? s.columns : s.terms;
-  b->wide = of.b_dtype == WEFT_E5M2;
-  b->packed = ((uintptr_t) g.b.data | b->width) % CODES == 0;
-  if (of.block == 0) {
-    a->whole = whole_scale (of.a_scale, e, of.a_dtype);
-    b->whole = whole_scale (of.b_scale, e, of.b_dtype);
-    return;
-  }
-  set_scales (a, of.a_scale, A_TURNED ? WEFT_MOE_DOWN : WEFT_MOE_ALONG, A_TURNED, g.begin[e], e,
-              of.block);
-  set_scales (b, of.b_scale,
-              WAY == WGRAD   ? WEFT_MOE_DOWN
-              : large        ? WEFT_MOE_SQUARES
-              : WAY == DGRAD ? WEFT_MOE_DOWN
-                             : WEFT_MOE_ALONG,
-              B_TURNED, WAY == WGRAD ? g.begin[e] : e * of.line, e, of.block);
-}
 
 /* Of a block: two slices of both factors. */
 enum { SHARED_BYTES = 2 * 2 * STAGE * sizeof (fp16) };
@@ -236,18 +145,6 @@ make_tile (const struct codes &a, const struct codes &b, const struct share &s, 
   }
 }
 
-/* Two neighbours one by one, for columns that do not come in pairs, or not where pairs are written. */
-struct leave_singly {
-  leave_shared<float> leave;
-
-  __device__ void
-  operator() (unsigned row, unsigned column, float low, float high) const
-  {
-    leave (row, column, low);
-    leave (row, column + 1, high);
-  }
-};
-
 template <enum way WAY>
 __global__ void
 __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
@@ -261,18 +158,22 @@ __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
   uint64_t e = WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y);
   factors_of<WAY> (g, of, s, e, &a, &b);
   make_tile<WAY> (a, b, s, of.block, sum);
-  leave_shared<bf16> as_bf16 = { g, s };
-  leave_shared<fp16> as_fp16 = { g, s };
-  leave_singly singly = { { g, s } };
-  if (s.columns % 2 || (uintptr_t) g.y.data % (2 * sizeof (fp16)))
-    each_two (sum, singly);
-  else if (g.y.dtype == WEFT_FP16)
-    each_two (sum, as_fp16);
-  else
-    each_two (sum, as_bf16);
+  const leave_pair leave (g, s);
+  each_two (sum, leave);
 }
 
 /* ------------------------------------------------------------------------------ launches */
+
+/* Lines of both factors begin at multiples of 16 bytes. */
+static bool
+warpgroups_take (const struct weft_cuda_launch *l)
+{
+  const struct weft_cuda_operand *o = l->operand;
+  uintptr_t at = (uintptr_t) o[A].data | (uintptr_t) o[B].data;
+
+  return l->warpgroups && l->dim[BLOCK] != WEFT_MX_BLOCK && o[B].dtype == WEFT_FP8 && at % 16 == 0 &&
+         l->dim[N] % 16 == 0 && l->dim[K] % 16 == 0;
+}
 
 template <enum way WAY>
 static const char *
@@ -291,6 +192,8 @@ run (const struct weft_cuda_launch *l, struct grouped g)
   g.y = array_of (&o[Y]);
   g.experts = l->dim[EXPERTS];
   weft_cuda_find_experts (l, &o[COUNTS], &g, &all);
+  if (warpgroups_take (l))
+    return weft_cuda_moe_fp8_warpgroups (l, &g, &of, WAY, room);
   WEFT_LAUNCH (fp8_tiles<WAY>, (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, SHARED_BYTES,
                l->stream, g, of);
   return launched ();
