@@ -28,8 +28,8 @@ set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
-add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/cupti.c exec_cuda/module/fused.c
-            exec_cuda/module/sums.cu ${cuda_kernels})
+add_library(weft_cuda MODULE exec_cuda/module/calls_cuda.c exec_cuda/module/cupti.c exec_cuda/module/driver.c
+            exec_cuda/module/fused.c exec_cuda/module/sums.cu ${cuda_kernels})
 # Warnings are errors, but GLib's printf attribute, which nvcc does not know.
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>

@@ -128,6 +128,7 @@ kernel_of (const weft_bind *b, uint32_t op)
 {
   const weft_plan *plan = b->plan;
   const struct weft_op *row = &b->p->op[op];
+  int64_t attention = plan->job.strategy.attention_backend;
   struct weft_kernel k = { .kind = row->kind,
                            .shape = *weft_op_shape (b->p, op),
                            .tp = b->place[WEFT_GROUP_TP],
@@ -137,7 +138,8 @@ kernel_of (const weft_bind *b, uint32_t op)
                            .draw = { .layer = row->layer },
                            .before = (uint32_t) -row->peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL,
-                           .fused = plan->job.strategy.attention_backend == WEFT_ATTENTION_FUSED,
+                           .fused = attention == WEFT_ATTENTION_FUSED || attention == WEFT_ATTENTION_AUTO,
+                           .quicker = attention == WEFT_ATTENTION_AUTO,
                            .deterministic = (gboolean) plan->job.strategy.deterministic_mode };
   uint32_t n = b->p->op[op + 1].uses - row->uses;
 

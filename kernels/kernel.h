@@ -56,8 +56,8 @@ struct weft_kernel {
   struct weft_draw draw;
   struct weft_whole whole; /* of adam that rounds by lot */
   gboolean canonical;
-  gboolean fused, deterministic; /* attention: by the vendor's library where there is one; with the same
-                                    bits in every run */
+  gboolean fused, quicker, deterministic; /* attention: by the vendor's library where there is one; and
+                                             where it is quicker; with the same bits in every run */
   gboolean decay; /* adam: weight decay applies to these elements */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/program/op.h */
 };

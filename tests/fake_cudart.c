@@ -503,6 +503,13 @@ weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found, 
   return TRUE;
 }
 
+const char *
+weft_blas_machine (const struct weft_cuda_blas *blas)
+{
+  (void) blas;
+  return "no GPU";
+}
+
 char *
 weft_blas_path (const struct weft_cuda_blas *blas)
 {

@@ -6,8 +6,10 @@
 #include "kernels/cuda/table.h"
 #include "tests/computing_cuda.h"
 #include "tests/cuda_case.h"
+#include "tests/folder.h"
 #include "tests/nano.h"
 #include "tests/playing_cudnn.h"
+#include "tests/playing_trial.h"
 #include "tests/trained_cases.h"
 #include <dlfcn.h>
 
@@ -201,7 +203,7 @@ a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
   uint64_t scratch;
 
   (void) state;
-  struct weft_fused *f = weft_fused_new ();
+  struct weft_fused *f = weft_fused_new (NULL);
   gboolean takes = weft_fused_takes (f, 0, &k, &scratch);
   const char *why = weft_fused_missing (f, 0, &k);
   assert_int_equal (takes, why == NULL);
@@ -216,7 +218,7 @@ a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
 static void
 parts_of_sequences_are_left_to_our_own_kernels (void **state)
 {
-  struct weft_fused *f = weft_fused_new ();
+  struct weft_fused *f = weft_fused_new (NULL);
   const struct weft_kernel k = { .kind = WEFT_OP_ATTENTION_PART, .fused = TRUE };
   uint64_t scratch = 1;
 
@@ -226,6 +228,173 @@ parts_of_sequences_are_left_to_our_own_kernels (void **state)
   assert_int_equal (scratch, 0);
   assert_null (weft_fused_missing (f, 0, &k));
   weft_fused_free (f);
+}
+
+/* ------------------------------------------------------------------- the quicker of the two */
+
+/* The first attention of a job, forward and backward, on memory of its own. */
+struct tried {
+  weft_plan *plan;
+  struct weft_kernel kernel[2];
+  uint8_t *scratch;
+};
+enum { SCRATCH = 1 << 22 };
+
+static void
+take_kernel (void *user, const struct weft_kernel *k)
+{
+  struct tried *t = user;
+  struct weft_kernel *mine = &t->kernel[k->kind == WEFT_OP_ATTENTION_BWD];
+
+  if (!has_attention (NULL, k->kind) || mine->kind)
+    return;
+  *mine = *k;
+  for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++) {
+    struct weft_operand *o = &mine->operand[i];
+    if (o->n > 0)
+      o->data = g_malloc0 (o->n * weft_dtype_bytes (o->dtype));
+  }
+}
+
+static struct tried
+open_tried (const char *backend)
+{
+  g_autofree char *words = g_strdup_printf (NANO "attention_backend=%s", backend);
+  struct tried t = { .plan = weft_test_plan (words), .scratch = g_malloc (SCRATCH) };
+  g_auto (weft_bind) bind = { 0 };
+
+  playing_trial = (struct playing_trial){ 0 };
+  weft_bind_init (&bind, t.plan, 0);
+  for (uint32_t op = 0; op < bind.p->n_op; op++)
+    weft_bind_kernels (&bind, op, take_kernel, &t);
+  return t;
+}
+
+static void
+close_tried (struct tried *t)
+{
+  for (unsigned i = 0; i < 2; i++)
+    for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
+      g_free (t->kernel[i].operand[o].data);
+  weft_plan_free (t->plan);
+  g_free (t->scratch);
+}
+
+/* Whether it is cuDNN's from then on. */
+static gboolean
+try (struct weft_fused *f, struct tried *t, unsigned which, float own, float library)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (&t->kernel[which]);
+  uint64_t bytes;
+
+  l.stream = t;
+  l.scratch = t->scratch;
+  l.scratch_bytes = SCRATCH;
+  playing_trial.n_runs = 0;
+  playing_trial.takes[0] = own;
+  playing_trial.takes[1] = library;
+  weft_fused_try (f, 0, &t->kernel[which], &l);
+  assert_int_equal (playing_trial.n_blocks, 0);
+  return weft_fused_takes (f, 0, &t->kernel[which], &bytes);
+}
+
+static void
+auto_takes_what_was_quicker_and_tries_once (void **state)
+{
+  struct weft_fused *f = weft_fused_new (&playing_cudnn);
+  struct tried t = open_tried ("auto");
+  uint64_t bytes = 0;
+
+  (void) state;
+  assert_false (weft_fused_takes (f, 0, &t.kernel[0], &bytes));
+  assert_true (bytes > 0); /* so that it can be tried */
+  assert_true (try (f, &t, 0, 2, 1));
+  assert_int_equal (playing_trial.n_runs, 2);
+  assert_true (try (f, &t, 0, 1, 2));
+  assert_int_equal (playing_trial.n_runs, 0);
+  assert_false (try (f, &t, 1, 1, 2));
+  assert_int_equal (playing_trial.n_runs, 2);
+  for (uint64_t i = 0; i < t.kernel[0].operand[0].n; i++)
+    assert_int_equal (((uint16_t *) t.kernel[0].operand[0].data)[i], 0); /* the plan's memory */
+  weft_fused_free (f);
+  close_tried (&t);
+}
+
+static void
+auto_takes_what_runs_and_its_own_without_room_to_try (void **state)
+{
+  static const struct {
+    float own, library;
+    gboolean fused;
+  } cases[] = { { -1, 5, TRUE }, { 5, -1, FALSE }, { -1, -1, FALSE }, { 1, 1, FALSE } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_fused *f = weft_fused_new (&playing_cudnn);
+    struct tried t = open_tried ("auto");
+    assert_int_equal (try (f, &t, 0, cases[i].own, cases[i].library), cases[i].fused);
+    playing_trial.no_memory = TRUE;
+    assert_false (try (f, &t, 1, 2, 1));
+    playing_trial.no_memory = FALSE;
+    assert_true (try (f, &t, 1, 2, 1));
+    weft_fused_free (f);
+    close_tried (&t);
+  }
+}
+
+static void
+fused_and_flash_try_nothing (void **state)
+{
+  static const char *const backends[] = { "flash", "fused" };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (backends); i++) {
+    struct weft_fused *f = weft_fused_new (&playing_cudnn);
+    struct tried t = open_tried (backends[i]);
+    assert_int_equal (try (f, &t, 0, 1, 2), i == 1);
+    assert_int_equal (playing_trial.n_runs, 0);
+    weft_fused_free (f);
+    close_tried (&t);
+  }
+}
+
+static void
+auto_without_the_library_is_no_news (void **state)
+{
+  struct weft_fused *f = weft_fused_new (&playing_old_cudnn);
+  struct tried t = open_tried ("auto");
+
+  (void) state;
+  assert_false (try (f, &t, 0, 2, 1));
+  assert_int_equal (playing_trial.n_runs, 0);
+  assert_null (weft_fused_missing (f, 0, &t.kernel[0]));
+  weft_fused_free (f);
+  close_tried (&t);
+}
+
+/* Runs of one machine have the same bits. */
+static void
+what_was_quicker_is_kept_for_the_machine (void **state)
+{
+  struct weft_fused *first = weft_fused_new (&playing_cudnn),
+                    *second = weft_fused_new (&playing_cudnn),
+                    *other = weft_fused_new (&playing_cudnn);
+  struct tried t = open_tried ("auto");
+
+  (void) state;
+  weft_fused_load (first, 0, "a GPU");
+  assert_true (try (first, &t, 0, 2, 1));
+  assert_false (try (first, &t, 1, 1, 2));
+  weft_fused_save (first, 0, "a GPU");
+  weft_fused_load (second, 0, "a GPU");
+  assert_true (try (second, &t, 0, 1, 2));
+  assert_false (try (second, &t, 1, 2, 1));
+  weft_fused_load (other, 0, "another GPU");
+  assert_false (try (other, &t, 0, 1, 2));
+  weft_fused_free (first);
+  weft_fused_free (second);
+  weft_fused_free (other);
+  close_tried (&t);
 }
 
 /* ------------------------------------------------------------------------ the real library */
@@ -326,6 +495,14 @@ cudnn_says_which_plans_it_has_for_ampere (void **state)
   weft_cudnn_attention_free (a);
 }
 
+/* Nothing of this is for the user's own caches. */
+static int
+make_caches (void **folder)
+{
+  int failed = weft_test_folder_make (folder);
+  return failed || !g_setenv ("XDG_CACHE_HOME", *folder, TRUE);
+}
+
 int
 main (void)
 {
@@ -339,8 +516,13 @@ main (void)
     cmocka_unit_test (attention_backend_and_deterministic_mode_reach_every_attention),
     cmocka_unit_test (a_job_that_wants_cudnn_is_told_when_there_is_none),
     cmocka_unit_test (parts_of_sequences_are_left_to_our_own_kernels),
+    cmocka_unit_test (auto_takes_what_was_quicker_and_tries_once),
+    cmocka_unit_test (auto_takes_what_runs_and_its_own_without_room_to_try),
+    cmocka_unit_test (fused_and_flash_try_nothing),
+    cmocka_unit_test (auto_without_the_library_is_no_news),
+    cmocka_unit_test (what_was_quicker_is_kept_for_the_machine),
     cmocka_unit_test (cudnn_makes_plans_for_hopper),
     cmocka_unit_test (cudnn_says_which_plans_it_has_for_ampere),
   };
-  return cmocka_run_group_tests (tests, NULL, NULL);
+  return cmocka_run_group_tests (tests, make_caches, weft_test_folder_remove);
 }

@@ -48,7 +48,8 @@ extern const char *const weft_module_words[];
 #define WEFT_ATTENTION_LIST(X)                                                                     \
   X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
   X (WEFT_ATTENTION_FUSED, "fused", "likewise, on GPUs that of cuDNN")                             \
-  X (WEFT_ATTENTION_UNFUSED, "unfused", "two products and a softmax; probabilities are kept")
+  X (WEFT_ATTENTION_UNFUSED, "unfused", "two products and a softmax; probabilities are kept")        \
+  X (WEFT_ATTENTION_AUTO, "auto", "flash or, where it was quicker when both were tried, fused")
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 

@@ -5,6 +5,7 @@
  * wait for it can be aborted. */
 #include "exec_cuda/calls.h"
 #include "exec_cuda/module/cupti.h"
+#include "exec_cuda/module/driver.h"
 #include "exec_cuda/module/fused.h"
 #include "exec_cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
@@ -12,7 +13,6 @@
 #include "kernels/float.h"
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <errno.h>
 #include <nccl.h>
 #include <string.h>
 
@@ -374,6 +374,20 @@ launch_some (struct cuda *cuda, const struct weft_kernel *k, const struct weft_c
   return text ? text : weft_fused_run (cuda->fused, device, k, l);
 }
 
+static struct weft_cuda_launch
+launch_on (const struct weft_kernel *k, struct weft_cuda_blas *blas, gboolean warpgroups,
+           const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
+{
+  struct weft_cuda_launch l = weft_cuda_launch_of (k);
+
+  l.stream = stream;
+  l.scratch = room->at;
+  l.scratch_bytes = room->bytes;
+  l.blas = blas;
+  l.warpgroups = (uint8_t) warpgroups;
+  return l;
+}
+
 static const char *
 call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
@@ -385,14 +399,8 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
   for (uint32_t i = 0, some; i < n && !text; i += some) {
     struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
     some = MIN (n - i, WEFT_CUDA_MOST_TOGETHER);
-    for (uint32_t j = 0; j < some; j++) {
-      l[j] = weft_cuda_launch_of (&k[i + j]);
-      l[j].stream = stream;
-      l[j].scratch = room->at;
-      l[j].scratch_bytes = room->bytes;
-      l[j].blas = blas;
-      l[j].warpgroups = (uint8_t) warpgroups;
-    }
+    for (uint32_t j = 0; j < some; j++)
+      l[j] = launch_on (&k[i + j], blas, warpgroups, room, stream);
     text = launch_some (self, &k[i], l, some);
   }
   return text;
@@ -431,12 +439,11 @@ load_algorithms (struct weft_cuda_blas *blas)
 static void
 save_algorithms (const struct weft_cuda_blas *blas)
 {
-  g_autofree char *path = weft_blas_path (blas), *folder = g_path_get_dirname (path);
+  g_autofree char *path = weft_blas_path (blas);
   g_autoptr (GError) error = NULL;
 
-  if (g_mkdir_with_parents (folder, 0700) != 0 || !weft_blas_save (blas, path, &error))
-    g_warning ("algorithms of matrix products are not kept: %s: %s", path,
-               error ? error->message : g_strerror (errno));
+  if (!weft_blas_save (blas, path, &error))
+    g_warning ("algorithms of matrix products are not kept: %s", error->message);
 }
 
 /* The gradient of a bias is a kernel beside the product: it is left out. */
@@ -451,18 +458,25 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
   return call_kernel (cuda, &alone, 1, room, stream);
 }
 
-/* A job that asks for cuDNN is told before its first step that there is none. */
+/* A job that asks for cuDNN is told before its first step that there is none; of auto both are tried. */
 static const char *
-miss_fused (struct cuda *cuda, const struct weft_kernel *k)
+prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_blas *blas,
+               const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
 {
   int device = 0;
   const char *text = k->fused ? chosen (&device) : NULL;
 
-  return text || !k->fused ? text : weft_fused_missing (cuda->fused, device, k);
+  if (text || !k->fused)
+    return text;
+  const struct weft_cuda_launch l = launch_on (k, blas, has_warpgroups (cuda), room, stream);
+  weft_fused_load (cuda->fused, device, weft_blas_machine (blas));
+  weft_fused_try (cuda->fused, device, k, &l);
+  weft_fused_save (cuda->fused, device, weft_blas_machine (blas));
+  return weft_fused_missing (cuda->fused, device, k);
 }
 
 /* No kernel of the first step is loaded while collectives run; but those of other lanes that need more
- * scratch than there is in this room, and what cuDNN was to do and will not. */
+ * scratch than there is in this room.  cuDNN's are loaded with their plans. */
 static const char *
 load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
               const struct weft_cuda_scratch *room, weft_cuda_stream *stream)
@@ -472,7 +486,7 @@ load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
   weft_cuda_load_only (TRUE);
   text = weft_cuda_load_joins (stream);
   for (uint32_t i = 0; i < n && !text; i++)
-    if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !k[i].fused)
+    if (weft_cuda_scratch (k[i].kind, &k[i].shape) <= room->bytes && !fuses (cuda, &k[i]))
       text = call_kernel (cuda, &k[i], 1, room, stream);
   weft_cuda_load_only (FALSE);
   return text;
@@ -493,7 +507,7 @@ prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_
   weft_blas_only_prepare (blas, TRUE);
   for (uint32_t i = 0; i < n && !text; i++)
     text = products[k[i].kind].is ? prepare_product (self, &k[i], room, stream)
-                                  : miss_fused (self, &k[i]);
+                                  : prepare_fused (self, &k[i], blas, room, stream);
   weft_blas_only_prepare (blas, FALSE);
   if (!text && weft_blas_count (blas) > known)
     save_algorithms (blas);
@@ -645,10 +659,9 @@ call_window_open (void *self, weft_cuda_comm *comm, void *at, uint64_t bytes, gb
                   weft_cuda_window **out)
 {
   weft_cuda_window *window = g_new0 (weft_cuda_window, 1);
-  ncclResult_t result = symmetric
-                            ? ncclCommWindowRegister (comm->comm, at, bytes, &window->window,
-                                                      NCCL_WIN_COLL_SYMMETRIC)
-                            : ncclCommRegister (comm->comm, at, bytes, &window->registered);
+  ncclResult_t result = symmetric ? ncclCommWindowRegister (comm->comm, at, bytes, &window->window,
+                                                            NCCL_WIN_COLL_SYMMETRIC)
+                                  : ncclCommRegister (comm->comm, at, bytes, &window->registered);
 
   (void) self;
   if (is_well (result))
@@ -827,32 +840,6 @@ call_graph_close (void *self, weft_cuda_graph *graph)
 /* -------------------------------------------------------------------------- opening */
 
 static const char *
-version (int number)
-{
-  g_autofree char *text = g_strdup_printf ("%d.%d", number / 1000, number % 1000 / 10);
-  return g_intern_string (text);
-}
-
-/* NULL when there is a GPU with a driver that is new enough. */
-static const char *
-look_for_gpu (void)
-{
-  int driver = 0, n = 0;
-  g_autofree char *text = NULL;
-
-  if (cudaDriverGetVersion (&driver) != cudaSuccess || driver == 0)
-    text = g_strdup_printf ("no NVIDIA driver: found none, wanted one for CUDA %s or newer",
-                            version (CUDART_VERSION));
-  else if (driver < CUDART_VERSION / 1000 * 1000)
-    text = g_strdup_printf ("NVIDIA driver: found one for CUDA %s, wanted %s or newer",
-                            version (driver), version (CUDART_VERSION / 1000 * 1000));
-  else if (cudaGetDeviceCount (&n) != cudaSuccess || n == 0)
-    text = g_strdup_printf ("no GPU: found a driver for CUDA %s and no device, wanted one: %s",
-                            version (driver), cudaGetErrorString (cudaGetLastError ()));
-  return text ? g_intern_string (text) : NULL;
-}
-
-static const char *
 find_write (write_word *out)
 {
   enum cudaDriverEntryPointQueryResult found;
@@ -885,8 +872,8 @@ weft_cuda_calls_open (const char **why)
                                           .room = room,
                                           WEFT_CUDA_CALL_LIST (CALL) };
 #undef CALL
-  cuda->fused = weft_fused_new ();
-  if (!(*why = look_for_gpu ()) && !(*why = find_write (&cuda->write)))
+  cuda->fused = weft_fused_new (NULL);
+  if (!(*why = weft_driver_missing ()) && !(*why = find_write (&cuda->write)))
     return &cuda->calls;
   weft_fused_free (cuda->fused);
   g_free (cuda);

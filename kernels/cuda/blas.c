@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/words.h"
 #include "kernels/cuda/fp8_scales.h"
+#include "kernels/cuda/trial.h"
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -59,14 +60,6 @@ same_shape (gconstpointer a, gconstpointer b)
   return memcmp (a, b, sizeof (struct shape)) == 0;
 }
 
-/* The largest power of two, up to 256, that an address is a multiple of. */
-static uint32_t
-alignment_of (const void *at)
-{
-  uintptr_t bits = (uintptr_t) at | 256;
-  return at ? (uint32_t) (bits & (~bits + 1)) : 0;
-}
-
 static uint8_t
 b_dtype_of (const struct weft_cuda_gemm *g)
 {
@@ -79,9 +72,9 @@ shape_of (const struct weft_cuda_gemm *g)
   return (struct shape){ .m = g->m,
                          .n = g->n,
                          .k = g->k,
-                         .alignment = { alignment_of (g->a), alignment_of (g->b),
-                                        alignment_of (g->y), alignment_of (g->bias),
-                                        alignment_of (g->aux) },
+                         .alignment = { weft_trial_alignment (g->a), weft_trial_alignment (g->b),
+                                        weft_trial_alignment (g->y), weft_trial_alignment (g->bias),
+                                        weft_trial_alignment (g->aux) },
                          .a_turned = g->a_turned,
                          .b_turned = g->b_turned,
                          .accumulate = g->accumulate,
@@ -229,7 +222,8 @@ refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
   if (g->m % 16 || g->n % 16 || g->k % 16)
     return "products in fp8 want rows, columns and terms that are multiples of 16: tokens of a "
            "microbatch and the widths of the model on a rank";
-  if (alignment_of (g->a) < 16 || alignment_of (g->b) < 16 || alignment_of (g->y) < 16)
+  if (weft_trial_alignment (g->a) < 16 || weft_trial_alignment (g->b) < 16 ||
+      weft_trial_alignment (g->y) < 16)
     return "products in fp8 want factors and results that begin at multiples of 16 bytes";
   if (g->bias && g->y_dtype == WEFT_FP32)
     return "products in fp8 add no bias to results in fp32";
@@ -374,39 +368,31 @@ guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const 
   return text_of (status);
 }
 
-enum { N_RUNS = 5 };
+struct attempt {
+  const struct weft_cuda_launch *on;
+  const struct weft_cuda_gemm *g;
+  const struct call *c;
+  const struct choice *choice;
+};
 
-/* Milliseconds of the fastest of some runs; negative: it does not run. */
+static const char *
+run_attempt (const void *user)
+{
+  const struct attempt *t = user;
+  return run_all (t->on, t->g, t->c, t->choice);
+}
+
 static float
 fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
             const struct choice *choice)
 {
-  cudaEvent_t begin = NULL, end = NULL;
-  float least = -1, took;
-  gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
-                !run_all (on, g, c, choice);
-
-  for (int i = 0; ok && i < N_RUNS; i++) {
-    ok = cudaEventRecord (begin, (cudaStream_t) on->stream) == cudaSuccess &&
-         !run_all (on, g, c, choice) &&
-         cudaEventRecord (end, (cudaStream_t) on->stream) == cudaSuccess &&
-         cudaEventSynchronize (end) == cudaSuccess &&
-         cudaEventElapsedTime (&took, begin, end) == cudaSuccess;
-    least = ok && (least < 0 || took < least) ? took : least;
-  }
-  if (begin)
-    (void) cudaEventDestroy (begin);
-  if (end)
-    (void) cudaEventDestroy (end);
-  return ok ? least : -1;
+  const struct attempt attempt = { on, g, c, choice };
+  return weft_trial_time (run_attempt, &attempt, on->stream);
 }
 
 /* ------------------------------------------------------------------------ operands to measure with */
 
-#define PATTERN (1u << 20) /* elements */
-
-/* What products read and write while they are measured.  Zeros would draw less power and be quicker,
- * and the memory of a plan holds what must stay. */
+/* What products read and write while they are measured. */
 typedef struct operands {
   struct weft_cuda_gemm gemm;
   void *block[5];
@@ -416,60 +402,9 @@ static void
 operands_clear (operands *o)
 {
   for (unsigned i = 0; i < G_N_ELEMENTS (o->block); i++)
-    (void) cudaFree (o->block[i]);
+    weft_trial_free (o->block[i]);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (operands, operands_clear)
-
-static uint64_t
-size_of (uint8_t dtype)
-{
-  return weft_dtype_bytes ((enum weft_dtype) dtype);
-}
-
-/* From 0.5 to 1 and of both signs: the bits of such a number, in halves or whole; of codes from 1 to 2. */
-static void
-fill_pattern (uint8_t dtype, void *out)
-{
-  uint32_t seed = 1;
-
-  for (uint32_t i = 0; i < PATTERN; i++) {
-    seed = seed * 1664525 + 1013904223;
-    if (dtype == WEFT_FP32)
-      ((uint32_t *) out)[i] = (seed & 0x807fffff) | 0x3f000000;
-    else if (dtype == WEFT_FP8)
-      ((uint8_t *) out)[i] = (uint8_t) ((seed >> 24 & 0x87) | 0x38);
-    else if (dtype == WEFT_E5M2)
-      ((uint8_t *) out)[i] = (uint8_t) ((seed >> 24 & 0x83) | 0x3c);
-    else if (dtype == WEFT_BF16)
-      ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x807f) | 0x3f00);
-    else
-      ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x83ff) | 0x3800);
-  }
-}
-
-/* A block like the one at `like`, as aligned as that is, full of random numbers. */
-static gboolean
-make_block (void **block, const void *like, uint64_t n, uint8_t dtype, const void **at)
-{
-  uint64_t bytes = n * size_of (dtype), done = MIN (bytes, PATTERN * size_of (dtype));
-  uint32_t offset = alignment_of (like) % 256;
-  g_autofree uint8_t *pattern = g_malloc (PATTERN * size_of (dtype));
-
-  if (!like)
-    return TRUE;
-  if (cudaMalloc (block, bytes + offset) != cudaSuccess) {
-    (void) cudaGetLastError (); /* which the next call would tell otherwise */
-    return FALSE;
-  }
-  uint8_t *to = (uint8_t *) *block + offset;
-  fill_pattern (dtype, pattern);
-  gboolean ok = cudaMemcpy (to, pattern, done, cudaMemcpyHostToDevice) == cudaSuccess;
-  for (; ok && done < bytes; done += MIN (done, bytes - done))
-    ok = cudaMemcpy (to + done, to, MIN (done, bytes - done), cudaMemcpyDeviceToDevice) ==
-         cudaSuccess;
-  *at = to;
-  return ok;
-}
 
 static gboolean
 make_operands (operands *o, const struct weft_cuda_gemm *g)
@@ -477,11 +412,11 @@ make_operands (operands *o, const struct weft_cuda_gemm *g)
   const void *y = NULL, *aux = NULL;
 
   o->gemm = *g;
-  gboolean ok = make_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
-                make_block (&o->block[1], g->b, g->k * g->n, b_dtype_of (g), &o->gemm.b) &&
-                make_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
-                make_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
-                make_block (&o->block[4], g->aux, g->m * g->n, g->y_dtype, &aux) &&
+  gboolean ok = weft_trial_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
+                weft_trial_block (&o->block[1], g->b, g->k * g->n, b_dtype_of (g), &o->gemm.b) &&
+                weft_trial_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
+                weft_trial_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
+                weft_trial_block (&o->block[4], g->aux, g->m * g->n, g->y_dtype, &aux) &&
                 cudaDeviceSynchronize () == cudaSuccess;
   o->gemm.y = (void *) (uintptr_t) y;
   o->gemm.aux = (void *) (uintptr_t) aux;
@@ -712,72 +647,38 @@ weft_blas_free (struct weft_cuda_blas *blas)
   g_free (blas);
 }
 
-static void
-append_bytes (GString *text, const void *data, size_t bytes)
-{
-  for (size_t i = 0; i < bytes; i++)
-    g_string_append_printf (text, "%02x", ((const uint8_t *) data)[i]);
-}
-
-static gboolean
-take_bytes (const char *text, void *data, size_t bytes)
-{
-  if (strlen (text) != 2 * bytes)
-    return FALSE;
-  for (size_t i = 0; i < bytes; i++) {
-    int high = g_ascii_xdigit_value (text[2 * i]), low = g_ascii_xdigit_value (text[2 * i + 1]);
-    if (high < 0 || low < 0)
-      return FALSE;
-    ((uint8_t *) data)[i] = (uint8_t) (high << 4 | low);
-  }
-  return TRUE;
-}
-
 gboolean
 weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GError **error)
 {
-  g_autoptr (GString) text = g_string_new (NULL);
-  GHashTableIter iter;
-  gpointer choice;
+  return weft_trial_save (path, blas->machine, blas->choices, sizeof (struct choice), error);
+}
 
-  g_string_append_printf (text, "%s\n", blas->machine);
-  g_hash_table_iter_init (&iter, blas->choices);
-  while (g_hash_table_iter_next (&iter, NULL, &choice)) {
-    append_bytes (text, choice, sizeof (struct choice));
-    g_string_append_c (text, '\n');
-  }
-  return g_file_set_contents (path, text->str, (gssize) text->len, error);
+static void
+take_choice (void *user, const void *bytes)
+{
+  (void) remember (user, bytes);
 }
 
 gboolean
 weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found, GError **error)
 {
-  g_autofree char *text = NULL;
+  const struct weft_trial_file file = { .path = path,
+                                        .machine = blas->machine,
+                                        .what = "algorithm of a matrix product",
+                                        .bytes = sizeof (struct choice),
+                                        .take = take_choice,
+                                        .user = blas };
+  return weft_trial_load (&file, found, error);
+}
 
-  *found = 0;
-  if (!g_file_get_contents (path, &text, NULL, error))
-    return FALSE;
-  g_auto (GStrv) line = g_strsplit (text, "\n", -1);
-  for (guint i = 1; line[0] && g_str_equal (line[0], blas->machine) && line[i]; i++) {
-    g_autofree struct choice *choice = g_new0 (struct choice, 1);
-    if (!*line[i])
-      continue;
-    if (!take_bytes (line[i], choice, sizeof *choice))
-      return weft_bad_input (error,
-                             "%s:%u: found no algorithm of a matrix product, wanted %zu hex digits",
-                             path, i + 1, 2 * sizeof *choice);
-    struct choice *kept = g_steal_pointer (&choice);
-    g_hash_table_replace (blas->choices, &kept->shape, kept);
-    ++*found;
-  }
-  return TRUE;
+const char *
+weft_blas_machine (const struct weft_cuda_blas *blas)
+{
+  return blas->machine;
 }
 
 char *
 weft_blas_path (const struct weft_cuda_blas *blas)
 {
-  g_autofree char *hash = g_compute_checksum_for_string (G_CHECKSUM_SHA256, blas->machine, -1);
-  g_autofree char *name = g_strdup_printf ("products-%.16s.txt", hash);
-
-  return g_build_filename (g_get_user_cache_dir (), "weft", name, NULL);
+  return weft_trial_path ("products", blas->machine);
 }

@@ -35,6 +35,9 @@ gboolean weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GE
 gboolean weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found,
                          GError **error);
 
+/* What they were found on: library, driver and GPU.  Lives as long as blas does. */
+const char *weft_blas_machine (const struct weft_cuda_blas *blas);
+
 /* Where algorithms of this machine are kept: in the user's folder for caches, under a name made of
  * library, driver and GPU.  Caller frees. */
 char *weft_blas_path (const struct weft_cuda_blas *blas);

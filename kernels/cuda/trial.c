@@ -1,0 +1,91 @@
+#include "kernels/cuda/trial.h"
+#include "core/base/words.h"
+#include <cuda_runtime.h>
+
+#define PATTERN (1u << 20) /* elements */
+enum { N_RUNS = 5 };
+
+uint32_t
+weft_trial_alignment (const void *at)
+{
+  uintptr_t bits = (uintptr_t) at | 256;
+  return at ? (uint32_t) (bits & (~bits + 1)) : 0;
+}
+
+static uint64_t
+size_of (uint8_t dtype)
+{
+  return weft_dtype_bytes ((enum weft_dtype) dtype);
+}
+
+/* From 0.5 to 1 and of both signs: the bits of such a number, in halves or whole; of codes from 1 to 2. */
+static void
+fill_pattern (uint8_t dtype, void *out)
+{
+  uint32_t seed = 1;
+
+  for (uint32_t i = 0; i < PATTERN; i++) {
+    seed = seed * 1664525 + 1013904223;
+    if (dtype == WEFT_FP32)
+      ((uint32_t *) out)[i] = (seed & 0x807fffff) | 0x3f000000;
+    else if (dtype == WEFT_FP8)
+      ((uint8_t *) out)[i] = (uint8_t) ((seed >> 24 & 0x87) | 0x38);
+    else if (dtype == WEFT_E5M2)
+      ((uint8_t *) out)[i] = (uint8_t) ((seed >> 24 & 0x83) | 0x3c);
+    else if (dtype == WEFT_BF16)
+      ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x807f) | 0x3f00);
+    else
+      ((uint16_t *) out)[i] = (uint16_t) ((seed >> 16 & 0x83ff) | 0x3800);
+  }
+}
+
+gboolean
+weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, const void **at)
+{
+  uint64_t bytes = n * size_of (dtype), done = MIN (bytes, PATTERN * size_of (dtype));
+  uint32_t offset = weft_trial_alignment (like) % 256;
+  g_autofree uint8_t *pattern = g_malloc (PATTERN * size_of (dtype));
+
+  if (!like)
+    return TRUE;
+  if (cudaMalloc (block, bytes + offset) != cudaSuccess) {
+    (void) cudaGetLastError (); /* which the next call would tell otherwise */
+    return FALSE;
+  }
+  uint8_t *to = (uint8_t *) *block + offset;
+  fill_pattern (dtype, pattern);
+  gboolean ok = cudaMemcpy (to, pattern, done, cudaMemcpyHostToDevice) == cudaSuccess;
+  for (; ok && done < bytes; done += MIN (done, bytes - done))
+    ok = cudaMemcpy (to + done, to, MIN (done, bytes - done), cudaMemcpyDeviceToDevice) ==
+         cudaSuccess;
+  *at = to;
+  return ok;
+}
+
+void
+weft_trial_free (void *block)
+{
+  (void) cudaFree (block);
+}
+
+float
+weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream)
+{
+  cudaEvent_t begin = NULL, end = NULL;
+  float least = -1, took;
+  gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
+                !run (user);
+
+  for (int i = 0; ok && i < N_RUNS; i++) {
+    ok = cudaEventRecord (begin, (cudaStream_t) stream) == cudaSuccess && !run (user) &&
+         cudaEventRecord (end, (cudaStream_t) stream) == cudaSuccess &&
+         cudaEventSynchronize (end) == cudaSuccess &&
+         cudaEventElapsedTime (&took, begin, end) == cudaSuccess;
+    least = ok && (least < 0 || took < least) ? took : least;
+  }
+  if (begin)
+    (void) cudaEventDestroy (begin);
+  if (end)
+    (void) cudaEventDestroy (end);
+  return ok ? least : -1;
+}
