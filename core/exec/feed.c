@@ -28,6 +28,7 @@ weft_feed_is_training (const weft_program *p, uint32_t op)
   case WEFT_OP_GRAD_NORM:
   case WEFT_OP_CLIP:
   case WEFT_OP_ADAM:
+  case WEFT_OP_AMAX_UPDATE:
     return TRUE;
   case WEFT_OP_CAST: /* of masters: weights that are gathered again */
     return row->phase != WEFT_PHASE_FORWARD && first_buffer (p, op)->kind != WEFT_BUF_OPTIMIZER;

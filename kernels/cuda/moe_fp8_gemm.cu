@@ -145,6 +145,8 @@ make_tile (const struct codes &a, const struct codes &b, const struct share &s, 
   }
 }
 
+static_assert (SUMS_BYTES <= (size_t) SHARED_BYTES, "sums have the room of slices");
+
 template <enum way WAY>
 __global__ void
 __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
@@ -158,8 +160,8 @@ __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
   uint64_t e = WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y);
   factors_of<WAY> (g, of, s, e, &a, &b);
   make_tile<WAY> (a, b, s, of.block, sum);
-  const leave_pair leave (g, s);
-  each_two (sum, leave);
+  WEFT_DYNAMIC_SHARED (float, room);
+  leave_tile (sum, room, leave_pair (g, s));
 }
 
 /* ------------------------------------------------------------------------------ launches */

@@ -132,6 +132,38 @@ each_two (const float (*sum)[4][4], const F &leave)
                sum[i][j][half * 2 + 1]);
 }
 
+enum { SUMS_ROW = TILE + 8 /* floats: rows of a fragment in banks of their own */ };
+const size_t SUMS_BYTES = WARP_ROWS * SUMS_ROW * sizeof (float);
+static_assert (TILE == 2 * WARP_ROWS, "every other warp has the same rows");
+
+/* The same by way of SUMS_BYTES of shared memory, for whoever asks much of each two: one loop does for all,
+ * in which neighbours leave neighbours.  Half of the rows at a time. */
+template <class F>
+static __device__ __forceinline__ void
+leave_tile (const float (*sum)[4][4], float *room, const F &leave)
+{
+  unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float *mine = room + lane / 4 * SUMS_ROW + warp / 2 * WARP_COLUMNS + lane % 4 * 2;
+
+  for (unsigned half = 0; half < 2; half++) {
+    __syncthreads ();
+    if (warp % 2 == half)
+      WEFT_UNROLL
+    for (int i = 0; i < WARP_ROWS / 16; i++)
+      WEFT_UNROLL
+    for (int j = 0; j < WARP_COLUMNS / 8; j++)
+      WEFT_UNROLL
+    for (int e = 0; e < 4; e++)
+      mine[(i * 16 + e / 2 * 8) * SUMS_ROW + j * 8 + e % 2] = sum[i][j][e];
+    __syncthreads ();
+    for (unsigned i = threadIdx.x; i < WARP_ROWS * TILE / 2; i += TILE_THREADS) {
+      unsigned row = i / (TILE / 2), column = i % (TILE / 2) * 2;
+      const float *two = room + row * SUMS_ROW + column;
+      leave (half * WARP_ROWS + row, column, two[0], two[1]);
+    }
+  }
+}
+
 /* --------------------------------------------------------------------------------- plain */
 
 enum { PLAIN_TILE = 64, PLAIN_SLICE = 16, EACH = 4 /* rows and columns of a thread */ };

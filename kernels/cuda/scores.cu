@@ -152,7 +152,8 @@ __launch_bounds__ (TILE_THREADS) head_tiles (struct products p)
     tile_product<A_TURNED, B_TURNED> (shared, left, right, t, sum);
   }
   leave_head<WAY> leave = { p, lines_of (h, p.to, p.to_part, b.batch, b.head), t };
-  each_two (sum, leave);
+  WEFT_DYNAMIC_SHARED (float, room);
+  leave_tile (sum, room, leave);
 }
 
 template <enum way WAY>
