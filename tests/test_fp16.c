@@ -1,6 +1,7 @@
 /* fp16 and loss scaling: the type, what scales and divides, who skips a step that overflows, and how
  * the scale follows. */
 #include "kernels/float.h"
+#include "kernels/math.h"
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/nano.h"
@@ -53,14 +54,6 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
-static float
-float_of (uint32_t bits)
-{
-  float f;
-  memcpy (&f, &bits, sizeof f);
-  return f;
-}
-
 /* Loops over many have ways of their own.  Every exponent, and every border of rounding: the lowest 14
  * bits of a float around 0 and around the middle, which decide about an fp16; of a bf16 it is 17. */
 static void
@@ -74,7 +67,7 @@ stretches_are_rounded_as_one_float_is (void **state)
   (void) state;
   for (uint64_t next = 0; next < 0x10000 * G_N_ELEMENTS (low);) {
     for (uint32_t i = 0; i < N; i++, next++)
-      value[i] = float_of ((uint32_t) (next / G_N_ELEMENTS (low)) << 16 | low[next % G_N_ELEMENTS (low)]);
+      value[i] = weft_bits_float ((uint32_t) (next / G_N_ELEMENTS (low)) << 16 | low[next % G_N_ELEMENTS (low)]);
     weft_store (half, WEFT_FP16, 0, N, value);
     weft_store (brain, WEFT_BF16, 0, N, value);
     weft_round (WEFT_FP16, N, memcpy (halves, value, sizeof value));

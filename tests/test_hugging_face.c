@@ -247,6 +247,20 @@ static const struct {
            "mlp.experts.1.up_proj.weight 6 8;" LAYERS "mlp.experts.0.down_proj.weight 8 6;" LAYERS
            "mlp.experts.1.down_proj.weight 8 6",
     "model.norm.weight 8;lm_head.weight 11 8" },
+#define ROUTED                                                                                     \
+  LAYERS "mlp.gate.weight 2 8;" LAYERS "mlp.experts.0.gate_proj.weight 6 8;" LAYERS                \
+         "mlp.experts.0.up_proj.weight 6 8;" LAYERS "mlp.experts.1.gate_proj.weight 6 8;" LAYERS   \
+         "mlp.experts.1.up_proj.weight 6 8;" LAYERS "mlp.experts.0.down_proj.weight 8 6;" LAYERS   \
+         "mlp.experts.1.down_proj.weight 8 6;"
+#define DEEPSEEK                                                                                   \
+  LAYERS "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;" LAYERS                 \
+         "post_attention_layernorm.weight 8;"
+#define LATENT_KEYS                                                                                \
+  LAYERS "self_attn.kv_a_proj_with_mqa.weight 9 8;" LAYERS                                         \
+         "self_attn.kv_a_layernorm.weight 5;" LAYERS "self_attn.kv_b_proj.weight 20 5;"
+#define SHARED                                                                                     \
+  LAYERS "mlp.shared_experts.gate_proj.weight 6 8;" LAYERS                                         \
+         "mlp.shared_experts.up_proj.weight 6 8;" LAYERS "mlp.shared_experts.down_proj.weight 8 6"
   { "qwen2_moe",
     ",\"num_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":6,"
     "\"shared_expert_intermediate_size\":4",
@@ -255,41 +269,25 @@ static const struct {
            "self_attn.k_proj.weight 8 8;" LAYERS "self_attn.v_proj.weight 8 8;" LAYERS
            "self_attn.q_proj.bias 8;" LAYERS "self_attn.k_proj.bias 8;" LAYERS
            "self_attn.v_proj.bias 8;" LAYERS "self_attn.o_proj.weight 8 8;" LAYERS
-           "post_attention_layernorm.weight 8;" LAYERS "mlp.gate.weight 2 8;" LAYERS
-           "mlp.experts.0.gate_proj.weight 6 8;" LAYERS "mlp.experts.0.up_proj.weight 6 8;" LAYERS
-           "mlp.experts.1.gate_proj.weight 6 8;" LAYERS "mlp.experts.1.up_proj.weight 6 8;" LAYERS
-           "mlp.experts.0.down_proj.weight 8 6;" LAYERS "mlp.experts.1.down_proj.weight 8 6;" LAYERS
+           "post_attention_layernorm.weight 8;" ROUTED LAYERS
            "mlp.shared_expert.gate_proj.weight 4 8;" LAYERS
            "mlp.shared_expert.up_proj.weight 4 8;" LAYERS
            "mlp.shared_expert.down_proj.weight 8 4;" LAYERS "mlp.shared_expert_gate.weight 1 8",
     "model.norm.weight 8;lm_head.weight 11 8" },
   { "deepseek_v2", EXPERTS "\"q_lora_rank\":null,\"topk_method\":\"greedy\"" LATENTS,
     "model.embed_tokens.weight 11 8",
-    LAYERS
-    "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;" LAYERS
-    "post_attention_layernorm.weight 8;" LAYERS "self_attn.q_proj.weight 24 8;" LAYERS
-    "self_attn.kv_a_proj_with_mqa.weight 9 8;" LAYERS "self_attn.kv_a_layernorm.weight 5;" LAYERS
-    "self_attn.kv_b_proj.weight 20 5;" LAYERS "mlp.gate.weight 2 8;" LAYERS
-    "mlp.experts.0.gate_proj.weight 6 8;" LAYERS "mlp.experts.0.up_proj.weight 6 8;" LAYERS
-    "mlp.experts.1.gate_proj.weight 6 8;" LAYERS "mlp.experts.1.up_proj.weight 6 8;" LAYERS
-    "mlp.experts.0.down_proj.weight 8 6;" LAYERS "mlp.experts.1.down_proj.weight 8 6;" LAYERS
-    "mlp.shared_experts.gate_proj.weight 6 8;" LAYERS
-    "mlp.shared_experts.up_proj.weight 6 8;" LAYERS "mlp.shared_experts.down_proj.weight 8 6",
+    DEEPSEEK LAYERS "self_attn.q_proj.weight 24 8;" LATENT_KEYS ROUTED SHARED,
     "model.norm.weight 8;lm_head.weight 11 8" },
   { "deepseek_v3", EXPERTS "\"q_lora_rank\":3,\"topk_method\":\"noaux_tc\"" LATENTS,
     "model.embed_tokens.weight 11 8",
-    LAYERS
-    "input_layernorm.weight 8;" LAYERS "self_attn.o_proj.weight 8 12;" LAYERS
-    "post_attention_layernorm.weight 8;" LAYERS "self_attn.q_a_proj.weight 3 8;" LAYERS
-    "self_attn.q_a_layernorm.weight 3;" LAYERS "self_attn.q_b_proj.weight 24 3;" LAYERS
-    "self_attn.kv_a_proj_with_mqa.weight 9 8;" LAYERS "self_attn.kv_a_layernorm.weight 5;" LAYERS
-    "self_attn.kv_b_proj.weight 20 5;" LAYERS "mlp.gate.weight 2 8;" LAYERS
-    "mlp.experts.0.gate_proj.weight 6 8;" LAYERS "mlp.experts.0.up_proj.weight 6 8;" LAYERS
-    "mlp.experts.1.gate_proj.weight 6 8;" LAYERS "mlp.experts.1.up_proj.weight 6 8;" LAYERS
-    "mlp.experts.0.down_proj.weight 8 6;" LAYERS "mlp.experts.1.down_proj.weight 8 6;" LAYERS
-    "mlp.shared_experts.gate_proj.weight 6 8;" LAYERS
-    "mlp.shared_experts.up_proj.weight 6 8;" LAYERS "mlp.shared_experts.down_proj.weight 8 6",
+    DEEPSEEK LAYERS "self_attn.q_a_proj.weight 3 8;" LAYERS
+                    "self_attn.q_a_layernorm.weight 3;" LAYERS
+                    "self_attn.q_b_proj.weight 24 3;" LATENT_KEYS ROUTED SHARED,
     "model.norm.weight 8;lm_head.weight 11 8" },
+#undef SHARED
+#undef LATENT_KEYS
+#undef DEEPSEEK
+#undef ROUTED
 #undef LAYERS
 };
 

@@ -2,6 +2,7 @@
  * matter to its draw. */
 #include "kernels/draw.h"
 #include "kernels/float.h"
+#include "kernels/math.h"
 #include "tests/random_job.h"
 #include "tests/real_run.h"
 #include <glib.h>
@@ -12,24 +13,6 @@
 #include <string.h>
 #include <cmocka.h>
 
-static uint32_t
-bits_of (float x)
-{
-  uint32_t bits;
-
-  memcpy (&bits, &x, sizeof bits);
-  return bits;
-}
-
-static float
-float_of (uint32_t bits)
-{
-  float x;
-
-  memcpy (&x, &bits, sizeof x);
-  return x;
-}
-
 /* All draws there are: as many go up as there are steps from the lower neighbour, of 65536. */
 static void
 of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
@@ -39,8 +22,8 @@ of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
   (void) state;
   for (int i = 0; i < 40; i++) {
     uint32_t bits = g_rand_int (rand) & 0xbfffffffu, ups = 0; /* finite, of both signs */
-    float x = float_of (bits), low = float_of (bits & 0xffff0000u);
-    float high = float_of ((bits & 0xffff0000u) + 0x10000u);
+    float x = weft_bits_float (bits), low = weft_bits_float (bits & 0xffff0000u);
+    float high = weft_bits_float ((bits & 0xffff0000u) + 0x10000u);
     for (uint32_t draw = 0; draw <= 0xffff; draw++) {
       float y = weft_bf16_drawn (x, (uint16_t) draw);
       assert_true (y == low || y == high);
@@ -60,7 +43,7 @@ what_bf16_holds_and_what_is_no_number_stay (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (same); i++)
     for (uint32_t draw = 0; draw <= 0xffff; draw += 0x1111)
-      assert_int_equal (bits_of (weft_bf16_drawn (float_of (same[i]), (uint16_t) draw)), same[i]);
+      assert_int_equal (weft_float_bits (weft_bf16_drawn (weft_bits_float (same[i]), (uint16_t) draw)), same[i]);
   assert_true (isnan (weft_bf16_drawn (NAN, 0xffff)));
 }
 

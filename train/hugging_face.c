@@ -225,13 +225,22 @@ is_of (const struct row *row, const char *param, const union weft_model *model)
          (row->queries == ANY || row->queries == queries);
 }
 
+/* Which of its head's turned rows this is; FALSE: it is none. */
+static gboolean
+is_turned (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
+{
+  uint64_t at = piece->turned > 0 ? row % (piece->plain + piece->turned) : 0;
+
+  *j = at - piece->plain;
+  return piece->turned > 0 && at >= piece->plain;
+}
+
 uint64_t
 weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  uint64_t period = piece->plain + piece->turned, half = piece->turned / 2;
-  uint64_t at = half > 0 ? row % period : 0, j = at - piece->plain;
+  uint64_t half = piece->turned / 2, j;
 
-  if (half == 0 || at < piece->plain)
+  if (!is_turned (piece, row, &j))
     return row;
   return row - j + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
@@ -239,12 +248,9 @@ weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 uint64_t
 weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  uint64_t period = piece->plain + piece->turned, half = piece->turned / 2;
-  uint64_t at = half > 0 ? row % period : 0, j = at - piece->plain;
+  uint64_t j;
 
-  if (half == 0 || at < piece->plain)
-    return row;
-  return row - j + j / 2 + (j % 2) * half;
+  return is_turned (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->turned / 2) : row;
 }
 
 /* Each row of ours is in one piece: an MLP without a gate, for one, does not fit llama's names. */

@@ -1,7 +1,6 @@
 #include "exec_cuda/module/fused.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/trial.h"
-#include <string.h>
 #if __has_include(<cuda_runtime_api.h>) && __has_include(<cudnn_graph.h>)
 #include <cuda_runtime_api.h>
 #include <cudnn_graph.h>
@@ -103,19 +102,6 @@ say (struct weft_fused *f, const struct weft_kernel *k, const char *why)
 
 /* ---------------------------------------------------------------------- what is quicker */
 
-static guint
-hash_shape (gconstpointer shape)
-{
-  g_autoptr (GBytes) bytes = g_bytes_new_static (shape, sizeof (struct weft_cudnn_shape));
-  return g_bytes_hash (bytes);
-}
-
-static gboolean
-same_shape (gconstpointer a, gconstpointer b)
-{
-  return memcmp (a, b, sizeof (struct weft_cudnn_shape)) == 0;
-}
-
 static const struct found *
 find (const struct weft_fused *f, int device, const struct weft_cudnn_shape *shape)
 {
@@ -130,7 +116,7 @@ remember (void *user, const void *bytes)
   struct found *found = g_memdup2 (bytes, sizeof *found);
 
   if (!on->found)
-    on->found = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
+    on->found = g_hash_table_new_full (weft_cudnn_hash_shape, weft_cudnn_same_shape, NULL, g_free);
   g_hash_table_replace (on->found, &found->shape, found);
 }
 
@@ -198,19 +184,24 @@ weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
   on->news = TRUE;
 }
 
+/* With the version of the library, of which another may be quicker; 0: there is none. */
 static char *
-path_of (const char *machine)
+machine_with (struct weft_fused *f, int device, const char *machine)
 {
-  return weft_trial_path ("attention", machine);
+  gboolean there = attention_of (f, device) != NULL;
+  const struct weft_cudnn_calls *calls = f->calls ? f->calls : f->on[device].opened;
+
+  return g_strdup_printf ("%s, cuDNN %zu", machine, there ? calls->GetVersion () : 0);
 }
 
 /* A file that is missing or of no use is written anew. */
 void
 weft_fused_load (struct weft_fused *f, int device, const char *machine)
 {
-  g_autofree char *path = path_of (machine);
+  g_autofree char *whole = machine_with (f, device, machine);
+  g_autofree char *path = weft_trial_path ("attention", whole);
   const struct weft_trial_file file = { .path = path,
-                                        .machine = machine,
+                                        .machine = whole,
                                         .what = "choice of an attention kernel",
                                         .bytes = sizeof (struct found),
                                         .take = remember,
@@ -226,11 +217,12 @@ weft_fused_load (struct weft_fused *f, int device, const char *machine)
 void
 weft_fused_save (struct weft_fused *f, int device, const char *machine)
 {
-  g_autofree char *path = path_of (machine);
+  g_autofree char *whole = machine_with (f, device, machine);
+  g_autofree char *path = weft_trial_path ("attention", whole);
   g_autoptr (GError) error = NULL;
   struct of_device *on = &f->on[device];
 
-  if (on->news && !weft_trial_save (path, machine, on->found, sizeof (struct found), &error))
+  if (on->news && !weft_trial_save (path, whole, on->found, sizeof (struct found), &error))
     g_warning ("which attention is quicker is not kept: %s", error->message);
   on->news = FALSE;
 }

@@ -19,6 +19,10 @@ struct weft_cudnn_shape {
   uint8_t dtype, backward, same, pad[5];               /* same: the same bits in every run */
 };
 
+/* For tables by shape. */
+guint weft_cudnn_hash_shape (gconstpointer shape);
+gboolean weft_cudnn_same_shape (gconstpointer a, gconstpointer b);
+
 /* Of attention or its backward. */
 struct weft_cudnn_shape weft_cudnn_shape_of (const uint64_t *dim, uint8_t dtype, gboolean backward,
                                              gboolean same);

@@ -113,8 +113,8 @@ struct weft_cudnn_attention {
   GHashTable *plans; /* by shape */
 };
 
-static guint
-hash_shape (gconstpointer data)
+guint
+weft_cudnn_hash_shape (gconstpointer data)
 {
   const uint8_t *byte = data;
   guint hash = 5381;
@@ -124,8 +124,8 @@ hash_shape (gconstpointer data)
   return hash;
 }
 
-static gboolean
-same_shape (gconstpointer a, gconstpointer b)
+gboolean
+weft_cudnn_same_shape (gconstpointer a, gconstpointer b)
 {
   return memcmp (a, b, sizeof (struct weft_cudnn_shape)) == 0;
 }
@@ -161,7 +161,7 @@ weft_cudnn_attention_new (const struct weft_cudnn_calls *calls, const char *devi
   *a = (struct weft_cudnn_attention){
     .calls = calls, .handle = handle, .device = g_strdup (device), .version = version
   };
-  a->plans = g_hash_table_new_full (hash_shape, same_shape, NULL, free_plan);
+  a->plans = g_hash_table_new_full (weft_cudnn_hash_shape, weft_cudnn_same_shape, NULL, free_plan);
   return a;
 }
 

@@ -96,6 +96,18 @@ factors_of (const struct grouped &g, const struct factors &of, const struct shar
               B_TURNED, WAY == WGRAD ? g.begin[e] : e * of.line, e, of.block);
 }
 
+/* The tile of this block, and its factors; false where it has none. */
+template <enum way WAY, int ROWS, int COLUMNS>
+static __device__ __forceinline__ bool
+tile_here (const struct grouped &g, const struct factors &of, struct share *s, struct codes *a,
+           struct codes *b)
+{
+  if (!share_of<WAY, ROWS, COLUMNS> (g, s))
+    return false;
+  factors_of<WAY> (g, of, *s, WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y), a, b);
+  return true;
+}
+
 /* Two neighbours go to y, or are added to it: in one word of 16 bits each where all pairs begin at such, else
  * one by one, as far as there are columns.  The type is asked for here: kernels for each would be as many. */
 struct leave_pair {

@@ -155,10 +155,8 @@ __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
   struct codes a, b;
   struct share s;
 
-  if (!share_of<WAY, TILE, TILE> (g, &s))
+  if (!tile_here<WAY, TILE, TILE> (g, of, &s, &a, &b))
     return;
-  uint64_t e = WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y);
-  factors_of<WAY> (g, of, s, e, &a, &b);
   make_tile<WAY> (a, b, s, of.block, sum);
   WEFT_DYNAMIC_SHARED (float, room);
   leave_tile (sum, room, leave_pair (g, s));

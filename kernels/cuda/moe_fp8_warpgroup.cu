@@ -195,10 +195,8 @@ make_tile (const struct grouped &g, const struct factors &of)
   struct codes a, b;
   struct share s;
 
-  if (!share_of<WAY, SIDE_OF_TILE, SIDE_OF_TILE> (g, &s))
+  if (!tile_here<WAY, SIDE_OF_TILE, SIDE_OF_TILE> (g, of, &s, &a, &b))
     return;
-  uint64_t e = WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y);
-  factors_of<WAY> (g, of, s, e, &a, &b);
   tile_of_codes<WAY, WIDE> t = { { a, s.row, {} }, { b, s.column, {} }, s, of.block,
                                  (int) ((s.terms + ROW - 1) / ROW), shared };
 
