@@ -92,12 +92,13 @@ void
 cuda_case_tiles (const struct cuda_case_device *d)
 {
   static const enum weft_op_kind kinds[] = { WEFT_OP_ATTENTION, WEFT_OP_ATTENTION_BWD };
+  static const uint64_t widths[] = { 64, 128, 80 };
   GRand *rand = g_rand_new_with_seed (12);
 
   for (unsigned i = 0; i < 2 * N_TILE_TRIAL; i++)
-    for (uint64_t width = 64; width <= 128 && cuda_case_has (d, kinds[i % 2]); width *= 2) {
+    for (unsigned w = 0; w < G_N_ELEMENTS (widths) && cuda_case_has (d, kinds[i % 2]); w++) {
       struct kernel_case made;
-      make_attention (rand, &made, kinds[i % 2], width);
+      make_attention (rand, &made, kinds[i % 2], widths[w]);
       check (d, &made);
       kernel_case_clear (&made);
     }

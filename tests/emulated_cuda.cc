@@ -326,7 +326,8 @@ emulated_meet (void *mine, emulated_maker *make, int line)
   w->come = 0;
   make (w->lane);
   for (size_t i = first; i < first + WARP; i++)
-    set_state (&threads[i], READY);
+    threads[i].state = READY;
+  w->ready = UINT32_MAX;
   hand_over (me, &threads[reversed ? first + WARP - 1 : first]);
 }
 

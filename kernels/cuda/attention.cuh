@@ -113,8 +113,8 @@ struct attention_call {
   bool adds_q, adds_kv;
 };
 
-/* With tiles of tensor cores: heads of usual widths and of 16 bits, which begin at multiples of 16
- * bytes.  FALSE: not these. */
+/* With tiles of tensor cores: heads of 16 bits, 40 to 128 wide or those of latent attention, in
+ * multiples of 8, which begin at multiples of 16 bytes.  FALSE: not these. */
 bool weft_cuda_tiles_take (const struct attention_call *c);
 const char *weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c);

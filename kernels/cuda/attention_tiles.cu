@@ -9,7 +9,7 @@
 enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
 enum { MOST_HEADS = 65535 /* of all sequences: of a grid's second dimension */ };
 
-/* A tile of a strip into shared memory, zeros past the end. */
+/* A tile of a strip into shared memory, zeros past the end and beyond the strip. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const strip<T> &from, const struct tile &rows)
@@ -19,7 +19,7 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   for (int i = threadIdx.x; i < N * each; i += THREADS) {
     int row = i / each, column = i % each * 8;
     T *to = tile + row * (D + PAD) + column;
-    if (rows.first + row < rows.end)
+    if (rows.first + row < rows.end && (uint64_t) column < from.width)
       WEFT_COPY (to, from.at + (rows.first + row) * from.step + column);
     else
       *(uint4 *) to = uint4{ 0, 0, 0, 0 };
@@ -79,8 +79,9 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   struct head h = query_head (a);
   struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* long ones first */
   struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
-  strip<T> q = { f.q + q_at (a, h, 0), a.q_row }, k = { f.kv + k_at (a, h, 0), a.kv_row },
-           v = { f.kv + v_at (a, h, 0), a.kv_row };
+  strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
+           k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },
+           v = { f.kv + v_at (a, h, 0), a.kv_row, a.value };
   uint64_t n = pass.n[0] + pass.n[1];
   float sum[V / 8][4] = {}, s[ROWS / 8][4], shrink[2];
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
@@ -153,9 +154,11 @@ __launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
   struct head h = query_head (a);
   struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x);
   struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
-  strip<T> q = { b.q + q_at (a, h, 0), a.q_row }, k = { b.kv + k_at (a, h, 0), a.kv_row },
-           v = { b.kv + v_at (a, h, 0), a.kv_row }, dq = { b.dq + q_at (a, h, 0), a.q_row },
-           dout = { b.dout + o_at (a, h, 0), a.heads * a.value };
+  strip<T> q = { b.q + q_at (a, h, 0), a.q_row, a.width },
+           k = { b.kv + k_at (a, h, 0), a.kv_row, a.width },
+           v = { b.kv + v_at (a, h, 0), a.kv_row, a.value },
+           dq = { b.dq + q_at (a, h, 0), a.q_row, a.width },
+           dout = { b.dout + o_at (a, h, 0), a.heads * a.value, a.value };
   unsigned row = threadIdx.x / 32 * WARP_ROWS, g = threadIdx.x % 32 / 4;
   float sum[D / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4];
   const struct known of[2] = { known_of (b, h, mine.first + row + g, mine.end),
@@ -217,15 +220,16 @@ __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
   struct head h = { blockIdx.y / a.groups, 0, blockIdx.y % a.groups };
   struct tile mine = tile_of<ROWS> (a.keys, blockIdx.x);
   struct passing pass = queries_passing<ROWS, N> (a, mine);
-  strip<T> k = { b.kv + k_at (a, h, 0), a.kv_row }, v = { b.kv + v_at (a, h, 0), a.kv_row };
+  strip<T> k = { b.kv + k_at (a, h, 0), a.kv_row, a.width },
+           v = { b.kv + v_at (a, h, 0), a.kv_row, a.value };
   unsigned row = threadIdx.x / 32 * WARP_ROWS;
   float dk[D / 8][4] = {}, dv[V / 8][4] = {}, s[N / 8][4], dp[N / 8][4];
 
   fetch<D, ROWS> (k_tile, k, mine);
   fetch<V, ROWS> (v_tile, v, mine);
   for (h.query = h.group * each; h.query < (h.group + 1) * each; h.query++) {
-    strip<T> q = { b.q + q_at (a, h, 0), a.q_row },
-             dout = { b.dout + o_at (a, h, 0), a.heads * a.value };
+    strip<T> q = { b.q + q_at (a, h, 0), a.q_row, a.width },
+             dout = { b.dout + o_at (a, h, 0), a.heads * a.value, a.value };
     for (uint64_t i = 0; i < pass.n[0] + pass.n[1]; i++) {
       struct tile queries = passing_at<N> (a.queries, pass, i);
       fetch<D, N> (q_tile, q, queries);
@@ -244,14 +248,15 @@ __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
     }
   }
   const float one[2] = { 1, 1 };
-  strip<T> to_k = { b.dkv + k_at (a, h, 0), a.kv_row }, to_v = { b.dkv + v_at (a, h, 0), a.kv_row };
+  strip<T> to_k = { b.dkv + k_at (a, h, 0), a.kv_row, a.width },
+           to_v = { b.dkv + v_at (a, h, 0), a.kv_row, a.value };
   leave<D> (to_k, mine, dk, one, b.adds_kv);
   leave<V> (to_v, mine, dv, one, b.adds_kv);
 }
 
 /* --------------------------------------------------------------------------- launches */
 
-/* Heads of queries and keys, and of values: usual ones, and those of latent attention. */
+/* The widest heads of queries and keys, and of values: usual ones and those of latent attention. */
 #define WIDTHS(X) X (64, 64) X (128, 128) X (192, 128)
 
 template <int D, int V>
@@ -272,7 +277,7 @@ weft_cuda_tiles_take (const struct attention_call *c)
       c->a.batch * c->a.heads > MOST_HEADS)
     return false;
 #define IS(d, v)                                                                                   \
-  if (c->a.width == d && c->a.value == v)                                                          \
+  if (holds<d, v> (c->a))                                                                          \
     return tiles_bytes<d, v> (3, 2) <= most_shared ();
   WIDTHS (IS)
 #undef IS
@@ -339,7 +344,7 @@ static const char *
 by_width (const struct weft_cuda_launch *l, const struct attention_call *c, bool backward)
 {
 #define RUN(d, v)                                                                                  \
-  if (c->a.width == d && c->a.value == v)                                                          \
+  if (holds<d, v> (c->a))                                                                          \
     return backward ? run_bwd<T, d, v> (l, c) : run<T, d, v> (l, c);
   WIDTHS (RUN)
 #undef RUN

@@ -12,11 +12,21 @@ enum { WARP_ROWS = 16 };
 
 #define LOG2_E 1.4426950408889634f
 
-/* Rows of one head in memory: row t begins t * step elements after the first. */
+/* Rows of one head in memory: row t begins t * step elements after the first, and has `width`, a
+ * multiple of 8, which may be less than a tile is wide: the tile's others are zeros. */
 template <class T> struct strip {
   const T *at;
-  uint64_t step;
+  uint64_t step, width;
 };
+
+/* Whether tiles D and V wide are for these heads: narrower ones would not hold them, and half of
+ * the products of queries and keys are of zeros at most. */
+template <int D, int V>
+static bool
+holds (const struct attention &a)
+{
+  return a.width % 8 == 0 && a.value % 8 == 0 && a.width <= D && 2 * a.width > D && a.value <= V;
+}
 
 /* Rows that pass by, or stay: of a tile and up to the end of its piece. */
 struct tile {
@@ -39,7 +49,7 @@ leave (const strip<T> &to, const struct tile &rows, const float (*sum)[4], const
     WEFT_UNROLL
     for (int d = 0; d < D / 8; d++) {
       float low = sum[d][half * 2] * by[half], high = sum[d][half * 2 + 1] * by[half];
-      if (row >= rows.end)
+      if (row >= rows.end || (unsigned) d * 8 >= to.width)
         continue;
       if (adds) {
         low += to_float (at[d * 8]);
@@ -244,7 +254,7 @@ leave_softened (const forward_of<T> &f, const struct head &h, const struct tile 
                 const struct soft &soft, const float (*sum)[4])
 {
   const struct attention &a = f.a;
-  strip<T> o = { f.o + o_at (a, h, 0), a.heads * a.value };
+  strip<T> o = { f.o + o_at (a, h, 0), a.heads * a.value, a.value };
   float by[2];
 
   for (unsigned half = 0; half < 2; half++) {
@@ -282,7 +292,7 @@ known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t 
   return row < end ? b.known[lse_at (b.a, h, row)] : nobody;
 }
 
-/* With products of warpgroups: heads of 64 and 128, on devices that have them. */
+/* With products of warpgroups: heads of up to 128, on devices that have them. */
 bool weft_cuda_warpgroups_take (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l,
                                           const struct attention_call *c);

@@ -10,7 +10,7 @@
 
 enum { THREADS = 2 * GROUP, ROWS = 128 /* that stay */, KEYS = 128 /* that pass by, forward */ };
 
-/* Rows of a strip into a tile of N rows, zeros past the end. */
+/* Rows of a strip into a tile of N rows, zeros past the end and beyond the strip. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const strip<T> &from, const struct tile &rows)
@@ -18,7 +18,7 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   const unsigned each = D / 8, together = THREADS / each;
   unsigned row = threadIdx.x / each, c = threadIdx.x % each;
   const T *at = from.at + (rows.first + row) * from.step + c * 8;
-  int left = (int) (rows.end - rows.first) - (int) row;
+  int left = c * 8 < from.width ? (int) (rows.end - rows.first) - (int) row : 0;
   T *to = tile_place<N> (tile, row, c);
 
   static_assert (together % 8 == 0,
@@ -135,8 +135,9 @@ pass_keys (const forward_of<T> &f)
   struct head h = query_head (a);
   struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* long ones first */
   struct passing pass = keys_passing<ROWS, KEYS> (a, mine);
-  strip<T> q = { f.q + q_at (a, h, 0), a.q_row }, k = { f.kv + k_at (a, h, 0), a.kv_row },
-           v = { f.kv + v_at (a, h, 0), a.kv_row };
+  strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
+           k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },
+           v = { f.kv + v_at (a, h, 0), a.kv_row, a.value };
   int n = (int) (pass.n[0] + pass.n[1]);
   uint64_t rows = rows_of_group (shared);
   float sum[D / 8][4] = {}, s[KEYS / 8][4], shrink[2];
@@ -249,8 +250,8 @@ template <class T, int D> struct query_gradients {
     const struct attention &a = b.a;
     struct tile keys = passing_at<N> (a.keys, pass, i);
 
-    fetch<D, N> (stage (i), strip<T>{ b.kv + k_at (a, h, 0), a.kv_row }, keys);
-    fetch<D, N> (stage (i) + N * D, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row }, keys);
+    fetch<D, N> (stage (i), strip<T>{ b.kv + k_at (a, h, 0), a.kv_row, a.width }, keys);
+    fetch<D, N> (stage (i) + N * D, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row, a.value }, keys);
   }
 
   /* Products of queries and keys, and of do and values: two groups. */
@@ -304,8 +305,8 @@ differentiate_queries (const backward_of<T> &b)
   int n = (int) (pass.n[0] + pass.n[1]);
 
   hold (g.sum);
-  fetch<D, ROWS> (g.q_tile, strip<T>{ b.q + q_at (a, h, 0), a.q_row }, mine);
-  fetch<D, ROWS> (g.do_tile, strip<T>{ b.dout + o_at (a, h, 0), a.heads * a.value }, mine);
+  fetch<D, ROWS> (g.q_tile, strip<T>{ b.q + q_at (a, h, 0), a.q_row, a.width }, mine);
+  fetch<D, ROWS> (g.do_tile, strip<T>{ b.dout + o_at (a, h, 0), a.heads * a.value, a.value }, mine);
   if (n > 0) {
     g.copy (0);
     WEFT_COPY_COMMIT ();
@@ -336,7 +337,7 @@ differentiate_queries (const backward_of<T> &b)
     hold (g.sum);
   }
   const float by[2] = { a.scale, a.scale };
-  leave<D> (strip<T>{ b.dq + q_at (a, h, 0), a.q_row }, mine, g.sum, by, b.adds_q);
+  leave<D> (strip<T>{ b.dq + q_at (a, h, 0), a.q_row, a.width }, mine, g.sum, by, b.adds_q);
 }
 
 /* Keys and values stay, queries of all heads of their group pass by. */
@@ -378,8 +379,9 @@ template <class T, int D> struct key_gradients {
     struct tile queries = passing_at<N> (a.queries, pass, at);
     uint64_t row = queries.first + threadIdx.x;
 
-    fetch<D, N> (stage (i), strip<T>{ q.at + head * a.width, q.step }, queries);
-    fetch<D, N> (stage (i) + N * D, strip<T>{ dout.at + head * a.value, dout.step }, queries);
+    fetch<D, N> (stage (i), strip<T>{ q.at + head * a.width, q.step, a.width }, queries);
+    fetch<D, N> (stage (i) + N * D, strip<T>{ dout.at + head * a.value, dout.step, a.value },
+                 queries);
     if (threadIdx.x < N)
       WEFT_COPY_8_OR_ZERO (known_at (i) + threadIdx.x, known + head * a.queries.tokens + row,
                            row < queries.end);
@@ -445,8 +447,8 @@ differentiate_keys (const backward_of<T> &b)
   struct passing pass = queries_passing<ROWS, NARROW<D>> (a, mine);
   T *stages = shared + 2 * ROWS * D;
   key_gradients<T, D> g = { a,
-                            { b.q + q_at (a, h, 0), a.q_row },
-                            { b.dout + o_at (a, h, 0), a.heads * a.value },
+                            { b.q + q_at (a, h, 0), a.q_row, a.width },
+                            { b.dout + o_at (a, h, 0), a.heads * a.value, a.value },
                             b.known + lse_at (a, h, 0),
                             shared,
                             shared + ROWS * D,
@@ -459,8 +461,8 @@ differentiate_keys (const backward_of<T> &b)
 
   hold (g.dk);
   hold (g.dv);
-  fetch<D, ROWS> (g.k_tile, strip<T>{ b.kv + k_at (a, h, 0), a.kv_row }, mine);
-  fetch<D, ROWS> (g.v_tile, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row }, mine);
+  fetch<D, ROWS> (g.k_tile, strip<T>{ b.kv + k_at (a, h, 0), a.kv_row, a.width }, mine);
+  fetch<D, ROWS> (g.v_tile, strip<T>{ b.kv + v_at (a, h, 0), a.kv_row, a.value }, mine);
   if (all > 0) {
     g.copy (0);
     WEFT_COPY_COMMIT ();
@@ -497,8 +499,8 @@ differentiate_keys (const backward_of<T> &b)
   }
   const float by[2] = { a.scale, a.scale }, one[2] = { 1, 1 };
   mine = tile_of<ROWS> (a.keys, blockIdx.x);
-  leave<D> (strip<T>{ b.dkv + k_at (a, h, 0), a.kv_row }, mine, g.dk, by, b.adds_kv);
-  leave<D> (strip<T>{ b.dkv + v_at (a, h, 0), a.kv_row }, mine, g.dv, one, b.adds_kv);
+  leave<D> (strip<T>{ b.dkv + k_at (a, h, 0), a.kv_row, a.width }, mine, g.dk, by, b.adds_kv);
+  leave<D> (strip<T>{ b.dkv + v_at (a, h, 0), a.kv_row, a.value }, mine, g.dv, one, b.adds_kv);
 }
 
 template <class T, int D>
@@ -529,7 +531,7 @@ bool
 weft_cuda_warpgroups_take (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
 #define IS(d)                                                                                      \
-  if (c->a.width == d && c->a.value == d)                                                          \
+  if (holds<d, d> (c->a))                                                                          \
     return l->warpgroups;
   WIDTHS (IS)
 #undef IS
@@ -556,7 +558,7 @@ const char *
 weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
 #define RUN(d)                                                                                     \
-  if (c->a.width == d)                                                                             \
+  if (holds<d, d> (c->a))                                                                          \
     return c->dtype == WEFT_BF16 ? run<bf16, d> (l, c) : run<fp16, d> (l, c);
   WIDTHS (RUN)
 #undef RUN
@@ -589,7 +591,7 @@ weft_cuda_warpgroups_backward (const struct weft_cuda_launch *l, const struct at
                                const struct known *known)
 {
 #define RUN(d)                                                                                     \
-  if (c->a.width == d)                                                                             \
+  if (holds<d, d> (c->a))                                                                          \
     return c->dtype == WEFT_BF16 ? run_bwd<bf16, d> (l, c, known) : run_bwd<fp16, d> (l, c, known);
   WIDTHS (RUN)
 #undef RUN
