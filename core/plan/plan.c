@@ -231,11 +231,12 @@ typedef weft_program *(*build_program) (const struct weft_job *job, const struct
                                         uint32_t role);
 
 static void
-build_role (weft_plan *plan, uint32_t role, build_program build)
+build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth)
 {
   plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role]);
-  weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
+  if (depth >= WEFT_PLAN_PLACED)
+    weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
 }
 
 gboolean
@@ -249,7 +250,8 @@ weft_plan_check (const weft_plan *plan, GError **error)
 }
 
 static weft_plan *
-make_plan (const struct weft_job *job, build_program build, GError **error)
+make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth depth,
+           GError **error)
 {
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
@@ -264,8 +266,8 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
   for (uint32_t role = 0; role < plan->n_roles; role++)
-    build_role (plan, role, build);
-  if (!weft_plan_check (plan, error))
+    build_role (plan, role, build, depth);
+  if (depth >= WEFT_PLAN_PROVED && !weft_plan_check (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
 }
@@ -273,14 +275,20 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
 weft_plan *
 weft_plan_new (const struct weft_job *job, GError **error)
 {
-  return make_plan (job, weft_step_build, error);
+  return weft_plan_new_draft (job, WEFT_PLAN_PROVED, error);
+}
+
+weft_plan *
+weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+{
+  return make_plan (job, weft_step_build, depth, error);
 }
 
 weft_plan *
 weft_plan_new_startup (const struct weft_job *job, GError **error)
 {
   if (weft_init_does_something (job))
-    return make_plan (job, weft_init_build, error);
+    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, error);
   weft_bad_input (
       error,
       "nothing happens before the first step: found perform_initialization = false and for "
