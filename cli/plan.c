@@ -105,24 +105,10 @@ print_table (const weft_search *search)
     print_row (&search->candidate[i], i + 1, best);
 }
 
-/* The quickest of those with a fate, for "what was lost by it". */
-static const struct weft_candidate *
-quickest (const weft_search *search, enum weft_fate fate)
-{
-  const struct weft_candidate *best = NULL;
-
-  for (uint32_t i = 0; i < search->n; i++) {
-    const struct weft_candidate *c = &search->candidate[i];
-    if (c->fate == fate && c->clock > 0 && (!best || c->clock < best->clock))
-      best = c;
-  }
-  return best;
-}
-
 static void
 print_near_miss (const weft_search *search)
 {
-  const struct weft_candidate *c = quickest (search, WEFT_FATE_MEMORY);
+  const struct weft_candidate *c = search->miss;
 
   if (!c)
     return;
@@ -247,6 +233,7 @@ plan (const weft_cli_input *input, const char *finalists)
   if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
     return weft_cli_fail (error);
   options.finalists = n;
+  options.near_miss = !input->json;
   if (!weft_job_assemble (input->settings, &job, &error))
     return weft_cli_fail (error);
   weft_cli_warn (&job);

@@ -1,55 +1,35 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
-#include "core/job/schedule.h"
-#include "core/job/stages.h"
 #include "exec_sim/exec_sim.h"
+#include "planner/bound.h"
 #include "planner/shorten.h"
 #include "planner/space.h"
 #include <math.h>
 #include <stdlib.h>
 
-/* A candidate whose lower bound is this much behind the best clock time so far is not built. */
+/* A candidate whose FLOPs alone take this much longer than the best is not listed, whatever else is. */
 #define PRUNE_FACTOR 1.5
 
 struct searcher {
   const struct weft_search_options *options;
   GArray *all;
-  double best_clock;
+  weft_bounds *bounds;
+  double best_clock;   /* of what fits */
+  double nearest_miss; /* clock of the quickest that does not */
+  double last_clock;   /* of those listed, if the list is full: what is slower would not stand in it */
 };
+
+static struct weft_candidate *
+at (const struct searcher *s, guint i)
+{
+  return &g_array_index (s->all, struct weft_candidate, i);
+}
 
 static void
 progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
 {
   if (s->options->progress)
     s->options->progress (s->options->user, phase, done, of);
-}
-
-/* How much longer than its work a step takes at least: chunks make the bubble shorter, and schedules with
- * weight gradients apart, or of the user's own, may have none. */
-static double
-bubble_stretch (const struct weft_job *job)
-{
-  double m = (double) weft_job_microbatches (job) * weft_job_chunks (job);
-
-  if (job->strategy.pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (job))
-    return 1;
-  return (m + job->strategy.pipeline_model_parallel_size - 1) / m;
-}
-
-/* Model FLOPs at the reachable matmul rate, stretched by the bubble of the pipeline: nothing in this
- * space is quicker.  Full recompute adds a third to the layers and nothing to the head. */
-static double
-lower_bound (const struct weft_job *job)
-{
-  double tokens = (double) job->train.global_batch_size * job->model.seq_length;
-  double flops = weft_model_flops_per_token (&job->model, TRUE);
-  double head = 6.0 * job->model.vocab_size * job->model.hidden_size;
-  double rate =
-      job->train.precision == WEFT_FP32 ? job->cluster.f.gpu_fp32 : job->cluster.f.gpu_bf16;
-
-  if (job->strategy.recompute_granularity == WEFT_RECOMPUTE_FULL)
-    flops += (flops - head) / 3;
-  return flops * tokens / (rate * job->cluster.n_gpus) * bubble_stretch (job);
 }
 
 struct sample {
@@ -61,7 +41,7 @@ static gboolean
 sample (const struct weft_job *job, struct sample *out, GError **error)
 {
   struct weft_exec_options folded = { 0 };
-  g_autoptr (weft_plan) plan = weft_plan_new (job, error);
+  g_autoptr (weft_plan) plan = weft_plan_new_draft (job, WEFT_PLAN_PLACED, error);
 
   if (!plan)
     return FALSE;
@@ -91,26 +71,58 @@ measure (const struct weft_job *job, struct sample *out, GError **error)
   return TRUE;
 }
 
+/* The line through two short steps may lie a little below what is proved. */
 static gboolean
-rank_one (struct searcher *s, struct weft_candidate *c, GError **error)
+rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct sample got;
 
-  c->fate = WEFT_FATE_RULE;
-  if (!weft_job_check (&c->job, NULL))
-    return TRUE;
-  c->bound = lower_bound (&c->job);
-  c->fate = WEFT_FATE_PRUNED;
-  if (c->bound > s->best_clock * PRUNE_FACTOR)
-    return TRUE;
   if (!measure (&c->job, &got, error))
     return FALSE;
-  c->clock = got.seconds;
+  c->clock = fmax (got.seconds, c->bound);
   c->bytes = got.bytes;
   c->fate = got.bytes <= c->job.cluster.f.gpu_memory ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
-  if (c->fate == WEFT_FATE_RANKED)
-    s->best_clock = fmin (s->best_clock, c->clock);
+  double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
+  *best = fmin (*best, c->clock);
   return TRUE;
+}
+
+/* First what is known without a look at its program. */
+static void
+begin (struct weft_candidate *c)
+{
+  c->fate = weft_job_check (&c->job, NULL) ? WEFT_FATE_PRUNED : WEFT_FATE_RULE;
+  c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&c->job) : 0;
+}
+
+/* With `exhaustive` all of them have clocks before any bound is asked. */
+static gboolean
+begin_all (struct searcher *s, GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = 0; ok && i < s->all->len; i++) {
+    struct weft_candidate *c = at (s, i);
+    progress (s, "ranking", i, s->all->len);
+    begin (c);
+    if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
+      ok = rank (s, c, error);
+  }
+  return ok;
+}
+
+/* Then its passes. */
+static void
+look_closer (struct searcher *s, struct weft_candidate *c)
+{
+  struct weft_bound bound = weft_bound_passes (s->bounds, &c->job);
+
+  c->looked = TRUE;
+  c->bound = fmax (c->bound, bound.seconds);
+  if (bound.bytes > c->job.cluster.f.gpu_memory) {
+    c->bytes = bound.bytes;
+    c->fate = WEFT_FATE_MEMORY;
+  }
 }
 
 static int
@@ -156,36 +168,141 @@ simulate (struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
+/* The least that it can take, as far as is known. */
+static double
+least (const struct weft_candidate *c)
+{
+  return c->clock > 0 ? c->clock : c->bound;
+}
+
+/* Whether x is looked at before y: of equal ones that about which less is known, so that whatever is
+ * taken with its clock known, nothing else can be before it. */
+static gboolean
+comes_before (const struct weft_candidate *x, const struct weft_candidate *y)
+{
+  if (least (x) != least (y))
+    return least (x) < least (y);
+  if ((x->clock > 0) != (y->clock > 0))
+    return y->clock > 0;
+  return x->clock > 0 && x->bytes < y->bytes;
+}
+
+/* Which candidates are looked for. */
+typedef gboolean wanted (const struct searcher *s, const struct weft_candidate *c);
+
+static gboolean
+may_be_listed (const struct searcher *s, const struct weft_candidate *c)
+{
+  return (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED) &&
+         c->flops <= s->best_clock * PRUNE_FACTOR;
+}
+
+static gboolean
+may_be_better (const struct searcher *s, const struct weft_candidate *c)
+{
+  (void) s;
+  return c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED;
+}
+
+static gboolean
+may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
+{
+  return (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_MEMORY) && c->clock == 0 &&
+         c->flops <= s->best_clock * PRUNE_FACTOR;
+}
+
+static struct weft_candidate *
+next (const struct searcher *s, wanted *is_wanted)
+{
+  struct weft_candidate *best = NULL;
+
+  for (guint i = 0; i < s->all->len; i++)
+    if (is_wanted (s, at (s, i)) && (!best || comes_before (at (s, i), best)))
+      best = at (s, i);
+  return best;
+}
+
+/* A step closer to the clock of a candidate that has none. */
+static gboolean
+approach (struct searcher *s, struct weft_candidate *c, GError **error)
+{
+  if (c->looked)
+    return rank (s, c, error);
+  look_closer (s, c);
+  return TRUE;
+}
+
+/* The quickest by clock, one after the other: a clock that is below all bounds of others is the
+ * smallest. */
 static gboolean
 simulate_best (struct searcher *s, GError **error)
 {
-  uint32_t wanted = s->options->finalists ? s->options->finalists : 10, done = 0;
+  uint32_t most = s->options->finalists ? s->options->finalists : 10, done = 0;
+  struct weft_candidate *c;
 
-  for (guint i = 0; i < s->all->len && done < wanted; i++) {
-    struct weft_candidate *c = &g_array_index (s->all, struct weft_candidate, i);
-    if (c->fate != WEFT_FATE_RANKED)
-      continue;
-    progress (s, "simulating", done, wanted);
-    if (!simulate (c, error))
+  while (done < most && (c = next (s, may_be_listed))) {
+    progress (s, "simulating", done, most);
+    if (c->fate != WEFT_FATE_RANKED ? !approach (s, c, error) : !simulate (c, error))
       return FALSE;
-    done += c->fate == WEFT_FATE_SIMULATED;
+    if (c->fate == WEFT_FATE_SIMULATED && ++done == most)
+      s->last_clock = c->clock;
   }
   return TRUE;
 }
 
 static double
-gap (const struct weft_search *search)
+best_seconds (const struct searcher *s)
 {
-  double best = search->candidate[0].seconds, unseen = best;
+  double best = INFINITY;
 
+  for (guint i = 0; i < s->all->len; i++)
+    if (at (s, i)->fate == WEFT_FATE_SIMULATED)
+      best = fmin (best, at (s, i)->seconds);
+  return best;
+}
+
+/* Bounds that leave room for something better than the best become clocks until none does: then the
+ * gap is what it would be if all were ranked. */
+static gboolean
+find_gap (struct searcher *s, double *gap, GError **error)
+{
+  double best = best_seconds (s);
+  struct weft_candidate *c;
+
+  *gap = 0;
+  while ((c = next (s, may_be_better)) && least (c) < best) {
+    if (c->fate == WEFT_FATE_RANKED) {
+      *gap = (best - c->clock) / best;
+      return TRUE;
+    }
+    if (!approach (s, c, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* Clocks of the quickest that do not fit. */
+static gboolean
+find_miss (struct searcher *s, GError **error)
+{
+  struct weft_candidate *c;
+
+  while ((c = next (s, may_be_a_miss)) && least (c) <= fmin (s->nearest_miss, s->last_clock))
+    if (!approach (s, c, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* Of candidates in their order. */
+static const struct weft_candidate *
+miss_of (const struct searcher *s, const weft_search *search)
+{
   for (uint32_t i = 0; i < search->n; i++) {
     const struct weft_candidate *c = &search->candidate[i];
-    if (c->fate == WEFT_FATE_RANKED)
-      unseen = fmin (unseen, c->clock);
-    if (c->fate == WEFT_FATE_PRUNED)
-      unseen = fmin (unseen, c->bound);
+    if (c->fate == WEFT_FATE_MEMORY && c->clock > 0 && c->flops <= s->best_clock * PRUNE_FACTOR)
+      return c->clock <= s->last_clock ? c : NULL;
   }
-  return best > 0 ? (best - unseen) / best : 0;
+  return NULL;
 }
 
 static weft_search *
@@ -199,8 +316,8 @@ collect (struct searcher *s)
       (struct weft_candidate *) (void *) g_array_free (g_steal_pointer (&s->all), FALSE);
   for (uint32_t i = 0; i < search->n; i++)
     search->by_fate[search->candidate[i].fate]++;
-  if (search->by_fate[WEFT_FATE_SIMULATED])
-    search->gap = gap (search);
+  if (s->options->near_miss)
+    search->miss = miss_of (s, search);
   return search;
 }
 
@@ -210,17 +327,18 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
 {
   struct searcher s = { .options = options,
                         .all = weft_space_enumerate (job),
-                        .best_clock = INFINITY };
+                        .bounds = weft_bounds_new (),
+                        .best_clock = INFINITY,
+                        .nearest_miss = INFINITY,
+                        .last_clock = INFINITY };
   gint64 start = g_get_monotonic_time ();
-  gboolean ok = TRUE;
+  double gap = 0;
+  gboolean ok = begin_all (&s, error) && simulate_best (&s, error) && find_gap (&s, &gap, error) &&
+                (!options->near_miss || find_miss (&s, error));
 
-  for (guint i = 0; ok && i < s.all->len; i++) {
-    progress (&s, "ranking", i, s.all->len);
-    ok = rank_one (&s, &g_array_index (s.all, struct weft_candidate, i), error);
-  }
-  sort (&s);
-  ok = ok && simulate_best (&s, error);
   weft_search *search = collect (&s);
+  search->gap = search->by_fate[WEFT_FATE_SIMULATED] ? gap : 0;
+  weft_bounds_free (s.bounds);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,

@@ -1,18 +1,24 @@
 /* planner.h - which strategy is best for this model on this cluster.
  *
- * The space is every combination of the axes below that the user left open.  Three sieves:
+ * The space is every combination of the axes below that the user left open.  Candidates are looked at in
+ * the order of the least time that they can take, as far as is known, and no closer than needed:
  *
- *   1. rules and memory   a candidate that breaks a rule or does not fit is infeasible;
- *   2. clock              what remains is ranked by closed formulas, which never exceed the simulated time
- *                         (nothing contends); a candidate whose lower bound is already far behind the best is
- *                         pruned before its program is built;
- *   3. SimGrid            simulates the best `finalists`, exact program and memory.
+ *   bound     FLOPs, then the passes of one microbatch (bound.h): seconds that nothing undercuts, and
+ *             bytes that are there in any case, by which most of what does not fit is known
+ *   clock     exact program and memory, and closed formulas for time, which never exceed the simulated
+ *             time (nothing contends)
+ *   SimGrid   simulates the best `finalists` by clock, whose plans are proved
+ *
+ * A clock that is below all bounds of others is the smallest, so the finalists are those that they would
+ * be if all had been ranked.  What is left then can not win: its bound is above the clocks of all
+ * finalists, or its FLOPs alone take half as long again as the best.  That it fits was not asked.
  *
  * Time and arena of a schedule grow linearly in the number of microbatches once the pipeline is full, so
  * ranking builds two short steps and extrapolates; finalists are built in full.
  *
  * gap bounds how far the answer can be from the optimum of the whole space: the best simulated time
- * against the smallest clock time of anything that was not simulated. */
+ * against the smallest clock time of anything that was not simulated.  Candidates whose bound is below the
+ * best simulated time are ranked for it, until there are none. */
 #pragma once
 #include "core/exec/exec.h"
 
@@ -28,7 +34,8 @@ struct weft_candidate {
   struct weft_job job;
   enum weft_fate fate;
   uint64_t bytes;         /* worst role, reserved bytes included; exact when simulated */
-  double bound, clock;    /* seconds; 0 when not computed */
+  double flops, bound, clock; /* seconds: bound by FLOPs, the best that is known; 0 when not computed */
+  gboolean looked;        /* bound.h was asked about its passes */
   double seconds;         /* simulated */
   weft_plan *plan;        /* of simulated ones */
   weft_timeline *timeline;
@@ -38,11 +45,15 @@ typedef struct weft_search {
   uint32_t n;                      /* candidates in the space */
   struct weft_candidate *candidate;/* best first: simulated by time, then ranked by clock, then the rest */
   uint32_t by_fate[WEFT_FATE_SIMULATED + 1];
+  const struct weft_candidate *miss; /* the quickest that does not fit and else would be simulated, if
+                                        it was asked for, or NULL */
   double gap, wall_seconds;
 } weft_search;
 
 struct weft_search_options {
   uint32_t finalists; /* 0: 10 */
+  gboolean near_miss;  /* find `miss`, too */
+  gboolean exhaustive; /* rank all and ask no bound: the same answer in far more time, for tests */
   void (*progress) (void *user, const char *phase, uint32_t done, uint32_t of); /* may be NULL */
   void *user;
 };

@@ -15,9 +15,8 @@ group_of (const union weft_strategy *s)
   return s->pipeline_model_parallel_size + s->pipeline_model_parallel_size % 2;
 }
 
-/* The same job with fewer microbatches of the same size. */
-static struct weft_job
-with_microbatches (const struct weft_job *job, int64_t microbatches)
+struct weft_job
+weft_shorten_to (const struct weft_job *job, int64_t microbatches)
 {
   struct weft_job shorter = *job;
 
@@ -36,8 +35,8 @@ weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
   int64_t first = (fill + group - 1) / group * group;
 
   first += (all - first) % group; /* what is left over stays left over */
-  shortened->job[0] = with_microbatches (job, first);
-  shortened->job[1] = with_microbatches (job, first + group);
+  shortened->job[0] = weft_shorten_to (job, first);
+  shortened->job[1] = weft_shorten_to (job, first + group);
   shortened->further = (double) (all - first - group) / group;
   shortened->n = 2;
   if (all >= 3 * first && weft_job_check (&shortened->job[0], NULL) &&

@@ -12,6 +12,9 @@ struct weft_shortened {
   double further;         /* groups that are left out after the second */
 };
 
+/* The same job with so many microbatches of the same size; rules may refuse it. */
+struct weft_job weft_shorten_to (const struct weft_job *job, int64_t microbatches);
+
 void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened);
 
 /* Seconds and bytes of the long step, from those of the jobs. */

@@ -1,9 +1,11 @@
 /* The search against brute force: nothing better is in the space, and no sieve drops the best. */
 #include "core/base/error.h"
 #include "exec_sim/exec_sim.h"
+#include "planner/bound.h"
 #include "planner/planner.h"
 #include "planner/space.h"
 #include <json-glib/json-glib.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,6 +201,109 @@ finalists_fit_and_were_proved (void **state)
   }
 }
 
+/* ------------------------------------------------------------- with and without bounds */
+
+static weft_search *
+search_with (const struct weft_job *job, gboolean exhaustive)
+{
+  struct weft_search_options options = { .finalists = 4,
+                                         .near_miss = TRUE,
+                                         .exhaustive = exhaustive };
+  return weft_search_run (job, &options, NULL);
+}
+
+static void
+bounds_hold (const weft_search *all)
+{
+  g_autoptr (weft_bounds) bounds = weft_bounds_new ();
+
+  for (uint32_t i = 0; i < all->n; i++) {
+    const struct weft_candidate *c = &all->candidate[i];
+    if (c->fate == WEFT_FATE_RULE)
+      continue;
+    struct weft_bound bound = weft_bound_passes (bounds, &c->job);
+    if (bound.seconds > c->clock || bound.bytes > (double) c->bytes)
+      fail_msg ("candidate %u: at least %.9g s and %.0f bytes, but %.9g s and %" G_GUINT64_FORMAT, i,
+                bound.seconds, bound.bytes, c->clock, c->bytes);
+  }
+}
+
+/* All are ranked once, which is also what the bounds are held against; then few are. */
+static uint32_t
+answers_agree (const struct weft_job *job)
+{
+  g_autoptr (weft_search) all = search_with (job, TRUE), few = search_with (job, FALSE);
+  uint32_t n = all->by_fate[WEFT_FATE_SIMULATED];
+
+  bounds_hold (all);
+  assert_int_equal (few->n, all->n);
+  assert_int_equal (few->by_fate[WEFT_FATE_RULE], all->by_fate[WEFT_FATE_RULE]);
+  assert_int_equal (few->by_fate[WEFT_FATE_SIMULATED], n);
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_candidate *x = &all->candidate[i], *y = &few->candidate[i];
+    assert_memory_equal (&x->job.strategy, &y->job.strategy, sizeof x->job.strategy);
+    assert_memory_equal (&x->job.train, &y->job.train, sizeof x->job.train);
+    assert_true (x->seconds == y->seconds && x->clock == y->clock);
+    assert_int_equal (x->bytes, y->bytes);
+  }
+  assert_true (all->gap == few->gap);
+  assert_true (!all->miss == !few->miss);
+  if (all->miss)
+    assert_true (all->miss->clock == few->miss->clock && all->miss->bytes == few->miss->bytes);
+  return few->by_fate[WEFT_FATE_PRUNED];
+}
+
+/* Memory such that some of them fit; what libraries take is far more than these models. */
+static void
+tighten (struct weft_job *job, double share)
+{
+  struct weft_search_options options = { .finalists = 1 };
+
+  job->stack.context_bytes = job->stack.workspace_bytes = job->stack.communicator_bytes = 0;
+  g_autoptr (weft_search) search = weft_search_run (job, &options, NULL);
+  job->cluster.f.gpu_memory = share * (double) search->candidate[0].bytes;
+}
+
+static void
+bounds_change_no_answer (void **state)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano",
+                                        "deepseek-nano" };
+  static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "dgx-a100" };
+  static const char *const batches[] = { "8", "16" };
+  static const char *const more[][2] = { { "tensor-model-parallel-size", "2" },
+                                         { "virtual-pipeline-model-parallel-size", "2" },
+                                         { "overlap-grad-reduce", "true" },
+                                         { "context-parallel-size", "2" },
+                                         { "recompute-granularity", "selective" },
+                                         { "delay-wgrad-compute", "true" },
+                                         { "precision", "fp8" },
+                                         { "pipeline-schedule", "zb-h1" } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (11);
+  uint32_t pruned = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < G_N_ELEMENTS (more); i++) {
+    const char *words[] = { "model",
+                            models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                            "topology",
+                            clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                            "gpus",
+                            "4",
+                            "global-batch-size",
+                            batches[g_rand_int_range (rand, 0, G_N_ELEMENTS (batches))],
+                            more[i][0],
+                            more[i][1],
+                            i % 2 ? "micro-batch-size" : NULL,
+                            "1",
+                            NULL };
+    struct weft_job job = job_of (words);
+    tighten (&job, g_rand_double_range (rand, 0.6, 1.2));
+    pruned += answers_agree (&job);
+  }
+  assert_true (pruned > 100);
+}
+
 static void
 plan_prints_the_document_of_the_contract (void **state)
 {
@@ -240,6 +345,7 @@ main (void)
     cmocka_unit_test (a_knob_that_was_given_stays),
     cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
     cmocka_unit_test (finalists_fit_and_were_proved),
+    cmocka_unit_test (bounds_change_no_answer),
     cmocka_unit_test (plan_prints_the_document_of_the_contract),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -11,7 +11,8 @@ struct colouring {
   uint32_t *link, n_link; /* likewise of links */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
   uint64_t *place;        /* likewise, of how the group lies on the cluster; NULL: no matter */
-  struct weft_coll_shape *outline; /* [kind]: of the group looked at last; they come in turn */
+  uint32_t *outlined;     /* [kind][first rank]: place in `outline`, counted from 1; 0: not there yet */
+  GArray *outline;        /* struct weft_coll_shape, of groups that were looked at */
 };
 
 /* Which group a collective pattern belongs to; WEFT_GROUP_NONE for the others. */
@@ -89,6 +90,25 @@ mix2 (uint64_t a, uint64_t b)
   return weft_mix (weft_mix (a) ^ b);
 }
 
+/* Ranks of a large group may stand far apart, with those of its like between them.  Valid until the
+ * next call. */
+static const struct weft_coll_shape *
+outline_of (const struct colouring *c, enum weft_group_kind kind, const struct weft_group *g)
+{
+  uint32_t *place = &c->outlined[(size_t) kind * c->m->n_ranks + g->first];
+
+  if (*place == 0) {
+    struct weft_coll_shape shape;
+    weft_coll_shape_outline (&shape, c->f, g);
+    g_array_append_val (c->outline, shape);
+    *place = c->outline->len;
+  }
+  const struct weft_coll_shape *found =
+      &g_array_index (c->outline, struct weft_coll_shape, *place - 1);
+  g_assert (memcmp (&found->group, g, sizeof *g) == 0);
+  return found;
+}
+
 /* The route of a pattern from a rank; FALSE when the rank sends nothing of the kind. */
 static gboolean
 collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
@@ -96,13 +116,11 @@ collective_route (const struct colouring *c, enum weft_pattern p, uint32_t rank,
 {
   enum weft_group_kind kind = patterns[p].group;
   struct weft_group g = weft_mesh_group (c->m, rank, kind);
-  struct weft_coll_shape *shape = &c->outline[kind];
   struct weft_flow flows[2];
 
   if (weft_group_size (&g) == 1 || !weft_mesh_has_role (c->m, kind, weft_mesh_stage (c->m, rank)))
     return FALSE;
-  if (shape->n == 0 || memcmp (&shape->group, &g, sizeof g) != 0)
-    weft_coll_shape_outline (shape, c->f, &g);
+  const struct weft_coll_shape *shape = outline_of (c, kind, &g);
   uint32_t n = weft_coll_flows (shape, c->f, weft_group_index (&g, rank), flows);
   for (uint32_t i = 0; i < n; i++)
     if (flows[i].remote == patterns[p].remote) {
@@ -203,7 +221,8 @@ sign_places (struct colouring *c)
       struct weft_route route;
       if (kind == WEFT_GROUP_NONE || !collective_route (c, p, rank, &route))
         continue;
-      const struct weft_coll_shape *shape = &c->outline[kind];
+      struct weft_group g = weft_mesh_group (c->m, rank, kind);
+      const struct weft_coll_shape *shape = outline_of (c, kind, &g);
       uint64_t how = (uint64_t) shape->n_local << 32 | shape->n_nodes << 1 | shape->uniform;
       c->place[(size_t) kind * c->m->n_ranks + shape->group.first] +=
           mix2 (mix2 (latency_bits (&route), how), p);
@@ -454,7 +473,8 @@ weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolea
   c.rank = g_new (uint32_t, m->n_ranks);
   c.link = g_new (uint32_t, c.n_links + 1);
   c.group = g_new (uint64_t, (size_t) WEFT_N_GROUP * m->n_ranks);
-  c.outline = g_new0 (struct weft_coll_shape, WEFT_N_GROUP);
+  c.outlined = g_new0 (uint32_t, (size_t) WEFT_N_GROUP * m->n_ranks);
+  c.outline = g_array_new (FALSE, FALSE, sizeof (struct weft_coll_shape));
   start_colours (&c, fold);
   if (fold)
     refine (&c);
@@ -462,7 +482,8 @@ weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolea
   fill_ranks (a, m, c.rank, c.n_rank);
   fill_comms (a, &c);
   fill_paths (a, &c);
-  g_free (c.outline);
+  g_free (c.outlined);
+  g_array_unref (c.outline);
   g_free (c.place);
   g_free (c.rank);
   g_free (c.link);

@@ -3,6 +3,7 @@
 #include "core/plan/cost.h"
 #include "core/base/error.h"
 #include "core/passes/step.h"
+#include <string.h>
 
 static struct weft_traffic
 measured (double seconds)
@@ -168,6 +169,30 @@ weft_plan_sms (const weft_plan *plan, const weft_program *p, uint32_t op,
                                    !plan->job.strategy.disable_symmetric_registration);
 }
 
+static double
+collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
+                    const weft_program *p, uint32_t op)
+{
+  double seconds = launch_seconds (plan, group, p, op);
+
+  if (p->op[op].flags & WEFT_OP_GROUPED)
+    seconds -= launch_seconds (plan, group, p, p->lane_ops[p->op[op].lane][p->pos[op] - 1]);
+  return seconds;
+}
+
+/* In `shape` there is nothing yet, or a group that was looked at before. */
+static void
+shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
+             struct weft_coll_shape *shape)
+{
+  struct weft_group group = weft_mesh_group (&plan->mesh, rank, kind);
+
+  if (shape->n > 0 && memcmp (&shape->group, &group, sizeof group) == 0)
+    return;
+  weft_coll_shape_release (shape);
+  weft_coll_shape_init (shape, &plan->fabric, &group);
+}
+
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {
@@ -181,49 +206,70 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   default:
     break;
   }
-  struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
-  struct weft_coll_shape shape;
-  weft_coll_shape_init (&shape, &plan->fabric, &group);
-  double seconds = launch_seconds (plan, &shape, p, op);
-  if (p->op[op].flags & WEFT_OP_GROUPED)
-    seconds -= launch_seconds (plan, &shape, p, p->lane_ops[p->op[op].lane][p->pos[op] - 1]);
+  struct weft_coll_shape shape = { 0 };
+  shape_group (plan, rank, p->op[op].group, &shape);
+  double seconds = collective_seconds (plan, &shape, p, op);
   weft_coll_shape_release (&shape);
   return seconds;
 }
 
-/* Communication repeats itself too: one price for each (kind, shape, group, peer).  What joins a
- * launch costs what it adds. */
+/* Prices of a program's communication, on the first rank of its role. */
+struct prices {
+  const weft_plan *plan;
+  const weft_program *p;
+  uint32_t rank;
+  GHashTable *known;             /* one for each (kind, shape, group, peer) */
+  struct weft_coll_shape *group; /* [kind]: looked at last, perhaps for a role before */
+};
+
 static double
-comm_seconds (const weft_plan *plan, GHashTable *known, const weft_program *p, uint32_t op)
+alone (struct prices *x, uint32_t op)
 {
-  const struct weft_op *row = &p->op[op];
+  const struct weft_op *row = &x->p->op[op];
+  struct weft_coll_shape *group = &x->group[row->group];
+
+  if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
+    return weft_plan_comm_seconds (x->plan, x->rank, op);
+  shape_group (x->plan, x->rank, row->group, group);
+  return collective_seconds (x->plan, group, x->p, op);
+}
+
+/* Communication repeats itself too.  What joins a launch costs what it adds. */
+static double
+comm_seconds (struct prices *x, uint32_t op)
+{
+  const struct weft_op *row = &x->p->op[op];
   if (row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE)
-    return weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
+    return alone (x, op);
   uint64_t key = (uint64_t) row->shape << 32 | (uint64_t) row->kind << 16 | row->group << 8 |
                  (uint8_t) row->peer;
-  double *price = g_hash_table_lookup (known, &key);
+  double *price = g_hash_table_lookup (x->known, &key);
 
   if (!price) {
     price = g_new (double, 1);
-    *price = weft_plan_comm_seconds (plan, p->role * weft_mesh_stage_size (&plan->mesh), op);
-    g_hash_table_insert (known, g_memdup2 (&key, sizeof key), price);
+    *price = alone (x, op);
+    g_hash_table_insert (x->known, g_memdup2 (&key, sizeof key), price);
   }
   return *price;
 }
 
 static double *
-price_program (const weft_plan *plan, const weft_program *p)
+price_program (const weft_plan *plan, const weft_program *p, struct weft_coll_shape *groups)
 {
   double *seconds = g_new (double, p->n_op + 1);
-  g_autoptr (GHashTable) known =
-      g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
-
   struct weft_cost cost = weft_plan_cost (plan);
+  struct prices x = { .plan = plan,
+                      .p = p,
+                      .rank = p->role * weft_mesh_stage_size (&plan->mesh),
+                      .group = groups,
+                      .known =
+                          g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free) };
 
   weft_cost_program (&cost, p, 0, seconds);
   for (uint32_t op = 0; op < p->n_op; op++)
     if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
-      seconds[op] = comm_seconds (plan, known, p, op);
+      seconds[op] = comm_seconds (&x, op);
+  g_hash_table_unref (x.known);
   return seconds;
 }
 
@@ -231,11 +277,24 @@ typedef weft_program *(*build_program) (const struct weft_job *job, const struct
                                         uint32_t role);
 
 static void
-build_role (weft_plan *plan, uint32_t role, build_program build)
+build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
+            struct weft_coll_shape *groups)
 {
   plan->role[role] = build (&plan->job, &plan->mesh, role);
-  plan->seconds[role] = price_program (plan, plan->role[role]);
-  weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
+  plan->seconds[role] = price_program (plan, plan->role[role], groups);
+  if (depth >= WEFT_PLAN_PLACED)
+    weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
+}
+
+static void
+build_roles (weft_plan *plan, build_program build, enum weft_plan_depth depth)
+{
+  struct weft_coll_shape groups[WEFT_N_GROUP] = { 0 };
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    build_role (plan, role, build, depth, groups);
+  for (int kind = 0; kind < WEFT_N_GROUP; kind++)
+    weft_coll_shape_release (&groups[kind]);
 }
 
 gboolean
@@ -249,7 +308,8 @@ weft_plan_check (const weft_plan *plan, GError **error)
 }
 
 static weft_plan *
-make_plan (const struct weft_job *job, build_program build, GError **error)
+make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth depth,
+           GError **error)
 {
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
@@ -263,9 +323,8 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    build_role (plan, role, build);
-  if (!weft_plan_check (plan, error))
+  build_roles (plan, build, depth);
+  if (depth >= WEFT_PLAN_PROVED && !weft_plan_check (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
 }
@@ -273,14 +332,20 @@ make_plan (const struct weft_job *job, build_program build, GError **error)
 weft_plan *
 weft_plan_new (const struct weft_job *job, GError **error)
 {
-  return make_plan (job, weft_step_build, error);
+  return weft_plan_new_draft (job, WEFT_PLAN_PROVED, error);
+}
+
+weft_plan *
+weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+{
+  return make_plan (job, weft_step_build, depth, error);
 }
 
 weft_plan *
 weft_plan_new_startup (const struct weft_job *job, GError **error)
 {
   if (weft_init_does_something (job))
-    return make_plan (job, weft_init_build, error);
+    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, error);
   weft_bad_input (
       error,
       "nothing happens before the first step: found perform_initialization = false and for "

@@ -44,6 +44,12 @@ uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint
 /* Builds every role, plans memory, proves the result (check.h).  The job has passed its rules. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
+/* The same up to a point, for who looks at hundreds and shows none of them: ops with their prices; or
+ * offsets of all buffers, too, which are not proved.  Nothing is run by such a plan. */
+enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
+weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
+                                GError **error);
+
 /* The same of what happens once before the first step: first weights, then broadcast_params(); or of
  * broadcast_params() alone.  Parameters and flat buffers lie where the plan of the step has them.
  * Refused where nothing happens (step.h, weft_init_does_something()). */
