@@ -51,6 +51,7 @@ typedef struct recorded_cuda {
   uint32_t devices;      /* that it says it has; 64 */
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* the call, counted from 1, that fails; 0: none */
+  gboolean lost_then;    /* and so does every call after it: the GPUs are gone */
   gboolean never_ends;   /* no event comes to pass */
   gboolean never_ready;  /* nor is a communicator what it was told to be */
   struct weft_cuda_id id; /* of the newest communicator that was not cut off another */

@@ -731,9 +731,10 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 
 /* -------------------------------------------------------------------------- errors */
 
-/* Counts calls of a life, then fails each of them in one. */
+/* Counts calls of a life, then fails each of them in one, or `lost`: all from that one on. */
 static void
-fail_every_call (const char *words, const struct weft_exec_options *options, uint32_t stride)
+fail_calls (const char *words, const struct weft_exec_options *options, uint32_t stride,
+            gboolean lost)
 {
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
   g_autoptr (recorded_cuda) whole = recorded_cuda_new ();
@@ -745,6 +746,7 @@ fail_every_call (const char *words, const struct weft_exec_options *options, uin
     g_autoptr (recorded_cuda) d = recorded_cuda_new ();
     g_autoptr (GError) error = NULL;
     d->fail_at = n;
+    d->lost_then = lost;
     gboolean ok = live (d, plan, options, &error);
     told += !ok;
     if (ok == (error != NULL) || d->n_open)
@@ -771,12 +773,16 @@ any_call_may_fail_and_nothing_is_left (void **state)
                            graph = { .ranks_per_gpu = 2, .graph = TRUE };
 
   (void) state;
-  fail_every_call (TINY "gpus=2", &own, 1);
-  fail_every_call (TINY "gpus=2", &shared, 1);
-  fail_every_call (TINY "gpus=2", &graph, 3);
-  fail_every_call (EXPERTS "num_layers=1 global_batch_size=2", &own, 5);
-  fail_every_call (STAGES, &shared, 3);
-  fail_every_call (STAGES, &own, 3);
+  fail_calls (TINY "gpus=2", &own, 1, FALSE);
+  fail_calls (TINY "gpus=2", &shared, 1, FALSE);
+  fail_calls (TINY "gpus=2", &graph, 3, FALSE);
+  fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
+  fail_calls (STAGES, &shared, 3, FALSE);
+  fail_calls (STAGES, &own, 3, FALSE);
+  /* GPUs are lost: their threads fail at the same time, and nothing can be closed in order. */
+  fail_calls (TINY "gpus=2", &own, 7, TRUE);
+  fail_calls (TINY "gpus=2", &graph, 11, TRUE);
+  fail_calls (STAGES, &own, 11, TRUE);
 }
 
 static char *
