@@ -22,7 +22,7 @@ struct recorded_thing {
   uint32_t parent, n, rank; /* of a communicator: which split of its parent it is, members, place; of a
                                window: parent is its communicator's number + 1 */
   uint32_t ctas;            /* of a communicator: how many SMs it may take */
-  uint32_t looks;           /* at it, since it was told something */
+  _Atomic uint32_t looks;   /* at it, since it was told something */
   int color;
   double clock; /* of a stream: when all it was given is done; of an event: when it came to pass */
 };
