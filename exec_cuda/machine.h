@@ -144,7 +144,7 @@ struct cuda_score {
   GArray *host;                                  /* struct cuda_host_work */
   GPtrArray *join, *exchange, *counted;          /* struct weft_cuda_join *, owned */
   uint8_t *played;                               /* by call, in the step under way */
-  uint32_t n_played;
+  _Atomic uint32_t n_played;                     /* which scores that wait tell of each other */
   weft_cuda_event *start, *zero; /* zero: when that was, where times are asked for */
   weft_cuda_graph *graph; /* of a whole step */
 
@@ -188,7 +188,7 @@ struct cuda_machine {
   gboolean traced;         /* times are those of kernels */
   const char *remark;      /* why they are not; interned */
   uint32_t n_unit;         /* that have been stamped */
-  gboolean broken;         /* a call has failed: it can only be closed */
+  _Atomic gboolean broken; /* a call has failed, of any thread: it can only be closed */
   gboolean begun;          /* a step is under way */
   uint64_t left;           /* of the first GPU's memory, when somebody looked last */
   uint64_t reserved[WEFT_N_RESERVED];

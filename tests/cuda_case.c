@@ -1,9 +1,11 @@
 /* Cases of CUDA's kernels: which there are, and what a device's results are compared with. */
 #include "tests/cuda_case.h"
+#include "core/base/sanitize.h"
 #include "kernels/float.h"
 #include <math.h>
 
-enum { N_TRIAL = 12 /* of each op */, N_TILE_TRIAL = 4 };
+#define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
+enum { N_TRIAL = SANITIZED ? 4 : 12 /* of each op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
 
 gboolean
 cuda_case_has (const struct cuda_case_device *d, enum weft_op_kind kind)

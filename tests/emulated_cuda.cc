@@ -547,7 +547,7 @@ forget_shared (size_t shared, bool first)
 {
   let_touch (emulated_shared, sizeof emulated_shared, true);
   memset (emulated_shared, 0xff, shared + GUARD);
-  if (first)
+  if (first && __start_emulated_static) /* a program of kernels without any has none */
     memset (__start_emulated_static, 0xff,
             (size_t) (__stop_emulated_static - __start_emulated_static));
   let_touch (emulated_shared + shared, sizeof emulated_shared - shared, false);

@@ -43,7 +43,8 @@ note_locked (recorded_cuda *d, enum recorded_kind kind, const void *stream, cons
   const struct thread *t = this_thread (d);
   struct recorded_call call = { kind, t->device, t->row, t->op, stream, thing, at };
 
-  if (++d->n_calls == d->fail_at)
+  d->n_calls++;
+  if (d->fail_at && (d->lost_then ? d->n_calls >= d->fail_at : d->n_calls == d->fail_at))
     return "the test wants this call to fail";
   g_array_append_val (d->call, call);
   return NULL;

@@ -22,7 +22,7 @@ struct recorded_thing {
   uint32_t parent, n, rank; /* of a communicator: which split of its parent it is, members, place; of a
                                window: parent is its communicator's number + 1 */
   uint32_t ctas;            /* of a communicator: how many SMs it may take */
-  uint32_t looks;           /* at it, since it was told something */
+  _Atomic uint32_t looks;   /* at it, since it was told something */
   int color;
   double clock; /* of a stream: when all it was given is done; of an event: when it came to pass */
 };
@@ -51,6 +51,7 @@ typedef struct recorded_cuda {
   uint32_t devices;      /* that it says it has; 64 */
   const char *no_kernel; /* an op without kernel, by its word */
   uint64_t fail_at;      /* the call, counted from 1, that fails; 0: none */
+  gboolean lost_then;    /* and so does every call after it: the GPUs are gone */
   gboolean never_ends;   /* no event comes to pass */
   gboolean never_ready;  /* nor is a communicator what it was told to be */
   struct weft_cuda_id id; /* of the newest communicator that was not cut off another */

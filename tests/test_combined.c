@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define STEPS 2
-#define STRIDE ((WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER) ? 4 : 1)
+#define STRIDE (WEFT_THREAD_SANITIZER ? 9 : WEFT_ADDRESS_SANITIZER ? 5 : 1)
 #define ON " overlap_moe_expert_parallel_comm=true"
 #define DELAYED ON " delay_wgrad_compute=true"
 

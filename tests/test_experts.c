@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #define STEPS 2
-#define STRIDE ((WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER) ? 4 : 1)
+#define STRIDE (WEFT_THREAD_SANITIZER ? 10 : WEFT_ADDRESS_SANITIZER ? 5 : 1)
 
 /* ------------------------------------------------------------------------ real steps */
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define JOBS (WEFT_THREAD_SANITIZER ? 20 : 300)
+#define JOBS (WEFT_THREAD_SANITIZER ? 20 : WEFT_ADDRESS_SANITIZER ? 60 : 300)
 #define MOST_RANKS 16
 #define STEPS 2
 #define MOST_WORDS 12

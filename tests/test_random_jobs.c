@@ -1,5 +1,6 @@
 /* Random small jobs over everything that programs are built from: the plan is proved, text gives it
  * back, folding and repeating change nothing, and closed formulas bound the simulation. */
+#include "core/base/sanitize.h"
 #include "core/exec/exec.h"
 #include "exec_sim/exec_sim.h"
 #include "core/program/segment.h"
@@ -14,7 +15,7 @@
 
 #include <cmocka.h>
 
-#define N_JOB 2000
+#define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 2000)
 #define SEED 20261121
 #define EXACT 1e-9 /* of the step: sums of doubles in another order */
 #define DATE 1e-12 /* s: what the simulator takes for one moment (exec_sim/bridge.cc) */

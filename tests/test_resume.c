@@ -1,5 +1,6 @@
 /* A run that is saved, loaded under another strategy and goes on is the run that was never
  * interrupted, bit for bit. */
+#include "core/base/sanitize.h"
 #include "tests/folder.h"
 #include "tests/real_job.h"
 #include "train/checkpoint.h"
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 enum { STEPS = 4, SAVED = 2, SEED = 11 };
+#define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
 
 /* Narrow, so that hundreds of runs are quick. */
 #define SIZES                                                                                      \
@@ -153,10 +155,13 @@ goes_with (const char *precision, const char *strategy)
 }
 
 /* What one strategy saves has no trace of another that will read it: from and to one rank all pairs are
- * tried, of the others a sixth with each model and type. */
+ * tried, of the others a sixth with each model and type.  Under a sanitizer each goes on from one, or
+ * three, and others from it. */
 static gboolean
 is_tried (unsigned a, unsigned b, unsigned turn)
 {
+  if (SPARSE)
+    return (a + 2 * b + turn) % 7 == 0;
   return a == 0 || b == 0 || (a + b + turn) % 6 == 0;
 }
 
@@ -192,7 +197,7 @@ resuming_anywhere_is_never_having_stopped (void **folder)
 
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
-      if (m == 0 || (m + p) % 2 == 0)
+      if (SPARSE ? (m + p) % 3 == 0 : m == 0 || (m + p) % 2 == 0)
         resume_among (strategies, *folder, models[m], precisions[p], turn++);
 }
 
