@@ -140,12 +140,14 @@ struct fibre {
 struct thread {
   fibre *on;
   emulated_index index;
+  uint32_t warp, lane;
   enum state state;
   std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
-/* Where the lanes of a warp meet, and what those that have come have left. */
-struct meeting {
+/* Which lanes of a warp could run, where they meet, and what those that have come have left. */
+struct warp {
+  uint32_t ready; /* a bit for each */
   void *lane[WARP];
   emulated_maker *make;
   int line; /* of the kernel */
@@ -155,7 +157,7 @@ struct meeting {
 static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* threads of the block */
-static std::vector<meeting> warps;
+static std::vector<warp> warps;
 static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
 static std::vector<fibre *> idle;
 static thread *now;
@@ -175,20 +177,35 @@ become (thread *t)
   threadIdx = t->index;
 }
 
+static void
+set_state (thread *t, enum state state)
+{
+  warp *w = &warps[t->warp];
+  uint32_t bit = 1u << t->lane;
+
+  t->state = state;
+  w->ready = state == READY ? w->ready | bit : w->ready & ~bit;
+}
+
+static uint32_t
+highest (uint32_t bits)
+{
+  return WARP - 1 - (uint32_t) __builtin_clz (bits);
+}
+
 /* Who of a warp goes on when a thread waits, or has ended: the next that does not.  NULL: none of those that
  * have begun. */
 static thread *
 next_lane (const thread *me)
 {
-  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
-  size_t left = threads.size () - first, n = left < WARP ? left : (size_t) WARP;
+  uint32_t ready = warps[me->warp].ready, before = ready & ((1u << me->lane) - 1),
+           after = ready & ~before;
 
-  for (size_t i = 1; i < n && n_begun == threads.size (); i++) {
-    thread *t = &threads[first + (at - first + (reversed ? n - i : i)) % n];
-    if (t->state == READY)
-      return t;
-  }
-  return NULL;
+  if (!ready || n_begun < threads.size ())
+    return NULL;
+  uint32_t lane = reversed ? highest (before ? before : after)
+                           : (uint32_t) __builtin_ctz (after ? after : before);
+  return &threads[me->warp * WARP + lane];
 }
 
 /* From one thread to another, or to the scheduler. */
@@ -204,7 +221,7 @@ hand_over (thread *me, thread *next)
 void
 __syncthreads (void)
 {
-  now->state = AT_BARRIER;
+  set_state (now, AT_BARRIER);
   hand_over (now, next_lane (now));
 }
 
@@ -215,11 +232,11 @@ run_threads (fibre *me)
     size_t i = n_begun++;
     thread *t = &threads[reversed ? threads.size () - 1 - i : i];
     t->on = me;
-    t->state = READY;
+    set_state (t, READY);
     t->groups.clear ();
     become (t);
     (*body) ();
-    now->state = ENDED; /* it may have waited, and others have run since */
+    set_state (now, ENDED); /* it may have waited, and others have run since */
     n_ended++;
   }
 }
@@ -281,7 +298,7 @@ new_fibre (void)
 
 /* All lanes come to the same instruction. */
 static void
-come (meeting *m, size_t lane, void *mine, emulated_maker *make, int line)
+come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
 {
   if (!m->come++) {
     m->make = make;
@@ -296,21 +313,21 @@ void
 emulated_meet (void *mine, emulated_maker *make, int line)
 {
   thread *me = now;
-  size_t at = (size_t) (me - threads.data ()), first = at / WARP * WARP;
-  meeting *m = &warps[at / WARP];
+  warp *w = &warps[me->warp];
+  size_t first = me->warp * WARP;
 
   if (first + WARP > threads.size ())
     die ("an exchange of a warp that has not %d lanes", WARP);
-  come (m, at - first, mine, make, line);
-  if (m->come < WARP) {
-    me->state = IN_EXCHANGE;
+  come (w, me->lane, mine, make, line);
+  if (w->come < WARP) {
+    set_state (me, IN_EXCHANGE);
     hand_over (me, next_lane (me));
     return;
   }
-  m->come = 0;
-  make (m->lane);
+  w->come = 0;
+  make (w->lane);
   for (size_t i = first; i < first + WARP; i++)
-    threads[i].state = READY;
+    set_state (&threads[i], READY);
   hand_over (me, &threads[reversed ? first + WARP - 1 : first]);
 }
 
@@ -422,7 +439,8 @@ finish_barrier (void)
     any = any || t.state == AT_BARRIER;
   }
   for (thread &t : threads)
-    t.state = t.state == AT_BARRIER ? READY : t.state;
+    if (t.state == AT_BARRIER)
+      set_state (&t, READY);
   return any;
 }
 
@@ -447,8 +465,8 @@ static void
 run_block (void)
 {
   n_begun = n_ended = 0;
-  for (meeting &warp : warps)
-    warp.come = 0;
+  for (warp &w : warps)
+    w.come = w.ready = 0;
   begin_all ();
   while (n_ended < threads.size ()) {
     bool moved = false;
@@ -532,9 +550,12 @@ prepare_threads (size_t n)
 {
   threads.resize (n);
   warps.resize ((n + WARP - 1) / WARP);
-  for (unsigned i = 0; i < n; i++)
+  for (unsigned i = 0; i < n; i++) {
     threads[i].index = { i % blockDim.x, i / blockDim.x % blockDim.y,
                          i / (blockDim.x * blockDim.y) };
+    threads[i].warp = i / WARP;
+    threads[i].lane = i % WARP;
+  }
 }
 
 /* NaN: nothing is there before it is written. */
