@@ -587,6 +587,7 @@ comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
     l[i] = weft_cuda_launch_of (&k[i]);
     l[i].scratch = scratch->at;
     l[i].scratch_bytes = scratch->bytes;
+    l[i].warpgroups = (uint8_t) ((const computing_cuda *) self)->warpgroups;
   }
   struct computing_item item = { .kind = COMPUTING_KERNEL, .kernel = l, .n = n, .op = k[0].kind };
   item.fused = computing_fused_takes (self, k);

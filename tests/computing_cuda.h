@@ -76,6 +76,7 @@ struct weft_cudnn_attention;
 typedef struct computing_cuda {
   struct weft_cuda_calls calls;
   uint32_t devices;      /* that it says it has; 64 */
+  gboolean warpgroups;   /* it has products of warpgroups; FALSE until the caller says so */
   GRand *rand;           /* NULL: work is done in the order of calls */
   struct weft_rendezvous *peers; /* ranks of other processes: this one has one rank, and works in the
                                     order of calls */

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string>
 #include <ucontext.h>
 #include <vector>
 #if WEFT_ADDRESS_SANITIZER
@@ -501,6 +502,23 @@ void
 emulated_run_blocks (enum emulated_blocks which)
 {
   chosen = which;
+}
+
+static std::map<std::string, uint64_t> launches; /* by name */
+
+void
+emulated_count (const char *kernel)
+{
+  const char *name = kernel + (*kernel == '(');
+
+  launches[std::string (name, strcspn (name, "<)"))]++;
+}
+
+uint64_t
+emulated_launches (const char *kernel)
+{
+  auto found = launches.find (kernel);
+  return found == launches.end () ? 0 : found->second;
 }
 
 const char *

@@ -1,5 +1,6 @@
 /* emulated_cuda.h - what a test written in C says to the emulator. */
 #pragma once
+#include <stdint.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -13,6 +14,9 @@ void emulated_set_most_shared (unsigned bytes);
  * through them; none, where only launches are looked at. */
 enum emulated_blocks { EMULATED_ALL, EMULATED_LAST, EMULATED_NONE };
 void emulated_run_blocks (enum emulated_blocks which);
+
+/* Launches, since the program began, of a kernel of that name, whatever its template arguments. */
+uint64_t emulated_launches (const char *kernel);
 
 /* A kernel that does what a device would not forgive ends the program, or, where complaints are expected,
  * goes on: the first since then, or NULL. */

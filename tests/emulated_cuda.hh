@@ -55,6 +55,7 @@ const char *emulated_allow (const void *kernel, size_t bytes);
 size_t emulated_most_shared (void);
 void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
                    const std::function<void ()> &thread);
+void emulated_count (const char *kernel); /* emulated_launches() */
 
 void __syncthreads (void);
 
@@ -162,6 +163,7 @@ rsqrtf (float x)
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
   ((void) (stream), weft_cuda_loads_only ()                                                        \
                         ? (void) 0                                                                 \
-                        : emulated_run ((const void *) kernel, grid, block, shared,                \
-                                        [=] { kernel (__VA_ARGS__); }))
+                        : (emulated_count (#kernel),                                               \
+                           emulated_run ((const void *) kernel, grid, block, shared,               \
+                                         [=] { kernel (__VA_ARGS__); })))
 #define WEFT_DYNAMIC_SHARED(type, name) type *name = (type *) emulated_shared

@@ -34,6 +34,14 @@ one_rank_does_what_the_cpu_does (void **state)
     skip ();
 }
 
+/* By warpgroups on Hopper, by other kernels elsewhere. */
+static void
+wide_heads_and_experts_train_as_on_the_cpu (void **state)
+{
+  if (!trained_wide_as_on_the_cpu (gpu (state), number_of (state), FALSE))
+    skip ();
+}
+
 static void
 ranks_that_share_a_gpu_do_what_one_rank_does (void **state)
 {
@@ -120,6 +128,8 @@ main (void)
     g_ptr_array_add (names, name = short_name (trained_words (&trained_cases[i])));
     add (tests, ranks_that_share_a_gpu_do_what_one_rank_does, name, i);
   }
+  for (uint32_t i = 0; i < trained_n_wide; i++)
+    add (tests, wide_heads_and_experts_train_as_on_the_cpu, trained_wide[i].words, i);
   ADD (tests, attention_by_cudnn_trains_as_that_of_the_cpu);
   return _cmocka_run_group_tests ("training", (struct CMUnitTest *) (void *) tests->data,
                                   tests->len, NULL, NULL);

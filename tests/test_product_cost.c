@@ -149,6 +149,89 @@ products_of_experts_stay_whole (void **state)
   assert_near (work (&d, WEFT_OP_MOE_MATMUL_WGRAD, &s), tile_seconds (500000));
 }
 
+/* ------------------------------------------------------------------------- codes of experts */
+
+#define EXPERTS 4
+enum { CAPABLE = 90, OTHER = 100 };
+
+static struct weft_shape
+codes (uint64_t n, uint64_t k, uint64_t block)
+{
+  return (struct weft_shape){ .dim = { EXPERTS * TILE_M, n, k, EXPERTS, [7] = block },
+                              .dtype = WEFT_FP8,
+                              .out_dtype = WEFT_BF16 };
+}
+
+/* Tiles of so many experts on ten SMs, at the rate of halves or twice that. */
+static double
+seconds_of_codes (double columns, double depth, double rate)
+{
+  double tiles = EXPERTS * ceil (columns / TILE_N);
+  return ceil (tiles / SMS) * tile_seconds (depth) / rate;
+}
+
+static const struct {
+  int64_t only, has; /* of the stack, of the GPU */
+  uint64_t n, k, block;
+  double rate; /* 1: halves, 2: codes */
+} of_codes[] = {
+  { 0, OTHER, 480, 320, 0, 2 },       { 0, OTHER, 480, 320, 32, 2 },
+  { CAPABLE, CAPABLE, 480, 320, 0, 2 }, { CAPABLE, CAPABLE, 480, 320, 128, 2 },
+  { CAPABLE, 0, 480, 320, 0, 2 },     { CAPABLE, OTHER, 480, 320, 0, 1 },
+  { CAPABLE, OTHER, 480, 320, 128, 1 }, { CAPABLE, CAPABLE, 480, 320, 32, 1 },
+  { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
+};
+
+/* Experts' codes are halves where the stack's kernels make halves of them; no other product is. */
+static void
+codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
+{
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
+  for (unsigned i = 0; i < G_N_ELEMENTS (of_codes); i++) {
+    struct weft_shape s = codes (of_codes[i].n, of_codes[i].k, of_codes[i].block);
+    double n = (double) of_codes[i].n, k = (double) of_codes[i].k, rate = of_codes[i].rate;
+    d.job.stack.expert_fp8_capability = of_codes[i].only;
+    d.cluster.f.gpu_capability = of_codes[i].has;
+    assert_near (work (&d, WEFT_OP_MOE_FP8_MATMUL, &s), seconds_of_codes (n, k, rate));
+    assert_near (work (&d, WEFT_OP_MOE_FP8_MATMUL_DGRAD, &s), seconds_of_codes (k, n, rate));
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_FP8_MATMUL_WGRAD, &s).rate,
+                 rate * SMS * SM_RATE);
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_FP8_MATMUL, &s).rate, 2 * SMS * SM_RATE);
+  }
+}
+
+/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there is fp8. */
+static void
+only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
+{
+  static const struct {
+    const char *stack, *topology;
+    gboolean codes;
+  } row[] = {
+    { "weft", "dgx-h100", TRUE },           { "weft", "hgx-h200", TRUE },
+    { "weft", "dgx-b200", FALSE },          { "weft", "gb300-nvl72", FALSE },
+    { "weft", "l40s-pcie", FALSE },         { "megatron-core", "dgx-h100", TRUE },
+    { "megatron-core", "dgx-b200", TRUE },  { "megatron-core", "gb300-nvl72", TRUE },
+  };
+  struct weft_shape s = codes (512, 512, 0);
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    g_autoptr (GError) error = NULL;
+    struct weft_cluster cluster = { 0 };
+    union weft_stack stack;
+    assert_true (weft_cluster_load (row[i].topology, &cluster, &error));
+    assert_true (weft_stack_load (row[i].stack, &stack, &error));
+    const struct weft_cost cost = { .cluster = &cluster, .stack = &stack };
+    assert_near (weft_cost_split (&cost, WEFT_OP_MOE_FP8_MATMUL, &s).rate,
+                 row[i].codes ? cluster.f.gpu_fp8 : cluster.f.gpu_bf16);
+  }
+}
+
 int
 main (void)
 {
@@ -160,6 +243,8 @@ main (void)
     cmocka_unit_test (a_split_must_pay),
     cmocka_unit_test (a_split_counts_the_sms_that_are_left),
     cmocka_unit_test (products_of_experts_stay_whole),
+    cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
+    cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   };
 
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -49,6 +49,7 @@ const struct trained_case trained_cases[] = {
 };
 const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 
+enum { FIRST_FP8 = 3 };
 #define FP8_BOUND { .loss = 1e-3, .norm = 2e-2, .gradient = 2e-1, .whole = 5e-2 }
 
 /* Sums in other orders: n terms differ by less than n units of the last place, 2^-24 in fp32, and no
@@ -69,7 +70,7 @@ static const struct precision {
    * this one in a hundred codes of a step.  An element of a gradient of an expert with few tokens was then a
    * third of the root mean square away, all gradients together 0.6 % of their length.  Each kernel by
    * itself has the codes of the CPU (cuda_fp8.c). */
-  { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
+  [FIRST_FP8] = { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=tensorwise ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=blockwise ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=mxfp8 ", FP8_BOUND },
@@ -124,6 +125,7 @@ is_few (const char *model, const struct precision *p)
 }
 
 #define FEW "num_moe_experts=2 global_batch_size=2"
+enum { FEW_TOKENS = 2 /* times as far may elements of gradients be */ };
 
 char *
 trained_alone_words (uint32_t number)
@@ -144,7 +146,7 @@ trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number)
   g_autoptr (trained) device = train (calls, words, FALSE);
   struct trained_bound bound = p->bound;
 
-  bound.gradient *= is_few (model, p) ? 2 : 1;
+  bound.gradient *= is_few (model, p) ? FEW_TOKENS : 1;
   if (device)
     trained_assert_near (device, cpu, bound, words);
   return device != NULL;
@@ -163,6 +165,77 @@ trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number)
     return FALSE;
   g_autoptr (trained) one = train (calls, alone, FALSE);
   trained_assert_near (many, one, precisions[0].bound, words);
+  return TRUE;
+}
+
+/* ----------------------------------------------------------------- wide enough for warpgroups */
+
+#define ONE_LAYER                                                                                  \
+  "topology=cpu reduction_order=fast num_layers=1 hidden_size=32 ffn_hidden_size=32 vocab_size=96 "
+#define TOKENS(n, most) "seq_length=" #n " max_position_embeddings=" #n " " most
+#define ONE "micro_batch_size=1 global_batch_size=1 "
+#define TWO "micro_batch_size=2 global_batch_size=2 "
+#define WIDE                                                                                       \
+  "model=llama-nano " ONE_LAYER "num_attention_heads=2 num_query_groups=1 kv_channels=64 "
+#define WIDEST "kv_channels=128 num_attention_heads=1 "
+#define LATENTS                                                                                    \
+  "model=llama-nano " ONE_LAYER "num_attention_heads=1 num_query_groups=1 kv_lora_rank=16 "
+/* More experts than rows: some have none. */
+#define ROUTED                                                                                     \
+  "model=mixtral-nano " ONE_LAYER "num_attention_heads=2 num_query_groups=1 kv_channels=8 "        \
+  "num_moe_experts=6 moe_router_topk=1 moe_load_imbalance=6 "
+#define SIXTEEN "precision=bf16 "
+#define FP16 "precision=fp16 grad_reduce_in_fp32=true "
+#define PARTS "gpus=2 context_parallel_size=2 "
+
+const struct trained_wide trained_wide[] = {
+  { WIDE SIXTEEN TOKENS (20, TWO), TRAINED_ATTENTION },
+  /* several tiles of queries and of keys, which a window leaves behind */
+  { WIDE FP16 "num_attention_heads=1 sliding_window=70 " TOKENS (150, ONE), TRAINED_ATTENTION },
+  { WIDE SIXTEEN WIDEST TOKENS (40, ONE), TRAINED_ATTENTION },
+  { WIDE SIXTEEN PARTS "cp_comm_type=p2p num_attention_heads=1 " TOKENS (32, ONE), TRAINED_ATTENTION },
+  { WIDE FP16 PARTS "cp_comm_type=all_gather num_query_groups=2 " TOKENS (24, ONE), TRAINED_ATTENTION },
+  { LATENTS SIXTEEN "qk_head_dim=48 qk_pos_emb_head_dim=16 v_head_dim=64 " TOKENS (16, ONE),
+    TRAINED_ATTENTION },
+  { ROUTED SIXTEEN "hidden_size=80 moe_ffn_hidden_size=72 " TOKENS (12, ONE), TRAINED_PRODUCTS },
+  { ROUTED FP16 "gpus=2 expert_model_parallel_size=2 moe_ffn_hidden_size=24 global_batch_size=2 "
+    TOKENS (8, "micro_batch_size=1 "),
+    TRAINED_PRODUCTS },
+  { ROUTED "precision=fp8 fp8_recipe=delayed moe_ffn_hidden_size=32 " TOKENS (16, ONE), TRAINED_CODES },
+  { ROUTED "precision=fp8 fp8_recipe=tensorwise fp8_format=e4m3 moe_ffn_hidden_size=80 "
+    TOKENS (16, ONE), TRAINED_CODES },
+  { ROUTED "precision=fp8 fp8_recipe=blockwise hidden_size=144 moe_ffn_hidden_size=32 "
+    TOKENS (16, ONE), TRAINED_CODES },
+  /* the border: other types, widths, lines and blocks */
+  { WIDE "precision=fp32 " TOKENS (8, ONE), 0 },
+  { WIDE SIXTEEN "kv_channels=72 " TOKENS (8, ONE), 0 },
+  { LATENTS SIXTEEN "qk_head_dim=128 qk_pos_emb_head_dim=64 v_head_dim=128 " TOKENS (8, ONE), 0 },
+  { ROUTED SIXTEEN "hidden_size=36 " TOKENS (8, ONE), 0 },
+  { ROUTED "precision=fp8 fp8_recipe=mxfp8 moe_ffn_hidden_size=32 " TOKENS (32, ONE), 0 },
+};
+const uint32_t trained_n_wide = G_N_ELEMENTS (trained_wide);
+
+static const struct precision *
+precision_of (const char *words)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (precisions); i++)
+    if (strstr (words, precisions[i].words))
+      return &precisions[i];
+  return &precisions[FIRST_FP8]; /* which have one bound */
+}
+
+gboolean
+trained_wide_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number, gboolean graph)
+{
+  const char *words = trained_wide[number].words;
+  g_autoptr (trained) device = train (calls, words, graph), cpu = NULL;
+  struct trained_bound bound = precision_of (words)->bound;
+
+  if (!device)
+    return FALSE;
+  cpu = trained_new (NULL, words, NULL);
+  bound.gradient *= strstr (words, "precision=fp8") ? FEW_TOKENS : 1;
+  trained_assert_near (device, cpu, bound, words);
   return TRUE;
 }
 

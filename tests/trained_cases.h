@@ -34,6 +34,20 @@ gboolean trained_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t nu
 /* Ranks that share a device do what one rank does.  FALSE: there is no kernel. */
 gboolean trained_as_one_rank (const struct weft_cuda_calls *calls, uint32_t number);
 
+/* Jobs whose kernels are those of warpgroups where a device has them, or, at the border of what they take,
+ * are not. */
+enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
+struct trained_wide {
+  const char *words;
+  unsigned by; /* of enum trained_by */
+};
+extern const struct trained_wide trained_wide[];
+extern const uint32_t trained_n_wide;
+
+/* As trained_as_on_the_cpu(). */
+gboolean trained_wide_as_on_the_cpu (const struct weft_cuda_calls *calls, uint32_t number,
+                                     gboolean graph);
+
 /* Bit for bit: a run like the one before; graphs like single calls. */
 void trained_twice (const struct weft_cuda_calls *calls);
 void trained_in_graphs (const struct weft_cuda_calls *calls);

@@ -18,6 +18,7 @@ static const char *const sections[] = { "gpu", "node", "fabric", "cost", NULL };
 /* No fp8 unit, no spine and no thinning of the fabric are what a plain cluster has. */
 static const unsigned optional[] = {
   WEFT_CLUSTER_cost_table,
+  WEFT_CLUSTER_gpu_capability,
   WEFT_CLUSTER_gpu_fp8_spec,
   WEFT_CLUSTER_gpu_fp8,
   WEFT_CLUSTER_fabric_spine_latency,

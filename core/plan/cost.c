@@ -33,14 +33,38 @@ static const uint8_t sides[WEFT_N_OP] = {
   [WEFT_OP_MOE_FP8_MATMUL_WGRAD] = WGRAD,
 };
 
+static gboolean
+is_of_expert_codes (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MOE_FP8_MATMUL || kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD ||
+         kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
+}
+
 /* Products of experts are many in one kernel: the dimension that says how many, or -1. */
 static int
 many (enum weft_op_kind kind)
 {
   gboolean experts = kind == WEFT_OP_MOE_MATMUL || kind == WEFT_OP_MOE_MATMUL_DGRAD ||
-                     kind == WEFT_OP_MOE_MATMUL_WGRAD || kind == WEFT_OP_MOE_FP8_MATMUL ||
-                     kind == WEFT_OP_MOE_FP8_MATMUL_DGRAD || kind == WEFT_OP_MOE_FP8_MATMUL_WGRAD;
+                     kind == WEFT_OP_MOE_MATMUL_WGRAD || is_of_expert_codes (kind);
   return experts ? 3 : -1;
+}
+
+/* What warpgroups_take() of kernels/cuda/moe_fp8_gemm.cu asks of a shape: no blocks of 32, and lines of
+ * whole words of 16 codes.  A topology that does not say what its GPU is, is taken for one that can. */
+static gboolean
+takes_codes (const struct weft_cost *cost, const struct weft_shape *s)
+{
+  int64_t only = cost->stack->expert_fp8_capability, has = cost->cluster->f.gpu_capability;
+
+  return only == 0 ||
+         ((has == 0 || has == only) && s->dim[7] != 32 && s->dim[1] % 16 == 0 && s->dim[2] % 16 == 0);
+}
+
+/* The type that a kernel multiplies. */
+static enum weft_dtype
+multiplied (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  return is_of_expert_codes (kind) && !takes_codes (cost, s) ? WEFT_FP16 : s->dtype;
 }
 
 /* Products of one head each, as many as there are heads and sequences, three of them for the
@@ -173,7 +197,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = weft_op_info[kind].bytes (s),
-                                   .rate = matmul_rate (c, s->dtype),
+                                   .rate = matmul_rate (c, multiplied (cost, kind, s)),
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {
