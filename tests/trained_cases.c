@@ -193,6 +193,7 @@ const struct trained_wide trained_wide[] = {
   /* several tiles of queries and of keys, which a window leaves behind */
   { WIDE FP16 "num_attention_heads=1 sliding_window=70 " TOKENS (150, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN WIDEST TOKENS (40, ONE), TRAINED_ATTENTION },
+  { WIDE SIXTEEN "kv_channels=72 " TOKENS (8, ONE), TRAINED_ATTENTION },
   { WIDE SIXTEEN PARTS "cp_comm_type=p2p num_attention_heads=1 " TOKENS (32, ONE), TRAINED_ATTENTION },
   { WIDE FP16 PARTS "cp_comm_type=all_gather num_query_groups=2 " TOKENS (24, ONE), TRAINED_ATTENTION },
   { LATENTS SIXTEEN "qk_head_dim=48 qk_pos_emb_head_dim=16 v_head_dim=64 " TOKENS (16, ONE),
@@ -208,7 +209,7 @@ const struct trained_wide trained_wide[] = {
     TOKENS (16, ONE), TRAINED_CODES },
   /* the border: other types, widths, lines and blocks */
   { WIDE "precision=fp32 " TOKENS (8, ONE), 0 },
-  { WIDE SIXTEEN "kv_channels=72 " TOKENS (8, ONE), 0 },
+  { WIDE SIXTEEN "kv_channels=60 " TOKENS (8, ONE), 0 },
   { LATENTS SIXTEEN "qk_head_dim=128 qk_pos_emb_head_dim=64 v_head_dim=128 " TOKENS (8, ONE), 0 },
   { ROUTED SIXTEEN "hidden_size=36 " TOKENS (8, ONE), 0 },
   { ROUTED "precision=fp8 fp8_recipe=mxfp8 moe_ffn_hidden_size=32 " TOKENS (32, ONE), 0 },
