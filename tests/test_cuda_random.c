@@ -4,6 +4,7 @@
  *   test_cuda_random [SEED [JOBS]]      other jobs, or fewer of them */
 #include "core/base/sanitize.h"
 #include "tests/computing_cuda.h"
+#include "tests/emulated_cuda.h"
 #include "tests/random_job.h"
 #include "tests/trained.h"
 #include <setjmp.h>
@@ -61,7 +62,8 @@ draw (GRand *rand, struct weft_job *job, gboolean counted)
   }
 }
 
-/* FALSE: the device cannot, for want of a kernel or by what NCCL has not. */
+/* Half of them on a device that has products of warpgroups, as Hopper.  FALSE: the device cannot, for want
+ * of a kernel or by what NCCL has not. */
 static gboolean
 runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t number)
 {
@@ -69,6 +71,8 @@ runs_as_on_the_cpu (const char *words, const struct weft_job *job, uint32_t numb
   struct weft_exec_options how = { .ranks_per_gpu = own ? 1 : job->cluster.n_gpus,
                                    .graph = number % 3 == 0 };
   g_autoptr (computing_cuda) d = computing_cuda_new (number);
+
+  d->warpgroups = number / 2 % 2;
   g_autoptr (trained) device = trained_new (&d->calls, words, &how);
 
   assert_int_equal (d->n_open, 0);
@@ -96,7 +100,10 @@ train_jobs (const struct drawn *drawn, gboolean counted)
     left -= ran;
     lacking += !ran;
   }
-  print_message ("%u jobs, besides %u that the device lacks something for\n", drawn->jobs, lacking);
+  print_message ("%u jobs, besides %u that the device lacks something for; launches of experts by "
+                 "warpgroups so far: %u, and of codes %u\n",
+                 drawn->jobs, lacking, (unsigned) emulated_launches ("warpgroup_tiles"),
+                 (unsigned) emulated_launches ("warpgroup_codes"));
 }
 
 static void
