@@ -120,7 +120,7 @@ plan_memory (struct figures *out, GError **error)
     g_autoptr (weft_program) p = weft_step_build (&plan->job, &plan->mesh, role);
     struct weft_memory memory = { { 0 } };
     double start = now ();
-    weft_memory_plan (p, plan->seconds[role], &memory);
+    weft_memory_plan (p, plan->seconds[role], G_MAXUINT64, &memory);
     out->seconds += now () - start;
     out->ops += p->n_op;
   }

@@ -145,7 +145,7 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   for (uint32_t op = 0; op < p->n_op; op++)
     if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
       seconds[op] = weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
-  weft_memory_plan (p, seconds, &plan->memory[role]);
+  weft_memory_plan (p, seconds, G_MAXUINT64, &plan->memory[role]);
 }
 
 /* Takes what the builders, one a stage, hold; the plan is proved like any other. */

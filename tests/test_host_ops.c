@@ -179,7 +179,7 @@ round_trip (gboolean with_deps)
   add_copy (b, WEFT_OP_FROM_HOST, y, x, 64, 0);
   weft_program *p = weft_builder_freeze (b);
   struct weft_memory memory;
-  weft_memory_plan (p, NULL, &memory);
+  weft_memory_plan (p, NULL, G_MAXUINT64, &memory);
   for (uint32_t op = 0; op <= p->n_op && !with_deps; op++)
     p->op[op].deps = 0;
   return p;

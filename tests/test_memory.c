@@ -76,16 +76,22 @@ top_of (const weft_program *p)
 
 /* Freezes and plans; what was planned is proved and is as large as its buffers say. */
 static weft_program *
-plan (weft_builder *b, const double *seconds, struct weft_memory *memory)
+plan_in (weft_builder *b, const double *seconds, uint64_t most, struct weft_memory *memory)
 {
   g_autoptr (GError) error = NULL;
   weft_program *p = weft_builder_freeze (b);
 
-  weft_memory_plan (p, seconds, memory);
+  weft_memory_plan (p, seconds, most, memory);
   if (!weft_check_program (p, &error) || !weft_check_addresses (p, &error))
     fail_msg ("%s", error->message);
   assert_int_equal (memory->planned[WEFT_POOL_DEVICE], top_of (p));
   return p;
+}
+
+static weft_program *
+plan (weft_builder *b, const double *seconds, struct weft_memory *memory)
+{
+  return plan_in (b, seconds, G_MAXUINT64, memory);
 }
 
 static void
@@ -293,6 +299,33 @@ lanes_do_not_share_where_one_would_wait (void **state)
   assert_int_not_equal (p->buf[buf[1]].offset, p->buf[buf[0]].offset);
   assert_int_equal (memory.planned[WEFT_POOL_DEVICE], 2 * UNIT);
   assert_float_equal (schedule (p, seconds, begin), 7.5, 0);
+}
+
+/* N kernels of a second each make what is copied out in three: copies fall behind, and with room for all
+ * nothing waits.  With room for fewer, a kernel waits for the copy of what lies there. */
+static void
+what_does_not_fit_waits_for_transfers (void **state)
+{
+  enum { N = 12, COPY = 3 };
+  double seconds[2 * N], begin[2 * N];
+
+  (void) state;
+  for (uint32_t i = 0; i < 2 * N; i++)
+    seconds[i] = i % 2 ? COPY : 1;
+  for (uint64_t room = 1; room <= N + 1; room++) {
+    g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+    struct weft_memory memory;
+    for (uint32_t i = 0; i < N; i++) {
+      uint32_t x = buffer (b, UNIT);
+      writes (b, x);
+      copies_out (b, x);
+    }
+    g_autoptr (weft_program) p = plan_in (b, seconds, room * UNIT, &memory);
+    double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY; /* one buffer: in turns */
+    assert_float_equal (schedule (p, seconds, begin), alone, 1e-12);
+    assert_in_range (memory.planned[WEFT_POOL_DEVICE], UNIT, room * UNIT);
+    assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
+  }
 }
 
 /* What is sent may not lie where the other half of the exchange receives, however quick it is. */
@@ -750,6 +783,7 @@ main (void)
     cmocka_unit_test (permanent_buffers_share_with_nobody),
     cmocka_unit_test (lanes_share_bytes_where_there_is_time),
     cmocka_unit_test (lanes_do_not_share_where_one_would_wait),
+    cmocka_unit_test (what_does_not_fit_waits_for_transfers),
     cmocka_unit_test (members_of_one_group_never_share),
     cmocka_unit_test (a_group_is_as_late_as_its_last_member),
     cmocka_unit_test (the_peak_and_its_parts_are_exact),

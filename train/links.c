@@ -204,7 +204,7 @@ make_plan (const struct weft_job *job, struct weft_mesh mesh, GPtrArray *links, 
   for (uint32_t role = 0; role < mesh.pp; role++) {
     plan->role[role] = build_role (role, mesh.pp, links->pdata[role]);
     plan->seconds[role] = g_new0 (double, plan->role[role]->n_op + 1);
-    weft_memory_plan (plan->role[role], NULL, &plan->memory[role]);
+    weft_memory_plan (plan->role[role], NULL, G_MAXUINT64, &plan->memory[role]);
   }
   if (!weft_plan_check (plan, error))
     return NULL;

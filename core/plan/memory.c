@@ -31,6 +31,7 @@ struct planner {
   weft_program *p;
   uint32_t *before;
   double *start, *end; /* of the earliest schedule */
+  uint64_t most;       /* bytes of a GPU's pools, above which waits may cost overlap */
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   struct chunk *last_use; /* by owner: `until` only, of its own uses */
@@ -104,7 +105,8 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
 }
 
-enum readiness { NOT_YET, WITH_EDGES, READY };
+/* LATE: with edges, one of which keeps the op waiting in the earliest schedule. */
+enum readiness { NOT_YET, LATE, WITH_EDGES, READY };
 
 static enum readiness
 readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
@@ -116,9 +118,9 @@ readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
     if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
       continue;
     /* Not ordered on one lane: both belong to one group and run at once. */
-    if (last >= op || lane == m->p->op[op].lane || m->end[last] > m->start[op])
+    if (last >= op || lane == m->p->op[op].lane)
       return NOT_YET;
-    result = WITH_EDGES;
+    result = MIN (result, m->end[last] > m->start[op] ? LATE : WITH_EDGES);
   }
   return result;
 }
@@ -133,27 +135,49 @@ add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
   }
 }
 
-/* Index of the best chunk, or -1: fits, needs no edge if possible, wastes least. */
+/* When the last use of free bytes has ended. */
+static double
+last_end (const struct planner *m, const struct chunk *chunk)
+{
+  double last = 0;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    if (chunk->until[lane] != WEFT_NO_OP)
+      last = MAX (last, m->end[chunk->until[lane]]);
+  return last;
+}
+
+/* Of two that are as ready: the one that is waited for least, or wastes least. */
+static gboolean
+is_better (const struct planner *m, enum readiness ready, const struct chunk *x,
+           const struct chunk *y)
+{
+  double late = ready == LATE ? last_end (m, x) - last_end (m, y) : 0;
+
+  return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
+}
+
+/* Index of the best chunk that is as ready as said, or -1: fits, and needs no edge if possible. */
 static int
-best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, uint32_t op)
+best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
+            uint32_t op)
 {
   enum readiness best_ready = NOT_YET;
-  uint64_t best_size = 0;
-  int best = -1;
+  const struct chunk *best = NULL;
 
   for (guint i = 0; i < free->len; i++) {
     const struct chunk *chunk = &g_array_index (free, struct chunk, i);
-    uint64_t size = chunk->to - chunk->from;
-    if (size < bytes || (best_ready == READY && size >= best_size))
+    if (chunk->to - chunk->from < bytes ||
+        (best_ready == READY && !is_better (m, READY, chunk, best)))
       continue;
     enum readiness ready = readiness (m, chunk, op);
-    if (ready > best_ready || (ready == best_ready && ready != NOT_YET && size < best_size)) {
-      best = i;
+    if (ready >= least &&
+        (ready > best_ready || (ready == best_ready && is_better (m, ready, chunk, best)))) {
+      best = chunk;
       best_ready = ready;
-      best_size = size;
     }
   }
-  return best;
+  return best ? (int) (best - &g_array_index (free, struct chunk, 0)) : -1;
 }
 
 /* The arena grows; a free chunk that touches its end begins the new place when it is ready. */
@@ -203,21 +227,34 @@ join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
 }
 
 static int
-find_chunk (struct planner *m, GArray *free, uint64_t bytes, uint32_t op)
+find_chunk (struct planner *m, GArray *free, uint64_t bytes, enum readiness least, uint32_t op)
 {
   join (m, free, READY, op);
-  int i = best_chunk (m, free, bytes, op);
+  int i = best_chunk (m, free, bytes, least, op);
   if (i >= 0)
     return i;
-  join (m, free, WITH_EDGES, op);
-  return best_chunk (m, free, bytes, op);
+  join (m, free, least, op);
+  return best_chunk (m, free, bytes, least, op);
+}
+
+/* Whether more bytes of a pool are more than the GPU has. */
+static gboolean
+is_full (const struct planner *m, enum weft_pool pool, uint64_t bytes)
+{
+  static const enum weft_pool pools[] = { WEFT_POOL_DEVICE, WEFT_POOL_SYMMETRIC };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (pools); i++)
+    bytes += m->kept[pools[i]].top + m->passing[pools[i]].top;
+  return pool != WEFT_POOL_HOST && bytes > m->most;
 }
 
 static uint64_t
-take (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
+take (struct planner *m, struct region *region, enum weft_pool pool, uint64_t bytes, uint32_t op)
 {
-  int i = find_chunk (m, region->free, bytes, op);
+  int i = find_chunk (m, region->free, bytes, WITH_EDGES, op);
 
+  if (i < 0 && is_full (m, pool, bytes))
+    i = find_chunk (m, region->free, bytes, LATE, op);
   if (i < 0)
     return grow (m, region, bytes, op);
   struct chunk *chunk = &g_array_index (region->free, struct chunk, i);
@@ -330,11 +367,11 @@ open_buffer (struct planner *m, uint32_t i, uint32_t op)
   struct slab *slab = slab_of (m, i);
 
   if (!slab) {
-    b->offset = take (m, region_of (m, b), align (b->bytes), op);
+    b->offset = take (m, region_of (m, b), b->pool, align (b->bytes), op);
     return;
   }
   if (!slab->placed)
-    slab->offset = take (m, region_of (m, b), slab->bytes, op);
+    slab->offset = take (m, region_of (m, b), b->pool, slab->bytes, op);
   slab->placed = TRUE;
   b->offset = slab->offset + m->inner[i];
 }
@@ -507,15 +544,20 @@ place_best (struct planner *m, struct weft_memory *memory)
 }
 
 void
-weft_memory_plan (weft_program *p, const double *seconds, struct weft_memory *memory)
+weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct weft_memory *memory)
 {
-  struct planner m = { .p = p, .before = weft_program_order (p) };
+  struct planner m = { .p = p, .before = weft_program_order (p), .most = G_MAXUINT64 };
 
   *memory = (struct weft_memory){ 0 };
   earliest_schedule (&m, seconds);
   find_last_uses (&m);
   find_peak (p, memory);
   place_best (&m, memory);
+  if (memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC] > most) {
+    end_regions (&m);
+    m.most = most;
+    place_best (&m, memory);
+  }
   memory->n_reuse_deps = m.edges->len;
   weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
   end_regions (&m);

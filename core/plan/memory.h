@@ -5,7 +5,9 @@
  * bytes are free for a new buffer only when every use of the old one is known to have ended before
  * the new one's first op starts.  Where that is not so yet, a dependency may be added, but only if
  * it costs no overlap: in the role's own earliest schedule (given seconds, peers never late) the
- * old use has ended by then.
+ * old use has ended by then.  Where transfers fall ever further behind kernels the arena would grow
+ * with every layer like that; so what does not fit otherwise waits for them, as frameworks do that
+ * bound how many gathers and reductions are under way.
  *
  * The executors allocate exactly planned[pool] bytes; every offset is a multiple of WEFT_ALIGN. */
 #pragma once
@@ -23,5 +25,7 @@ struct weft_memory {
 };
 
 /* Writes the offsets and adds reuse dependencies.  seconds[op] weighs the earliest schedule; NULL:
- * one second each. */
-void weft_memory_plan (weft_program *program, const double *seconds, struct weft_memory *memory);
+ * one second each.  `most`: bytes of both pools of a GPU above which overlap is given up for memory;
+ * the plan may still be larger. */
+void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
+                       struct weft_memory *memory);

@@ -276,6 +276,15 @@ price_program (const weft_plan *plan, const weft_program *p, struct weft_coll_sh
 typedef weft_program *(*build_program) (const struct weft_job *job, const struct weft_mesh *mesh,
                                         uint32_t role);
 
+/* What software leaves of a GPU's memory. */
+static uint64_t
+free_bytes (const weft_plan *plan, uint32_t role)
+{
+  double bytes = plan->job.cluster.f.gpu_memory - (double) weft_plan_reserved_bytes (plan, role);
+
+  return bytes > 0 ? (uint64_t) bytes : 0;
+}
+
 static void
 build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
             struct weft_coll_shape *groups)
@@ -283,7 +292,8 @@ build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_
   plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role], groups);
   if (depth >= WEFT_PLAN_PLACED)
-    weft_memory_plan (plan->role[role], plan->seconds[role], &plan->memory[role]);
+    weft_memory_plan (plan->role[role], plan->seconds[role], free_bytes (plan, role),
+                      &plan->memory[role]);
 }
 
 static void
