@@ -335,9 +335,9 @@ one_more_microbatch_is_kept (void **state)
 
 /* ------------------------------------------------------------------------- effect */
 
-/* 16 layers of DeepSeek-V3 on 128 H100, 64 ranks to the experts of a layer. */
+/* 12 layers of DeepSeek-V3, which fit on 128 H100, 64 ranks to the experts of a layer. */
 #define DEEPSEEK                                                                                   \
-  "model=deepseek-v3 mtp_num_layers=0 num_layers=16 moe_first_dense_layers=0 seq_length=4096 "     \
+  "model=deepseek-v3 mtp_num_layers=0 num_layers=12 moe_first_dense_layers=0 seq_length=4096 "     \
   "topology=dgx-h100 nodes=16 expert_model_parallel_size=64 pipeline_model_parallel_size=2 "       \
   "virtual_pipeline_model_parallel_size=2 batch_p2p_comm=false overlap_p2p_comm=true "             \
   "precision=bf16 use_distributed_optimizer=true global_batch_size=1024"

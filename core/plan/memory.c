@@ -543,6 +543,20 @@ place_best (struct planner *m, struct weft_memory *memory)
   }
 }
 
+static uint64_t
+on_gpu (const struct weft_memory *memory)
+{
+  return memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+}
+
+static void
+place_again (struct planner *m, uint64_t most, struct weft_memory *memory)
+{
+  end_regions (m);
+  m->most = most;
+  place_best (m, memory);
+}
+
 void
 weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct weft_memory *memory)
 {
@@ -553,11 +567,10 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   find_last_uses (&m);
   find_peak (p, memory);
   place_best (&m, memory);
-  if (memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC] > most) {
-    end_regions (&m);
-    m.most = most;
-    place_best (&m, memory);
-  }
+  if (on_gpu (memory) > most)
+    place_again (&m, most, memory);
+  if (on_gpu (memory) > most) /* it was of no use */
+    place_again (&m, G_MAXUINT64, memory);
   memory->n_reuse_deps = m.edges->len;
   weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
   end_regions (&m);

@@ -25,7 +25,7 @@ struct weft_memory {
 };
 
 /* Writes the offsets and adds reuse dependencies.  seconds[op] weighs the earliest schedule; NULL:
- * one second each.  `most`: bytes of both pools of a GPU above which overlap is given up for memory;
- * the plan may still be larger. */
+ * one second each.  `most`: bytes of both pools of a GPU above which overlap is given up for memory,
+ * unless that is still too much: then nothing waits. */
 void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
                        struct weft_memory *memory);
