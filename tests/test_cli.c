@@ -257,6 +257,41 @@ what_does_not_fit_is_printed_and_ends_with_3 (void **state)
                json_object_get_int_member (memory, "capacity_bytes"));
 }
 
+/* Three commands say who waits for memory; of a GPU that has enough, none says a word of it. */
+static void
+waits_for_memory_are_told (void **state)
+{
+  static const char *const job =
+      "--model llama3.1-405b --num-layers 8 --topology dgx-h100 --nodes 64 --global-batch-size 512 "
+      "--seq-length 8192 --tensor-model-parallel-size 8 --sequence-parallel --use-megatron-fsdp "
+      "--data-parallel-sharding-strategy optim_grads_params --gpu-memory";
+  static const struct {
+    const char *command, *text;
+  } pages[] = { { "sim", " ops wait for memory, " },
+                { "memory", " ops wait for memory, " },
+                { "explain", "held up by dp reduce_scatter" } };
+  g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
+  g_autoptr (JsonNode) root = document (words, 0);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
+  JsonArray *roles = json_object_get_array_member (memory, "roles");
+  JsonObject *role = json_array_get_object_element (roles, 0),
+             *waits = json_object_get_object_member (role, "waits");
+
+  (void) state;
+  assert_true (json_object_get_int_member (waits, "ops") > 0);
+  assert_true (json_object_get_double_member (waits, "held_s") > 0);
+  assert_true (json_array_get_length (json_object_get_array_member (waits, "for")) > 0);
+  for (size_t i = 0; i < 2 * G_N_ELEMENTS (pages); i++) {
+    gboolean full = i < G_N_ELEMENTS (pages);
+    g_autofree char *line = g_strdup_printf ("%s %s %s", pages[i % G_N_ELEMENTS (pages)].command,
+                                             job, full ? "14e9" : "80e9");
+    struct answer a = weft_test_answer (line);
+    assert_int_equal (a.status, 0);
+    assert_int_equal (strstr (a.out, pages[i % G_N_ELEMENTS (pages)].text) != NULL, full);
+    weft_test_answer_free (&a);
+  }
+}
+
 /* What `weft memory` names must really fit, told to it as flags. */
 static void
 the_change_it_names_fits (void **state)
@@ -389,6 +424,7 @@ main (void)
     cmocka_unit_test (notes_about_a_job_go_to_stderr),
     cmocka_unit_test (both_executors_agree_where_nothing_contends),
     cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
+    cmocka_unit_test (waits_for_memory_are_told),
     cmocka_unit_test (the_change_it_names_fits),
     cmocka_unit_test (a_trace_is_written_beside_the_answer),
     cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),
