@@ -137,7 +137,7 @@ print_counts (const weft_search *search)
 
 /* The flags that say the best strategy to weft sim. */
 static void
-print_command (const struct weft_job *job)
+print_command (const struct weft_job *job, gboolean graph)
 {
   printf ("\nlook closer:  weft sim with the same model and cluster, and --micro-batch-size "
           "%" G_GINT64_FORMAT,
@@ -153,11 +153,11 @@ print_command (const struct weft_job *job)
     else
       printf (" --%s %s", flag, value);
   }
-  printf ("\n");
+  printf ("%s\n", graph ? " --graph" : "");
 }
 
 static void
-print_text (const struct weft_job *job, const weft_search *search)
+print_text (const struct weft_job *job, const weft_search *search, gboolean graph)
 {
   g_autoptr (GString) head = g_string_new (NULL);
 
@@ -167,7 +167,7 @@ print_text (const struct weft_job *job, const weft_search *search)
   if (search->by_fate[WEFT_FATE_SIMULATED]) {
     print_table (search);
     print_near_miss (search);
-    print_command (&search->candidate[0].job);
+    print_command (&search->candidate[0].job, graph);
   } else {
     print_near_miss (search);
   }
@@ -222,7 +222,7 @@ print_json (const weft_search *search)
 /* --------------------------------------------------------------------- command */
 
 static int
-plan (const weft_cli_input *input, const char *finalists)
+plan (const weft_cli_input *input, const char *finalists, const struct weft_exec_options *exec)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
@@ -232,6 +232,7 @@ plan (const weft_cli_input *input, const char *finalists)
 
   if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
     return weft_cli_fail (error);
+  options.exec = *exec;
   options.finalists = n;
   options.near_miss = !input->json;
   if (!weft_job_assemble (input->settings, &job, &error))
@@ -244,7 +245,7 @@ plan (const weft_cli_input *input, const char *finalists)
   if (input->json)
     print_json (search);
   else
-    print_text (&job, search);
+    print_text (&job, search, exec->graph);
   return error ? weft_cli_fail (error) : 0;
 }
 
@@ -253,9 +254,11 @@ weft_cli_plan (int argc, char **argv)
 {
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
+  struct weft_exec_options exec = { 0 };
   const char *finalists = NULL;
   const struct weft_cli_flag flags[] = {
     { "finalists", "N", "how many of the best SimGrid decides between (10)", NULL, &finalists },
+    weft_cli_graph (&exec),
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
@@ -274,5 +277,5 @@ weft_cli_plan (int argc, char **argv)
 
   if (!weft_cli_read (&page, argc, argv, &input, &error))
     return weft_cli_fail (error);
-  return input.help ? weft_cli_help (&page) : plan (&input, finalists);
+  return input.help ? weft_cli_help (&page) : plan (&input, finalists, &exec);
 }

@@ -16,6 +16,7 @@ struct searcher {
   weft_bounds *bounds;
   double best_clock;   /* of what fits */
   double nearest_miss; /* clock of the quickest that does not */
+  GError *refused;     /* why the first that cannot be a graph is none */
   double last_clock;   /* of those listed, if the list is full: what is slower would not stand in it */
 };
 
@@ -35,34 +36,41 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
 struct sample {
   double seconds;
   double bytes;
+  gboolean refused; /* and nothing else is known */
 };
 
 static gboolean
-sample (const struct weft_job *job, struct sample *out, GError **error)
+sample (struct searcher *s, const struct weft_job *job, struct sample *out, GError **error)
 {
-  struct weft_exec_options folded = { 0 };
   g_autoptr (weft_plan) plan = weft_plan_new_draft (job, WEFT_PLAN_PLACED, error);
 
   if (!plan)
     return FALSE;
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &folded, error);
+  *out = (struct sample){ 0 };
+  out->refused = s->options->exec.graph &&
+                 !weft_exec_check_graph (plan, s->refused ? NULL : &s->refused);
+  if (out->refused)
+    return TRUE;
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &s->options->exec, error);
   if (!t)
     return FALSE;
-  *out = (struct sample){ t->seconds, weft_plan_worst_bytes (plan) };
+  *out = (struct sample){ t->seconds, weft_plan_worst_bytes (plan), FALSE };
   return TRUE;
 }
 
 /* By two short steps where the job is a long one. */
 static gboolean
-measure (const struct weft_job *job, struct sample *out, GError **error)
+measure (struct searcher *s, const struct weft_job *job, struct sample *out, GError **error)
 {
   struct weft_shortened shortened;
   double seconds[2], bytes[2];
 
   weft_shorten (job, &shortened);
   for (uint32_t i = 0; i < shortened.n; i++) {
-    if (!sample (&shortened.job[i], out, error))
+    if (!sample (s, &shortened.job[i], out, error))
       return FALSE;
+    if (out->refused)
+      return TRUE;
     seconds[i] = out->seconds;
     bytes[i] = out->bytes;
   }
@@ -77,8 +85,12 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct sample got;
 
-  if (!measure (&c->job, &got, error))
+  if (!measure (s, &c->job, &got, error))
     return FALSE;
+  if (got.refused) {
+    c->fate = WEFT_FATE_RULE;
+    return TRUE;
+  }
   c->clock = fmax (got.seconds, c->bound);
   c->bytes = got.bytes;
   c->fate = got.bytes <= c->job.cluster.f.gpu_memory ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
@@ -147,10 +159,8 @@ sort (struct searcher *s)
 
 /* Full program, exact memory: an extrapolated fit may turn out not to be one. */
 static gboolean
-simulate (struct weft_candidate *c, GError **error)
+simulate (struct searcher *s, struct weft_candidate *c, GError **error)
 {
-  struct weft_exec_options folded = { 0 };
-
   c->plan = weft_plan_new (&c->job, error);
   if (!c->plan)
     return FALSE;
@@ -160,7 +170,7 @@ simulate (struct weft_candidate *c, GError **error)
     g_clear_pointer (&c->plan, weft_plan_free);
     return TRUE;
   }
-  c->timeline = weft_exec_run (&weft_exec_sim, c->plan, &folded, error);
+  c->timeline = weft_exec_run (&weft_exec_sim, c->plan, &s->options->exec, error);
   if (!c->timeline)
     return FALSE;
   c->seconds = c->timeline->seconds;
@@ -242,7 +252,7 @@ simulate_best (struct searcher *s, GError **error)
 
   while (done < most && (c = next (s, may_be_listed))) {
     progress (s, "simulating", done, most);
-    if (c->fate != WEFT_FATE_RANKED ? !approach (s, c, error) : !simulate (c, error))
+    if (c->fate != WEFT_FATE_RANKED ? !approach (s, c, error) : !simulate (s, c, error))
       return FALSE;
     if (c->fate == WEFT_FATE_SIMULATED && ++done == most)
       s->last_clock = c->clock;
@@ -340,10 +350,13 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   search->gap = search->by_fate[WEFT_FATE_SIMULATED] ? gap : 0;
   weft_bounds_free (s.bounds);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
-  if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
+  if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
+    g_propagate_error (error, g_steal_pointer (&s.refused));
+  else if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
                  "no strategy of %u fits: %u do not fit in memory, %u break a rule", search->n,
                  search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
+  g_clear_error (&s.refused);
   return search;
 }
 

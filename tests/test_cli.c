@@ -243,6 +243,56 @@ both_executors_agree_where_nothing_contends (void **state)
   assert_true (a > 0 && b > a * (1 - 1e-9) && b < a * (1 + 1e-9));
 }
 
+/* Seconds of the step, from the rows of weft explain. */
+static double
+explained_step (const char *words)
+{
+  g_autoptr (JsonNode) root = document (words, 0);
+  JsonArray *sections =
+      json_object_get_array_member (json_node_get_object (root), "sections");
+
+  for (unsigned i = 0; i < json_array_get_length (sections); i++) {
+    JsonArray *rows =
+        json_object_get_array_member (json_array_get_object_element (sections, i), "rows");
+    for (unsigned j = 0; j < json_array_get_length (rows); j++) {
+      JsonObject *row = json_array_get_object_element (rows, j);
+      if (strcmp (json_object_get_string_member (row, "what"), "step") == 0)
+        return json_object_get_double_member (row, "value");
+    }
+  }
+  fail_msg ("weft %s: no row \"step\"", words);
+  return 0;
+}
+
+/* Whatever predicts a step knows --graph, as weft sim does. */
+static void
+all_that_predict_know_graphs (void **state)
+{
+#define BOUND "--model gpt2-nano --topology dgx-h100 --stack megatron-core --gpus 1 "
+#define COUNTED                                                                                    \
+  "--model mixtral-nano --topology dgx-h100 --gpus 2 --expert-model-parallel-size 2 "              \
+  "--reduction-order fast"
+  g_autofree char *path = write_job ("[model]\nconfig = gpt2-nano\n[cluster]\ntopology = dgx-h100\n"
+                                     "gpus = 1\n[stack]\nname = megatron-core\n");
+  static const char *const refused[] = { "sim", "explain", "plan" };
+  g_autofree char *both = g_strdup_printf ("compare %s %s --graph --json", path, path);
+  g_autoptr (JsonNode) sim = document ("sim " BOUND "--json", 0),
+                       graph = document ("sim " BOUND "--graph --json", 0),
+                       compared = document (both, 0);
+  double plain = number (sim, "iteration", "time_s"), s = number (graph, "iteration", "time_s");
+
+  (void) state;
+  assert_true (s < 0.9 * plain);
+  assert_true (number (compared, "a", "time_s") == s && number (compared, "b", "time_s") == s);
+  assert_true (explained_step ("explain " BOUND "--graph --json") == s);
+  accepted ("plan " BOUND "--graph --finalists 1", " --graph\n");
+  for (size_t i = 0; i < G_N_ELEMENTS (refused); i++) {
+    g_autofree char *words = g_strdup_printf ("%s " COUNTED " --graph", refused[i]);
+    weft_test_refused (words, 2, "--graph: found all_to_all_v");
+  }
+  g_unlink (path);
+}
+
 static void
 what_does_not_fit_is_printed_and_ends_with_3 (void **state)
 {
@@ -425,6 +475,7 @@ main (void)
     cmocka_unit_test (both_executors_agree_where_nothing_contends),
     cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
     cmocka_unit_test (waits_for_memory_are_told),
+    cmocka_unit_test (all_that_predict_know_graphs),
     cmocka_unit_test (the_change_it_names_fits),
     cmocka_unit_test (a_trace_is_written_beside_the_answer),
     cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),
