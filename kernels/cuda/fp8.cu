@@ -78,10 +78,10 @@ weft_cuda_amax_update (const struct weft_cuda_launch *l)
 __global__ void
 quantise (struct array x, const float *amax, struct array y, uint64_t n)
 {
-  float scale = weft_fp8_scale_to (*amax, weft_fp8_most (y.dtype == WEFT_E5M2));
+  float largest = *amax, scale = weft_fp8_scale_to (largest, weft_fp8_most (y.dtype == WEFT_E5M2));
 
   for (WEFT_EACH (i, n))
-    ((uint8_t *) y.data)[i] = code_of (get (x, i) * scale, y.dtype);
+    ((uint8_t *) y.data)[i] = code_of (weft_fp8_scaled (get (x, i), scale, largest), y.dtype);
 }
 
 const char *
@@ -99,12 +99,13 @@ __global__ void
 quantise_and_look (struct array x, const float *amax, struct array y, uint64_t n, float *part)
 {
   __shared__ float room[32];
-  float scale = weft_fp8_scale_to (*amax, weft_fp8_most (y.dtype == WEFT_E5M2)), most = 0;
+  float largest = *amax, scale = weft_fp8_scale_to (largest, weft_fp8_most (y.dtype == WEFT_E5M2));
+  float most = 0;
 
   for (WEFT_EACH (i, n)) {
     float value = get (x, i);
     most = fmaxf (most, fabsf (value));
-    ((uint8_t *) y.data)[i] = code_of (value * scale, y.dtype);
+    ((uint8_t *) y.data)[i] = code_of (weft_fp8_scaled (value, scale, largest), y.dtype);
   }
   most = block_most (most, room);
   if (threadIdx.x == 0)
