@@ -123,12 +123,10 @@ static double
 nearest (double x, enum weft_dtype dtype)
 {
   gboolean wide = dtype == WEFT_E5M2;
-  double best = 0, least = fabs (x);
+  double best = 0, least = fabs (x), most = (double) weft_fp8_most (wide);
 
-  if (isnan (x))
-    return x;
-  if (isinf (x))
-    return copysign ((double) weft_fp8_most (wide), x);
+  if (isnan (x) || least > most)
+    return isnan (x) ? x : copysign (most, x);
   for (unsigned code = 1; code < (wide ? 0x7cu : 0x7fu); code++) {
     double value = wide ? weft_e5m2_float ((uint8_t) code) : weft_e4m3_float ((uint8_t) code);
     double d = fabs (value - fabs (x));
