@@ -177,9 +177,8 @@ is_attention_backward (enum weft_op_kind kind)
   return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
 }
 
-/* Whether one of the own kernels' tiles holds heads (kernels/cuda/attention_tiles.cuh): of 16 bits, no
- * wider than the tile, and more than half as wide.  Their scores and their values have widths of their
- * own. */
+/* Whether one of the own kernels' tiles holds heads (kernels/cuda/attention_tiles.cuh): of 16 bits,
+ * no wider than the tile, and more than half as wide.  Queries and values have widths of their own. */
 static gboolean
 tiles_hold (const struct weft_shape *s)
 {
@@ -194,8 +193,8 @@ tiles_hold (const struct weft_shape *s)
   return FALSE;
 }
 
-/* All other heads of a stack whose kernels are those go by a warp for each query, which works on 512
- * elements however many a head has (kernels/cuda/attention.cu, MOST_EACH); of what it executes, the
+/* All other heads of a stack whose kernels are those go by a warp for each query, which works on
+ * 512 elements however many a head has (kernels/cuda/attention.cu, MOST_EACH); of what it executes, the
  * FLOPs of the op are a part. */
 static gboolean
 price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
