@@ -95,6 +95,9 @@ const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error)
  * here, before anything is planned. */
 const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
 
+/* --graph, of commands that predict a step. */
+struct weft_cli_flag weft_cli_graph (struct weft_exec_options *options);
+
 /* A whole number from lo on, for flags that take one. */
 gboolean weft_cli_number (const char *flag, const char *text, int64_t lo, int64_t *number,
                           GError **error);

@@ -15,6 +15,13 @@ enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
   const char *executor, *top;
+  struct weft_exec_options options;
+};
+
+/* Plans outlive the timelines made of them. */
+struct side {
+  weft_plan *plan;
+  weft_timeline *timeline;
 };
 
 static gboolean
@@ -25,10 +32,10 @@ is_timeline (const char *path)
 
 /* A job file is planned and simulated here and now. */
 static gboolean
-run_job (const char *path, const struct weft_exec_ops *executor, weft_plan **plan,
-         weft_timeline **timeline, GError **error)
+run_job (const char *path, const struct weft_exec_ops *executor,
+         const struct weft_exec_options *options, weft_plan **plan, weft_timeline **timeline,
+         GError **error)
 {
-  static const struct weft_exec_options options = { 0 };
   g_autoptr (weft_settings) settings = weft_settings_new ();
   struct weft_job job;
 
@@ -36,7 +43,7 @@ run_job (const char *path, const struct weft_exec_ops *executor, weft_plan **pla
     return FALSE;
   weft_cli_warn (&job);
   g_autoptr (weft_plan) made = weft_plan_new (&job, error);
-  *timeline = made ? weft_exec_run (executor, made, &options, error) : NULL;
+  *timeline = made ? weft_exec_run (executor, made, options, error) : NULL;
   if (!*timeline)
     return FALSE;
   *plan = g_steal_pointer (&made);
@@ -44,12 +51,12 @@ run_job (const char *path, const struct weft_exec_ops *executor, weft_plan **pla
 }
 
 static gboolean
-open_side (const char *path, const struct weft_exec_ops *executor, weft_plan **plan,
-           weft_timeline **timeline, GError **error)
+open_side (const char *path, const struct weft_exec_ops *executor,
+           const struct weft_exec_options *options, struct side *side, GError **error)
 {
   if (is_timeline (path))
-    return weft_timeline_load (path, plan, timeline, error);
-  return run_job (path, executor, plan, timeline, error);
+    return weft_timeline_load (path, &side->plan, &side->timeline, error);
+  return run_job (path, executor, options, &side->plan, &side->timeline, error);
 }
 
 static void
@@ -66,12 +73,6 @@ print (const weft_compare *compare, gboolean json)
   weft_compare_print (compare, out);
   fputs (out->str, stdout);
 }
-
-/* Plans outlive the timelines made of them. */
-struct side {
-  weft_plan *plan;
-  weft_timeline *timeline;
-};
 
 static void
 side_clear (struct side *side)
@@ -106,8 +107,8 @@ run (const weft_cli_input *input, const struct compare_ask *ask)
   int64_t top;
 
   if (!executor || !read_ask (input, ask, &top, &error) ||
-      !open_side (input->operand, executor, &a.plan, &a.timeline, &error) ||
-      !open_side (input->second, executor, &b.plan, &b.timeline, &error))
+      !open_side (input->operand, executor, &ask->options, &a, &error) ||
+      !open_side (input->second, executor, &ask->options, &b, &error))
     return weft_cli_fail (error);
   const struct weft_compare_side left = { input->operand, a.plan, a.timeline },
                                  right = { input->second, b.plan, b.timeline };
@@ -125,6 +126,7 @@ weft_cli_compare (int argc, char **argv)
       .value = "sim|clock",
       .text = &ask.executor,
       .doc = "that plays job files: SimGrid (default), or closed formulas" },
+    weft_cli_graph (&ask.options),
     { .name = "top",
       .value = "N",
       .text = &ask.top,
@@ -134,7 +136,8 @@ weft_cli_compare (int argc, char **argv)
     .usage = "weft compare A B [flags] [--json]",
     .doc =
         "Two jobs side by side, or a prediction and a measurement, op by op.  A and B are job\n"
-        "files, which are simulated, or timelines (.json, .json.gz) that --timeline wrote.\n"
+        "files, which are simulated, or timelines (.json, .json.gz) that --timeline wrote,\n"
+        "which --executor and --graph leave as they are.\n"
         "When both run the same program its ops are joined by rank and number; otherwise each\n"
         "side is summed up alone.  A wait is the time from when lane order and dependencies let\n"
         "an op start until it began.  --json prints one document (schema weft.compare/1).",

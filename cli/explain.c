@@ -121,7 +121,7 @@ read_role (const char *text, const weft_plan *plan, int64_t *role, GError **erro
 }
 
 static int
-run (const weft_cli_input *input, const char *role_text)
+run (const weft_cli_input *input, const char *role_text, const struct weft_exec_options *options)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
@@ -133,7 +133,7 @@ run (const weft_cli_input *input, const char *role_text)
   if (!plan || !read_role (role_text, plan, &role, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_timeline) timeline =
-      weft_exec_run (&weft_exec_sim, plan, &(struct weft_exec_options){ 0 }, &error);
+      weft_exec_run (&weft_exec_sim, plan, options, &error);
   if (!timeline)
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
@@ -148,12 +148,14 @@ run (const weft_cli_input *input, const char *role_text)
 int
 weft_cli_explain (int argc, char **argv)
 {
+  struct weft_exec_options options = { 0 };
   const char *role = NULL;
   const struct weft_cli_flag flags[] = {
     { .name = "role",
       .value = "N",
       .text = &role,
       .doc = "the pipeline stage to look at; the first is 0, which is the default" },
+    weft_cli_graph (&options),
   };
   const struct weft_cli_page page = {
     .usage = "weft explain [JOB] [flags] [--json]",
@@ -172,5 +174,5 @@ weft_cli_explain (int argc, char **argv)
 
   if (!weft_cli_read (&page, argc, argv, &input, &error))
     return weft_cli_fail (error);
-  return input.help ? weft_cli_help (&page) : run (&input, role);
+  return input.help ? weft_cli_help (&page) : run (&input, role, &options);
 }

@@ -185,7 +185,7 @@ print_counts (const weft_search *search)
 
 /* The flags that say the best strategy to weft sim. */
 static void
-print_command (const struct weft_job *job)
+print_command (const struct weft_job *job, gboolean graph)
 {
   printf ("\nlook closer:  weft sim with the same model and cluster, and --micro-batch-size "
           "%" G_GINT64_FORMAT,
@@ -201,11 +201,11 @@ print_command (const struct weft_job *job)
     else
       printf (" --%s %s", flag, value);
   }
-  printf ("\n");
+  printf ("%s\n", graph ? " --graph" : "");
 }
 
 static void
-print_text (const struct weft_job *job, const weft_search *search)
+print_text (const struct weft_job *job, const weft_search *search, gboolean graph)
 {
   g_autoptr (GString) head = g_string_new (NULL);
 
@@ -218,7 +218,7 @@ print_text (const struct weft_job *job, const weft_search *search)
     struct weft_job best = weft_space_job (job, &search->candidate[0].choice);
     print_table (job, search);
     print_near_miss (job, search);
-    print_command (&best);
+    print_command (&best, graph);
   } else {
     print_near_miss (job, search);
   }
@@ -273,7 +273,7 @@ print_json (const struct weft_job *job, const weft_search *search)
 /* --------------------------------------------------------------------- command */
 
 static int
-plan (const weft_cli_input *input, const char *finalists)
+plan (const weft_cli_input *input, const char *finalists, const struct weft_exec_options *exec)
 {
   g_autoptr (GError) error = NULL;
   struct weft_job job;
@@ -283,6 +283,7 @@ plan (const weft_cli_input *input, const char *finalists)
 
   if (finalists && !weft_cli_number ("finalists", finalists, 1, &n, &error))
     return weft_cli_fail (error);
+  options.exec = *exec;
   options.finalists = n;
   options.near_miss = !input->json;
   if (!weft_job_assemble (input->settings, &job, &error))
@@ -295,7 +296,7 @@ plan (const weft_cli_input *input, const char *finalists)
   if (input->json)
     print_json (&job, search);
   else
-    print_text (&job, search);
+    print_text (&job, search, exec->graph);
   return error ? weft_cli_fail (error) : 0;
 }
 
@@ -304,9 +305,11 @@ weft_cli_plan (int argc, char **argv)
 {
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
+  struct weft_exec_options exec = { 0 };
   const char *finalists = NULL;
   const struct weft_cli_flag flags[] = {
     { "finalists", "N", "how many of the best SimGrid decides between (10)", NULL, &finalists },
+    weft_cli_graph (&exec),
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
@@ -326,5 +329,5 @@ weft_cli_plan (int argc, char **argv)
 
   if (!weft_cli_read (&page, argc, argv, &input, &error))
     return weft_cli_fail (error);
-  return input.help ? weft_cli_help (&page) : plan (&input, finalists);
+  return input.help ? weft_cli_help (&page) : plan (&input, finalists, &exec);
 }

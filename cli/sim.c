@@ -36,6 +36,16 @@ weft_cli_executor (const char *name, GError **error)
   return NULL;
 }
 
+struct weft_cli_flag
+weft_cli_graph (struct weft_exec_options *options)
+{
+  return (struct weft_cli_flag){
+    .name = "graph",
+    .on = &options->graph,
+    .doc = "the step is one CUDA graph: no kernel waits for its launch",
+  };
+}
+
 /* Ranks of the trace, 0 for all; known to be wrong before a long simulation, not after. */
 static gboolean
 read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
@@ -133,9 +143,7 @@ weft_cli_sim (int argc, char **argv)
     { .name = "unfolded",
       .on = &ask.options.unfolded,
       .doc = "simulate every rank, not one of each kind" },
-    { .name = "graph",
-      .on = &ask.options.graph,
-      .doc = "the step is one CUDA graph: no kernel waits for its launch" },
+    weft_cli_graph (&ask.options),
     { .name = "step-by-step",
       .on = &ask.options.step_by_step,
       .doc = "collectives round by round, not as fluid flows" },

@@ -101,14 +101,18 @@ mailed (const struct cuda_rank *r, uint32_t op, uint32_t operand)
   return (const int64_t *) (const void *) at;
 }
 
-/* Rows of parts [first, last) of counts; more than any memory holds where they are no counts. */
+/* Rows of parts [first, last) of counts; more than any memory holds where they are no counts, or add
+ * up to more than can be said. */
 static uint64_t
 rows_of (const struct cuda_counted *x, const int64_t *counts, uint32_t first, uint32_t last)
 {
   uint64_t sum = 0;
 
-  for (uint32_t i = first * x->each; i < last * x->each; i++)
-    sum += (uint64_t) CLAMP (counts[i], -1, G_MAXINT32) & G_MAXUINT32;
+  for (uint64_t i = (uint64_t) first * x->each; i < (uint64_t) last * x->each; i++) {
+    if (counts[i] < 0 || (uint64_t) counts[i] > G_MAXUINT64 - sum)
+      return G_MAXUINT64;
+    sum += (uint64_t) counts[i];
+  }
   return sum;
 }
 

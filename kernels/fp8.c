@@ -4,6 +4,7 @@
 #include "kernels/flat.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
+#include "kernels/reference.h"
 
 /* ------------------------------------------------------------------------- amax */
 
@@ -92,25 +93,29 @@ weft_extent_quantise (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? 1 : k->shape.dim[0];
 }
 
+struct scaling {
+  float scale, largest;
+};
+
 WEFT_WIDE static void
 multiply (const void *with, float *const *at, uint64_t n)
 {
-  float scale = *(const float *) with;
+  const struct scaling s = *(const struct scaling *) with;
   const float *x = at[X];
   float *y = at[Y];
 
   WEFT_NO_OVERLAP
   for (uint64_t i = 0; i < n; i++)
-    y[i] = x[i] * scale;
+    y[i] = weft_fp8_scaled (x[i], s.scale, s.largest);
 }
 
 void
 weft_cpu_quantise (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  float scale =
-      weft_fp8_scale_to (*(const float *) k->operand[AMAX].data, weft_fp8_most (k->operand[Y].dtype == WEFT_E5M2));
+  struct scaling s = { .largest = *(const float *) k->operand[AMAX].data };
 
-  weft_flat_run (k, &(struct weft_flat){ "r-w", k->shape.dim[0], multiply, &scale }, part, parts);
+  s.scale = weft_fp8_scale_to (s.largest, weft_fp8_most (k->operand[Y].dtype == WEFT_E5M2));
+  weft_flat_run (k, &(struct weft_flat){ "r-w", k->shape.dim[0], multiply, &s }, part, parts);
 }
 
 /* The nearest number of a type, by trying all; of two the one with the even code. */
@@ -118,8 +123,10 @@ static double
 nearest (double x, enum weft_dtype dtype)
 {
   gboolean wide = dtype == WEFT_E5M2;
-  double best = 0, least = fabs (x);
+  double best = 0, least = fabs (x), most = (double) weft_fp8_most (wide);
 
+  if (isnan (x) || least > most)
+    return isnan (x) ? x : copysign (most, x);
   for (unsigned code = 1; code < (wide ? 0x7cu : 0x7fu); code++) {
     double value = wide ? weft_e5m2_float ((uint8_t) code) : weft_e4m3_float ((uint8_t) code);
     double d = fabs (value - fabs (x));
@@ -137,9 +144,10 @@ weft_ref_quantise (const struct weft_kernel *k)
   const double *x = k->operand[X].data;
   double amax = *(const double *) k->operand[AMAX].data, *y = k->operand[Y].data;
   enum weft_dtype dtype = k->operand[Y].dtype;
+  double scale = weft_double_fp8_scale (amax, (double) weft_fp8_most (dtype == WEFT_E5M2));
 
   for (uint64_t i = 0; i < k->shape.dim[0]; i++)
-    y[i] = nearest (x[i] * (amax > 0 ? (double) weft_fp8_most (dtype == WEFT_E5M2) / amax : 1), dtype);
+    y[i] = isinf (amax) && isinf (x[i]) ? NAN : nearest (x[i] * scale, dtype);
 }
 
 /* ------------------------------------------------------------- quantise_delayed */

@@ -26,6 +26,7 @@
 
 #define WEFT_E4M3_MOST 448.0f
 #define WEFT_E5M2_MOST 57344.0f
+#define WEFT_FLOAT_MOST 0x1.fffffep127f
 #define WEFT_MX_BLOCK 32
 
 /* Exponent and mantissa are those of a float whose exponent has another bias. */
@@ -111,13 +112,23 @@ weft_fp8_most (int is_e5m2)
 }
 
 /* What a tensor is multiplied by before it is rounded to a type whose largest number is `most`; and the
- * codes, to get it back. */
+ * codes, to get it back.  Of zeros and of a tensor that overflowed it is one, and where it would be
+ * infinite the largest float (NVIDIA Transformer Engine, common/recipe/recipe_common.cuh). */
 WEFT_INLINE float
 weft_fp8_scale_to (float largest, float most)
 {
-  float scale = largest > 0 ? most / largest : 1;
+  float scale = largest > 0 && largest < INFINITY ? most / largest : 1;
 
-  return scale > 0x1p126f ? 0x1p126f : scale;
+  return scale < INFINITY ? scale : WEFT_FLOAT_MOST;
+}
+
+/* An element of a tensor with that scale, before it is rounded.  In a tensor that overflowed what is
+ * infinite becomes NaN, which checks of the loss and the norm see; Transformer Engine stores the largest
+ * number there. */
+WEFT_INLINE float
+weft_fp8_scaled (float x, float scale, float largest)
+{
+  return fabsf (x) <= (largest < INFINITY ? INFINITY : WEFT_FLOAT_MOST) ? x * scale : NAN;
 }
 
 /* What the next step goes by, of the largest magnitude that was seen and that of the step before: a tensor

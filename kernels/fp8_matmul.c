@@ -3,6 +3,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
+#include "kernels/reference.h"
 #include "kernels/sums.h"
 
 /* Operands, in the order of core/program/op.h. */
@@ -119,7 +120,7 @@ element (const struct weft_kernel *k, uint32_t operand, const uint64_t at[2], ui
   if (block)
     return value * scale[at[0] / high * weft_fp8_blocks (terms, block) + at[1] / block];
   double most = (double) weft_fp8_most (k->operand[operand].dtype == WEFT_E5M2);
-  return value * (*scale > 0 ? *scale / most : 1);
+  return value / weft_double_fp8_scale (*scale, most);
 }
 
 static double

@@ -3,6 +3,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"
+#include "kernels/reference.h"
 #include "kernels/sums.h"
 
 /* Operands, in the order of core/program/op.h. */
@@ -339,7 +340,7 @@ ref_scale (const struct weft_operand *scale, uint64_t row, uint64_t column, uint
 
   if (scale->dtype == WEFT_E8M0)
     return s[row * weft_mx_blocks (columns) + column / WEFT_MX_BLOCK];
-  return *s > 0 ? *s / WEFT_E4M3_MOST : 1;
+  return 1 / weft_double_fp8_scale (*s, (double) WEFT_E4M3_MOST);
 }
 
 static void

@@ -4,6 +4,7 @@
 #include "kernels/gemm.h"
 #include "kernels/moe.h"
 #include "kernels/part.h"
+#include "kernels/reference.h"
 #include "kernels/sums.h"
 
 enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL, BLOCK };
@@ -460,7 +461,7 @@ value_at (const struct weft_kernel *k, const struct weft_operand *o, const struc
 
   if (block == 0) {
     double most = (double) weft_fp8_most (o->dtype == WEFT_E5M2);
-    return value * (scale[s->g] > 0 ? scale[s->g] / most : 1);
+    return value / weft_double_fp8_scale (scale[s->g], most);
   }
   uint64_t across = weft_fp8_blocks (s->columns, block);
   uint64_t line = weft_moe_line (s->first, s->g, block) + row / block;

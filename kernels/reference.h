@@ -1,6 +1,15 @@
-/* reference.h - sums that references in double are written with. */
+/* reference.h - sums and scales that references in double are written with. */
 #pragma once
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
+
+/* weft_fp8_scale_to() of kernels/fp8.h. */
+static inline double
+weft_double_fp8_scale (double largest, double most)
+{
+  return largest > 0 && !isinf (largest) ? fmin (most / largest, (double) FLT_MAX) : 1;
+}
 
 static inline double
 weft_double_dot (const double *x, const double *y, uint64_t n)

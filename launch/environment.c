@@ -143,12 +143,25 @@ read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
   return TRUE;
 }
 
+/* "a:29500" and "[::1]:29500", which would be taken for a host and a port; an address of IPv6 alone
+ * has several colons. */
+static gboolean
+has_port (const char *host)
+{
+  const char *colon = strchr (host, ':');
+
+  return strstr (host, "]:") || (colon && !strchr (colon + 1, ':'));
+}
+
 /* MASTER_ADDR says where process 0 is; without it Slurm does, or there is one machine. */
 static gboolean
 read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 {
   const char *name, *given = look_up (r, "MASTER_ADDR", &name);
 
+  if (given && has_port (given))
+    return weft_bad_input (
+        error, "MASTER_ADDR: found \"%s\", wanted a host alone: MASTER_PORT says the port", given);
   if (given)
     launch->host = g_strdup (given);
   else if (launch->launcher == WEFT_LAUNCHER_TORCHRUN)

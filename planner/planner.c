@@ -20,6 +20,7 @@ struct searcher {
   weft_bounds *bounds;
   double best_clock;   /* of what fits */
   double nearest_miss; /* clock of the quickest that does not */
+  GError *refused;     /* why the first that cannot be a graph is none */
   double
       last_clock; /* of those listed, if the list is full: what is slower would not stand in it */
 };
@@ -34,35 +35,45 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
 struct sample {
   double seconds;
   double bytes;
+  gboolean refused; /* and nothing else is known */
 };
 
 static gboolean
-sample (const struct weft_job *job, enum weft_plan_depth depth, struct sample *out, GError **error)
+sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
+        struct sample *out, GError **error)
 {
-  struct weft_exec_options roles = { .roles = TRUE };
+  struct weft_exec_options roles = s->options->exec;
   g_autoptr (weft_plan) plan = weft_plan_new_draft (job, depth, error);
 
   if (!plan)
     return FALSE;
+  *out = (struct sample){ .refused = roles.graph && !weft_exec_check_graph (
+                                                        plan, s->refused ? NULL : &s->refused) };
+  if (out->refused)
+    return TRUE;
+  roles.roles = TRUE;
   g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &roles, error);
   if (!t)
     return FALSE;
-  *out =
-      (struct sample){ t->seconds, depth == WEFT_PLAN_PRICED ? 0 : weft_plan_worst_bytes (plan) };
+  out->seconds = t->seconds;
+  out->bytes = depth == WEFT_PLAN_PRICED ? 0 : weft_plan_worst_bytes (plan);
   return TRUE;
 }
 
 /* By two short steps where the job is a long one. */
 static gboolean
-measure (const struct weft_job *job, enum weft_plan_depth depth, struct sample *out, GError **error)
+measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
+         struct sample *out, GError **error)
 {
   struct weft_shortened shortened;
   double seconds[2], bytes[2];
 
   weft_shorten (job, &shortened);
   for (uint32_t i = 0; i < shortened.n; i++) {
-    if (!sample (&shortened.job[i], depth, out, error))
+    if (!sample (s, &shortened.job[i], depth, out, error))
       return FALSE;
+    if (out->refused)
+      return TRUE;
     seconds[i] = out->seconds;
     bytes[i] = out->bytes;
   }
@@ -78,8 +89,12 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   struct weft_job job = weft_space_job (s->job, &c->choice);
   struct sample got;
 
-  if (!measure (&job, WEFT_PLAN_PLACED, &got, error))
+  if (!measure (s, &job, WEFT_PLAN_PLACED, &got, error))
     return FALSE;
+  if (got.refused) {
+    c->fate = WEFT_FATE_RULE;
+    return TRUE;
+  }
   c->clock = fmax (got.seconds, c->bound);
   c->bytes = got.bytes;
   c->fate = got.bytes <= job.cluster.f.gpu_memory ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
@@ -129,13 +144,17 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
 
 /* Where buffers take each other's place some wait, so that a clock without places is no later. */
 static gboolean
-look_at_program (const struct weft_job *job, struct weft_candidate *c, GError **error)
+look_at_program (struct searcher *s, const struct weft_job *job, struct weft_candidate *c,
+                 GError **error)
 {
   struct sample got;
 
-  if (!measure (job, WEFT_PLAN_PRICED, &got, error))
+  if (!measure (s, job, WEFT_PLAN_PRICED, &got, error))
     return FALSE;
-  c->bound = fmax (c->bound, got.seconds);
+  if (got.refused)
+    c->fate = WEFT_FATE_RULE;
+  else
+    c->bound = fmax (c->bound, got.seconds);
   return TRUE;
 }
 
@@ -154,7 +173,7 @@ approach (struct searcher *s, struct weft_candidate *c, GError **error)
     c->bound = fmax (c->bound, weft_bound_schedule (s->bounds, &job));
     break;
   case WEFT_SCHEDULE:
-    if (!look_at_program (&job, c, error))
+    if (!look_at_program (s, &job, c, error))
       return FALSE;
     break;
   case WEFT_PROGRAM:
@@ -185,10 +204,9 @@ sort (struct searcher *s)
 }
 
 static weft_report *
-simulate_plan (const weft_plan *plan, GError **error)
+simulate_plan (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
 {
-  struct weft_exec_options folded = { 0 };
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &folded, error);
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, exec, error);
 
   if (!t)
     return NULL;
@@ -198,25 +216,25 @@ simulate_plan (const weft_plan *plan, GError **error)
 }
 
 static weft_report *
-simulate_job (const struct weft_job *job, GError **error)
+simulate_job (const struct weft_job *job, const struct weft_exec_options *exec, GError **error)
 {
   g_autoptr (weft_plan) plan = weft_plan_new (job, error);
 
-  return plan ? simulate_plan (plan, error) : NULL;
+  return plan ? simulate_plan (plan, exec, error) : NULL;
 }
 
 /* Of a plan that fits; two short steps stand for a long one. */
 static weft_report *
-simulate_step (const weft_plan *plan, GError **error)
+simulate_step (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
 {
   struct weft_shortened shortened;
   weft_report *of[2] = { NULL, NULL }, *report = NULL;
 
   weft_shorten (&plan->job, &shortened);
   if (shortened.n == 1)
-    return simulate_plan (plan, error);
-  if ((of[0] = simulate_job (&shortened.job[0], error)) &&
-      (of[1] = simulate_job (&shortened.job[1], error))) {
+    return simulate_plan (plan, exec, error);
+  if ((of[0] = simulate_job (&shortened.job[0], exec, error)) &&
+      (of[1] = simulate_job (&shortened.job[1], exec, error))) {
     report = weft_report_new (plan, NULL);
     weft_shortened_report (&shortened, &plan->job, of, report);
   }
@@ -240,7 +258,7 @@ simulate (const struct searcher *s, struct weft_candidate *c, GError **error)
     g_clear_pointer (&c->plan, weft_plan_free);
     return TRUE;
   }
-  c->report = simulate_step (c->plan, error);
+  c->report = simulate_step (c->plan, &s->options->exec, error);
   if (!c->report)
     return FALSE;
   c->seconds = c->report->iteration.time_s;
@@ -481,10 +499,13 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   search->gap = search->by_fate[WEFT_FATE_SIMULATED] ? gap : 0;
   weft_bounds_free (s.bounds);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
-  if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
+  if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
+    g_propagate_error (error, g_steal_pointer (&s.refused));
+  else if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
                  "no strategy of %u fits: %u do not fit in memory, %u break a rule", search->n,
                  search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
+  g_clear_error (&s.refused);
   return search;
 }
 

@@ -55,6 +55,8 @@ typedef struct weft_search {
 
 struct weft_search_options {
   uint32_t finalists; /* 0: 10 */
+  struct weft_exec_options exec; /* of predictions.  What cannot be a graph, if one is asked for,
+                                    breaks a rule */
   gboolean near_miss;  /* find `miss`, too */
   gboolean exhaustive; /* rank all and ask no bound: the same answer in far more time, for tests */
   void (*progress) (void *user, const char *phase, uint32_t done, uint32_t of); /* may be NULL */

@@ -106,6 +106,27 @@ check_blocks (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dty
   }
 }
 
+/* A tensor that overflowed, one of zeros, and those so small that their scale would be infinite; with
+ * what is no number in each. */
+static void
+check_extremes (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
+                enum weft_dtype code)
+{
+  static const float largest[] = { INFINITY, 0, 0x1p-126f, 0x1p-149f };
+  const float found[] = { INFINITY, -INFINITY, NAN, 1, -3e4f, 0x1p-126f, -0.0f };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (largest); i++) {
+    struct weft_kernel k = call_of (WEFT_OP_QUANTISE, dtype, (const uint64_t[]){ 70, 0, 0 });
+    k.operand[0] = cuda_case_floats (rand, 70, dtype);
+    for (unsigned j = 0; j < G_N_ELEMENTS (found); j++)
+      weft_store (k.operand[0].data, dtype, 7 * j + i, 1, &found[j]);
+    k.operand[1] = cuda_case_floats (rand, 1, WEFT_FP32);
+    *(float *) k.operand[1].data = largest[i];
+    k.operand[2] = codes_of (rand, 70, code);
+    run (d, &k, 0);
+  }
+}
+
 static void
 check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype)
 {
@@ -132,6 +153,7 @@ check_rounding (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
     }
     run (d, &k, 0);
   }
+  check_extremes (d, rand, dtype, code);
   check_blocks (d, rand, dtype);
   turn.operand[0] = codes (rand, rows * columns);
   turn.operand[1] = codes (rand, rows * columns);

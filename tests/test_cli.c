@@ -243,6 +243,56 @@ both_executors_agree_where_nothing_contends (void **state)
   assert_true (a > 0 && b > a * (1 - 1e-9) && b < a * (1 + 1e-9));
 }
 
+/* Seconds of the step, from the rows of weft explain. */
+static double
+explained_step (const char *words)
+{
+  g_autoptr (JsonNode) root = document (words, 0);
+  JsonArray *sections =
+      json_object_get_array_member (json_node_get_object (root), "sections");
+
+  for (unsigned i = 0; i < json_array_get_length (sections); i++) {
+    JsonArray *rows =
+        json_object_get_array_member (json_array_get_object_element (sections, i), "rows");
+    for (unsigned j = 0; j < json_array_get_length (rows); j++) {
+      JsonObject *row = json_array_get_object_element (rows, j);
+      if (strcmp (json_object_get_string_member (row, "what"), "step") == 0)
+        return json_object_get_double_member (row, "value");
+    }
+  }
+  fail_msg ("weft %s: no row \"step\"", words);
+  return 0;
+}
+
+/* Whatever predicts a step knows --graph, as weft sim does. */
+static void
+all_that_predict_know_graphs (void **state)
+{
+#define BOUND "--model gpt2-nano --topology dgx-h100 --stack megatron-core --gpus 1 "
+#define COUNTED                                                                                    \
+  "--model mixtral-nano --topology dgx-h100 --gpus 2 --expert-model-parallel-size 2 "              \
+  "--reduction-order fast"
+  g_autofree char *path = write_job ("[model]\nconfig = gpt2-nano\n[cluster]\ntopology = dgx-h100\n"
+                                     "gpus = 1\n[stack]\nname = megatron-core\n");
+  static const char *const refused[] = { "sim", "explain", "plan" };
+  g_autofree char *both = g_strdup_printf ("compare %s %s --graph --json", path, path);
+  g_autoptr (JsonNode) sim = document ("sim " BOUND "--json", 0),
+                       graph = document ("sim " BOUND "--graph --json", 0),
+                       compared = document (both, 0);
+  double plain = number (sim, "iteration", "time_s"), s = number (graph, "iteration", "time_s");
+
+  (void) state;
+  assert_true (s < 0.9 * plain);
+  assert_true (number (compared, "a", "time_s") == s && number (compared, "b", "time_s") == s);
+  assert_true (explained_step ("explain " BOUND "--graph --json") == s);
+  accepted ("plan " BOUND "--graph --finalists 1", " --graph\n");
+  for (size_t i = 0; i < G_N_ELEMENTS (refused); i++) {
+    g_autofree char *words = g_strdup_printf ("%s " COUNTED " --graph", refused[i]);
+    weft_test_refused (words, 2, "--graph: found all_to_all_v");
+  }
+  g_unlink (path);
+}
+
 static void
 what_does_not_fit_is_printed_and_ends_with_3 (void **state)
 {
@@ -255,6 +305,41 @@ what_does_not_fit_is_printed_and_ends_with_3 (void **state)
   assert_false (json_object_get_boolean_member (memory, "fits"));
   assert_true (json_object_get_int_member (memory, "peak_bytes") >
                json_object_get_int_member (memory, "capacity_bytes"));
+}
+
+/* Three commands say who waits for memory; of a GPU that has enough, none says a word of it. */
+static void
+waits_for_memory_are_told (void **state)
+{
+  static const char *const job =
+      "--model llama3.1-405b --num-layers 8 --topology dgx-h100 --nodes 64 --global-batch-size 512 "
+      "--seq-length 8192 --tensor-model-parallel-size 8 --sequence-parallel --use-megatron-fsdp "
+      "--data-parallel-sharding-strategy optim_grads_params --gpu-memory";
+  static const struct {
+    const char *command, *text;
+  } pages[] = { { "sim", " ops wait for memory, " },
+                { "memory", " ops wait for memory, " },
+                { "explain", "held up by dp reduce_scatter" } };
+  g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
+  g_autoptr (JsonNode) root = document (words, 0);
+  JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");
+  JsonArray *roles = json_object_get_array_member (memory, "roles");
+  JsonObject *role = json_array_get_object_element (roles, 0),
+             *waits = json_object_get_object_member (role, "waits");
+
+  (void) state;
+  assert_true (json_object_get_int_member (waits, "ops") > 0);
+  assert_true (json_object_get_double_member (waits, "held_s") > 0);
+  assert_true (json_array_get_length (json_object_get_array_member (waits, "for")) > 0);
+  for (size_t i = 0; i < 2 * G_N_ELEMENTS (pages); i++) {
+    gboolean full = i < G_N_ELEMENTS (pages);
+    g_autofree char *line = g_strdup_printf ("%s %s %s", pages[i % G_N_ELEMENTS (pages)].command,
+                                             job, full ? "14e9" : "80e9");
+    struct answer a = weft_test_answer (line);
+    assert_int_equal (a.status, 0);
+    assert_int_equal (strstr (a.out, pages[i % G_N_ELEMENTS (pages)].text) != NULL, full);
+    weft_test_answer_free (&a);
+  }
 }
 
 /* What `weft memory` names must really fit, told to it as flags. */
@@ -389,6 +474,8 @@ main (void)
     cmocka_unit_test (notes_about_a_job_go_to_stderr),
     cmocka_unit_test (both_executors_agree_where_nothing_contends),
     cmocka_unit_test (what_does_not_fit_is_printed_and_ends_with_3),
+    cmocka_unit_test (waits_for_memory_are_told),
+    cmocka_unit_test (all_that_predict_know_graphs),
     cmocka_unit_test (the_change_it_names_fits),
     cmocka_unit_test (a_trace_is_written_beside_the_answer),
     cmocka_unit_test (the_page_is_whole_in_itself_and_well_formed),

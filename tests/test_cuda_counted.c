@@ -234,6 +234,79 @@ graphs_are_for_shares_that_are_padded (void **state)
   }
 }
 
+#define EXPERTS                                                                                    \
+  "model=mixtral-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "                \
+  "reduction_order=fast moe_load_imbalance=8 gpus=2 expert_model_parallel_size=2 "
+
+/* Rows that the first exchange by counts has room for. */
+static uint64_t
+room_for_rows (const weft_plan *plan)
+{
+  const weft_program *p = plan->role[0];
+  uint32_t op = 0;
+
+  while (p->op[op].kind != WEFT_OP_ALL_TO_ALL_V)
+    op++;
+  uint64_t row = weft_op_shape (p, op)->dim[1] * weft_dtype_bytes (weft_op_shape (p, op)->dtype);
+  return p->buf[p->uses[p->op[op].uses].buf].bytes / row;
+}
+
+/* A step in which every rank is told these counts of each of its 8 places. */
+static gboolean
+runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
+{
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  g_autoptr (GError) error = NULL;
+  weft_exec *x = open_plan (d, plan, EXPERTS);
+
+  assert_true (step (x, d, EXPERTS));
+  for (uint32_t i = 0; i < d->copy->len; i++) {
+    const struct weft_cuda_copy *copy = &g_array_index (d->copy, struct weft_cuda_copy, i);
+    if (copy->way == WEFT_CUDA_TO_HOST && copy->bytes == 8 * sizeof (int64_t))
+      memcpy (copy->to, counts, 8 * sizeof (int64_t));
+  }
+  g_autoptr (weft_timeline) t = weft_exec_step (x, &error);
+  *why = error ? g_strdup (error->message) : NULL;
+  x->ops->close (x);
+  assert_int_equal (d->n_open, 0);
+  return t != NULL;
+}
+
+/* Counts that fill the room to the last row are fine; one more is not, nor are those of which a sum or
+ * a cut to fewer bits would make a few rows. */
+static void
+counts_fit_to_the_last_row_and_never_by_overflow (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (EXPERTS);
+  const int64_t most = (int64_t) room_for_rows (plan), huge = G_MAXINT64, word = (int64_t) 1 << 32;
+  const struct {
+    int64_t counts[8];
+    gboolean fits;
+  } cases[] = {
+    { { most }, TRUE },
+    { { 0, 0, 0, 0, 0, 0, 0, most }, TRUE },
+    { { most - 1, 0, 0, 0, 1 }, TRUE },
+    { { most, 0, 0, 0, 1 }, FALSE },
+    { { most + 1 }, FALSE },
+    { { huge, huge, 2 }, FALSE }, /* 2^64 */
+    { { huge, 0, 0, 0, huge, 2 }, FALSE },
+    { { word }, FALSE },
+    { { word + 1, 0, 0, 0, 1 }, FALSE },
+    { { 2, -1 }, FALSE },
+    { { 0, 0, 0, 0, 0, 0, 0, -1 }, FALSE },
+    { { 1, 0, 0, 0, G_MININT64 }, FALSE },
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
+    g_autofree char *why = NULL;
+    if (runs_with (plan, cases[i].counts, &why) != cases[i].fits)
+      fail_msg ("case %zu: %s", i, why ? why : "ran");
+    if (why)
+      assert_non_null (strstr (why, "no room for as many rows as are counted"));
+  }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -243,6 +316,7 @@ main (int argc, char **argv)
     cmocka_unit_test_prestate (hosts_that_wait_for_counts_keep_nobody_waiting_for_ever, &drawn),
     cmocka_unit_test (without_a_record_a_host_waits_for_or_one_end_of_a_send_nobody_ends),
     cmocka_unit_test (graphs_are_for_shares_that_are_padded),
+    cmocka_unit_test (counts_fit_to_the_last_row_and_never_by_overflow),
   };
 
   return cmocka_run_group_tests (tests, NULL, NULL);

@@ -90,6 +90,21 @@ static const struct real {
   { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_WGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
+  /* More in one dimension than a grid has in y or z. */
+  { "4 x 2^20 tokens", WEFT_OP_EMBED_BWD, { 4 << 20, 1024 } },
+  { "4 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 4 << 20, 1024, 32 } },
+  { "16 x 2^20 tokens", WEFT_OP_QUANTISE_BLOCKS, { 16 << 20, 256, 128, 1 } },
+  { "4 x 2^20 tokens", WEFT_OP_TRANSPOSE, { 4 << 20, 1024 } },
+  { "1024 x 128 tokens, 96 heads", WEFT_OP_ATTENTION, { 1024, 128, 96, 96, 64 } },
+  { "1024 x 128 tokens, 96 heads", WEFT_OP_ATTENTION_BWD, { 1024, 128, 96, 96, 64 } },
+  { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES, { 1024, 128, 96, 96, 64 } },
+  { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES_BWD, { 1024, 128, 96, 96, 64 } },
+  { "1024 x 128 tokens, 96 heads", WEFT_OP_SOFTMAX, { 1024, 128, 96, 96, 64 } },
+  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 2048, 0, 128 } },
+  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_DGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_WGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
+  { "4 x 2^20 tokens", WEFT_OP_SWIGLU, { 4 << 20, 2048 } },
+  { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
 
 /* Memory that nobody touches: as launches see it, at a multiple of 256 bytes, or not. */
@@ -299,6 +314,73 @@ the_last_of_billions_of_elements_are_what_they_are_alone (void **state)
   g_rand_free (rand);
 }
 
+/* Codes of 32 columns: as they lie, turned, and turned afterwards. */
+struct squares {
+  uint8_t *y, *yt, *turned, *scale, *scale_t;
+};
+
+static struct squares
+run_squares (uint16_t *x, uint64_t rows)
+{
+  const uint64_t n = rows * 32;
+  struct squares s = { reserve (n), reserve (n), reserve (n), reserve (n / 32), reserve (n / 32) };
+  struct weft_kernel q = call_of (WEFT_OP_QUANTISE_BLOCKS, (const uint64_t[8]){ rows, 32, 32 }),
+                     turn = call_of (WEFT_OP_TRANSPOSE, (const uint64_t[8]){ rows, 32 });
+
+  q.operand[0] = (struct weft_operand){ x, n, WEFT_BF16, FALSE };
+  q.operand[1] = turn.operand[0] = (struct weft_operand){ s.y, n, WEFT_FP8, FALSE };
+  q.operand[2] = (struct weft_operand){ s.scale, n / 32, WEFT_E8M0, FALSE };
+  q.operand[3] = (struct weft_operand){ s.yt, n, WEFT_FP8, FALSE };
+  q.operand[4] = (struct weft_operand){ s.scale_t, n / 32, WEFT_E8M0, FALSE };
+  turn.operand[1] = (struct weft_operand){ s.turned, n, WEFT_FP8, FALSE };
+  run_last (&q, FALSE);
+  run_last (&turn, FALSE);
+  return s;
+}
+
+static void
+free_squares (struct squares *s, uint64_t rows)
+{
+  uint8_t *const codes[] = { s->y, s->yt, s->turned };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (codes); i++)
+    munmap (codes[i], rows * 32);
+  munmap (s->scale, rows);
+  munmap (s->scale_t, rows);
+}
+
+/* The last of 98304 lines of squares, of which a grid has 65535 in one dimension. */
+static void
+lines_of_squares_may_be_more_than_a_grid_has_in_y (void **state)
+{
+  const uint64_t rows = 3 << 20, before = rows - 32;
+  uint16_t *x = reserve (rows * 32 * 2);
+  GRand *rand = g_rand_new_with_seed (18);
+
+  (void) state;
+  for (uint64_t i = before * 32; i < rows * 32; i++) {
+    float value = (float) g_rand_double_range (rand, -2, 2);
+    weft_store (x, WEFT_BF16, i, 1, &value);
+  }
+  emulated_run_blocks (EMULATED_LAST);
+  struct squares all = run_squares (x, rows), few = run_squares (x + before * 32, 32);
+  emulated_run_blocks (EMULATED_ALL);
+  assert_memory_equal (all.y + before * 32, few.y, 32 * 32);
+  assert_memory_equal (all.scale + before, few.scale, 32);
+  for (uint64_t c = 0; c < 32; c++) {
+    assert_memory_equal (all.yt + c * rows + before, few.yt + c * 32, 32);
+    assert_memory_equal (all.turned + c * rows + before, few.turned + c * 32, 32);
+    assert_int_equal (all.scale_t[c * (rows / 32) + before / 32], few.scale_t[c]);
+    for (uint64_t r = 0; r < 32; r++)
+      assert_int_equal (few.turned[c * 32 + r], few.y[r * 32 + c]);
+    assert_true (few.scale[c] > 0 && few.scale_t[c] > 0);
+  }
+  free_squares (&all, rows);
+  free_squares (&few, 32);
+  munmap (x, rows * 32 * 2);
+  g_rand_free (rand);
+}
+
 int
 main (void)
 {
@@ -306,6 +388,7 @@ main (void)
     cmocka_unit_test (a_device_takes_launches_of_real_models),
     cmocka_unit_test (a_device_with_less_shared_memory_takes_them_too),
     cmocka_unit_test (the_last_of_billions_of_elements_are_what_they_are_alone),
+    cmocka_unit_test (lines_of_squares_may_be_more_than_a_grid_has_in_y),
   };
   return cmocka_run_group_tests (tests, open_model, NULL);
 }

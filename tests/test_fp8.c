@@ -200,6 +200,62 @@ quantise_does_what_its_reference_does (void **state)
   }
 }
 
+/* As Transformer Engine has them. */
+static void
+scales_are_finite_and_never_zero (void **state)
+{
+  static const float whole[] = { 0, INFINITY, NAN }, tiny[] = { 1e-36f, 0x1p-126f, 0x1p-149f };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (whole); i++) {
+    assert_true (weft_fp8_scale (whole[i]) == 1 && weft_fp8_unscale (whole[i]) == 1);
+    assert_true (weft_fp8_scale (tiny[i]) == FLT_MAX && weft_fp8_unscale (tiny[i]) > 0);
+  }
+  assert_true (weft_fp8_scale (2e-36f) == 448 / 2e-36f);
+  assert_true (weft_fp8_scale (FLT_MAX) == 448 / FLT_MAX);
+}
+
+/* What is infinite in a tensor that overflowed is no number afterwards, and the rest is rounded as it
+ * is; by a scale of the step before it is the largest number. */
+static void
+a_tensor_that_overflowed_is_seen (void **state)
+{
+  static const enum weft_dtype types[] = { WEFT_FP8, WEFT_E5M2 };
+  float x[] = { 1, -INFINITY, 0.5f, INFINITY, 1e30f, -0.0f, NAN, -2 }, largest = 0;
+  const uint64_t n = G_N_ELEMENTS (x);
+
+  (void) state;
+  for (size_t type = 0; type < 2; type++) {
+    struct weft_kernel amax = kernel (WEFT_OP_AMAX, n, 0), q = kernel (WEFT_OP_QUANTISE, n, 0);
+    float most = weft_fp8_most (types[type] == WEFT_E5M2), before = most, got[8];
+    double exact[8], amax_of = INFINITY, y[8];
+    uint8_t code[8];
+    amax.operand[0] = q.operand[0] = (struct weft_operand){ x, n, WEFT_FP32, FALSE };
+    amax.operand[1] = q.operand[1] = (struct weft_operand){ &largest, 1, WEFT_FP32, FALSE };
+    q.operand[2] = (struct weft_operand){ code, n, types[type], FALSE };
+    run (&amax, 1);
+    assert_true (isinf (largest));
+    run (&q, 1);
+    const float *seen = weft_floats (code, types[type], 0, n, got);
+    const float wanted[] = { 1, NAN, 0.5f, NAN, most, 0, NAN, -2 };
+    for (uint64_t i = 0; i < n; i++)
+      assert_true (seen[i] == wanted[i] || (isnan (seen[i]) && isnan (wanted[i])));
+    for (uint64_t i = 0; i < n; i++)
+      exact[i] = (double) x[i];
+    q.operand[0].data = exact;
+    q.operand[1].data = &amax_of;
+    q.operand[2].data = y;
+    weft_ref_quantise (&q);
+    for (uint64_t i = 0; i < n; i++)
+      assert_true (y[i] == (double) wanted[i] || (isnan (y[i]) && isnan (wanted[i])));
+    q.operand[0].data = x;
+    q.operand[1].data = &before;
+    q.operand[2].data = code;
+    run (&q, 1);
+    assert_true (weft_floats (code, types[type], 0, n, got)[3] == most && isnan (got[6]));
+  }
+}
+
 static void
 transposing_twice_gives_back_what_there_was (void **state)
 {
@@ -363,6 +419,8 @@ main (void)
     cmocka_unit_test (scales_of_blocks_are_the_least_powers_of_two_that_leave_no_element_out),
     cmocka_unit_test (a_tensor_is_off_by_a_sixteenth_of_each_normal_element_at_most),
     cmocka_unit_test (quantise_does_what_its_reference_does),
+    cmocka_unit_test (scales_are_finite_and_never_zero),
+    cmocka_unit_test (a_tensor_that_overflowed_is_seen),
     cmocka_unit_test (transposing_twice_gives_back_what_there_was),
     cmocka_unit_test (quantise_mx_does_what_its_reference_does_in_both_directions),
     cmocka_unit_test (products_of_codes_and_scales_are_those_of_their_references),

@@ -217,6 +217,45 @@ what_the_host_reads_stops_it (void **state)
     }
 }
 
+/* Rows that experts get are counted on the device: the first exchange of a layer's forward pass is
+ * issued when the host has their counts, and such a step is no graph.  Padded shares need none. */
+static void
+counts_of_experts_stop_all_hosts (void **state)
+{
+#define EXPERTS                                                                                    \
+  "model=mixtral-nano topology=dgx-h100 gpus=2 global_batch_size=2 reduction_order=fast "
+  static const char *const jobs[] = {
+    EXPERTS "expert_model_parallel_size=2",
+    EXPERTS "tensor_model_parallel_size=2 sequence_parallel=true",
+  };
+  const char *const pad = "moe_expert_capacity_factor=1.5 moe_pad_expert_input_to_capacity=true";
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (jobs); i++) {
+    g_autoptr (weft_plan) plan = weft_test_plan ("%s", jobs[i]),
+                          padded = weft_test_plan ("%s %s", jobs[i], pad);
+    const weft_program *p = plan->role[0];
+    double launch = plan->job.stack.launch_seconds;
+    uint64_t layers = 0;
+    g_autoptr (weft_timeline) t =
+        made_run_with (machines[0], plan, (struct weft_exec_options){ 0 });
+    for (uint32_t op = 0, copy = WEFT_NO_OP; op < p->n_op; op++) {
+      enum weft_op_kind kind = p->op[op].kind;
+      if (kind == WEFT_OP_COPY_OUT && p->op[op].phase == WEFT_PHASE_FORWARD)
+        copy = op;
+      if (kind == weft_op_even (kind) || copy == WEFT_NO_OP)
+        continue;
+      /* Kernels that come before the exchange are issued earlier: they do not wait. */
+      assert_true (t->begin[0][op] >= t->end[0][copy] + launch * (1 - 1e-9));
+      copy = WEFT_NO_OP;
+      layers++;
+    }
+    assert_int_equal (layers, plan->job.model.num_layers * weft_job_microbatches (&plan->job));
+    assert_int_not_equal (weft_host_reads (p), WEFT_NO_OP);
+    assert_int_equal (weft_host_reads (padded->role[0]), WEFT_NO_OP);
+  }
+}
+
 /* The host that reads the norm is ahead by the update, less its launches: ten kernels of 1 us in the
  * shade of one of 100. */
 static void
@@ -315,6 +354,7 @@ main (void)
     cmocka_unit_test (the_next_step_is_issued_while_this_one_runs),
     cmocka_unit_test (batch_p2p_sync_shows_a_launch_after_each_exchange),
     cmocka_unit_test (what_the_host_reads_stops_it),
+    cmocka_unit_test (counts_of_experts_stop_all_hosts),
     cmocka_unit_test (a_host_that_waits_runs_ahead_of_what_comes_behind),
     cmocka_unit_test (a_report_says_what_waits_for_launches),
     cmocka_unit_test (launches_make_no_job_quicker),

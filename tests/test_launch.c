@@ -180,6 +180,13 @@ what_is_missing_or_wrong_is_named (void **state)
                   "MASTER_PORT: found nothing");
   assert_refused (NULL, "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=a MASTER_PORT=70000",
                   "MASTER_PORT: found \"70000\"");
+  static const char *const hosts[] = { "a:29500", "10.0.0.3:", ":1", "[::1]:29500" };
+  for (unsigned i = 0; i < G_N_ELEMENTS (hosts); i++) {
+    g_autofree char *words = g_strdup_printf (
+        "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_PORT=400 MASTER_ADDR=%s", hosts[i]);
+    g_autofree char *found = g_strdup_printf ("MASTER_ADDR: found \"%s\"", hosts[i]);
+    assert_refused (NULL, words, found);
+  }
   assert_refused (NULL, "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2",
                   "MASTER_ADDR: found nothing");
   assert_refused (NULL,

@@ -309,6 +309,7 @@ what_does_not_fit_waits_for_transfers (void **state)
 {
   enum { N = 12, COPY = 3 };
   double seconds[2 * N], begin[2 * N];
+  uint64_t free = 0; /* what it takes where nothing waits */
 
   (void) state;
   for (uint32_t i = 0; i < 2 * N; i++)
@@ -326,6 +327,14 @@ what_does_not_fit_waits_for_transfers (void **state)
     assert_float_equal (schedule (p, seconds, begin), alone, 1e-12);
     assert_in_range (memory.planned[WEFT_POOL_DEVICE], UNIT, (room ? room : N) * UNIT);
     assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
+    free = room ? free : memory.planned[WEFT_POOL_DEVICE];
+    assert_int_equal (memory.n_wait > 0, room > 0 && room * UNIT < free);
+    for (uint32_t i = 0; i < memory.n_wait; i++) /* kernels, each for another's copy */
+      assert_true (memory.wait[i].op % 2 == 0 && memory.wait[i].on % 2 == 1 &&
+                   memory.wait[i].on < memory.wait[i].op);
+    if (room == 1)
+      assert_int_equal (memory.n_wait, N - 1);
+    weft_memory_clear (&memory);
   }
 }
 

@@ -132,6 +132,65 @@ near (double found, double wanted)
     fail_msg ("found %.17g, wanted %.17g", found, wanted);
 }
 
+/* ------------------------------------------------------------------------ waits */
+
+/* Op `op` has dependencies on two others, of which the second is for its bytes. */
+static struct step
+step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need, uint32_t on)
+{
+  struct step s = step_of (ops, n, 10);
+  const uint32_t pairs[2][2] = { { need, op }, { on, op } };
+  struct weft_memory *memory = &s.plan->memory[0];
+
+  weft_report_free (s.report);
+  weft_program_add_deps (s.plan->role[0], pairs, 2);
+  memory->n_wait = 1;
+  memory->wait = g_new (struct weft_memory_wait, 1);
+  memory->wait[0] = (struct weft_memory_wait){ op, on };
+  s.report = weft_report_new (s.plan, s.timeline);
+  return s;
+}
+
+/* The last kernel is free from 2 on and may run when the load has ended; the reduction whose bytes it
+ * takes costs it what that lasts longer. */
+static void
+a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
+{
+  static const struct {
+    double load, reduce, held;
+  } cases[] = { { 3, 7, 4 }, { 1, 7, 5 }, { 8, 7, 0 }, { 3, 9, 6 }, { 3, 2, 0 } };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
+    const struct made ops[] = { KERNEL (0, 2), LOAD (0, cases[i].load),
+                                REDUCE (1, cases[i].reduce), KERNEL (9, 10) };
+    struct step s = step_that_waits (ops, G_N_ELEMENTS (ops), 3, 1, 2);
+    const struct weft_waits *waits = &s.report->role[0].waits;
+    assert_int_equal (waits->n_op, 1);
+    assert_int_equal (waits->n_kernel, 1);
+    near (waits->held_s, cases[i].held);
+    assert_int_equal (waits->awaited->len, 1);
+    const struct weft_waits_for *w = &g_array_index (waits->awaited, struct weft_waits_for, 0);
+    assert_int_equal (w->lane, WEFT_LANE_DP);
+    assert_int_equal (w->kind, WEFT_OP_ALL_REDUCE);
+    assert_int_equal (w->ops, 1);
+    near (w->held_s, cases[i].held);
+    step_free (&s);
+  }
+}
+
+/* By clocks of a measurement an op may begin before its wait has ended: it stood no longer. */
+static void
+what_has_begun_is_not_held (void **state)
+{
+  const struct made ops[] = { KERNEL (0, 2), LOAD (0, 3), REDUCE (1, 7), KERNEL (5, 10) };
+  struct step s = step_that_waits (ops, G_N_ELEMENTS (ops), 3, 1, 2);
+
+  (void) state;
+  near (s.report->role[0].waits.held_s, 2);
+  step_free (&s);
+}
+
 /* ---------------------------------------------------------------------- overlap */
 
 static void
@@ -557,6 +616,8 @@ int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (a_wait_for_memory_lasts_from_all_else_to_its_end),
+    cmocka_unit_test (what_has_begun_is_not_held),
     cmocka_unit_test (communication_behind_kernels_is_not_exposed),
     cmocka_unit_test (communication_after_kernels_is_exposed),
     cmocka_unit_test (two_axes_at_once_count_once),

@@ -97,7 +97,7 @@ weft_quantised_values (float *value, uint64_t n, float largest)
   float up = weft_fp8_scale (largest), down = weft_fp8_unscale (largest);
 
   for (uint64_t i = 0; i < n; i++)
-    value[i] = weft_e4m3_float (weft_e4m3_round (value[i] * up)) * down;
+    value[i] = weft_e4m3_float (weft_e4m3_round (weft_fp8_scaled (value[i], up, largest))) * down;
 }
 
 void

@@ -18,10 +18,9 @@ weft_exec_check_size (const weft_plan *plan, const weft_actors *a, GError **erro
 }
 
 gboolean
-weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options, weft_host ***hosts,
-                 GError **error)
+weft_exec_check_graph (const weft_plan *plan, GError **error)
 {
-  for (uint32_t role = 0; role < plan->n_roles && options->graph; role++) {
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
     uint32_t op = weft_host_reads (plan->role[role]);
     if (op != WEFT_NO_OP)
       return weft_bad_input (error,
@@ -30,6 +29,15 @@ weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options,
                              "--graph",
                              weft_op_words[plan->role[role]->op[op].kind], op);
   }
+  return TRUE;
+}
+
+gboolean
+weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options, weft_host ***hosts,
+                 GError **error)
+{
+  if (options->graph && !weft_exec_check_graph (plan, error))
+    return FALSE;
   *hosts = weft_hosts_new (plan, options->graph);
   return TRUE;
 }

@@ -113,8 +113,11 @@ weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 /* Refuses rows that would hold more: open() asks before it allocates them. */
 gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors, GError **error);
 
-/* Hosts of a predicted step, by role; the caller frees them with weft_hosts_free().  Refuses a graph of
- * a step in which the host reads counts. */
+/* Refuses a graph of a step in which the host reads counts. */
+gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
+
+/* Hosts of a predicted step, by role; the caller frees them with weft_hosts_free().  Refuses a
+ * graph like weft_exec_check_graph(). */
 gboolean weft_exec_hosts (const weft_plan *plan, const struct weft_exec_options *options,
                           weft_host ***hosts, GError **error);
 

@@ -45,6 +45,7 @@ struct maker {
   gboolean graph;
   GArray *stretch, *awaited;
   gboolean *waited;            /* [op]: the host has waited for it */
+  uint32_t *told;              /* [buffer]: newest copy out of it, for the host to read */
   uint32_t last[WEFT_N_LANE];  /* newest op of each lane */
 };
 
@@ -53,6 +54,40 @@ is_counted (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_ALL_TO_ALL_V || kind == WEFT_OP_ALL_GATHER_V ||
          kind == WEFT_OP_REDUCE_SCATTER_V;
+}
+
+static uint32_t *
+nothing_told (const weft_program *p)
+{
+  uint32_t *told = g_new (uint32_t, p->n_buf + 1);
+
+  for (uint32_t buf = 0; buf < p->n_buf; buf++)
+    told[buf] = WEFT_NO_OP;
+  return told;
+}
+
+static void
+note_told (const weft_program *p, uint32_t op, uint32_t *told)
+{
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+    if (p->op[op].kind == WEFT_OP_COPY_OUT && p->uses[u].buf != WEFT_NO_BUF)
+      told[weft_buf_owner (p, p->uses[u].buf)] = op;
+}
+
+/* The copy of what an exchange goes by, of all that it uses the newest; WEFT_NO_OP: it goes by none, or
+ * by counts that are kept for backward and that the host has read before. */
+static uint32_t
+copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *told)
+{
+  uint32_t newest = WEFT_NO_OP;
+
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses && is_counted (p->op[op].kind); u++) {
+    uint32_t buf = p->uses[u].buf;
+    uint32_t copy = buf == WEFT_NO_BUF ? WEFT_NO_OP : told[weft_buf_owner (p, buf)];
+    if (copy != WEFT_NO_OP && (newest == WEFT_NO_OP || copy > newest))
+      newest = copy;
+  }
+  return newest;
 }
 
 static void
@@ -64,7 +99,7 @@ await (struct maker *m, uint32_t op)
   g_array_append_val (m->awaited, op);
 }
 
-/* Copies that the op cannot be issued without, and whether it comes after an exchange of stages. */
+/* Copies that the op is not issued without, and whether it comes after an exchange of stages. */
 static gboolean
 await_copies (struct maker *m, uint32_t op)
 {
@@ -74,10 +109,10 @@ await_copies (struct maker *m, uint32_t op)
   for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
     const struct weft_op *dep = &p->op[p->deps[d]];
     exchanged |= weft_op_info[dep->kind].class == WEFT_CLASS_P2P;
-    if (dep->kind == WEFT_OP_COPY_OUT &&
-        (m->plan->job.stack.host_waits || is_counted (p->op[op].kind)))
+    if (dep->kind == WEFT_OP_COPY_OUT && m->plan->job.stack.host_waits)
       await (m, p->deps[d]);
   }
+  await (m, copy_of_counts (p, op, m->told));
   return exchanged;
 }
 
@@ -117,10 +152,13 @@ await_what_is_before (struct maker *m, uint32_t op)
 uint32_t
 weft_host_reads (const weft_program *p)
 {
-  for (uint32_t op = 0; op < p->n_op; op++)
-    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps && is_counted (p->op[op].kind); d++)
-      if (p->op[p->deps[d]].kind == WEFT_OP_COPY_OUT)
-        return op;
+  g_autofree uint32_t *told = nothing_told (p);
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    note_told (p, op, told);
+    if (copy_of_counts (p, op, told) != WEFT_NO_OP)
+      return op;
+  }
   return WEFT_NO_OP;
 }
 
@@ -146,6 +184,7 @@ fill (struct maker *m, weft_host *h)
     h->upto[op] = sum;
     h->stretch_of[op] = m->stretch->len - 1;
     m->last[m->p->op[op].lane] = op;
+    note_told (m->p, op, m->told);
   }
   h->n_stretch = m->stretch->len;
   h->launches = sum;
@@ -160,7 +199,8 @@ make (const weft_plan *plan, const weft_program *p, gboolean graph)
                      .graph = graph,
                      .stretch = g_array_new (FALSE, FALSE, sizeof (struct weft_host_stretch)),
                      .awaited = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
-                     .waited = g_new0 (gboolean, p->n_op + 1) };
+                     .waited = g_new0 (gboolean, p->n_op + 1),
+                     .told = nothing_told (p) };
   weft_host *h = g_new0 (weft_host, 1);
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
@@ -171,6 +211,7 @@ make (const weft_plan *plan, const weft_program *p, gboolean graph)
   h->stretch = (struct weft_host_stretch *) (void *) g_array_free (m.stretch, FALSE);
   h->awaited = (uint32_t *) (void *) g_array_free (m.awaited, FALSE);
   g_free (m.waited);
+  g_free (m.told);
   return h;
 }
 

@@ -36,6 +36,7 @@ struct planner {
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   struct chunk *last_use; /* by owner: `until` only, of its own uses */
   GArray *edges;          /* uint32_t[2] */
+  GArray *waits;          /* struct weft_memory_wait */
   struct slab *slab;      /* [chunk][micro], with SLABS */
   uint32_t n_micro, n_chunk;
   uint64_t *inner; /* [buffer]: offset in its slab */
@@ -125,13 +126,34 @@ readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
   return result;
 }
 
+/* Of one lane an op waits for the last alone: who comes before it has ended by then. */
+static void
+add_wait (struct planner *m, uint32_t op, uint32_t on)
+{
+  struct weft_memory_wait row = { op, on };
+
+  for (guint i = m->waits->len; i-- > 0;) {
+    struct weft_memory_wait *other = &g_array_index (m->waits, struct weft_memory_wait, i);
+    if (other->op != op)
+      break;
+    if (m->p->op[other->on].lane != m->p->op[on].lane)
+      continue;
+    other->on = MAX (other->on, on);
+    return;
+  }
+  g_array_append_val (m->waits, row);
+}
+
 static void
 add_edges (struct planner *m, const struct chunk *chunk, uint32_t op)
 {
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
     uint32_t edge[2] = { chunk->until[lane], op };
-    if (edge[0] != WEFT_NO_OP && !weft_ordered (m->p, m->before, edge[0], op))
-      g_array_append_val (m->edges, edge);
+    if (edge[0] == WEFT_NO_OP || weft_ordered (m->p, m->before, edge[0], op))
+      continue;
+    g_array_append_val (m->edges, edge);
+    if (m->end[edge[0]] > m->start[op])
+      add_wait (m, op, edge[0]);
   }
 }
 
@@ -474,6 +496,7 @@ start_regions (struct planner *m)
     m->passing[pool] = (struct region){ g_array_new (FALSE, FALSE, sizeof (struct chunk)), 0 };
   }
   m->edges = g_array_new (FALSE, FALSE, 2 * sizeof (uint32_t));
+  m->waits = g_array_new (FALSE, FALSE, sizeof (struct weft_memory_wait));
 }
 
 static void
@@ -484,6 +507,7 @@ end_regions (struct planner *m)
     g_array_unref (m->passing[pool].free);
   }
   g_array_unref (m->edges);
+  g_clear_pointer (&m->waits, g_array_unref);
 }
 
 /* Stacks the two regions of each pool. */
@@ -572,10 +596,21 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   if (on_gpu (memory) > most) /* it was of no use */
     place_again (&m, G_MAXUINT64, memory);
   memory->n_reuse_deps = m.edges->len;
+  memory->n_wait = m.waits->len;
+  if (memory->n_wait)
+    memory->wait =
+        (struct weft_memory_wait *) (void *) g_array_free (g_steal_pointer (&m.waits), FALSE);
   weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
   end_regions (&m);
   g_free (m.before);
   g_free (m.start);
   g_free (m.end);
   g_free (m.last_use);
+}
+
+void
+weft_memory_clear (struct weft_memory *memory)
+{
+  g_clear_pointer (&memory->wait, g_free);
+  memory->n_wait = 0;
 }

@@ -15,6 +15,12 @@
 
 #define WEFT_ALIGN 256u
 
+/* An op that overlap was given up for: it begins when the last user of its bytes has ended, later
+ * than it otherwise could. */
+struct weft_memory_wait {
+  uint32_t op, on;
+};
+
 struct weft_memory {
   uint64_t planned[WEFT_N_POOL];                   /* size of the arena */
   uint64_t live[WEFT_N_POOL];                      /* most bytes alive at once: the lower bound */
@@ -22,10 +28,14 @@ struct weft_memory {
   uint64_t at_peak[WEFT_N_POOL][WEFT_N_BUF_KIND];  /* what it is made of */
   uint64_t permanent[WEFT_N_POOL][WEFT_N_BUF_KIND];
   uint32_t n_reuse_deps;                           /* dependencies the plan added */
+  uint32_t n_wait;                                 /* of them, those that cost overlap */
+  struct weft_memory_wait *wait;                   /* by op, of each lane the last; owned */
 };
 
 /* Writes the offsets and adds reuse dependencies.  seconds[op] weighs the earliest schedule; NULL:
  * one second each.  `most`: bytes of both pools of a GPU above which overlap is given up for memory,
- * unless that is still too much: then nothing waits. */
+ * unless that is still too much: then nothing waits, and there is
+ * nothing to clear. */
 void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
                        struct weft_memory *memory);
+void weft_memory_clear (struct weft_memory *memory);

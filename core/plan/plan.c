@@ -378,6 +378,7 @@ weft_plan_free (weft_plan *plan)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++) {
     weft_program_free (plan->role[role]);
+    weft_memory_clear (&plan->memory[role]);
     g_free (plan->seconds[role]);
   }
   g_free (plan->role);

@@ -675,6 +675,26 @@ part_formula (const struct page *g, int part, double bytes)
                     : g_strdup ("alive at that moment");
 }
 
+/* Overlap that was given up so that the peak fits. */
+static void
+explain_waits (struct page *g)
+{
+  const struct weft_waits *waits = &g->report->role[g->out->role].waits;
+
+  for (guint i = 0; waits->awaited && i < waits->awaited->len; i++) {
+    const struct weft_waits_for *w = &g_array_index (waits->awaited, struct weft_waits_for, i);
+    g_autofree char *what =
+        g_strdup_printf ("held up by %s %s", weft_lane_words[w->lane], weft_waits_word (w));
+    add (g, what, w->held_s, "s",
+         g_strdup_printf ("%u ops wait for bytes that these use: it does not fit otherwise",
+                          w->ops));
+  }
+  if (waits->n_op)
+    add_sum (g, "held up", waits->held_s, "s",
+             g_strdup_printf ("%u ops wait for memory, %u of them kernels; lanes summed",
+                              waits->n_op, waits->n_kernel));
+}
+
 static void
 explain_memory (struct page *g)
 {
@@ -687,6 +707,7 @@ explain_memory (struct page *g)
       add (g, weft_report_part_word (part), bytes, "B", part_formula (g, part, bytes));
   }
   add_sum (g, "peak", role->peak_bytes, "B", g_strdup_printf ("at %s", label));
+  explain_waits (g);
 }
 
 /* ------------------------------------------------------------------- the whole */

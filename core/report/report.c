@@ -223,6 +223,7 @@ fill_role (weft_report *r, uint32_t role)
   }
   row->padding = row->planned_bytes - row->live_bytes;
   row->peak_bytes = row->planned_bytes + row->reserved_bytes;
+  weft_waits_init (&row->waits, r->plan, role, r->timeline);
 }
 
 const char *
@@ -249,7 +250,8 @@ fill_memory (weft_report *r)
   r->host_capacity_bytes = (uint64_t) r->plan->job.cluster.f.node_host_memory;
   r->host_bytes = weft_plan_host_bytes (r->plan);
   r->fits = weft_plan_fits (r->plan);
-  r->role = g_new0 (struct weft_report_role, r->plan->n_roles);
+  r->n_roles = r->plan->n_roles;
+  r->role = g_new0 (struct weft_report_role, r->n_roles);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     fill_role (r, role);
 }
@@ -310,6 +312,8 @@ weft_report_add_startup (weft_report *r, const weft_plan *startup, const weft_ti
 void
 weft_report_free (weft_report *r)
 {
+  for (uint32_t role = 0; role < r->n_roles; role++)
+    weft_waits_clear (&r->role[role].waits);
   g_free (r->role);
   g_free (r);
 }

@@ -25,9 +25,11 @@
  *
  * memory, by role: planned is the arena that the executors allocate on the GPU, reserved what
  * libraries take beside it, peak their sum.  Kinds are those alive when most is, and padding is
- * what the placement of buffers costs above that, so kinds and padding add up to planned. */
+ * what the placement of buffers costs above that, so kinds and padding add up to planned.  Where a
+ * plan fits only because ops wait for the bytes of others, waits.h says which and for how long. */
 #pragma once
 #include "core/exec/timeline.h"
+#include "core/report/waits.h"
 #include <json-glib/json-glib.h>
 
 #define WEFT_REPORT_ITERATION_LIST(X)                                                              \
@@ -69,6 +71,7 @@ struct weft_report_role {
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
   uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* at the peak of the host pool */
   uint32_t peak_op;    /* where that is */
+  struct weft_waits waits; /* overlap given up for bytes: none in a plan that fits without */
 };
 
 /* What happens once, before the first step (weft_plan_new_startup); all zero where nothing does. */
@@ -88,6 +91,7 @@ typedef struct weft_report {
   uint64_t host_capacity_bytes, host_bytes; /* of a node; of the fullest one's ranks together */
   gboolean fits;
   struct weft_report_startup startup;
+  uint32_t n_roles;
   struct weft_report_role *role;
 } weft_report;
 

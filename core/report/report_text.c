@@ -285,6 +285,38 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
+/* Of what an op waits for: who, and, where there is a timeline, for how long. */
+static void
+print_awaited (const weft_report *r, const struct weft_waits_for *w, GString *out)
+{
+  g_autofree char *held = weft_units_human (w->held_s, "s");
+
+  g_string_append_printf (out, "%u for %s %s", w->ops, weft_lane_words[w->lane],
+                          weft_waits_word (w));
+  if (r->timeline)
+    g_string_append_printf (out, " (%s)", g_strstrip (held));
+}
+
+/* What fits only because overlap was given up. */
+static void
+print_waits (const weft_report *r, uint32_t role, GString *out)
+{
+  const struct weft_waits *waits = &r->role[role].waits;
+  g_autofree char *held = weft_units_human (waits->held_s, "s");
+
+  if (!waits->n_op)
+    return;
+  g_string_append_printf (out, "  stage %-*u%9u  ops wait for memory, %u of them kernels",
+                          INDENT - 8, role, waits->n_op, waits->n_kernel);
+  if (r->timeline)
+    g_string_append_printf (out, ", held up %s", g_strstrip (held));
+  for (guint i = 0; i < waits->awaited->len; i++) {
+    g_string_append (out, i ? ", " : ": ");
+    print_awaited (r, &g_array_index (waits->awaited, struct weft_waits_for, i), out);
+  }
+  g_string_append_c (out, '\n');
+}
+
 /* Before the first step. */
 static void
 print_init (const weft_report *r, uint32_t role, GString *out)
@@ -338,6 +370,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
     print_parts (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_registered (r, role, out);
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    print_waits (r, role, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_init (r, role, out);
   print_host (r, out);

@@ -7,7 +7,6 @@
 #include "kernels/cuda/attention_tiles.cuh"
 
 enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
-enum { MOST_HEADS = 65535 /* of all sequences: of a grid's second dimension */ };
 
 /* A tile of a strip into shared memory, zeros past the end and beyond the strip. */
 template <int D, int N, class T>
@@ -274,7 +273,7 @@ weft_cuda_tiles_take (const struct attention_call *c)
                  (uintptr_t) c->dq | (uintptr_t) c->dkv;
 
   if ((c->dtype != WEFT_BF16 && c->dtype != WEFT_FP16) || at % 16 != 0 ||
-      c->a.batch * c->a.heads > MOST_HEADS)
+      c->a.batch * c->a.heads > MOST_IN_Y)
     return false;
 #define IS(d, v)                                                                                   \
   if (holds<d, v> (c->a))                                                                          \

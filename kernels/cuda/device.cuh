@@ -246,6 +246,26 @@ blocks_for (uint64_t n, uint64_t each, uint64_t most)
   return (unsigned) (blocks ? blocks : 1);
 }
 
+/* Blocks that a grid has in its second and in its third dimension (CUDA programming guide). */
+enum { MOST_IN_Y = 65535 };
+
+/* A grid of x times y blocks, where those that are too many for one dimension go on in the third: there
+ * may be a few more, which find themselves at or behind y. */
+static inline dim3
+grid_of_many (unsigned x, uint64_t y)
+{
+  unsigned z = blocks_for (y, MOST_IN_Y, ~0u);
+  dim3 grid (x, blocks_for (y, z, ~0u), z);
+
+  return grid;
+}
+
+static __device__ __forceinline__ uint64_t
+block_of_many ()
+{
+  return (uint64_t) blockIdx.z * gridDim.y + blockIdx.y;
+}
+
 /* A loop over n things by all threads of a grid. */
 #define WEFT_EACH(i, n)                                                                            \
   uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x, i##_step = (uint64_t) blockDim.x * gridDim.x; \

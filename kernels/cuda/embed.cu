@@ -153,7 +153,7 @@ leave (const struct gather &g, int32_t word, uint64_t column, float sum)
 __global__ void
 gather_pieces (struct gather g)
 {
-  uint64_t column = (uint64_t) blockIdx.x * COLUMNS + threadIdx.x, piece = blockIdx.y;
+  uint64_t column = (uint64_t) blockIdx.x * COLUMNS + threadIdx.x, piece = block_of_many ();
   uint64_t first = piece * PIECE, last = first + PIECE < g.tokens ? first + PIECE : g.tokens;
 
   if (column >= g.table.hidden)
@@ -177,7 +177,7 @@ gather_pieces (struct gather g)
 __global__ void
 join_pieces (struct gather g, uint64_t pieces)
 {
-  uint64_t column = (uint64_t) blockIdx.x * COLUMNS + threadIdx.x, piece = blockIdx.y;
+  uint64_t column = (uint64_t) blockIdx.x * COLUMNS + threadIdx.x, piece = block_of_many ();
   uint64_t last = (piece + 1) * PIECE;
 
   if (column >= g.table.hidden || last >= g.tokens || g.sorted[last] != g.sorted[last - 1])
@@ -255,7 +255,7 @@ gather_words (const struct weft_cuda_launch *l)
 
   struct gather g = { sorted, order, tokens, table_of (l, &o[DTABLE]), array_of (&o[DY]),
                       array_of (&o[DTABLE]), (bool) o[DTABLE].accumulate, partial };
-  dim3 grid (blocks_for (hidden, COLUMNS, ~0u), (unsigned) pieces);
+  dim3 grid = grid_of_many (blocks_for (hidden, COLUMNS, ~0u), pieces);
   WEFT_LAUNCH (gather_pieces, grid, COLUMNS, 0, l->stream, g);
   WEFT_LAUNCH (join_pieces, grid, COLUMNS, 0, l->stream, g, pieces);
   return launched ();

@@ -78,10 +78,10 @@ weft_cuda_amax_update (const struct weft_cuda_launch *l)
 __global__ void
 quantise (struct array x, const float *amax, struct array y, uint64_t n)
 {
-  float scale = weft_fp8_scale_to (*amax, weft_fp8_most (y.dtype == WEFT_E5M2));
+  float largest = *amax, scale = weft_fp8_scale_to (largest, weft_fp8_most (y.dtype == WEFT_E5M2));
 
   for (WEFT_EACH (i, n))
-    ((uint8_t *) y.data)[i] = code_of (get (x, i) * scale, y.dtype);
+    ((uint8_t *) y.data)[i] = code_of (weft_fp8_scaled (get (x, i), scale, largest), y.dtype);
 }
 
 const char *
@@ -99,12 +99,13 @@ __global__ void
 quantise_and_look (struct array x, const float *amax, struct array y, uint64_t n, float *part)
 {
   __shared__ float room[32];
-  float scale = weft_fp8_scale_to (*amax, weft_fp8_most (y.dtype == WEFT_E5M2)), most = 0;
+  float largest = *amax, scale = weft_fp8_scale_to (largest, weft_fp8_most (y.dtype == WEFT_E5M2));
+  float most = 0;
 
   for (WEFT_EACH (i, n)) {
     float value = get (x, i);
     most = fmaxf (most, fabsf (value));
-    ((uint8_t *) y.data)[i] = code_of (value * scale, y.dtype);
+    ((uint8_t *) y.data)[i] = code_of (weft_fp8_scaled (value, scale, largest), y.dtype);
   }
   most = block_most (most, room);
   if (threadIdx.x == 0)
@@ -135,11 +136,14 @@ round_square (struct array x, struct matrix m, struct rounded y, struct rounded 
   enum { N = BLOCK / SIDE };
   __shared__ float tile[BLOCK][SIDE + 1];
   __shared__ float room[32];
-  uint64_t row = (uint64_t) blockIdx.y * BLOCK, column = (uint64_t) blockIdx.x * BLOCK;
+  uint64_t line_of_squares = block_of_many (), lines = weft_fp8_blocks (m.rows, BLOCK);
+  uint64_t row = line_of_squares * BLOCK, column = (uint64_t) blockIdx.x * BLOCK;
   unsigned lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
-  const struct corner at = { row, column, blockIdx.y };
+  const struct corner at = { row, column, line_of_squares };
   float value[N], all = -1;
 
+  if (row >= m.rows)
+    return;
   if (square)
     all = largest_of_square<BLOCK> (x, m, at, room);
   round_rows<BLOCK> (x, m, at, y, all);
@@ -156,7 +160,7 @@ round_square (struct array x, struct matrix m, struct rounded y, struct rounded 
         continue;
       uint8_t scale = round_line<N> (value, yt, c * m.rows + row, m.rows - row, all);
       if (lane == 0 && (!square || c == column))
-        put_scale (yt, (square ? blockIdx.x : c) * gridDim.y + blockIdx.y, scale);
+        put_scale (yt, (square ? blockIdx.x : c) * lines + line_of_squares, scale);
     }
     __syncthreads ();
   }
@@ -165,9 +169,7 @@ round_square (struct array x, struct matrix m, struct rounded y, struct rounded 
 static dim3
 squares_of (struct matrix m, unsigned side)
 {
-  dim3 grid (blocks_for (m.columns, side, ~0u), blocks_for (m.rows, side, ~0u));
-
-  return grid;
+  return grid_of_many (blocks_for (m.columns, side, ~0u), blocks_for (m.rows, side, ~0u));
 }
 
 const char *
@@ -193,7 +195,7 @@ __global__ void
 transpose (const uint8_t *x, uint8_t *y, struct matrix m)
 {
   __shared__ uint8_t tile[SIDE][SIDE + 4];
-  uint64_t row = (uint64_t) blockIdx.y * SIDE, column = (uint64_t) blockIdx.x * SIDE;
+  uint64_t row = block_of_many () * SIDE, column = (uint64_t) blockIdx.x * SIDE;
   unsigned lane = threadIdx.x % SIDE;
 
   for (unsigned line = threadIdx.x / SIDE; line < SIDE; line += LINES)

@@ -47,13 +47,15 @@ round_groups (struct array x, const uint64_t *begin, uint64_t columns, const flo
   __shared__ float room[32];
   unsigned g = blockIdx.y;
   uint64_t first = begin[g] * columns, n = begin[g + 1] * columns - first;
-  float scale = y.data ? weft_fp8_scale_to (amax[g], weft_fp8_most (y.dtype == WEFT_E5M2)) : 1, most = 0;
+  float largest = y.data ? amax[g] : 0, most = 0;
+  float scale = weft_fp8_scale_to (largest, weft_fp8_most (y.dtype == WEFT_E5M2));
 
   for (WEFT_EACH (i, n)) {
     float value = get (x, first + i);
     most = fmaxf (most, fabsf (value));
     if (y.data)
-      ((uint8_t *) y.data)[first + i] = code_of (value * scale, y.dtype);
+      ((uint8_t *) y.data)[first + i] =
+          code_of (weft_fp8_scaled (value, scale, largest), y.dtype);
   }
   if (!part)
     return;

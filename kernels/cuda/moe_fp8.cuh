@@ -104,7 +104,8 @@ tile_here (const struct grouped &g, const struct factors &of, struct share *s, s
 {
   if (!share_of<WAY, ROWS, COLUMNS> (g, s))
     return false;
-  factors_of<WAY> (g, of, *s, WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, blockIdx.y), a, b);
+  uint64_t e = WAY == WGRAD ? blockIdx.z : block_of (g.tile, g.experts, block_of_many ());
+  factors_of<WAY> (g, of, *s, e, a, b);
   return true;
 }
 

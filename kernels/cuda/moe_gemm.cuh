@@ -24,11 +24,13 @@ template <int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 by_rows (const struct grouped &g, struct share *s)
 {
-  if (blockIdx.y >= g.tile[g.experts])
+  uint64_t tile = block_of_many ();
+
+  if (tile >= g.tile[g.experts])
     return false;
-  uint64_t e = block_of (g.tile, g.experts, blockIdx.y);
+  uint64_t e = block_of (g.tile, g.experts, tile);
   *s = { g.begin[e] * g.terms, e * g.columns * g.terms, g.begin[e] * g.columns,
-         g.begin[e + 1] - g.begin[e], g.columns, g.terms, (blockIdx.y - g.tile[e]) * ROWS,
+         g.begin[e + 1] - g.begin[e], g.columns, g.terms, (tile - g.tile[e]) * ROWS,
          (uint64_t) blockIdx.x * COLUMNS };
   return true;
 }
@@ -104,11 +106,11 @@ template <enum way WAY, int ROWS, int COLUMNS>
 static dim3
 grid_of (const struct grouped &g, uint64_t room)
 {
-  dim3 grid ((unsigned) ((g.columns + COLUMNS - 1) / COLUMNS));
+  unsigned columns = (unsigned) ((g.columns + COLUMNS - 1) / COLUMNS);
 
-  grid.y = (unsigned) (WAY == WGRAD ? (g.rows + ROWS - 1) / ROWS : room / ROWS + g.experts);
-  grid.z = WAY == WGRAD ? (unsigned) g.experts : 1;
-  return grid;
+  if (WAY == WGRAD)
+    return dim3 (columns, (unsigned) ((g.rows + ROWS - 1) / ROWS), (unsigned) g.experts);
+  return grid_of_many (columns, room / ROWS + g.experts);
 }
 
 /* Rows of all experts: how many are planned and how many there is room for, the stride of those that are

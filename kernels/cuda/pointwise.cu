@@ -75,12 +75,10 @@ FLAT (add, plus, true, 2)
   uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x; i < (n);                          \
   i += (uint64_t) blockDim.x * gridDim.x
 
-enum { MOST_ROWS = 65535 /* of a grid's second dimension (CUDA programming guide) */ };
-
 static dim3
 grid_of_rows (uint64_t rows, uint64_t columns)
 {
-  return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_ROWS));
+  return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_IN_Y));
 }
 
 /* P: elements that are read at a time; columns are counted in those. */

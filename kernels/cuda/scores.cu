@@ -8,7 +8,8 @@ enum { ROW_THREADS = 256, MOST_BLOCKS = 1 << 20 };
 
 struct heads {
   uint64_t batch, sequence, heads, groups, width, window;
-  uint64_t row; /* elements of a token's queries, keys and values */
+  uint64_t row;   /* elements of a token's queries, keys and values */
+  uint64_t first; /* head of all batches that a grid begins with */
 };
 
 static struct heads
@@ -17,7 +18,7 @@ heads_of (const struct weft_cuda_launch *l)
   const uint64_t *dim = l->dim;
   struct heads h = { dim[BATCH], dim[SEQUENCE], dim[HEADS], dim[GROUPS], dim[WIDTH],
                      dim[WINDOW] ? dim[WINDOW] : dim[SEQUENCE],
-                     (dim[HEADS] + 2 * dim[GROUPS]) * dim[WIDTH] };
+                     (dim[HEADS] + 2 * dim[GROUPS]) * dim[WIDTH], 0 };
 
   return h;
 }
@@ -127,7 +128,8 @@ static __device__ __forceinline__ struct of_block
 block_head (const struct heads &h)
 {
   uint64_t each = WAY == OF_KEYS ? h.groups : h.heads, n = WAY == OF_KEYS ? h.heads / h.groups : 1;
-  struct of_block b = { blockIdx.z / each, blockIdx.z % each * n, n };
+  uint64_t i = h.first + blockIdx.z;
+  struct of_block b = { i / each, i % each * n, n };
 
   return b;
 }
@@ -189,12 +191,20 @@ tiles_take (const struct products &p)
 }
 
 template <enum way WAY>
+static uint64_t
+heads_of_all (const struct heads &h)
+{
+  return h.batch * (WAY == OF_KEYS ? h.groups : h.heads);
+}
+
+/* Heads from the first on, as many as a grid has. */
+template <enum way WAY>
 static dim3
 grid_of (const struct heads &h, uint64_t size)
 {
   uint64_t columns = WAY == INTO_SQUARE ? h.sequence : h.width;
-  dim3 grid ((unsigned) ((columns + size - 1) / size), (unsigned) ((h.sequence + size - 1) / size),
-             (unsigned) (h.batch * (WAY == OF_KEYS ? h.groups : h.heads)));
+  dim3 grid (blocks_for (columns, size, ~0u), blocks_for (h.sequence, size, ~0u),
+             blocks_for (heads_of_all<WAY> (h) - h.first, 1, MOST_IN_Y));
 
   return grid;
 }
@@ -214,12 +224,23 @@ run_tiles (const struct weft_cuda_launch *l, const struct products &p)
 
 template <enum way WAY>
 static const char *
-run (const struct weft_cuda_launch *l, const struct products &p)
+run_some (const struct weft_cuda_launch *l, const struct products &p)
 {
   if (tiles_take (p))
     return p.a.dtype == WEFT_BF16 ? run_tiles<WAY, bf16> (l, p) : run_tiles<WAY, fp16> (l, p);
   WEFT_LAUNCH (plain_heads<WAY>, grid_of<WAY> (p.h, PLAIN_TILE), TILE_THREADS, 0, l->stream, p);
   return launched ();
+}
+
+template <enum way WAY>
+static const char *
+run (const struct weft_cuda_launch *l, struct products p)
+{
+  const char *error = NULL;
+
+  for (; !error && p.h.first < heads_of_all<WAY> (p.h); p.h.first += MOST_IN_Y)
+    error = run_some<WAY> (l, p);
+  return error;
 }
 
 static float
