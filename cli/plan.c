@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/job/stages.h"
 #include "core/report/report.h"
 #include "core/base/units.h"
 #include "planner/planner.h"
@@ -65,57 +66,104 @@ overlap_word (const union weft_strategy *s)
   return s->overlap_param_gather ? "grad+param" : s->overlap_grad_reduce ? "grad" : "none";
 }
 
+static char *
+number (int64_t value)
+{
+  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
+}
+
+static char *
+recompute_text (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  if (s->recompute_granularity == WEFT_RECOMPUTE_FULL &&
+      s->recompute_method == WEFT_RECOMPUTE_BLOCK)
+    return g_strdup_printf ("%" G_GINT64_FORMAT " of %u layers", s->recompute_num_layers,
+                            weft_job_most_layers (job));
+  return g_strdup (weft_recompute_words[s->recompute_granularity]);
+}
+
+static const char *
+schedule_word (const union weft_strategy *s)
+{
+  return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
+}
+
+/* Columns of a strategy: what is on top, how wide (negative: from the left), and what is in it. */
+#define COLUMN_LIST(X)                                                                             \
+  X ("tp", 3, number (s->tensor_model_parallel_size))                                              \
+  X ("cp", 3, number (s->context_parallel_size))                                                   \
+  X ("ep", 4, number (s->expert_model_parallel_size))                                              \
+  X ("pp", 4, number (s->pipeline_model_parallel_size))                                            \
+  X ("vp", 3, number (weft_job_chunks (job)))                                                      \
+  X ("dp", 5, number (weft_job_dp (job)))                                                          \
+  X ("mbs", 4, number (job->train.micro_batch_size))                                               \
+  X (" schedule", -9, g_strconcat (" ", schedule_word (s), NULL))                                  \
+  X (" recompute", -15, g_strconcat (" ", g_steal_pointer (&recompute), NULL))                     \
+  X ("splits", -18, g_strdup (optimizer_word (s)))                                                 \
+  X ("overlap", -10, g_strdup (overlap_word (s)))
+
 static void
 print_strategy (const struct weft_job *job)
 {
   const union weft_strategy *s = &job->strategy;
-  gboolean stages = s->pipeline_model_parallel_size > 1;
-
-  printf ("%3" G_GINT64_FORMAT " %4" G_GINT64_FORMAT " %4" G_GINT64_FORMAT
-          "  %-8s  %-9s  %-18s  %-10s",
-          s->pipeline_model_parallel_size, weft_job_dp (job), job->train.micro_batch_size,
-          stages ? weft_schedule_words[s->pipeline_schedule] : "-",
-          weft_recompute_words[s->recompute_granularity], optimizer_word (s), overlap_word (s));
+  g_autofree char *recompute = recompute_text (job);
+#define PRINT_COLUMN(head, width, make)                                                            \
+  {                                                                                                \
+    g_autofree char *text = make;                                                                  \
+    printf (" %*s", width, text);                                                                  \
+  }
+  COLUMN_LIST (PRINT_COLUMN)
+#undef PRINT_COLUMN
 }
 
 static void
-print_row (const struct weft_candidate *c, uint32_t rank, const weft_report *best)
+print_heads (void)
 {
-  g_autoptr (weft_report) report = weft_report_new (c->plan, c->timeline);
-  g_autofree char *time = weft_units_human (c->seconds, "s");
-  g_autofree char *why = rank > 1 ? why_it_loses (best, report) : g_strdup ("the best");
-
-  printf ("%2u ", rank);
-  print_strategy (&c->job);
-  printf (" %9s %9.0f %6.1f %8.1f   %s\n", time, report->iteration.tokens_per_s_per_gpu,
-          100 * report->iteration.mfu, c->bytes * 1e-9, why);
+#define PRINT_HEAD(head, width, make) printf (" %*s", width, head);
+  COLUMN_LIST (PRINT_HEAD)
+#undef PRINT_HEAD
 }
 
 static void
-print_table (const weft_search *search)
+print_row (const struct weft_job *job, const struct weft_candidate *c, uint32_t rank,
+           const weft_report *best)
+{
+  struct weft_job chosen = weft_space_job (job, &c->choice);
+  g_autofree char *time = weft_units_human (c->seconds, "s");
+  g_autofree char *why = rank > 1 ? why_it_loses (best, c->report) : g_strdup ("the best");
+
+  printf ("%2u", rank);
+  print_strategy (&chosen);
+  printf (" %9s %8.0f %6.1f %7.1f   %s\n", time, c->report->iteration.tokens_per_s_per_gpu,
+          100 * c->report->iteration.mfu, c->bytes * 1e-9, why);
+}
+
+static void
+print_table (const struct weft_job *job, const weft_search *search)
 {
   uint32_t n = search->by_fate[WEFT_FATE_SIMULATED];
-  g_autoptr (weft_report) best =
-      weft_report_new (search->candidate[0].plan, search->candidate[0].timeline);
 
-  printf (
-      "\n #  pp   dp  mbs  schedule  recompute  splits              overlap         step   tok/s/G  MFU %%"
-      "  mem GB   why it loses\n");
+  printf ("\n #");
+  print_heads ();
+  printf (" %9s %8s %6s %7s   why it loses\n", "step", "tok/s/G", "MFU %", "mem GB");
   for (uint32_t i = 0; i < n; i++)
-    print_row (&search->candidate[i], i + 1, best);
+    print_row (job, &search->candidate[i], i + 1, search->candidate[0].report);
 }
 
 static void
-print_near_miss (const weft_search *search)
+print_near_miss (const struct weft_job *job, const weft_search *search)
 {
   const struct weft_candidate *c = search->miss;
 
   if (!c)
     return;
+  struct weft_job missed = weft_space_job (job, &c->choice);
   g_autofree char *time = weft_units_human (c->clock, "s");
-  printf ("\nquickest that does not fit (%s, needs %.1f of %.1f GB):\n   ", time, c->bytes * 1e-9,
-          c->job.cluster.f.gpu_memory * 1e-9);
-  print_strategy (&c->job);
+  printf ("\nquickest that does not fit (%s, needs %.1f of %.1f GB):\n  ", time, c->bytes * 1e-9,
+          job->cluster.f.gpu_memory * 1e-9);
+  print_strategy (&missed);
   printf ("\n");
 }
 
@@ -161,40 +209,43 @@ print_text (const struct weft_job *job, const weft_search *search, gboolean grap
 {
   g_autoptr (GString) head = g_string_new (NULL);
 
-  weft_report_print_job (job, head);
+  weft_report_print_where (job, head);
   fputs (head->str, stdout);
+  printf ("%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens in a step\n",
+          job->train.global_batch_size, job->model.seq_length);
   print_counts (search);
   if (search->by_fate[WEFT_FATE_SIMULATED]) {
-    print_table (search);
-    print_near_miss (search);
-    print_command (&search->candidate[0].job, graph);
+    struct weft_job best = weft_space_job (job, &search->candidate[0].choice);
+    print_table (job, search);
+    print_near_miss (job, search);
+    print_command (&best, graph);
   } else {
-    print_near_miss (search);
+    print_near_miss (job, search);
   }
 }
 
 /* ------------------------------------------------------------------------ JSON */
 
 static void
-add_best (JsonBuilder *b, const struct weft_candidate *c, uint32_t rank)
+add_best (JsonBuilder *b, const struct weft_job *job, const struct weft_candidate *c, uint32_t rank)
 {
-  g_autoptr (weft_report) report = weft_report_new (c->plan, c->timeline);
+  struct weft_job chosen = weft_space_job (job, &c->choice);
 
   json_builder_begin_object (b);
   weft_json_int (b, "rank", rank);
   json_builder_set_member_name (b, "strategy");
-  weft_report_build_strategy (&c->job, b);
+  weft_report_build_strategy (&chosen, b);
   json_builder_set_member_name (b, "train");
-  weft_report_build_train (&c->job, b);
+  weft_report_build_train (&chosen, b);
   json_builder_set_member_name (b, "iteration");
-  weft_report_build_iteration (report, b);
+  weft_report_build_iteration (c->report, b);
   json_builder_set_member_name (b, "memory");
-  weft_report_build_memory (report, b);
+  weft_report_build_memory (c->report, b);
   json_builder_end_object (b);
 }
 
 static void
-print_json (const weft_search *search)
+print_json (const struct weft_job *job, const weft_search *search)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
@@ -213,7 +264,7 @@ print_json (const weft_search *search)
   weft_json_real (b, "gap", search->gap);
   weft_json_array (b, "best");
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++)
-    add_best (b, &search->candidate[i], i + 1);
+    add_best (b, job, &search->candidate[i], i + 1);
   json_builder_end_array (b);
   json_builder_end_object (b);
   weft_cli_print_json (b);
@@ -243,7 +294,7 @@ plan (const weft_cli_input *input, const char *finalists, const struct weft_exec
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
   if (input->json)
-    print_json (search);
+    print_json (&job, search);
   else
     print_text (&job, search, exec->graph);
   return error ? weft_cli_fail (error) : 0;
@@ -262,11 +313,12 @@ weft_cli_plan (int argc, char **argv)
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
-    .doc = "Searches every strategy that the job leaves open: pipeline stages, micro batch, "
-           "schedule,\n"
-           "recompute, distributed optimizer, overlaps.  A knob that is given stays as it is.  "
-           "Memory\n"
-           "is exact, closed formulas rank what fits, SimGrid decides between the best.",
+    .doc =
+        "Searches every strategy that the job leaves open: tensor, context, expert and pipeline\n"
+        "parallel ranks, chunks of stages, micro batch, schedule, recompute, what replicas split "
+        "and\n"
+        "what hides behind what.  A knob that is given stays as it is.  Memory is exact, closed\n"
+        "formulas rank what fits, SimGrid decides between the best.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
         "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",

@@ -3,8 +3,8 @@
 #include "exec_sim/exec_sim.h"
 #include "planner/bound.h"
 #include "planner/shorten.h"
-#include "planner/space.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* A candidate whose FLOPs alone take this much longer than the best is not listed, whatever else is. */
@@ -12,19 +12,18 @@
 
 struct searcher {
   const struct weft_search_options *options;
-  GArray *all;
+  const struct weft_job *job;
+  struct weft_candidate *all;
+  uint32_t n;
+  GSequence
+      *open; /* candidates that may be better than what is known, in the order of comes_before() */
   weft_bounds *bounds;
   double best_clock;   /* of what fits */
   double nearest_miss; /* clock of the quickest that does not */
   GError *refused;     /* why the first that cannot be a graph is none */
-  double last_clock;   /* of those listed, if the list is full: what is slower would not stand in it */
+  double
+      last_clock; /* of those listed, if the list is full: what is slower would not stand in it */
 };
-
-static struct weft_candidate *
-at (const struct searcher *s, guint i)
-{
-  return &g_array_index (s->all, struct weft_candidate, i);
-}
 
 static void
 progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
@@ -40,34 +39,38 @@ struct sample {
 };
 
 static gboolean
-sample (struct searcher *s, const struct weft_job *job, struct sample *out, GError **error)
+sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
+        struct sample *out, GError **error)
 {
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (job, WEFT_PLAN_PLACED, error);
+  struct weft_exec_options roles = s->options->exec;
+  g_autoptr (weft_plan) plan = weft_plan_new_draft (job, depth, error);
 
   if (!plan)
     return FALSE;
-  *out = (struct sample){ 0 };
-  out->refused = s->options->exec.graph &&
-                 !weft_exec_check_graph (plan, s->refused ? NULL : &s->refused);
+  *out = (struct sample){ .refused = roles.graph && !weft_exec_check_graph (
+                                                        plan, s->refused ? NULL : &s->refused) };
   if (out->refused)
     return TRUE;
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &s->options->exec, error);
+  roles.roles = TRUE;
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &roles, error);
   if (!t)
     return FALSE;
-  *out = (struct sample){ t->seconds, weft_plan_worst_bytes (plan), FALSE };
+  out->seconds = t->seconds;
+  out->bytes = depth == WEFT_PLAN_PRICED ? 0 : weft_plan_worst_bytes (plan);
   return TRUE;
 }
 
 /* By two short steps where the job is a long one. */
 static gboolean
-measure (struct searcher *s, const struct weft_job *job, struct sample *out, GError **error)
+measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
+         struct sample *out, GError **error)
 {
   struct weft_shortened shortened;
   double seconds[2], bytes[2];
 
   weft_shorten (job, &shortened);
   for (uint32_t i = 0; i < shortened.n; i++) {
-    if (!sample (s, &shortened.job[i], out, error))
+    if (!sample (s, &shortened.job[i], depth, out, error))
       return FALSE;
     if (out->refused)
       return TRUE;
@@ -83,9 +86,10 @@ measure (struct searcher *s, const struct weft_job *job, struct sample *out, GEr
 static gboolean
 rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
+  struct weft_job job = weft_space_job (s->job, &c->choice);
   struct sample got;
 
-  if (!measure (s, &c->job, &got, error))
+  if (!measure (s, &job, WEFT_PLAN_PLACED, &got, error))
     return FALSE;
   if (got.refused) {
     c->fate = WEFT_FATE_RULE;
@@ -93,7 +97,7 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   }
   c->clock = fmax (got.seconds, c->bound);
   c->bytes = got.bytes;
-  c->fate = got.bytes <= c->job.cluster.f.gpu_memory ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
+  c->fate = got.bytes <= job.cluster.f.gpu_memory ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
   return TRUE;
@@ -101,10 +105,12 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
 
 /* First what is known without a look at its program. */
 static void
-begin (struct weft_candidate *c)
+begin (struct searcher *s, struct weft_candidate *c)
 {
-  c->fate = weft_job_check (&c->job, NULL) ? WEFT_FATE_PRUNED : WEFT_FATE_RULE;
-  c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&c->job) : 0;
+  struct weft_job job = weft_space_job (s->job, &c->choice);
+
+  c->fate = weft_job_check (&job, NULL) ? WEFT_FATE_PRUNED : WEFT_FATE_RULE;
+  c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&job) : 0;
 }
 
 /* With `exhaustive` all of them have clocks before any bound is asked. */
@@ -113,28 +119,68 @@ begin_all (struct searcher *s, GError **error)
 {
   gboolean ok = TRUE;
 
-  for (guint i = 0; ok && i < s->all->len; i++) {
-    struct weft_candidate *c = at (s, i);
-    progress (s, "ranking", i, s->all->len);
-    begin (c);
+  for (uint32_t i = 0; ok && i < s->n; i++) {
+    struct weft_candidate *c = &s->all[i];
+    if (i % 256 == 0)
+      progress (s, "looking at", i, s->n);
+    begin (s, c);
     if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
       ok = rank (s, c, error);
   }
   return ok;
 }
 
-/* Then its passes. */
 static void
-look_closer (struct searcher *s, struct weft_candidate *c)
+look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_candidate *c)
 {
-  struct weft_bound bound = weft_bound_passes (s->bounds, &c->job);
+  struct weft_bound bound = weft_bound_passes (s->bounds, job);
 
-  c->looked = TRUE;
   c->bound = fmax (c->bound, bound.seconds);
-  if (bound.bytes > c->job.cluster.f.gpu_memory) {
+  if (bound.bytes > job->cluster.f.gpu_memory) {
     c->bytes = bound.bytes;
     c->fate = WEFT_FATE_MEMORY;
   }
+}
+
+/* Where buffers take each other's place some wait, so that a clock without places is no later. */
+static gboolean
+look_at_program (struct searcher *s, const struct weft_job *job, struct weft_candidate *c,
+                 GError **error)
+{
+  struct sample got;
+
+  if (!measure (s, job, WEFT_PLAN_PRICED, &got, error))
+    return FALSE;
+  if (got.refused)
+    c->fate = WEFT_FATE_RULE;
+  else
+    c->bound = fmax (c->bound, got.seconds);
+  return TRUE;
+}
+
+/* A step closer to the clock of a candidate that has none: its passes, how they wait for each other, its
+ * program, and then where its buffers lie. */
+static gboolean
+approach (struct searcher *s, struct weft_candidate *c, GError **error)
+{
+  struct weft_job job = weft_space_job (s->job, &c->choice);
+
+  switch (c->known) {
+  case WEFT_FLOPS:
+    look_at_passes (s, &job, c);
+    break;
+  case WEFT_PASSES:
+    c->bound = fmax (c->bound, weft_bound_schedule (s->bounds, &job));
+    break;
+  case WEFT_SCHEDULE:
+    if (!look_at_program (s, &job, c, error))
+      return FALSE;
+    break;
+  case WEFT_PROGRAM:
+    return rank (s, c, error);
+  }
+  c->known++;
+  return TRUE;
 }
 
 static int
@@ -154,14 +200,56 @@ compare (const void *a, const void *b)
 static void
 sort (struct searcher *s)
 {
-  qsort (s->all->data, s->all->len, sizeof (struct weft_candidate), compare);
+  qsort (s->all, s->n, sizeof (struct weft_candidate), compare);
+}
+
+static weft_report *
+simulate_plan (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
+{
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, exec, error);
+
+  if (!t)
+    return NULL;
+  weft_report *report = weft_report_new (plan, t);
+  report->timeline = NULL; /* it ends here, and so may the plan */
+  return report;
+}
+
+static weft_report *
+simulate_job (const struct weft_job *job, const struct weft_exec_options *exec, GError **error)
+{
+  g_autoptr (weft_plan) plan = weft_plan_new (job, error);
+
+  return plan ? simulate_plan (plan, exec, error) : NULL;
+}
+
+/* Of a plan that fits; two short steps stand for a long one. */
+static weft_report *
+simulate_step (const weft_plan *plan, const struct weft_exec_options *exec, GError **error)
+{
+  struct weft_shortened shortened;
+  weft_report *of[2] = { NULL, NULL }, *report = NULL;
+
+  weft_shorten (&plan->job, &shortened);
+  if (shortened.n == 1)
+    return simulate_plan (plan, exec, error);
+  if ((of[0] = simulate_job (&shortened.job[0], exec, error)) &&
+      (of[1] = simulate_job (&shortened.job[1], exec, error))) {
+    report = weft_report_new (plan, NULL);
+    weft_shortened_report (&shortened, &plan->job, of, report);
+  }
+  g_clear_pointer (&of[0], weft_report_free);
+  g_clear_pointer (&of[1], weft_report_free);
+  return report;
 }
 
 /* Full program, exact memory: an extrapolated fit may turn out not to be one. */
 static gboolean
-simulate (struct searcher *s, struct weft_candidate *c, GError **error)
+simulate (const struct searcher *s, struct weft_candidate *c, GError **error)
 {
-  c->plan = weft_plan_new (&c->job, error);
+  struct weft_job job = weft_space_job (s->job, &c->choice);
+
+  c->plan = weft_plan_new (&job, error);
   if (!c->plan)
     return FALSE;
   c->bytes = weft_plan_worst_bytes (c->plan);
@@ -170,10 +258,10 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
     g_clear_pointer (&c->plan, weft_plan_free);
     return TRUE;
   }
-  c->timeline = weft_exec_run (&weft_exec_sim, c->plan, &s->options->exec, error);
-  if (!c->timeline)
+  c->report = simulate_step (c->plan, &s->options->exec, error);
+  if (!c->report)
     return FALSE;
-  c->seconds = c->timeline->seconds;
+  c->seconds = c->report->iteration.time_s;
   c->fate = WEFT_FATE_SIMULATED;
   return TRUE;
 }
@@ -185,61 +273,84 @@ least (const struct weft_candidate *c)
   return c->clock > 0 ? c->clock : c->bound;
 }
 
-/* Whether x is looked at before y: of equal ones that about which less is known, so that whatever is
- * taken with its clock known, nothing else can be before it. */
-static gboolean
-comes_before (const struct weft_candidate *x, const struct weft_candidate *y)
+/* Which is looked at first: of equal ones that about which less is known, so that whatever is taken with
+ * its clock known, nothing else can be before it. */
+static int
+comes_before (gconstpointer a, gconstpointer b, gpointer unused)
 {
+  const struct weft_candidate *x = a, *y = b;
+
+  (void) unused;
   if (least (x) != least (y))
-    return least (x) < least (y);
+    return least (x) < least (y) ? -1 : 1;
   if ((x->clock > 0) != (y->clock > 0))
-    return y->clock > 0;
-  return x->clock > 0 && x->bytes < y->bytes;
+    return x->clock > 0 ? 1 : -1;
+  if (x->clock > 0 && x->bytes != y->bytes)
+    return x->bytes < y->bytes ? -1 : 1;
+  return (x > y) - (x < y);
 }
 
-/* Which candidates are looked for. */
-typedef gboolean wanted (const struct searcher *s, const struct weft_candidate *c);
-
-static gboolean
-may_be_listed (const struct searcher *s, const struct weft_candidate *c)
+static void
+put (GSequence *open, struct weft_candidate *c)
 {
-  return (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED) &&
-         c->flops <= s->best_clock * PRUNE_FACTOR;
+  g_sequence_insert_sorted (open, c, comes_before, NULL);
+}
+
+/* The first, or NULL. */
+static struct weft_candidate *
+take (GSequence *open)
+{
+  GSequenceIter *at = g_sequence_get_begin_iter (open);
+
+  if (g_sequence_iter_is_end (at))
+    return NULL;
+  struct weft_candidate *c = g_sequence_get (at);
+  g_sequence_remove (at);
+  return c;
+}
+
+static GSequence *
+open_all (const struct searcher *s,
+          gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c))
+{
+  GSequence *open = g_sequence_new (NULL);
+
+  for (uint32_t i = 0; i < s->n; i++)
+    if (is_wanted (s, &s->all[i]))
+      g_sequence_append (open, &s->all[i]);
+  g_sequence_sort (open, comes_before, NULL);
+  return open;
 }
 
 static gboolean
-may_be_better (const struct searcher *s, const struct weft_candidate *c)
+may_win (const struct searcher *s, const struct weft_candidate *c)
 {
   (void) s;
   return c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED;
 }
 
 static gboolean
+is_far_behind (const struct searcher *s, const struct weft_candidate *c)
+{
+  return c->flops > s->best_clock * PRUNE_FACTOR;
+}
+
+static gboolean
 may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
 {
   return (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_MEMORY) && c->clock == 0 &&
-         c->flops <= s->best_clock * PRUNE_FACTOR;
+         !is_far_behind (s, c);
 }
 
-static struct weft_candidate *
-next (const struct searcher *s, wanted *is_wanted)
+/* What was far behind may still be better than what the best turned out to be. */
+static void
+reopen (struct searcher *s, GSequence *aside)
 {
-  struct weft_candidate *best = NULL;
+  struct weft_candidate *c;
 
-  for (guint i = 0; i < s->all->len; i++)
-    if (is_wanted (s, at (s, i)) && (!best || comes_before (at (s, i), best)))
-      best = at (s, i);
-  return best;
-}
-
-/* A step closer to the clock of a candidate that has none. */
-static gboolean
-approach (struct searcher *s, struct weft_candidate *c, GError **error)
-{
-  if (c->looked)
-    return rank (s, c, error);
-  look_closer (s, c);
-  return TRUE;
+  while ((c = take (aside)))
+    put (s->open, c);
+  g_sequence_free (aside);
 }
 
 /* The quickest by clock, one after the other: a clock that is below all bounds of others is the
@@ -248,16 +359,24 @@ static gboolean
 simulate_best (struct searcher *s, GError **error)
 {
   uint32_t most = s->options->finalists ? s->options->finalists : 10, done = 0;
+  GSequence *aside = g_sequence_new (NULL);
   struct weft_candidate *c;
+  gboolean ok = TRUE;
 
-  while (done < most && (c = next (s, may_be_listed))) {
+  while (ok && done < most && (c = take (s->open))) {
     progress (s, "simulating", done, most);
-    if (c->fate != WEFT_FATE_RANKED ? !approach (s, c, error) : !simulate (s, c, error))
-      return FALSE;
+    if (is_far_behind (s, c)) {
+      put (aside, c);
+      continue;
+    }
+    ok = c->fate == WEFT_FATE_RANKED ? simulate (s, c, error) : approach (s, c, error);
     if (c->fate == WEFT_FATE_SIMULATED && ++done == most)
       s->last_clock = c->clock;
+    if (may_win (s, c))
+      put (s->open, c);
   }
-  return TRUE;
+  reopen (s, aside);
+  return ok;
 }
 
 static double
@@ -265,9 +384,9 @@ best_seconds (const struct searcher *s)
 {
   double best = INFINITY;
 
-  for (guint i = 0; i < s->all->len; i++)
-    if (at (s, i)->fate == WEFT_FATE_SIMULATED)
-      best = fmin (best, at (s, i)->seconds);
+  for (uint32_t i = 0; i < s->n; i++)
+    if (s->all[i].fate == WEFT_FATE_SIMULATED)
+      best = fmin (best, s->all[i].seconds);
   return best;
 }
 
@@ -280,13 +399,15 @@ find_gap (struct searcher *s, double *gap, GError **error)
   struct weft_candidate *c;
 
   *gap = 0;
-  while ((c = next (s, may_be_better)) && least (c) < best) {
+  while ((c = take (s->open)) && least (c) < best) {
     if (c->fate == WEFT_FATE_RANKED) {
       *gap = (best - c->clock) / best;
       return TRUE;
     }
     if (!approach (s, c, error))
       return FALSE;
+    if (may_win (s, c))
+      put (s->open, c);
   }
   return TRUE;
 }
@@ -295,12 +416,17 @@ find_gap (struct searcher *s, double *gap, GError **error)
 static gboolean
 find_miss (struct searcher *s, GError **error)
 {
+  GSequence *open = open_all (s, may_be_a_miss);
   struct weft_candidate *c;
+  gboolean ok = TRUE;
 
-  while ((c = next (s, may_be_a_miss)) && least (c) <= fmin (s->nearest_miss, s->last_clock))
-    if (!approach (s, c, error))
-      return FALSE;
-  return TRUE;
+  while (ok && (c = take (open)) && least (c) <= fmin (s->nearest_miss, s->last_clock)) {
+    ok = approach (s, c, error);
+    if (may_be_a_miss (s, c))
+      put (open, c);
+  }
+  g_sequence_free (open);
+  return ok;
 }
 
 /* Of candidates in their order. */
@@ -309,7 +435,7 @@ miss_of (const struct searcher *s, const weft_search *search)
 {
   for (uint32_t i = 0; i < search->n; i++) {
     const struct weft_candidate *c = &search->candidate[i];
-    if (c->fate == WEFT_FATE_MEMORY && c->clock > 0 && c->flops <= s->best_clock * PRUNE_FACTOR)
+    if (c->fate == WEFT_FATE_MEMORY && c->clock > 0 && !is_far_behind (s, c))
       return c->clock <= s->last_clock ? c : NULL;
   }
   return NULL;
@@ -321,9 +447,8 @@ collect (struct searcher *s)
   weft_search *search = g_new0 (weft_search, 1);
 
   sort (s);
-  search->n = s->all->len;
-  search->candidate =
-      (struct weft_candidate *) (void *) g_array_free (g_steal_pointer (&s->all), FALSE);
+  search->n = s->n;
+  search->candidate = g_steal_pointer (&s->all);
   for (uint32_t i = 0; i < search->n; i++)
     search->by_fate[search->candidate[i].fate]++;
   if (s->options->near_miss)
@@ -331,21 +456,45 @@ collect (struct searcher *s)
   return search;
 }
 
+static struct weft_candidate *
+candidates (const struct weft_job *job, uint32_t *n)
+{
+  g_autoptr (GArray) choices = weft_space_enumerate (job);
+  struct weft_candidate *all = g_new0 (struct weft_candidate, choices->len);
+
+  for (guint i = 0; i < choices->len; i++)
+    all[i].choice = g_array_index (choices, struct weft_choice, i);
+  *n = choices->len;
+  return all;
+}
+
+static gboolean
+search_all (struct searcher *s, double *gap, GError **error)
+{
+  if (!begin_all (s, error))
+    return FALSE;
+  s->open = open_all (s, may_win);
+  gboolean ok = simulate_best (s, error) && find_gap (s, gap, error) &&
+                (!s->options->near_miss || find_miss (s, error));
+  g_sequence_free (s->open);
+  return ok;
+}
+
 weft_search *
 weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                  GError **error)
 {
   struct searcher s = { .options = options,
-                        .all = weft_space_enumerate (job),
+                        .job = job,
                         .bounds = weft_bounds_new (),
                         .best_clock = INFINITY,
                         .nearest_miss = INFINITY,
                         .last_clock = INFINITY };
   gint64 start = g_get_monotonic_time ();
   double gap = 0;
-  gboolean ok = begin_all (&s, error) && simulate_best (&s, error) && find_gap (&s, &gap, error) &&
-                (!options->near_miss || find_miss (&s, error));
 
+  s.all = candidates (job, &s.n);
+  gboolean ok = search_all (&s, &gap, error);
   weft_search *search = collect (&s);
   search->gap = search->by_fate[WEFT_FATE_SIMULATED] ? gap : 0;
   weft_bounds_free (s.bounds);
@@ -364,8 +513,8 @@ void
 weft_search_free (weft_search *search)
 {
   for (uint32_t i = 0; i < search->n; i++) {
+    g_clear_pointer (&search->candidate[i].report, weft_report_free);
     g_clear_pointer (&search->candidate[i].plan, weft_plan_free);
-    g_clear_pointer (&search->candidate[i].timeline, weft_timeline_free);
   }
   g_free (search->candidate);
   g_free (search);

@@ -1,6 +1,6 @@
 /* planner.h - which strategy is best for this model on this cluster.
  *
- * The space is every combination of the axes below that the user left open.  Candidates are looked at in
+ * The space is every combination of the axes (axes.def) that the user left open.  Candidates are looked at in
  * the order of the least time that they can take, as far as is known, and no closer than needed:
  *
  *   bound     FLOPs, then the passes of one microbatch (bound.h): seconds that nothing undercuts, and
@@ -14,13 +14,16 @@
  * finalists, or its FLOPs alone take half as long again as the best.  That it fits was not asked.
  *
  * Time and arena of a schedule grow linearly in the number of microbatches once the pipeline is full, so
- * ranking builds two short steps and extrapolates; finalists are built in full.
+ * of a long step two short ones are ranked, and simulated, and extrapolated (shorten.h).  The plans of
+ * finalists are built in full.
  *
  * gap bounds how far the answer can be from the optimum of the whole space: the best simulated time
  * against the smallest clock time of anything that was not simulated.  Candidates whose bound is below the
  * best simulated time are ranked for it, until there are none. */
 #pragma once
 #include "core/exec/exec.h"
+#include "core/report/report.h"
+#include "planner/space.h"
 
 enum weft_fate {
   WEFT_FATE_RULE,      /* broke a rule */
@@ -31,14 +34,14 @@ enum weft_fate {
 };
 
 struct weft_candidate {
-  struct weft_job job;
+  struct weft_choice choice; /* weft_space_job() makes the job of it */
   enum weft_fate fate;
   uint64_t bytes;         /* worst role, reserved bytes included; exact when simulated */
   double flops, bound, clock; /* seconds: bound by FLOPs, the best that is known; 0 when not computed */
-  gboolean looked;        /* bound.h was asked about its passes */
+  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* what `bound` comes from */
   double seconds;         /* simulated */
   weft_plan *plan;        /* of simulated ones */
-  weft_timeline *timeline;
+  weft_report *report;    /* likewise, without a timeline */
 };
 
 typedef struct weft_search {

@@ -64,3 +64,62 @@ weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes
     return fmax (bytes[0], bytes[1]);
   return bytes[1] + shortened->further * fmax (0, bytes[1] - bytes[0]);
 }
+
+static double
+further (const struct weft_shortened *shortened, double shorter, double longer)
+{
+  return weft_shortened_seconds (shortened, (const double[]){ shorter, longer });
+}
+
+static struct weft_report_overlap
+further_overlap (const struct weft_shortened *shortened, const struct weft_report_overlap *a,
+                 const struct weft_report_overlap *b, double step)
+{
+  struct weft_report_overlap sum = {
+    .compute_s = further (shortened, a->compute_s, b->compute_s),
+    .communication_s = further (shortened, a->communication_s, b->communication_s),
+    .exposed_communication_s =
+        further (shortened, a->exposed_communication_s, b->exposed_communication_s),
+    .bubble_s = further (shortened, a->bubble_s, b->bubble_s),
+    .launch_wait_s = further (shortened, a->launch_wait_s, b->launch_wait_s),
+  };
+
+  sum.overlap_fraction =
+      sum.communication_s > 0 ? 1 - sum.exposed_communication_s / sum.communication_s : 0;
+  sum.bubble_fraction = sum.bubble_s / step;
+  return sum;
+}
+
+/* Model FLOPs grow as tokens do, those really run in a line like seconds. */
+static struct weft_report_iteration
+further_iteration (const struct weft_shortened *shortened, const struct weft_job *job,
+                   const struct weft_report_iteration *a, const struct weft_report_iteration *b)
+{
+  double step = further (shortened, a->time_s, b->time_s);
+  double tokens = (double) job->train.global_batch_size /
+                  (double) shortened->job[1].train.global_batch_size * b->time_s / step;
+  double hardware = further (shortened, a->hfu * a->time_s, b->hfu * b->time_s) / step;
+
+  return (struct weft_report_iteration){
+    .time_s = step,
+    .tokens_per_s = b->tokens_per_s * tokens,
+    .tokens_per_s_per_gpu = b->tokens_per_s_per_gpu * tokens,
+    .model_tflops_per_gpu = b->model_tflops_per_gpu * tokens,
+    .hardware_tflops_per_gpu = b->hardware_tflops_per_gpu * hardware / b->hfu,
+    .mfu = b->mfu * tokens,
+    .hfu = hardware,
+  };
+}
+
+void
+weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
+                       weft_report *const of[2], weft_report *report)
+{
+  report->iteration = of[0]->iteration;
+  report->overlap = of[0]->overlap;
+  if (shortened->n == 1)
+    return;
+  report->iteration = further_iteration (shortened, job, &of[0]->iteration, &of[1]->iteration);
+  report->overlap =
+      further_overlap (shortened, &of[0]->overlap, &of[1]->overlap, report->iteration.time_s);
+}

@@ -1,68 +1,268 @@
 /* An axis is a setting and the values worth trying; one that the user gave has one value.  Axes are a
- * table, so a new knob joins the search with one row. */
+ * table (axes.def), so a new knob joins the search with one row. */
 #include "planner/space.h"
+#include "core/job/schedule.h"
+#include "core/job/stages.h"
+
+enum { MOST_VALUES = 64 };
+
+/* A context parallel rank with fewer tokens of a sequence than this has too little to hide transfers of
+ * keys and values behind. */
+enum { LEAST_TOKENS = 2048 };
+
+/* More chunks than this on a rank send more than they save. */
+enum { MOST_CHUNKS = 8 };
 
 struct axis {
   enum { KNOB, TRAIN } table;
   unsigned field;
   /* Values into out[], returns how many; `job` is complete for the axes before this one. */
-  uint32_t (*values) (const struct weft_job *job, int64_t out[32]);
+  uint32_t (*values) (const struct weft_job *job, int64_t out[MOST_VALUES]);
 };
 
 static uint32_t
-stages (const struct weft_job *job, int64_t out[32])
+only (int64_t value, int64_t out[MOST_VALUES])
 {
-  uint32_t n = 0;
-  for (int64_t p = 1; p <= job->model.num_layers && p <= job->cluster.n_gpus && n < 32; p++)
-    if (job->model.num_layers % p == 0 && job->cluster.n_gpus % p == 0)
-      out[n++] = p;
-  return n;
-}
-
-/* One where the GPUs do not suffice, which is for the rules to say. */
-static int64_t
-replicas (const struct weft_job *job)
-{
-  const union weft_strategy *s = &job->strategy;
-  return MAX (1, job->cluster.n_gpus /
-                     (s->pipeline_model_parallel_size * s->tensor_model_parallel_size *
-                      s->context_parallel_size));
+  out[0] = value;
+  return 1;
 }
 
 static uint32_t
-micro_batches (const struct weft_job *job, int64_t out[32])
+both (int64_t out[MOST_VALUES])
 {
-  int64_t dp = replicas (job);
-  uint32_t n = 0;
-
-  for (int64_t b = 1; b <= 16 && job->train.global_batch_size % (b * dp) == 0; b *= 2)
-    out[n++] = b;
-  return n;
-}
-
-static uint32_t
-both (const struct weft_job *job, int64_t out[32])
-{
-  (void) job;
   out[0] = FALSE;
   out[1] = TRUE;
   return 2;
 }
 
 static uint32_t
-only_true (const struct weft_job *job, int64_t out[32])
+always (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   (void) job;
-  out[0] = TRUE;
-  return 1;
+  return only (TRUE, out);
 }
 
 static uint32_t
-only_false (const struct weft_job *job, int64_t out[32])
+never (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   (void) job;
-  out[0] = FALSE;
-  return 1;
+  return only (FALSE, out);
+}
+
+/* ------------------------------------------------------------------------- the mesh */
+
+/* PyTorch's DistributedDataParallel has replicas alone. */
+static gboolean
+has_replicas_alone (const struct weft_job *job)
+{
+  return job->strategy.distributed_config == WEFT_TORCH_DDP;
+}
+
+/* Ranks that the axes so far leave; those below count one, or what the user gave. */
+static int64_t
+ranks_left (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+  return job->cluster.n_gpus / (s->tensor_model_parallel_size * s->context_parallel_size *
+                                s->pipeline_model_parallel_size);
+}
+
+/* Within a node, where links are quick. */
+static uint32_t
+tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t node = job->cluster.n_gpus / MAX (1, job->cluster.n_nodes), left = ranks_left (job);
+  uint32_t n = 1;
+
+  out[0] = 1;
+  for (int64_t t = 2; t <= node && n < MOST_VALUES; t++)
+    if (node % t == 0 && left % t == 0 && job->model.num_attention_heads % t == 0)
+      out[n++] = t;
+  return has_replicas_alone (job) ? only (1, out) : n;
+}
+
+static uint32_t
+if_tensor (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->strategy.tensor_model_parallel_size > 1, out);
+}
+
+static uint32_t
+context_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t left = ranks_left (job);
+  uint32_t n = 1;
+
+  out[0] = 1;
+  for (int64_t c = 2; left % c == 0 && job->model.seq_length % (2 * c) == 0 &&
+                      job->model.seq_length / c >= LEAST_TOKENS;
+       c *= 2)
+    out[n++] = c;
+  return has_replicas_alone (job) ? only (1, out) : n;
+}
+
+/* The user says where layers are. */
+static gboolean
+deals_layers (const struct weft_job *job)
+{
+  return weft_job_layout_stages (job) > 0 ||
+         job->knob_set[WEFT_KNOB_account_for_embedding_in_pipeline_split] ||
+         job->knob_set[WEFT_KNOB_account_for_loss_in_pipeline_split] ||
+         job->knob_set[WEFT_KNOB_decoder_first_pipeline_num_layers] ||
+         job->knob_set[WEFT_KNOB_decoder_last_pipeline_num_layers];
+}
+
+/* Of all ranks but the last, where that takes what is left. */
+static int64_t
+layers_but_last (const struct weft_job *job, int64_t stages)
+{
+  return (job->model.num_layers + stages - 1) / stages;
+}
+
+static gboolean
+can_be_dealt (const struct weft_job *job, int64_t stages)
+{
+  return deals_layers (job) || (stages - 1) * layers_but_last (job, stages) < job->model.num_layers;
+}
+
+static uint32_t
+stages (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t left = ranks_left (job);
+  uint32_t n = 0;
+
+  for (int64_t p = 1; p <= MIN (left, job->model.num_layers) && n < MOST_VALUES; p++)
+    if (left % p == 0 && can_be_dealt (job, p))
+      out[n++] = p;
+  return n > 0 ? n : only (1, out);
+}
+
+/* Ranks that have one stage. */
+static int64_t
+ranks_of_stage (const struct weft_job *job)
+{
+  return job->cluster.n_gpus / job->strategy.pipeline_model_parallel_size;
+}
+
+/* Whole experts, which are small enough. */
+static uint32_t
+expert_tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->model.num_moe_experts > 0 ? 1 : WEFT_NONE, out);
+}
+
+static uint32_t
+expert_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t ranks = ranks_of_stage (job) / weft_job_expert_tp (job);
+  uint32_t n = 1;
+
+  out[0] = 1;
+  for (int64_t e = 2; e <= MIN (ranks, job->model.num_moe_experts) && n < MOST_VALUES; e++)
+    if (ranks % e == 0 && job->model.num_moe_experts % e == 0)
+      out[n++] = e;
+  return has_replicas_alone (job) ? only (1, out) : n;
+}
+
+/* ----------------------------------------------------------------------- the layers */
+
+static gboolean
+are_dealt_evenly (const struct weft_job *job)
+{
+  return job->model.num_layers % job->strategy.pipeline_model_parallel_size == 0;
+}
+
+/* Embedding and head count as a layer each where that makes stages even: with them Llama 3.1 405B has 128. */
+static uint32_t
+if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t p = job->strategy.pipeline_model_parallel_size;
+  gboolean even = (job->model.num_layers + 2) % p == 0 && job->model.num_layers + 2 > p;
+
+  return only (!deals_layers (job) && !are_dealt_evenly (job) && even, out);
+}
+
+/* Elsewhere the last rank, which has the head, has fewer. */
+static uint32_t
+last_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t p = job->strategy.pipeline_model_parallel_size;
+
+  if (deals_layers (job) || are_dealt_evenly (job) ||
+      job->strategy.account_for_embedding_in_pipeline_split)
+    return only (WEFT_NONE, out);
+  return only (job->model.num_layers - (p - 1) * layers_but_last (job, p), out);
+}
+
+static gboolean
+may_interleave (const struct weft_job *job)
+{
+  return job->strategy.pipeline_model_parallel_size > 1 &&
+         job->strategy.pipeline_schedule == WEFT_SCHEDULE_1F1B && !weft_job_schedule_file (job) &&
+         weft_job_layout_stages (job) == 0;
+}
+
+static uint32_t
+chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  struct weft_job chunked = *job;
+  int64_t *v = &chunked.strategy.virtual_pipeline_model_parallel_size;
+  uint32_t n = 1;
+
+  out[0] = WEFT_NONE;
+  for (*v = 2; may_interleave (job) && *v <= MOST_CHUNKS; ++*v) {
+    g_autofree char *problem = weft_job_stages_problem (&chunked);
+    if (!problem)
+      out[n++] = *v;
+  }
+  return n;
+}
+
+static gboolean
+has_chunks (const struct weft_job *job)
+{
+  return job->strategy.virtual_pipeline_model_parallel_size != WEFT_NONE;
+}
+
+static uint32_t
+if_chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (has_chunks (job), out);
+}
+
+static uint32_t
+unless_chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (!job->strategy.overlap_p2p_comm, out);
+}
+
+/* ------------------------------------------------------------------------- the step */
+
+/* One where the GPUs do not suffice, which is for the rules to say. */
+static int64_t
+replicas (const struct weft_job *job)
+{
+  return MAX (1, ranks_left (job));
+}
+
+/* Chunks go through the pipeline in groups of as many microbatches as it has ranks. */
+static gboolean
+are_whole_groups (const struct weft_job *job, int64_t microbatches)
+{
+  return !has_chunks (job) || job->strategy.microbatch_group_size_per_vp_stage != WEFT_NONE ||
+         microbatches % job->strategy.pipeline_model_parallel_size == 0;
+}
+
+static uint32_t
+micro_batches (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t dp = replicas (job), batch = job->train.global_batch_size;
+  uint32_t n = 0;
+
+  for (int64_t b = 1; b <= 16 && batch % (b * dp) == 0; b *= 2)
+    if (are_whole_groups (job, batch / (b * dp)))
+      out[n++] = b;
+  return n;
 }
 
 static gboolean
@@ -73,51 +273,78 @@ replicated (const struct weft_job *job)
 
 /* A pipeline of one stage has no schedule to choose. */
 static uint32_t
-schedules (const struct weft_job *job, int64_t out[32])
+schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   out[0] = WEFT_SCHEDULE_1F1B;
   out[1] = WEFT_SCHEDULE_GPIPE;
-  return job->strategy.pipeline_model_parallel_size > 1 ? 2 : 1;
+  return job->strategy.pipeline_model_parallel_size > 1 && !has_chunks (job) ? 2 : 1;
 }
 
 static uint32_t
-recomputes (const struct weft_job *job, int64_t out[32])
+recomputes (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  (void) job;
   out[0] = WEFT_RECOMPUTE_NONE;
   out[1] = WEFT_RECOMPUTE_FULL;
-  return 2;
+  return job->strategy.activation_checkpointing ? 1 : 2;
 }
 
+/* All layers, or some of each chunk. */
 static uint32_t
-if_replicated (const struct weft_job *job, int64_t out[32])
+recompute_methods (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  return replicated (job) ? both (job, out) : (out[0] = FALSE, 1);
+  if (job->strategy.recompute_granularity != WEFT_RECOMPUTE_FULL)
+    return only (WEFT_NONE, out);
+  out[0] = WEFT_RECOMPUTE_UNIFORM;
+  out[1] = WEFT_RECOMPUTE_BLOCK;
+  return job->knob_set[WEFT_KNOB_recompute_granularity] ? 1 : 2;
+}
+
+/* Each layer by itself; or quarters of the layers of a chunk. */
+static uint32_t
+recomputed_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t layers = weft_job_most_layers (job);
+  uint32_t n = 0;
+
+  if (job->strategy.recompute_method != WEFT_RECOMPUTE_BLOCK)
+    return only (job->strategy.recompute_method == WEFT_NONE ? WEFT_NONE : 1, out);
+  for (int64_t quarter = 1; quarter < 4; quarter++) {
+    int64_t some = layers * quarter / 4;
+    if (some > 0 && (n == 0 || some > out[n - 1]))
+      out[n++] = some;
+  }
+  return n;
+}
+
+/* ----------------------------------------------------------------------- the replicas */
+
+static uint32_t
+if_replicated (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return replicated (job) ? both (out) : only (FALSE, out);
 }
 
 /* A strategy that the user names is not changed for another. */
 static uint32_t
-fsdp_or_not (const struct weft_job *job, int64_t out[32])
+fsdp_or_not (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
-    return only_true (job, out);
-  return weft_job_is_torch (job) ? only_false (job, out) : if_replicated (job, out);
+    return only (TRUE, out);
+  return weft_job_is_torch (job) ? only (FALSE, out) : if_replicated (job, out);
 }
 
 static uint32_t
-fusion (const struct weft_job *job, int64_t out[32])
+fusion (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  return weft_job_is_torch (job) ? only_false (job, out) : only_true (job, out);
+  return only (!weft_job_is_torch (job), out);
 }
 
 /* Levels 0 and 1 are what the bucketed wrapper does; the first value is the knob's own default. */
 static uint32_t
-levels (const struct weft_job *job, int64_t out[32])
+levels (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  if (!job->strategy.use_megatron_fsdp) {
-    out[0] = WEFT_NO_SHARD;
-    return 1;
-  }
+  if (!job->strategy.use_megatron_fsdp)
+    return only (WEFT_NO_SHARD, out);
   out[0] = WEFT_SHARD_GRADS;
   out[1] = WEFT_SHARD_PARAMS;
   return 2;
@@ -125,47 +352,39 @@ levels (const struct weft_job *job, int64_t out[32])
 
 /* Megatron-FSDP says by its level what is split. */
 static uint32_t
-if_wrapped (const struct weft_job *job, int64_t out[32])
+if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  return job->strategy.use_megatron_fsdp || weft_job_is_torch (job) ? only_false (job, out)
+  return job->strategy.use_megatron_fsdp || weft_job_is_torch (job) ? only (FALSE, out)
                                                                     : if_replicated (job, out);
 }
 
 /* What is split is reduced on the way in any case. */
 static uint32_t
-overlaps (const struct weft_job *job, int64_t out[32])
+overlaps (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   if (weft_job_is_torch (job))
-    return only_false (job, out);
-  return job->strategy.use_megatron_fsdp ? only_true (job, out) : if_replicated (job, out);
+    return only (FALSE, out);
+  return job->strategy.use_megatron_fsdp ? only (TRUE, out) : if_replicated (job, out);
 }
 
 static uint32_t
-if_sharded_and_overlapped (const struct weft_job *job, int64_t out[32])
+if_sharded_and_overlapped (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   gboolean fsdp = job->strategy.use_megatron_fsdp;
   gboolean possible =
       (fsdp || job->strategy.use_distributed_optimizer) && job->strategy.overlap_grad_reduce;
 
   if (fsdp && job->strategy.data_parallel_sharding_strategy == WEFT_SHARD_PARAMS)
-    return only_true (job, out);
-  return possible ? both (job, out) : (out[0] = FALSE, 1);
+    return only (TRUE, out);
+  return possible ? both (out) : only (FALSE, out);
 }
 
-/* The last three cost nothing and save, so they are set and not searched. */
-static const struct axis axes[] = {
-  { KNOB, WEFT_KNOB_pipeline_model_parallel_size, stages },
-  { TRAIN, WEFT_TRAIN_micro_batch_size, micro_batches },
-  { KNOB, WEFT_KNOB_pipeline_schedule, schedules },
-  { KNOB, WEFT_KNOB_recompute_granularity, recomputes },
-  { KNOB, WEFT_KNOB_use_megatron_fsdp, fsdp_or_not },
-  { KNOB, WEFT_KNOB_data_parallel_sharding_strategy, levels },
-  { KNOB, WEFT_KNOB_use_distributed_optimizer, if_wrapped },
-  { KNOB, WEFT_KNOB_overlap_grad_reduce, overlaps },
-  { KNOB, WEFT_KNOB_overlap_param_gather, if_sharded_and_overlapped },
-  { KNOB, WEFT_KNOB_deallocate_pipeline_outputs, only_true },
-  { KNOB, WEFT_KNOB_gradient_accumulation_fusion, fusion },
-  { KNOB, WEFT_KNOB_batch_p2p_sync, only_false },
+/* ---------------------------------------------------------------------- combinations */
+
+static const struct axis axes[WEFT_N_AXIS] = {
+#define AXIS(table, field, values) { table, WEFT_##table##_##field, values },
+#include "planner/axes.def"
+#undef AXIS
 };
 
 static gboolean
@@ -174,44 +393,28 @@ is_fixed (const struct weft_job *job, const struct axis *axis)
   return axis->table == KNOB ? job->knob_set[axis->field] : job->train_set[axis->field];
 }
 
-/* Full recompute in blocks of one layer unless the user said otherwise. */
-static void
-complete (struct weft_job *job)
+static union weft_value *
+setting (struct weft_job *job, const struct axis *axis)
 {
-  union weft_strategy *s = &job->strategy;
-
-  if (s->recompute_granularity == WEFT_RECOMPUTE_FULL) {
-    if (s->recompute_method == WEFT_NONE)
-      s->recompute_method = WEFT_RECOMPUTE_UNIFORM;
-    if (s->recompute_num_layers == WEFT_NONE)
-      s->recompute_num_layers = 1;
-  }
-  weft_job_derive (job);
+  return axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
 }
 
+/* `job` has the choices so far. */
 static void
-enumerate (struct weft_job *job, size_t depth, GArray *out)
+enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArray *out)
 {
-  int64_t values[32];
+  int64_t values[MOST_VALUES];
 
-  if (depth == G_N_ELEMENTS (axes)) {
-    struct weft_candidate candidate = { .job = *job };
-    complete (&candidate.job);
-    g_array_append_val (out, candidate);
+  if (depth == WEFT_N_AXIS) {
+    g_array_append_val (out, *choice);
     return;
   }
   const struct axis *axis = &axes[depth];
-  union weft_value *at =
-      axis->table == KNOB ? &job->strategy.at[axis->field] : &job->train.at[axis->field];
-  if (is_fixed (job, axis)) {
-    enumerate (job, depth + 1, out);
-    return;
-  }
-  union weft_value before = *at;
-  uint32_t n = axis->values (job, values);
+  union weft_value *at = setting (job, axis), before = *at;
+  uint32_t n = is_fixed (job, axis) ? only (before.i, values) : axis->values (job, values);
   for (uint32_t i = 0; i < n; i++) {
-    at->i = values[i];
-    enumerate (job, depth + 1, out);
+    choice->value[depth] = at->i = values[i];
+    enumerate (job, choice, depth + 1, out);
   }
   *at = before;
 }
@@ -219,9 +422,21 @@ enumerate (struct weft_job *job, size_t depth, GArray *out)
 GArray *
 weft_space_enumerate (const struct weft_job *job)
 {
-  GArray *out = g_array_new (FALSE, TRUE, sizeof (struct weft_candidate));
+  GArray *out = g_array_new (FALSE, TRUE, sizeof (struct weft_choice));
   struct weft_job open = *job;
+  struct weft_choice choice;
 
-  enumerate (&open, 0, out);
+  enumerate (&open, &choice, 0, out);
   return out;
+}
+
+struct weft_job
+weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
+{
+  struct weft_job chosen = *job;
+
+  for (unsigned i = 0; i < WEFT_N_AXIS; i++)
+    setting (&chosen, &axes[i])->i = choice->value[i];
+  weft_job_derive (&chosen);
+  return chosen;
 }

@@ -18,6 +18,8 @@ struct weft_rendezvous; /* launch/rendezvous.h */
 
 struct weft_exec_options {
   gboolean unfolded;     /* simulate every rank */
+  gboolean roles;        /* the clock alone: the first rank of each stage and no other, which takes no
+                            longer than all of them together */
   gboolean step_by_step; /* collectives round by round instead of as fluid flows */
 
   /* Executors of real numbers: */

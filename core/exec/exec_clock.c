@@ -33,7 +33,9 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
 
   c->base.ops = &weft_exec_clock;
   c->base.plan = plan;
-  c->base.actors = weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
+  c->base.actors = options->roles
+                       ? weft_actors_new_roles (&plan->mesh)
+                       : weft_actors_new (&plan->fabric, &plan->mesh, !options->unfolded);
   c->issued = g_new0 (uint32_t, c->base.actors->n);
   c->prices =
       g_hash_table_new_full (g_bytes_hash, g_bytes_equal, (GDestroyNotify) g_bytes_unref, g_free);

@@ -86,6 +86,11 @@ struct weft_cell_times {
  * brings the rows of `start`, or NULL.  Used by pictures and closed-form tests. */
 double weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, double **start);
 
+/* The makespan where chunks take different times, by rank * n_chunks + chunk, pairs none of their own,
+ * and what a stage hands to the next has arrived `transfer` seconds later. */
+double weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *times,
+                                double transfer);
+
 /* Most chunk activations that a rank keeps at once: one from F to B; where the backward is split,
  * half of it goes with I and half with W. */
 double weft_grid_in_flight (const weft_grid *grid, uint32_t rank);

@@ -9,11 +9,13 @@ struct event {
 
 struct replay {
   const weft_grid *grid;
-  struct weft_cell_times times;
-  double **start; /* or NULL */
-  double *end;    /* by event; negative: not yet */
-  double *clock;  /* by rank: when its last cell ended */
-  uint32_t *next; /* by rank: its cell that is to run */
+  const struct weft_cell_times *times; /* by place, `stride` apart: 0 where all take the same */
+  uint32_t stride;
+  double transfer; /* seconds until what a stage hands on has arrived */
+  double **start;  /* or NULL */
+  double *end;     /* by event; negative: not yet */
+  double *clock;   /* by rank: when its last cell ended */
+  uint32_t *next;  /* by rank: its cell that is to run */
 };
 
 static size_t
@@ -41,24 +43,28 @@ needs (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell, struc
 }
 
 static double
-duration (const struct replay *r, const struct weft_cell *cell)
+duration (const struct replay *r, uint32_t rank, const struct weft_cell *cell)
 {
-  return (weft_cell_pays (cell, WEFT_PAYS_FORWARD) ? r->times.forward : 0) +
-         (weft_cell_pays (cell, WEFT_PAYS_INPUT) ? r->times.input : 0) +
-         (weft_cell_pays (cell, WEFT_PAYS_WEIGHT) ? r->times.weight : 0);
+  const struct weft_cell_times *times =
+      &r->times[weft_grid_place (r->grid, rank, cell->chunk) * r->stride];
+
+  return (weft_cell_pays (cell, WEFT_PAYS_FORWARD) ? times->forward : 0) +
+         (weft_cell_pays (cell, WEFT_PAYS_INPUT) ? times->input : 0) +
+         (weft_cell_pays (cell, WEFT_PAYS_WEIGHT) ? times->weight : 0);
 }
 
 /* When everything that the cell needs has ended, no earlier than `start`; negative: not yet. */
 static double
 ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, double start)
 {
+  uint32_t place = weft_grid_place (r->grid, rank, cell->chunk);
   struct event need[2];
 
   for (uint32_t n = needs (r->grid, rank, cell, need); n-- > 0;) {
     double end = r->end[event_index (r->grid, need[n])];
     if (end < 0)
       return end;
-    start = MAX (start, end);
+    start = MAX (start, end + (need[n].place == place ? 0 : r->transfer));
   }
   return start;
 }
@@ -67,7 +73,7 @@ ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, doub
 static uint32_t
 n_together (const struct replay *r, uint32_t rank)
 {
-  return r->grid->cell[rank][r->next[rank]].paired && r->times.pair > 0 ? 2 : 1;
+  return r->grid->cell[rank][r->next[rank]].paired && r->times->pair > 0 ? 2 : 1;
 }
 
 static void
@@ -95,7 +101,7 @@ run_next (struct replay *r, uint32_t rank)
     start = ready (r, rank, &cell[i], start);
   if (start < 0)
     return 0;
-  r->clock[rank] = start + (n > 1 ? r->times.pair : duration (r, cell));
+  r->clock[rank] = start + (n > 1 ? r->times->pair : duration (r, rank, cell));
   for (uint32_t i = 0; i < n; i++)
     end_cell (r, rank, r->next[rank] + i, start);
   return n;
@@ -189,18 +195,34 @@ replay_clear (struct replay *r)
   g_free (r->next);
 }
 
+static double
+makespan (struct replay *r, const weft_grid *grid)
+{
+  double last = 0;
+
+  replay_init (r, grid);
+  run (r);
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    last = MAX (last, r->clock[rank]);
+  replay_clear (r);
+  return last;
+}
+
 double
 weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, double **start)
 {
-  struct replay r = { .times = times, .start = start };
-  double makespan = 0;
+  struct replay r = { .times = &times, .start = start };
 
-  replay_init (&r, grid);
-  run (&r);
-  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
-    makespan = MAX (makespan, r.clock[rank]);
-  replay_clear (&r);
-  return makespan;
+  return makespan (&r, grid);
+}
+
+double
+weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *times,
+                         double transfer)
+{
+  struct replay r = { .times = times, .stride = 1, .transfer = transfer };
+
+  return makespan (&r, grid);
 }
 
 /* Check: every part once, then a replay that leaves nobody waiting. */
@@ -371,7 +393,8 @@ blame_pair (const struct replay *r, GError **error)
 static gboolean
 check_waits (const weft_grid *grid, double pair, GError **error)
 {
-  struct replay r = { .times = { 1, 1, 1, pair } };
+  const struct weft_cell_times times = { 1, 1, 1, pair };
+  struct replay r = { .times = &times };
   gboolean good = TRUE;
 
   replay_init (&r, grid);

@@ -143,7 +143,8 @@ struct weft_report_style {
 /* The whole page: job, numbers, communication, memory, pipeline. */
 void weft_report_print (const weft_report *report, struct weft_report_style style, GString *out);
 
-/* One line that names the job, and its sizes. */
+/* One line that names model, cluster and stack; the same and a second one with the sizes of the job. */
+void weft_report_print_where (const struct weft_job *job, GString *out);
 void weft_report_print_job (const struct weft_job *job, GString *out);
 
 /* A bar and a line of numbers for every role. */

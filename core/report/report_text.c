@@ -47,9 +47,8 @@ end_marks (GString *out, enum ink now)
 /* ------------------------------------------------------------------------- job */
 
 void
-weft_report_print_job (const struct weft_job *job, GString *out)
+weft_report_print_where (const struct weft_job *job, GString *out)
 {
-  const union weft_strategy *s = &job->strategy;
   const char *model = g_quark_to_string ((GQuark) job->model.name);
 
   g_string_append_printf (
@@ -57,6 +56,14 @@ weft_report_print_job (const struct weft_job *job, GString *out)
       job->cluster.n_gpus, g_quark_to_string ((GQuark) job->cluster.f.gpu_name),
       g_quark_to_string (job->cluster.topology), g_quark_to_string ((GQuark) job->stack.name),
       weft_precision_words[job->train.precision]);
+}
+
+void
+weft_report_print_job (const struct weft_job *job, GString *out)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  weft_report_print_where (job, out);
   g_string_append_printf (
       out,
       "tensor %" G_GINT64_FORMAT ", context %" G_GINT64_FORMAT ", pipeline %" G_GINT64_FORMAT
