@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define SEED 2026
@@ -93,6 +95,7 @@ train_jobs (const struct drawn *drawn, gboolean counted)
   g_autoptr (GRand) rand = g_rand_new_with_seed (drawn->seed + counted);
   uint32_t left = drawn->jobs, lacking = 0;
 
+  trained_limit (0, drawn->seed);
   for (uint32_t i = 0; left; i++) {
     struct weft_job job;
     g_autofree char *words = draw (rand, &job, counted);
@@ -104,6 +107,31 @@ train_jobs (const struct drawn *drawn, gboolean counted)
                  "warpgroups so far: %u, and of codes %u\n",
                  drawn->jobs, lacking, (unsigned) emulated_launches ("warpgroup_tiles"),
                  (unsigned) emulated_launches ("warpgroup_codes"));
+}
+
+/* A run of a process of its own: what it says where it may take no time. */
+static void
+a_run_that_takes_too_long_is_named (void **state)
+{
+  char said[400] = "";
+  int pipes[2], status;
+
+  (void) state;
+  assert_int_equal (pipe (pipes), 0);
+  pid_t child = fork ();
+  if (child == 0) {
+    dup2 (pipes[1], STDERR_FILENO);
+    trained_limit (1e-3, 77);
+    trained_new (NULL, "model=gpt2-nano topology=cpu gpus=1", NULL);
+    _exit (0);
+  }
+  close (pipes[1]);
+  assert_int_equal (waitpid (child, &status, 0), child);
+  assert_true (read (pipes[0], said, sizeof said - 1) > 0);
+  close (pipes[0]);
+  assert_true (WIFEXITED (status) && WEXITSTATUS (status) == 1);
+  assert_string_equal (said, "seed 77: takes longer than 0.001 s: model=gpt2-nano topology=cpu "
+                             "gpus=1\n");
 }
 
 static void
@@ -128,6 +156,7 @@ main (int argc, char **argv)
   struct drawn drawn = { argc > 1 ? (uint32_t) atoi (argv[1]) : SEED,
                          argc > 2 ? (uint32_t) atoi (argv[2]) : JOBS };
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (a_run_that_takes_too_long_is_named),
     cmocka_unit_test_prestate (random_jobs_train_as_on_the_cpu, &drawn),
     cmocka_unit_test_prestate (random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu, &drawn),
   };

@@ -328,6 +328,50 @@ forward_and_input_gradients_are_those_of_their_references (void **state)
   }
 }
 
+/* A tensor with one infinite element, by its own scale. */
+static void
+quantise_overflowed (struct factor *f, uint64_t at)
+{
+  uint64_t n = f->rows * f->columns;
+  struct weft_kernel amax = { .kind = WEFT_OP_AMAX, .shape = { .dim = { n } } },
+                     k = { .kind = WEFT_OP_QUANTISE, .shape = { .dim = { n } } };
+
+  f->x[at] = -INFINITY;
+  amax.operand[0] = k.operand[0] = operand (f->x, n, WEFT_FP32);
+  amax.operand[1] = k.operand[1] = operand (&f->amax, 1, WEFT_FP32);
+  k.operand[2] = operand (f->code, n, f->dtype);
+  run (&amax, 1);
+  run (&k, 1);
+  f->scale[0] = f->amax;
+}
+
+/* The row that the infinite element has a part in is no number, whatever the other factor, so that
+ * found_inf and check_for_nan see it; all else is as finite as it was. */
+static void
+an_infinite_element_is_seen_in_products (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (5);
+  static struct product p;
+
+  (void) state;
+  for (int trial = 0; trial < 6; trial++) {
+    const uint64_t m = 5, n = 40, t = 64, row = (uint64_t) trial % m;
+    gboolean forward = trial & 1;
+    struct weft_kernel k = { .kind = forward ? WEFT_OP_FP8_MATMUL : WEFT_OP_FP8_MATMUL_DGRAD,
+                             .shape = { .dim = { m, forward ? n : t, forward ? t : n } } },
+                       ref = k;
+    draw (rand, &p.a, m, t);
+    draw (rand, &p.b, n, t);
+    quantise_overflowed (&p.a, row * t + 7 * (uint64_t) trial);
+    quantise (&p.b, 0, FALSE);
+    give (&p, &k, &ref, 0);
+    k.operand[forward ? 5 : 4] = operand (p.y, m * n, WEFT_FP32);
+    run (&k, 1);
+    for (uint64_t i = 0; i < m * n; i++)
+      assert_int_equal (!isfinite (p.y[i]), i / n == row);
+  }
+}
+
 /* Scales of blocks are those of rows on both sides; sums of rows are the bias' gradient. */
 static void
 weight_gradients_are_added_as_by_their_reference (void **state)
@@ -386,6 +430,7 @@ main (void)
     cmocka_unit_test (a_tensor_that_showed_nothing_keeps_its_magnitude),
     cmocka_unit_test (blocks_are_rounded_as_their_reference_does_in_both_directions),
     cmocka_unit_test (forward_and_input_gradients_are_those_of_their_references),
+    cmocka_unit_test (an_infinite_element_is_seen_in_products),
     cmocka_unit_test (weight_gradients_are_added_as_by_their_reference),
     cmocka_unit_test (factors_cost_a_byte_an_element_and_results_their_own_type),
   };

@@ -232,6 +232,72 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   }
 }
 
+/* A head of each width sees half of 4096 keys from each of as many queries. */
+static void
+heads_that_no_tile_holds_go_by_cuda_cores (void **state)
+{
+  static const struct {
+    uint64_t width, value;
+    enum weft_dtype dtype;
+    gboolean tiles;
+  } row[] = {
+    { 64, 0, WEFT_BF16, TRUE },    { 40, 0, WEFT_FP16, TRUE },   { 72, 0, WEFT_BF16, TRUE },
+    { 128, 0, WEFT_BF16, TRUE },   { 192, 128, WEFT_BF16, TRUE }, { 104, 64, WEFT_BF16, TRUE },
+    { 32, 0, WEFT_BF16, FALSE },   { 68, 0, WEFT_BF16, FALSE },  { 136, 0, WEFT_BF16, FALSE },
+    { 256, 0, WEFT_BF16, FALSE },  { 192, 192, WEFT_BF16, FALSE }, { 200, 128, WEFT_BF16, FALSE },
+    { 128, 132, WEFT_BF16, FALSE }, { 128, 0, WEFT_FP32, FALSE }, { 1024, 0, WEFT_BF16, FALSE },
+  };
+  const double cores = 7e10, forward = 0.25, backward = 0.125;
+  struct desk d;
+
+  (void) state;
+  for (unsigned i = 0; i < 3 * G_N_ELEMENTS (row); i++) {
+    uint64_t width = row[i / 3].width, value = row[i / 3].value;
+    struct weft_shape s = { .dim = { 2, 4096, 3, 3, width, 0, value }, .dtype = row[i / 3].dtype };
+    double sum = (double) (width + (value ? value : width)), pairs = 2.0 * 3 * 4096 * 4096 / 2;
+    set_up (&d);
+    d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
+    d.job.stack.plain_attention_forward_share = i % 3 ? forward : 0; /* a library's kernels */
+    d.job.stack.plain_attention_backward_share = i % 3 ? backward : 0;
+    d.cluster.f.gpu_cuda_core_spec = i % 3 == 1 ? 0 : cores; /* a topology that does not say */
+    gboolean plain = i % 3 == 2 && !row[i / 3].tiles;
+    double rate = SMS * SM_RATE, most = fmax (1024, sum);
+    assert_near (work (&d, WEFT_OP_ATTENTION, &s),
+                 plain ? 2 * pairs * most / (cores * forward)
+                       : 2 * pairs * sum / (rate * d.job.stack.attention_forward_share));
+    assert_near (work (&d, WEFT_OP_ATTENTION_BWD, &s),
+                 plain ? 4 * pairs * most / (cores * backward)
+                       : 4 * pairs * sum / (rate * d.job.stack.attention_backward_share));
+  }
+}
+
+/* Of the stacks that there are, Weft's alone has such kernels. */
+static void
+only_our_kernels_are_plain (void **state)
+{
+  static const struct {
+    const char *stack, *topology;
+    gboolean plain;
+  } row[] = { { "weft", "dgx-h100", TRUE },
+              { "weft", "dgx-a100", TRUE },
+              { "weft", "cpu", FALSE },
+              { "megatron-core", "dgx-h100", FALSE },
+              { "torchtitan", "dgx-h100", FALSE } };
+  const struct weft_shape s = { .dim = { 1, 4096, 16, 16, 256 }, .dtype = WEFT_BF16 };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    g_autoptr (GError) error = NULL;
+    struct weft_cluster cluster = { 0 };
+    union weft_stack stack;
+    assert_true (weft_cluster_load (row[i].topology, &cluster, &error));
+    assert_true (weft_stack_load (row[i].stack, &stack, &error));
+    const struct weft_cost cost = { .cluster = &cluster, .stack = &stack };
+    assert_near (weft_cost_split (&cost, WEFT_OP_ATTENTION, &s).rate,
+                 row[i].plain ? cluster.f.gpu_cuda_core_spec : cluster.f.gpu_bf16);
+  }
+}
+
 int
 main (void)
 {
@@ -245,6 +311,8 @@ main (void)
     cmocka_unit_test (products_of_experts_stay_whole),
     cmocka_unit_test (codes_of_experts_are_halves_where_kernels_make_them_so),
     cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
+    cmocka_unit_test (heads_that_no_tile_holds_go_by_cuda_cores),
+    cmocka_unit_test (only_our_kernels_are_plain),
   };
 
   return cmocka_run_group_tests (tests, NULL, NULL);

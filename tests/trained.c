@@ -1,14 +1,78 @@
 #include "tests/trained.h"
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 /* CMocka wants those before itself. */
 
 #include <cmocka.h>
 
 enum { SEED = 42 };
+
+/* ----------------------------------------------------------------------- limit */
+
+static struct {
+  double seconds;
+  uint32_t seed;
+  char *message; /* of the run that is timed */
+} limit;
+
+static void
+too_long (int number)
+{
+  ssize_t written = write (STDERR_FILENO, limit.message, strlen (limit.message));
+
+  (void) number;
+  (void) written;
+  _exit (1);
+}
+
+static void
+set_timer (double seconds)
+{
+  const struct itimerval timer = { .it_value = { (time_t) seconds,
+                                                 (suseconds_t) (fmod (seconds, 1) * 1e6) } };
+
+  setitimer (ITIMER_REAL, &timer, NULL);
+}
+
+/* Far more than any takes, and less than what ends a test without a word. */
+static double
+seconds_allowed (void)
+{
+  double most = *WEFT_SANITIZE ? 1800 : 300;
+
+  return limit.seconds > 0 ? limit.seconds : most;
+}
+
+static void
+begin_limit (const char *words)
+{
+  limit.message = g_strdup_printf ("seed %u: takes longer than %g s: %s\n", limit.seed,
+                                   seconds_allowed (), words);
+  signal (SIGALRM, too_long);
+  set_timer (seconds_allowed ());
+}
+
+static void
+end_limit (void)
+{
+  set_timer (0);
+  g_clear_pointer (&limit.message, g_free);
+}
+
+void
+trained_limit (double seconds, uint32_t seed)
+{
+  limit.seconds = seconds;
+  limit.seed = seed;
+}
+
+/* ------------------------------------------------------------------------- run */
 
 static void
 keep_gradients (real_job *job, trained *t)
@@ -39,9 +103,8 @@ is_lack (const GError *error)
   return FALSE;
 }
 
-trained *
-trained_new (const struct weft_cuda_calls *calls, const char *words,
-             const struct weft_exec_options *how)
+static trained *
+train (const struct weft_cuda_calls *calls, const char *words, const struct weft_exec_options *how)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (real_job) job = real_job_try (calls, words, how, &error);
@@ -64,6 +127,16 @@ trained_new (const struct weft_cuda_calls *calls, const char *words,
   t->eval_loss = real_job_evaluate (job)->loss;
   for (int kind = 0; kind < WEFT_N_STATE_KIND; kind++)
     t->state[kind] = real_hash (job->state, kind);
+  return t;
+}
+
+trained *
+trained_new (const struct weft_cuda_calls *calls, const char *words,
+             const struct weft_exec_options *how)
+{
+  begin_limit (words);
+  trained *t = train (calls, words, how);
+  end_limit ();
   return t;
 }
 

@@ -12,6 +12,10 @@ typedef struct trained {
   GArray *tensor;                    /* uint64_t: elements of each */
 } trained;
 
+/* Seconds that a run may take: what takes longer, or for ever, ends the program, which says the run's
+ * words and the seed that they were drawn from; 0: as many as no run should need, which is the default. */
+void trained_limit (double seconds, uint32_t seed);
+
 /* Steps from the same weights, whatever the strategy; an evaluation after the last.  `calls` NULL: on
  * the CPU.  NULL when the device lacks something: a kernel, or what NCCL has not. */
 trained *trained_new (const struct weft_cuda_calls *calls, const char *words,

@@ -21,6 +21,7 @@ static const unsigned optional[] = {
   WEFT_CLUSTER_gpu_capability,
   WEFT_CLUSTER_gpu_fp8_spec,
   WEFT_CLUSTER_gpu_fp8,
+  WEFT_CLUSTER_gpu_cuda_core_spec,
   WEFT_CLUSTER_fabric_spine_latency,
   WEFT_CLUSTER_fabric_nodes_per_unit,
   WEFT_CLUSTER_fabric_units_per_pod,

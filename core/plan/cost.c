@@ -177,6 +177,41 @@ is_attention_backward (enum weft_op_kind kind)
   return kind == WEFT_OP_ATTENTION_BWD || kind == WEFT_OP_ATTENTION_PART_BWD;
 }
 
+/* Whether one of the own kernels' tiles holds heads (kernels/cuda/attention_tiles.cuh): of 16 bits,
+ * no wider than the tile, and more than half as wide.  Queries and values have widths of their own. */
+static gboolean
+tiles_hold (const struct weft_shape *s)
+{
+  static const uint64_t tiles[][2] = { { 64, 64 }, { 128, 128 }, { 192, 128 } };
+  uint64_t width = s->dim[4], value = s->dim[6] ? s->dim[6] : width;
+
+  if (weft_dtype_bytes (s->dtype) != 2 || width % 8 || value % 8)
+    return FALSE;
+  for (size_t i = 0; i < G_N_ELEMENTS (tiles); i++)
+    if (width <= tiles[i][0] && 2 * width > tiles[i][0] && value <= tiles[i][1])
+      return TRUE;
+  return FALSE;
+}
+
+/* All other heads of a stack whose kernels are those go by a warp for each query, which works on
+ * 512 elements however many a head has (kernels/cuda/attention.cu, MOST_EACH); of what it executes, the
+ * FLOPs of the op are a part. */
+static gboolean
+price_plain_attention (const struct weft_cost *cost, enum weft_op_kind kind,
+                       const struct weft_shape *s, struct weft_cost_parts *parts)
+{
+  const double lanes = 512;
+  double share = is_attention (kind) ? cost->stack->plain_attention_forward_share
+                                     : cost->stack->plain_attention_backward_share;
+  double width = (double) s->dim[4], value = s->dim[6] ? (double) s->dim[6] : width;
+
+  if (share <= 0 || cost->cluster->f.gpu_cuda_core_spec <= 0 || tiles_hold (s))
+    return FALSE;
+  parts->rate = cost->cluster->f.gpu_cuda_core_spec;
+  parts->share = share * fmin (1, (width + value) / (2 * lanes));
+  return TRUE;
+}
+
 /* Kernels that have an atomic and a deterministic form, of which the second is slower. */
 static double
 slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
@@ -201,8 +236,9 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .gap = stack->kernel_gap };
 
   if (is_attention (kind) || is_attention_backward (kind)) {
-    parts.share =
-        is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
+    if (!price_plain_attention (cost, kind, s, &parts))
+      parts.share =
+          is_attention (kind) ? stack->attention_forward_share : stack->attention_backward_share;
     parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }

@@ -10,8 +10,10 @@
  * than there are SMs, as weight gradients of narrow layers, is split along k into as many parts as is
  * quickest and no more than one wave holds; their sums cross memory in fp32 once each way (split-K:
  * NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt's algorithms
- * have it as CUBLASLT_ALGO_CONFIG_SPLITK_NUM).  Attention takes a fixed share of the matmul rate.  All constants come from topologies/ and stacks/; a measured table, keyed by
- * op and shape, may stand in front of the formula (cost_table.h).
+ * have it as CUBLASLT_ALGO_CONFIG_SPLITK_NUM).  Attention takes a fixed share of the matmul rate,
+ * or, by kernels without tensor cores, of the CUDA cores'.  All constants come from topologies/ and
+ * stacks/; a measured table, keyed by op and shape, may stand in front of the formula
+ * (cost_table.h).
  *
  * SMs that communication kernels hold are missing from the waves of a kernel that runs beside
  * them; on a CPU, where a rank is one thread, nothing runs beside them. */

@@ -445,7 +445,8 @@ kernel_formula (const struct page *g, uint32_t op)
   if (c.memory >= c.work)
     return g_strdup_printf ("%s: %s + %s / %s", dims, gap, bytes, band);
   if (c.share > 0)
-    return g_strdup_printf ("%s: %s + %s / (%s x %.2f)", dims, gap, flops, rate, c.share);
+    return g_strdup_printf ("%s: %s + %s / (%s x %.*f)", dims, gap, flops, rate,
+                            c.share < 0.1 ? 4 : 2, c.share);
   g_autofree char *sums = human (c.sums, "s");
   g_autofree char *split =
       c.splits > 1 ? g_strdup_printf (" + %s to add %.0f parts", sums, c.splits) : g_strdup ("");
