@@ -3,13 +3,9 @@
 #include "kernels/cuda/table.h"
 #include "tests/emulated_cuda.h"
 #include <string.h>
-#include <sys/mman.h>
 
-#define PAGE 4096u
 #define PATIENCE (10 * G_USEC_PER_SEC) /* without any call, while somebody waits */
 #define STUCK "streams wait for each other for ever"
-#define ALIGNMENT 256u         /* of cudaMalloc */
-#define MOST_FILLED (1u << 20) /* scratch is large, and its tests fill it */
 
 struct weft_cuda_stream {
   uint32_t device;
@@ -66,43 +62,12 @@ this_thread (computing_cuda *d)
 
 /* --------------------------------------------------------------------------- memory */
 
-static void
-let_host (computing_cuda *d, gboolean touch)
-{
-  for (uint32_t i = 0; i < d->arena->len && touch != d->open; i++) {
-    const struct computing_arena *a = &g_array_index (d->arena, struct computing_arena, i);
-    if (a->pool != WEFT_POOL_HOST)
-      mprotect (a->base, a->pages, touch ? PROT_READ | PROT_WRITE : PROT_NONE);
-  }
-  d->open = touch;
-}
-
-/* The end of an arena is that of a page, as nearly as its alignment allows. */
-static void *
-map_arena (computing_cuda *d, enum weft_pool pool, uint64_t bytes)
-{
-  uint64_t room = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  uint64_t pages = (room + PAGE - 1) / PAGE * PAGE;
-  void *base = mmap (NULL, pages + PAGE, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-  g_assert (base != MAP_FAILED);
-  struct computing_arena arena = { base, pages, (uint8_t *) base + pages - room, bytes, pool };
-  if (bytes <= MOST_FILLED)
-    memset (arena.at, 0xff, bytes);
-  mprotect ((uint8_t *) base + pages, PAGE, PROT_NONE);
-  if (pool != WEFT_POOL_HOST)
-    mprotect (base, pages, PROT_NONE);
-  g_array_append_val (d->arena, arena);
-  return arena.at;
-}
-
 static const char *
 alloc (computing_cuda *d, enum weft_pool pool, uint64_t bytes, void **out)
 {
   if (this_thread (d)->captures)
     return "memory is allocated while a graph is captured";
-  *out = map_arena (d, pool, bytes);
+  *out = computing_map (d, pool, bytes);
   d->bytes[pool] += bytes;
   d->n_open++;
   return NULL;
@@ -111,18 +76,13 @@ alloc (computing_cuda *d, enum weft_pool pool, uint64_t bytes, void **out)
 static const char *
 release (computing_cuda *d, enum weft_pool pool, const void *at)
 {
-  for (uint32_t i = 0; i < d->arena->len; i++) {
-    const struct computing_arena *a = &g_array_index (d->arena, struct computing_arena, i);
-    if (a->at != at)
-      continue;
-    g_assert (a->pool == pool);
-    munmap (a->base, a->pages + PAGE);
-    d->bytes[pool] -= a->bytes;
-    d->n_open--;
-    g_array_remove_index_fast (d->arena, i);
-    return NULL;
-  }
-  return "memory is given back that nobody has";
+  uint64_t bytes = 0;
+
+  if (!computing_unmap (d, pool, at, &bytes))
+    return "memory is given back that nobody has";
+  d->bytes[pool] -= bytes;
+  d->n_open--;
+  return NULL;
 }
 
 /* ---------------------------------------------------------------------------- items */
@@ -199,15 +159,17 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   const struct weft_cuda_launch *l = item->kernel;
 
   emulated_order_of_threads (d->rand && g_rand_boolean (d->rand));
+  computing_fence (d, l, item->n);
   d->said =
       item->fused ? computing_fused_run (d, item) : weft_cuda_launch_all (item->op, l, item->n);
+  computing_unfence (d);
 }
 
 /* It may run while the device does anything else, and sees nothing of it. */
 static void
 run_host (computing_cuda *d, const struct computing_item *item)
 {
-  let_host (d, FALSE);
+  computing_let_host (d, FALSE);
   item->run (item->data);
 }
 
@@ -307,7 +269,7 @@ work_once (computing_cuda *d)
 
   if (!s)
     return FALSE;
-  let_host (d, TRUE);
+  computing_let_host (d, TRUE);
   struct computing_item *item = g_queue_peek_head (&s->item);
   if (item->kind == COMPUTING_LAUNCH && !item->posted) {
     post (d, item);
@@ -332,7 +294,7 @@ work (computing_cuda *d, const weft_cuda_event *event, weft_cuda_stream *stream,
     return "the host waits while a graph is captured";
   while (!is_done (event, stream) && work_once (d))
     ;
-  let_host (d, FALSE);
+  computing_let_host (d, FALSE);
   *done = is_done (event, stream);
   return d->said;
 }

@@ -108,6 +108,18 @@ typedef const char *computing_adder (void *self, weft_cuda_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
 
+/* Memory of a pool; how many bytes it was, or FALSE where nobody has it.  That of the device is closed to the
+ * host unless it may touch it. */
+void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
+gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
+void computing_let_host (computing_cuda *d, gboolean touch);
+
+/* In builds with the address sanitizer n launches, until computing_unfence(), touch of the device's memory
+ * nothing but their operands, their control and their scratch: who does, dies. */
+struct weft_cuda_launch;
+void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l, uint32_t n);
+void computing_unfence (const computing_cuda *d);
+
 /* Communicators: calls of comm_..., scaled_... and window_... */
 void computing_comm_calls (struct weft_cuda_calls *calls);
 void computing_comm_clear (computing_cuda *d);

@@ -1,6 +1,7 @@
 #include "tests/emulated_cuda.hh"
 #include "core/base/sanitize.h"
 #include "tests/emulated_cuda.h"
+#include "tests/emulated_races.hh"
 #include <map>
 #include <memory>
 #include <stdarg.h>
@@ -36,7 +37,7 @@ struct place {
 };
 
 /* The address sanitizer is told whose stack is left and come to; else it would take threads of a kernel
- * for frames that are gone.  All of them are one thread to the thread sanitizer, and are one. */
+ * for frames that are gone. */
 #if WEFT_ADDRESS_SANITIZER
 static place *place_left;
 
@@ -134,7 +135,7 @@ enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
  * which most do. */
 struct fibre {
   place here;
-  std::vector<uint8_t> stack;
+  std::unique_ptr<uint8_t[]> stack;
 };
 
 struct thread {
@@ -142,6 +143,7 @@ struct thread {
   emulated_index index;
   uint32_t warp, lane;
   enum state state;
+  int line; /* of the barrier where it stands */
   std::vector<std::vector<copy>> groups; /* the last is not committed yet */
 };
 
@@ -151,12 +153,13 @@ struct warp {
   void *lane[WARP];
   emulated_maker *make;
   int line; /* of the kernel */
-  unsigned come;
+  unsigned come, barriers; /* barriers: they have gone on from */
 };
 
 static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* threads of the block */
+static unsigned n_barriers;     /* that it has gone on from */
 static std::vector<warp> warps;
 static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
 static std::vector<fibre *> idle;
@@ -175,6 +178,7 @@ become (thread *t)
 {
   now = t;
   threadIdx = t->index;
+  emulated_races_become ((size_t) (t - threads.data ()));
 }
 
 static void
@@ -214,45 +218,78 @@ hand_over (thread *me, thread *next)
 {
   if (next)
     become (next);
+  else
+    emulated_races_become_host ();
   if (next != me)
     go (&me->on->here, next ? &next->on->here : &scheduler);
 }
 
 void
-__syncthreads (void)
+__syncthreads (int line)
 {
+  unsigned which = n_barriers;
+
+  emulated_races_come (0, which);
+  now->line = line;
   set_state (now, AT_BARRIER);
   hand_over (now, next_lane (now));
+  emulated_races_go_on (0, which);
+}
+
+/* The thread of the block that begins next. */
+static size_t
+next_to_begin (void)
+{
+  return reversed ? threads.size () - 1 - n_begun : n_begun;
 }
 
 static void
-run_threads (fibre *me)
+forget_copies (thread *t)
 {
-  while (n_begun < threads.size ()) {
-    size_t i = n_begun++;
-    thread *t = &threads[reversed ? threads.size () - 1 - i : i];
-    t->on = me;
-    set_state (t, READY);
-    t->groups.clear ();
-    become (t);
-    (*body) ();
-    set_state (now, ENDED); /* it may have waited, and others have run since */
-    n_ended++;
-  }
+  emulated_unwatched own;
+
+  t->groups.clear ();
 }
 
-static fibre *newest;
+static void
+run_thread (fibre *on)
+{
+  thread *t = &threads[next_to_begin ()];
+
+  n_begun++;
+  t->on = on;
+  set_state (t, READY);
+  become (t);
+  forget_copies (t);
+  emulated_races_begin ();
+  (*body) ();
+  emulated_races_end ();
+  set_state (now, ENDED); /* it may have waited, and others have run since */
+  n_ended++;
+}
+
+/* Who looks for races asks whose stack it is. */
+static void
+run_threads (fibre *me)
+{
+  do
+    run_thread (me);
+  while (!EMULATED_RACES && n_begun < threads.size ());
+}
+
+static fibre *comes; /* whose stack may begin */
 
 /* A stack begins here; it never ends. */
 static void
 live (void)
 {
-  fibre *me = newest;
+  fibre *me = comes;
 
   arrive_at (&me->here);
   for (;;) {
     run_threads (me);
-    idle.push_back (me);
+    if (!EMULATED_RACES)
+      idle.push_back (me);
     hand_over (now, next_lane (now));
   }
 }
@@ -261,7 +298,7 @@ live (void)
 static void
 prepare_stack (fibre *f)
 {
-  uintptr_t top = (uintptr_t) (f->stack.data () + f->stack.size ()) / 16 * 16;
+  uintptr_t top = (uintptr_t) (f->stack.get () + f->here.bytes) / 16 * 16;
   void **at = (void **) top - 2;
 
   *at = (void *) live;
@@ -272,8 +309,8 @@ static void
 prepare_context (fibre *f)
 {
   getcontext (&f->here.context);
-  f->here.context.uc_stack.ss_sp = f->stack.data ();
-  f->here.context.uc_stack.ss_size = f->stack.size ();
+  f->here.context.uc_stack.ss_sp = f->stack.get ();
+  f->here.context.uc_stack.ss_size = f->here.bytes;
   f->here.context.uc_link = NULL;
   makecontext (&f->here.context, live, 0);
 }
@@ -283,17 +320,25 @@ static fibre *
 new_fibre (void)
 {
   static unsigned n;
-  fibre *f = newest = new fibre ();
+  emulated_unwatched own;
+  fibre *f = new fibre ();
   fibres.emplace_back (f);
 
-  f->stack.resize (STACK_BYTES + n++ % WARP * 5 * 64);
-  f->here.bottom = f->stack.data ();
-  f->here.bytes = f->stack.size ();
+  f->here.bytes = STACK_BYTES + n++ % WARP * 5 * 64;
+  f->stack.reset (new uint8_t[f->here.bytes]);
+  f->here.bottom = f->stack.get ();
   if (BARE)
     prepare_stack (f);
   else
     prepare_context (f);
   return f;
+}
+
+void
+emulated_all_lanes (unsigned mask)
+{
+  if (mask != UINT32_MAX)
+    die ("an exchange names lanes %#x of a warp, and all make it", mask);
 }
 
 /* All lanes come to the same instruction. */
@@ -307,6 +352,15 @@ come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
     die ("lanes of a warp meet in different exchanges, of lines %d and %d", m->line, line);
   }
   m->lane[lane] = mine;
+}
+
+/* One lane does what all do. */
+static void
+make_unwatched (emulated_maker *make, void *const *lane)
+{
+  emulated_unwatched own;
+
+  make (lane);
 }
 
 void
@@ -325,21 +379,38 @@ emulated_meet (void *mine, emulated_maker *make, int line)
     return;
   }
   w->come = 0;
-  make (w->lane);
+  make_unwatched (make, w->lane);
   for (size_t i = first; i < first + WARP; i++)
     threads[i].state = READY;
   w->ready = UINT32_MAX;
   hand_over (me, &threads[reversed ? first + WARP - 1 : first]);
 }
 
-static size_t shared_bytes; /* of the block that runs */
-
-/* Of all kernels: __shared__ of the header.  A program without kernels has none. */
-extern "C" uint8_t __start_emulated_static[] __attribute__ ((weak));
-extern "C" uint8_t __stop_emulated_static[] __attribute__ ((weak));
+static void
+make_nothing (void *const *)
+{
+}
 
 void
-emulated_check_shared (const void *at, size_t bytes)
+__syncwarp (int line)
+{
+  warp *w = &warps[now->warp];
+  size_t whose = 1 + now->warp;
+  unsigned which = w->barriers;
+
+  emulated_races_come (whose, which);
+  emulated_meet (NULL, make_nothing, line);
+  w->barriers = which + 1;
+  emulated_races_go_on (whose, which);
+}
+
+static size_t shared_bytes; /* of the block that runs */
+
+/* Of all kernels: __shared__ of the header. */
+extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
+
+static void
+check_shared (const void *at, size_t bytes)
 {
   const uint8_t *from = (const uint8_t *) at;
   bool is_static = from >= __start_emulated_static && from + bytes <= __stop_emulated_static;
@@ -351,20 +422,37 @@ emulated_check_shared (const void *at, size_t bytes)
 }
 
 void
-emulated_copy (void *to, const void *from, size_t bytes)
+emulated_read_shared (const void *at, size_t bytes)
 {
-  emulated_check_shared (to, bytes);
-  if ((uintptr_t) from % bytes)
-    die ("%zu bytes are copied from an address that is no multiple of that", bytes);
+  check_shared (at, bytes);
+  emulated_races_read (at, bytes);
+}
+
+static void
+keep_copy (const copy &c)
+{
+  emulated_unwatched own;
+
   if (now->groups.empty ())
     now->groups.emplace_back ();
-  now->groups.back ().push_back ({ to, from, bytes });
+  now->groups.back ().push_back (c);
+}
+
+void
+emulated_copy (void *to, const void *from, size_t bytes)
+{
+  check_shared (to, bytes);
+  if ((uintptr_t) from % bytes)
+    die ("%zu bytes are copied from an address that is no multiple of that", bytes);
+  keep_copy ({ to, from, bytes });
   memset (to, 0xff, bytes); /* it may come at any time from now on */
 }
 
 void
 emulated_copy_commit (void)
 {
+  emulated_unwatched own;
+
   if (now->groups.empty ())
     now->groups.emplace_back ();
   now->groups.emplace_back ();
@@ -387,6 +475,7 @@ emulated_copy_wait (unsigned open)
   while (now->groups.size () > open + 1) {
     for (const copy &c : now->groups.front ())
       arrive (c);
+    emulated_unwatched own;
     now->groups.erase (now->groups.begin ());
   }
 }
@@ -398,15 +487,33 @@ resume (thread *t)
   go (&scheduler, &t->on->here);
 }
 
+static fibre *
+idle_fibre (void)
+{
+  if (idle.empty ())
+    return new_fibre ();
+  fibre *f = idle.back ();
+  idle.pop_back ();
+  return f;
+}
+
+static fibre *
+own_fibre (size_t i)
+{
+  size_t number = emulated_races_number (i);
+
+  while (fibres.size () <= number)
+    new_fibre ();
+  return fibres[number].get ();
+}
+
 /* Until all have come as far as they can alone. */
 static void
 begin_all (void)
 {
   while (n_begun < threads.size ()) {
-    fibre *f = idle.empty () ? new_fibre () : idle.back ();
-    if (!idle.empty ())
-      idle.pop_back ();
-    go (&scheduler, &f->here);
+    comes = EMULATED_RACES ? own_fibre (next_to_begin ()) : idle_fibre ();
+    go (&scheduler, &comes->here);
   }
 }
 
@@ -429,20 +536,35 @@ check_warp (size_t first, size_t n)
     die ("lane %zu of a warp has ended, and others exchange something", ended);
 }
 
+/* A barrier is for all threads of a block, and one and the same for all (CUDA programming guide,
+ * "Synchronization Functions"); that a device may forgive some of it is not to be relied on. */
+static void
+check_barrier (int line)
+{
+  for (const thread &t : threads)
+    if (t.state == ENDED)
+      die ("a thread of a block has ended, and others stand at a barrier, of line %d", line);
+    else if (t.line != line)
+      die ("threads of a block stand at different barriers, of lines %d and %d", line, t.line);
+}
+
 static bool
 finish_barrier (void)
 {
-  bool any = false;
+  const thread *any = NULL;
 
   for (const thread &t : threads) {
     if (t.state == READY || t.state == IN_EXCHANGE)
       return false;
-    any = any || t.state == AT_BARRIER;
+    any = t.state == AT_BARRIER ? &t : any;
   }
+  if (!any)
+    return false;
+  check_barrier (any->line);
+  n_barriers++;
   for (thread &t : threads)
-    if (t.state == AT_BARRIER)
-      set_state (&t, READY);
-  return any;
+    set_state (&t, READY);
+  return true;
 }
 
 /* A warp goes on until its lanes stand at a barrier, or have ended: lanes go on one after the other. */
@@ -466,8 +588,9 @@ static void
 run_block (void)
 {
   n_begun = n_ended = 0;
+  n_barriers = 0;
   for (warp &w : warps)
-    w.come = w.ready = 0;
+    w.come = w.ready = w.barriers = 0;
   begin_all ();
   while (n_ended < threads.size ()) {
     bool moved = false;
@@ -559,15 +682,22 @@ prepare_threads (size_t n)
   }
 }
 
-/* NaN: nothing is there before it is written. */
+/* NaN: nothing is there before it is written.  Not by memset(), for the address sanitizer has what nobody may
+ * touch between arrays. */
+static void __attribute__ ((no_sanitize ("address"), optimize ("O3", "no-tree-loop-distribute-patterns")))
+forget (uint8_t *from, size_t bytes)
+{
+  for (size_t i = 0; i < bytes; i++)
+    from[i] = 0xff;
+  emulated_races_new_memory (from, bytes);
+}
+
 static void
-forget_shared (size_t shared, bool first)
+forget_shared (size_t shared)
 {
   let_touch (emulated_shared, sizeof emulated_shared, true);
-  memset (emulated_shared, 0xff, shared + GUARD);
-  if (first && __start_emulated_static) /* a program of kernels without any has none */
-    memset (__start_emulated_static, 0xff,
-            (size_t) (__stop_emulated_static - __start_emulated_static));
+  forget (emulated_shared, shared + GUARD);
+  forget (__start_emulated_static, (size_t) (__stop_emulated_static - __start_emulated_static));
   let_touch (emulated_shared + shared, sizeof emulated_shared - shared, false);
 }
 
@@ -581,23 +711,28 @@ check_guard (size_t shared)
 }
 
 static void
-run_at (unsigned x, unsigned y, unsigned z, size_t shared, bool first)
+run_at (unsigned x, unsigned y, unsigned z, size_t shared)
 {
   blockIdx = { x, y, z };
-  forget_shared (shared, first);
+  emulated_races_open_block ();
+  forget_shared (shared);
   emulated_products_open (shared);
   run_block ();
   emulated_products_close ();
   check_guard (shared);
 }
 
+/* Blocks come in any order. */
 static void
 run_grid (dim3 grid, size_t shared)
 {
-  for (unsigned z = 0; z < grid.z; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++)
-        run_at (x, y, z, shared, x + y + z == 0);
+  uint64_t plane = (uint64_t) grid.x * grid.y, n = plane * grid.z;
+
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t at = reversed ? n - 1 - i : i;
+    run_at ((unsigned) (at % grid.x), (unsigned) (at % plane / grid.x), (unsigned) (at / plane),
+            shared);
+  }
 }
 
 void
@@ -614,8 +749,10 @@ emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
   shared_bytes = shared;
   body = &thread;
   prepare_threads (n);
+  emulated_races_open ();
   if (chosen == EMULATED_LAST)
-    run_at (grid.x - 1, grid.y - 1, grid.z - 1, shared, true);
+    run_at (grid.x - 1, grid.y - 1, grid.z - 1, shared);
   else
     run_grid (grid, shared);
+  emulated_races_close ();
 }

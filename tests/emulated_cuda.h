@@ -5,6 +5,7 @@
 extern "C" {
 #endif
 
+/* Threads of a block, and blocks of a grid. */
 void emulated_order_of_threads (int backwards);
 
 /* Bytes of shared memory that a block may have; 227 KB until something else is said, and not more. */
@@ -22,6 +23,10 @@ uint64_t emulated_launches (const char *kernel);
  * goes on: the first since then, or NULL. */
 void emulated_expect_complaints (int yes);
 const char *emulated_complaint (void);
+
+/* Whether threads of a kernel have raced since the program began: in a build with the thread sanitizer
+ * (emulated_races.hh), which says where. */
+int emulated_races (void);
 
 #ifdef __cplusplus
 }

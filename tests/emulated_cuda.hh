@@ -6,13 +6,15 @@
  * on the device; speed, memory spaces and the order of blocks are not.
  *
  * Threads of a block are fibres.  They run one after the other until each stands at a barrier or at
- * an exchange within its warp, in an order that emulated_order_of_threads() turns round: a kernel that lacks a
- * barrier gives other numbers in another order.
+ * an exchange within its warp, in an order that emulated_order_of_threads() turns round, and that of blocks with
+ * it: a kernel that lacks a barrier gives other numbers in another order.  In a build with the thread sanitizer
+ * two threads that touch the same bytes, and one writes, are told whatever the numbers are
+ * (emulated_races.hh).
  *
  * What a GPU would not forgive, or would not even mention, ends the program with a message: a launch
- * over the limits of a device; a warp of which not all lanes come to the same exchange; words that do not
- * begin at multiples of their size (the kernels are compiled with -fsanitize=alignment).  Shared memory
- * holds NaN until it is written. */
+ * over the limits of a device; a warp of which not all lanes come to the same exchange, and a block of which not
+ * all threads come to the same barrier; words that do not begin at multiples of their size (the kernels are
+ * compiled with -fsanitize=alignment).  Shared memory holds NaN until a block has written it. */
 #pragma once
 #include "tests/emulated_products.hh"
 #include <functional>
@@ -46,7 +48,8 @@ extern uint8_t emulated_shared[];
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
-#define __shared__ static __attribute__ ((section ("emulated_static")))
+/* Not by the name of a section, which templates lose (GCC bug 41091). */
+#define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld */
 #define __grid_constant__
 
 /* As cudaFuncSetAttribute() does, a kernel may be given more dynamic shared memory than 48 KB: NULL, or why
@@ -57,16 +60,18 @@ void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
                    const std::function<void ()> &thread);
 void emulated_count (const char *kernel); /* emulated_launches() */
 
-void __syncthreads (void);
+void __syncthreads (int line = __builtin_LINE ());
+void __syncwarp (int line = __builtin_LINE ());
 
 /* All lanes of a warp come to the same place, `line` of the kernel, and each leaves something; when all
  * have, `make` is called once with what the 32 left, and only then do they go on: on a device it is one
  * instruction. */
 typedef void emulated_maker (void *const *lane);
 void emulated_meet (void *mine, emulated_maker *make, int line);
+void emulated_all_lanes (unsigned mask); /* that an exchange names */
 
-/* Where sixteen bytes of shared memory are, for what wants them there and as such. */
-void emulated_check_shared (const void *at, size_t bytes);
+/* A lane reads sixteen bytes by an instruction that wants them in shared memory, and as such. */
+void emulated_read_shared (const void *at, size_t bytes);
 
 /* Sixteen bytes on their way to shared memory: they arrive when the thread waits for their group, and
  * not before; until then what they will replace is NaN (cp.async of PTX).  From NULL: zeros. */
@@ -91,8 +96,9 @@ template <class T> struct emulated_shuffle {
 
 template <class T>
 T
-__shfl_sync (unsigned, T value, unsigned from, int line = __builtin_LINE ())
+__shfl_sync (unsigned all, T value, unsigned from, int line = __builtin_LINE ())
 {
+  emulated_all_lanes (all);
   emulated_shuffle<T> s = { value, value, from % 32 };
   emulated_meet (&s, s.make, line);
   return s.out;
@@ -118,8 +124,9 @@ emulated_vote (void *const *lane)
 
 /* Of all 32 lanes of a warp. */
 static inline unsigned
-__ballot_sync (unsigned, int yes, int line = __builtin_LINE ())
+__ballot_sync (unsigned all, int yes, int line = __builtin_LINE ())
 {
+  emulated_all_lanes (all);
   unsigned bits = yes != 0;
   emulated_meet (&bits, emulated_vote, line);
   return bits;
@@ -141,17 +148,6 @@ __byte_perm (uint32_t a, uint32_t b, uint32_t digits)
   for (unsigned i = 0; i < 4; i++)
     out |= (uint32_t) (both >> (digits >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return out;
-}
-
-static inline void
-emulated_nothing (void *const *)
-{
-}
-
-static inline void
-__syncwarp (int line = __builtin_LINE ())
-{
-  emulated_meet (NULL, emulated_nothing, line);
 }
 
 static inline float

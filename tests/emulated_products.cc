@@ -5,6 +5,7 @@
  * only after the thread that copied it has said so. */
 #include "tests/emulated_cuda.h"
 #include "tests/emulated_cuda.hh"
+#include "tests/emulated_races.hh"
 #include <stdio.h>
 #include <stdlib.h>
 #include <vector>
@@ -104,6 +105,8 @@ emulated_products_close (void)
 static flight *
 mine (void)
 {
+  emulated_unwatched own;
+
   if (flights.empty ()) {
     flights.resize (blockDim.x);
     warpgroups.assign (blockDim.x / (WARP * WARPS) + 1, {});
@@ -118,6 +121,7 @@ void
 emulated_copy_arrived (const void *to)
 {
   size_t at = (size_t) ((const uint8_t *) to - emulated_shared) / CHUNK;
+  emulated_unwatched own;
 
   if ((const uint8_t *) to < emulated_shared || at >= bytes / CHUNK)
     return;
@@ -128,6 +132,8 @@ emulated_copy_arrived (const void *to)
 void
 emulated_copies_are_seen (void)
 {
+  emulated_unwatched own;
+
   for (size_t at : mine ()->copies)
     unseen[at] = 0;
   mine ()->copies.clear ();
@@ -174,6 +180,18 @@ uint64_t
 emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term)
 {
   return described{ bits, turned }.at (outer, term);
+}
+
+/* Of so many outer elements and terms, by the thread that says so. */
+static void
+watch_matrix (const described &m, unsigned first, unsigned n, unsigned terms)
+{
+  unsigned outer_step = m.turned ? CHUNK / 2 : 1, term_step = m.turned ? 1 : CHUNK / 2;
+
+  for (unsigned outer = first; outer < first + n; outer += outer_step)
+    for (unsigned term = 0; term < terms; term += term_step)
+      if (m.at (outer, term) + CHUNK <= bytes)
+        emulated_races_read (emulated_shared + m.at (outer, term), CHUNK);
 }
 
 static void
@@ -226,15 +244,33 @@ compare_warps (flight *f, const emulated_product &it)
     complain ("warps of a warpgroup multiply different matrices");
 }
 
+/* Of a product, from when it is issued until it was waited for, by one lane for its warp. */
+static void
+watch (const emulated_product &it)
+{
+  const unsigned words = 16; /* along the terms; of codes each is two */
+
+  if (threadIdx.x % WARP)
+    return;
+  watch_matrix ({ it.b, it.b_turned }, 0, it.columns, words);
+  if (!it.a)
+    watch_matrix ({ it.a_at, it.a_turned }, threadIdx.x / WARP % WARPS * ROWS, ROWS, words);
+}
+
 void
 emulated_products_begin (void)
 {
+  emulated_unwatched own;
+
   mine ()->begun = true;
 }
 
 void
 emulated_multiply (const emulated_product &it)
 {
+  if (EMULATED_RACES)
+    watch (it);
+  emulated_unwatched own;
   flight *f = mine ();
   busy *b = find_busy (f, it.sum);
   unsigned n = it.columns / 2;
@@ -262,6 +298,7 @@ emulated_multiply (const emulated_product &it)
 void
 emulated_products_commit (void)
 {
+  emulated_unwatched own;
   flight *f = mine ();
 
   f->groups.push_back (f->open);
@@ -403,11 +440,21 @@ make_groups (void *const *lane)
   }
 }
 
+static void
+watch_groups (const waiting &w)
+{
+  for (size_t i = 0; EMULATED_RACES && i + w.open < w.f->groups.size (); i++)
+    for (const product &p : w.f->groups[i])
+      watch (p.it);
+}
+
 void
 emulated_products_wait (unsigned open)
 {
   waiting mine_waits = { mine (), open };
 
+  watch_groups (mine_waits);
+  emulated_unwatched own;
   mine_waits.f->begun = false;
   emulated_meet (&mine_waits, make_groups, __LINE__);
   give_back (mine_waits.f);

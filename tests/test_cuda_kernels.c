@@ -5,6 +5,7 @@
 #include "kernels/cuda/table.h"
 #include "tests/cuda_case.h"
 #include "tests/emulated_cuda.h"
+#include "tests/fenced.h"
 
 /* ----------------------------------------------------------------------------- the device */
 
@@ -22,47 +23,77 @@ struct how {
   unsigned askew;
 };
 
-/* Scratch is as large as said and not a byte more: what lies behind it must stay. */
 static void
-run (const struct weft_kernel *k, gboolean warpgroups)
+run (const struct weft_kernel *k, gboolean warpgroups, gboolean again)
 {
   struct weft_cuda_launch l = weft_cuda_launch_of (k);
-  g_autofree uint8_t *scratch = NULL;
 
   l.warpgroups = (uint8_t) warpgroups;
   l.scratch_bytes = weft_cuda_scratch (k->kind, &k->shape);
-  l.scratch = scratch = g_malloc (l.scratch_bytes + 64);
-  memset (scratch, 0xff, l.scratch_bytes + 64);
+  l.scratch = l.scratch_bytes ? fenced_new (l.scratch_bytes, 0, !again) : NULL;
   assert_null (weft_cuda_launchers[k->kind](&l));
-  for (uint64_t i = 0; i < 64; i++)
-    assert_int_equal (scratch[l.scratch_bytes + i], 0xff);
+  fenced_free (l.scratch);
 }
 
-/* Operands that share memory do so again. */
-static void
-run_askew (const struct weft_kernel *k, gboolean warpgroups)
+/* The first that has the memory of operand o. */
+static uint32_t
+first_in (const struct weft_kernel *k, uint32_t o)
 {
-  struct weft_kernel moved = *k;
-  uint8_t *memory[WEFT_MOST_OPERANDS] = { NULL };
+  uint32_t same = 0;
 
+  while (k->operand[same].data != k->operand[o].data)
+    same++;
+  return same;
+}
+
+static gboolean
+is_shared (const struct weft_kernel *k, uint32_t o)
+{
+  for (uint32_t other = 0; other < WEFT_MOST_OPERANDS; other++)
+    if (other != o && k->operand[other].data == k->operand[o].data)
+      return TRUE;
+  return FALSE;
+}
+
+/* Nothing but what the kernel writes is left of it; but some ops keep what nobody has rows or pieces for. */
+static gboolean
+is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
+{
+  const char *word = weft_op_info[k->kind].word;
+
+  return flags == KERNEL_WRITES && !k->operand[o].accumulate && !is_shared (k, o) &&
+         !g_str_has_prefix (word, "moe_") && !g_str_equal (word, "settle");
+}
+
+/* Operands are as large as said and not a byte more, and lie near a page that ends the program, first near
+ * that behind them, then near that before.  Operands that share memory do so again.  What is only written
+ * holds no numbers. */
+static void
+run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
+{
+  struct kernel_argument argument[WEFT_MOST_OPERANDS] = { 0 };
+  struct weft_kernel moved = *k;
+
+  kernel_case_arguments (k->kind, argument);
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
     const struct weft_operand *from = &k->operand[o];
-    uint32_t same = 0;
-    while (k->operand[same].data != from->data)
-      same++;
-    if (same == o && from->data) {
-      memory[o] = g_malloc (cuda_case_bytes (from) + 16);
-      moved.operand[o].data = memory[o] + weft_dtype_bytes (from->dtype);
-      memcpy (moved.operand[o].data, from->data, cuda_case_bytes (from));
-    } else
-      moved.operand[o].data = moved.operand[same].data;
+    uint32_t same = first_in (k, o);
+    if (!from->data || same < o) {
+      moved.operand[o].data = from->data ? moved.operand[same].data : NULL;
+      continue;
+    }
+    uint8_t *to = fenced_new (cuda_case_bytes (from),
+                              askew ? (unsigned) weft_dtype_bytes (from->dtype) : 0, !again);
+    if (!is_written_anew (k, o, argument[o].flags & (KERNEL_READS | KERNEL_WRITES)))
+      memcpy (to, from->data, cuda_case_bytes (from));
+    moved.operand[o].data = to;
   }
-  run (&moved, warpgroups);
-  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++) {
-    if (memory[o])
+  run (&moved, how->warpgroups, again);
+  for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
+    if (k->operand[o].data && first_in (k, o) == o) {
       memcpy (k->operand[o].data, moved.operand[o].data, cuda_case_bytes (&k->operand[o]));
-    g_free (memory[o]);
-  }
+      fenced_free (moved.operand[o].data);
+    }
 }
 
 static void
@@ -73,7 +104,7 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
 
   n += !again;
   emulated_order_of_threads (again);
-  (how->askew && n % how->askew == 0 ? run_askew : run) (k, how->warpgroups);
+  run_fenced (k, how, how->askew && n % how->askew == 0, again);
 }
 
 static struct how plain = { FALSE, 0 }, some_askew = { FALSE, 4 }, all_askew = { FALSE, 1 },

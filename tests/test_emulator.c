@@ -1,6 +1,7 @@
 /* That the emulator of CUDA's kernels minds what a GPU does not forgive (tests/emulated_cuda.hh): whoever does
  * it does not come back. */
 #include "core/base/sanitize.h"
+#include "tests/emulated_cuda.h"
 #include "tests/emulator_trial.h"
 #include <glib.h>
 #include <math.h>
@@ -27,8 +28,20 @@ static const char *const words[EMULATOR_N_FAULT] = {
   [EMULATOR_GRID_HIGH] = "65536 rows of blocks",
   [EMULATOR_GRID_EMPTY] = "no block",
   [EMULATOR_BLOCK_WIDE] = "1025 threads",
+  [EMULATOR_MASK_HALF] = "an exchange that names half of a warp",
+  [EMULATOR_BARRIER_LEFT] = "a thread that has ended before a barrier",
+  [EMULATOR_BARRIERS] = "threads at different barriers",
+  [EMULATOR_PAGE_READ] = "an element read behind memory that ends with a page",
+  [EMULATOR_PAGE_WRITTEN] = "one written before memory that begins with a page",
+  [EMULATOR_SLACK_WRITTEN] = "one written behind memory that ends within a page",
   [EMULATOR_READ_BEHIND] = "a word read behind shared memory",
   [EMULATOR_OWN_BEHIND] = "a word behind an array of a thread",
+  [EMULATOR_SLACK_READ] = "an element read behind memory that ends within a page",
+  [EMULATOR_RACE_BLOCK] = "a word of another warp without a barrier",
+  [EMULATOR_RACE_SHUFFLE] = "a word of another lane after a shuffle alone",
+  [EMULATOR_RACE_COPY] = "a copy of another lane without a barrier",
+  [EMULATOR_RACE_MATRIX] = "a matrix that others have copied without a barrier",
+  [EMULATOR_RACE_GRID] = "two blocks that write to one place",
 };
 
 /* The signal that a child dies of; 0: none. */
@@ -45,30 +58,55 @@ end_of (enum emulator_fault fault)
     signal (SIGILL, SIG_DFL);
     fclose (stderr);
     emulator_try (fault);
-    _exit (0);
+    _exit (emulated_races ());
   }
   assert_true (child > 0 && waitpid (child, &status, 0) == child);
   return WIFSIGNALED (status) ? WTERMSIG (status) : WEXITSTATUS (status);
 }
 
-static void
-a_fault_ends_the_program (void **state)
+/* What this build can see. */
+static gboolean
+is_minded (int fault)
 {
-  const int end = WEFT_ADDRESS_SANITIZER ? EMULATOR_N_FAULT : EMULATOR_MINDED;
-
-  (void) state;
-  assert_int_equal (end_of (EMULATOR_NO_FAULT), 0);
-  for (int fault = EMULATOR_NO_FAULT + 1; fault < end; fault++)
-    if (end_of ((enum emulator_fault) fault) == 0)
-      fail_msg ("%s: nobody minds", words[fault]);
+  return fault < EMULATOR_ADDRESSES || (fault < EMULATOR_RACES ? WEFT_ADDRESS_SANITIZER : WEFT_THREAD_SANITIZER);
 }
 
 static void
-shared_memory_holds_nothing_of_the_launch_before (void **state)
+a_fault_ends_the_program (void **state)
 {
   (void) state;
-  assert_true (isnan (emulator_left_over (TRUE)));
-  assert_true (isnan (emulator_left_over (FALSE)));
+  assert_int_equal (end_of (EMULATOR_NO_FAULT), 0);
+  for (int fault = EMULATOR_NO_FAULT + 1; fault < EMULATOR_N_FAULT; fault++)
+    if (is_minded (fault) && end_of ((enum emulator_fault) fault) == 0)
+      fail_msg ("%s: nobody minds", words[fault]);
+}
+
+/* Of kernels that race, which the thread sanitizer would say. */
+static void
+threads_and_blocks_in_another_order_leave_other_numbers (void **state)
+{
+  (void) state;
+  if (WEFT_THREAD_SANITIZER)
+    skip ();
+  assert_true (emulator_neighbour (FALSE) == 1 && isnan (emulator_neighbour (TRUE)));
+  assert_true (emulator_last_block (FALSE) == 1 && emulator_last_block (TRUE) == 0);
+  emulated_order_of_threads (FALSE);
+}
+
+static void
+a_copy_has_not_come_before_it_is_waited_for (void **state)
+{
+  (void) state;
+  assert_true (isnan (emulator_copied_early ()));
+}
+
+static void
+shared_memory_holds_nothing_of_the_block_before (void **state)
+{
+  (void) state;
+  assert_true (isnan (emulator_left_over (EMULATOR_DYNAMIC)));
+  assert_true (isnan (emulator_left_over (EMULATOR_STATIC)));
+  assert_true (isnan (emulator_left_over (EMULATOR_STATIC_OF_TEMPLATE)));
 }
 
 int
@@ -76,7 +114,9 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_fault_ends_the_program),
-    cmocka_unit_test (shared_memory_holds_nothing_of_the_launch_before),
+    cmocka_unit_test (threads_and_blocks_in_another_order_leave_other_numbers),
+    cmocka_unit_test (a_copy_has_not_come_before_it_is_waited_for),
+    cmocka_unit_test (shared_memory_holds_nothing_of_the_block_before),
   };
   return cmocka_run_group_tests (tests, NULL, NULL);
 }

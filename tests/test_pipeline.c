@@ -183,8 +183,9 @@ a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
 static double
 end_of (const weft_grid *grid, double **start, struct weft_cell cell, uint32_t stage)
 {
-  static const double length[WEFT_N_PHASE] = { [WEFT_PHASE_FORWARD] = 3,
-                                               [WEFT_PHASE_BACKWARD] = 5 };
+  static const double length[WEFT_N_PHASE] = {
+    [WEFT_PHASE_FORWARD] = 3, [WEFT_PHASE_BACKWARD] = 5
+  };
 
   for (uint32_t i = 0; i < grid->n_cell[stage]; i++)
     if (memcmp (&grid->cell[stage][i], &cell, sizeof (cell)) == 0)
@@ -239,8 +240,8 @@ equal_stages_idle_for_one_round_trip_of_the_pipeline (void **state)
     for (uint32_t schedule = 0; schedule <= WEFT_SCHEDULE_GPIPE; schedule++) {
       g_autoptr (weft_grid) grid = grid_of (schedule, p, m);
       assert_good (grid);
-      assert_true (weft_grid_replay (grid, times (forward, backward), NULL)
-                   == (m + p - 1) * (forward + backward));
+      assert_true (weft_grid_replay (grid, times (forward, backward), NULL) ==
+                   (m + p - 1) * (forward + backward));
     }
   }
   g_rand_free (random);
@@ -280,9 +281,10 @@ static void
 chunks_of_one_rank_are_stages_of_their_own (void **state)
 {
   (void) state;
-  g_autoptr (weft_grid) grid = grid_read (
-    "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3\n"
-    "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3", 2, 4);
+  g_autoptr (weft_grid) grid =
+      grid_read ("0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3\n"
+                 "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3",
+                 2, 4);
 
   assert_good (grid);
   assert_true (weft_grid_replay (grid, times (0.5, 1), NULL) == 4 * 3 + 3 / 2.0);
@@ -300,15 +302,14 @@ the_last_stage_of_a_chunk_waits_for_the_gradient_of_the_next_chunk (void **state
 }
 
 /* ZB-H1 in unit times: 24 slots of work and a bubble of (p - 1)(tF + tI - tW). */
-static const char *const zero_bubble =
-  "0F0 0F1 0F2 0F3 0I0 0W0 0F4 0I1 0W1 0F5 0I2 0W2 "
-  "0F6 0I3 0W3 0F7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7\n"
-  "1F0 1F1 1F2 1I0 1F3 1I1 1W0 1F4 1I2 1W1 1F5 1I3 "
-  "1W2 1F6 1I4 1W3 1F7 1I5 1W4 1I6 1W5 1I7 1W6 1W7\n"
-  "2F0 2F1 2I0 2F2 2I1 2F3 2I2 2W0 2F4 2I3 2W1 2F5 "
-  "2I4 2W2 2F6 2I5 2W3 2F7 2I6 2W4 2I7 2W5 2W6 2W7\n"
-  "3F0 3I0 3F1 3I1 3F2 3I2 3F3 3I3 3W0 3F4 3I4 3W1 "
-  "3F5 3I5 3W2 3F6 3I6 3W3 3F7 3I7 3W4 3W5 3W6 3W7";
+static const char *const zero_bubble = "0F0 0F1 0F2 0F3 0I0 0W0 0F4 0I1 0W1 0F5 0I2 0W2 "
+                                       "0F6 0I3 0W3 0F7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7\n"
+                                       "1F0 1F1 1F2 1I0 1F3 1I1 1W0 1F4 1I2 1W1 1F5 1I3 "
+                                       "1W2 1F6 1I4 1W3 1F7 1I5 1W4 1I6 1W5 1I7 1W6 1W7\n"
+                                       "2F0 2F1 2I0 2F2 2I1 2F3 2I2 2W0 2F4 2I3 2W1 2F5 "
+                                       "2I4 2W2 2F6 2I5 2W3 2F7 2I6 2W4 2I7 2W5 2W6 2W7\n"
+                                       "3F0 3I0 3F1 3I1 3F2 3I2 3F3 3I3 3W0 3F4 3I4 3W1 "
+                                       "3F5 3I5 3W2 3F6 3I6 3W3 3F7 3I7 3W4 3W5 3W6 3W7";
 
 static void
 weight_gradients_fill_the_bubble (void **state)
@@ -395,7 +396,8 @@ the_named_wait_is_where_the_order_is_wrong (void **state)
   (void) state;
   g_autoptr (weft_grid) grid = grid_read ("0F0 3F0 3B0 0B0\n"
                                           "4F0 1F0 4B0 1B0\n"
-                                          "2F0 5F0 5B0 2B0", 2, 1);
+                                          "2F0 5F0 5B0 2B0",
+                                          2, 1);
 
   assert_damaged (grid, "2F0 never starts: it waits for 1F0, which rank 1 runs after 4F0");
 }
@@ -422,7 +424,7 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
     uint32_t i = g_rand_int_range (random, 0, 2 * m), j = g_rand_int_range (random, 0, 2 * m);
     g_autofree char *cell = weft_cell_print (grid, rank, &grid->cell[rank][i]);
     g_autofree char *missing =
-      g_strdup_printf ("%s is missing, wanted once on rank %u", cell, rank);
+        g_strdup_printf ("%s is missing, wanted once on rank %u", cell, rank);
     g_autofree char *twice = g_strdup_printf ("rank %u does %s twice, wanted once", rank, cell);
 
     if (i != j) {
@@ -664,7 +666,8 @@ the_drawing_tells_chunks_and_pairs_apart (void **state)
   const struct weft_grid_spec spec = { WEFT_SCHEDULE_DUALPIPEV, 2, 0, 4, 0, 0 };
   g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
   g_autofree char *svg = weft_grid_svg (grid);
-  g_auto (GStrv) by_line = g_strsplit (svg, "<path ", -1), by_pale = g_strsplit (svg, "#bdd7ef", -1);
+  g_auto (GStrv) by_line = g_strsplit (svg, "<path ", -1),
+                 by_pale = g_strsplit (svg, "#bdd7ef", -1);
   uint32_t n_pairs = 0;
 
   for (uint32_t rank = 0; rank < 2; rank++)
@@ -691,10 +694,30 @@ the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
                                 "1:3 .  0aa1bb    ..\n");
 }
 
+/* Two stages in 1f1b, the second ten times as slow: it never waits again once the first microbatch has
+ * come, and the last one goes home through the first. */
+static void
+uneven_stages_wait_for_transfers (void **state)
+{
+  struct weft_grid_spec spec = { .schedule = WEFT_SCHEDULE_1F1B, .n_ranks = 2, .n_micro = 3 };
+  g_autoptr (weft_grid) grid = weft_grid_new (&spec, NULL);
+  const struct weft_cell_times times[] = { { .forward = 1, .input = 1.5, .weight = 0.5 },
+                                           { .forward = 10, .input = 20 } };
+
+  (void) state;
+  assert_non_null (grid);
+  assert_true (weft_grid_replay_uneven (grid, times, 0) == 1 + 3 * 30 + 2);
+  assert_true (weft_grid_replay_uneven (grid, times, 0.5) == 1 + 0.5 + 3 * 30 + 0.5 + 2);
+  /* So slow a link that each of the three microbatches goes there and back before the next but one. */
+  assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2 /* the first */
+                                                                 + 1 + 100 + 30 + 100 + 2);
+}
+
 int
 main (void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test (uneven_stages_wait_for_transfers),
     cmocka_unit_test (rows_of_1f1b_on_four_ranks_with_eight_microbatches),
     cmocka_unit_test (gpipe_runs_every_forward_before_the_first_backward),
     cmocka_unit_test (one_rank_alternates),

@@ -230,6 +230,77 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
+/* Whether some strategy of the space has these values. */
+static gboolean
+has (GArray *space, const int64_t wanted[][2], unsigned n)
+{
+  for (guint i = 0; i < space->len; i++) {
+    const struct weft_choice *choice = &g_array_index (space, struct weft_choice, i);
+    unsigned same = 0;
+    while (same < n && choice->value[wanted[same][0]] == wanted[same][1])
+      same++;
+    if (same == n)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+/* Strategies that were published for these models, of which none breaks a rule: Llama 3.1 405B (arXiv
+ * 2407.21783, Table 4) without and with context parallel ranks; DeepSeek-V3 whose 61 layers no number of
+ * stages divides; and an expert rank for each expert of Mixtral. */
+static void
+the_space_has_what_was_published (void **state)
+{
+  static const struct {
+    const char *words[11];
+    int64_t wanted[6][2];
+    unsigned n;
+  } cases[] = {
+    { { "model", "llama3.1-405b", "topology", "dgx-h100", "nodes", "1024", "global-batch-size",
+        "2048", NULL },
+      { { WEFT_AXIS_tensor_model_parallel_size, 8 },
+        { WEFT_AXIS_pipeline_model_parallel_size, 16 },
+        { WEFT_AXIS_account_for_loss_in_pipeline_split, TRUE },
+        { WEFT_AXIS_virtual_pipeline_model_parallel_size, 8 },
+        { WEFT_AXIS_sequence_parallel, TRUE },
+        { WEFT_AXIS_context_parallel_size, 1 } },
+      6 },
+    { { "model", "llama3.1-405b", "topology", "dgx-h100", "nodes", "2048", "seq-length", "131072",
+        "global-batch-size", "128", NULL },
+      { { WEFT_AXIS_tensor_model_parallel_size, 8 },
+        { WEFT_AXIS_context_parallel_size, 16 },
+        { WEFT_AXIS_pipeline_model_parallel_size, 16 } },
+      3 },
+    { { "model", "deepseek-v3", "topology", "dgx-h100", "nodes", "256", "global-batch-size", "2048",
+        NULL },
+      { { WEFT_AXIS_pipeline_model_parallel_size, 16 },
+        { WEFT_AXIS_decoder_last_pipeline_num_layers, 1 },
+        { WEFT_AXIS_expert_model_parallel_size, 64 },
+        { WEFT_AXIS_expert_tensor_parallel_size, 1 },
+        { WEFT_AXIS_recompute_method, WEFT_RECOMPUTE_BLOCK } },
+      5 },
+    { { "model", "mixtral-8x7b", "topology", "dgx-h100", "nodes", "4", "global-batch-size", "128",
+        NULL },
+      { { WEFT_AXIS_expert_model_parallel_size, 8 },
+        { WEFT_AXIS_tensor_model_parallel_size, 2 },
+        { WEFT_AXIS_overlap_p2p_comm, TRUE } },
+      3 },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_job job = job_of (cases[i].words);
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    g_autoptr (GError) error = NULL;
+    assert_true (has (space, cases[i].wanted, cases[i].n));
+    for (guint k = 0; k < space->len; k += 97) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, k));
+      if (!weft_job_check (&one, &error))
+        fail_msg ("%s: %s", cases[i].words[1], error->message);
+    }
+  }
+}
+
 static void
 a_model_that_fits_nowhere_is_infeasible (void **state)
 {
@@ -362,8 +433,8 @@ bounds_change_no_answer (void **state)
                             batches[g_rand_int_range (rand, 0, G_N_ELEMENTS (batches))],
                             more[i][0],
                             more[i][1],
-                            i % 2 ? "micro-batch-size" : NULL,
-                            "1",
+                            "micro-batch-size",
+                            i % 2 ? "1" : "2",
                             NULL };
     struct weft_job job = job_of (words);
     tighten (&job, g_rand_double_range (rand, 0.6, 1.2));
@@ -411,6 +482,7 @@ main (void)
     cmocka_unit_test (short_steps_tell_time_and_memory_of_long_ones),
     cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
     cmocka_unit_test (a_knob_that_was_given_stays),
+    cmocka_unit_test (the_space_has_what_was_published),
     cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
     cmocka_unit_test (finalists_fit_and_were_proved),
     cmocka_unit_test (bounds_change_no_answer),

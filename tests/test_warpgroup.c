@@ -1,6 +1,7 @@
 /* Products of warpgroups as the emulator makes them, against loops over matrices; and that it minds what a
  * device would not forgive. */
 #include "kernels/float.h"
+#include "core/base/sanitize.h"
 #include "tests/emulated_cuda.h"
 #include "tests/warpgroup_trial.h"
 #include <glib.h>
@@ -148,9 +149,10 @@ static void
 sums_that_are_read_early_and_tiles_that_are_replaced_give_no_numbers (void **state)
 {
   static const enum warpgroup_fault faults[] = { WARPGROUP_READ_EARLY, WARPGROUP_TILE_COPIED };
+  const unsigned n = WEFT_THREAD_SANITIZER ? 1 : G_N_ELEMENTS (faults); /* the last is a race, and it says so */
 
   (void) state;
-  for (unsigned f = 0; f < G_N_ELEMENTS (faults); f++) {
+  for (unsigned f = 0; f < n; f++) {
     const struct warpgroup_trial trial = { .columns = 128, .fault = faults[f] };
     g_autofree struct matrices *m = run (&trial);
     for (unsigned row = 0; row < TRIAL_ROWS; row++)

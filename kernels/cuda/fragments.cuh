@@ -128,7 +128,7 @@ load_matrices (uint32_t out[4], const T *row, bool turned, int line = __builtin_
 {
   matrices_share<T> mine = { row, out };
 
-  emulated_check_shared (row, 16);
+  emulated_read_shared (row, 16);
   emulated_meet (&mine, turned ? load_together<T, true> : load_together<T, false>, line);
 }
 #else

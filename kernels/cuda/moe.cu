@@ -169,6 +169,7 @@ softmax (float *x, uint64_t experts, const int32_t *at, uint64_t n)
   for (LANES (i, 0, n))
     sum += expf (x[at ? at[i] : i] - most);
   sum = warp_sum (sum);
+  __syncwarp (); /* all have read what others write */
   uint64_t next = 0; /* of `at`, whose numbers grow */
   for (LANES (i, 0, experts)) {
     while (at && next < n && (uint64_t) at[next] < i)
