@@ -1,6 +1,8 @@
 /* That the emulator of CUDA's kernels minds what a GPU does not forgive (tests/emulated_cuda.hh): whoever does
  * it does not come back. */
 #include "core/base/sanitize.h"
+#include "kernels/cuda/launch.h"
+#include "tests/computing_cuda.h"
 #include "tests/emulated_cuda.h"
 #include "tests/emulator_trial.h"
 #include <glib.h>
@@ -44,9 +46,17 @@ static const char *const words[EMULATOR_N_FAULT] = {
   [EMULATOR_RACE_GRID] = "two blocks that write to one place",
 };
 
-/* The signal that a child dies of; 0: none. */
+/* Whether threads have raced in it. */
 static int
-end_of (enum emulator_fault fault)
+commit (int fault)
+{
+  emulator_try ((enum emulator_fault) fault);
+  return emulated_races ();
+}
+
+/* The signal that a child dies of which does so, or what it ends with; 0: nobody minds. */
+static int
+end_of (int (*run) (int what), int what)
 {
   const struct rlimit no_core = { 0, 0 };
   int status = 0;
@@ -56,9 +66,9 @@ end_of (enum emulator_fault fault)
     setrlimit (RLIMIT_CORE, &no_core);
     signal (SIGABRT, SIG_DFL);
     signal (SIGILL, SIG_DFL);
+    signal (SIGSEGV, SIG_DFL);
     fclose (stderr);
-    emulator_try (fault);
-    _exit (emulated_races ());
+    _exit (run (what));
   }
   assert_true (child > 0 && waitpid (child, &status, 0) == child);
   return WIFSIGNALED (status) ? WTERMSIG (status) : WEXITSTATUS (status);
@@ -75,10 +85,34 @@ static void
 a_fault_ends_the_program (void **state)
 {
   (void) state;
-  assert_int_equal (end_of (EMULATOR_NO_FAULT), 0);
+  assert_int_equal (end_of (commit, EMULATOR_NO_FAULT), 0);
   for (int fault = EMULATOR_NO_FAULT + 1; fault < EMULATOR_N_FAULT; fault++)
-    if (is_minded (fault) && end_of ((enum emulator_fault) fault) == 0)
+    if (is_minded (fault) && end_of (commit, fault) == 0)
       fail_msg ("%s: nobody minds", words[fault]);
+}
+
+/* As a kernel of a device would, whose operand is the first N_OPERAND elements of an arena. */
+enum { N_OPERAND = 7 };
+
+static int
+read_arena (int element)
+{
+  computing_cuda *d = computing_cuda_new (0);
+  volatile float *at = computing_map (d, WEFT_POOL_DEVICE, 2 * N_OPERAND * sizeof *at);
+  const struct weft_cuda_launch launch = { .operand = { { (void *) at, N_OPERAND, WEFT_FP32, 0 } } };
+
+  computing_let_host (d, TRUE);
+  computing_fence (d, &launch, 1);
+  return isnan (at[element]) ? 0 : 1;
+}
+
+static void
+kernels_of_a_step_see_their_operands_alone (void **state)
+{
+  (void) state;
+  assert_int_equal (end_of (read_arena, N_OPERAND - 1), 0);
+  if (WEFT_ADDRESS_SANITIZER)
+    assert_int_not_equal (end_of (read_arena, N_OPERAND), 0);
 }
 
 /* Of kernels that race, which the thread sanitizer would say. */
@@ -114,6 +148,7 @@ main (void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test (a_fault_ends_the_program),
+    cmocka_unit_test (kernels_of_a_step_see_their_operands_alone),
     cmocka_unit_test (threads_and_blocks_in_another_order_leave_other_numbers),
     cmocka_unit_test (a_copy_has_not_come_before_it_is_waited_for),
     cmocka_unit_test (shared_memory_holds_nothing_of_the_block_before),
