@@ -118,12 +118,13 @@ enum { FORWARD, BACKWARD, N_PASS };
 enum { DENSE, EXPERT, N_FAMILY }; /* of parameters: who shares them out is not the same */
 enum { WEIGHTS, GRADIENTS, OPTIMIZER, N_STATE };
 
+/* Of `way`, the first kernel and the end are another's where the neighbour is another (of sums and norms,
+ * which are fused or not; products are the same everywhere). */
 struct segment {
-  double way[N_PASS]; /* seconds from its first kernel to the first of the next segment */
-  double first
-      [N_PASS]; /* of these what another neighbour may change: the first kernel, unless it is a */
-  double last[N_PASS]; /* product, and what follows the last product or precedes the last kernel */
-  double own, handed;  /* bytes that its backward needs; and that of the next segment does */
+  double way[N_PASS];   /* seconds from its first kernel to the first of the next segment */
+  double first[N_PASS]; /* the first kernel, unless it is a product */
+  double last[N_PASS];  /* from the begin of the last kernel; of a product, from its end */
+  double own, handed;   /* bytes that its backward needs; and that of the next segment does */
   double state[N_FAMILY][N_STATE]; /* bytes where replicas split nothing */
 };
 
@@ -661,7 +662,7 @@ transfer_seconds (const struct asked *a)
   const union weft_strategy *k = &job->strategy;
   uint32_t ranks = job->cluster.n_gpus / a->n_ranks;
   struct weft_shape shape = {
-    .dtype = weft_job_dtype (job),
+    .dtype = k->pipeline_dtype == WEFT_NONE ? weft_job_dtype (job) : (uint8_t) k->pipeline_dtype,
     .dim = { job->train.micro_batch_size * job->model.seq_length /
              (k->context_parallel_size * k->tensor_model_parallel_size) * job->model.hidden_size },
   };

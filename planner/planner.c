@@ -4,7 +4,6 @@
 #include "planner/bound.h"
 #include "planner/shorten.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* A candidate whose FLOPs alone take this much longer than the best is not listed, whatever else is. */
@@ -15,14 +14,12 @@ struct searcher {
   const struct weft_job *job;
   struct weft_candidate *all;
   uint32_t n;
-  GSequence
-      *open; /* candidates that may be better than what is known, in the order of comes_before() */
+  GSequence *open; /* what may be better than all that is known, in the order of comes_before() */
   weft_bounds *bounds;
   double best_clock;   /* of what fits */
   double nearest_miss; /* clock of the quickest that does not */
+  double last_clock;   /* of those listed, if the list is full: what is slower has no place in it */
   GError *refused;     /* why the first that cannot be a graph is none */
-  double
-      last_clock; /* of those listed, if the list is full: what is slower would not stand in it */
 };
 
 static void
@@ -42,17 +39,17 @@ static gboolean
 sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
         struct sample *out, GError **error)
 {
-  struct weft_exec_options roles = s->options->exec;
+  struct weft_exec_options exec = s->options->exec;
   g_autoptr (weft_plan) plan = weft_plan_new_draft (job, depth, error);
 
   if (!plan)
     return FALSE;
-  *out = (struct sample){ .refused = roles.graph && !weft_exec_check_graph (
-                                                        plan, s->refused ? NULL : &s->refused) };
+  *out = (struct sample){ 0 };
+  out->refused = exec.graph && !weft_exec_check_graph (plan, s->refused ? NULL : &s->refused);
   if (out->refused)
     return TRUE;
-  roles.roles = TRUE;
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &roles, error);
+  exec.roles = TRUE;
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, error);
   if (!t)
     return FALSE;
   out->seconds = t->seconds;

@@ -417,6 +417,8 @@ bounds_change_no_answer (void **state)
                                          { "recompute-granularity", "selective" },
                                          { "delay-wgrad-compute", "true" },
                                          { "precision", "fp8" },
+                                         { "grad-reduce-in-fp32", "true" },
+                                         { "optimizer-cpu-offload", "true" },
                                          { "pipeline-schedule", "zb-h1" } };
   g_autoptr (GRand) rand = g_rand_new_with_seed (11);
   uint32_t pruned = 0;
