@@ -100,7 +100,7 @@ schedule_word (const union weft_strategy *s)
   X ("dp", 5, number (weft_job_dp (job)))                                                          \
   X ("mbs", 4, number (job->train.micro_batch_size))                                               \
   X (" schedule", -9, g_strconcat (" ", schedule_word (s), NULL))                                  \
-  X (" recompute", -15, g_strconcat (" ", g_steal_pointer (&recompute), NULL))                     \
+  X (" recompute", -15, g_strconcat (" ", recompute, NULL))                                        \
   X ("splits", -18, g_strdup (optimizer_word (s)))                                                 \
   X ("overlap", -10, g_strdup (overlap_word (s)))
 

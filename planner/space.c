@@ -36,13 +36,6 @@ both (int64_t out[MOST_VALUES])
 }
 
 static uint32_t
-always (const struct weft_job *job, int64_t out[MOST_VALUES])
-{
-  (void) job;
-  return only (TRUE, out);
-}
-
-static uint32_t
 never (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   (void) job;
@@ -278,6 +271,12 @@ schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
   out[0] = WEFT_SCHEDULE_1F1B;
   out[1] = WEFT_SCHEDULE_GPIPE;
   return job->strategy.pipeline_model_parallel_size > 1 && !has_chunks (job) ? 2 : 1;
+}
+
+static uint32_t
+if_staged (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->strategy.pipeline_model_parallel_size > 1, out);
 }
 
 static uint32_t
