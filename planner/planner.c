@@ -31,8 +31,8 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
 
 struct sample {
   double seconds;
-  double bytes;
-  gboolean refused; /* and nothing else is known */
+  double bytes, least; /* of the worst role: planned, and without padding */
+  gboolean refused;    /* and nothing else is known */
 };
 
 static gboolean
@@ -53,7 +53,10 @@ sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth dep
   if (!t)
     return FALSE;
   out->seconds = t->seconds;
-  out->bytes = depth == WEFT_PLAN_PRICED ? 0 : weft_plan_worst_bytes (plan);
+  if (depth == WEFT_PLAN_PRICED)
+    return TRUE;
+  out->bytes = (double) weft_plan_worst_bytes (plan);
+  out->least = (double) weft_plan_least_bytes (plan);
   return TRUE;
 }
 
@@ -63,7 +66,7 @@ measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth de
          struct sample *out, GError **error)
 {
   struct weft_shortened shortened;
-  double seconds[2], bytes[2];
+  double seconds[2], bytes[2], least[2];
 
   weft_shorten (job, &shortened);
   for (uint32_t i = 0; i < shortened.n; i++) {
@@ -73,9 +76,11 @@ measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth de
       return TRUE;
     seconds[i] = out->seconds;
     bytes[i] = out->bytes;
+    least[i] = out->least;
   }
   out->seconds = weft_shortened_seconds (&shortened, seconds);
   out->bytes = weft_shortened_bytes (&shortened, bytes);
+  out->least = weft_shortened_bytes (&shortened, least);
   return TRUE;
 }
 
@@ -93,8 +98,9 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
     return TRUE;
   }
   c->clock = fmax (got.seconds, c->bound);
-  c->bytes = got.bytes;
-  c->fate = got.bytes <= job.cluster.f.gpu_memory ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
+  double capacity = job.cluster.f.gpu_memory;
+  c->fate = got.bytes <= capacity ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
+  c->bytes = got.least > capacity ? got.least : got.bytes;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
   return TRUE;

@@ -36,7 +36,8 @@ enum weft_fate {
 struct weft_candidate {
   struct weft_choice choice; /* weft_space_job() makes the job of it */
   enum weft_fate fate;
-  uint64_t bytes;         /* worst role, reserved bytes included; exact when simulated */
+  uint64_t bytes;         /* worst role, reserved bytes included; exact when simulated; where it can not
+                             fit, what it needs at least */
   double flops, bound, clock; /* seconds: bound by FLOPs, the best that is known; 0 when not computed */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* what `bound` comes from */
   double seconds;         /* simulated */

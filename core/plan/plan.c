@@ -471,6 +471,17 @@ weft_plan_worst_bytes (const weft_plan *plan)
   return worst;
 }
 
+uint64_t
+weft_plan_least_bytes (const weft_plan *plan)
+{
+  uint64_t worst = 0;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    worst = MAX (worst, plan->memory[role].live[WEFT_POOL_DEVICE] +
+                            plan->memory[role].live[WEFT_POOL_SYMMETRIC] +
+                            weft_plan_reserved_bytes (plan, role));
+  return worst;
+}
+
 /* Ranks are dealt to nodes in order. */
 uint64_t
 weft_plan_host_bytes (const weft_plan *plan)

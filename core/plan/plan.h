@@ -69,10 +69,12 @@ uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
  * one bucket of it at a time.  0 where a strategy makes weights where they stay. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
-/* Planned and reserved device bytes of a role; the largest role; bytes of the host pool that the ranks
- * of one node have together, of the fullest; whether every role and every node fits. */
+/* Planned and reserved device bytes of a role; the largest role; the largest without padding, below which
+ * no placement of buffers comes; bytes of the host pool that the ranks of one node have together, of the
+ * fullest; whether every role and every node fits. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
+uint64_t weft_plan_least_bytes (const weft_plan *plan);
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
 gboolean weft_plan_host_fits (const weft_plan *plan);
 gboolean weft_plan_fits (const weft_plan *plan);

@@ -195,9 +195,10 @@ sharers (const struct page *g, const struct weft_buf *b)
 {
   if (b->kind != WEFT_BUF_OPTIMIZER)
     return b->slice ? weft_mesh_group_size (&g->plan->mesh, b->slice) : 1;
+  double all = padded_parameters (g);
   for (uint32_t i = 0; i < g->p->n_buf; i++) {
-    double own = elements_of (&g->p->buf[i]), n = round (padded_parameters (g) / own);
-    if (is_named (g, &g->p->buf[i], "exp_avg") && n * own == padded_parameters (g))
+    double own = elements_of (&g->p->buf[i]), n = round (all / own);
+    if (is_named (g, &g->p->buf[i], "exp_avg") && n * own == all)
       return n;
   }
   return 1;

@@ -355,14 +355,26 @@ print_host (const weft_report *r, GString *out)
   }
 }
 
+/* What does not fit has more padding than it would have to: nothing waits then. */
+static void
+print_verdict (const weft_report *r, GString *out)
+{
+  g_autofree char *least = weft_units_human (weft_plan_least_bytes (r->plan), "B");
+
+  if (r->peak_bytes <= r->capacity_bytes)
+    g_string_append (out, "fits\n");
+  else
+    g_string_append_printf (out, "DOES NOT FIT (%s without padding)\n", least);
+}
+
 void
 weft_report_print_memory (const weft_report *r, struct weft_report_style style, GString *out)
 {
   g_autofree char *capacity = weft_units_human (r->capacity_bytes, "B");
   g_autofree char *peak = weft_units_human (r->peak_bytes, "B");
 
-  g_string_append_printf (out, "%-*s%*s of %s: %s\n", LABEL, "memory", VALUE, peak, capacity,
-                          r->peak_bytes <= r->capacity_bytes ? "fits" : "DOES NOT FIT");
+  g_string_append_printf (out, "%-*s%*s of %s: ", LABEL, "memory", VALUE, peak, capacity);
+  print_verdict (r, out);
   for (uint32_t role = 0; role < r->plan->n_roles; role++)
     print_role_bar (r, role, style, out);
   print_heads (r, out);
