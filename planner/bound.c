@@ -1,11 +1,8 @@
 #include "planner/bound.h"
 #include "core/job/schedule.h"
 #include "core/job/stages.h"
-#include "core/plan/plan.h"
 #include "core/program/pipeline.h"
-#include "planner/shorten.h"
 #include <math.h>
-#include <string.h>
 
 /* How much longer than its work a step takes at least: chunks make the bubble shorter, and schedules with
  * weight gradients apart, or of the user's own, may have none. */
@@ -66,406 +63,21 @@ weft_bound_flops (const struct weft_job *job)
   return flops * tokens / (matmul_rate (job) * job->cluster.n_gpus) * bubble_stretch (job);
 }
 
-/* Kernels that a pass is made of, whoever keeps weights and gradients. */
-static const gboolean counts[WEFT_N_OP] = {
-  [WEFT_OP_MATMUL] = TRUE,
-  [WEFT_OP_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_MATMUL_GELU] = TRUE,
-  [WEFT_OP_MATMUL_DGRAD_GELU] = TRUE,
-  [WEFT_OP_MOE_MATMUL] = TRUE,
-  [WEFT_OP_MOE_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_MOE_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_FP8_MATMUL] = TRUE,
-  [WEFT_OP_FP8_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_FP8_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_MOE_FP8_MATMUL] = TRUE,
-  [WEFT_OP_MOE_FP8_MATMUL_DGRAD] = TRUE,
-  [WEFT_OP_MOE_FP8_MATMUL_WGRAD] = TRUE,
-  [WEFT_OP_MOE_ACT] = TRUE,
-  [WEFT_OP_MOE_ACT_BWD] = TRUE,
-  [WEFT_OP_NORM] = TRUE,
-  [WEFT_OP_NORM_BWD] = TRUE,
-  [WEFT_OP_ADD] = TRUE,
-  [WEFT_OP_ADD_NORM] = TRUE,
-  [WEFT_OP_ROPE] = TRUE,
-  [WEFT_OP_ROPE_BWD] = TRUE,
-  [WEFT_OP_ATTENTION] = TRUE,
-  [WEFT_OP_ATTENTION_BWD] = TRUE,
-  [WEFT_OP_ATTENTION_PART] = TRUE,
-  [WEFT_OP_ATTENTION_PART_BWD] = TRUE,
-  [WEFT_OP_SCORES] = TRUE,
-  [WEFT_OP_SOFTMAX] = TRUE,
-  [WEFT_OP_CONTEXT] = TRUE,
-  [WEFT_OP_CONTEXT_BWD] = TRUE,
-  [WEFT_OP_SOFTMAX_BWD] = TRUE,
-  [WEFT_OP_SCORES_BWD] = TRUE,
-  [WEFT_OP_GELU] = TRUE,
-  [WEFT_OP_GELU_BWD] = TRUE,
-  [WEFT_OP_SWIGLU] = TRUE,
-  [WEFT_OP_SWIGLU_BWD] = TRUE,
-  [WEFT_OP_RELU2] = TRUE,
-  [WEFT_OP_RELU2_BWD] = TRUE,
-  [WEFT_OP_XENT] = TRUE,
-  [WEFT_OP_XENT_BWD] = TRUE,
-  [WEFT_OP_XENT_GRAD] = TRUE,
-};
-
-/* ------------------------------------------------------------------------- segments */
-
-/* The way of a microbatch is cut into what precedes the layers, the layers, and what follows them. */
-enum { FORWARD, BACKWARD, N_PASS };
-enum { DENSE, EXPERT, N_FAMILY }; /* of parameters: who shares them out is not the same */
-enum { WEIGHTS, GRADIENTS, OPTIMIZER, N_STATE };
-
-/* Of `way`, the first kernel and the end are another's where the neighbour is another (of sums and norms,
- * which are fused or not; products are the same everywhere). */
-struct segment {
-  double way[N_PASS];   /* seconds from its first kernel to the first of the next segment */
-  double first[N_PASS]; /* the first kernel, unless it is a product */
-  double last[N_PASS];  /* from the begin of the last kernel; of a product, from its end */
-  double own, handed;   /* bytes that its backward needs; and that of the next segment does */
-  double state[N_FAMILY][N_STATE]; /* bytes where replicas split nothing */
-};
-
-/* What changes the kernels of a layer. */
-struct key {
-  int64_t tensor, sequence, context, expert_tensor, expert, micro_batch, recompute;
-};
-
-struct known {
-  struct key key;
-  uint32_t n; /* segments; 0: nothing is known */
-  struct segment *segment;
-  weft_plan *plan; /* which they were measured in */
-};
-
-struct weft_bounds {
-  GHashTable *known; /* of struct known, by key */
-};
-
-static guint
-hash (gconstpointer key)
-{
-  const int64_t *at = key;
-  guint sum = 0;
-
-  for (size_t i = 0; i < sizeof (struct key) / sizeof *at; i++)
-    sum = sum * 31 + (guint) at[i];
-  return sum;
-}
-
-static gboolean
-equal (gconstpointer a, gconstpointer b)
-{
-  return memcmp (a, b, sizeof (struct key)) == 0;
-}
-
-static void
-forget (gpointer value)
-{
-  struct known *known = value;
-
-  g_clear_pointer (&known->plan, weft_plan_free);
-  g_free (known->segment);
-  g_free (known);
-}
-
-weft_bounds *
-weft_bounds_new (void)
-{
-  weft_bounds *bounds = g_new0 (weft_bounds, 1);
-
-  bounds->known = g_hash_table_new_full (hash, equal, NULL, forget);
-  return bounds;
-}
-
-void
-weft_bounds_free (weft_bounds *bounds)
-{
-  g_hash_table_unref (bounds->known);
-  g_free (bounds);
-}
-
-/* Layers count from one; what has none precedes the first or follows the last. */
-static uint32_t
-segment_of (const struct known *known, uint16_t layer, gboolean layers_seen)
-{
-  if (layer != WEFT_NO_LAYER)
-    return MIN (layer + 1u, known->n - 1);
-  return layers_seen ? known->n - 1 : 0;
-}
-
-static gboolean
-is_of (const struct weft_op *row, int pass)
-{
-  return row->micro != WEFT_NO_MICRO && (pass == FORWARD ? row->phase == WEFT_PHASE_FORWARD
-                                                         : row->phase == WEFT_PHASE_BACKWARD ||
-                                                               row->phase == WEFT_PHASE_RECOMPUTE);
-}
-
-/* ----------------------------------------------------------------------------- time */
-
-/* The first kernel of each segment in a pass, in the order of the program, and one past the last. */
-static gboolean
-find_starts (const weft_program *p, const struct known *known, int pass, uint32_t *start)
-{
-  uint32_t end = 0, n = known->n;
-  int64_t at = -1; /* segments begun, less one */
-
-  for (uint32_t op = 0; op < p->n_op; op++) {
-    if (p->op[op].lane != WEFT_LANE_GPU || !is_of (&p->op[op], pass))
-      continue;
-    gboolean seen = pass == FORWARD ? at > 0 : at + 1 >= (int64_t) n - 1;
-    uint32_t segment = segment_of (known, p->op[op].layer, pass == FORWARD ? seen : !seen);
-    uint32_t place = pass == FORWARD ? segment : n - 1 - segment;
-    if ((int64_t) place == at + 1)
-      start[++at] = op;
-    else if ((int64_t) place != at)
-      return FALSE;
-    end = op + 1;
-  }
-  start[n] = end;
-  return at + 1 == (int64_t) n;
-}
-
-/* Collectives that a pass itself needs; those of replicas have other lanes. */
-static gboolean
-belongs_to_pass (enum weft_lane lane)
-{
-  return lane == WEFT_LANE_GPU || lane == WEFT_LANE_TP || lane == WEFT_LANE_CP ||
-         lane == WEFT_LANE_EP;
-}
-
-static double
-duration (const weft_program *p, uint32_t op, double seconds, int pass)
-{
-  const struct weft_op *row = &p->op[op];
-  gboolean counted = row->lane == WEFT_LANE_GPU ? counts[row->kind] && !(row->flags & WEFT_OP_FUSED)
-                                                : !(row->flags & WEFT_OP_GROUPED);
-  return counted && is_of (row, pass) ? seconds : 0;
-}
-
-/* The longest way to the begin of an op, from that of the first of these. */
-static double
-begin_of (const weft_program *p, uint32_t op, uint32_t from, const double *end, double lane_end)
-{
-  double begin = lane_end;
-
-  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
-    if (p->deps[d] >= from)
-      begin = fmax (begin, end[p->deps[d] - from]);
-  return begin;
-}
-
-/* Products are the same at the ends of a stage; what adds and normalises is fused or not. */
-static gboolean
-is_product (const weft_program *p, uint32_t op)
-{
-  return weft_op_flops (p, op) > 0 && !(p->op[op].flags & WEFT_OP_FUSED);
-}
-
-/* Of the segment whose kernels are those from `from` until `to`, of a pass that ends at `stop`. */
-static void
-measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
-             uint32_t stop, struct segment *segment)
-{
-  g_autofree double *end = g_new (double, to - from);
-  double lane_end[WEFT_N_LANE], last = 0;
-
-  for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    lane_end[lane] = lane == WEFT_LANE_GPU ? 0 : -INFINITY;
-  for (uint32_t op = from; op < to; op++) {
-    double *at = &lane_end[p->op[op].lane];
-    end[op - from] = -INFINITY; /* no way from the first kernel leads here */
-    if (!belongs_to_pass (p->op[op].lane))
-      continue;
-    *at = begin_of (p, op, from, end, *at);
-    double begin = *at;
-    *at += duration (p, op, seconds[op], pass);
-    end[op - from] = *at;
-    if (p->op[op].lane == WEFT_LANE_GPU && is_of (&p->op[op], pass))
-      last = is_product (p, op) ? *at : begin;
-  }
-  segment->way[pass] =
-      to == stop ? lane_end[WEFT_LANE_GPU] : begin_of (p, to, from, end, lane_end[WEFT_LANE_GPU]);
-  segment->first[pass] = is_product (p, from) ? 0 : duration (p, from, seconds[from], pass);
-  segment->last[pass] = segment->way[pass] - last;
-}
-
-static gboolean
-measure_ways (const weft_program *p, const double *seconds, struct known *known)
-{
-  g_autofree uint32_t *start = g_new (uint32_t, known->n + 1);
-
-  for (int pass = 0; pass < N_PASS; pass++) {
-    if (!find_starts (p, known, pass, start))
-      return FALSE;
-    for (uint32_t i = 0; i < known->n; i++)
-      measure_way (p, seconds, pass, start[i], start[i + 1], start[known->n],
-                   &known->segment[pass == FORWARD ? i : known->n - 1 - i]);
-  }
-  return TRUE;
-}
-
-/* ---------------------------------------------------------------------------- bytes */
-
-static gboolean
-is_kept (const weft_program *p, const struct weft_buf *b)
-{
-  return b->base == WEFT_NO_BUF && !b->permanent && b->kind == WEFT_BUF_ACTIVATIONS &&
-         b->pool == WEFT_POOL_DEVICE && b->micro != WEFT_NO_MICRO && b->first != WEFT_NO_OP &&
-         is_of (&p->op[b->first], FORWARD) && is_of (&p->op[b->last], BACKWARD);
-}
-
-/* What a layer hands to the next is that one's input, which a stage may have received. */
-static void
-measure_kept (const weft_program *p, struct known *known)
-{
-  for (uint32_t i = 0; i < p->n_buf; i++) {
-    const struct weft_buf *b = &p->buf[i];
-    if (!is_kept (p, b) || p->op[b->first].layer == WEFT_NO_LAYER)
-      continue;
-    struct segment *segment = &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
-    gboolean own = p->op[b->last].layer == p->op[b->first].layer;
-    *(own ? &segment->own : &segment->handed) += (double) b->bytes;
-  }
-}
-
-static double
-optimizer_bytes (const weft_program *p)
-{
-  double bytes = 0, elements = 0;
-
-  for (uint32_t i = 0; i < p->n_buf; i++)
-    if (p->buf[i].base == WEFT_NO_BUF && p->buf[i].kind == WEFT_BUF_OPTIMIZER &&
-        p->buf[i].pool != WEFT_POOL_HOST)
-      bytes += (double) p->buf[i].bytes;
-  for (uint32_t i = 0; i < p->n_param; i++)
-    elements += (double) (p->param[i].rows * p->param[i].columns);
-  return elements > 0 ? bytes / elements : 0;
-}
-
-static double
-bytes_of (const weft_program *p, uint32_t buf)
-{
-  return buf == WEFT_NO_BUF || p->buf[weft_buf_owner (p, buf)].pool == WEFT_POOL_HOST
-             ? 0
-             : (double) p->buf[buf].bytes;
-}
-
-static void
-measure_state (const weft_program *p, struct known *known)
-{
-  double optimizer = optimizer_bytes (p);
-  gboolean layers_seen = FALSE;
-
-  for (uint32_t i = 0; i < p->n_param; i++) {
-    const struct weft_param *param = &p->param[i];
-    layers_seen = layers_seen || param->layer != WEFT_NO_LAYER;
-    uint32_t at = segment_of (known, param->layer, layers_seen);
-    double *state = known->segment[at].state[param->block > 0 ? EXPERT : DENSE];
-    state[WEIGHTS] += bytes_of (p, param->weight);
-    state[GRADIENTS] += bytes_of (p, param->grad);
-    state[OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
-  }
-}
-
-/* ---------------------------------------------------------------------- what is known */
-
-/* Every microbatch has the same kernels, and those of a pass are enqueued in one piece. */
-static gboolean
-passes_are_alike (const struct weft_job *job)
-{
-  const union weft_strategy *k = &job->strategy;
-
-  return k->pipeline_schedule <= WEFT_SCHEDULE_GPIPE && !weft_job_schedule_file (job) &&
-         weft_job_layout_stages (job) == 0 && !k->fp8_param_gather &&
-         k->num_microbatches_with_partial_activation_checkpoints == WEFT_NONE &&
-         !k->delay_wgrad_compute && !k->defer_embedding_wgrad_compute &&
-         !k->overlap_moe_expert_parallel_comm;
-}
-
-/* One microbatch through one stage, in a data parallel wrapper that splits nothing. */
-static struct weft_job
-simplest (const struct weft_job *job)
-{
-  struct weft_job one = *job;
-  union weft_strategy *k = &one.strategy;
-
-  k->pipeline_model_parallel_size = 1;
-  k->pipeline_schedule = WEFT_SCHEDULE_1F1B;
-  k->virtual_pipeline_model_parallel_size = k->microbatch_group_size_per_vp_stage = WEFT_NONE;
-  k->decoder_first_pipeline_num_layers = k->decoder_last_pipeline_num_layers = WEFT_NONE;
-  k->account_for_embedding_in_pipeline_split = k->account_for_loss_in_pipeline_split = FALSE;
-  k->overlap_p2p_comm = k->overlap_p2p_comm_warmup_flush = FALSE;
-  if (!weft_job_is_torch (job)) {
-    k->use_megatron_fsdp = k->use_distributed_optimizer = FALSE;
-    k->data_parallel_sharding_strategy = WEFT_NO_SHARD;
-    k->overlap_grad_reduce = k->overlap_param_gather = FALSE;
-  }
-  return weft_shorten_to (&one, 1);
-}
-
-static void
-look (const struct weft_job *job, struct known *known)
-{
-  struct weft_job one = simplest (job);
-
-  if (!weft_job_check (&one, NULL))
-    return;
-  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, NULL);
-  if (!known->plan)
-    return;
-  const weft_program *p = known->plan->role[0];
-  known->n = (uint32_t) job->model.num_layers + 2;
-  known->segment = g_new0 (struct segment, known->n);
-  if (!measure_ways (p, known->plan->seconds[0], known)) {
-    known->n = 0;
-    return;
-  }
-  measure_kept (p, known);
-  if (!weft_job_is_torch (job))
-    measure_state (p, known);
-}
-
-static const struct known *
-find (weft_bounds *bounds, const struct weft_job *job)
-{
-  const union weft_strategy *k = &job->strategy;
-  const struct key key = { .tensor = k->tensor_model_parallel_size,
-                           .sequence = k->sequence_parallel,
-                           .context = k->context_parallel_size,
-                           .expert_tensor = weft_job_expert_tp (job),
-                           .expert = k->expert_model_parallel_size,
-                           .micro_batch = job->train.micro_batch_size,
-                           .recompute = k->recompute_granularity };
-  struct known *known = g_hash_table_lookup (bounds->known, &key);
-
-  if (known)
-    return known;
-  known = g_new0 (struct known, 1);
-  known->key = key;
-  look (job, known);
-  g_hash_table_insert (bounds->known, &known->key, known);
-  return known;
-}
-
 /* ------------------------------------------------------------------------ one chunk */
 
 /* The layers of one chunk of a rank: some of the first ones are recomputed, the others are not. */
 struct chunk {
-  const struct known *recomputed, *other;
+  const struct weft_segments *recomputed, *other;
   uint32_t first, end; /* segments */
   uint32_t most;       /* layers that are recomputed */
 };
 
 /* Of a chunk and one microbatch, or summed. */
 struct pass {
-  double way[N_PASS], kept;
+  double way[WEFT_N_PASS], kept;
 };
 
-static const struct known *
+static const struct weft_segments *
 known_of (const struct chunk *c, uint32_t segment)
 {
   uint32_t layer = segment - MAX (c->first, 1);
@@ -489,12 +101,14 @@ measure_chunk (const struct chunk *c)
   struct pass sum = { { 0, 0 }, 0 };
 
   for (uint32_t s = c->first; s < c->end; s++) {
-    const struct segment *it = &known_of (c, s)->segment[s];
+    const struct weft_segment *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
-    sum.way[FORWARD] +=
-        fmax (0, it->way[FORWARD] - before * it->first[FORWARD] - after * it->last[FORWARD]);
-    sum.way[BACKWARD] +=
-        fmax (0, it->way[BACKWARD] - after * it->first[BACKWARD] - before * it->last[BACKWARD]);
+    sum.way[WEFT_PASS_FORWARD] +=
+        fmax (0, it->way[WEFT_PASS_FORWARD] - before * it->first[WEFT_PASS_FORWARD] -
+                     after * it->last[WEFT_PASS_FORWARD]);
+    sum.way[WEFT_PASS_BACKWARD] +=
+        fmax (0, it->way[WEFT_PASS_BACKWARD] - after * it->first[WEFT_PASS_BACKWARD] -
+                     before * it->last[WEFT_PASS_BACKWARD]);
     sum.kept += it->own + (after ? 0 : it->handed);
   }
   return sum;
@@ -504,7 +118,7 @@ measure_chunk (const struct chunk *c)
 
 struct asked {
   const struct weft_job *job;
-  const struct known *recomputed, *other;
+  const struct weft_segments *recomputed, *other;
   uint32_t n_ranks, n_chunks, m;
   uint32_t *layers; /* by stage; chunk c of rank r is stage c * n_ranks + r */
 };
@@ -548,13 +162,15 @@ in_flight (const struct asked *a, uint32_t rank, uint32_t chunk)
 static double
 share (const struct asked *a, int family, int state)
 {
-  static const int level_of[N_STATE] = { WEFT_SHARD_PARAMS, WEFT_SHARD_GRADS, WEFT_SHARD_OPTIM };
+  static const int level_of[WEFT_N_STATE] = { WEFT_SHARD_PARAMS, WEFT_SHARD_GRADS,
+                                              WEFT_SHARD_OPTIM };
   const union weft_strategy *k = &a->job->strategy;
   int level = k->use_megatron_fsdp           ? weft_job_sharding (a->job)
               : k->use_distributed_optimizer ? WEFT_SHARD_OPTIM
                                              : WEFT_NO_SHARD;
-  int64_t holders = family == DENSE ? k->tensor_model_parallel_size
-                                    : weft_job_expert_tp (a->job) * k->expert_model_parallel_size;
+  int64_t holders = family == WEFT_FAMILY_DENSE
+                        ? k->tensor_model_parallel_size
+                        : weft_job_expert_tp (a->job) * k->expert_model_parallel_size;
 
   return level < level_of[state]
              ? 1
@@ -567,8 +183,8 @@ state_bytes (const struct asked *a, const struct chunk *c)
   double sum = 0;
 
   for (uint32_t s = c->first; s < c->end; s++)
-    for (int family = 0; family < N_FAMILY; family++)
-      for (int state = 0; state < N_STATE; state++)
+    for (int family = 0; family < WEFT_N_FAMILY; family++)
+      for (int state = 0; state < WEFT_N_STATE; state++)
         sum += c->other->segment[s].state[family][state] * share (a, family, state);
   return sum;
 }
@@ -588,7 +204,7 @@ bound_ranks (const struct asked *a)
     for (uint32_t i = 0; i < a->n_chunks; i++) {
       struct chunk c = chunk_of (a, i * a->n_ranks + r);
       struct pass pass = measure_chunk (&c);
-      double both = pass.way[FORWARD] + pass.way[BACKWARD];
+      double both = pass.way[WEFT_PASS_FORWARD] + pass.way[WEFT_PASS_BACKWARD];
       end = i == 0 ? both : end;
       seconds += both;
       bytes += in_flight (a, r, i) * pass.kept + state_bytes (a, &c);
@@ -602,26 +218,39 @@ bound_ranks (const struct asked *a)
 
 /* Full recompute of all layers, or of none: where some are recomputed, both are looked at. */
 static void
-find_both (weft_bounds *bounds, const struct weft_job *job, struct asked *a)
+find_both (weft_looks *looks, const struct weft_job *job, struct asked *a)
 {
   struct weft_job all = *job, none = *job;
 
   if (job->strategy.recompute_granularity != WEFT_RECOMPUTE_FULL ||
       job->strategy.recompute_method != WEFT_RECOMPUTE_BLOCK) {
-    a->recomputed = a->other = find (bounds, job);
+    a->recomputed = a->other = weft_looks_find (looks, job);
     return;
   }
   all.strategy.recompute_method = WEFT_RECOMPUTE_UNIFORM;
   all.strategy.recompute_num_layers = 1;
   none.strategy.recompute_granularity = WEFT_RECOMPUTE_NONE;
   none.strategy.recompute_method = none.strategy.recompute_num_layers = WEFT_NONE;
-  a->recomputed = find (bounds, &all);
-  a->other = find (bounds, &none);
+  a->recomputed = weft_looks_find (looks, &all);
+  a->other = weft_looks_find (looks, &none);
+}
+
+/* Every microbatch has the same kernels, and those of a pass are enqueued in one piece. */
+static gboolean
+passes_are_alike (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+
+  return k->pipeline_schedule <= WEFT_SCHEDULE_GPIPE && !weft_job_schedule_file (job) &&
+         weft_job_layout_stages (job) == 0 && !k->fp8_param_gather &&
+         k->num_microbatches_with_partial_activation_checkpoints == WEFT_NONE &&
+         !k->delay_wgrad_compute && !k->defer_embedding_wgrad_compute &&
+         !k->overlap_moe_expert_parallel_comm;
 }
 
 /* FALSE where nothing is known. */
 static gboolean
-ask (weft_bounds *bounds, const struct weft_job *job, struct asked *a)
+ask (weft_looks *looks, const struct weft_job *job, struct asked *a)
 {
   *a = (struct asked){ .job = job,
                        .n_ranks = (uint32_t) job->strategy.pipeline_model_parallel_size,
@@ -629,7 +258,7 @@ ask (weft_bounds *bounds, const struct weft_job *job, struct asked *a)
                        .m = (uint32_t) weft_job_microbatches (job) };
   if (!passes_are_alike (job))
     return FALSE;
-  find_both (bounds, job, a);
+  find_both (looks, job, a);
   if (a->recomputed->n == 0 || a->other->n == 0)
     return FALSE;
   g_autofree uint32_t *rank = g_new (uint32_t, a->n_ranks * a->n_chunks);
@@ -640,11 +269,11 @@ ask (weft_bounds *bounds, const struct weft_job *job, struct asked *a)
 }
 
 struct weft_bound
-weft_bound_passes (weft_bounds *bounds, const struct weft_job *job)
+weft_bound_passes (weft_looks *looks, const struct weft_job *job)
 {
   struct asked a;
 
-  if (!ask (bounds, job, &a))
+  if (!ask (looks, job, &a))
     return (struct weft_bound){ 0, 0 };
   struct weft_bound bound = bound_ranks (&a);
   g_free (a.layers);
@@ -679,11 +308,11 @@ transfer_seconds (const struct asked *a)
 enum { MOST_CELLS = 1 << 22 };
 
 double
-weft_bound_schedule (weft_bounds *bounds, const struct weft_job *job)
+weft_bound_schedule (weft_looks *looks, const struct weft_job *job)
 {
   struct asked a;
 
-  if (!ask (bounds, job, &a))
+  if (!ask (looks, job, &a))
     return 0;
   g_autofree uint32_t *layers = a.layers;
   g_autoptr (weft_grid) grid = a.n_ranks > 1 && 2ull * a.m * a.n_chunks * a.n_ranks <= MOST_CELLS
@@ -697,7 +326,8 @@ weft_bound_schedule (weft_bounds *bounds, const struct weft_job *job)
     struct chunk c = chunk_of (&a, stage);
     struct pass pass = measure_chunk (&c);
     times[stage % a.n_ranks * a.n_chunks + stage / a.n_ranks] =
-        (struct weft_cell_times){ .forward = pass.way[FORWARD], .input = pass.way[BACKWARD] };
+        (struct weft_cell_times){ .forward = pass.way[WEFT_PASS_FORWARD],
+                                  .input = pass.way[WEFT_PASS_BACKWARD] };
   }
   return weft_grid_replay_uneven (grid, times, transfer_seconds (&a)) * ROUNDING;
 }

@@ -1,0 +1,356 @@
+#include "planner/segments.h"
+#include "planner/shorten.h"
+#include <math.h>
+#include <string.h>
+
+/* Kernels that a pass is made of, whoever keeps weights and gradients. */
+static const gboolean counts[WEFT_N_OP] = {
+  [WEFT_OP_MATMUL] = TRUE,
+  [WEFT_OP_MATMUL_DGRAD] = TRUE,
+  [WEFT_OP_MATMUL_WGRAD] = TRUE,
+  [WEFT_OP_MATMUL_GELU] = TRUE,
+  [WEFT_OP_MATMUL_DGRAD_GELU] = TRUE,
+  [WEFT_OP_MOE_MATMUL] = TRUE,
+  [WEFT_OP_MOE_MATMUL_DGRAD] = TRUE,
+  [WEFT_OP_MOE_MATMUL_WGRAD] = TRUE,
+  [WEFT_OP_FP8_MATMUL] = TRUE,
+  [WEFT_OP_FP8_MATMUL_DGRAD] = TRUE,
+  [WEFT_OP_FP8_MATMUL_WGRAD] = TRUE,
+  [WEFT_OP_MOE_FP8_MATMUL] = TRUE,
+  [WEFT_OP_MOE_FP8_MATMUL_DGRAD] = TRUE,
+  [WEFT_OP_MOE_FP8_MATMUL_WGRAD] = TRUE,
+  [WEFT_OP_MOE_ACT] = TRUE,
+  [WEFT_OP_MOE_ACT_BWD] = TRUE,
+  [WEFT_OP_NORM] = TRUE,
+  [WEFT_OP_NORM_BWD] = TRUE,
+  [WEFT_OP_ADD] = TRUE,
+  [WEFT_OP_ADD_NORM] = TRUE,
+  [WEFT_OP_ROPE] = TRUE,
+  [WEFT_OP_ROPE_BWD] = TRUE,
+  [WEFT_OP_ATTENTION] = TRUE,
+  [WEFT_OP_ATTENTION_BWD] = TRUE,
+  [WEFT_OP_ATTENTION_PART] = TRUE,
+  [WEFT_OP_ATTENTION_PART_BWD] = TRUE,
+  [WEFT_OP_SCORES] = TRUE,
+  [WEFT_OP_SOFTMAX] = TRUE,
+  [WEFT_OP_CONTEXT] = TRUE,
+  [WEFT_OP_CONTEXT_BWD] = TRUE,
+  [WEFT_OP_SOFTMAX_BWD] = TRUE,
+  [WEFT_OP_SCORES_BWD] = TRUE,
+  [WEFT_OP_GELU] = TRUE,
+  [WEFT_OP_GELU_BWD] = TRUE,
+  [WEFT_OP_SWIGLU] = TRUE,
+  [WEFT_OP_SWIGLU_BWD] = TRUE,
+  [WEFT_OP_RELU2] = TRUE,
+  [WEFT_OP_RELU2_BWD] = TRUE,
+  [WEFT_OP_XENT] = TRUE,
+  [WEFT_OP_XENT_BWD] = TRUE,
+  [WEFT_OP_XENT_GRAD] = TRUE,
+};
+
+/* -------------------------------------------------------------------------- looks */
+
+/* What changes the kernels of a layer. */
+struct key {
+  int64_t tensor, sequence, context, expert_tensor, expert, micro_batch, recompute;
+};
+
+struct weft_looks {
+  GHashTable *known; /* struct weft_segments, by struct key */
+};
+
+static guint
+hash (gconstpointer key)
+{
+  const int64_t *at = key;
+  guint sum = 0;
+
+  for (size_t i = 0; i < sizeof (struct key) / sizeof *at; i++)
+    sum = sum * 31 + (guint) at[i];
+  return sum;
+}
+
+static gboolean
+equal (gconstpointer a, gconstpointer b)
+{
+  return memcmp (a, b, sizeof (struct key)) == 0;
+}
+
+static void
+forget (gpointer value)
+{
+  struct weft_segments *known = value;
+
+  g_clear_pointer (&known->plan, weft_plan_free);
+  g_free (known->segment);
+  g_free (known);
+}
+
+weft_looks *
+weft_looks_new (void)
+{
+  weft_looks *looks = g_new0 (weft_looks, 1);
+
+  looks->known = g_hash_table_new_full (hash, equal, g_free, forget);
+  return looks;
+}
+
+void
+weft_looks_free (weft_looks *looks)
+{
+  g_hash_table_unref (looks->known);
+  g_free (looks);
+}
+
+/* Layers count from one; what has none precedes the first or follows the last. */
+static uint32_t
+segment_of (const struct weft_segments *known, uint16_t layer, gboolean layers_seen)
+{
+  if (layer != WEFT_NO_LAYER)
+    return MIN (layer + 1u, known->n - 1);
+  return layers_seen ? known->n - 1 : 0;
+}
+
+static gboolean
+is_of (const struct weft_op *row, int pass)
+{
+  return row->micro != WEFT_NO_MICRO &&
+         (pass == WEFT_PASS_FORWARD
+              ? row->phase == WEFT_PHASE_FORWARD
+              : row->phase == WEFT_PHASE_BACKWARD || row->phase == WEFT_PHASE_RECOMPUTE);
+}
+
+/* ----------------------------------------------------------------------------- time */
+
+/* The first kernel of each segment in a pass, in the order of the program, and one past the last. */
+static gboolean
+find_starts (const weft_program *p, const struct weft_segments *known, int pass, uint32_t *start)
+{
+  uint32_t end = 0, n = known->n;
+  int64_t at = -1; /* segments begun, less one */
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].lane != WEFT_LANE_GPU || !is_of (&p->op[op], pass))
+      continue;
+    gboolean seen = pass == WEFT_PASS_FORWARD ? at > 0 : at + 1 >= (int64_t) n - 1;
+    uint32_t segment =
+        segment_of (known, p->op[op].layer, pass == WEFT_PASS_FORWARD ? seen : !seen);
+    uint32_t place = pass == WEFT_PASS_FORWARD ? segment : n - 1 - segment;
+    if ((int64_t) place == at + 1)
+      start[++at] = op;
+    else if ((int64_t) place != at)
+      return FALSE;
+    end = op + 1;
+  }
+  start[n] = end;
+  return at + 1 == (int64_t) n;
+}
+
+/* Collectives that a pass itself needs; those of replicas have other lanes. */
+static gboolean
+belongs_to_pass (enum weft_lane lane)
+{
+  return lane == WEFT_LANE_GPU || lane == WEFT_LANE_TP || lane == WEFT_LANE_CP ||
+         lane == WEFT_LANE_EP;
+}
+
+static double
+duration (const weft_program *p, uint32_t op, double seconds, int pass)
+{
+  const struct weft_op *row = &p->op[op];
+  gboolean counted = row->lane == WEFT_LANE_GPU ? counts[row->kind] && !(row->flags & WEFT_OP_FUSED)
+                                                : !(row->flags & WEFT_OP_GROUPED);
+  return counted && is_of (row, pass) ? seconds : 0;
+}
+
+/* The longest way to the begin of an op, from that of the first of these. */
+static double
+begin_of (const weft_program *p, uint32_t op, uint32_t from, const double *end, double lane_end)
+{
+  double begin = lane_end;
+
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+    if (p->deps[d] >= from)
+      begin = fmax (begin, end[p->deps[d] - from]);
+  return begin;
+}
+
+/* Products are the same at the ends of a stage; what adds and normalises is fused or not. */
+static gboolean
+is_product (const weft_program *p, uint32_t op)
+{
+  return weft_op_flops (p, op) > 0 && !(p->op[op].flags & WEFT_OP_FUSED);
+}
+
+/* Of the segment whose kernels are those from `from` until `to`, of a pass that ends at `stop`. */
+static void
+measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
+             uint32_t stop, struct weft_segment *segment)
+{
+  g_autofree double *end = g_new (double, to - from);
+  double lane_end[WEFT_N_LANE], last = 0;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    lane_end[lane] = lane == WEFT_LANE_GPU ? 0 : -INFINITY;
+  for (uint32_t op = from; op < to; op++) {
+    double *at = &lane_end[p->op[op].lane];
+    end[op - from] = -INFINITY; /* no way from the first kernel leads here */
+    if (!belongs_to_pass (p->op[op].lane))
+      continue;
+    *at = begin_of (p, op, from, end, *at);
+    double begin = *at;
+    *at += duration (p, op, seconds[op], pass);
+    end[op - from] = *at;
+    if (p->op[op].lane == WEFT_LANE_GPU && is_of (&p->op[op], pass))
+      last = is_product (p, op) ? *at : begin;
+  }
+  segment->way[pass] =
+      to == stop ? lane_end[WEFT_LANE_GPU] : begin_of (p, to, from, end, lane_end[WEFT_LANE_GPU]);
+  segment->first[pass] = is_product (p, from) ? 0 : duration (p, from, seconds[from], pass);
+  segment->last[pass] = segment->way[pass] - last;
+}
+
+static gboolean
+measure_ways (const weft_program *p, const double *seconds, struct weft_segments *known)
+{
+  g_autofree uint32_t *start = g_new (uint32_t, known->n + 1);
+
+  for (int pass = 0; pass < WEFT_N_PASS; pass++) {
+    if (!find_starts (p, known, pass, start))
+      return FALSE;
+    for (uint32_t i = 0; i < known->n; i++)
+      measure_way (p, seconds, pass, start[i], start[i + 1], start[known->n],
+                   &known->segment[pass == WEFT_PASS_FORWARD ? i : known->n - 1 - i]);
+  }
+  return TRUE;
+}
+
+/* ---------------------------------------------------------------------------- bytes */
+
+static gboolean
+is_kept (const weft_program *p, const struct weft_buf *b)
+{
+  return b->base == WEFT_NO_BUF && !b->permanent && b->kind == WEFT_BUF_ACTIVATIONS &&
+         b->pool == WEFT_POOL_DEVICE && b->micro != WEFT_NO_MICRO && b->first != WEFT_NO_OP &&
+         is_of (&p->op[b->first], WEFT_PASS_FORWARD) && is_of (&p->op[b->last], WEFT_PASS_BACKWARD);
+}
+
+/* What a layer hands to the next is that one's input, which a stage may have received. */
+static void
+measure_kept (const weft_program *p, struct weft_segments *known)
+{
+  for (uint32_t i = 0; i < p->n_buf; i++) {
+    const struct weft_buf *b = &p->buf[i];
+    if (!is_kept (p, b) || p->op[b->first].layer == WEFT_NO_LAYER)
+      continue;
+    struct weft_segment *segment = &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
+    gboolean own = p->op[b->last].layer == p->op[b->first].layer;
+    *(own ? &segment->own : &segment->handed) += (double) b->bytes;
+  }
+}
+
+static double
+optimizer_bytes (const weft_program *p)
+{
+  double bytes = 0, elements = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++)
+    if (p->buf[i].base == WEFT_NO_BUF && p->buf[i].kind == WEFT_BUF_OPTIMIZER &&
+        p->buf[i].pool != WEFT_POOL_HOST)
+      bytes += (double) p->buf[i].bytes;
+  for (uint32_t i = 0; i < p->n_param; i++)
+    elements += (double) (p->param[i].rows * p->param[i].columns);
+  return elements > 0 ? bytes / elements : 0;
+}
+
+static double
+bytes_of (const weft_program *p, uint32_t buf)
+{
+  return buf == WEFT_NO_BUF || p->buf[weft_buf_owner (p, buf)].pool == WEFT_POOL_HOST
+             ? 0
+             : (double) p->buf[buf].bytes;
+}
+
+static void
+measure_state (const weft_program *p, struct weft_segments *known)
+{
+  double optimizer = optimizer_bytes (p);
+  gboolean layers_seen = FALSE;
+
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    const struct weft_param *param = &p->param[i];
+    layers_seen = layers_seen || param->layer != WEFT_NO_LAYER;
+    uint32_t at = segment_of (known, param->layer, layers_seen);
+    double *state =
+        known->segment[at].state[param->block > 0 ? WEFT_FAMILY_EXPERT : WEFT_FAMILY_DENSE];
+    state[WEFT_STATE_WEIGHTS] += bytes_of (p, param->weight);
+    state[WEFT_STATE_GRADIENTS] += bytes_of (p, param->grad);
+    state[WEFT_STATE_OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
+  }
+}
+
+/* ---------------------------------------------------------------------- one stage */
+
+/* One microbatch through one stage, in a data parallel wrapper that splits nothing. */
+static struct weft_job
+simplest (const struct weft_job *job)
+{
+  struct weft_job one = *job;
+  union weft_strategy *k = &one.strategy;
+
+  k->pipeline_model_parallel_size = 1;
+  k->pipeline_schedule = WEFT_SCHEDULE_1F1B;
+  k->virtual_pipeline_model_parallel_size = k->microbatch_group_size_per_vp_stage = WEFT_NONE;
+  k->decoder_first_pipeline_num_layers = k->decoder_last_pipeline_num_layers = WEFT_NONE;
+  k->account_for_embedding_in_pipeline_split = k->account_for_loss_in_pipeline_split = FALSE;
+  k->overlap_p2p_comm = k->overlap_p2p_comm_warmup_flush = FALSE;
+  if (!weft_job_is_torch (job)) {
+    k->use_megatron_fsdp = k->use_distributed_optimizer = FALSE;
+    k->data_parallel_sharding_strategy = WEFT_NO_SHARD;
+    k->overlap_grad_reduce = k->overlap_param_gather = FALSE;
+  }
+  return weft_shorten_to (&one, 1);
+}
+
+static void
+look (const struct weft_job *job, struct weft_segments *known)
+{
+  struct weft_job one = simplest (job);
+
+  if (!weft_job_check (&one, NULL))
+    return;
+  known->plan = weft_plan_new_draft (&one, WEFT_PLAN_PRICED, NULL);
+  if (!known->plan)
+    return;
+  const weft_program *p = known->plan->role[0];
+  known->n = (uint32_t) job->model.num_layers + 2;
+  known->segment = g_new0 (struct weft_segment, known->n);
+  if (!measure_ways (p, known->plan->seconds[0], known)) {
+    known->n = 0;
+    return;
+  }
+  measure_kept (p, known);
+  if (!weft_job_is_torch (job))
+    measure_state (p, known);
+}
+
+const struct weft_segments *
+weft_looks_find (weft_looks *looks, const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  const struct key key = { .tensor = k->tensor_model_parallel_size,
+                           .sequence = k->sequence_parallel,
+                           .context = k->context_parallel_size,
+                           .expert_tensor = weft_job_expert_tp (job),
+                           .expert = k->expert_model_parallel_size,
+                           .micro_batch = job->train.micro_batch_size,
+                           .recompute = k->recompute_granularity };
+  struct weft_segments *known = g_hash_table_lookup (looks->known, &key);
+
+  if (known)
+    return known;
+  known = g_new0 (struct weft_segments, 1);
+  look (job, known);
+  g_hash_table_insert (looks->known, g_memdup2 (&key, sizeof key), known);
+  return known;
+}
