@@ -56,6 +56,8 @@ optimizer_word (const union weft_strategy *s)
 {
   if (s->use_megatron_fsdp)
     return weft_sharding_words[s->data_parallel_sharding_strategy];
+  if (s->distributed_config == WEFT_FSDP2)
+    return weft_sharding_words[WEFT_SHARD_PARAMS];
   return s->use_distributed_optimizer ? weft_sharding_words[WEFT_SHARD_OPTIM]
                                       : weft_sharding_words[WEFT_NO_SHARD];
 }
