@@ -3,8 +3,9 @@
  * The space is every combination of the axes (axes.def) that the user left open.  Candidates are looked at in
  * the order of the least time that they can take, as far as is known, and no closer than needed:
  *
- *   bound     FLOPs, then the passes of one microbatch (bound.h): seconds that nothing undercuts, and
- *             bytes that are there in any case, by which most of what does not fit is known
+ *   bound     FLOPs, then layers added up, then the schedule replayed (bound.h), then the clock of a program
+ *             whose buffers have no places: seconds that nothing undercuts; and bytes that are there in
+ *             any case, by which most of what does not fit is known
  *   clock     exact program and memory, and closed formulas for time, which never exceed the simulated
  *             time (nothing contends)
  *   SimGrid   simulates the best `finalists` by clock, whose plans are proved

@@ -204,6 +204,20 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   }
 }
 
+/* Of an op where files of these names say so; the cluster is left for its peaks. */
+static double
+rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
+         const struct weft_shape *s, struct weft_cluster *cluster)
+{
+  g_autoptr (GError) error = NULL;
+  union weft_stack stack;
+
+  assert_true (weft_cluster_load (topology, cluster, &error));
+  assert_true (weft_stack_load (stack_name, &stack, &error));
+  const struct weft_cost cost = { .cluster = cluster, .stack = &stack };
+  return weft_cost_split (&cost, kind, s).rate;
+}
+
 /* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there is fp8. */
 static void
 only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
@@ -221,14 +235,9 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
-    g_autoptr (GError) error = NULL;
     struct weft_cluster cluster = { 0 };
-    union weft_stack stack;
-    assert_true (weft_cluster_load (row[i].topology, &cluster, &error));
-    assert_true (weft_stack_load (row[i].stack, &stack, &error));
-    const struct weft_cost cost = { .cluster = &cluster, .stack = &stack };
-    assert_near (weft_cost_split (&cost, WEFT_OP_MOE_FP8_MATMUL, &s).rate,
-                 row[i].codes ? cluster.f.gpu_fp8 : cluster.f.gpu_bf16);
+    double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_MOE_FP8_MATMUL, &s, &cluster);
+    assert_near (rate, row[i].codes ? cluster.f.gpu_fp8 : cluster.f.gpu_bf16);
   }
 }
 
@@ -287,14 +296,9 @@ only_our_kernels_are_plain (void **state)
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
-    g_autoptr (GError) error = NULL;
     struct weft_cluster cluster = { 0 };
-    union weft_stack stack;
-    assert_true (weft_cluster_load (row[i].topology, &cluster, &error));
-    assert_true (weft_stack_load (row[i].stack, &stack, &error));
-    const struct weft_cost cost = { .cluster = &cluster, .stack = &stack };
-    assert_near (weft_cost_split (&cost, WEFT_OP_ATTENTION, &s).rate,
-                 row[i].plain ? cluster.f.gpu_cuda_core_spec : cluster.f.gpu_bf16);
+    double rate = rate_of (row[i].stack, row[i].topology, WEFT_OP_ATTENTION, &s, &cluster);
+    assert_near (rate, row[i].plain ? cluster.f.gpu_cuda_core_spec : cluster.f.gpu_bf16);
   }
 }
 

@@ -34,8 +34,7 @@ struct weft_memory {
 
 /* Writes the offsets and adds reuse dependencies.  seconds[op] weighs the earliest schedule; NULL:
  * one second each.  `most`: bytes of both pools of a GPU above which overlap is given up for memory,
- * unless that is still too much: then nothing waits, and there is
- * nothing to clear. */
+ * unless that is still too much: then nothing waits, and there is nothing to clear. */
 void weft_memory_plan (weft_program *program, const double *seconds, uint64_t most,
                        struct weft_memory *memory);
 void weft_memory_clear (struct weft_memory *memory);

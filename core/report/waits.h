@@ -19,8 +19,7 @@ struct weft_waits_for {
 struct weft_waits {
   uint32_t n_op, n_kernel; /* of them, those on lane gpu */
   double held_s;           /* mean of the ranks of the role; 0 without a timeline */
-  GArray
-      *awaited; /* struct weft_waits_for, in the order of its first op; NULL where nothing waits */
+  GArray *awaited;         /* struct weft_waits_for, by their first ops; NULL: nothing waits */
 };
 
 /* Of one role.  `timeline` may be NULL. */
