@@ -55,7 +55,7 @@ can_run (const weft_program *p, const char *name, GError **error)
 }
 
 /* Real tokens may all go to the experts of one rank; a plan for GPUs has room for as many as it was
- * told (core/passes/moe.c). */
+ * told (core/passes/layer/moe.c). */
 static gboolean
 has_room (const weft_plan *plan, GError **error)
 {

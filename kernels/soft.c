@@ -5,7 +5,7 @@
 #include "kernels/math.h"
 #include <math.h>
 
-#define MOST_LEAVES 8 /* core/passes/tensor.c */
+#define MOST_LEAVES 8 /* core/passes/shard/tensor.c */
 #define MOST_DEPTH 4
 
 enum { ROWS, COLUMNS, LEAVES, WHOLE };

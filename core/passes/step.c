@@ -1,10 +1,10 @@
 /* The passes in order, and the few functions through which they append ops. */
 #include "core/base/exact.h"
-#include "core/passes/built.h"
-#include "core/passes/exchange.h"
-#include "core/passes/moe.h"
-#include "core/passes/ends.h"
-#include "core/passes/turns.h"
+#include "core/passes/rewrite/built.h"
+#include "core/passes/pipeline/exchange.h"
+#include "core/passes/layer/moe.h"
+#include "core/passes/layer/ends.h"
+#include "core/passes/layer/turns.h"
 
 uint32_t
 weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,

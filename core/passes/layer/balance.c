@@ -1,0 +1,148 @@
+/* moe_router_enable_expert_bias: experts that are balanced without a loss.  Every forward pass counts who was
+ * chosen; when gradients are complete all ranks of a stage add their counts, of all its layers in one
+ * collective, and each moves the biases by a step (Megatron-Core finalize_model_grads.py,
+ * _update_router_expert_bias).  Biases are no parameters: they have no gradient, and no optimizer. */
+#include "core/passes/layer/moe.h"
+
+/* Tallies and biases of the layers of a role lie chunk by chunk. */
+struct weft_balance {
+  uint64_t experts;
+  uint32_t n; /* layers with experts */
+  uint32_t tally, bias;
+  uint32_t *tally_of, *bias_of; /* by slot: views, or WEFT_NO_BUF */
+  uint32_t *of_chunk;           /* views of tallies, or WEFT_NO_BUF */
+};
+
+static uint32_t
+view_of (struct weft_step *s, uint32_t base, uint64_t first, uint64_t layers, const char *name)
+{
+  uint64_t bytes = (uint64_t) s->model->num_moe_experts * weft_dtype_bytes (WEFT_FP32);
+
+  return weft_build_view (s->b, base, first * bytes, layers * bytes, name);
+}
+
+/* Layers of a chunk, those that look ahead included. */
+static uint32_t
+layers_of (const struct weft_chunk *chunk)
+{
+  return chunk->n_layers + chunk->n_mtp;
+}
+
+static uint32_t
+count_layers (const struct weft_step *s, const struct weft_chunk *chunk)
+{
+  uint32_t n = 0;
+
+  for (uint32_t l = 0; l < layers_of (chunk); l++)
+    n += weft_model_layer_is_moe (s->model, chunk->first_layer + l);
+  return n;
+}
+
+static void
+add_layers (struct weft_step *s, struct weft_balance *b, const struct weft_chunk *chunk)
+{
+  for (uint32_t l = 0; l < layers_of (chunk); l++) {
+    uint32_t slot = chunk->slot + l, layer = chunk->first_layer + l;
+    b->tally_of[slot] = b->bias_of[slot] = WEFT_NO_BUF;
+    if (!weft_model_layer_is_moe (s->model, layer))
+      continue;
+    b->tally_of[slot] = view_of (s, b->tally, b->n, 1, "router.tally");
+    b->bias_of[slot] = view_of (s, b->bias, b->n++, 1, WEFT_EXPERT_BIAS);
+    weft_build_buf_at (s->b, b->bias_of[slot])->layer = layer;
+  }
+}
+
+static void
+build (struct weft_step *s, uint32_t n)
+{
+  struct weft_balance *b = s->balance = g_new0 (struct weft_balance, 1);
+
+  b->experts = (uint64_t) s->model->num_moe_experts;
+  b->tally =
+      weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, n * b->experts, "expert_tallies");
+  b->bias = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, n * b->experts, "expert_biases");
+  b->tally_of = g_new (uint32_t, s->n_layers);
+  b->bias_of = g_new (uint32_t, s->n_layers);
+  b->of_chunk = g_new (uint32_t, s->n_chunks);
+  for (uint32_t q = 0; q < s->n_chunks; q++) {
+    uint32_t few = count_layers (s, &s->chunk[q]);
+    b->of_chunk[q] = few ? view_of (s, b->tally, b->n, few, "chunk_tallies") : WEFT_NO_BUF;
+    add_layers (s, b, &s->chunk[q]);
+  }
+}
+
+void
+weft_balance_start (struct weft_step *s)
+{
+  uint32_t n = 0;
+
+  for (uint32_t q = 0; q < s->n_chunks; q++)
+    n += count_layers (s, &s->chunk[q]);
+  if (!s->model->moe_router_enable_expert_bias || n == 0)
+    return;
+  build (s, n);
+  weft_emit (s, WEFT_OP_ZERO, "zero_tallies", WEFT_SHAPE (WEFT_FP32, n * s->balance->experts),
+             WEFT_USES (WEFT_W (s->balance->tally)));
+}
+
+uint32_t
+weft_balance_bias (const struct weft_step *s)
+{
+  return s->balance ? s->balance->bias_of[weft_step_slot (s, s->at.layer)] : WEFT_NO_BUF;
+}
+
+/* A forward pass that is run again counts nobody twice. */
+void
+weft_balance_count (struct weft_step *s, uint32_t choice)
+{
+  uint64_t topk = (uint64_t) s->model->moe_router_topk;
+
+  if (!s->balance || s->at.phase != WEFT_PHASE_FORWARD)
+    return;
+  weft_emit (
+      s, WEFT_OP_MOE_TALLY, "tally",
+      WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, choice) / topk, s->balance->experts, topk),
+      WEFT_USES (WEFT_R (choice), WEFT_RW (s->balance->tally_of[weft_step_slot (s, s->at.layer)])));
+}
+
+/* Two copies of a stage have seen other microbatches each; both ranks come to it in the same order. */
+static void
+add_mirrors (struct weft_step *s, uint32_t after)
+{
+  for (uint32_t stage = 0; stage < s->grid->n_stages && s->mesh->mirror; stage++)
+    for (uint32_t q = 0; q < s->n_chunks; q++)
+      if (s->chunk[q].stage == stage && s->balance->of_chunk[q] != WEFT_NO_BUF &&
+          weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->balance->of_chunk[q],
+                           "mirror of tallies") != WEFT_NO_OP)
+        weft_build_dep (s->b, after);
+}
+
+void
+weft_balance_update (struct weft_step *s)
+{
+  const struct weft_balance *b = s->balance;
+  uint32_t counted = weft_build_last (s->b, WEFT_LANE_GPU);
+
+  if (!b)
+    return;
+  uint32_t added = weft_reduce_all (s, WEFT_GROUP_STAGE, WEFT_REDUCE_SUM, b->tally, "tallies");
+  if (added != WEFT_NO_OP)
+    weft_build_dep (s->b, counted);
+  add_mirrors (s, added == WEFT_NO_OP ? counted : added);
+  uint32_t mirrored = weft_build_last (s->b, WEFT_LANE_DP);
+  weft_emit (s, WEFT_OP_MOE_BALANCE, "expert_bias", WEFT_SHAPE (WEFT_FP32, b->n, b->experts),
+             WEFT_USES (WEFT_R (b->tally), WEFT_RW (b->bias)));
+  if (s->mesh->mirror)
+    weft_build_dep (s->b, mirrored);
+}
+
+void
+weft_balance_free (struct weft_balance *b)
+{
+  if (!b)
+    return;
+  g_free (b->tally_of);
+  g_free (b->bias_of);
+  g_free (b->of_chunk);
+  g_free (b);
+}

@@ -1,0 +1,353 @@
+/* Tokens on their way to experts and back.
+ *
+ *   sort      which row each (token, expert) is, experts in order, and how many each expert has
+ *   permute   rows of tokens
+ *
+ * With experts on several ranks (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
+ *
+ *   counts    of all ranks are gathered; turned, this rank's experts have theirs: by expert, source
+ *   wait      the host takes the counts before it enqueues what they say the size of, unless every
+ *             expert has as many rows as its capacity
+ *   exchange  rows go to the ranks of their experts, and arrive by source
+ *   share     ranks that have parts of the same experts gather what each of them got
+ *   group     they are put by expert, and within an expert by source
+ *
+ * What parts of experts made is summed by those ranks, each for what it got.
+ *
+ * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are made of
+ * alone, not for all kernels that were enqueued before (combined.c).
+ *
+ * What experts made goes back the same way, and gradients both ways again.  Order within an expert is
+ * that of the sources and their tokens: on one rank it would be the same. */
+#include "core/passes/layer/moe.h"
+
+static gboolean
+travels (const struct weft_step *s)
+{
+  return s->mesh->ep * s->mesh->etp > 1;
+}
+
+static uint32_t
+table (struct weft_step *s, uint64_t n, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT64, n, name);
+}
+
+/* Counts of this rank's tokens, and the row of each. */
+static uint32_t
+sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t counts = table (s, z.experts * z.leaves, "counts");
+
+  saved->row = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT32, z.tokens * z.topk, "row");
+  weft_emit (
+      s, WEFT_OP_MOE_SORT, "sort",
+      WEFT_SHAPE (s->product_dtype, z.tokens, z.topk, z.experts, z.capacity,
+                  weft_moe_stride (s, &z) > 0, s->canonical ? z.leaves : 0),
+      WEFT_USES (WEFT_R (saved->choice), WEFT_R (prob), WEFT_W (counts), WEFT_W (saved->row)));
+  return counts;
+}
+
+/* ------------------------------------------------------------------- between ranks */
+
+static void
+meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const struct weft_use *uses,
+      uint32_t n_uses)
+{
+  gboolean aside = s->strategy->overlap_moe_expert_parallel_comm && weft_op_swaps (row.kind);
+  uint32_t enqueued = aside ? WEFT_NO_OP : weft_build_last (s->b, WEFT_LANE_GPU);
+
+  row.flags = s->at.flags;
+
+  weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
+  weft_build_dep (s->b, enqueued);
+  weft_build_dep (s->b, s->synced);
+}
+
+static uint32_t
+turn (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *name)
+{
+  uint32_t y = table (s, n[0] * n[1] * n[2], name);
+
+  weft_emit (s, WEFT_OP_MOE_TURN, name, WEFT_SHAPE (WEFT_INT64, n[0], n[1], n[2]),
+             WEFT_USES (WEFT_R (x), WEFT_W (y)));
+  return y;
+}
+
+/* The part of a buffer that belongs to this rank among those of a group. */
+static uint32_t
+shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
+{
+  uint32_t shard = weft_build_view (s->b, buf, 0, weft_build_buf_at (s->b, buf)->bytes, "my_part");
+
+  weft_build_buf_at (s->b, shard)->shard = group;
+  return shard;
+}
+
+/* What came of each source, in the order in which it came: by neighbour that got it, and by source of
+ * that; and of each expert. */
+static uint32_t
+in_order_of_coming (struct weft_step *s, uint32_t counts)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint64_t outer = z.sources / z.inner, leaves = z.leaves;
+  uint32_t y = turn (s, counts, (uint64_t[]){ z.local, z.sources, leaves }, "by_source");
+
+  if (z.inner == 1 || outer == 1)
+    return y;
+  return turn (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
+}
+
+/* This rank's counts become those of its experts, by expert and source, and again by source: what goes
+ * back to each. */
+static void
+exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint64_t n = z.sources * z.experts * z.leaves;
+  uint32_t all = table (s, n, "all_counts");
+
+  meet (s,
+        (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
+                          .group = WEFT_GROUP_TP_EP,
+                          .name = weft_build_name (s->b, "counts") },
+        WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (all)));
+  uint32_t by_expert = turn (s, all, (uint64_t[]){ z.sources, z.experts, z.leaves }, "by_expert");
+  saved->counts = table (s, n / s->mesh->ep, "expert_counts");
+  weft_emit (s, WEFT_OP_MOE_TURN, "expert_counts",
+             WEFT_SHAPE (WEFT_INT64, 1, z.local * z.sources, z.leaves),
+             WEFT_USES (WEFT_R (shard_of (s, by_expert, WEFT_GROUP_EP)), WEFT_W (saved->counts)));
+  saved->sent = counts;
+  saved->back = in_order_of_coming (s, saved->counts);
+  if (!weft_moe_stride (s, &z))
+    weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
+}
+
+/* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how many
+ * there is room for where they arrive.  Of an all-to-all there are counts of what goes and of what comes;
+ * else of both. */
+struct journey {
+  enum weft_op_kind kind;
+  enum weft_group_kind group;
+  uint32_t counts, got;
+  uint64_t rows, room;
+};
+
+static uint32_t
+go (struct weft_step *s, const struct weft_move *m, const struct journey *j, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, j->room * m->columns, m->name);
+  struct weft_op row = { .kind = j->kind,
+                         .group = j->group,
+                         .name = weft_build_name (s->b, m->name) };
+
+  if (!weft_moe_stride (s, &z)) {
+    const struct weft_use uses[] = { WEFT_R (x), WEFT_R (j->counts), WEFT_W (y), WEFT_R (j->got) };
+    meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns, m->columns), uses,
+          weft_op_swaps (j->kind) ? 4 : 3);
+    return y;
+  }
+  row.kind = weft_op_even (j->kind);
+  gboolean reduces = row.kind == WEFT_OP_REDUCE_SCATTER;
+  meet (s, row, WEFT_SHAPE (dtype, j->rows * m->columns),
+        WEFT_USES ({ .buf = x, .read = 1, .write = reduces }, WEFT_W (y)));
+  return y;
+}
+
+static uint32_t
+exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+          gboolean returns, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  gboolean shares = z.inner > 1;
+  struct journey j = { .kind = WEFT_OP_ALL_TO_ALL_V,
+                       .group = WEFT_GROUP_EP,
+                       .counts = saved->sent,
+                       .rows = z.got,
+                       .room = z.got_room };
+
+  if (s->mesh->ep == 1)
+    return x;
+  j.got = shares ? shard_of (s, saved->back, WEFT_GROUP_ETP) : saved->back;
+  if (returns) {
+    j.counts = j.got;
+    j.got = saved->sent;
+    j.room = z.sent;
+  }
+  return go (s, m, &j, x);
+}
+
+static uint32_t
+share (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
+                       .group = WEFT_GROUP_ETP,
+                       .counts = saved->back,
+                       .rows = z.rows,
+                       .room = z.room };
+
+  return z.inner == 1 ? x : go (s, m, &j, x);
+}
+
+/* What is more exact than products is so up to here. */
+static uint32_t
+sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct journey j = { .kind = WEFT_OP_REDUCE_SCATTER_V,
+                       .group = WEFT_GROUP_ETP,
+                       .counts = saved->back,
+                       .rows = z.rows,
+                       .room = z.got_room };
+
+  return z.inner == 1 ? x : weft_inward (s, go (s, m, &j, x), m->name);
+}
+
+/* One expert's rows, or one source's, lie together anyhow. */
+static uint32_t
+regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *saved, uint32_t x,
+         uint64_t columns)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+
+  if (z.local == 1 && (z.inner == 1 || z.inner == z.sources))
+    return x;
+  uint32_t y = weft_moe_rows (s, dtype, columns, "grouped");
+  weft_emit (s, kind, weft_op_info[kind].word,
+             WEFT_SHAPE (dtype, z.rows, columns, z.local, z.sources, weft_moe_stride (s, &z),
+                         z.inner > 1 ? z.inner : 0),
+             WEFT_USES (WEFT_R (saved->counts), WEFT_R (x), WEFT_W (y)));
+  return y;
+}
+
+/* ---------------------------------------------------------------- of a whole sequence */
+
+struct weft_peers
+weft_rows_peers (struct weft_step *s, uint32_t counts)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  struct weft_peers p = { .n = weft_mesh_group_size (s->mesh, WEFT_GROUP_ECP) };
+  uint64_t each = z.sources * z.leaves, n = p.n * z.local * each;
+
+  p.came = table (s, n, "all_counts");
+  meet (s,
+        (struct weft_op){ .kind = WEFT_OP_ALL_GATHER,
+                          .group = WEFT_GROUP_ECP,
+                          .name = weft_build_name (s->b, "counts") },
+        WEFT_SHAPE (WEFT_INT64, n), WEFT_USES (WEFT_R (counts), WEFT_W (p.came)));
+  if (!weft_moe_stride (s, &z))
+    weft_step_host_reads (s, "splits", p.came);
+  p.counts = turn (s, p.came, (uint64_t[]){ p.n, z.local, each }, "by_expert");
+  return p;
+}
+
+uint32_t
+weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
+  struct journey j = { .kind = WEFT_OP_ALL_GATHER_V,
+                       .group = WEFT_GROUP_ECP,
+                       .counts = p->came,
+                       .rows = p->n * z.rows,
+                       .room = p->n * z.room };
+  uint32_t all = go (s, &m, &j, x);
+
+  if (z.local == 1)
+    return all;
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, j.room * m.columns, "grouped");
+  weft_emit (
+      s, WEFT_OP_MOE_GROUP, weft_op_info[WEFT_OP_MOE_GROUP].word,
+      WEFT_SHAPE (dtype, j.rows, m.columns, z.local, p->n, z.sources * weft_moe_stride (s, &z)),
+      WEFT_USES (WEFT_R (p->counts), WEFT_R (all), WEFT_W (y)));
+  return y;
+}
+
+/* ------------------------------------------------------------------ there and back */
+
+struct weft_move
+weft_rows_tokens (const struct weft_step *s, const char *name)
+{
+  return (struct weft_move){ name, s->rows, s->width.h, (uint64_t) s->model->moe_router_topk };
+}
+
+struct weft_move
+weft_rows_weights (const struct weft_step *s, const char *name)
+{
+  return (struct weft_move){ name, s->rows * (uint64_t) s->model->moe_router_topk, 1, 1 };
+}
+
+uint32_t
+weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t y =
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, z.sent * m.columns, m.name);
+
+  weft_emit (s, WEFT_OP_MOE_PERMUTE, m.name,
+             WEFT_SHAPE (s->product_dtype, m.things, m.columns, m.each, z.sent),
+             WEFT_USES (WEFT_R (x), WEFT_R (saved->row), WEFT_W (y)));
+  return y;
+}
+
+uint32_t
+weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
+{
+  if (!travels (s))
+    return x;
+  return share (s, saved, &m, exchange (s, saved, &m, FALSE, x));
+}
+
+uint32_t
+weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  return travels (s) ? regroup (s, WEFT_OP_MOE_GROUP, saved, x, m.columns) : x;
+}
+
+uint32_t
+weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                 uint32_t x)
+{
+  return travels (s) ? regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns) : x;
+}
+
+uint32_t
+weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  if (!travels (s))
+    return x;
+  return exchange (s, saved, &m, TRUE, sum (s, saved, &m, x));
+}
+
+uint32_t
+weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+                  uint32_t x)
+{
+  struct weft_moe z = weft_moe_sizes (s);
+  uint32_t choice = m.each > 1 ? saved->choice : WEFT_NO_BUF;
+  uint32_t y =
+      weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, m.things * m.columns, m.name);
+
+  weft_emit (s, WEFT_OP_MOE_UNPERMUTE, m.name,
+             WEFT_SHAPE (s->product_dtype, m.things, m.columns, m.each, z.sent, z.experts),
+             WEFT_USES (WEFT_R (x), WEFT_R (saved->row), WEFT_R (choice), WEFT_W (y)));
+  return y;
+}
+
+void
+weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
+{
+  uint32_t counts = sort (s, saved, prob);
+
+  if (travels (s))
+    exchange_counts (s, saved, counts);
+  else
+    saved->counts = counts;
+}

@@ -1,0 +1,398 @@
+/* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
+ * on the last. */
+#include "core/passes/layer/ends.h"
+#include "core/program/loss.h"
+
+static uint32_t
+end_weight (struct weft_step *s, enum weft_end_param which)
+{
+  return weft_params_weight (s, s->end_param[which]);
+}
+
+uint32_t
+weft_head_param (const struct weft_step *s)
+{
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+  return own != WEFT_NO_PARAM ? own : s->end_param[WEFT_EMBED_WEIGHT];
+}
+
+/* Tokens of the next microbatch come while this one computes, not earlier: their memory is then
+ * free of whoever had it before. */
+static uint32_t
+load (struct weft_step *s, const char *name, uint64_t ahead)
+{
+  uint32_t buf = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_INT32, s->tokens, name);
+
+  weft_emit_on (s, WEFT_LANE_H2D,
+                (struct weft_op){ .kind = WEFT_OP_COPY_IN, .name = weft_build_name (s->b, name) },
+                WEFT_SHAPE (WEFT_INT32, s->tokens, ahead), WEFT_USES (WEFT_W (buf)));
+  weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
+  return buf;
+}
+
+static void
+load_targets (struct weft_step *s, struct weft_saved_end *end, uint64_t ahead)
+{
+  end->targets = load (s, "targets", ahead);
+  end->arrived = weft_build_last (s->b, WEFT_LANE_H2D);
+}
+
+void
+weft_ends_load (struct weft_step *s, const struct weft_cell *cell)
+{
+  struct weft_op at = s->at;
+
+  s->at.micro = cell->micro;
+  s->at.chunk = cell->chunk;
+  s->at.phase = WEFT_PHASE_FORWARD;
+  if (s->chunk[cell->chunk].embedding)
+    s->saved_end[cell->micro].ids = load (s, "ids", 0);
+  if (s->chunk[cell->chunk].head)
+    load_targets (s, &s->saved_end[cell->micro], 0);
+  for (uint32_t depth = 1; depth <= s->chunk[cell->chunk].n_mtp; depth++) {
+    struct weft_saved_end *end = &weft_mtp_saved (s, cell->micro, depth)->end;
+    end->ids = load (s, "ids", depth);
+    load_targets (s, end, depth);
+  }
+  s->at = at;
+}
+
+static void
+leave_embedding (struct weft_step *s)
+{
+  weft_step_through (s, s->end_param[WEFT_EMBED_WEIGHT]);
+  weft_step_through (s, s->end_param[WEFT_POSITION_WEIGHT]);
+}
+
+static void
+leave_head (struct weft_step *s)
+{
+  weft_step_through (s, s->end_param[WEFT_FINAL_NORM_WEIGHT]);
+  weft_step_through (s, weft_head_param (s));
+}
+
+/* Ranks that share the vocabulary out look up what they have; what they find is added, and after
+ * that positions, which all of them have. */
+static uint32_t
+join_words (struct weft_step *s, uint32_t x, uint32_t positions)
+{
+  uint64_t h = s->model->hidden_size;
+
+  if (positions == WEFT_NO_BUF)
+    return weft_tensor_reduce_rows (s, x, "embedding");
+  weft_tensor_all_reduce (s, x, WEFT_REDUCE_SUM, "embedding");
+  uint32_t y = weft_tensor_scatters (s) ? weft_activation (s, h, "embedding") : x;
+  weft_emit (s, WEFT_OP_ADD_POSITIONS, "positions",
+             WEFT_SHAPE (s->dtype, s->tokens, h, s->tokens / s->rows),
+             WEFT_USES (WEFT_R (x), WEFT_R (positions), WEFT_W (y)));
+  return y;
+}
+
+uint32_t
+weft_embed_words (struct weft_step *s, uint32_t ids, uint32_t *mask)
+{
+  uint64_t h = s->model->hidden_size;
+  uint32_t x = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->tokens * h, "embedding");
+  uint32_t table = end_weight (s, WEFT_EMBED_WEIGHT),
+           positions = end_weight (s, WEFT_POSITION_WEIGHT);
+  gboolean shared = s->mesh->tp > 1;
+
+  weft_emit (s, WEFT_OP_EMBED, "embedding", WEFT_SHAPE (s->dtype, s->tokens, h),
+             WEFT_USES (WEFT_R (ids), WEFT_R (table), WEFT_R (shared ? WEFT_NO_BUF : positions),
+                        WEFT_W (x)));
+  if (shared)
+    x = join_words (s, x, positions);
+  leave_embedding (s);
+  return weft_drop (s, WEFT_DROP_EMBEDDING, x, mask);
+}
+
+uint32_t
+weft_embed_forward (struct weft_step *s, uint32_t micro)
+{
+  return weft_embed_words (s, s->saved_end[micro].ids, &s->saved_end[micro].mask);
+}
+
+/* What comes before the backward of a unit gathers it (megatron_fsdp.py, _pre_backward), though this
+ * one reads no weights. */
+static void
+gather_unread (struct weft_step *s, uint32_t param)
+{
+  if (param != WEFT_NO_PARAM && s->bucket[s->layout.place[param].bucket].unit)
+    weft_params_weight (s, param);
+}
+
+uint32_t
+weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx)
+{
+  dx = weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, end->mask);
+  return weft_tensor_gather_rows (s, dx, "embedding");
+}
+
+void
+weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
+                           struct weft_use positions)
+{
+  struct weft_shape shape =
+      WEFT_SHAPE (s->dtype, s->tokens * MAX (1, words.passes), s->model->hidden_size, words.passes);
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_EMBED_BWD, "embedding", shape,
+             WEFT_USES (WEFT_R (words.ids), WEFT_R (words.dx), table, positions));
+}
+
+void
+weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
+{
+  uint32_t table = s->end_param[WEFT_EMBED_WEIGHT], position = s->end_param[WEFT_POSITION_WEIGHT];
+  gather_unread (s, table);
+  gather_unread (s, position);
+  struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
+
+  dx = weft_embed_words_backward (s, &s->saved_end[micro], dx);
+  weft_embed_words_gradient (s, (struct weft_words){ s->saved_end[micro].ids, dx, 0 }, dtable,
+                             dposition);
+  weft_grad_end (s, position, dposition);
+  weft_grad_end (s, table, dtable);
+  leave_embedding (s);
+}
+
+/* -------------------------------------------------------------------------- the head */
+
+uint32_t
+weft_head_ends (const struct weft_step *s)
+{
+  return 1 + (uint32_t) s->model->mtp_num_layers;
+}
+
+struct weft_saved_end *
+weft_head_end (const struct weft_step *s, uint32_t micro, uint32_t depth)
+{
+  return depth ? &weft_mtp_saved (s, micro, depth)->end : &s->saved_end[micro];
+}
+
+uint32_t
+weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight)
+{
+  uint64_t h = s->model->hidden_size, v = s->width.vocab;
+  uint32_t logits = weft_product (s, v, "logits");
+
+  weft_emit (s, WEFT_OP_MATMUL, "head", WEFT_SHAPE (s->product_dtype, s->tokens, v, h),
+             WEFT_USES (WEFT_R (normed), WEFT_R (weight), WEFT_R (WEFT_NO_BUF), WEFT_W (logits)));
+  return logits;
+}
+
+void
+weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn)
+{
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab,
+                                        s->model->hidden_size, s->vocab_leaves);
+
+  shape.out_dtype = weft_tensor_partial (s);
+  weft_emit (s, WEFT_OP_MATMUL_DGRAD, "head", shape,
+             WEFT_USES (WEFT_R (dlogits), WEFT_R (weight), WEFT_W (dn)));
+}
+
+/* Logits and loss, of what was normed. */
+static void
+predict (struct weft_step *s, struct weft_saved_end *end)
+{
+  uint32_t all = weft_tensor_gather_rows (s, end->normed, "head");
+
+  end->logits = weft_head_logits (s, all, weft_cast_weight (s, weft_head_param (s)));
+  weft_loss_forward (s, end);
+}
+
+void
+weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
+{
+  uint64_t h = s->model->hidden_size;
+  struct weft_saved_end *end = &s->saved_end[micro];
+  uint32_t stream = weft_activation (s, h, "final_norm");
+
+  end->x = x;
+  weft_emit (s, WEFT_OP_NORM, "final_norm", WEFT_SHAPE (s->dtype, s->rows, h),
+             WEFT_USES (WEFT_R (x), WEFT_R (end_weight (s, WEFT_FINAL_NORM_WEIGHT)),
+                        WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
+  end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
+  weft_mtp_forward (s, micro, stream);
+  if (weft_job_fuses_head (
+          s->job)) /* head_chunks.c: backward begins with them, and has use for weights */
+    return;
+  for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
+    predict (s, weft_head_end (s, micro, depth));
+  predict (s, end);
+  leave_head (s);
+}
+
+static void
+emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_t passes,
+                 struct weft_use dw)
+{
+  struct weft_shape shape = WEFT_SHAPE (s->product_dtype, s->tokens * MAX (1, passes),
+                                        s->width.vocab, s->model->hidden_size, passes);
+
+  shape.out_dtype = s->grad_dtype;
+  weft_emit (s, WEFT_OP_MATMUL_WGRAD, "head", shape,
+             WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
+}
+
+/* Of so many buffers that have something for each token the rows of one chunk of a sequence after the
+ * other, and of one chunk buffer by buffer. */
+uint32_t
+weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
+{
+  uint64_t length = (uint64_t) s->model->seq_length,
+           rows = s->tokens * weft_chunks (length) / length,
+           each = weft_step_elements (s, buf[0]) / rows;
+  enum weft_dtype dtype = weft_build_buf_at (s->b, buf[0])->dtype;
+  uint32_t all = buf[0];
+
+  for (uint32_t i = 1; i < n; i++) {
+    uint32_t more = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, rows * (i + 1) * each, name);
+    weft_emit (s, WEFT_OP_CONCAT, name, WEFT_SHAPE (dtype, rows, i * each, each),
+               WEFT_USES (WEFT_R (all), WEFT_R (buf[i]), WEFT_W (more)));
+    all = more;
+  }
+  return all;
+}
+
+struct weft_use
+weft_head_begin (struct weft_step *s)
+{
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+
+  return own == WEFT_NO_PARAM ? weft_head_grad_begin (s) : weft_grad_begin (s, own);
+}
+
+void
+weft_head_done (struct weft_step *s, struct weft_use dw)
+{
+  uint32_t own = s->end_param[WEFT_HEAD_WEIGHT];
+
+  if (own == WEFT_NO_PARAM)
+    weft_head_grad_end (s, dw);
+  else
+    weft_grad_end (s, own, dw);
+}
+
+void
+weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed,
+                 struct weft_use dw)
+{
+  uint32_t n = weft_head_ends (s);
+
+  if (s->canonical && n > 1)
+    emit_head_wgrad (s, weft_ends_by_chunk (s, dlogits, n, "head"),
+                     weft_ends_by_chunk (s, normed, n, "head"), n, dw);
+  for (uint32_t depth = 0; depth < n && (!s->canonical || n == 1); depth++) {
+    emit_head_wgrad (s, dlogits[depth], normed[depth], 0, dw);
+    dw.read = 1;
+  }
+}
+
+static void
+head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed)
+{
+  struct weft_use dw = weft_head_begin (s);
+
+  weft_head_wgrad (s, dlogits, normed, dw);
+  weft_head_done (s, dw);
+}
+
+void
+weft_head_delayed (struct weft_step *s, uint32_t micro)
+{
+  uint32_t n = weft_head_ends (s);
+  g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
+
+  if (weft_job_fuses_head (s->job)) /* it came with the loss */
+    return;
+  for (uint32_t depth = 0; depth < n; depth++) {
+    normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
+    dlogits[depth] = weft_head_end (s, micro, depth)->logits;
+  }
+  head_wgrad (s, dlogits, normed);
+}
+
+/* Whether the weight gradient of this microbatch comes at the end. */
+static gboolean
+defer (struct weft_step *s, uint32_t micro)
+{
+  int64_t most = s->strategy->wgrad_deferral_limit;
+
+  if (!s->strategy->defer_embedding_wgrad_compute || (most && s->deferred->len >= most))
+    return FALSE;
+  g_array_append_val (s->deferred, micro);
+  return TRUE;
+}
+
+void
+weft_head_deferred (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+
+  if (s->deferred->len == 0)
+    return;
+  s->at.layer = WEFT_NO_LAYER;
+  s->at.chunk = weft_step_head (s) - s->chunk;
+  s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
+  for (guint i = 0; i < s->deferred->len; i++) {
+    s->at.micro = g_array_index (s->deferred, uint32_t, i);
+    weft_head_delayed (s, s->at.micro);
+  }
+  s->at = at;
+}
+
+/* From the loss to the gradient of what was normed, in the residual stream's type. */
+static uint32_t
+predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
+                  uint32_t *normed)
+{
+  uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
+                                  s->tokens * s->model->hidden_size, "head");
+
+  weft_loss_backward (s, end, gradient);
+  if (normed)
+    *normed = weft_tensor_gather_rows (s, end->normed, "head");
+  weft_head_dgrad (s, end->logits, weft_cast_weight (s, weft_head_param (s)), dn);
+  return weft_tensor_reduce_rows (s, dn, "head");
+}
+
+static void
+whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
+{
+  uint32_t gradient = weft_loss_gradient (s), n = weft_head_ends (s);
+  gboolean later = weft_step_is_split (s) || defer (s, micro);
+  g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
+
+  for (uint32_t i = 0; i < n; i++) { /* autograd's order: the last of forward first */
+    uint32_t depth = i ? n - i : 0;
+    const struct weft_saved_end *end = weft_head_end (s, micro, depth);
+    dn[depth] = predict_backward (s, end, gradient, later ? NULL : &normed[depth]);
+    dlogits[depth] = end->logits;
+  }
+  if (!later)
+    head_wgrad (s, dlogits, normed);
+}
+
+uint32_t
+weft_head_backward (struct weft_step *s, uint32_t micro)
+{
+  const struct weft_saved_end *end = &s->saved_end[micro];
+  uint32_t n = weft_head_ends (s);
+  g_autofree uint32_t *dn = g_new (uint32_t, n);
+
+  (weft_job_fuses_head (s->job) ? weft_head_chunks : whole_backward) (s, micro, dn);
+  for (uint32_t depth = 0; depth < n; depth++) {
+    dn[depth] = weft_inward (s, dn[depth], "final_norm");
+    dn[depth] = weft_cast (s, dn[depth], s->dtype, "final_norm");
+  }
+  struct weft_norm_operands o = { .x = end->x, .dresidual = WEFT_NO_BUF };
+  const uint32_t norm[] = { s->end_param[WEFT_FINAL_NORM_WEIGHT],
+                            s->end_param[WEFT_FINAL_NORM_BIAS] };
+  o.dy = weft_mtp_backward (s, micro, dn);
+  o.dx = weft_activation (s, s->model->hidden_size, "dresidual");
+  weft_norm_gradients (s, "final_norm", norm, &o);
+  leave_head (s);
+  return o.dx;
+}

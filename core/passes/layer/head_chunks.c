@@ -1,0 +1,152 @@
+/* cross_entropy_fusion_impl = linear: where backward of a microbatch begins, its tokens go chunk by chunk
+ * through output head, loss and their gradients, and logits go with their chunk.
+ *
+ *   of a chunk   logits, loss and gradient in their place, input gradient, weight gradient added
+ *
+ * Forward ends with what was normed.  What of this is forward's is marked so: evaluation has losses, and
+ * leaves gradients out.  Liger Kernel (arXiv 2410.10989, section 3.2) does the same inside forward, llm.c
+ * where backward begins, which holds nothing more for microbatches that wait; Megatron-Core computes logits
+ * a second time in backward, which costs a product.
+ *
+ * In canonical order a chunk is a node of the tree over sequences, and chunks are added as the tree has it:
+ * whole sequences, or the leaves of each, which come in zigzag order. */
+#include "core/passes/layer/ends.h"
+#include "core/program/loss.h"
+#include "core/program/zigzag.h"
+
+struct rows {
+  uint64_t first, n;
+};
+
+/* What there is of all tokens: weights, losses' gradient, and of each end what was normed, its gradient,
+ * and the logits of the chunk in the making. */
+struct head {
+  uint64_t tokens;
+  uint32_t n_chunks, n_ends, micro, weight, gradient;
+  enum weft_phase phase; /* of gradients */
+  uint32_t *normed, *dn, *part, *dlogits;
+  struct weft_use dw;
+  struct weft_sum sum; /* canonical: of the chunks */
+};
+
+/* The rows of a buffer that has something for each token. */
+static uint32_t
+part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows rows)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, buf);
+  uint64_t each = row.bytes / h->tokens;
+
+  if (rows.n == h->tokens)
+    return buf;
+  return weft_build_view (s->b, buf, rows.first * each, rows.n * each,
+                          weft_build_name_at (s->b, row.name));
+}
+
+/* The tokens of the i-th chunk. */
+static struct rows
+rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
+{
+  uint64_t each = weft_job_loss_tokens (s->job);
+  uint64_t sequences = (uint64_t) s->job->train.micro_batch_size;
+  uint32_t leaves = h->n_chunks / (uint32_t) sequences;
+
+  if (s->canonical && h->n_chunks > sequences)
+    i = i / leaves * leaves + weft_zigzag (i % leaves, leaves);
+  return (struct rows){ i * each, MIN (each, h->tokens - i * each) };
+}
+
+/* A copy of targets and a gather of rows write the whole of what a chunk reads as a part: it waits for them
+ * by name. */
+static void
+predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
+{
+  struct weft_saved_end end = *weft_head_end (s, h->micro, depth);
+
+  h->part[depth] = part_of (s, h, h->normed[depth], rows);
+  end.targets = part_of (s, h, end.targets, rows);
+  s->at.phase = WEFT_PHASE_FORWARD;
+  end.logits = h->dlogits[depth] = weft_head_logits (s, h->part[depth], h->weight);
+  weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
+  weft_build_dep (s->b, end.arrived);
+  weft_loss_both (s, &end, h->gradient);
+  s->at.phase = h->phase;
+  weft_head_dgrad (s, end.logits, h->weight, part_of (s, h, h->dn[depth], rows));
+}
+
+static void
+add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
+{
+  uint32_t leaf = s->canonical ? weft_sum_leaf (s, &h->sum) : WEFT_NO_BUF;
+
+  weft_head_wgrad (s, h->dlogits, h->part, s->canonical ? (struct weft_use) WEFT_W (leaf) : h->dw);
+  if (s->canonical)
+    weft_sum_add_piece (s, &h->sum, i, leaf);
+  h->dw.read = 1;
+}
+
+/* The weight is asked for as forward does, so that evaluation has it, and as backward does, for which what
+ * it needs next is gathered ahead. */
+static void
+begin (struct weft_step *s, struct head *h)
+{
+  s->at.phase = WEFT_PHASE_FORWARD;
+  h->gradient = weft_loss_gradient (s);
+  h->weight = weft_cast_weight_here (s, weft_head_param (s));
+  for (uint32_t depth = 0; depth < h->n_ends; depth++) {
+    uint32_t normed = weft_head_end (s, h->micro, depth)->normed;
+    h->normed[depth] = weft_tensor_gather_rows (s, normed, "head");
+  }
+  s->at.phase = h->phase;
+  weft_params_weight (s, weft_head_param (s));
+  for (uint32_t depth = 0; depth < h->n_ends; depth++)
+    h->dn[depth] = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
+                                     h->tokens * s->model->hidden_size, "head");
+  h->dw = weft_head_begin (s);
+  weft_sum_start (&h->sum, h->dw.buf, weft_step_elements (s, h->dw.buf), WEFT_LANE_GPU);
+  h->sum.pieces = h->n_chunks;
+}
+
+static void
+end (struct weft_step *s, struct head *h)
+{
+  g_array_unref (h->sum.held);
+  weft_head_done (s, h->dw);
+  for (uint32_t depth = 0; depth < h->n_ends; depth++)
+    h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");
+}
+
+/* While a chunk is in the making the microbatch has its tokens. */
+static void
+run_chunk (struct weft_step *s, struct head *h, uint32_t i)
+{
+  struct rows rows = rows_of (s, h, i);
+
+  s->tokens = rows.n;
+  for (uint32_t depth = 0; depth < h->n_ends; depth++)
+    predict (s, h, depth, rows);
+  add_weight_gradient (s, h, i);
+  s->tokens = h->tokens;
+}
+
+void
+weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn)
+{
+  uint32_t n = weft_head_ends (s);
+  g_autofree uint32_t *normed = g_new (uint32_t, n), *part = g_new (uint32_t, n),
+                      *dlogits = g_new (uint32_t, n);
+  uint64_t each = weft_job_loss_tokens (s->job);
+  struct head h = { .tokens = s->tokens,
+                    .n_chunks = (uint32_t) ((s->tokens + each - 1) / each),
+                    .n_ends = n,
+                    .micro = micro,
+                    .phase = s->at.phase,
+                    .normed = normed,
+                    .dn = dn,
+                    .part = part,
+                    .dlogits = dlogits };
+
+  begin (s, &h);
+  for (uint32_t i = 0; i < h.n_chunks; i++)
+    run_chunk (s, &h, i);
+  end (s, &h);
+}

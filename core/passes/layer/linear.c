@@ -1,0 +1,417 @@
+/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
+ * off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells of
+ * their own for weight gradients). */
+#include "core/passes/layer/moe.h"
+#include "core/passes/step.h"
+
+uint32_t
+weft_activation (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->dtype, s->rows * columns, name);
+}
+
+uint32_t
+weft_product (struct weft_step *s, uint64_t columns, const char *name)
+{
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->tokens * columns, name);
+}
+
+uint32_t
+weft_inward (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_cast (s, buf, s->product_dtype, name);
+}
+
+uint32_t
+weft_outward (struct weft_step *s, uint32_t buf, const char *name)
+{
+  return weft_cast (s, buf, s->dtype, name);
+}
+
+uint32_t
+weft_layer_weight (struct weft_step *s, enum weft_layer_param which)
+{
+  return weft_params_weight (s, weft_params_layer (s, which));
+}
+
+static enum weft_cut
+cut_of (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = &g_array_index (s->params, struct weft_param, param);
+  return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
+}
+
+/* A map that nobody shares out is taken of the rows that a rank has. */
+static uint64_t
+rows_of (const struct weft_step *s, uint32_t param)
+{
+  return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
+}
+
+/* The sum over what ranks share out of a map: its inputs in forward, its outputs in backward, which
+ * come in several parts. */
+static void
+deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
+      gboolean backward)
+{
+  const struct weft_widths *w = &s->width;
+  const struct {
+    gboolean outputs;
+    uint32_t leaves;
+    uint64_t tail;
+  } maps[WEFT_N_LAYER_PARAM] = {
+    [WEFT_QKV_WEIGHT] = { TRUE, s->attention_leaves,
+                          (uint64_t) (s->model->num_query_groups * s->model->kv_channels) /
+                              s->mesh->tp },
+    [WEFT_PROJ_WEIGHT] = { FALSE, s->attention_leaves, 0 },
+    [WEFT_FC1_WEIGHT] = { TRUE, s->mlp_leaves, w->up - w->f },
+    [WEFT_FC2_WEIGHT] = { FALSE, s->mlp_leaves, 0 },
+    [WEFT_Q_UP_WEIGHT] = { TRUE, s->attention_leaves, 0 },
+    [WEFT_KV_UP_WEIGHT] = { TRUE, s->attention_leaves, 0 },
+    [WEFT_SHARED_FC1_WEIGHT] = { TRUE, s->shared_leaves,
+                                 (weft_model_wide (s->model) - 1) * w->shared },
+    [WEFT_SHARED_FC2_WEIGHT] = { FALSE, s->shared_leaves, 0 },
+    [WEFT_MTP_PROJ_WEIGHT] = { TRUE, weft_job_leaves (s->job, w->h) / s->mesh->tp, 0 },
+  };
+
+  if (maps[which].leaves == 0 || maps[which].outputs != backward)
+    return;
+  shape->dim[3] = maps[which].leaves;
+  shape->dim[4] = maps[which].tail;
+}
+
+/* A bias that is added where the sum is complete, which is then as products are. */
+static uint32_t
+add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint64_t n)
+{
+  uint32_t sum = y;
+
+  if (bias == WEFT_NO_BUF)
+    return weft_inward (s, y, name);
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, y)->dtype, s->rows, n);
+  shape.out_dtype = s->product_dtype;
+  if (shape.dtype != shape.out_dtype)
+    y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->product_dtype, s->rows * n, name);
+  weft_emit (s, WEFT_OP_BIAS, name, shape, WEFT_USES (WEFT_R (sum), WEFT_R (bias), WEFT_W (y)));
+  return y;
+}
+
+/* Forward or input gradient, with the scales of those of its factors that are in fp8. */
+uint32_t
+weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
+{
+  gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
+  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_MATMUL_DGRAD_FP8;
+  gboolean forward =
+      p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_FP8_MATMUL;
+  struct weft_use use[6];
+  uint32_t n = 0;
+
+  use[n++] = (struct weft_use) WEFT_R (x);
+  if (both)
+    use[n++] = (struct weft_use) WEFT_R (p->x_scale);
+  use[n++] = (struct weft_use) WEFT_R (p->w);
+  if (scaled)
+    use[n++] = (struct weft_use) WEFT_R (p->w_scale);
+  if (forward)
+    use[n++] = (struct weft_use) WEFT_R (p->bias);
+  use[n++] = (struct weft_use) WEFT_W (y);
+  return weft_emit (s, p->kind, p->name, p->shape, use, n);
+}
+
+/* Of this rank's weights and what they are multiplied with, which is whole. */
+static uint32_t
+multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
+{
+  uint32_t y = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                                 p->shape.dim[0] * p->shape.dim[1], p->name);
+
+  weft_piece_multiply (s, p, x, y);
+  return y;
+}
+
+/* What products of a map read. */
+static enum weft_dtype
+read_dtype (const struct weft_step *s, uint32_t param)
+{
+  return weft_fp8_takes (s, param) ? WEFT_FP8 : s->product_dtype;
+}
+
+static struct weft_fp8_source
+source_of (uint32_t buf, uint32_t param, enum weft_fp8_role role, uint64_t columns,
+           const char *name)
+{
+  return (struct weft_fp8_source){ buf, param, role, columns, name };
+}
+
+/* Both factors of forward. */
+static uint32_t
+take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_t x)
+{
+  if (!weft_fp8_takes (s, param)) {
+    x = weft_inward (s, x, p->name);
+    p->w = weft_cast_weight (s, param);
+    p->w_scale = weft_params_scale (s, param);
+    p->kind = p->w_scale == WEFT_NO_BUF ? WEFT_OP_MATMUL : WEFT_OP_MATMUL_FP8;
+    return x;
+  }
+  if (weft_fp8_block (s) && cut_of (s, param) == WEFT_CUT_ROWS)
+    x = weft_tensor_gather_rows (s, x, p->name);
+  const struct weft_fp8_source source =
+      source_of (x, param, WEFT_FP8_INPUT, p->shape.dim[2], p->name);
+  struct weft_fp8 in = weft_fp8_rows (s, &source), w = weft_fp8_weight (s, param);
+  p->kind = WEFT_OP_FP8_MATMUL;
+  p->x_scale = in.scale;
+  p->w = w.codes;
+  p->w_scale = w.scale;
+  p->shape.dim[5] = weft_fp8_block (s);
+  return in.codes;
+}
+
+/* Blocks are taken of what was gathered. */
+static gboolean
+gathers_codes (const struct weft_step *s, uint32_t param)
+{
+  return !weft_fp8_takes (s, param) || !weft_fp8_block (s);
+}
+
+uint32_t
+weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
+             uint64_t n, uint64_t k)
+{
+  uint32_t param = weft_params_layer (s, which), y;
+  gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
+  struct weft_piece p = { .name = name,
+                          .which = which,
+                          .shape = WEFT_SHAPE (read_dtype (s, param), rows_of (s, param), n, k) };
+
+  p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  deal (s, which, &p.shape, FALSE);
+  x = take_factors (s, &p, param, x);
+  uint32_t bias = weft_layer_weight (s, which + 1);
+  p.bias = partial ? WEFT_NO_BUF : bias;
+  if (!weft_overlap_forward (s, &p, x, &y)) {
+    if (cut_of (s, param) == WEFT_CUT_ROWS && gathers_codes (s, param))
+      x = weft_tensor_gather_rows (s, x, name);
+    y = multiply (s, &p, x);
+    if (partial)
+      y = weft_tensor_reduce_rows (s, y, name);
+  }
+  return partial ? add_bias (s, name, y, bias, n) : y;
+}
+
+/* The rows of all ranks, of codes with the scale that these have in common. */
+static uint32_t
+whole_rows (struct weft_step *s, struct weft_fp8_source x)
+{
+  if (!weft_fp8_takes (s, x.param))
+    return weft_tensor_all_gather (s, x.buf, x.name);
+  uint32_t part = weft_fp8_rows (s, &x).codes;
+  return weft_fp8_gathered (s, part, weft_tensor_all_gather (s, part, x.name));
+}
+
+static void
+multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct weft_shape *shape,
+                   const struct weft_fp8_source of[2], const struct weft_use grad[2])
+{
+  if (!weft_fp8_takes (s, d->weight)) {
+    weft_emit (s, WEFT_OP_MATMUL_WGRAD, d->name, *shape,
+               WEFT_USES (WEFT_R (of[0].buf), WEFT_R (of[1].buf), grad[0], grad[1]));
+    return;
+  }
+  struct weft_fp8 dy = weft_fp8_columns (s, &of[0]), x = weft_fp8_columns (s, &of[1]);
+  shape->dim[4] = weft_fp8_block (s);
+  weft_emit (s, WEFT_OP_FP8_MATMUL_WGRAD, d->name, *shape,
+             WEFT_USES (WEFT_R (dy.codes), WEFT_R (dy.scale), WEFT_R (x.codes), WEFT_R (x.scale),
+                        grad[0], grad[1]));
+}
+
+/* Of a map that nobody shares out ranks have gradients of their rows, which are added later: norm.c. */
+static void
+dense_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  gboolean part = cut_of (s, d->weight) == WEFT_CUT_NONE && weft_tensor_scatters (s);
+  struct weft_fp8_source of[] = { source_of (d->dy, d->weight, WEFT_FP8_GRADIENT, d->n, d->name),
+                                  source_of (d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name) };
+
+  if (!weft_fp8_takes (s, d->weight))
+    of[1].buf = weft_inward (s, d->x, d->name);
+  if (part && s->canonical) {
+    of[1].buf = whole_rows (s, of[1]);
+    of[0].buf = whole_rows (s, of[0]);
+  }
+  struct weft_use dw = weft_grad_begin (s, d->weight), db = weft_grad_begin (s, d->bias);
+  struct weft_shape shape = WEFT_SHAPE (read_dtype (s, d->weight),
+                                        part && !s->canonical ? s->rows : s->tokens, d->n, d->k);
+
+  shape.out_dtype = s->grad_dtype;
+  multiply_gradient (s, d, &shape, of, (const struct weft_use[]){ dw, db });
+  if (part && !s->canonical) {
+    weft_tensor_share_gradient (s, d->weight, dw.buf);
+    weft_tensor_share_gradient (s, d->bias, db.buf);
+  }
+  weft_grad_end (s, d->weight, dw);
+  weft_grad_end (s, d->bias, db);
+}
+
+static void
+weight_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  (d->counts == WEFT_NO_BUF ? dense_gradient : weft_experts_gradient) (s, d);
+}
+
+void
+weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
+{
+  struct weft_delayed later = *d;
+
+  later.micro = s->at.micro;
+  later.chunk = s->at.chunk;
+  if (weft_step_delays (s))
+    g_array_append_val (s->delayed, later);
+  else
+    weight_gradient (s, d);
+}
+
+void
+weft_layer_delayed (struct weft_step *s)
+{
+  struct weft_op at = s->at;
+  guint left = 0;
+
+  s->at.phase = WEFT_PHASE_WEIGHT_GRAD;
+  for (guint i = 0; i < s->delayed->len; i++) {
+    const struct weft_delayed d = g_array_index (s->delayed, struct weft_delayed, i);
+    s->at.layer = d.layer;
+    if (d.micro == at.micro && d.chunk == at.chunk)
+      weight_gradient (s, &d);
+    else
+      g_array_index (s->delayed, struct weft_delayed, left++) = d;
+  }
+  g_array_set_size (s->delayed, left);
+  s->at = at;
+}
+
+/* Of weights in fp8 the copy that lies the other way round is read. */
+static void
+take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
+{
+  gboolean both = weft_fp8_takes (s, param);
+
+  if (!both && weft_params_scale (s, param) == WEFT_NO_BUF) {
+    p->kind = WEFT_OP_MATMUL_DGRAD;
+    p->w = weft_cast_weight (s, param);
+    return;
+  }
+  struct weft_fp8 w = weft_fp8_weight_turned (s, param);
+  p->kind = both ? WEFT_OP_FP8_MATMUL_DGRAD : WEFT_OP_MATMUL_DGRAD_FP8;
+  p->w = w.codes;
+  p->w_scale = w.scale;
+  p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
+}
+
+/* The gradient of the output, and what will be multiplied with it for that of the weight, of all tokens if
+ * need be. */
+static void
+take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
+{
+  d->dy = weft_inward (s, d->dy, d->name);
+  if (!weft_fp8_takes (s, d->weight))
+    return;
+  if (weft_fp8_block (s) && cut_of (s, d->weight) == WEFT_CUT_COLUMNS)
+    d->dy = weft_tensor_gather_rows (s, d->dy, d->name);
+  const struct weft_fp8_source source =
+      source_of (d->dy, d->weight, WEFT_FP8_GRADIENT, d->n, d->name);
+  struct weft_fp8 dy = weft_fp8_rows (s, &source);
+  d->dy = dy.codes;
+  p->x_scale = dy.scale;
+}
+
+/* The input of forward on all tokens again. */
+static uint32_t
+gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
+{
+  if (!weft_overlap_is_bulk (s, which, FALSE))
+    return weft_tensor_gather_rows (s, x, name);
+  uint32_t all = weft_overlap_room (s, which, FALSE, weft_build_buf_at (s->b, x)->dtype,
+                                    weft_step_elements (s, x) * s->mesh->tp);
+  weft_tensor_gather_into (s, x, all, name);
+  return all;
+}
+
+static uint32_t
+take_input (struct weft_step *s, const struct weft_delayed *d)
+{
+  if (!weft_fp8_takes (s, d->weight))
+    return gather_input (s, d->which, d->name, weft_inward (s, d->x, d->name));
+  if (weft_fp8_block (s))
+    return gather_input (s, d->which, d->name, d->x);
+  const struct weft_fp8_source source = source_of (d->x, d->weight, WEFT_FP8_INPUT, d->k, d->name);
+  uint32_t part = weft_fp8_rows (s, &source).codes;
+  return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
+}
+
+/* Where the input gradient of all tokens is made, and what becomes of it. */
+static uint32_t
+whole_gradient (struct weft_step *s, const struct weft_piece *p)
+{
+  uint64_t n = p->shape.dim[0] * p->shape.dim[2];
+
+  if (weft_overlap_is_bulk (s, p->which, TRUE))
+    return weft_overlap_room (s, p->which, TRUE, p->shape.out_dtype, n);
+  return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, n, p->name);
+}
+
+static uint32_t
+reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
+{
+  if (!weft_overlap_is_bulk (s, p->which, TRUE))
+    return weft_tensor_reduce_rows (s, dx, p->name);
+  uint32_t mine = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype,
+                                    s->rows * p->shape.dim[2], p->name);
+  weft_tensor_scatter_into (s, dx, mine, p->name);
+  return mine;
+}
+
+/* dy -> dx through y = x w^T: input gradient first, then the weight gradient, for the bucket.  What
+ * is gathered for the weight gradient, and ranks that sum the input gradient, go beside kernels. */
+uint32_t
+weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                      uint32_t dy, uint32_t x, uint64_t n, uint64_t k)
+{
+  uint32_t w = weft_params_layer (s, which), dx;
+  gboolean partial = cut_of (s, w) == WEFT_CUT_ROWS;
+  struct weft_piece p = { .name = name,
+                          .which = which,
+                          .shape = WEFT_SHAPE (read_dtype (s, w), rows_of (s, w), n, k) };
+  struct weft_delayed d = { .name = name,
+                            .layer = s->at.layer,
+                            .which = which,
+                            .weight = w,
+                            .bias = weft_params_layer (s, which + 1),
+                            .dy = dy,
+                            .x = x,
+                            .n = n,
+                            .k = k,
+                            .counts = WEFT_NO_BUF };
+
+  p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
+  deal (s, which, &p.shape, TRUE);
+  take_gradient (s, &p, &d);
+  if (partial)
+    d.x = take_input (s, &d);
+  take_weight_back (s, &p, w);
+  uint32_t own = d.dy;
+  if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
+    if (cut_of (s, w) == WEFT_CUT_COLUMNS && gathers_codes (s, w))
+      d.dy = weft_tensor_gather_rows (s, d.dy, name);
+    dx = whole_gradient (s, &p);
+    weft_piece_multiply (s, &p, d.dy, dx);
+    if (partial)
+      dx = reduce_gradient (s, &p, dx);
+  }
+  if (weft_fp8_takes (s, w))
+    weft_fp8_gathered (s, own, d.dy);
+  weft_linear_gradient (s, &d);
+  return weft_inward (s, dx, name);
+}

@@ -1,0 +1,570 @@
+/* What follows the last backward, in Megatron-Core's order (finalize_model_grads.py,
+ * distrib_optimizer.py): join the buckets, add the two copies of a tied embedding, measure the
+ * gradient norm, clip, update, gather. */
+#include "core/passes/layer/moe.h"
+
+static uint32_t
+flat_state (struct weft_step *s, uint64_t elements, const char *name)
+{
+  return (s->on_host ? weft_host_permanent : weft_step_permanent) (s, WEFT_BUF_OPTIMIZER, WEFT_FP32,
+                                                                   elements, name);
+}
+
+/* A kernel of the update runs where the state lies, behind all copies. */
+static uint32_t
+emit_at_state (struct weft_step *s, enum weft_op_kind kind, const char *name,
+               struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
+{
+  if (!s->on_host)
+    return weft_emit (s, kind, name, shape, uses, n_uses);
+  uint32_t op = weft_emit_on_host (s, kind, name, shape, uses, n_uses);
+  weft_host_wait_for_copies (s);
+  return op;
+}
+
+uint64_t
+weft_optimizer_slice (const struct weft_step *s, uint32_t k)
+{
+  const struct weft_buf *view = weft_build_buf_at (s->b, s->bucket[k].grad_shard);
+  return view->bytes / weft_dtype_bytes (view->dtype) / weft_mesh_group_size (s->mesh, view->shard);
+}
+
+/* What is left of it on the device. */
+static uint64_t
+device_slice (const struct weft_step *s, uint32_t k)
+{
+  return weft_optimizer_slice (s, k) - s->bucket[k].n_host;
+}
+
+/* Buckets that have a state. */
+static gboolean
+every (const struct weft_step *s, uint32_t k)
+{
+  (void) s, (void) k;
+  return TRUE;
+}
+
+/* preserve_fp32_weights: without it the weights that kernels read are updated themselves, by
+ * gradients as they are. */
+static gboolean
+updates_fp32 (const struct weft_step *s)
+{
+  return !s->strategy->use_megatron_fsdp || s->strategy->preserve_fp32_weights;
+}
+
+static gboolean
+is_narrow (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->dtype != WEFT_FP32 && updates_fp32 (s);
+}
+
+static gboolean
+has_narrow_grads (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32 && updates_fp32 (s);
+}
+
+/* One flat buffer of a state for all buckets that have it, and each bucket's view of it. */
+static void
+add_state (struct weft_step *s, const char *name, size_t member,
+           gboolean (*wanted) (const struct weft_step *s, uint32_t k))
+{
+  uint64_t total = 0, start = 0;
+  uint32_t flat = WEFT_NO_BUF;
+
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    total += wanted (s, k) ? device_slice (s, k) : 0;
+  if (total)
+    flat = flat_state (s, total, name);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    uint64_t n = wanted (s, k) ? device_slice (s, k) : 0;
+    uint32_t *view = (uint32_t *) (void *) ((char *) &s->bucket[k] + member);
+    *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
+    start += n;
+  }
+}
+
+void
+weft_states_build (struct weft_step *s)
+{
+  if (s->has_states)
+    return;
+  s->has_states = TRUE;
+  weft_host_optimizer_split (s);
+  add_state (s, "master", offsetof (struct weft_bucket_state, master), is_narrow);
+  add_state (s, "exp_avg", offsetof (struct weft_bucket_state, m), every);
+  add_state (s, "exp_avg_sq", offsetof (struct weft_bucket_state, v), every);
+  add_state (s, "grad_fp32", offsetof (struct weft_bucket_state, grad32), has_narrow_grads);
+}
+
+uint32_t
+weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
+                 uint32_t buf, const char *name)
+{
+  if (weft_mesh_group_size (s->mesh, group) == 1)
+    return WEFT_NO_OP;
+  struct weft_op row = { .kind = WEFT_OP_ALL_REDUCE,
+                         .group = group,
+                         .reduce = reduce,
+                         .name = weft_build_name (s->b, name) };
+  const struct weft_buf *b = weft_build_buf_at (s->b, buf);
+  return weft_emit_on (
+      s, weft_group_lane (group), row,
+      WEFT_SHAPE (b->dtype, weft_step_elements (s, buf) / weft_mesh_group_size (s->mesh, b->shard)),
+      WEFT_USES (WEFT_RW (buf)));
+}
+
+static uint32_t
+tied_param (const struct weft_step *s)
+{
+  gboolean both = weft_step_has_embedding (s) && weft_step_has_head (s);
+
+  if (!weft_step_shares_embedding (s) || (both && !weft_head_has_own_sum (s)))
+    return WEFT_NO_PARAM;
+  return s->end_param[WEFT_EMBED_WEIGHT] != WEFT_NO_PARAM ? s->end_param[WEFT_EMBED_WEIGHT]
+                                                          : s->end_param[WEFT_HEAD_WEIGHT];
+}
+
+enum weft_reduce
+weft_over_replicas (const struct weft_step *s)
+{
+  return s->strategy->average_in_collective ? WEFT_REDUCE_AVG : WEFT_REDUCE_SUM;
+}
+
+/* A head that kept its own sum on the embedding's stage is reduced like a bucket, then added. */
+static uint32_t
+add_tied_head (struct weft_step *s, uint32_t grad)
+{
+  uint32_t head = s->wrapper->reduced_head (s);
+  const struct weft_buf *row = weft_build_buf_at (s->b, head);
+  uint64_t n = weft_step_elements (s, head) / weft_mesh_group_size (s->mesh, row->shard);
+
+  return emit_at_state (s, WEFT_OP_GRAD_ADD, "tied head", WEFT_SHAPE (row->dtype, n),
+                        WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
+}
+
+/* Both stages of a pipeline that hold a tied embedding; what lies on the host goes by the device. */
+static uint32_t
+add_stages (struct weft_step *s, uint32_t grad)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, grad);
+  struct weft_host_copy copy = { "tied embedding", grad, grad, 0, weft_step_elements (s, grad) };
+
+  if (s->on_host) {
+    copy.device = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, row.dtype, copy.n, "tied_gradient");
+    const uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_D2H),
+                                weft_build_last (s->b, WEFT_LANE_HOST) };
+    weft_from_host (s, &copy);
+    for (size_t i = 0; i < G_N_ELEMENTS (newest); i++)
+      weft_build_dep (s->b, newest[i]);
+  }
+  uint32_t op =
+      weft_reduce_all (s, WEFT_GROUP_EMBD, WEFT_REDUCE_SUM, copy.device, "tied embedding");
+  return s->on_host ? weft_to_host (s, &copy) : op;
+}
+
+/* The whole gradient travels although only one slice of it is this rank's, after all buckets have
+ * been joined (finalize_model_grads.py, _allreduce_word_embedding_grads). */
+static uint32_t
+reduce_tied (struct weft_step *s, uint32_t param)
+{
+  uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
+  uint32_t bucket[] = { weft_build_last (s->b, WEFT_LANE_DP),
+                        weft_build_last (s->b, WEFT_LANE_DP_OUTER) };
+  uint32_t grad = s->wrapper->reduced (s, param);
+  uint32_t op = weft_head_has_own_sum (s) ? add_tied_head (s, grad) : add_stages (s, grad);
+
+  weft_build_dep (s->b, kernel);
+  weft_build_dep (s->b, s->joined);
+  for (unsigned i = 0; i < G_N_ELEMENTS (bucket); i++)
+    weft_build_dep (s->b, bucket[i]);
+  return op;
+}
+
+/* calculate_per_token_loss: the rank with the head tells the others how many tokens it has seen, replicas add
+ * theirs, and the whole of every gradient is divided (finalize_model_grads.py).  All are enqueued
+ * behind what still works on gradients. */
+static void
+divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
+{
+  uint32_t place = s->grid->place[s->grid->n_stages - 1]; /* of the head */
+  struct weft_op row = { .kind = WEFT_OP_BROADCAST,
+                         .group = WEFT_GROUP_PP,
+                         .peer = place / s->grid->n_chunks == 0 ? 0 : -1,
+                         .name = weft_build_name (s->b, "tokens") };
+
+  if (weft_step_has_head (s))
+    weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->count, "mirror of tokens");
+  if (s->mesh->pp > 1)
+    weft_emit_on (s, WEFT_LANE_PP, row, WEFT_SHAPE (WEFT_FP32, 1), WEFT_USES (WEFT_RW (s->count)));
+  weft_reduce_all (s, WEFT_GROUP_DP, WEFT_REDUCE_SUM, s->count, "tokens");
+  uint32_t reduced = weft_build_last (s->b, WEFT_LANE_DP);
+  for (uint32_t i = 0; i < s->flat->len; i++) {
+    uint32_t grads = g_array_index (s->flat, struct weft_flat, i).grads;
+    weft_emit (s, WEFT_OP_SCALE, "per_token",
+               WEFT_SHAPE (s->grad_dtype, weft_step_elements (s, grads), 1, 1),
+               WEFT_USES (WEFT_RW (grads), WEFT_R (s->count)));
+    weft_build_dep (s->b, reduced);
+    weft_build_dep (s->b, tied_reduced);
+    weft_build_dep (s->b, s->joined);
+  }
+}
+
+static uint32_t
+owned_grad (const struct weft_step *s, uint32_t k)
+{
+  return s->bucket[k].grad32 != WEFT_NO_BUF ? s->bucket[k].grad32 : s->bucket[k].grad_shard;
+}
+
+static gboolean
+only_duplicates (const struct weft_step *s, uint32_t k)
+{
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k &&
+        !g_array_index (s->params, struct weft_param, i).duplicate)
+      return FALSE;
+  return TRUE;
+}
+
+/* The running sum of the norm, beside the gradients. */
+static uint32_t
+start_norm (struct weft_step *s)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+  uint64_t n = weft_step_elements (s, s->squares);
+
+  if (!s->on_host || s->job->train.clip_grad == 0)
+    return s->squares;
+  uint32_t squares = weft_host_buffer (s, WEFT_BUF_WORKSPACE, row.dtype, n, "host_grad_squares");
+  weft_emit_on_host (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (row.dtype, n),
+                     WEFT_USES (WEFT_W (squares)));
+  return squares;
+}
+
+static void
+end_norm (struct weft_step *s, uint32_t squares)
+{
+  struct weft_host_copy copy = { "grad_norm", s->squares, squares, 0,
+                                 weft_step_elements (s, squares) };
+
+  if (squares != s->squares)
+    weft_from_host (s, &copy);
+}
+
+/* The first op that works on a bucket after its reduction waits for what completes it: the sum of a
+ * tied embedding, and parts that tensor parallel ranks have. */
+static void
+wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
+{
+  weft_build_dep (s->b, s->joined);
+  if (s->bucket[k].exchanged != WEFT_NO_BUF) /* reads the bucket, and may not have been joined */
+    weft_build_dep (s->b, s->bucket[k].reduced);
+  if (tied != WEFT_NO_PARAM && s->layout.place[tied].bucket == k)
+    weft_build_dep (s->b, tied_reduced);
+}
+
+/* The gradient that the optimizer works on, in fp32 where it is not. */
+static void
+copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    if (s->bucket[k].grad32 == WEFT_NO_BUF)
+      continue;
+    struct weft_shape shape = WEFT_SHAPE (s->main_dtype, device_slice (s, k));
+    shape.out_dtype = WEFT_FP32;
+    emit_at_state (s, WEFT_OP_CAST, "grad_fp32", shape,
+                   WEFT_USES (WEFT_R (s->bucket[k].grad_shard), WEFT_W (s->bucket[k].grad32)));
+    wait_for_finalize (s, k, tied, tied_reduced);
+  }
+}
+
+/* All of this rank's slice of a bucket, as one buffer. */
+static uint32_t
+slice_grad (const struct weft_step *s, uint32_t k)
+{
+  return s->bucket[k].n_host ? s->bucket[k].grad_shard : owned_grad (s, k);
+}
+
+/* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
+ * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own; where
+ * instances share out experts alone, an instance has not all of these. */
+static gboolean
+has_experts_apart (const struct weft_step *s)
+{
+  return !s->shard_optimizer || s->mesh->expert_instances < s->mesh->instances;
+}
+
+static gboolean
+measures_apart (const struct weft_step *s, uint32_t k)
+{
+  return weft_step_flat (s, k)->expert && has_experts_apart (s);
+}
+
+static uint32_t
+expert_squares (struct weft_step *s)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+  uint64_t n = weft_step_elements (s, s->squares);
+
+  if (s->expert_squares == WEFT_NO_BUF) {
+    s->expert_squares =
+        weft_step_buffer (s, WEFT_BUF_WORKSPACE, row.dtype, n, "expert_grad_squares");
+    weft_emit (s, WEFT_OP_ZERO, "zero_norm", WEFT_SHAPE (row.dtype, n),
+               WEFT_USES (WEFT_W (s->expert_squares)));
+  }
+  return s->expert_squares;
+}
+
+/* The sum that a bucket's squares go to. */
+static uint32_t
+squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
+{
+  return measures_apart (s, k) ? expert_squares (s) : squares;
+}
+
+/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer).  A stage
+ * without experts takes part: the group goes through all stages. */
+static void
+add_experts (struct weft_step *s)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, s->squares);
+
+  if (s->expert_squares == WEFT_NO_BUF &&
+      (!weft_mesh_deals_experts (s->mesh) || !has_experts_apart (s)))
+    return;
+  weft_reduce_all (s, s->shard_optimizer ? WEFT_GROUP_WORLD : WEFT_GROUP_EMP, WEFT_REDUCE_SUM,
+                   expert_squares (s), "expert_grad_norm");
+  weft_emit (s, WEFT_OP_MOE_SQUARES, "add_squares",
+             WEFT_SHAPE (row.dtype, weft_step_elements (s, s->squares)),
+             WEFT_USES (WEFT_RW (s->squares), WEFT_R (s->expert_squares)));
+}
+
+static void
+measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  uint32_t squares = start_norm (s);
+
+  s->expert_squares = WEFT_NO_BUF;
+
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    if (only_duplicates (s, k) || s->job->train.clip_grad == 0)
+      continue;
+    uint32_t grad = slice_grad (s, k);
+    enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
+    emit_at_state (s, WEFT_OP_GRAD_NORM, "grad_norm",
+                   WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
+                   WEFT_USES (WEFT_R (grad), WEFT_RW (squares_of (s, k, squares))));
+    if (s->bucket[k].grad32 == WEFT_NO_BUF && !s->scales_loss)
+      wait_for_finalize (s, k, tied, tied_reduced);
+  }
+  end_norm (s, squares);
+}
+
+/* Ranks of one distributed optimizer hold different slices; without it replicas hold the same. */
+static enum weft_group_kind
+norm_group (const struct weft_step *s)
+{
+  if (!s->shard_optimizer)
+    return WEFT_GROUP_MP;
+  return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
+}
+
+/* Gradients of a scaled loss are divided by the scale, and when one of them is not finite nobody
+ * updates anything, which the host has to know before it goes on (Megatron-Core optimizer.py,
+ * _unscale_main_grads_and_check_for_nan). */
+static void
+unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  if (!s->scales_loss)
+    return;
+  weft_emit (s, WEFT_OP_ZERO, "zero_found", WEFT_SHAPE (WEFT_FP32, 1),
+             WEFT_USES (WEFT_W (s->found)));
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    uint32_t grad = slice_grad (s, k);
+    enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
+    weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
+               WEFT_USES (WEFT_RW (grad), WEFT_RW (s->found)));
+    weft_build_dep (s->b,
+                    s->bucket[k].reduced); /* which nobody joined without finalize_model_grads */
+    if (s->bucket[k].grad32 == WEFT_NO_BUF)
+      wait_for_finalize (s, k, tied, tied_reduced);
+  }
+  weft_reduce_all (s, norm_group (s), WEFT_REDUCE_MAX, s->found, "found_inf");
+  weft_step_host_reads (s, "found_inf", s->found);
+}
+
+static void
+clip (struct weft_step *s)
+{
+  gboolean clips = s->job->train.clip_grad > 0;
+
+  if (!weft_step_has_factor (s))
+    return;
+  if (clips) {
+    weft_reduce_all (s, norm_group (s), WEFT_REDUCE_SUM, s->squares, "grad_norm");
+    add_experts (s);
+  }
+  weft_emit (
+      s, WEFT_OP_CLIP, "clip", WEFT_SHAPE (WEFT_FP32, 0),
+      WEFT_USES (WEFT_R (clips ? s->squares : WEFT_NO_BUF), WEFT_R (s->found), WEFT_W (s->factor)));
+}
+
+static void
+update_bucket (struct weft_step *s, uint32_t k)
+{
+  uint32_t factor = s->on_host                 ? s->host_factor
+                    : weft_step_has_factor (s) ? s->factor
+                                               : WEFT_NO_BUF;
+  const struct weft_bucket_state *b = &s->bucket[k];
+  gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
+  gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8.c makes it of the master */
+  gboolean drawn = itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
+
+  emit_at_state (
+      s, WEFT_OP_ADAM, "adam",
+      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, drawn),
+      WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
+                 WEFT_RW (later ? WEFT_NO_BUF : b->weight_shard), WEFT_RW (b->master),
+                 WEFT_RW (b->m), WEFT_RW (b->v)));
+}
+
+static void
+update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  uint32_t bucket = tied == WEFT_NO_PARAM ? WEFT_NO_OP : s->layout.place[tied].bucket;
+
+  if (s->on_host)
+    s->host_factor = weft_host_optimizer_factor (s);
+  weft_host_optimizer_send (s, bucket, tied_reduced);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    if (device_slice (s, k)) {
+      update_bucket (s, k);
+      weft_build_dep (s->b, s->joined);
+      if (k == bucket)
+        weft_build_dep (s->b, tied_reduced);
+    }
+    weft_host_optimizer_update (s, k);
+  }
+  weft_host_optimizer_finish (s);
+}
+
+/* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on it
+ * after the step (Megatron-LM training.py, train_step): the smallest clip factor, 0 where nothing was
+ * updated, and the largest norm.  Without clip_grad nobody knows the norm, nor without a loss scale the other. */
+static void
+agree (struct weft_step *s)
+{
+  if (weft_step_has_factor (s))
+    weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MIN, s->factor, "update_successful");
+  if (s->job->train.clip_grad > 0)
+    weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->squares, "largest_norm");
+}
+
+/* Losses of multi-token prediction likewise, which kernels have added to through views. */
+static void
+report_mtp (struct weft_step *s)
+{
+  uint32_t kernel = weft_build_last (s->b, WEFT_LANE_GPU);
+
+  if (s->mtp_loss == WEFT_NO_BUF)
+    return;
+  if (weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->mtp_loss, "mirror of the loss") !=
+      WEFT_NO_OP)
+    weft_build_dep (s->b, kernel);
+  if (weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG,
+                       s->mtp_loss, "mtp loss") != WEFT_NO_OP)
+    weft_build_dep (s->b, kernel);
+}
+
+/* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
+static void
+report (struct weft_step *s)
+{
+  struct weft_op row = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "metrics") };
+
+  if (weft_step_has_head (s))
+    weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, s->loss, "mirror of the loss");
+  if (weft_step_has_head (s))
+    weft_reduce_all (s, WEFT_GROUP_DP, s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG, s->loss,
+                     "loss");
+  report_mtp (s);
+  const struct weft_buf *loss = weft_build_buf_at (s->b, s->loss);
+  uint64_t more = s->mtp_loss == WEFT_NO_BUF ? 0 : weft_step_elements (s, s->mtp_loss);
+  const struct weft_use uses[] = { WEFT_R (s->loss), WEFT_R (s->squares), WEFT_R (s->mtp_loss) };
+  weft_emit_on (s, WEFT_LANE_D2H, row,
+                WEFT_SHAPE (loss->dtype, 2 * loss->bytes / weft_dtype_bytes (loss->dtype) + more),
+                uses, more ? 3 : 2);
+  if (more)
+    weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
+}
+
+/* finalize_model_grads(): what completes gradients, in Megatron-Core's order.  Without it only a head
+ * that was added up by itself joins the embedding. */
+static uint32_t
+finalize (struct weft_step *s, uint32_t tied)
+{
+  uint32_t tied_reduced = WEFT_NO_OP;
+
+  if (s->strategy->finalize_model_grads_func == WEFT_FINALIZE_NONE)
+    return tied != WEFT_NO_PARAM && weft_head_has_own_sum (s) ? reduce_tied (s, tied) : WEFT_NO_OP;
+
+  s->at.phase = WEFT_PHASE_REDUCE;
+  weft_timer_start (s, 1, "all-grads-sync");
+  s->wrapper->finish (s);
+  weft_timer_stop (s, 1, "all-grads-sync");
+  s->at.phase = WEFT_PHASE_FINALIZE;
+  weft_timer_start (s, 1, "non-tensor-parallel-grads-all-reduce");
+  weft_tensor_join_gradients (s);
+  weft_timer_stop (s, 1, "non-tensor-parallel-grads-all-reduce");
+  weft_timer_start (s, 1, "embedding-grads-all-reduce");
+  if (tied != WEFT_NO_PARAM)
+    tied_reduced = reduce_tied (s, tied);
+  weft_timer_stop (s, 1, "embedding-grads-all-reduce");
+  weft_balance_update (s);
+  if (s->count != WEFT_NO_BUF)
+    divide_by_tokens (s, tied_reduced);
+  return tied_reduced;
+}
+
+static void
+optimize (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
+{
+  weft_timer_start (s, 1, "optimizer");
+  weft_fp8_agree (s);
+  weft_timer_start (s, 1, "optimizer-copy-to-main-grad");
+  weft_states_build (s);
+  copy_to_main (s, tied, tied_reduced);
+  weft_timer_stop (s, 1, "optimizer-copy-to-main-grad");
+  weft_timer_start (s, 1, "optimizer-unscale-and-check-inf");
+  unscale (s, tied, tied_reduced);
+  weft_timer_stop (s, 1, "optimizer-unscale-and-check-inf");
+  weft_timer_start (s, 1, "optimizer-clip-main-grad");
+  measure_norm (s, tied, tied_reduced);
+  clip (s);
+  weft_timer_stop (s, 1, "optimizer-clip-main-grad");
+  weft_timer_start (s, 1, "optimizer-inner-step");
+  update (s, tied, tied_reduced);
+  weft_fp8_update (s);
+  weft_timer_stop (s, 1, "optimizer-inner-step");
+  weft_timer_start (s, 1, "params-all-gather");
+  if (s->wrapper->gather_all)
+    s->wrapper->gather_all (s);
+  weft_timer_stop (s, 1, "params-all-gather");
+  weft_timer_stop (s, 1, "optimizer");
+}
+
+void
+weft_finish (struct weft_step *s)
+{
+  uint32_t tied = tied_param (s);
+
+  s->at = (struct weft_op){ .layer = WEFT_NO_LAYER,
+                            .micro = WEFT_NO_MICRO,
+                            .phase = WEFT_PHASE_FINALIZE };
+  uint32_t tied_reduced = finalize (s, tied);
+  weft_timer_stop (s, 1, "forward-backward");
+  s->at.phase = WEFT_PHASE_OPTIMIZER;
+  optimize (s, tied, tied_reduced);
+  agree (s);
+  report (s);
+}

@@ -1,0 +1,270 @@
+/* Sends and receives between the cells of the pipeline grid, in Megatron-Core's non-interleaved
+ * order (schedules.py forward_backward_pipelining_without_interleaving):
+ *
+ *   F then F:  send_forward, then recv_forward
+ *   F then B:  {send_forward, recv_backward} as one exchange with the next stage
+ *   B then F:  {send_backward, recv_forward} as one exchange with the stage before
+ *   B then B:  send_backward, then recv_backward
+ *
+ * An exchange waits for everything enqueued on the compute stream so far (c10d ProcessGroupNCCL),
+ * and batch_p2p_comm waits for every exchange at once: the next kernel depends on it. */
+#include "core/passes/pipeline/exchange.h"
+#include <string.h>
+
+static uint64_t
+payload (const struct weft_step *s)
+{
+  return s->rows * s->model->hidden_size;
+}
+
+static gboolean
+is_forward (const struct weft_cell *cell)
+{
+  return cell->phase == WEFT_PHASE_FORWARD;
+}
+
+/* The side on which the neighbour lies that the stage after (or before) this one is on.  In a ring a
+ * microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
+static int
+side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
+{
+  uint32_t rank = s->role, chunk = cell->chunk;
+
+  if (!(after ? weft_grid_next : weft_grid_prev) (s->grid, &rank, &chunk) || rank == s->role)
+    return 0;
+  if (weft_grid_is_ring (s->grid))
+    return after ? 1 : -1;
+  return rank > s->role ? 1 : -1;
+}
+
+int
+weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell)
+{
+  return side_of (s, cell, is_forward (cell));
+}
+
+int
+weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
+{
+  return side_of (s, cell, !is_forward (cell));
+}
+
+/* Whether transfers of one exchange are one launch: use_ring_exchange_p2p is one call for all of them. */
+static gboolean
+is_grouped (const struct weft_step *s)
+{
+  return s->posting.how == WEFT_POST_GROUP &&
+         (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
+}
+
+/* One by one, sends and receives are two streams: those of even ranks meet the other of odd ranks. */
+static enum weft_lane
+lane_of (const struct weft_step *s, enum weft_op_kind kind)
+{
+  return is_grouped (s) || (kind == WEFT_OP_SEND) == (s->role % 2 == 0) ? WEFT_LANE_PP
+                                                                        : WEFT_LANE_PP_BACK;
+}
+
+static void
+queue (struct weft_step *s, struct weft_transfer transfer)
+{
+  g_array_append_val (s->posting.queue, transfer);
+}
+
+/* Posts `buf` where the transfer goes, or comes from. */
+static uint32_t
+post (struct weft_step *s, const struct weft_transfer *t, struct weft_op row,
+      struct weft_shape shape, uint32_t buf)
+{
+  const struct weft_use use = { .buf = buf,
+                                .read = t->kind == WEFT_OP_SEND,
+                                .write = t->kind == WEFT_OP_RECV };
+  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
+  struct weft_op at = s->at;
+
+  row.kind = t->kind;
+  row.peer = t->peer;
+  s->at.micro = t->cell.micro;
+  s->at.chunk = t->cell.chunk;
+  s->at.phase = is_forward (&t->cell) ? WEFT_PHASE_FORWARD : WEFT_PHASE_BACKWARD;
+  uint32_t op = weft_emit_on (s, row.lane, row, shape, &use, 1);
+  weft_build_dep (s->b, enqueued);
+  weft_build_dep (s->b, s->synced);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    weft_build_dep (s->b, s->exchange[i]);
+  s->at = at;
+  return op;
+}
+
+static void
+post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
+{
+  gboolean sends = t->kind == WEFT_OP_SEND;
+  g_autofree char *name = g_strconcat (sends ? "send_" : "recv_",
+                                       is_forward (&t->cell) ? "forward" : "backward", NULL);
+  struct weft_op row = { .lane = lane_of (s, t->kind),
+                         .group = WEFT_GROUP_PP,
+                         .flags = joins && is_grouped (s) ? WEFT_OP_GROUPED : 0,
+                         .name = weft_build_name (s->b, name) };
+  uint32_t op = post (s, t, row, WEFT_SHAPE (s->p2p_dtype, payload (s)), t->buf);
+
+  s->posting.newest[row.lane == WEFT_LANE_PP_BACK] = op;
+  if (sends)
+    s->posting.sent = op;
+}
+
+/* variable_seq_lengths: three sizes of each tensor go ahead, as one launch over the group of all ranks,
+ * and the host waits for the whole device before it reads them (Megatron-Core p2p_communication.py,
+ * _communicate_shapes). */
+static void
+post_shapes (struct weft_step *s)
+{
+  struct weft_op row = { .lane = WEFT_LANE_WORLD,
+                         .group = WEFT_GROUP_WORLD,
+                         .name = weft_build_name (s->b, "shape") };
+  struct weft_op read = { .kind = WEFT_OP_COPY_OUT, .name = weft_build_name (s->b, "shapes") };
+  uint32_t got = s->shape;
+
+  for (guint i = 0; i < s->posting.queue->len; i++) {
+    const struct weft_transfer *t = &g_array_index (s->posting.queue, struct weft_transfer, i);
+    uint32_t buf = s->shape;
+    if (t->kind == WEFT_OP_RECV)
+      buf = got = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_INT64, 3, "shape");
+    row.flags = i ? WEFT_OP_GROUPED : 0;
+    post (s, t, row, WEFT_SHAPE (WEFT_INT64, 3), buf);
+    weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_PP));
+    weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_PP_BACK));
+  }
+  s->synced = weft_emit_on (s, WEFT_LANE_D2H, read, WEFT_SHAPE (WEFT_INT64, 3),
+                            WEFT_USES (WEFT_R (got)));
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    if (lane != WEFT_LANE_D2H)
+      weft_build_dep (s->b, weft_build_last (s->b, lane));
+  g_array_append_val (s->wait_for, s->synced);
+}
+
+/* A tensor as a kernel made it or takes it, and as it travels. */
+static uint32_t
+convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct weft_cell *cell)
+{
+  struct weft_op at = s->at;
+  const enum weft_dtype was = weft_build_buf_at (s->b, from)->dtype;
+  struct weft_shape shape = WEFT_SHAPE (was, payload (s));
+
+  if (was == dtype)
+    return from;
+  s->at = (struct weft_op){
+    .layer = WEFT_NO_LAYER, .micro = cell->micro, .chunk = cell->chunk, .phase = cell->phase
+  };
+  shape.out_dtype = dtype;
+  uint32_t to = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, payload (s), "converted");
+  weft_emit (s, WEFT_OP_CAST, "pipeline_dtype", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  s->at = at;
+  return to;
+}
+
+static uint32_t *
+passed (struct weft_step *s, const struct weft_cell *cell)
+{
+  uint32_t *all = is_forward (cell) ? s->output : s->input_grad;
+  return &all[weft_step_passed (s, cell->micro, cell->chunk)];
+}
+
+void
+weft_exchange_begin (struct weft_step *s, enum weft_post how)
+{
+  s->posting.how = how;
+  s->posting.sent = WEFT_NO_OP;
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    s->posting.newest[i] = WEFT_NO_OP;
+  g_array_set_size (s->posting.queue, 0);
+}
+
+void
+weft_exchange_send (struct weft_step *s, const struct weft_cell *done)
+{
+  int peer = weft_exchange_target (s, done);
+
+  if (peer)
+    queue (s, (struct weft_transfer){ WEFT_OP_SEND, peer,
+                                      convert (s, *passed (s, done), s->p2p_dtype, done), *done });
+}
+
+void
+weft_exchange_receive (struct weft_step *s, const struct weft_cell *next)
+{
+  int peer = weft_exchange_source (s, next);
+
+  if (!peer)
+    return;
+  uint32_t buf = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, s->p2p_dtype, payload (s),
+                                   is_forward (next) ? "input" : "dresidual");
+  weft_build_buf_at (s->b, buf)->micro = next->micro;
+  queue (s, (struct weft_transfer){ WEFT_OP_RECV, peer, buf, *next });
+  *passed (s, next) = buf;
+}
+
+uint32_t
+weft_exchange_end (struct weft_step *s)
+{
+  if (s->strategy->variable_seq_lengths && s->posting.queue->len)
+    post_shapes (s);
+  for (guint i = 0; i < s->posting.queue->len; i++)
+    post_tensor (s, &g_array_index (s->posting.queue, struct weft_transfer, i), i > 0);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE && s->posting.how != WEFT_POST_ASIDE; i++)
+    if (s->posting.newest[i] != WEFT_NO_OP)
+      s->exchange[i] = s->posting.newest[i];
+  return s->posting.sent;
+}
+
+uint32_t
+weft_exchange_take (struct weft_step *s, const struct weft_cell *cell)
+{
+  return convert (s, *passed (s, cell), s->dtype, cell);
+}
+
+/* Kernels that were put off are enqueued behind the exchange and wait for none of it. */
+void
+weft_exchange_run_delayed (struct weft_step *s)
+{
+  uint32_t exchange[WEFT_N_EXCHANGE];
+
+  if (weft_step_is_split (s))
+    return;
+  memcpy (exchange, s->exchange, sizeof exchange);
+  for (uint32_t i = 0; i < WEFT_N_EXCHANGE; i++)
+    s->exchange[i] = WEFT_NO_OP;
+  weft_layer_delayed (s);
+  memcpy (s->exchange, exchange, sizeof exchange);
+}
+
+/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before it has
+ * a gradient, and shapes that are waited for must not wait for each other. */
+static gboolean
+turns_early (const struct weft_step *s, uint32_t i)
+{
+  gboolean all = s->strategy->pipeline_schedule == WEFT_SCHEDULE_GPIPE ||
+                 s->mesh->pp - 1 - s->role >= s->n_micro;
+
+  return s->strategy->variable_seq_lengths && all && i == s->n_micro;
+}
+
+void
+weft_exchange (struct weft_step *s, uint32_t i)
+{
+  const struct weft_cell *row = s->grid->cell[s->role];
+  const struct weft_cell *done = i ? &row[i - 1] : NULL;
+  const struct weft_cell *next = i < s->grid->n_cell[s->role] ? &row[i] : NULL;
+
+  weft_exchange_begin (s, WEFT_POST_GROUP);
+  if (done)
+    weft_exchange_send (s, done);
+  if (done && next && (done->phase == next->phase || turns_early (s, i))) {
+    weft_exchange_end (s);
+    weft_exchange_begin (s, WEFT_POST_GROUP);
+  }
+  if (next)
+    weft_exchange_receive (s, next);
+  weft_exchange_end (s);
+  weft_exchange_run_delayed (s);
+}

@@ -1,0 +1,143 @@
+/* Sends and receives of schedules that no framework's order is known for: beside kernels, in one order
+ * that all ranks agree on.
+ *
+ * The grid is replayed with cells of equal length and transfers that take no time.  A tensor is ready
+ * when the cell that makes it ends there, and all transfers are posted in the order in which their
+ * tensors become ready: before the first cell that ends later, so that what arrives while a rank
+ * computes arrives beside that.  Nobody waits for ever: what a posted transfer waits for, on either
+ * side, are cells that end no later, and they wait for transfers that come earlier. */
+#include "core/passes/pipeline/exchange.h"
+#include <stdlib.h>
+
+struct move {
+  double ready;
+  uint32_t rank, index;  /* the cell that makes it */
+  gboolean sends;
+  struct weft_cell cell; /* of this rank: the one that made it, or will take it */
+  uint32_t before;       /* posted before this cell of the row */
+};
+
+struct weft_moves {
+  GArray *list; /* struct move */
+  uint32_t posted;
+};
+
+static int
+compare_moves (const void *a, const void *b)
+{
+  const struct move *x = a, *y = b;
+
+  if (x->ready != y->ready)
+    return x->ready < y->ready ? -1 : 1;
+  if (x->rank != y->rank)
+    return x->rank < y->rank ? -1 : 1;
+  return (x->index > y->index) - (x->index < y->index);
+}
+
+static const struct weft_cell_times unit = { .forward = 1, .input = 1, .weight = 1 };
+
+static double
+length (const struct weft_cell *cell)
+{
+  return cell->phase == WEFT_PHASE_BACKWARD ? unit.input + unit.weight : unit.forward;
+}
+
+/* What cell `index` of `rank` makes, if this role sends or receives it. */
+static void
+add_move (struct weft_step *s, uint32_t rank, uint32_t index, double ready)
+{
+  const struct weft_cell *made = &s->grid->cell[rank][index];
+  gboolean forward = made->phase == WEFT_PHASE_FORWARD;
+  struct move move = {
+    .ready = ready, .rank = rank, .index = index, .sends = rank == s->role, .cell = *made
+  };
+  uint32_t to = rank, chunk = made->chunk;
+
+  if (made->phase == WEFT_PHASE_WEIGHT_GRAD ||
+      !(forward ? weft_grid_next : weft_grid_prev) (s->grid, &to, &chunk) || to == rank ||
+      (to != s->role && rank != s->role))
+    return;
+  if (!move.sends)
+    move.cell.chunk = chunk;
+  g_array_append_val (s->moves->list, move);
+}
+
+static double **
+replay (const weft_grid *grid)
+{
+  double **start = g_new (double *, grid->n_ranks);
+
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    start[rank] = g_new (double, grid->n_cell[rank] + 1);
+  weft_grid_replay (grid, unit, start);
+  return start;
+}
+
+static void
+list_moves (struct weft_step *s)
+{
+  const weft_grid *grid = s->grid;
+  double **start = replay (grid);
+  const struct weft_cell *row = grid->cell[s->role];
+  uint32_t cell = 0;
+
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
+      add_move (s, rank, i, start[rank][i] + length (&grid->cell[rank][i]));
+  g_array_sort (s->moves->list, compare_moves);
+  for (uint32_t i = 0; i < s->moves->list->len; i++) {
+    struct move *move = &g_array_index (s->moves->list, struct move, i);
+    while (cell < grid->n_cell[s->role] &&
+           start[s->role][cell] + length (&row[cell]) <= move->ready)
+      cell++;
+    move->before = cell;
+  }
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    g_free (start[rank]);
+  g_free (start);
+}
+
+static void
+post (struct weft_step *s, const struct move *move)
+{
+  weft_exchange_begin (s, WEFT_POST_ASIDE);
+  if (move->sends)
+    weft_exchange_send (s, &move->cell);
+  else
+    weft_exchange_receive (s, &move->cell);
+  weft_exchange_end (s);
+}
+
+/* The step does not end before all was sent. */
+static void
+finish (struct weft_step *s)
+{
+  static const enum weft_lane lanes[] = { WEFT_LANE_PP, WEFT_LANE_PP_BACK };
+
+  for (size_t i = 0; i < G_N_ELEMENTS (lanes); i++) {
+    uint32_t newest = weft_build_last (s->b, lanes[i]);
+    if (newest != WEFT_NO_OP)
+      g_array_append_val (s->wait_for, newest);
+  }
+  g_array_unref (s->moves->list);
+  g_clear_pointer (&s->moves, g_free);
+}
+
+void
+weft_exchange_free (struct weft_step *s, uint32_t i)
+{
+  if (i == 0) {
+    s->moves = g_new0 (struct weft_moves, 1);
+    s->moves->list = g_array_new (FALSE, FALSE, sizeof (struct move));
+    list_moves (s);
+  }
+  for (; s->moves->posted < s->moves->list->len; s->moves->posted++) {
+    const struct move *move = &g_array_index (s->moves->list, struct move, s->moves->posted);
+    if (move->before > i)
+      break;
+    post (s, move);
+  }
+  weft_exchange_run_delayed (s);
+  if (i == s->grid->n_cell[s->role])
+    finish (s);
+}

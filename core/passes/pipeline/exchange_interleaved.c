@@ -1,0 +1,243 @@
+/* Sends and receives where ranks hold several chunks and stages go round a ring, in Megatron-Core's
+ * order (schedules.py forward_backward_pipelining_with_interleaving).  A rank runs forwards until it
+ * is warm, then a forward and a backward in turn, then the backwards that remain:
+ *
+ *   warm      F, {send_forward, recv_forward}; with the last of them comes recv_backward
+ *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
+ *   cooldown  B, {send_backward, recv_backward}
+ *
+ * overlap_p2p_comm: while ranks are warm nothing waits for an exchange, and kernels only for what they
+ * read and for the send before the last:
+ *
+ *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
+ *
+ * overlap_p2p_comm_warmup_flush: nor while they become warm and cool down, where a rank receives for
+ * the slot after the next before it computes the next.
+ *
+ * What arrives after slot k is for slot k + 1.  The first rank is sent its input by the last, whose
+ * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1), and
+ * may have to keep it until its turn.  Backwards the two change parts. */
+#include "core/passes/pipeline/exchange.h"
+
+/* One direction of this rank's row. */
+struct slots {
+  const struct weft_cell **cell;
+  uint32_t n, n_over;
+  gboolean leads; /* its tensors come round the ring */
+  uint32_t sent;  /* the last one beside kernels, or WEFT_NO_OP */
+};
+
+struct weft_slots {
+  struct slots forward, backward;
+  uint32_t warm; /* forwards before the first backward's partner */
+};
+
+static void
+fill_slots (const struct weft_step *s, struct slots *slots, gboolean forward)
+{
+  const struct weft_cell *row = s->grid->cell[s->role];
+  uint32_t n = s->grid->n_cell[s->role];
+
+  slots->cell = g_new (const struct weft_cell *, n);
+  for (uint32_t i = 0; i < n; i++)
+    if ((row[i].phase == WEFT_PHASE_FORWARD) == forward)
+      slots->cell[slots->n++] = &row[i];
+  slots->leads = s->role == (forward ? 0 : s->grid->n_ranks - 1);
+  slots->sent = WEFT_NO_OP;
+}
+
+static struct weft_slots *
+slots_new (const struct weft_step *s)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (s->job);
+  struct weft_slots *all = g_new0 (struct weft_slots, 1);
+  uint64_t after = spec.n_ranks - 1 - s->role,
+           warm = 2 * after + (s->n_chunks - 1) * weft_spec_group (&spec) + spec.extra_warmup;
+
+  fill_slots (s, &all->forward, TRUE);
+  fill_slots (s, &all->backward, FALSE);
+  all->warm = (uint32_t) MIN (warm, all->forward.n);
+  return all;
+}
+
+static void
+slots_free (struct weft_slots *all)
+{
+  g_free (all->forward.cell);
+  g_free (all->backward.cell);
+  g_free (all);
+}
+
+/* What arrives after slot k, if anything does. */
+static gboolean
+arrives_after (const struct weft_step *s, const struct slots *slots, uint32_t k,
+               struct weft_cell *cell)
+{
+  uint32_t behind = s->grid->n_ranks - 1;
+  gboolean forward = slots->cell[0]->phase == WEFT_PHASE_FORWARD;
+
+  if (k + 1 >= slots->n || (slots->leads && k < behind))
+    return FALSE;
+  *cell = *slots->cell[slots->leads ? k - behind : k + 1];
+  if (!slots->leads)
+    return TRUE;
+  if (forward ? cell->chunk + 1u == s->n_chunks : cell->chunk == 0)
+    return FALSE;
+  cell->chunk += forward ? 1 : -1;
+  return TRUE;
+}
+
+static void
+receive_after (struct weft_step *s, const struct slots *slots, uint32_t k)
+{
+  struct weft_cell cell;
+
+  if (arrives_after (s, slots, k, &cell))
+    weft_exchange_receive (s, &cell);
+}
+
+/* The slot that is just over. */
+static uint32_t
+newest (const struct slots *slots)
+{
+  return slots->n_over - 1;
+}
+
+static void
+send_newest (struct weft_step *s, const struct slots *slots)
+{
+  weft_exchange_send (s, slots->cell[newest (slots)]);
+}
+
+static gboolean
+is_steady (const struct weft_slots *all)
+{
+  return all->forward.n_over > all->warm && all->backward.n_over + all->warm <= all->forward.n;
+}
+
+/* The first gradient, with the exchange that makes a rank warm. */
+static void
+receive_first_gradient (struct weft_step *s, const struct weft_slots *all)
+{
+  if (all->forward.n_over == MIN (all->warm, all->forward.n))
+    weft_exchange_receive (s, all->backward.cell[0]);
+}
+
+/* ------------------------------------------------------------------ one after the other */
+
+static void
+exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
+{
+  gboolean steady = is_steady (all);
+
+  if (forward && steady)
+    return;
+  weft_exchange_begin (s, WEFT_POST_GROUP);
+  if (forward || steady)
+    send_newest (s, &all->forward);
+  if (!forward)
+    send_newest (s, &all->backward);
+  if (forward || steady)
+    receive_after (s, &all->forward, newest (&all->forward));
+  if (!forward)
+    receive_after (s, &all->backward, newest (&all->backward));
+  if (forward && all->warm < all->forward.n)
+    receive_first_gradient (s, all);
+  weft_exchange_end (s);
+  if (forward && all->warm == all->forward.n) {
+    weft_exchange_begin (s, WEFT_POST_GROUP);
+    receive_first_gradient (s, all);
+    weft_exchange_end (s);
+  }
+}
+
+/* ------------------------------------------------------------------------ beside kernels */
+
+/* Whether slots of this direction have no partner of the other now: warm-up, or cooldown. */
+static gboolean
+is_alone (const struct weft_slots *all, const struct slots *slots, uint32_t slot)
+{
+  return slots == &all->forward ? slot < all->warm : slot + all->warm >= slots->n;
+}
+
+static void
+exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
+{
+  struct slots *slots = forward ? &all->forward : &all->backward;
+  gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
+  uint32_t k = newest (slots);
+  gboolean waits = is_alone (all, slots, k) && !flush;
+  /* Received before slot k was computed. */
+  gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
+
+  weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);
+  send_newest (s, slots);
+  if (!ahead)
+    receive_after (s, slots, k);
+  if (slots->sent != WEFT_NO_OP) /* kernels wait for the send before this one */
+    g_array_append_val (s->wait_for, slots->sent);
+  slots->sent = weft_exchange_end (s);
+  weft_exchange_begin (s, WEFT_POST_ASIDE);
+  if (forward && is_alone (all, slots, k))
+    receive_first_gradient (s, all);
+  if (flush && !slots->leads && k + 1 < slots->n && is_alone (all, slots, k + 1))
+    receive_after (s, slots, k + 1);
+  if (flush && forward && k + 1 == slots->n && !all->backward.leads && all->warm == slots->n)
+    receive_after (s, &all->backward, 0);
+  weft_exchange_end (s);
+}
+
+static void
+start (struct weft_step *s)
+{
+  gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
+
+  s->slots = slots_new (s);
+  weft_exchange_begin (s, WEFT_POST_GROUP);
+  weft_exchange_receive (s, s->slots->forward.cell[0]);
+  weft_exchange_end (s);
+  weft_exchange_begin (s, WEFT_POST_ASIDE);
+  if (flush && !s->slots->forward.leads && is_alone (s->slots, &s->slots->forward, 0))
+    receive_after (s, &s->slots->forward, 0);
+  weft_exchange_end (s);
+}
+
+/* The step does not end before all has arrived. */
+static void
+finish (struct weft_step *s)
+{
+  if (s->slots->backward.sent != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, s->slots->backward.sent);
+  g_clear_pointer (&s->slots, slots_free);
+}
+
+void
+weft_exchange_interleaved (struct weft_step *s, uint32_t i)
+{
+  const struct weft_cell *row = s->grid->cell[s->role];
+
+  if (i == 0) {
+    start (s);
+    return;
+  }
+  gboolean forward = row[i - 1].phase == WEFT_PHASE_FORWARD;
+  (forward ? &s->slots->forward : &s->slots->backward)->n_over++;
+  (s->strategy->overlap_p2p_comm ? exchange_aside : exchange_in_turn) (s, s->slots, forward);
+  weft_exchange_run_delayed (s);
+  if (i == s->grid->n_cell[s->role])
+    finish (s);
+}
+
+const struct weft_cell *
+weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k)
+{
+  const struct slots *slots = forward ? &s->slots->forward : &s->slots->backward;
+
+  return k < 0 || k >= slots->n ? NULL : slots->cell[k];
+}
+
+uint32_t
+weft_slots_over (const struct weft_step *s, gboolean forward)
+{
+  return (forward ? &s->slots->forward : &s->slots->backward)->n_over;
+}

@@ -1,0 +1,266 @@
+/* Where a kernel leaves the gradient of one microbatch, and how microbatches are added.
+ *
+ *   fused      kernels add into the flat gradient buffer
+ *   not fused  kernels leave a gradient of the parameter's own type and a second kernel adds it
+ *              (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
+ *   canonical  fused or not, every microbatch is a leaf of the tree of fold.h in the gradients' own
+ *              type; a node is added to its sibling as soon as both are there.  The first leaf lies
+ *              in the flat buffer, the others in buffers that live until they are added. */
+#include "core/base/fold.h"
+#include "core/passes/layer/moe.h"
+
+struct node {
+  uint32_t first, n; /* microbatches */
+  uint32_t buf;
+};
+
+void
+weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_lane lane)
+{
+  *sum = (struct weft_sum){ .main = main,
+                            .n = n,
+                            .lane = lane,
+                            .sequence = WEFT_GROUP_CP,
+                            .held = g_array_new (FALSE, FALSE, sizeof (struct node)) };
+}
+
+gboolean
+weft_head_has_own_sum (const struct weft_step *s)
+{
+  return s->canonical && weft_step_shares_embedding (s) && weft_step_has_embedding (s) &&
+         weft_step_has_head (s);
+}
+
+/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.  Where ranks
+ * meet in every microbatch, those of one are together in the tree. */
+static void
+keep_sources (struct weft_step *s, struct weft_sum *sum)
+{
+  uint32_t replicas = weft_mesh_expert_sequences (s->mesh);
+
+  sum->sequence = weft_experts_gather (s) ? WEFT_GROUP_NONE : WEFT_GROUP_ECP;
+  if (replicas == 1)
+    return;
+  sum->sources = replicas;
+  sum->total = sum->main;
+  sum->each = s->wrapper->shard_grads && (weft_job_reduces_each (s->job) || s->n_micro == 1);
+  if (sum->each)
+    return;
+  sum->n *= sum->sources;
+  sum->main = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "by_source");
+}
+
+void
+weft_sums_build (struct weft_step *s)
+{
+  s->sum = g_new0 (struct weft_sum, s->params->len + 1);
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    weft_sum_start (&s->sum[i], param->grad, param->rows * param->columns, WEFT_LANE_GPU);
+    s->sum[i].chunk = &s->chunk[param->chunk];
+    if (s->canonical && weft_params_is_expert (s, i))
+      keep_sources (s, &s->sum[i]);
+  }
+  if (!weft_head_has_own_sum (s))
+    return;
+  uint64_t n = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
+  if (s->wrapper->shard_grads) /* a bucket more: fsdp.c */
+    return;
+  uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
+  weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
+  weft_head_sum (s)->chunk = weft_step_head (s);
+}
+
+/* The flat buffer while it is free; a node that lies there stays there. */
+uint32_t
+weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
+{
+  for (uint32_t i = 0; i < sum->held->len; i++)
+    if (g_array_index (sum->held, struct node, i).buf == sum->main)
+      return (sum->lane == WEFT_LANE_HOST ? weft_host_buffer : weft_step_buffer) (
+          s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n, "leaf");
+  return sum->main;
+}
+
+void
+weft_sum_place (struct weft_sum *sum, uint32_t total)
+{
+  if (sum->sources)
+    sum->total = total;
+  if (!sum->sources || sum->each)
+    sum->main = total;
+}
+
+struct weft_use
+weft_sum_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use to)
+{
+  if (!sum->sources)
+    return to;
+  return (struct weft_use) WEFT_W (
+      weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, sum->n * sum->sources, "by_source"));
+}
+
+struct weft_use
+weft_sum_begin (struct weft_step *s, struct weft_sum *sum)
+{
+  if (sum->each)
+    return weft_sum_sources (s, sum, (struct weft_use){ 0 });
+  if (s->canonical)
+    return (struct weft_use) WEFT_W (weft_sum_leaf (s, sum));
+  if (s->strategy->gradient_accumulation_fusion)
+    return (struct weft_use) WEFT_RW (sum->main);
+  return (struct weft_use) WEFT_W (
+      weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, sum->n, "grad"));
+}
+
+static void
+emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32_t from,
+          enum weft_dtype dtype)
+{
+  struct weft_shape shape = WEFT_SHAPE (dtype, sum->n);
+  struct weft_op row = { .kind = WEFT_OP_GRAD_ADD, .name = weft_build_name (s->b, "grad_add") };
+
+  shape.out_dtype = s->grad_dtype;
+  if (sum->lane == WEFT_LANE_GPU)
+    weft_emit (s, row.kind, "grad_add", shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
+  else
+    weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_RW (into), WEFT_R (from)));
+  if (sum->lane == WEFT_LANE_HOST)
+    weft_host_wait_for_copies (s);
+}
+
+/* What a sum is at the end. */
+static struct node
+root_of (const struct weft_step *s, const struct weft_sum *sum)
+{
+  if (sum->pieces)
+    return (struct node){ 0, sum->pieces, WEFT_NO_BUF };
+  return sum->chunk ? (struct node){ sum->chunk->first_micro, sum->chunk->n_micro, WEFT_NO_BUF }
+                    : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
+}
+
+/* The other child of a node's parent; `parent` is what both are. */
+static struct node
+sibling_of (struct node node, struct node root, struct node *parent)
+{
+  struct node at = root;
+
+  for (;;) {
+    uint32_t left = weft_fold_split (at.n);
+    struct node child[2] = { { at.first, left, WEFT_NO_BUF },
+                             { at.first + left, at.n - left, WEFT_NO_BUF } };
+    int side = node.first >= child[1].first;
+    *parent = at;
+    if (child[side].first == node.first && child[side].n == node.n)
+      return child[!side];
+    at = child[side];
+  }
+}
+
+static gboolean
+take_held (struct weft_sum *sum, struct node *wanted)
+{
+  for (uint32_t i = 0; i < sum->held->len; i++) {
+    struct node *held = &g_array_index (sum->held, struct node, i);
+    if (held->first == wanted->first && held->n == wanted->n) {
+      *wanted = *held;
+      g_array_remove_index_fast (sum->held, i);
+      return TRUE;
+    }
+  }
+  return FALSE;
+}
+
+/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of each
+ * are a slice of their own until all microbatches are there. */
+static void
+fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
+{
+  weft_emit (s, WEFT_OP_MOE_FOLD, "fold_sources",
+             WEFT_SHAPE (s->grad_dtype, sum->each ? sum->n : sum->n / sum->sources, sum->sources),
+             WEFT_USES (WEFT_R (from), WEFT_W (to)));
+}
+
+void
+weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
+                       uint32_t to)
+{
+  if (sum->sources)
+    fold_sources (s, sum, grad.buf, to);
+}
+
+static void
+add_leaf (struct weft_step *s, struct weft_sum *sum, struct node node)
+{
+  const struct node root = root_of (s, sum);
+
+  while (node.n < root.n) {
+    struct node parent, other = sibling_of (node, root, &parent);
+    if (!take_held (sum, &other)) {
+      g_array_append_val (sum->held, node);
+      return;
+    }
+    gboolean stays = node.buf == sum->main || (other.buf != sum->main && node.first < other.first);
+    parent.buf = stays ? node.buf : other.buf;
+    emit_add (s, sum, parent.buf, stays ? other.buf : node.buf, s->grad_dtype);
+    node = parent;
+  }
+  if (sum->sources && !sum->each)
+    fold_sources (s, sum, sum->main, sum->total);
+}
+
+/* Slices: a microbatch's reduced gradient joins the others, whatever the order. */
+void
+weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf)
+{
+  if (s->canonical)
+    add_leaf (s, sum, (struct node){ s->at.micro, 1, leaf });
+  else
+    emit_add (s, sum, sum->main, leaf, s->grad_dtype);
+}
+
+void
+weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, uint32_t leaf)
+{
+  add_leaf (s, sum, (struct node){ i, 1, leaf });
+}
+
+void
+weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad)
+{
+  if (s->canonical) {
+    weft_context_sum (s, grad.buf, sum->sequence);
+    uint32_t leaf = sum->each ? weft_sum_leaf (s, sum) : grad.buf;
+    if (sum->each)
+      weft_sum_join_sources (s, sum, grad, leaf);
+    add_leaf (s, sum, (struct node){ s->at.micro, 1, leaf });
+  } else if (grad.buf != sum->main)
+    emit_add (s, sum, sum->main, grad.buf, s->dtype);
+}
+
+struct weft_use
+weft_grad_begin (struct weft_step *s, uint32_t param)
+{
+  if (param == WEFT_NO_PARAM)
+    return (struct weft_use) WEFT_RW (WEFT_NO_BUF);
+  return s->wrapper->grad_begin (s, param);
+}
+
+void
+weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  if (param != WEFT_NO_PARAM)
+    s->wrapper->grad_end (s, param, grad);
+}
+
+struct weft_use
+weft_head_grad_begin (struct weft_step *s)
+{
+  return s->wrapper->head_begin (s);
+}
+
+void
+weft_head_grad_end (struct weft_step *s, struct weft_use grad)
+{
+  s->wrapper->head_end (s, grad);
+}

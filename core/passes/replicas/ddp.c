@@ -1,0 +1,652 @@
+/* Data parallelism: gradient buckets and, with the distributed optimizer, parameter gathers.
+ *
+ * Buckets of a group (layout.h) are one launch; mostly that is one bucket.
+ *
+ * A group is launched by its last gradient in the last microbatch (overlap_grad_reduce) or after
+ * the last backward.  An asynchronous collective waits for everything enqueued on the compute
+ * stream so far and for the collective before it (c10d ProcessGroupNCCL); parameters are gathered
+ * lazily, the next group when the one before it is first used (Megatron-Core
+ * param_and_grad_buffer.py).
+ *
+ * reduce_scatter_with_fp32_accumulation: ranks send each other slices in the buffer's type; the
+ * owner adds them where it would wait for the collective, at the end.
+ *
+ * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
+ * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
+ * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
+#include "core/passes/replicas/fsdp.h"
+
+static gboolean
+alone (const struct weft_step *s, uint32_t k)
+{
+  return weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k)) == 1;
+}
+
+/* How many slices the optimizer state of a bucket is cut into. */
+static uint32_t
+slices (const struct weft_step *s, uint32_t k)
+{
+  return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
+}
+
+/* The same of a group of buckets, which are reduced by the same ranks. */
+static uint32_t
+group_slices (const struct weft_step *s, uint32_t g)
+{
+  return slices (s, s->layout.bucket_of[s->layout.group[g].first]);
+}
+
+/* The slice this rank answers for: the whole bucket, marked as a shard. */
+static uint32_t
+shard_of (struct weft_step *s, uint32_t k, uint32_t view)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, view);
+  uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
+
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* a view may see its base as another type */
+  weft_build_buf_at (s->b, shard)->shard = weft_bucket_sharing (s, k);
+  return shard;
+}
+
+static void
+make_views (struct weft_step *s, uint32_t k)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  const struct weft_flat *flat = weft_step_flat (s, k);
+  gboolean sharded = slices (s, k) > 1;
+  uint64_t n = weft_ddp_bucket_size (s, k);
+
+  if (!flat->cut_grads) {
+    state->grads = weft_params_flat_view (s, flat->grads, k, n, "bucket");
+    state->grad_shard = sharded ? shard_of (s, k, state->grads) : state->grads;
+  }
+  if (!flat->cut_weights) {
+    state->weights = weft_fp8_is_staged (s, k)
+                         ? weft_fp8_staging (s, k)
+                         : weft_params_flat_view (s, flat->weights, k, n, "bucket");
+    state->weight_shard = sharded ? shard_of (s, k, state->weights) : state->weights;
+  }
+  state->reduced = state->gathered = WEFT_NO_OP;
+  state->exchanged = WEFT_NO_BUF;
+}
+
+uint32_t
+weft_ddp_group_of (const struct weft_step *s, uint32_t param)
+{
+  return s->layout.bucket[s->layout.place[param].bucket].group;
+}
+
+const uint32_t *
+weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
+{
+  *n = s->layout.group[g].n;
+  return &s->layout.bucket_of[s->layout.group[g].first];
+}
+
+/* Its experts have groups of their own. */
+static uint32_t
+chunk_of (const struct weft_step *s, uint32_t g)
+{
+  return s->layout.group[g].chunk % s->n_chunks;
+}
+
+/* A tied head, or a layer of multi-token prediction, on the embedding's own stage adds to the
+ * embedding's gradient. */
+static gboolean
+shares_sum (const struct weft_step *s)
+{
+  return weft_step_shares_embedding (s) && weft_step_has_embedding (s) && weft_step_has_head (s) &&
+         !weft_head_has_own_sum (s);
+}
+
+/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among others. */
+static gboolean
+chain_gathers (const struct weft_step *s, uint32_t chain)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (s->layout.group[g].chunk == chain && group_slices (s, g) > 1)
+      return TRUE;
+  return FALSE;
+}
+
+void
+weft_ddp_start (struct weft_step *s)
+{
+  s->bucket = g_new0 (struct weft_bucket_state, s->layout.n_bucket + 1);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    make_views (s, k);
+  s->group = g_new0 (struct weft_group_state, s->layout.n_group + 1);
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    s->bucket[s->layout.place[i].bucket].n_param++;
+    s->group[weft_ddp_group_of (s, i)].n_param++;
+  }
+  for (uint32_t g = 0; g < s->layout.n_group; g++) {
+    uint32_t q = s->layout.group[g].chunk;
+    s->group[g].n_due = s->group[g].n_param * s->chunk[chunk_of (s, g)].n_micro;
+    s->chain[q].n_gather += s->strategy->overlap_param_gather && chain_gathers (s, q);
+  }
+  if (shares_sum (s))
+    s->group[weft_ddp_group_of (s, s->end_param[WEFT_EMBED_WEIGHT])].n_due +=
+        weft_step_head (s)->n_micro;
+}
+
+uint64_t
+weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
+{
+  return s->layout.bucket[k].end - s->layout.bucket[k].start;
+}
+
+/* A loss per token knows no replicas, and in canonical order the loss is a mean over them all. */
+static gboolean
+divides (const struct weft_step *s)
+{
+  return !s->strategy->average_in_collective && !s->strategy->calculate_per_token_loss &&
+         !s->canonical;
+}
+
+/* gradient_reduce_div_fusion: not for bf16, which would be rounded twice on its way
+ * (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
+static gboolean
+divides_in_sum (const struct weft_step *s)
+{
+  return s->strategy->use_megatron_fsdp && s->strategy->gradient_reduce_div_fusion &&
+         s->grad_dtype != WEFT_BF16 && divides (s);
+}
+
+static enum weft_reduce
+reduce_of (const struct weft_step *s, enum weft_op_kind kind)
+{
+  gboolean sums = kind == WEFT_OP_ALL_REDUCE || kind == WEFT_OP_REDUCE_SCATTER;
+
+  if (s->strategy->average_in_collective)
+    return WEFT_REDUCE_AVG;
+  return sums && divides_in_sum (s) ? WEFT_REDUCE_PREMUL : WEFT_REDUCE_SUM;
+}
+
+struct weft_op
+weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k)
+{
+  g_autofree char *full = g_strdup_printf ("%s %u", name, k);
+
+  return (struct weft_op){ .kind = kind,
+                           .group = kind == WEFT_OP_ALL_REDUCE && !s->mesh->hybrid
+                                        ? weft_bucket_replicas (s, k)
+                                        : weft_bucket_sharing (s, k),
+                           .name = weft_build_name (s->b, full),
+                           .reduce = reduce_of (s, kind) };
+}
+
+/* nccl_ub: what the collective reads and writes comes from the pool that is registered with NCCL. */
+static void
+registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
+{
+  for (uint32_t u = 0; u < n_uses; u++) {
+    const struct weft_buf *buf = weft_build_buf_at (s->b, uses[u].buf);
+    uint32_t owner = buf->base == WEFT_NO_BUF ? uses[u].buf : buf->base;
+    weft_build_buf_at (s->b, owner)->pool = WEFT_POOL_SYMMETRIC;
+  }
+}
+
+uint32_t
+weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape shape,
+                     const struct weft_use *uses, uint32_t n_uses)
+{
+  if (s->strategy->nccl_ub)
+    registered (s, uses, n_uses);
+  uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
+  uint32_t op = weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
+
+  weft_step_wait_for_stream (s, enqueued);
+  weft_build_dep (s->b, s->joined);
+  return op;
+}
+
+/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is still
+ * this rank's own, and enqueues nothing before it has seen it. */
+void
+weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
+{
+  g_autofree char *name = g_strdup_printf ("norm of bucket %u", k);
+
+  if (!weft_job_checks_nan (s->job) && !s->strategy->check_for_large_grads)
+    return;
+  uint32_t squares = weft_step_buffer (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "bucket_squares");
+  weft_emit (s, WEFT_OP_BUCKET_NORM, "bucket_norm", WEFT_SHAPE (s->grad_dtype, n),
+             WEFT_USES (WEFT_R (grads), WEFT_W (squares)));
+  weft_step_host_reads (s, name, squares);
+}
+
+static void
+scale (struct weft_step *s, uint32_t grads, const uint64_t by[2], const char *name)
+{
+  weft_emit (s, WEFT_OP_SCALE, name,
+             WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads), 1,
+                         by[0], by[1]),
+             WEFT_USES (WEFT_RW (grads), WEFT_R (WEFT_NO_BUF)));
+}
+
+struct weft_shape
+weft_ddp_shape (const struct weft_step *s, uint64_t n)
+{
+  return WEFT_SHAPE (s->grad_dtype, n,
+                     divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
+}
+
+/* One collective of bucket k; `flags` say whether it joins the one before it. */
+static struct weft_op
+row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
+{
+  struct weft_op row = weft_ddp_row (s, kind, name, k);
+
+  row.flags = flags;
+  return row;
+}
+
+static struct weft_shape
+shape_of (const struct weft_step *s, uint32_t k)
+{
+  return weft_ddp_shape (s, weft_ddp_bucket_size (s, k));
+}
+
+static void
+exchange_slices (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->exchanged = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
+                                       weft_ddp_bucket_size (s, k), "exchanged");
+  state->reduced =
+      weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_TO_ALL, "bucket", k, flags), shape_of (s, k),
+                           WEFT_USES (WEFT_R (state->grads), WEFT_W (state->exchanged)));
+}
+
+static void
+sum_slices (struct weft_step *s, uint32_t k)
+{
+  const struct weft_bucket_state *state = &s->bucket[k];
+  uint64_t n = weft_ddp_bucket_size (s, k) / slices (s, k);
+
+  if (state->exchanged != WEFT_NO_BUF)
+    weft_emit (s, WEFT_OP_SUM_SLICES, "sum_slices", WEFT_SHAPE (s->grad_dtype, n, slices (s, k)),
+               WEFT_USES (WEFT_R (state->exchanged), WEFT_W (state->grad_shard)));
+}
+
+static void
+scatter (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->reduced = weft_ddp_collective (
+      s, row_of (s, WEFT_OP_REDUCE_SCATTER, "bucket", k, flags), shape_of (s, k),
+      WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
+}
+
+/* What has been divided inside is only added outside. */
+void
+weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
+{
+  row->group = weft_mesh_across (s->mesh);
+  if (row->reduce == WEFT_REDUCE_PREMUL)
+    row->reduce = WEFT_REDUCE_SUM;
+}
+
+void
+weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op row =
+      row_of (s, WEFT_OP_ALL_REDUCE, s->mesh->hybrid ? "outer" : "instances", k, flags);
+
+  weft_ddp_go_across (s, &row);
+  state->reduced = weft_ddp_collective (s, row, WEFT_SHAPE (s->grad_dtype, n),
+                                        WEFT_USES (WEFT_RW (state->grad_shard)));
+}
+
+static void
+add_instances (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  weft_ddp_across (s, k, weft_ddp_bucket_size (s, k) / slices (s, k), flags);
+}
+
+static void
+add_replicas (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->reduced = weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_REDUCE, "bucket", k, flags),
+                                        shape_of (s, k), WEFT_USES (WEFT_RW (state->grads)));
+}
+
+/* The same for all buckets of a group, as one launch. */
+static void
+launch (struct weft_step *s, uint32_t g,
+        void (*collective) (struct weft_step *s, uint32_t k, uint8_t flags))
+{
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  for (uint32_t i = 0; i < n; i++)
+    collective (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
+}
+
+static void
+launch_collectives (struct weft_step *s, uint32_t g)
+{
+  if (group_slices (s, g) == 1)
+    launch (s, g, add_replicas);
+  else if (s->strategy->reduce_scatter_with_fp32_accumulation)
+    launch (s, g, exchange_slices);
+  else
+    launch (s, g, scatter);
+  if (s->mesh->hybrid || (group_slices (s, g) > 1 && s->mesh->instances > 1))
+    launch (s, g, add_instances);
+}
+
+void
+weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
+{
+  uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+
+  if (few != all)
+    scale (s, grads,
+           all % few ? (const uint64_t[]){ all, few } : (const uint64_t[]){ all / few, 0 },
+           "scale_experts");
+}
+
+/* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
+ *
+ * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
+ * the replicas among these, or too little where tensor parallel ranks have whole experts (Megatron-Core
+ * distributed_data_parallel.py, expert_gradient_scaling_factor). */
+void
+weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
+{
+  uint32_t all = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  uint32_t few = weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k));
+
+  if (s->strategy->average_in_collective && few != all)
+    weft_ddp_scale_experts (s, s->bucket[k].grads, few);
+  else if (all > 1 && divides (s) && (few == 1 || !divides_in_sum (s)))
+    scale (s, s->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
+}
+
+/* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its
+ * stage. */
+static void
+add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
+{
+  if (!s->mesh->mirror)
+    return;
+  struct weft_op at = s->at;
+  g_autofree char *name = g_strdup_printf ("mirror %u of stage %u", i, weft_step_chunk (s)->stage);
+  struct weft_op row = { .kind = WEFT_OP_ALL_REDUCE,
+                         .group = WEFT_GROUP_MIRROR,
+                         .name = weft_build_name (s->b, name) };
+
+  s->at.micro = WEFT_NO_MICRO;
+  weft_ddp_collective (
+      s, row, WEFT_SHAPE (weft_build_buf_at (s->b, grads)->dtype, weft_step_elements (s, grads)),
+      WEFT_USES (WEFT_RW (grads)));
+  s->at = at;
+}
+
+static void
+launch_reduce (struct weft_step *s, uint32_t g)
+{
+  struct weft_op at = s->at;
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = WEFT_NO_LAYER;
+  s->at.chunk = chunk_of (s, g);
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t size = weft_ddp_bucket_size (s, bucket[i]);
+    weft_ddp_check (s, s->bucket[bucket[i]].grads, size, bucket[i]);
+    weft_ddp_scale_bucket (s, bucket[i]);
+    add_mirror (s, s->bucket[bucket[i]].grads, i);
+  }
+  if (!alone (s, bucket[0]))
+    launch_collectives (s, g);
+  s->group[g].launched = TRUE;
+  s->at = at;
+}
+
+struct weft_use
+weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
+{
+  return weft_sum_begin (s, &s->sum[param]);
+}
+
+/* The gradient of one more microbatch is in the bucket. */
+static void
+note_ready (struct weft_step *s, uint32_t param)
+{
+  uint32_t g = weft_ddp_group_of (s, param);
+
+  if (++s->group[g].n_ready == s->group[g].n_due && s->strategy->overlap_grad_reduce &&
+      !weft_aligned_holds (s))
+    launch_reduce (s, g);
+}
+
+void
+weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (chunk_of (s, g) == chunk && !s->group[g].launched &&
+        s->group[g].n_ready == s->group[g].n_due)
+      launch_reduce (s, g);
+}
+
+void
+weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  weft_sum_end (s, &s->sum[param], grad);
+  note_ready (s, param);
+}
+
+static void
+finish_group (struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  g_assert (s->group[g].n_ready == s->group[g].n_due);
+  if (!s->group[g].launched)
+    launch_reduce (s, g);
+  for (uint32_t i = 0; i < n; i++)
+    sum_slices (s, bucket[i]);
+}
+
+static struct weft_sum *
+head_sum (struct weft_step *s)
+{
+  return weft_head_has_own_sum (s) ? weft_head_sum (s) : &s->sum[s->end_param[WEFT_EMBED_WEIGHT]];
+}
+
+struct weft_use
+weft_ddp_head_begin (struct weft_step *s)
+{
+  return weft_sum_begin (s, head_sum (s));
+}
+
+void
+weft_ddp_head_end (struct weft_step *s, struct weft_use grad)
+{
+  weft_sum_end (s, head_sum (s), grad);
+  if (!weft_head_has_own_sum (s))
+    note_ready (s, s->end_param[WEFT_EMBED_WEIGHT]);
+}
+
+uint32_t
+weft_ddp_reduced (struct weft_step *s, uint32_t param)
+{
+  return s->grad_view[param];
+}
+
+uint32_t
+weft_ddp_reduced_head (struct weft_step *s)
+{
+  uint32_t head = weft_head_sum (s)->main;
+
+  weft_reduce_all (s, WEFT_GROUP_MIRROR, WEFT_REDUCE_SUM, head, "mirror of the tied head");
+  weft_reduce_all (s, WEFT_GROUP_DP, weft_over_replicas (s), head, "tied head");
+  return head;
+}
+
+void
+weft_ddp_join_across (struct weft_step *s)
+{
+  if (s->mesh->instances == 1)
+    return;
+  uint32_t newest = weft_build_last (s->b, weft_group_lane (weft_mesh_across (s->mesh)));
+  g_array_append_val (s->wait_for, newest);
+}
+
+/* Chunks by stage: where there are two copies of one, both ranks come to it in the same order. */
+void
+weft_ddp_finish (struct weft_step *s)
+{
+  for (uint32_t stage = 0; stage < s->grid->n_stages; stage++)
+    for (uint32_t g = 0; g < s->layout.n_group; g++)
+      if (s->chunk[chunk_of (s, g)].stage == stage)
+        finish_group (s, g);
+  weft_ddp_join_across (s);
+}
+
+void
+weft_ddp_finish_whole (struct weft_step *s)
+{
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (!weft_step_flat (s, s->layout.bucket_of[s->layout.group[g].first])->cut_grads)
+      finish_group (s, g);
+}
+
+static void
+gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->gathered = weft_ddp_collective (
+      s, row_of (s, WEFT_OP_ALL_GATHER, "gather", k, flags),
+      WEFT_SHAPE (weft_build_buf_at (s->b, state->weights)->dtype, weft_ddp_bucket_size (s, k)),
+      WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+}
+
+/* What a rank alone holds is whole. */
+static void
+launch_gather (struct weft_step *s, uint32_t g)
+{
+  struct weft_op at = s->at;
+
+  if (group_slices (s, g) == 1)
+    return;
+  s->at.phase = WEFT_PHASE_OPTIMIZER;
+  s->at.layer = s->at.micro = WEFT_NO_LAYER;
+  launch (s, g, gather_bucket);
+  s->at = at;
+}
+
+/* Groups of a chunk, of which there is at least one, or of its experts. */
+static uint32_t
+first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
+{
+  uint32_t first = 0;
+
+  while (first < s->layout.n_group && s->layout.group[first].chunk != chunk)
+    first++;
+  for (*n = 0; first + *n < s->layout.n_group && s->layout.group[first + *n].chunk == chunk;)
+    (*n)++;
+  return first;
+}
+
+/* Of a chunk, groups of the wrapper lie in reverse order, of units in order: the i-th that forward
+ * needs, and the place of group g in that order. */
+static uint32_t
+gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
+{
+  uint32_t n, first = first_group (s, chunk, &n);
+
+  return s->wrapper->units ? first + i : first + n - 1 - i;
+}
+
+static uint32_t
+place_of (const struct weft_step *s, uint32_t g)
+{
+  uint32_t n, first = first_group (s, s->layout.group[g].chunk, &n);
+
+  return s->wrapper->units ? g - first : first + n - 1 - g;
+}
+
+static gboolean
+is_due (const struct weft_step *s, uint32_t g, uint32_t next)
+{
+  uint32_t place = place_of (s, g);
+
+  if (next <= place)
+    return TRUE;
+  return s->wrapper->units
+             ? weft_fsdp_reaches (s, g, gathered_at (s, s->layout.group[g].chunk, next))
+             : next == place + 1;
+}
+
+/* The newest of its gathers, with which all others of the group have ended. */
+static uint32_t
+gathered (const struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  return s->bucket[bucket[n - 1]].gathered;
+}
+
+/* The lazy chain: the first use of a group launches it if nobody has, waits for it and launches the
+ * one that comes after it, or the several that Megatron-FSDP keeps on their way. */
+void
+weft_ddp_before_use (struct weft_step *s, uint32_t param)
+{
+  uint32_t g = weft_ddp_group_of (s, param), q = s->layout.group[g].chunk, op;
+  struct weft_chain *chain = &s->chain[q];
+
+  while (chain->next < chain->n_gather && is_due (s, g, chain->next))
+    launch_gather (s, gathered_at (s, q, chain->next++));
+  if ((op = gathered (s, g)) == WEFT_NO_OP)
+    return;
+  g_array_append_val (s->wait_for, op);
+  if (!s->group[g].whole)
+    weft_fp8_whole (s, g);
+  s->group[g].whole = TRUE;
+}
+
+void
+weft_ddp_ask_for_chunk (struct weft_step *s, uint32_t chunk)
+{
+  for (uint32_t q = chunk; q < 2 * s->n_chunks; q += s->n_chunks)
+    while (s->chain[q].next < s->chain[q].n_gather)
+      launch_gather (s, gathered_at (s, q, s->chain[q].next++));
+}
+
+/* The groups of a chunk, in the order in which its forward will need them. */
+static void
+gather_chunk (struct weft_step *s, uint32_t chunk)
+{
+  uint32_t n;
+
+  first_group (s, chunk, &n);
+  for (uint32_t i = 0; i < n; i++)
+    launch_gather (s, gathered_at (s, chunk, i));
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t g = gathered_at (s, chunk, i), op = gathered (s, g);
+    if (op != WEFT_NO_OP && s->strategy->fp8_param_gather)
+      g_array_append_val (s->wait_for, op);
+    weft_fp8_whole (s, g);
+  }
+}
+
+void
+weft_ddp_gather_all (struct weft_step *s)
+{
+  for (uint32_t q = 0; q < 2 * s->n_chunks; q++)
+    if (s->chain[q].n_gather == 0)
+      gather_chunk (s, q);
+}

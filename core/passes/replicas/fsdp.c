@@ -1,0 +1,376 @@
+/* Weights of Megatron-FSDP.
+ *
+ *   units       a unit is gathered before its forward and again before its backward, and let go
+ *               after each; what lies outside units stays whole until the step ends.  While a unit
+ *               runs, the units that come next are gathered, as long as there are fewer than half
+ *               of suggested_communication_unit_size elements of them.
+ *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when another
+ *               has to be gathered: the last one of a block is still whole when its backward begins.
+ *   double buffers   at most two units are whole at one time. */
+#include "core/passes/replicas/fsdp.h"
+#include "core/job/unit_modules.h"
+
+/* The floor of the default, elements (param_and_grad_buffer.py). */
+#define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
+
+/* The two halves of a layer begin with a norm each. */
+static uint32_t
+norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
+{
+  return s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM + norm];
+}
+
+/* Multi-token prediction: what lies around the transformer layer in it, which alone is a unit. */
+static gboolean
+is_beside_layer (const struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+
+  return layer != WEFT_NO_LAYER && layer >= s->model->num_layers &&
+         (param < norm_of (s, layer, WEFT_NORM1_WEIGHT) ||
+          param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
+}
+
+/* Units are numbered: two for the halves of each layer, the first where they are one, then those of
+ * the ends. */
+uint32_t
+weft_fsdp_unit (const struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+  gboolean embedding =
+      param == s->end_param[WEFT_EMBED_WEIGHT] || param == s->end_param[WEFT_POSITION_WEIGHT];
+  enum weft_unit part = embedding ? WEFT_UNIT_EMBEDDING : WEFT_UNIT_HEAD;
+  uint32_t number = 2 * (s->model->num_layers + s->model->mtp_num_layers) + !embedding;
+
+  if (is_beside_layer (s, param))
+    return WEFT_NO_UNIT;
+
+  if (layer != WEFT_NO_LAYER) {
+    gboolean whole = s->unit_modules >> WEFT_UNIT_LAYER & 1;
+    gboolean first = param < norm_of (s, layer, WEFT_NORM2_WEIGHT);
+    part = whole ? WEFT_UNIT_LAYER : first ? WEFT_UNIT_ATTENTION : WEFT_UNIT_MLP;
+    number = 2 * layer + (part == WEFT_UNIT_MLP);
+  }
+  return s->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
+}
+
+/* Tensors of a unit follow each other: layout.h. */
+static void
+note_units (struct weft_step *s)
+{
+  for (uint32_t i = s->params->len; i-- > 0;) {
+    struct weft_bucket_state *state = &s->bucket[s->layout.place[i].bucket];
+    state->first_param = i;
+    state->end_param = MAX (state->end_param, i + 1);
+    state->unit = weft_step_flat (s, s->layout.place[i].bucket)->cut_weights &&
+                  weft_fsdp_unit (s, i) != WEFT_NO_UNIT;
+  }
+}
+
+gboolean
+weft_fsdp_is_unit (const struct weft_step *s, uint32_t g)
+{
+  return s->bucket[s->layout.bucket_of[s->layout.group[g].first]].unit;
+}
+
+uint32_t
+weft_fsdp_number (const struct weft_step *s, uint32_t g)
+{
+  return weft_fsdp_unit (s, s->bucket[s->layout.bucket_of[s->layout.group[g].first]].first_param);
+}
+
+static gboolean
+is_same_unit (const struct weft_step *s, uint32_t g, uint32_t other)
+{
+  uint32_t number = weft_fsdp_number (s, g);
+
+  return g == other || (number != WEFT_NO_UNIT && number == weft_fsdp_number (s, other));
+}
+
+/* The groups of a unit follow each other: its experts by themselves, and the rest. */
+static uint32_t
+unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
+{
+  uint32_t end = g + 1;
+
+  for (*first = g; *first > 0 && is_same_unit (s, g, *first - 1);)
+    --*first;
+  while (end < s->layout.n_group && is_same_unit (s, g, end))
+    end++;
+  return end;
+}
+
+/* suggested_communication_unit_size: twice the mean unit, or the bucket size, and never small. */
+static uint64_t
+unit_size (const struct weft_step *s)
+{
+  uint64_t sum = 0, n = 0;
+
+  if (s->strategy->suggested_communication_unit_size != WEFT_NONE)
+    return s->strategy->suggested_communication_unit_size;
+  for (uint32_t g = 0; g < s->layout.n_group; g++)
+    if (weft_fsdp_is_unit (s, g)) {
+      sum += weft_fsdp_group_size (s, g);
+      n += g == 0 || !is_same_unit (s, g, g - 1);
+    }
+  if (n)
+    return MAX (LEAST_UNIT_SIZE, 2 * sum / n);
+  return MAX (LEAST_UNIT_SIZE,
+              s->strategy->bucket_size == WEFT_NONE ? 0 : (uint64_t) s->strategy->bucket_size);
+}
+
+uint64_t
+weft_fsdp_size (const struct weft_step *s, uint32_t k)
+{
+  return weft_ddp_bucket_size (s, weft_fsdp_like (s, k));
+}
+
+uint64_t
+weft_fsdp_group_size (const struct weft_step *s, uint32_t g)
+{
+  uint64_t sum = 0;
+  uint32_t n;
+
+  for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++)
+    sum += weft_fsdp_size (s, *k);
+  return sum;
+}
+
+uint64_t
+weft_fsdp_slice_size (const struct weft_step *s, uint32_t k)
+{
+  enum weft_group_kind sharing = weft_bucket_sharing (s, weft_fsdp_like (s, k));
+
+  return weft_fsdp_size (s, k) / weft_mesh_group_size (s->mesh, sharing);
+}
+
+uint32_t
+weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k)
+{
+  return weft_params_flat_view (s, flat, k, weft_fsdp_slice_size (s, k), "slice");
+}
+
+void
+weft_fsdp_start (struct weft_step *s)
+{
+  weft_ddp_start (s);
+  note_units (s);
+  s->unit_size = unit_size (s);
+  if (s->wrapper->shard_grads)
+    weft_fsdp_start_grads (s);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++) {
+    if (!weft_step_flat (s, k)->cut_weights)
+      continue;
+    s->bucket[k].weights = WEFT_NO_BUF;
+    s->bucket[k].weight_slice = weft_fsdp_slice (s, weft_step_flat (s, k)->weights, k);
+    s->bucket[k].weight_shard = weft_outer_owned (s, s->bucket[k].weight_slice);
+  }
+}
+
+void
+weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint64_t offset,
+                     uint32_t *view)
+{
+  uint64_t size =
+      whole == WEFT_NO_BUF ? 0 : weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
+
+  for (uint32_t i = s->bucket[k].first_param; i < s->bucket[k].end_param; i++) {
+    uint64_t first = s->layout.place[i].start - s->layout.bucket[k].start;
+    if (s->layout.place[i].bucket == k)
+      view[i] = whole == WEFT_NO_BUF ? WEFT_NO_BUF
+                                     : weft_params_view (s, i, whole, offset + first * size);
+  }
+}
+
+static void
+let_go (struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+
+  for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++) {
+    s->bucket[*k].weights = WEFT_NO_BUF;
+    weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->weight_view);
+    if (weft_fp8_copies (s, *k))
+      weft_fsdp_set_views (s, *k, WEFT_NO_BUF, 0, s->turned);
+  }
+  s->group[g].idle = s->group[g].whole = FALSE;
+}
+
+/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies behind. */
+static uint32_t
+gathered_of (struct weft_step *s, uint32_t k)
+{
+  uint64_t bytes = weft_fsdp_size (s, k) * weft_dtype_bytes (weft_step_flat (s, k)->dtype);
+  uint32_t weights = s->bucket[k].weights;
+
+  return weft_fp8_copies (s, k) ? weft_build_view (s->b, weights, 0, bytes, "codes") : weights;
+}
+
+static void
+gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  uint64_t n = weft_fsdp_size (s, k);
+  enum weft_dtype dtype = weft_step_flat (s, k)->dtype;
+  gboolean copied = weft_fp8_copies (s, k);
+  uint64_t bytes = n * weft_dtype_bytes (dtype);
+
+  state->weights = weft_step_buffer (s, WEFT_BUF_GATHERED, dtype, copied ? 2 * n : n, "whole");
+  struct weft_op row = weft_ddp_row (s, WEFT_OP_ALL_GATHER, "gather", k);
+  row.flags = flags;
+  state->gathered =
+      weft_ddp_collective (s, row, WEFT_SHAPE (dtype, n),
+                           WEFT_USES (WEFT_R (state->weight_slice), WEFT_W (gathered_of (s, k))));
+  weft_fsdp_set_views (s, k, state->weights, 0, s->weight_view);
+  if (copied)
+    weft_fsdp_set_views (s, k, state->weights, bytes, s->turned);
+}
+
+static void
+gather (struct weft_step *s, uint32_t g)
+{
+  struct weft_op at = s->at;
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  for (uint32_t i = 0; i < s->layout.n_group; i++)
+    if (s->group[i].idle)
+      let_go (s, i);
+  s->at.layer = WEFT_NO_LAYER;
+  for (uint32_t i = 0; i < n; i++)
+    weft_outer_gather (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
+  for (uint32_t i = 0; i < n; i++)
+    gather_bucket (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
+  s->at = at;
+}
+
+/* The newest bucket of a group, with which all others come. */
+static const struct weft_bucket_state *
+newest (const struct weft_step *s, uint32_t g)
+{
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+
+  return &s->bucket[bucket[n - 1]];
+}
+
+static gboolean
+is_there (const struct weft_step *s, uint32_t g)
+{
+  return newest (s, g)->weights != WEFT_NO_BUF;
+}
+
+gboolean
+weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
+{
+  uint64_t between = 0;
+
+  for (uint32_t i = MIN (g, other) + 1; i < MAX (g, other); i++)
+    between += weft_fsdp_group_size (s, i);
+  return between < s->unit_size / 2;
+}
+
+/* The groups after g in the direction of the pass, until enough is on its way: of units only one
+ * where two have to do. */
+static void
+prefetch (struct weft_step *s, uint32_t g)
+{
+  uint32_t step = s->at.phase == WEFT_PHASE_FORWARD ? 1 : (uint32_t) -1, units = 0;
+
+  for (uint32_t next = g + step;
+       next < s->layout.n_group && s->layout.group[next].chunk == s->layout.group[g].chunk &&
+       weft_fsdp_reaches (s, g, next);
+       next += step) {
+    units += weft_fsdp_is_unit (s, next) && !is_same_unit (s, next, next - step);
+    if (s->strategy->fsdp_double_buffer && units == 2)
+      return;
+    s->group[next].idle = FALSE;
+    if (!is_there (s, next))
+      gather (s, next);
+  }
+}
+
+/* A unit is entered with its experts, and kernels wait for all of it (megatron_fsdp.py,
+ * pre_forward_param_unshard). */
+static void
+enter_unit (struct weft_step *s, uint32_t g)
+{
+  uint32_t first, end = unit_end (s, g, &first);
+  uint32_t pass = 2 * s->pass + (s->at.phase == WEFT_PHASE_FORWARD);
+
+  for (uint32_t i = first; i < end; i++)
+    s->group[i].idle = FALSE;
+  for (uint32_t i = first; i < end; i++)
+    if (!is_there (s, i))
+      gather (s, i);
+  if (s->group[g].entered == pass || s->at.phase == WEFT_PHASE_RECOMPUTE)
+    return;
+  for (uint32_t i = first; i < end; i++)
+    s->group[i].entered = pass;
+  prefetch (s, s->at.phase == WEFT_PHASE_FORWARD ? end - 1 : first);
+}
+
+void
+weft_fsdp_before_use (struct weft_step *s, uint32_t param)
+{
+  uint32_t g = weft_ddp_group_of (s, param);
+  struct weft_group_state *group = &s->group[g];
+  uint32_t first, end = unit_end (s, g, &first);
+
+  enter_unit (s, g);
+  for (uint32_t i = first; i < end; i++)
+    if (newest (s, i)->gathered != WEFT_NO_OP)
+      g_array_append_val (s->wait_for, newest (s, i)->gathered);
+  if (!group->whole)
+    weft_fp8_whole (s, g);
+  group->whole = TRUE;
+}
+
+static void
+leave_unit (struct weft_step *s, uint32_t g)
+{
+  uint32_t first, end = unit_end (s, g, &first);
+
+  for (uint32_t i = first; i < end; i++) {
+    if (!weft_fsdp_is_unit (s, i))
+      continue;
+    if (s->at.phase == WEFT_PHASE_RECOMPUTE)
+      s->group[i].idle = TRUE;
+    else
+      let_go (s, i);
+  }
+}
+
+/* Forward ends with the second half, backward with the first. */
+void
+weft_fsdp_leave (struct weft_step *s, uint32_t layer)
+{
+  gboolean forward = s->at.phase == WEFT_PHASE_FORWARD || s->at.phase == WEFT_PHASE_RECOMPUTE;
+  enum weft_layer_param last = forward ? WEFT_NORM2_WEIGHT : WEFT_NORM1_WEIGHT;
+
+  leave_unit (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
+}
+
+/* Half a layer; the other half may be in the same unit. */
+void
+weft_fsdp_through (struct weft_step *s, uint32_t param)
+{
+  uint32_t layer = g_array_index (s->params, struct weft_param, param).layer;
+
+  if (layer != WEFT_NO_LAYER && weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM1_WEIGHT)) ==
+                                    weft_ddp_group_of (s, norm_of (s, layer, WEFT_NORM2_WEIGHT)))
+    return;
+  leave_unit (s, weft_ddp_group_of (s, param));
+}
+
+void
+weft_fsdp_finish (struct weft_step *s)
+{
+  weft_ddp_finish_whole (s);
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    if (weft_step_flat (s, k)->cut_weights && s->bucket[k].weights != WEFT_NO_BUF)
+      weft_emit (s, WEFT_OP_RELEASE, "release_weights",
+                 WEFT_SHAPE (weft_step_flat (s, k)->dtype, 0),
+                 WEFT_USES (WEFT_R (gathered_of (s, k))));
+  weft_ddp_join_across (s);
+}

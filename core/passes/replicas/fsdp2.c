@@ -1,0 +1,412 @@
+/* FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up; weights.
+ *
+ * Replicas keep pieces of rows of every tensor, in fp32.  Before a unit runs its pieces are converted
+ * and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it they are let
+ * go, but for the root's and the last layer's, and with a pipeline all stay until the last backward
+ * (Automodel components/distributed/parallelizer_utils.py).
+ *
+ *   copy-in, gather   on lane dp; wait for copy-outs as PyTorch's streams do, so that at most two
+ *                     gathered packs exist: gather i + 2 waits for copy-out i
+ *   forward           a unit is asked for when it begins; kernels before it may still run
+ *   backward          unit i asks for unit i - 1 once its own copy-out is enqueued
+ *   experts           a unit inside a layer, asked for when the first of their kernels comes
+ *   explicit          enable_fsdp2_prefetch: unit i asks for the next fsdp2_forward_prefetch_depth,
+ *                     or in backward for the fsdp2_backward_prefetch_depth before it
+ *
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
+ * _backward_prefetch), _fsdp_state.py (root hooks), _fsdp_collectives.py (copy-in, copy-out). */
+#include "core/passes/replicas/fsdp2.h"
+
+void
+weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view)
+{
+  uint64_t at = 0;
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_param *param = &g_array_index (s->params, struct weft_param, i);
+    if (s->layout.place[i].bucket != k)
+      continue;
+    view[i] = WEFT_NO_BUF;
+    if (whole == WEFT_NO_BUF)
+      continue;
+    view[i] = weft_params_view (s, i, whole, at);
+    at += param->rows * param->columns * weft_dtype_bytes (weft_build_buf_at (s->b, whole)->dtype);
+  }
+}
+
+/* --------------------------------------------------------------------------- start */
+
+static uint32_t
+ranks_of (const struct weft_step *s, uint32_t k)
+{
+  return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
+}
+
+static void
+start_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_bucket_state *state = &s->bucket[k];
+  const struct weft_chunk *chunk = &s->chunk[s->layout.bucket[k].chunk];
+  gboolean last = u->layer == chunk->first_layer + chunk->n_layers - 1;
+
+  u->slice = weft_ddp_bucket_size (s, k) / ranks_of (s, k);
+  u->whole = s->layout.bucket[k].unpadded;
+  u->stays = f->pipelined || u->layer == WEFT_NO_LAYER || last;
+  u->wire = WEFT_NO_BUF;
+  u->left = WEFT_NO_OP;
+  state->weights = state->grads = WEFT_NO_BUF;
+  state->weight_shard =
+      weft_params_flat_view (s, weft_step_flat (s, k)->weights, k, u->slice, "pieces");
+  state->grad_shard =
+      weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
+}
+
+/* With room for the pieces of all ranks. */
+static struct weft_fsdp2_slot
+new_slot (struct weft_step *s, uint32_t k)
+{
+  uint64_t n = weft_ddp_bucket_size (s, k);
+  uint32_t wire = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->dtype, n, "gathered_pieces");
+  uint32_t mine = weft_build_view (s->b, wire, 0, n * weft_dtype_bytes (s->dtype), "my_pieces");
+
+  weft_build_buf_at (s->b, mine)->shard = weft_bucket_sharing (s, k);
+  return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
+}
+
+/* Packs on their way: of the unit that runs and of those asked for. */
+static uint32_t
+count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
+{
+  int64_t forward = s->strategy->fsdp2_forward_prefetch_depth;
+
+  return f->explicit ? MAX (MAX (1, forward) + 1, s->strategy->fsdp2_backward_prefetch_depth) : 2;
+}
+
+static void
+note_units (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    uint32_t k = s->layout.place[i].bucket;
+    f->unit[k].layer = g_array_index (s->params, struct weft_param, i).layer;
+    f->unit[k].expert = weft_bucket_of_experts (s, k);
+  }
+  for (uint32_t q = 0, k = 0; q < s->n_chunks; q++) {
+    gboolean root = k < f->n_unit && f->unit[k].layer == WEFT_NO_LAYER;
+    uint32_t first = k += root;
+    while (k < f->n_unit && s->layout.bucket[k].chunk == q)
+      k++;
+    f->chunk[q] =
+        (struct weft_fsdp2_chunk){ first, k, root, FALSE, WEFT_NO_OP, WEFT_NO_OP, WEFT_NO_OP };
+  }
+}
+
+void
+weft_fsdp2_start (struct weft_step *s)
+{
+  uint32_t n = s->layout.n_bucket;
+  struct weft_fsdp2 plan = { .n_unit = n,
+                             .pipelined = s->mesh->pp > 1,
+                             .splits = weft_grid_splits (s->grid),
+                             .explicit = s->strategy->enable_fsdp2_prefetch && s->mesh->pp == 1,
+                             .copied_in = WEFT_NO_OP,
+                             .sent = WEFT_NO_OP,
+                             .fetched = WEFT_NO_BUF,
+                             .leaving = WEFT_NO_BUF,
+                             .reduced = { WEFT_NO_BUF, WEFT_NO_BUF },
+                             .reduce_dtype = s->strategy->mp_policy_reduce_dtype };
+  uint32_t n_slot = count_slots (s, &plan);
+  size_t units = sizeof plan + n * sizeof (struct weft_fsdp2_unit);
+  size_t slots = n_slot * sizeof (struct weft_fsdp2_slot), each = s->params->len;
+  size_t chunks = s->n_chunks * sizeof (struct weft_fsdp2_chunk);
+  char *room = g_malloc0 (units + slots + chunks + each * (sizeof (gboolean) + sizeof (uint32_t)));
+  struct weft_fsdp2 *f = s->own = room;
+
+  weft_ddp_start (s);
+  *f = plan;
+  f->ring = (struct weft_fsdp2_slot *) (void *) (room + units);
+  f->chunk = (struct weft_fsdp2_chunk *) (void *) (room + units + slots);
+  f->started = (gboolean *) (void *) (room + units + slots + chunks);
+  f->on_host = (uint32_t *) (void *) (f->started + each);
+  f->n_slot = n_slot;
+  note_units (s);
+  for (uint32_t k = 0; k < n; k++)
+    start_unit (s, k);
+  for (uint32_t i = 0; i < n_slot; i++)
+    f->ring[i].wire = WEFT_NO_BUF;
+  weft_fsdp2_start_grads (s);
+  if (s->on_host)
+    weft_fsdp2_start_host (s);
+}
+
+/* ------------------------------------------------------------------------- gathers */
+
+/* The next one in turn whose pack nobody waits for: layers that run again come between the asking for
+ * the unit before them and its use.  n_slot: there is none. */
+static uint32_t
+next_slot (struct weft_fsdp2 *f)
+{
+  for (uint32_t i = 0; i < f->n_slot; i++) {
+    uint32_t slot = f->turn++ % f->n_slot;
+    if (!f->ring[slot].taken)
+      return slot;
+  }
+  return f->n_slot;
+}
+
+/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
+ * before it (the first of experts) brings packs of that size.  The root has a pack of its own, and so has
+ * who finds all of them taken. */
+static struct weft_fsdp2_slot
+take_slot (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_op at = s->at;
+
+  u->slot = u->layer == WEFT_NO_LAYER ? f->n_slot : next_slot (f);
+  if (u->slot == f->n_slot)
+    return new_slot (s, k);
+  struct weft_fsdp2_slot *slot = &f->ring[u->slot];
+  if (slot->wire == WEFT_NO_BUF ||
+      weft_step_elements (s, slot->wire) != weft_ddp_bucket_size (s, k) ||
+      weft_build_buf_at (s->b, slot->mine)->shard != weft_bucket_sharing (s, k)) {
+    uint32_t free = slot->wire == WEFT_NO_BUF ? WEFT_NO_OP : slot->free;
+    s->at.layer = s->at.micro = WEFT_NO_LAYER;
+    *slot = new_slot (s, k);
+    slot->free = free;
+    s->at = at;
+  }
+  slot->taken = TRUE;
+  return *slot;
+}
+
+/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of it. */
+static void
+ask_for (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_op at = s->at;
+  struct weft_op copy = { .kind = WEFT_OP_CAST, .name = weft_build_name (s->b, "copy_in") };
+  struct weft_op gather = { .kind = WEFT_OP_ALL_GATHER,
+                            .group = weft_bucket_sharing (s, k),
+                            .name = weft_build_name (s->b, "gather") };
+
+  if (s->bucket[k].weights != WEFT_NO_BUF || u->wire != WEFT_NO_BUF || ranks_of (s, k) == 1)
+    return;
+  s->at.layer = u->layer;
+  struct weft_fsdp2_slot slot = take_slot (s, k);
+  struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, u->slice);
+  shape.out_dtype = s->dtype;
+  const uint32_t before[] = { weft_fsdp2_chunk (s)->streams, u->left, slot.free };
+  uint32_t n_before = G_N_ELEMENTS (before);
+  uint32_t pieces =
+      s->on_host ? weft_fsdp2_fetch (s, k, before, n_before) : s->bucket[k].weight_shard;
+  f->copied_in =
+      weft_emit_on (s, WEFT_LANE_DP, copy, shape, WEFT_USES (WEFT_R (pieces), WEFT_W (slot.mine)));
+  for (uint32_t i = 0; i < n_before; i++)
+    weft_build_dep (s->b, before[i]);
+  uint64_t n = weft_ddp_bucket_size (s, k);
+  weft_emit_on (s, WEFT_LANE_DP, gather, WEFT_SHAPE (s->dtype, n),
+                WEFT_USES (WEFT_R (slot.mine), WEFT_W (slot.wire)));
+  u->wire = slot.wire;
+  s->at = at;
+}
+
+static void
+unpack (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
+  state->gathered =
+      weft_emit (s, WEFT_OP_UNPACK, "copy_out", WEFT_SHAPE (s->dtype, u->slice, ranks_of (s, k)),
+                 WEFT_USES (WEFT_R (u->wire), WEFT_W (state->weights)));
+  if (u->slot < f->n_slot) {
+    f->ring[u->slot].free = state->gathered;
+    f->ring[u->slot].taken = FALSE;
+  }
+  u->wire = WEFT_NO_BUF;
+}
+
+/* What one rank has is only of another type. */
+static void
+convert (struct weft_step *s, uint32_t k)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_shape shape = WEFT_SHAPE (s->weight_dtype, weft_fsdp2 (s)->unit[k].whole);
+
+  shape.out_dtype = s->dtype;
+  state->gathered = weft_emit (s, WEFT_OP_CAST, "convert", shape,
+                               WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
+}
+
+static void
+copy_out (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
+  struct weft_op at = s->at;
+
+  s->at.layer = u->layer;
+  s->bucket[k].weights = weft_step_buffer (s, WEFT_BUF_GATHERED, s->dtype, u->whole, "whole");
+  (ranks_of (s, k) > 1 ? unpack : convert) (s, k);
+  s->at = at;
+  weft_fsdp2_set_views (s, k, s->bucket[k].weights, s->weight_view);
+}
+
+/* Forward gathers wait for the copy-out before this one: its pack is held until now.  In backward
+ * they wait for this one. */
+static void
+make_whole (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+
+  if (s->bucket[k].weights != WEFT_NO_BUF)
+    return;
+  ask_for (s, k);
+  if (!weft_fsdp2_goes_back (s) && c->held != WEFT_NO_OP)
+    c->streams = c->held;
+  copy_out (s, k);
+  if (weft_fsdp2_goes_back (s))
+    c->streams = s->bucket[k].gathered;
+  else
+    c->held = s->bucket[k].gathered;
+}
+
+void
+weft_fsdp2_let_go (struct weft_step *s, uint32_t k)
+{
+  if (s->bucket[k].weights == WEFT_NO_BUF)
+    return;
+  s->bucket[k].weights = WEFT_NO_BUF;
+  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->weight_view);
+  weft_fsdp2 (s)->unit[k].left = weft_build_last (s->b, WEFT_LANE_GPU);
+}
+
+/* ---------------------------------------------------------------------------- hooks */
+
+/* The place of a unit in the order of forward, and the unit that has a place there. */
+static uint32_t
+turned (const struct weft_fsdp2 *f, uint32_t k)
+{
+  if (f->unit[k].expert)
+    return k + 1;
+  return k > 0 && f->unit[k - 1].expert ? k - 1 : k;
+}
+
+static void
+pre_forward (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  const struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+  uint32_t ahead = f->explicit && k >= c->first && s->at.phase == WEFT_PHASE_FORWARD
+                       ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
+                       : 0;
+
+  uint32_t at = turned (f, k);
+
+  make_whole (s, k);
+  for (uint32_t i = 1; i <= ahead && at + i < c->end; i++)
+    ask_for (s, turned (f, at + i));
+}
+
+/* The root comes after the last layer in forward, so before it in backward. */
+static void
+pre_backward (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  const struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+  uint32_t from = k < c->first ? c->end : k;
+  int64_t depth = f->explicit && k >= c->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
+
+  make_whole (s, k);
+  for (uint32_t i = 1; i <= MAX (1, depth) && from >= c->first + i; i++)
+    ask_for (s, from - i);
+}
+
+static uint32_t
+unit_of (const struct weft_step *s, uint32_t layer)
+{
+  const uint32_t *param = &s->layer_param[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
+
+  return s->layout.place[param[WEFT_NORM1_WEIGHT]].bucket;
+}
+
+/* A layer that runs again inside backward: only the one whose backward comes next is whole already,
+ * and remains so. */
+void
+weft_fsdp2_enter (struct weft_step *s, uint32_t layer)
+{
+  (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
+}
+
+/* Of experts, which are entered inside their layer: their gradients are the last of their kernels. */
+void
+weft_fsdp2_before_use (struct weft_step *s, uint32_t param)
+{
+  uint32_t k = s->layout.place[param].bucket;
+  struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
+
+  if (!u->expert)
+    return;
+  u->passed |= weft_fsdp2_goes_back (s);
+  (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, k);
+}
+
+static void
+leave_forward (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2_unit *u = &weft_fsdp2 (s)->unit[k];
+
+  if (!u->stays && !(s->at.phase == WEFT_PHASE_RECOMPUTE && s->backward_layer == u->layer))
+    weft_fsdp2_let_go (s, k);
+}
+
+/* Where weight gradients have cells of their own a unit has its gradients long after its weights were of
+ * use.  A forward pass gathers by itself what it needs: evaluation runs no other. */
+static void
+leave_backward (struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  if (f->splits && !f->unit[k].stays)
+    weft_fsdp2_let_go (s, k);
+}
+
+void
+weft_fsdp2_leave (struct weft_step *s, uint32_t layer)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t k = unit_of (s, layer), experts = turned (f, k);
+
+  if (weft_fsdp2_goes_back (s)) {
+    f->unit[k].passed = TRUE;
+    leave_backward (s, k);
+    if (experts != k)
+      leave_backward (s, experts);
+    weft_fsdp2_post_backward (s, k);
+    return;
+  }
+  if (experts != k)
+    leave_forward (s, experts);
+  leave_forward (s, k);
+}
+
+void
+weft_fsdp2_enter_pass (struct weft_step *s)
+{
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+
+  if (s->at.phase == WEFT_PHASE_FORWARD && !c->forward_begun) {
+    c->streams = weft_build_last (s->b, WEFT_LANE_GPU);
+    c->forward_begun = TRUE;
+  }
+  if (c->root && s->at.phase != WEFT_PHASE_WEIGHT_GRAD)
+    (s->at.phase == WEFT_PHASE_FORWARD ? pre_forward : pre_backward) (s, c->first - 1);
+}

@@ -1,0 +1,474 @@
+/* FSDP2: gradients.
+ *
+ * When backward is through with a unit its whole gradients are packed in mp_policy_reduce_dtype and
+ * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32.  One reduce-scatter
+ * is in flight: packing the next unit waits for it, and the end of backward for all.  The root goes
+ * last.  With dp_replicate_size the slice is then summed over the groups that hold all slices, on a
+ * lane of its own.
+ *
+ * Where the schedule has cells for weight gradients alone, a unit is reduced after the last of all.
+ *
+ * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
+ * the type of the reduction, and one reduction a step takes them all.
+ *
+ * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that keeps
+ * gradients in it; the mean is in the loss, so that collectives only add.
+ *
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward, finalize_backward),
+ * _fsdp_collectives.py (foreach_reduce), _fsdp_param.py (to_accumulated_grad_if_needed). */
+#include "core/passes/replicas/fsdp2.h"
+
+static uint32_t
+ranks (const struct weft_step *s, uint32_t k)
+{
+  return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
+}
+
+/* Where microbatches are added in slices. */
+static enum weft_lane
+sum_lane (const struct weft_step *s, uint32_t k)
+{
+  return s->on_host ? WEFT_LANE_HOST : weft_fsdp2_slice_lane (s, k);
+}
+
+/* --------------------------------------------------------------------------- start */
+
+static void
+keep_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_fsdp2_unit *u = &f->unit[k];
+
+  u->kept = WEFT_NO_BUF;
+  weft_sum_start (&s->bucket[k].sum, s->bucket[k].grad_shard, u->slice, sum_lane (s, k));
+  if (!f->keeps)
+    return;
+  u->kept = weft_step_buffer (s, WEFT_BUF_GRADIENTS, f->reduce_dtype, u->whole, "kept_gradients");
+  weft_build_buf_at (s->b, u->kept)->layer = u->layer;
+  g_autofree uint32_t *view = g_new0 (uint32_t, s->params->len);
+  weft_fsdp2_set_views (s, k, u->kept, view);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k)
+      weft_sum_place (&s->sum[i], view[i]);
+}
+
+/* One tensor in pieces of rows is the tensor itself, padded at its end. */
+static void
+keep_head (struct weft_step *s)
+{
+  const struct weft_layout_place *place = &s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]];
+  struct weft_bucket_state *state = &s->bucket[weft_fsdp2_head (s)];
+  struct weft_sum *sum = weft_head_sum (s);
+  uint64_t numel = s->sum[s->end_param[WEFT_EMBED_WEIGHT]].n;
+
+  state->grad_shard = (s->on_host ? weft_host_permanent : weft_step_permanent) (
+      s, WEFT_BUF_GRADIENTS, s->grad_dtype, place->piece, "head_gradients");
+  weft_build_buf_at (s->b, state->grad_shard)->slice = weft_mesh_sharing (s->mesh);
+  weft_sum_start (&state->sum, state->grad_shard, place->piece, sum_lane (s, weft_fsdp2_head (s)));
+  state->grads = WEFT_NO_BUF;
+  weft_sum_start (sum, WEFT_NO_BUF, numel, WEFT_LANE_GPU);
+}
+
+void
+weft_fsdp2_start_grads (struct weft_step *s)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+
+  f->keeps = s->strategy->defer_fsdp_grad_sync && s->n_micro > 1;
+  for (uint32_t k = 0; k < f->n_unit; k++)
+    keep_unit (s, k);
+  if (weft_head_has_own_sum (s))
+    keep_head (s);
+}
+
+/* ------------------------------------------------------------------------- leaving */
+
+/* A microbatch on its way to what is kept: the first one lies there where types agree. */
+static struct weft_use
+begin_kept (struct weft_step *s, uint32_t param)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  gboolean again = s->grad_left[param], there = !f->started[param] && s->dtype == f->reduce_dtype;
+
+  if (s->canonical)
+    return weft_sum_begin (s, &s->sum[param]);
+  if (!again)
+    s->grad_view[param] =
+        there ? s->sum[param].main
+              : weft_step_buffer (s, WEFT_BUF_WORKSPACE, s->dtype, s->sum[param].n, "grad");
+  s->grad_left[param] = TRUE;
+  return (struct weft_use){ .buf = s->grad_view[param], .read = again, .write = 1 };
+}
+
+static void
+end_kept (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_sum *sum = &s->sum[param];
+  struct weft_shape shape = WEFT_SHAPE (s->dtype, sum->n);
+
+  s->grad_left[param] = FALSE;
+  shape.out_dtype = f->reduce_dtype;
+  if (s->canonical)
+    weft_sum_end (s, sum, grad);
+  else if (grad.buf != sum->main && f->started[param])
+    weft_emit (s, WEFT_OP_GRAD_ADD, "grad_add", shape,
+               WEFT_USES (WEFT_RW (sum->main), WEFT_R (grad.buf)));
+  else if (grad.buf != sum->main)
+    weft_emit (s, WEFT_OP_CAST, "grad_cast", shape,
+               WEFT_USES (WEFT_R (grad.buf), WEFT_W (sum->main)));
+  f->started[param] = TRUE;
+}
+
+struct weft_use
+weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t k = s->layout.place[param].bucket;
+  gboolean again = s->grad_left[param];
+
+  if (f->keeps)
+    return begin_kept (s, param);
+  if (s->bucket[k].grads == WEFT_NO_BUF) {
+    s->bucket[k].grads =
+        weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, f->unit[k].whole, "unit_gradients");
+    weft_fsdp2_set_views (s, k, s->bucket[k].grads, s->grad_view);
+  }
+  s->grad_left[param] = TRUE;
+  struct weft_use whole = { .buf = s->grad_view[param], .read = again, .write = 1 };
+  return weft_sum_sources (s, &s->sum[param], whole);
+}
+
+void
+weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  uint32_t k = s->layout.place[param].bucket;
+
+  if (weft_fsdp2 (s)->keeps)
+    end_kept (s, param, grad);
+  else
+    weft_sum_join_sources (s, &s->sum[param], grad, s->grad_view[param]);
+  s->bucket[k].n_ready++;
+  weft_fsdp2_post_backward (s, k);
+}
+
+/* The buffer that travels, made at the first microbatch; what it is padded with is cleared. */
+static uint32_t
+head_main (struct weft_step *s)
+{
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT],
+           *grads = &s->bucket[weft_fsdp2_head (s)].grads;
+  uint64_t n = s->layout.place[embedding].piece * ranks (s, weft_fsdp2_head (s)),
+           numel = weft_head_sum (s)->n;
+  uint64_t size = weft_dtype_bytes (s->grad_dtype);
+
+  if (*grads == WEFT_NO_BUF) {
+    *grads = weft_step_buffer (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradient");
+    if (n > numel)
+      weft_emit (s, WEFT_OP_ZERO, "padding", WEFT_SHAPE (s->grad_dtype, n - numel),
+                 WEFT_USES (WEFT_W (
+                     weft_build_view (s->b, *grads, numel * size, (n - numel) * size, "padding"))));
+    weft_head_sum (s)->main = weft_params_view (s, embedding, *grads, 0);
+  }
+  return weft_head_sum (s)->main;
+}
+
+struct weft_use
+weft_fsdp2_head_begin (struct weft_step *s)
+{
+  if (!weft_head_has_own_sum (s))
+    return weft_fsdp2_grad_begin (s, s->end_param[WEFT_EMBED_WEIGHT]);
+  uint32_t main = head_main (s);
+  return weft_fsdp2 (s)->keeps ? weft_sum_begin (s, weft_head_sum (s))
+                               : (struct weft_use) WEFT_W (main);
+}
+
+void
+weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT], root = s->layout.place[embedding].bucket;
+
+  if (weft_head_has_own_sum (s) && f->keeps)
+    weft_sum_end (s, weft_head_sum (s), grad);
+  if (!f->splits)
+    return;
+  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding's may have come before */
+    end_kept (s, embedding, grad);
+  s->bucket[root].n_ready++;
+  weft_fsdp2_post_backward (s, root);
+}
+
+/* ------------------------------------------------------------------------ reducing */
+
+/* Where the slice of a reduction arrives: among the others of the step in canonical order, else in
+ * the gradient that is kept if it is the first one and of its type. */
+static uint32_t
+arrival (struct weft_step *s, uint32_t k, gboolean first)
+{
+  struct weft_sum *sum = &s->bucket[k].sum;
+  enum weft_dtype dtype = s->on_host ? s->main_dtype : weft_fsdp2 (s)->reduce_dtype;
+
+  if (s->canonical)
+    return weft_fsdp2 (s)->keeps ? sum->main : weft_sum_leaf (s, sum);
+  if (first && dtype == s->main_dtype)
+    return sum->main;
+  return (s->on_host ? weft_host_buffer : weft_step_buffer) (s, WEFT_BUF_COMMUNICATION, dtype,
+                                                             sum->n, "reduced");
+}
+
+static void
+join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
+{
+  struct weft_sum *sum = &s->bucket[k].sum;
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, sum->n);
+  struct weft_op row = { .kind = first ? WEFT_OP_CAST : WEFT_OP_GRAD_ADD,
+                         .name = weft_build_name (s->b, first ? "grad_cast" : "grad_add") };
+
+  shape.out_dtype = s->main_dtype;
+  if (s->canonical && !weft_fsdp2 (s)->keeps)
+    weft_sum_add (s, sum, slice);
+  else if (slice != sum->main && first)
+    weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_R (slice), WEFT_W (sum->main)));
+  else if (slice != sum->main) {
+    weft_emit_on (s, sum->lane, row, shape, WEFT_USES (WEFT_RW (sum->main), WEFT_R (slice)));
+    if (s->on_host)
+      weft_host_wait_for_copies (s);
+  }
+}
+
+/* By way of the host, where there is nothing to convert any more. */
+static void
+join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
+{
+  uint32_t to = arrival (s, k, first);
+
+  weft_fsdp2_send (s, k, slice, to, !first);
+  join (s, k, to, first);
+  if (!first)
+    weft_fsdp2_added (s);
+}
+
+/* PyTorch averages in the collective. */
+static struct weft_op
+reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
+           const char *name)
+{
+  return (struct weft_op){ .kind = kind,
+                           .group = group,
+                           .name = weft_build_name (s->b, name),
+                           .reduce = s->canonical ? WEFT_REDUCE_SUM : WEFT_REDUCE_AVG };
+}
+
+static void
+scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint64_t n = s->bucket[k].sum.n;
+  uint32_t slice = s->on_host ? weft_fsdp2_leaving (s, k) : arrival (s, k, first);
+
+  weft_fsdp2_chunk (s)->reducing = weft_ddp_collective (
+      s, reduction (s, WEFT_OP_REDUCE_SCATTER, weft_bucket_sharing (s, k), "reduce"),
+      WEFT_SHAPE (f->reduce_dtype, n * ranks (s, k)), WEFT_USES (WEFT_RW (input), WEFT_W (slice)));
+  if (s->mesh->instances > 1 && !weft_bucket_of_experts (s, k))
+    weft_emit_on (s, weft_fsdp2_slice_lane (s, k),
+                  reduction (s, WEFT_OP_ALL_REDUCE, weft_mesh_across (s->mesh), "replicate"),
+                  WEFT_SHAPE (f->reduce_dtype, n), WEFT_USES (WEFT_RW (slice)));
+  weft_fsdp2_follow_sent (s);
+  (s->on_host ? join_on_host : join) (s, k, slice, first);
+}
+
+/* Kernels wait for the reduce-scatter of the unit before. */
+static void
+wait_for_previous (struct weft_step *s)
+{
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+
+  if (c->reducing != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, c->reducing);
+  c->reducing = WEFT_NO_OP;
+}
+
+/* Experts that one rank alone holds meet nobody. */
+static void
+convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
+{
+  uint32_t to = arrival (s, k, first);
+  struct weft_shape shape =
+      WEFT_SHAPE (weft_build_buf_at (s->b, from)->dtype, weft_fsdp2 (s)->unit[k].whole);
+
+  shape.out_dtype = weft_build_buf_at (s->b, to)->dtype;
+  weft_emit (s, WEFT_OP_CAST, "grad_cast", shape, WEFT_USES (WEFT_R (from), WEFT_W (to)));
+  join (s, k, to, first);
+}
+
+static void
+pack_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  const struct weft_fsdp2_unit *u = &f->unit[k];
+  struct weft_shape shape =
+      WEFT_SHAPE (f->keeps ? f->reduce_dtype : s->grad_dtype, u->slice, ranks (s, k));
+  struct weft_op at = s->at;
+
+  uint32_t input = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, f->reduce_dtype,
+                                     u->slice * ranks (s, k), "reduce_input");
+  shape.out_dtype = f->reduce_dtype;
+  wait_for_previous (s);
+  s->at.flags |= u->expert ? WEFT_OP_EXPERTS : 0;
+  weft_emit (s, WEFT_OP_PACK, "pack_gradients", shape, WEFT_USES (WEFT_R (from), WEFT_W (input)));
+  s->at = at;
+  scatter (s, k, input, first);
+}
+
+static void
+reduce_unit (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t from = f->keeps ? f->unit[k].kept : s->bucket[k].grads;
+  gboolean first = f->unit[k].n_reduced++ == 0;
+
+  (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
+}
+
+/* With the root of the embedding. */
+static void
+reduce_head (struct weft_step *s, uint32_t root)
+{
+  uint32_t k = weft_fsdp2_head (s);
+
+  wait_for_previous (s);
+  scatter (s, k, s->bucket[k].grads, weft_fsdp2 (s)->unit[root].n_reduced == 0);
+  s->bucket[k].grads = WEFT_NO_BUF;
+}
+
+static gboolean
+syncs (const struct weft_step *s)
+{
+  return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
+}
+
+/* The unit that a tied head on the embedding's stage adds to, or WEFT_NO_UNIT. */
+static uint32_t
+head_root (const struct weft_step *s)
+{
+  uint32_t embedding = s->end_param[WEFT_EMBED_WEIGHT];
+  gboolean adds = embedding != WEFT_NO_PARAM && weft_step_has_head (s) &&
+                  s->end_param[WEFT_HEAD_WEIGHT] == WEFT_NO_PARAM;
+
+  return adds ? s->layout.place[embedding].bucket : WEFT_NO_UNIT;
+}
+
+/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or where weight
+ * gradients come when they like in all of them (PyTorch torch/distributed/pipelining/stage.py reduces
+ * after the last). */
+static gboolean
+is_through (const struct weft_step *s, uint32_t k)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  const struct weft_bucket_state *state = &s->bucket[k];
+  uint32_t due = state->n_param + (k == head_root (s));
+
+  return f->splits ? state->n_ready == due * s->n_micro
+                   : f->unit[k].passed && state->n_ready >= state->n_param;
+}
+
+void
+weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op at = s->at;
+
+  if (!is_through (s, k))
+    return;
+  f->unit[k].passed = FALSE;
+  state->n_ready = 0;
+  if (!f->pipelined || s->last_micro || f->splits)
+    weft_fsdp2_let_go (s, k);
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = f->unit[k].layer;
+  s->at.chunk = s->layout.bucket[k].chunk;
+  if (weft_head_has_own_sum (s) && k == head_root (s) && syncs (s))
+    reduce_head (s, k);
+  if (syncs (s))
+    reduce_unit (s, k);
+  s->at = at;
+  if (f->keeps)
+    return;
+  state->grads = WEFT_NO_BUF;
+  weft_fsdp2_set_views (s, k, WEFT_NO_BUF, s->grad_view);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k)
+      s->grad_left[i] = FALSE;
+}
+
+/* Kernels wait for all that a backward pass has reduced. */
+static void
+join_all (struct weft_step *s)
+{
+  uint32_t newest[] = { weft_build_last (s->b, WEFT_LANE_DP),
+                        weft_build_last (s->b, weft_fsdp2_slice_lane (s, weft_fsdp2_head (s))),
+                        s->on_host ? weft_fsdp2 (s)->sent : WEFT_NO_OP };
+
+  weft_fsdp2_chunk (s)->reducing = WEFT_NO_OP;
+  for (unsigned i = 0; i < G_N_ELEMENTS (newest); i++)
+    if (newest[i] != WEFT_NO_OP)
+      g_array_append_val (s->wait_for, newest[i]);
+}
+
+void
+weft_fsdp2_leave_pass (struct weft_step *s)
+{
+  struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
+
+  if (s->at.phase == WEFT_PHASE_FORWARD) {
+    if (c->held != WEFT_NO_OP)
+      c->streams = c->held;
+    c->held = WEFT_NO_OP;
+    return;
+  }
+  c->forward_begun = FALSE;
+  if (c->root) {
+    weft_fsdp2 (s)->unit[c->first - 1].passed = TRUE;
+    weft_fsdp2_post_backward (s, c->first - 1);
+  }
+  if (syncs (s))
+    join_all (s);
+}
+
+/* What those who hold the same experts have averaged is the sum over the ranks that share them out: NeMo
+ * Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
+static void
+divide_experts (struct weft_step *s, uint32_t k)
+{
+  if (weft_fsdp2 (s)->unit[k].expert && !s->canonical)
+    weft_ddp_scale_experts (s, s->bucket[k].grad_shard, ranks (s, k));
+}
+
+void
+weft_fsdp2_finish (struct weft_step *s)
+{
+  join_all (s);
+  for (uint32_t k = 0; k < weft_fsdp2 (s)->n_unit; k++)
+    divide_experts (s, k);
+}
+
+/* The piece of one tensor in the slice of its unit. */
+uint32_t
+weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
+{
+  const struct weft_layout_place *place = &s->layout.place[param];
+  const struct weft_buf *row = weft_build_buf_at (s->b, s->bucket[place->bucket].grad_shard);
+  uint64_t size = weft_dtype_bytes (row->dtype),
+           offset = place->start - s->layout.bucket[place->bucket].start;
+
+  return weft_build_view (s->b, row->base, row->offset + offset * size, place->piece * size,
+                          "piece");
+}
+
+uint32_t
+weft_fsdp2_reduced_head (struct weft_step *s)
+{
+  return s->bucket[weft_fsdp2_head (s)].sum.main;
+}

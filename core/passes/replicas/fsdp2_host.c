@@ -1,0 +1,166 @@
+/* FSDP2: offload_policy.  Pieces of weights, of gradients and of moments lie in memory of the host,
+ * where Adam runs (finish.c); the device has units while they are whole, and pieces on their way.
+ *
+ *   weights    piece by piece on the stream of copy-ins: behind the copy-in before, and behind what the
+ *              copy-in of these waits for.  They travel in fp32 and are converted on the device.
+ *   gradients  piece by piece on the stream that reduced them, once they are of the type that is
+ *              kept; the next reduction there follows.  A microbatch after the first is added by the
+ *              thread that enqueues work, which waits for the copy and is busy until it is done.
+ *   memory     a copy that is not page-locked (offload_policy_pin_memory = false) blocks that thread:
+ *              kernels after it wait until it is over.
+ *
+ * The end of backward waits for all that leaves.
+ *
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param.py (all_gather_inputs),
+ * _fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py (finalize_backward). */
+#include "core/passes/replicas/fsdp2.h"
+
+/* Elements of a buffer that is a slice of a unit: those of one parameter. */
+static uint32_t
+piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
+{
+  const struct weft_buf row = *weft_build_buf_at (s->b, slice);
+  uint64_t size = weft_dtype_bytes (row.dtype);
+  gboolean owns = row.base == WEFT_NO_BUF;
+
+  return weft_build_view (s->b, owns ? slice : row.base, (owns ? 0 : row.offset) + first * size,
+                          n * size, "piece");
+}
+
+static uint64_t
+first_of (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_layout_place *place = &s->layout.place[param];
+
+  return place->start - s->layout.bucket[place->bucket].start;
+}
+
+void
+weft_fsdp2_start_host (struct weft_step *s)
+{
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    const struct weft_layout_place *place = &s->layout.place[i];
+    weft_fsdp2 (s)->on_host[i] =
+        piece_of (s, s->bucket[place->bucket].weight_shard, first_of (s, i), place->piece);
+  }
+}
+
+/* The thread that enqueues work stands until an op is over. */
+static void
+block (struct weft_step *s, uint32_t op)
+{
+  s->synced = op;
+  g_array_append_val (s->wait_for, op);
+}
+
+static gboolean
+blocks (const struct weft_step *s)
+{
+  return !s->strategy->offload_policy_pin_memory;
+}
+
+/* A stream takes the same room again for each layer, if that is of the same size; the root and a head
+ * have their own. */
+static uint32_t
+room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
+         const char *name)
+{
+  const struct weft_fsdp2 *f = weft_fsdp2 (s);
+  gboolean layer = k < f->n_unit && f->unit[k].layer != WEFT_NO_LAYER;
+  uint32_t buf = layer ? *standing : WEFT_NO_BUF;
+
+  if (buf != WEFT_NO_BUF && weft_step_elements (s, buf) == s->bucket[k].sum.n)
+    return buf;
+  buf = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, dtype, s->bucket[k].sum.n, name);
+  if (!layer)
+    return buf;
+  weft_build_buf_at (s->b, buf)->layer = WEFT_NO_LAYER;
+  weft_build_buf_at (s->b, buf)->micro = WEFT_NO_MICRO;
+  return *standing = buf;
+}
+
+/* With replicas of shards a reduce-scatter does not wait for what the sum between them leaves. */
+uint32_t
+weft_fsdp2_leaving (struct weft_step *s, uint32_t k)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t turn = s->mesh->instances > 1 ? f->n_sent++ % 2 : 0;
+
+  return room_of (s, k, &f->reduced[turn], f->reduce_dtype, "reduced");
+}
+
+uint32_t
+weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint32_t n_before)
+{
+  struct weft_fsdp2 *f = weft_fsdp2 (s);
+  uint32_t device = room_of (s, k, &f->fetched, s->weight_dtype, "fetched_pieces");
+
+  for (uint32_t i = 0; i < s->params->len; i++) {
+    struct weft_host_copy copy = { "weights", device, f->on_host[i], first_of (s, i),
+                                   s->layout.place[i].piece };
+    if (s->layout.place[i].bucket != k)
+      continue;
+    weft_from_host (s, &copy);
+    while (n_before > 0)
+      weft_build_dep (s->b, before[--n_before]);
+    weft_build_dep (s->b, f->copied_in);
+    f->copied_in = WEFT_NO_OP;
+  }
+  if (blocks (s))
+    block (s, weft_build_last (s->b, WEFT_LANE_H2D));
+  return device;
+}
+
+/* Gradients leave in the type that is kept. */
+static uint32_t
+convert (struct weft_step *s, uint32_t k, uint32_t slice)
+{
+  uint64_t n = s->bucket[k].sum.n;
+  struct weft_shape shape = WEFT_SHAPE (weft_build_buf_at (s->b, slice)->dtype, n);
+  struct weft_op row = { .kind = WEFT_OP_CAST, .name = weft_build_name (s->b, "grad_cast") };
+
+  if (shape.dtype == s->main_dtype)
+    return slice;
+  shape.out_dtype = s->main_dtype;
+  uint32_t wide = room_of (s, k, &weft_fsdp2 (s)->leaving, s->main_dtype, "leaving");
+  weft_emit_on (s, weft_fsdp2_slice_lane (s, k), row, shape,
+                WEFT_USES (WEFT_R (slice), WEFT_W (wide)));
+  return wide;
+}
+
+static void
+send_piece (struct weft_step *s, uint32_t from, uint32_t to, uint64_t first, uint64_t n)
+{
+  struct weft_host_copy copy = { "gradients", from, piece_of (s, to, first, n), first, n };
+
+  weft_fsdp2 (s)->sent = weft_to_host (s, &copy);
+}
+
+void
+weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds)
+{
+  uint32_t from = convert (s, k, slice);
+
+  if (k == weft_fsdp2_head (s))
+    send_piece (s, from, to, 0, s->bucket[k].sum.n);
+  for (uint32_t i = 0; i < s->params->len; i++)
+    if (s->layout.place[i].bucket == k)
+      send_piece (s, from, to, first_of (s, i), s->layout.place[i].piece);
+  if (adds || blocks (s))
+    block (s, weft_fsdp2 (s)->sent);
+}
+
+void
+weft_fsdp2_added (struct weft_step *s)
+{
+  uint32_t newest = weft_build_last (s->b, WEFT_LANE_HOST);
+
+  if (newest != WEFT_NO_OP)
+    g_array_append_val (s->wait_for, newest);
+}
+
+void
+weft_fsdp2_follow_sent (struct weft_step *s)
+{
+  weft_build_dep (s->b, weft_fsdp2 (s)->sent);
+}

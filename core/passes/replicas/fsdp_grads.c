@@ -1,0 +1,226 @@
+/* Gradients of Megatron-FSDP: kernels leave the whole gradient of a unit; the last one launches its
+ * reduce-scatter, in every microbatch, and slices are added on the same lane.  Before that, kernels
+ * wait for the oldest reductions while more than suggested_communication_unit_size elements are on
+ * their way; with double buffers at most two units have whole gradients, one on its way and one in
+ * the making. */
+#include "core/passes/replicas/fsdp.h"
+
+static void
+start_slice (struct weft_step *s, uint32_t k, uint32_t slice)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  state->grads = WEFT_NO_BUF;
+  state->grad_slice = slice;
+  state->grad_shard = weft_outer_owned (s, slice);
+  weft_sum_start (&state->sum, slice, weft_fsdp_slice_size (s, k), WEFT_LANE_DP);
+}
+
+void
+weft_fsdp_start_grads (struct weft_step *s)
+{
+  uint32_t head = weft_fsdp_head (s);
+
+  for (uint32_t k = 0; k < s->layout.n_bucket; k++)
+    if (weft_step_flat (s, k)->cut_grads)
+      start_slice (s, k, weft_fsdp_slice (s, weft_step_flat (s, k)->grads, k));
+  if (!weft_head_has_own_sum (s))
+    return;
+  uint32_t slice = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype,
+                                        weft_fsdp_slice_size (s, head), "head_gradients");
+  weft_build_buf_at (s->b, slice)->slice = weft_mesh_sharing (s->mesh);
+  start_slice (s, head, slice);
+  s->layout.bucket_of[head] = head;
+  s->layout.group[s->layout.n_group] = (struct weft_bucket_group){ head, 1 };
+}
+
+/* What a bucket is rounded up by belongs to no tensor and is cleared. */
+static void
+clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
+{
+  uint64_t size = weft_dtype_bytes (s->grad_dtype);
+  uint64_t used = s->layout.bucket[weft_fsdp_like (s, k)].unpadded;
+
+  if (used == weft_fsdp_size (s, k))
+    return;
+  uint32_t rest =
+      weft_build_view (s->b, grads, used * size, (weft_fsdp_size (s, k) - used) * size, "padding");
+  weft_emit (s, WEFT_OP_ZERO, "padding", WEFT_SHAPE (s->grad_dtype, weft_fsdp_size (s, k) - used),
+             WEFT_USES (WEFT_W (rest)));
+}
+
+/* The next kernel waits for the oldest reduction; returns how many elements that is. */
+static uint64_t
+wait_for_oldest (struct weft_step *s)
+{
+  struct weft_reduction oldest = g_array_index (s->reducing, struct weft_reduction, 0);
+
+  g_array_append_val (s->wait_for, oldest.op);
+  g_array_remove_index (s->reducing, 0);
+  return weft_fsdp_group_size (s, oldest.group);
+}
+
+/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong together. */
+static uint32_t
+reducing_units (const struct weft_step *s, uint32_t k)
+{
+  uint32_t n = 0, before = WEFT_NO_UNIT, mine = s->layout.bucket[k].group;
+
+  for (uint32_t i = 0; i < s->reducing->len; i++) {
+    uint32_t g = g_array_index (s->reducing, struct weft_reduction, i).group;
+    gboolean beside = g != mine && weft_fsdp_number (s, g) == weft_fsdp_number (s, mine);
+    if (!weft_fsdp_is_unit (s, g) || beside)
+      continue;
+    n += weft_fsdp_number (s, g) != before;
+    before = weft_fsdp_number (s, g);
+  }
+  return n;
+}
+
+static void
+make_whole_gradient (struct weft_step *s, uint32_t k)
+{
+  while (s->strategy->fsdp_double_buffer && s->bucket[k].unit && reducing_units (s, k) > 1)
+    wait_for_oldest (s);
+  s->bucket[k].grads = weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
+                                         weft_fsdp_size (s, k), "unit_gradients");
+  clear_padding (s, k, s->bucket[k].grads);
+}
+
+static void
+make_room (struct weft_step *s)
+{
+  uint64_t queued = 0;
+
+  for (uint32_t i = 0; i < s->reducing->len; i++)
+    queued += weft_fsdp_group_size (s, g_array_index (s->reducing, struct weft_reduction, i).group);
+  while (queued > s->unit_size)
+    queued -= wait_for_oldest (s);
+}
+
+static void
+prepare (struct weft_step *s, uint32_t k)
+{
+  weft_ddp_check (s, s->bucket[k].grads, weft_fsdp_size (s, k), k);
+  weft_ddp_scale_bucket (s, k);
+}
+
+/* Returns where the sum of this microbatch lies. */
+static uint32_t
+scatter (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  struct weft_op row = weft_ddp_row (s, WEFT_OP_REDUCE_SCATTER, "bucket", k);
+  uint32_t leaf = s->canonical ? weft_sum_leaf (s, &state->sum)
+                               : weft_step_buffer (s, WEFT_BUF_COMMUNICATION, s->grad_dtype,
+                                                   state->sum.n, "reduced");
+
+  row.flags = flags;
+  state->reduced = weft_ddp_collective (s, row, weft_ddp_shape (s, weft_fsdp_size (s, k)),
+                                        WEFT_USES (WEFT_RW (state->grads), WEFT_W (leaf)));
+  state->grads = WEFT_NO_BUF;
+  return leaf;
+}
+
+/* All buckets of a group in one launch, and then what follows it. */
+static void
+reduce (struct weft_step *s, uint32_t g)
+{
+  struct weft_op at = s->at;
+  uint32_t n;
+  const uint32_t *bucket = weft_ddp_members (s, g, &n);
+  g_autofree uint32_t *leaf = g_new (uint32_t, n);
+
+  s->at.phase = WEFT_PHASE_REDUCE;
+  s->at.layer = WEFT_NO_LAYER;
+  make_room (s);
+  for (uint32_t i = 0; i < n; i++)
+    prepare (s, bucket[i]);
+  for (uint32_t i = 0; i < n; i++)
+    leaf[i] = scatter (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
+  struct weft_reduction row = { g, s->bucket[bucket[n - 1]].reduced };
+  g_array_append_val (s->reducing, row);
+  for (uint32_t i = 0; i < n; i++)
+    weft_sum_add (s, &s->bucket[bucket[i]].sum, leaf[i]);
+  for (uint32_t i = 0; i < n && s->last_micro; i++)
+    weft_outer_reduce (s, bucket[i], i ? WEFT_OP_GROUPED : 0);
+  s->at = at;
+}
+
+/* The second kernel that adds to a tensor in one microbatch, a tied head's or its embedding's, adds
+ * to what the first has left. */
+struct weft_use
+weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
+{
+  uint32_t k = s->layout.place[param].bucket;
+  gboolean again = s->grad_left[param];
+
+  if (!weft_step_flat (s, k)->cut_grads)
+    return weft_ddp_grad_begin (s, param);
+  if (s->bucket[k].grads == WEFT_NO_BUF) {
+    make_whole_gradient (s, k);
+    weft_fsdp_set_views (s, k, s->bucket[k].grads, 0, s->grad_view);
+  }
+  s->grad_left[param] = TRUE;
+  struct weft_use whole = { .buf = s->grad_view[param], .read = again, .write = 1 };
+  return weft_sum_sources (s, &s->sum[param], whole);
+}
+
+/* No tensor of a bucket has a gradient any more. */
+static void
+forget_gradients (struct weft_step *s, uint32_t k)
+{
+  weft_fsdp_set_views (s, k, WEFT_NO_BUF, 0, s->grad_view);
+  for (uint32_t i = s->bucket[k].first_param; i < s->bucket[k].end_param; i++)
+    if (s->layout.place[i].bucket == k)
+      s->grad_left[i] = FALSE;
+}
+
+void
+weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
+{
+  uint32_t g = weft_ddp_group_of (s, param), n;
+
+  if (!weft_step_flat (s, s->layout.place[param].bucket)->cut_grads) {
+    weft_ddp_grad_end (s, param, grad);
+    return;
+  }
+  weft_sum_join_sources (s, &s->sum[param], grad, s->grad_view[param]);
+  if (++s->group[g].n_ready < s->group[g].n_param)
+    return;
+  reduce (s, g);
+  for (const uint32_t *k = weft_ddp_members (s, g, &n), *end = k + n; k < end; k++)
+    forget_gradients (s, *k);
+  s->group[g].n_ready = 0;
+}
+
+struct weft_use
+weft_fsdp_head_begin (struct weft_step *s)
+{
+  uint32_t k = weft_fsdp_head (s), embedding = s->end_param[WEFT_EMBED_WEIGHT];
+
+  if (!weft_head_has_own_sum (s))
+    return weft_fsdp_grad_begin (s, embedding);
+  make_whole_gradient (s, k);
+  return (struct weft_use) WEFT_W (weft_params_view (s, embedding, s->bucket[k].grads, 0));
+}
+
+void
+weft_fsdp_head_end (struct weft_step *s, struct weft_use grad)
+{
+  (void) grad;
+  if (weft_head_has_own_sum (s))
+    reduce (s, s->layout.n_group);
+}
+
+uint32_t
+weft_fsdp_reduced (struct weft_step *s, uint32_t param)
+{
+  return s->bucket[s->layout.place[param].bucket].grad_shard;
+}
+
+uint32_t
+weft_fsdp_reduced_head (struct weft_step *s)
+{
+  return s->bucket[weft_fsdp_head (s)].grad_shard;
+}

@@ -1,0 +1,69 @@
+/* Hybrid sharding: groups of replicas, each with all slices among its own ranks.
+ *
+ *   no_shard   ranks that hold one slice add its gradients after the last microbatch and make the
+ *              same update (HSDP)
+ *   optim      each of them is left with a part of the sum and updates that part of the slice; the
+ *              slice is put together again before its first gather in the next step (HFSDP)
+ *
+ * All of that runs on a lane of its own, behind what the group itself has reduced. */
+#include "core/passes/replicas/fsdp.h"
+
+static gboolean
+is_cut_again (const struct weft_step *s)
+{
+  return s->mesh->outer_slices > 1;
+}
+
+uint32_t
+weft_outer_owned (struct weft_step *s, uint32_t slice)
+{
+  const struct weft_buf *row = weft_build_buf_at (s->b, slice);
+
+  if (!is_cut_again (s))
+    return slice;
+  uint32_t base = row->base == WEFT_NO_BUF ? slice : row->base;
+  uint64_t offset = row->base == WEFT_NO_BUF ? 0 : row->offset;
+  uint32_t owned = weft_build_view (s->b, base, offset, row->bytes, "shard");
+  weft_build_buf_at (s->b, owned)->shard = WEFT_GROUP_OUTER;
+  return owned;
+}
+
+static struct weft_op
+row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
+{
+  struct weft_op row = weft_ddp_row (s, kind, name, k);
+
+  row.flags = flags;
+  weft_ddp_go_across (s, &row);
+  return row;
+}
+
+void
+weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+
+  if (!is_cut_again (s) || state->put_together)
+    return;
+  state->put_together = TRUE;
+  weft_ddp_collective (s, row_of (s, WEFT_OP_ALL_GATHER, "outer gather", k, flags),
+                       WEFT_SHAPE (weft_step_flat (s, k)->dtype, weft_fsdp_slice_size (s, k)),
+                       WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weight_slice)));
+}
+
+void
+weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags)
+{
+  struct weft_bucket_state *state = &s->bucket[k];
+  uint64_t n = weft_fsdp_slice_size (s, k);
+
+  if (s->mesh->instances == 1)
+    return;
+  if (!is_cut_again (s)) {
+    weft_ddp_across (s, k, n, flags);
+    return;
+  }
+  state->reduced = weft_ddp_collective (
+      s, row_of (s, WEFT_OP_REDUCE_SCATTER, "outer", k, flags), WEFT_SHAPE (s->grad_dtype, n),
+      WEFT_USES (WEFT_RW (state->grad_slice), WEFT_W (state->grad_shard)));
+}

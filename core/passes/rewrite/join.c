@@ -1,0 +1,295 @@
+/* Ops that the stack has one kernel for, where one of them takes what the other makes (core/stack.def says
+ * which stack has which).  They become one op:
+ *
+ *   add, norm              the residual sum and the norm of it.  What is normed is the sum as it is stored,
+ *                          so that no bit changes.  Inside a layer, from a layer to the next of the same
+ *                          stage, and before the final norm; not behind dropout, whose sum is another op.
+ *   matmul, gelu           what gelu is taken of is stored too where backward reads it.
+ *   matmul_dgrad, gelu_bwd the input gradient goes through gelu's slope and is stored once.
+ *
+ * The two are of one pass of one microbatch: where one is run again without the other, or is another
+ * stage's, there is no pair.  A sum and its norm follow each other on the GPU's lane, and nothing waits for
+ * the sum in between (units that are gathered behind it, copies to the host): they stand where the norm did.
+ * gelu and its gradient move up to their products, unless they wait for something that these do not: what
+ * comes back from the host. */
+#include "core/passes/rewrite/built.h"
+#include <string.h>
+
+static const struct joint {
+  enum weft_op_kind first, second, both;
+  enum weft_stack_field asked;
+  gboolean
+      moves_up; /* to where the first is; else the first comes down to the second, its neighbour */
+  gboolean inner;       /* what the first makes is for the second alone, and stored nowhere */
+  uint8_t made, taken;  /* the operand of the first that is one of the second */
+  const char *operands; /* of both: of the first or the second, and its number */
+} joints[] = {
+  { WEFT_OP_ADD, WEFT_OP_NORM, WEFT_OP_ADD_NORM, WEFT_STACK_fused_add_norm, FALSE, FALSE, 2, 0,
+    "f0 f1 s1 s2 f2 s3" },
+  { WEFT_OP_MATMUL, WEFT_OP_GELU, WEFT_OP_MATMUL_GELU, WEFT_STACK_fused_gelu, TRUE, FALSE, 3, 0,
+    "f0 f1 f2 f3 s1" },
+  { WEFT_OP_MATMUL_DGRAD, WEFT_OP_GELU_BWD, WEFT_OP_MATMUL_DGRAD_GELU, WEFT_STACK_fused_gelu, TRUE,
+    TRUE, 2, 1, "f0 f1 s0 s2" },
+};
+
+enum { KEPT = 5 /* dimension of matmul_gelu */, GELU_OF = 3 /* its operand */ };
+
+struct search {
+  const weft_program *p;
+  const struct weft_job *job;
+  uint32_t *writer;           /* of each buffer, so far */
+  uint32_t *users;            /* of each buffer: uses, and views of it */
+  uint32_t *partner;          /* of each op, or WEFT_NO_OP */
+  const struct joint **joint; /* of the ops that have one */
+};
+
+static const struct weft_use *
+operand (const weft_program *p, uint32_t op, uint32_t number)
+{
+  return &p->uses[p->op[op].uses + number];
+}
+
+/* Whether an op between the two waits for the first. */
+static gboolean
+is_waited_for (const weft_program *p, uint32_t first, uint32_t second)
+{
+  for (uint32_t d = p->op[first + 1].deps; d < p->op[second].deps; d++)
+    if (p->deps[d] == first)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+are_neighbours (const weft_program *p, uint32_t first, uint32_t second)
+{
+  return p->pos[second] == p->pos[first] + 1 && !is_waited_for (p, first, second);
+}
+
+/* Whether the second might as well have been run where the first was: it waits for nothing by itself, and
+ * nothing that it reads came from another lane or is newer than the first, whose waits may be those of an op
+ * in between.  What it makes nobody has used before. */
+static gboolean
+may_move_up (const struct search *s, const struct joint *joint, uint32_t first, uint32_t second)
+{
+  const weft_program *p = s->p;
+
+  if (p->op[second].deps != p->op[second + 1].deps)
+    return FALSE;
+  for (uint32_t u = 0; u < p->op[second + 1].uses - p->op[second].uses; u++) {
+    const struct weft_use *use = operand (p, second, u);
+    uint32_t writer = use->buf == WEFT_NO_BUF ? WEFT_NO_OP : s->writer[use->buf];
+    if (u == joint->taken || writer == WEFT_NO_OP)
+      continue;
+    if (use->write || writer > first || p->op[writer].lane != WEFT_LANE_GPU)
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* cuBLASLt knows the form with tanh alone. */
+static gboolean
+is_asked (const struct weft_job *job, const struct joint *joint)
+{
+  return job->stack.at[joint->asked].i &&
+         (joint->first == WEFT_OP_ADD || job->model.activation == WEFT_GELU);
+}
+
+static gboolean
+is_pair (const struct search *s, const struct joint *joint, uint32_t first, uint32_t second)
+{
+  const weft_program *p = s->p;
+  const struct weft_op *f = &p->op[first], *n = &p->op[second];
+  const struct weft_shape *from = weft_op_shape (p, first), *to = weft_op_shape (p, second);
+  uint32_t between = operand (p, second, joint->taken)->buf;
+
+  if (f->kind != joint->first || operand (p, first, joint->made)->buf != between ||
+      f->micro != n->micro || f->chunk != n->chunk || f->phase != n->phase ||
+      f->flags != n->flags || from->dtype != to->dtype || from->out_dtype != to->dtype ||
+      s->partner[first] != WEFT_NO_OP || (joint->inner && s->users[between] != 2))
+    return FALSE;
+  return joint->moves_up ? may_move_up (s, joint, first, second)
+                         : are_neighbours (p, first, second);
+}
+
+static void
+look_at (struct search *s, uint32_t op)
+{
+  const weft_program *p = s->p;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (joints); i++) {
+    const struct joint *joint = &joints[i];
+    if (p->op[op].kind != joint->second || !is_asked (s->job, joint))
+      continue;
+    uint32_t first = s->writer[operand (p, op, joint->taken)->buf];
+    if (first == WEFT_NO_OP || !is_pair (s, joint, first, op))
+      continue;
+    s->partner[first] = op;
+    s->partner[op] = first;
+    s->joint[first] = s->joint[op] = joint;
+  }
+}
+
+static void
+count_users (struct search *s)
+{
+  const weft_program *p = s->p;
+
+  for (uint32_t u = 0; u < p->op[p->n_op].uses; u++)
+    if (p->uses[u].buf != WEFT_NO_BUF)
+      s->users[p->uses[u].buf]++;
+  for (uint32_t b = 0; b < p->n_buf; b++)
+    if (p->buf[b].base != WEFT_NO_BUF)
+      s->users[p->buf[b].base]++;
+}
+
+static void
+find_pairs (struct search *s)
+{
+  const weft_program *p = s->p;
+
+  memset (s->writer, 0xff, p->n_buf * sizeof *s->writer);
+  memset (s->partner, 0xff, p->n_op * sizeof *s->partner);
+  count_users (s);
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    look_at (s, op);
+    for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+      if (p->uses[u].buf != WEFT_NO_BUF && p->uses[u].write)
+        s->writer[p->uses[u].buf] = op;
+  }
+}
+
+/* --------------------------------------------------------------------------- the new rows */
+
+/* What the program becomes, row by row. */
+struct rewritten {
+  GArray *op, *deps, *uses, *shape;
+  uint32_t *at; /* the new number of each op, of both of a pair the one */
+};
+
+/* Of each lane the last op that is waited for: the others come before it. */
+static void
+wait_for (const weft_program *p, struct rewritten *r, uint32_t op, uint32_t last[WEFT_N_LANE])
+{
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
+    uint32_t dep = r->at[p->deps[d]], *of_lane = &last[p->op[p->deps[d]].lane];
+    if (*of_lane == WEFT_NO_OP || *of_lane < dep)
+      *of_lane = dep;
+  }
+}
+
+static uint16_t
+intern (GArray *shapes, const struct weft_shape *shape)
+{
+  for (guint i = 0; i < shapes->len; i++)
+    if (memcmp (&g_array_index (shapes, struct weft_shape, i), shape, sizeof *shape) == 0)
+      return (uint16_t) i;
+  g_assert (shapes->len < UINT16_MAX);
+  g_array_append_vals (shapes, shape, 1);
+  return (uint16_t) (shapes->len - 1);
+}
+
+/* gelu's input is stored where somebody else reads it. */
+static void
+keep_or_not (const struct search *s, struct rewritten *r, struct weft_op *row, struct weft_use *of)
+{
+  struct weft_shape shape = s->p->shape[row->shape];
+  gboolean kept = s->users[of->buf] > 2;
+
+  shape.dim[KEPT] = kept;
+  row->shape = intern (r->shape, &shape);
+  of->buf = kept ? of->buf : WEFT_NO_BUF;
+}
+
+static void
+append_both (const struct search *s, struct rewritten *r, uint32_t first, uint32_t second)
+{
+  const weft_program *p = s->p;
+  const struct joint *joint = s->joint[first];
+  struct weft_op row = p->op[joint->moves_up ? first : second];
+  uint32_t last[WEFT_N_LANE];
+
+  memset (last, 0xff, sizeof last);
+  wait_for (p, r, first, last);
+  wait_for (p, r, second, last);
+  row.kind = joint->both;
+  row.deps = r->deps->len;
+  row.uses = r->uses->len;
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    if (last[lane] != WEFT_NO_OP)
+      g_array_append_val (r->deps, last[lane]);
+  for (const char *o = joint->operands; *o; o += o[2] ? 3 : 2)
+    g_array_append_vals (r->uses, operand (p, *o == 'f' ? first : second, (uint32_t) (o[1] - '0')),
+                         1);
+  if (row.kind == WEFT_OP_MATMUL_GELU)
+    keep_or_not (s, r, &row, &g_array_index (r->uses, struct weft_use, row.uses + GELU_OF));
+  g_array_append_val (r->op, row);
+}
+
+static void
+append (const weft_program *p, struct rewritten *r, uint32_t op)
+{
+  struct weft_op row = p->op[op];
+
+  row.deps = r->deps->len;
+  row.uses = r->uses->len;
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+    g_array_append_val (r->deps, r->at[p->deps[d]]);
+  g_array_append_vals (r->uses, p->uses + p->op[op].uses, p->op[op + 1].uses - p->op[op].uses);
+  g_array_append_val (r->op, row);
+}
+
+/* Of a pair one has its place; the other gets its number.  Before that nobody asks for it. */
+static void
+rewrite (const struct search *s, struct rewritten *r)
+{
+  const weft_program *p = s->p;
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    uint32_t partner = s->partner[op];
+    gboolean is_first = partner != WEFT_NO_OP && partner > op;
+    if (partner != WEFT_NO_OP && s->joint[op]->moves_up != is_first)
+      continue;
+    r->at[op] = r->op->len;
+    if (partner == WEFT_NO_OP) {
+      append (p, r, op);
+      continue;
+    }
+    r->at[partner] = r->op->len;
+    append_both (s, r, MIN (op, partner), MAX (op, partner));
+  }
+  struct weft_op end = { .deps = r->deps->len, .uses = r->uses->len };
+  g_array_append_val (r->op, end);
+}
+
+static void *
+replace (void *old, GArray *by)
+{
+  g_free (old);
+  return g_array_free (by, FALSE);
+}
+
+void
+weft_join (weft_program *p, const struct weft_job *job)
+{
+  g_autofree uint32_t *writer = g_new (uint32_t, p->n_buf + 1),
+                      *users = g_new0 (uint32_t, p->n_buf + 1),
+                      *partner = g_new (uint32_t, p->n_op + 1), *at = g_new (uint32_t, p->n_op + 1);
+  g_autofree const struct joint **joint = g_new0 (const struct joint *, p->n_op + 1);
+  struct search s = { p, job, writer, users, partner, joint };
+  struct rewritten r = { .op = g_array_new (FALSE, TRUE, sizeof (struct weft_op)),
+                         .deps = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
+                         .uses = g_array_new (FALSE, FALSE, sizeof (struct weft_use)),
+                         .shape = g_array_new (FALSE, TRUE, sizeof (struct weft_shape)),
+                         .at = at };
+
+  g_array_append_vals (r.shape, p->shape, p->n_shape);
+  find_pairs (&s);
+  rewrite (&s, &r);
+  p->n_op = r.op->len - 1;
+  p->n_shape = r.shape->len;
+  p->op = replace (p->op, r.op);
+  p->deps = replace (p->deps, r.deps);
+  p->uses = replace (p->uses, r.uses);
+  p->shape = replace (p->shape, r.shape);
+  weft_program_index (p);
+}
