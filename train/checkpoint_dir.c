@@ -17,7 +17,7 @@ weft_checkpoint_path (const char *dir, uint64_t step)
   return g_build_filename (dir, name, NULL);
 }
 
-/* Only names that we would give. */
+/* Parses only names that weft_checkpoint_path() would produce. */
 static gboolean
 step_of (const char *name, uint64_t *step)
 {
@@ -60,7 +60,7 @@ weft_checkpoint_steps (const char *dir)
   return steps;
 }
 
-/* ----------------------------------------------------------------------- complete */
+/* ------------------------------------------------------------------- completeness */
 
 static gboolean
 check_size (const char *dir, const struct weft_manifest_file *file, GError **error)
@@ -122,7 +122,7 @@ weft_checkpoint_newest (const char *dir)
   return weft_checkpoint_newest_but (dir, NULL);
 }
 
-/* ------------------------------------------------------------------------ changes */
+/* ----------------------------------------------------------------------- deletion */
 
 void
 weft_remove_directory (const char *path)

@@ -1,5 +1,5 @@
-/* Saving: what goes where is a manifest without checksums; then the files, then the manifest, then
- * the name. */
+/* Saving a checkpoint: build a manifest without checksums, write the shard files, write the
+ * manifest, then rename the directory. */
 #define _GNU_SOURCE /* renameat2 */
 #include "train/checkpoint.h"
 #include "core/base/error.h"
@@ -16,17 +16,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Elements on their way at once: 4 MiB as floats. */
+/* Elements per copy: 4 MiB as floats. */
 #define BLOCK 1048576u
 
 struct save {
   weft_state *state;
   const char *dir;
   weft_manifest *m;
-  GArray *rows; /* uint32_t: of the executor, by file */
+  GArray *rows; /* uint32_t: per file, the row of the executor (a rank) */
   char *temporary, *final;
-  int fd;          /* of the directory, which it locks */
-  gboolean locked; /* nobody else saves here: what is unfinished is a dead process's */
+  int fd;          /* of the checkpoint directory, which it locks */
+  gboolean locked; /* the lock is held: unfinished saves in the directory are of dead processes */
   struct weft_crc32c crc;
   float *block;
   uint16_t *raw;
@@ -42,8 +42,8 @@ add_chunk (weft_manifest *m, struct weft_chunk c)
   g_array_append_val (m->chunks, c);
 }
 
-/* A run of elements as rectangles: the rest of a row, whole rows, and the beginning of one; several
- * lines of it are one. */
+/* Splits a run of elements into rectangles: the rest of a row, whole rows, and the beginning of a
+ * row. A run with several lines is one rectangle. */
 static void
 add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *run)
 {
@@ -62,7 +62,7 @@ add_chunks (weft_manifest *m, struct weft_chunk c, const struct weft_state_run *
   }
 }
 
-/* The file of a row of the executor, which is a rank; made when it is first needed. */
+/* The shard file of a row of the executor (a rank); added to the manifest at first use. */
 static uint64_t
 file_of (weft_manifest *m, GArray *rows, uint32_t row)
 {
@@ -121,7 +121,7 @@ declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_c
   weft_safetensors_declare (w, name, c->type, 2, (const uint64_t[]){ c->rows, c->columns });
 }
 
-/* Some elements of a chunk, a run of the tensor's in memory order. */
+/* Writes a part of a chunk: a run of the tensor's elements in memory order. */
 static gboolean
 put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
          const struct weft_state_run *run, GError **error)
@@ -143,7 +143,8 @@ put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
   return TRUE;
 }
 
-/* Whole rows are one run of elements, parts of rows one each. */
+/* Writes a chunk. Whole tensor rows are one run of elements; else each row of the chunk is one
+ * run. */
 static gboolean
 put (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
 {
@@ -213,9 +214,9 @@ write_files (struct save *s, GError **error)
   return TRUE;
 }
 
-/* ------------------------------------------------------------------- with other processes */
+/* ---------------------------------------------------------------------- several processes */
 
-/* Rank 0's process has the directory and the manifest. */
+/* Whether this is the process of rank 0, which makes the directory and writes the manifest. */
 static gboolean
 leads (const struct save *s)
 {
@@ -223,8 +224,8 @@ leads (const struct save *s)
   return !peers || weft_rendezvous_place (peers)->process == 0;
 }
 
-/* What the others must know of the files of this one: of each its number, its bytes, and the
- * checksums of its chunks. */
+/* What the process of rank 0 needs for the manifest: for each file of this process its number, its
+ * size, and the checksums of its chunks. */
 static GBytes *
 pack_files (const struct save *s)
 {
@@ -245,7 +246,8 @@ pack_files (const struct save *s)
   return g_bytes_new_take (g_array_free (words, FALSE), bytes);
 }
 
-/* One file of what another process has packed; returns the words that it took, 0: it is none. */
+/* Unpacks one file of another process's message; returns the number of words used, or 0 if the
+ * message is malformed. */
 static gsize
 unpack_file (struct save *s, const uint64_t *word, gsize n)
 {
@@ -281,7 +283,8 @@ unpack_files (struct save *s, GBytes *packed, GError **error)
   return TRUE;
 }
 
-/* All files are written when this returns; the manifest of rank 0's process knows of them. */
+/* Returns when all processes have written their files; gives file sizes and checksums to the
+ * process of rank 0. */
 static gboolean
 gather_files (struct save *s, GError **error)
 {
@@ -296,7 +299,7 @@ gather_files (struct save *s, GError **error)
   return !peers || all;
 }
 
-/* The name of the directory, which rank 0's process has made. */
+/* Broadcasts the name of the temporary directory from the process of rank 0. */
 static gboolean
 share_directory (struct save *s, GError **error)
 {
@@ -334,8 +337,8 @@ write_all (struct save *s, GError **error)
 
 /* --------------------------------------------------------------------- publishing */
 
-/* On file systems that cannot exchange two names the older save steps aside for a moment, and comes
- * back if the newer one cannot take its place. */
+/* For file systems without RENAME_EXCHANGE: renames the older save away, renames the new one to its
+ * name, and restores the older one if that fails. */
 static gboolean
 replace (const struct save *s, GError **error)
 {
@@ -351,7 +354,7 @@ replace (const struct save *s, GError **error)
   return FALSE;
 }
 
-/* An older save of the same step is called `temporary` afterwards. */
+/* Gives the save its final name. An older save of the same step then has the name `temporary`. */
 static gboolean
 give_name (const struct save *s, GError **error)
 {
@@ -385,7 +388,7 @@ publish (const struct save *s, GError **error)
 
 /* ----------------------------------------------------------------------- cleaning */
 
-/* What is being deleted has no name of a checkpoint any more. */
+/* Renames a checkpoint before deleting it, so that a half-deleted one is never found. */
 static void
 delete_step (const struct save *s, const char *path)
 {
@@ -395,7 +398,7 @@ delete_step (const struct save *s, const char *path)
     weft_remove_directory (hidden);
 }
 
-/* Never the one just published, even where a later step lies beside it. */
+/* Never deletes the checkpoint just published, even if one of a later step lies beside it. */
 static void
 delete_old (const struct save *s, uint32_t keep)
 {
@@ -424,7 +427,8 @@ delete_leftovers (const struct save *s)
   }
 }
 
-/* The checkpoint is safe: what cannot be deleted stays until the next save. */
+/* The new checkpoint is already published; a file that cannot be deleted stays until the next
+ * save. */
 static void
 clean (const struct save *s, uint32_t keep)
 {
@@ -436,7 +440,7 @@ clean (const struct save *s, uint32_t keep)
 
 /* -------------------------------------------------------------------------- whole */
 
-/* A new directory is on disk when the one above it is. */
+/* A new directory survives a crash only after an fsync of its parent. */
 static gboolean
 make_directory (const char *dir, GError **error)
 {
@@ -449,7 +453,8 @@ make_directory (const char *dir, GError **error)
   return weft_sync_path (above, error);
 }
 
-/* File systems without locks say something else than that there is one. */
+/* Fails only if another process holds the lock (EWOULDBLOCK); file systems without locks return
+ * other errors, which are ignored. */
 static gboolean
 lock (struct save *s, GError **error)
 {
@@ -463,7 +468,7 @@ lock (struct save *s, GError **error)
   return FALSE;
 }
 
-/* The others go on when it is there. */
+/* Barrier: the other processes return only after rank 0's process has published. */
 static gboolean
 end_together (const struct save *s, GError **error)
 {

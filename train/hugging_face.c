@@ -1,22 +1,24 @@
-/* Names: one row for each of their tensors.  The import and export that follow them are in
+/* The name table: one row per Hugging Face tensor. Import and export loop over it in
  * hugging_face_file.c. */
 #include "train/hugging_face.h"
 #include "core/base/error.h"
 #include <string.h>
 
-/* Which rows of ours one of theirs is. */
+/* Which rows of the Weft tensor the Hugging Face tensor holds. */
 enum share { ALL, QUERY, KEY, VALUE, GATE, UP };
 
-/* Which rows, of those that turn with the position, stand in other places in theirs: the last of
- * every head, or of the tensor. */
+/* Which rows have rotary pairs in another order in the Hugging Face tensor: none, the last rows of
+ * each head, or the last rows of the tensor. */
 enum turned { NONE, OF_HEADS, LAST };
 
-/* Whether queries come from a latent: their last map has a name of its own then. */
+/* Whether the row applies to any model, to models without a query latent, or to models with one
+ * (q_lora_rank): the last query projection has another name with a latent. */
 enum queries { ANY, WHOLE, LATENT };
 
-/* '#' is the number of the layer, '@' that of an expert, whose rows stand together.  Rows of one of our tensors stand in the order of its rows. */
+/* '#' stands for the layer number, '@' for the expert number (rows of experts are stacked in the
+ * Weft tensor). Rows for the same Weft tensor are listed in the order of its rows. */
 struct row {
-  const char *families; /* space separated */
+  const char *families; /* separated by spaces */
   const char *param, *theirs;
   enum share share;
   gboolean transposed;
@@ -36,11 +38,11 @@ struct row {
 
 /* Sources: huggingface/transformers modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py,
  * modeling_qwen3.py, modeling_mixtral.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py,
- * modeling_deepseek_v2.py, modeling_deepseek_v3.py (both turn pairs of neighbours; rope_interleave) and
- * modeling_nemotron.py (whose NemotronLayerNorm1P adds one to its weight); names of prediction
- * layers, which transformers skips: README_WEIGHTS.md of deepseek-ai/DeepSeek-V3.
- * mistral is llama to us and has llama's names.  The biases of llama's projections come with
- * attention_bias and mlp_bias. */
+ * modeling_deepseek_v2.py and modeling_deepseek_v3.py (both rotate pairs of neighbours:
+ * rope_interleave), and modeling_nemotron.py (NemotronLayerNorm1P adds one to its weight). Names of
+ * multi-token prediction layers, which transformers ignores: README_WEIGHTS.md of
+ * deepseek-ai/DeepSeek-V3. Weft reads mistral as llama, which has the same names. The biases of
+ * llama's projections exist with attention_bias and mlp_bias. */
 static const struct row rows[] = {
   { "gpt2", "embedding.weight", "transformer.wte.weight" },
   { "gpt2", "position.weight", "transformer.wpe.weight" },
@@ -131,7 +133,7 @@ is_among (const char *word, const char *words)
   return g_strv_contains ((const char *const *) list, word);
 }
 
-/* A mark becomes a number. */
+/* Replaces a placeholder by a number. */
 static char *
 with_number (const char *pattern, char sign, uint32_t number)
 {
@@ -142,7 +144,7 @@ with_number (const char *pattern, char sign, uint32_t number)
   return g_strdup_printf ("%.*s%u%s", (int) (mark - pattern), pattern, number, mark + 1);
 }
 
-/* "q_proj" of layer 3. */
+/* The Hugging Face name for one layer and expert: "model.layers.3.self_attn.q_proj.weight". */
 static char *
 their_name (const char *pattern, uint32_t layer, uint32_t expert)
 {
@@ -151,14 +153,14 @@ their_name (const char *pattern, uint32_t layer, uint32_t expert)
   return with_number (of_layer, '@', expert);
 }
 
-/* Experts whose rows a tensor of ours has one after the other. */
+/* Number of experts whose rows are stacked in a Weft tensor; 1 outside experts. */
 static uint32_t
 n_experts (const union weft_model *m, const struct weft_state_tensor *tensor)
 {
   return g_str_has_prefix (tensor->param, "experts.") ? (uint32_t) m->num_moe_experts : 1;
 }
 
-/* Of the MLP that a tensor of ours belongs to. */
+/* Intermediate width of the MLP that a tensor belongs to. */
 static uint64_t
 mlp_width (const union weft_model *m, const char *param)
 {
@@ -225,7 +227,7 @@ is_of (const struct row *row, const char *param, const union weft_model *model)
          (row->queries == ANY || row->queries == queries);
 }
 
-/* Which of its head's turned rows this is; FALSE: it is none. */
+/* Whether a row gets rotary embedding; `j` is its number among the rotary rows of its head. */
 static gboolean
 is_turned (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
 {
@@ -253,7 +255,8 @@ weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
   return is_turned (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->turned / 2) : row;
 }
 
-/* Each row of ours is in one piece: an MLP without a gate, for one, does not fit llama's names. */
+/* Checks that each row of the tensor is in exactly one piece: an MLP without a gate, for example,
+ * does not match llama's names. */
 static gboolean
 check_rows (const GArray *pieces, const char *family, const struct weft_state_tensor *tensor,
             GError **error)

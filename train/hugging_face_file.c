@@ -1,4 +1,4 @@
-/* Import and export by blocks of rows: memory does not grow with the model. */
+/* Import and export in blocks of rows: memory use does not grow with the model. */
 #include "core/base/error.h"
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
@@ -6,32 +6,36 @@
 #include "train/together.h"
 #include <string.h>
 
-/* Elements of a block: 4 MiB of floats. */
+/* Elements per block: 4 MiB of floats. */
 #define BLOCK (1u << 20)
 
-/* Prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
+/* Name prefixes that files of the bare model lack: published gpt2 files say "h.0.ln_1.weight". */
 static const char *const prefixes[] = { "transformer.", "model." };
 
-/* Ends of names that are no parameters: causal masks of gpt2, rotary frequencies of llama. */
+/* Suffixes of buffers that are not parameters: causal masks of gpt2, rotary frequencies of
+ * llama. */
 static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq" };
 
 /* ------------------------------------------------------------------------- blocks */
 
-/* A matrix as it is wanted, row by row, and how its elements are read where it is stored. */
+/* A matrix in the layout the reader wants, and how its elements are read from where they are
+ * stored. */
 struct source {
   uint64_t rows, columns;
   gboolean transposed;                /* stored as (columns, rows) */
-  const struct weft_hf_piece *turned; /* whose rows are stored at `row_at`; or NULL */
+  const struct weft_hf_piece *turned; /* rows are permuted: row r is stored at row row_at (piece,
+                                       * r); or NULL */
   uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
                     GError **error);
-  const weft_safetensors *file; /* of theirs */
+  const weft_safetensors *file; /* on import */
   const struct weft_tensor *theirs;
-  weft_state *state;             /* of ours */
-  struct weft_rendezvous *peers; /* who have some of it, for rank 0's process; or NULL */
+  weft_state *state;             /* on export */
+  struct weft_rendezvous *peers; /* export in several processes: blocks are merged in the process of
+                                  * rank 0; else NULL */
   uint32_t tensor;
   enum weft_state_kind kind;
-  uint64_t base; /* its first element */
+  uint64_t base; /* first element of the piece in the tensor */
 };
 
 static gboolean
@@ -58,7 +62,7 @@ read_turned (const struct source *from, uint64_t row, uint64_t n, float *out, GE
   return TRUE;
 }
 
-/* Rows [row, row + n); `room` holds n floats. */
+/* Reads rows [row, row + n); `room` holds n floats. */
 static gboolean
 read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, float *room,
            GError **error)
@@ -76,7 +80,7 @@ read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, floa
   return TRUE;
 }
 
-/* Takes elements [first, first + n) of the matrix; may change them. */
+/* Consumes elements [first, first + n) of the matrix; may overwrite `block`. */
 typedef gboolean (*take_block) (void *to, uint64_t first, uint64_t n, float *block, GError **error);
 
 static gboolean
@@ -106,7 +110,7 @@ add (float *block, uint64_t n, float shift)
 
 /* ------------------------------------------------------------------------- pieces */
 
-/* For every tensor of the state its pieces: element type GArray *, owned. */
+/* The pieces of each tensor of the state: GArray *, owned. */
 static GPtrArray *
 all_pieces (const weft_state *state, const union weft_model *model, GError **error)
 {
@@ -139,7 +143,7 @@ for_pieces (const GPtrArray *all, visit_piece visit, void *with, GError **error)
   return TRUE;
 }
 
-/* Returns how many dimensions theirs has. */
+/* Fills the Hugging Face shape; returns its number of dimensions. */
 static uint32_t
 their_shape (const struct weft_hf_piece *piece, uint64_t dim[2])
 {
@@ -154,10 +158,10 @@ struct import {
   weft_state *state;
   const weft_safetensors *file;
   const char *path;
-  GHashTable *used; /* struct weft_tensor */
-  uint32_t tensor;  /* of the block on its way, */
-  uint64_t base;    /* where its piece begins, */
-  float shift;      /* and what is added */
+  GHashTable *used; /* struct weft_tensor that were read */
+  uint32_t tensor;  /* tensor of the current block */
+  uint64_t base;    /* first element of its piece */
+  float shift;      /* added to each element */
 };
 
 static const struct weft_tensor *
@@ -235,7 +239,8 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   return stream (&from, take_ours, import, error);
 }
 
-/* Embedding and head of a prediction layer are the model's, and stand in files once more. */
+/* A multi-token prediction layer uses the model's embedding and head; its copies in the file are
+ * ignored. */
 static gboolean
 is_repeated (const union weft_model *model, const char *name)
 {
@@ -300,10 +305,10 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
 struct exporter {
   weft_state *state;
-  weft_safetensors_writer *writer; /* of several processes that of rank 0 has one */
+  weft_safetensors_writer *writer; /* NULL except in the process of rank 0 */
   enum weft_state_kind kind;
   enum weft_tensor_type type;
-  float shift; /* of the block on its way */
+  float shift; /* added to each element of the current block */
 };
 
 static gboolean
@@ -326,7 +331,7 @@ take_nothing (void *to, uint64_t first, uint64_t n, float *block, GError **error
   return TRUE;
 }
 
-/* What has 16 bits takes the front half of its own floats' place. */
+/* 16-bit values overwrite the front half of their own floats. */
 static gboolean
 take_theirs (void *to, uint64_t first, uint64_t n, float *block, GError **error)
 {

@@ -1,7 +1,8 @@
 #include "train/links.h"
 #include <string.h>
 
-/* What one role does; the same order on all roles, so that nobody waits for ever. */
+/* A communication op of one role. All roles sort them the same way, so that peers never
+ * deadlock. */
 struct link {
   uint8_t kind, group;
   int8_t peer;
@@ -28,7 +29,8 @@ is_copy (const struct link *l)
   return weft_op_info[l->kind].class == WEFT_CLASS_COPY;
 }
 
-/* Transfers: by size, then all that go forward, and a stage hands on what it has received. */
+/* Collectives come after point-to-point ops. Point-to-point: by size, then direction; a stage
+ * receives before it sends, so that data moves on from stage to stage. */
 static gint
 compare_links (gconstpointer a, gconstpointer b)
 {
@@ -54,8 +56,8 @@ bytes_of (const struct link *l)
   return (uint64_t) weft_op_info[l->kind].bytes (&l->shape);
 }
 
-/* Exact sums have a buffer of their own, which stays zero: they grow with every op, and integers
- * may not overflow. */
+/* Exact integer sums use a buffer of their own that stays zero: an all-reduce in place would make
+ * values grow with every repeat until they overflow. */
 static uint32_t
 make_buffer (weft_builder *b, const GArray *links, gboolean exact)
 {
@@ -77,14 +79,15 @@ make_buffer (weft_builder *b, const GArray *links, gboolean exact)
   return weft_build_buf (b, &row);
 }
 
-/* What an exchange writes is not what it reads. */
+/* All-to-all and context-parallel shift are out of place. */
 static gboolean
 is_exchange (const struct link *l)
 {
   return l->kind == WEFT_OP_ALL_TO_ALL || l->kind == WEFT_OP_SHIFT;
 }
 
-/* The other side of copies, or of exchanges, as large as the largest; WEFT_NO_BUF: there are none. */
+/* The second buffer of host copies or out-of-place ops, as large as the largest op; WEFT_NO_BUF: no
+ * such op. */
 static uint32_t
 make_other (weft_builder *b, const GArray *links, gboolean copies)
 {
@@ -105,7 +108,7 @@ make_other (weft_builder *b, const GArray *links, gboolean copies)
   return row.bytes ? weft_build_buf (b, &row) : WEFT_NO_BUF;
 }
 
-/* What an op works on: its part of the data, and of another buffer where it has two sides. */
+/* Buffers of an op: its view of the data, and its view of the second buffer or WEFT_NO_BUF. */
 struct views {
   uint32_t data, other;
 };
@@ -136,7 +139,7 @@ use_both (weft_builder *b, const struct link *l, const struct views *v)
   weft_build_use (b, in ? v->data : v->other, FALSE, TRUE);
 }
 
-/* One op; a collective out of place writes what it reads. */
+/* Emits one op; a collective in place writes the buffer it reads. */
 static void
 emit (weft_builder *b, const struct link *l, const struct views *v, uint32_t time, uint32_t *last)
 {
@@ -186,7 +189,7 @@ build_role (uint32_t role, uint32_t n_roles, GArray *links)
 
 /* ------------------------------------------------------------------------ plan */
 
-/* links[role]; the job gives what is no part of programs. */
+/* links[role] holds the ops of a role; cluster and settings come from the job. */
 static weft_plan *
 make_plan (const struct weft_job *job, struct weft_mesh mesh, GPtrArray *links, GError **error)
 {
@@ -221,7 +224,7 @@ no_links (uint32_t n_roles)
   return links;
 }
 
-/* ---------------------------------------------------------------- what is asked */
+/* -------------------------------------------------------------- public builders */
 
 static void
 add_once (GArray *links, const struct link *l)
@@ -241,7 +244,7 @@ weft_links_of_plan (const weft_plan *plan, GError **error)
     const weft_program *p = plan->role[role];
     for (uint32_t op = 0; op < p->n_op; op++) {
       struct link l;
-      memset (&l, 0, sizeof l); /* compared byte by byte */
+      memset (&l, 0, sizeof l); /* compared with memcmp, padding included */
       l.kind = p->op[op].kind;
       l.group = p->op[op].group;
       l.peer = p->op[op].peer;

@@ -4,12 +4,12 @@
 
 #define WARM_UP 2
 #define LINK_STEPS 5
-#define LR 1e-4 /* small: weights stay what a model begins with */
+#define LR 1e-4 /* small, so that weights stay near their initial values */
 
-/* One row of the table to be; `sum` and `n` are over the ops of the plan at hand. */
+/* One row of the cost table; `sum` and `n` are over the ops of the current plan. */
 struct row {
   struct weft_measurement m;
-  GArray *seconds; /* double: mean of each plan that has such ops */
+  GArray *seconds; /* double: one mean per measured plan that has such ops */
   double sum;
   uint32_t n;
 };
@@ -141,11 +141,11 @@ weft_measure_rows (const weft_measure *m)
 
 /* ------------------------------------------------------------------ timelines */
 
-/* The steps that count of one plan. */
+/* The measured steps of one plan, without the warm-up. */
 struct steps {
   const weft_plan *plan;
   GPtrArray *timeline;
-  double asking; /* seconds that asking for its times adds to an op */
+  double asking; /* seconds that recording times adds to each op */
 };
 
 static double
@@ -160,8 +160,8 @@ median_over_steps (const struct steps *s, uint32_t row, uint32_t op, GArray *scr
   return median (scratch);
 }
 
-/* What the executor takes between two ops, to end one and find the next: the median of the gaps,
- * since few ops wait. */
+/* The executor's time between two ops, to end one and start the next: the median of all gaps, since
+ * only few ops wait for another lane. */
 static double
 gap_between (const struct steps *s, uint32_t row, GArray *scratch)
 {
@@ -177,11 +177,12 @@ gap_between (const struct steps *s, uint32_t row, GArray *scratch)
   return scratch->len ? median (scratch) : 0;
 }
 
-/* What an op is a measurement of; FALSE: of nothing. */
+/* Fills the cost table key of an op; FALSE: the op is not measured. */
 typedef gboolean (*key_of) (const weft_plan *plan, const weft_program *p, uint32_t op,
                             struct weft_measurement *key);
 
-/* Never less than half of what was seen: asking may add less to one op than to another. */
+/* The overhead of recording is an average. Subtracting it never lowers an op's time below half of
+ * the measured time. */
 static void
 note_row (weft_measure *m, const struct steps *s, uint32_t row, key_of of)
 {
@@ -213,13 +214,13 @@ note_steps (weft_measure *m, const struct steps *s, key_of of)
 /* How a plan is measured. */
 struct trial {
   struct weft_control control;
-  void (*fill) (weft_exec *x); /* what its buffers hold at first */
-  uint32_t least;              /* steps that count, at least, */
-  double seconds;              /* and how long all take */
+  void (*fill) (weft_exec *x); /* fills the buffers before the first step */
+  uint32_t least;              /* measure at least this many steps, */
+  double seconds;              /* for at least this long */
   key_of of;
 };
 
-/* Runs steps until there are enough and they took long enough; the first only warm up. */
+/* Runs warm-up steps, then steps until there are enough and they took long enough. */
 static gboolean
 run_steps (weft_exec *x, struct trial *trial, GPtrArray *timeline, GError **error)
 {
@@ -268,7 +269,7 @@ step_seconds (const GPtrArray *timeline)
   return median (seconds);
 }
 
-/* What steps take longer than the same steps without times, shared out over the kernels of a rank. */
+/* Time that recording adds to a step, divided by the number of kernels of a rank. */
 static gboolean
 find_asking (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
 {
@@ -348,7 +349,7 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, doub
 
 /* -------------------------------------------------------------- communication */
 
-/* A send is over when the receiver has it: that is what the next stage waits for. */
+/* A send is timed by its receive: it is complete when the next stage has the data. */
 static gboolean
 link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
 {

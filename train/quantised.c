@@ -20,7 +20,7 @@ bytes_of (const struct weft_quantised *q, enum weft_quantised_part part, enum we
                                 FALSE };
 }
 
-/* The op that makes the copy of a tensor says where it is. */
+/* Finds the buffers of the transposed copy through the op that writes it. */
 static void
 find_turned (struct weft_quantised *q, const weft_program *p)
 {

@@ -1,9 +1,9 @@
-/* room.h - whether real numbers of a plan have room. */
+/* memory_check.h - whether the memory of a plan fits before an executor allocates it. */
 #pragma once
 #include "core/plan/plan.h"
 
-/* Before anything is allocated: the memory of a rank and of its host as the topology has them. */
+/* Checks device and host memory of each rank against the topology, before anything is allocated. */
 gboolean weft_room_check_plan (const weft_plan *plan, GError **error);
 
-/* Besides, that of this machine, which all ranks share. */
+/* Also checks that all ranks together fit into the memory of this machine (CPU executor). */
 gboolean weft_room_check (const weft_plan *plan, GError **error);

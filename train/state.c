@@ -7,29 +7,29 @@
 #include <math.h>
 #include <string.h>
 
-/* Elements that are converted at once: 256 KiB as floats. */
+/* Elements per conversion: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
 
-/* Ranks that run one program and hold the same part of what ranks share out: in order, those of a data
- * parallel group, or of experts that of a group of their own. */
+/* The ranks that run one program and hold the same tensor-parallel (or expert-parallel) part: a
+ * data-parallel group, for experts an expert-data-parallel group, in group order. */
 struct stage {
   const weft_program *p;
   uint32_t part;
   uint32_t n_place, n_slice;
-  uint32_t *row;             /* by place */
+  uint32_t *row;             /* by index in the group */
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* The optimizer state of elements [first, first + n) of what a stage holds of a tensor, as one row keeps
- * it. */
+/* Optimizer state of elements [first, first + n) of a stage's part of a tensor, held by one row of
+ * the executor. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
-  uint64_t offset; /* element of the slice where it begins */
+  uint64_t offset; /* element of the slice at which the piece begins */
   const struct weft_slice *slice;
 };
 
-/* A tensor as one stage holds it. */
+/* The part of a tensor that one stage holds. */
 struct copy {
   const struct stage *stage;
   const struct weft_param *param;
@@ -38,19 +38,20 @@ struct copy {
 
 struct tensor {
   struct weft_state_tensor face;
-  GArray *copies; /* struct copy: of every part, and then those of the head of a tied embedding */
-  gboolean stale; /* in fp8: codes are not those of the master */
+  GArray *copies; /* struct copy: all parts, then copies on other stages (head of a tied
+                   * embedding) */
+  gboolean stale; /* fp8: masters were written, codes are not yet quantised from them */
   GArray *runs;   /* struct weft_state_run */
   GArray *owners; /* struct owner */
-  GArray *kept;   /* struct kept, of what no optimizer updates; or NULL */
+  GArray *kept; /* struct unoptimized: buffers of a tensor that has no optimizer state; else NULL */
 };
 
-/* A buffer that has all of a tensor. */
+/* A buffer that holds the whole of a tensor that no optimizer updates. */
 struct kept {
   uint32_t row, buf;
 };
 
-/* Who is asked for a piece of one of the copies. */
+/* The row of the executor that reads of a piece go to. */
 struct owner {
   uint32_t copy;
   struct piece piece;
@@ -60,11 +61,11 @@ struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
   gboolean has_master;
-  uint32_t n_stage; /* of each role its parts, and then those of its experts */
+  uint32_t n_stage; /* per role: its tensor-parallel parts, then its expert-parallel parts */
   struct stage *stage;
   GArray *tensors; /* struct tensor */
-  void *raw;       /* MOST_AT_ONCE elements as a buffer has them */
-  float *whole;    /* masters of a tensor, those of other processes too; or NULL */
+  void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
+  float *whole;    /* masters of one tensor gathered from all processes, or NULL */
   uint32_t whole_of;
 };
 
@@ -101,7 +102,7 @@ elements (const struct weft_param *param)
   return param->rows * param->columns;
 }
 
-/* What one row's slices hold of a parameter. */
+/* Adds the pieces of a parameter that the slices of one group member hold. */
 static void
 add_pieces (struct copy *copy, uint32_t place)
 {
@@ -138,7 +139,7 @@ add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *
   g_array_append_val (t->copies, copy);
 }
 
-/* Parts of a role's tensors, and of its experts. */
+/* Number of parts that a role's dense tensors, and its experts, are cut into. */
 static uint32_t
 n_dense (const weft_state *state)
 {
@@ -152,7 +153,7 @@ n_experts (const weft_state *state)
   return weft_mesh_deals_experts (mesh) ? weft_mesh_group_size (mesh, WEFT_GROUP_TP_EP) : 0;
 }
 
-/* All parts that ranks of a role have of a tensor; `stage` has the first. */
+/* Adds the copies of all parts of a tensor; `stage` points to the stage of part 0. */
 static void
 add_copies (const weft_state *state, struct tensor *t, const struct stage *stage,
             const struct weft_param *param)
@@ -184,8 +185,8 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* Another stage may hold a tensor too: as the head's copy of a tied embedding, or as the second of two
- * copies of the model. */
+/* Adds the copies on a second stage: the head's copy of a tied embedding, or the second copy of the
+ * model (bidirectional schedules). */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -201,7 +202,7 @@ add_duplicate (weft_state *state, const struct stage *stage, const struct weft_p
   add_copies (state, found, stage, param);
 }
 
-/* All that a role holds; `stage` has its first part. */
+/* Adds all parameters of a role; `stage` points to the stage of part 0. */
 static void
 add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
 {
@@ -210,7 +211,8 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
       (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
-/* A tensor of a layer that is no parameter: biases of experts, magnitudes of what a map multiplies. */
+/* A tensor of a layer that no optimizer updates: router bias of experts, largest magnitudes (amax)
+ * of fp8 inputs. */
 static struct tensor *
 find_kept (weft_state *state, const char *name, const struct weft_buf *buf)
 {
@@ -250,7 +252,7 @@ add_kept (weft_state *state, uint32_t row)
     }
 }
 
-/* A part of some columns is one run. */
+/* Consecutive tensor rows with the same columns become one run with several lines. */
 static void
 add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run *found)
 {
@@ -281,7 +283,8 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
   g_array_append_val (t->owners, owner);
 }
 
-/* Replicas hold the same elements: tensors take turns among them, so that writing is spread. */
+/* Replicas hold the same elements: tensors take turns to choose the owner, which spreads the
+ * writing of checkpoints over ranks. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
@@ -299,7 +302,7 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
   g_assert (reached == elements (copy_at (t, copy)->param));
 }
 
-/* Of a tensor in parts all of these; ranks that share others out hold this one alike. */
+/* Runs of all parts of a tensor; a tensor that is not optimized has one owner. */
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
@@ -315,7 +318,7 @@ find_runs (struct tensor *t, uint32_t turn)
     find_owners (t, part, turn);
 }
 
-/* Of weights that are not in fp8. */
+/* Whether a stage keeps fp32 masters beside weights; fp8 weights do not count. */
 static gboolean
 has_master (const struct stage *stage)
 {
@@ -336,7 +339,7 @@ find_stages (weft_state *state, uint32_t role, struct stage *stage)
     find_stage (state->x, role, WEFT_GROUP_EDP, part, stage++);
 }
 
-/* Before the layers, in one of them, or after them. */
+/* Sort key: tensors before the layers, then layers by number, then tensors after them. */
 static uint64_t
 order_of (const struct tensor *t)
 {
@@ -375,7 +378,8 @@ weft_state_new (weft_exec *x)
       add_stage (state, &state->stage[i], duplicates);
   for (uint32_t row = 0; row < x->actors->n; row++)
     add_kept (state, row);
-  g_array_sort (state->tensors, compare_tensors); /* stages may have several pieces of the model */
+  g_array_sort (state->tensors, compare_tensors); /* interleaved stages hold several parts of the
+                                                   * model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->has_master = has_master (&state->stage[0]);
@@ -420,7 +424,7 @@ weft_state_free (weft_state *state)
   g_free (state);
 }
 
-/* ----------------------------------------------------------------------- looking */
+/* ------------------------------------------------------------------------ access */
 
 static struct tensor *
 tensor_at (const weft_state *state, uint32_t tensor)
@@ -470,11 +474,11 @@ weft_state_runs (const weft_state *state, uint32_t tensor, uint32_t *n_runs)
 
 /* ----------------------------------------------------------- reading and writing */
 
-/* Elements of a tensor in a buffer of a row. */
+/* Elements of a tensor inside a buffer of one row. */
 struct place {
   uint32_t row, buf;
   enum weft_dtype dtype;
-  uint64_t at, n; /* elements of the buffer */
+  uint64_t at, n; /* element range of the buffer */
 };
 
 static gboolean
@@ -483,7 +487,8 @@ is_fp8 (const struct copy *copy)
   return copy->param->scale != WEFT_NO_BUF;
 }
 
-/* A master that no rank keeps is its weight; those of weights in fp8 are always kept. */
+/* Whether a read or write of this kind goes to the weight: the master of a tensor without master
+ * weights is its weight. fp8 weights always have masters. */
 static gboolean
 is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -499,8 +504,8 @@ weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
   return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
 }
 
-/* The element of the flat buffers that a buffer of a slice begins with.  A shard is a bucket of which
- * one slice counts; weights on the device are whole slices, other buffers hold a part alone. */
+/* The flat-buffer element at which a buffer of a slice begins. A shard buffer holds one slice of
+ * its bucket; device weights are whole buckets; other buffers hold the slice alone. */
 static uint64_t
 first_in (const weft_program *p, const struct weft_slice *slice, uint32_t buf)
 {
@@ -529,7 +534,7 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                          before + piece->offset + first - piece->first, n };
 }
 
-/* Where the host keeps weights of its own, which its update starts from. */
+/* The host copy of the weights, which the CPU optimizer updates. */
 static struct place
 host_place (const struct copy *copy, const struct piece *piece, uint64_t first, uint64_t n)
 {
@@ -539,7 +544,7 @@ host_place (const struct copy *copy, const struct piece *piece, uint64_t first, 
                          piece->offset + first - piece->first, n };
 }
 
-/* Weights that ranks hold whole are views of a flat buffer on each of them. */
+/* Whether each rank holds the whole tensor (a view of the flat buffer) and not a slice. */
 static gboolean
 holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -565,7 +570,7 @@ weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
   return NULL;
 }
 
-/* Floats are read where they belong, others beside them and converted. */
+/* Reads floats directly into `out`; other types through `raw`, with a conversion. */
 static void
 fetch (weft_state *state, struct place place, float *out)
 {
@@ -597,12 +602,12 @@ store (weft_state *state, struct place place, const float *in)
   }
 }
 
-/* Elements of a tensor that are read or written. */
+/* Range of elements that a call reads or writes. */
 struct window {
   uint64_t first, n;
 };
 
-/* Some of what a copy holds, and how far it has been walked through. */
+/* Iterator over the part of a copy that a piece holds. */
 struct walk {
   const struct copy *copy;
   uint64_t at, end;
@@ -618,7 +623,7 @@ walk_new (const struct copy *copy, const struct window *w, uint64_t at, uint64_t
   return walk;
 }
 
-/* The next run that lies in the window; FALSE when there are no more. */
+/* The next run inside the window; FALSE at the end. */
 static gboolean
 next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
 {
@@ -635,7 +640,8 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
   return FALSE;
 }
 
-/* What no optimizer updates is a weight and its own master; it has no moments and no gradient. */
+/* A tensor without optimizer state: weight and master are the same buffer; moments and gradient
+ * read as zeros. */
 static void
 read_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
            float *out)
@@ -660,7 +666,8 @@ write_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind
   }
 }
 
-/* What magnitudes are scaled by: as a rank of this process has it, or as it follows from all masters. */
+/* The largest magnitude that sets the fp8 scale: read from a rank of this process, or computed from
+ * the gathered masters. */
 static float
 largest_of (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
@@ -680,7 +687,8 @@ largest_of (weft_state *state, uint32_t tensor, const struct copy *copy)
   return largest;
 }
 
-/* Weights in fp8 are what their masters are rounded to: `out` has those, and gets the values. */
+/* fp8 weights read as the rounded masters: replaces the masters in `out` by the values of their
+ * codes. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
@@ -735,8 +743,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     round_to_values (state, tensor, first, n, out);
 }
 
-/* FSDP2 keeps weights in fp32 and rounds them when it gathers: they are the masters, and what is
- * rounded adds nothing to them. */
+/* FSDP2 keeps fp32 weights and casts them in the all-gather: they are the masters, and writing
+ * rounded weights would only lose bits. */
 static gboolean
 is_derived (const weft_state *state, const struct place *place, enum weft_state_kind kind)
 {
@@ -815,9 +823,9 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   }
 }
 
-/* ------------------------------------------------------------------------- settling */
+/* ---------------------------------------------------------------------- fp8 weights */
 
-/* Codes of weights of which ranks keep slices. */
+/* Writes the fp8 codes of weights that ranks hold in slices. */
 static void
 write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 {
@@ -848,7 +856,7 @@ settle_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
   weft_quantised_release (&q);
 }
 
-/* Both copies of a model have codes. */
+/* Quantises every copy of the tensor. */
 static void
 settle (weft_state *state, uint32_t tensor)
 {

@@ -37,7 +37,8 @@ weft_together_same (struct weft_rendezvous *peers, const char *key, const char *
                          key, (int) strcspn (line, "\n"), line, place->process * place->each);
 }
 
-/* Each says its own ranks': what all say together must not grow with the square of their number. */
+/* Each process sends only the bytes of its own ranks: the message of all must not grow with the
+ * square of their number. */
 gboolean
 weft_together_allocated (weft_exec *x, GError **error)
 {
@@ -54,8 +55,8 @@ weft_together_allocated (weft_exec *x, GError **error)
   for (uint32_t i = 0; all && i < all->len; i++) {
     const uint8_t *theirs = all->pdata[i] ? g_bytes_get_data (all->pdata[i], NULL) : NULL;
     if (!theirs || g_bytes_get_size (all->pdata[i]) != 2 * bytes)
-      return weft_run_error (error, "memory of all ranks: found that of other ranks with process %u",
-                             i);
+      return weft_run_error (error,
+                             "memory of all ranks: found that of other ranks with process %u", i);
     memcpy (x->allocated + i * each, theirs, bytes);
     memcpy (x->allocated_host + i * each, theirs + bytes, bytes);
   }
@@ -64,20 +65,21 @@ weft_together_allocated (weft_exec *x, GError **error)
 
 /* ------------------------------------------------------------------------ floats */
 
-/* As many zeros in a row as are not sent; a run of others is its place, its length, and itself. */
+/* A message is a list of runs: index, length, floats. Zeros are left out where at least GAP of them
+ * follow each other. */
 #define GAP 4u
-#define MOST_FLOATS (1u << 22) /* at once */
+#define MOST_FLOATS (1u << 22) /* per message */
 
 static gboolean
 is_zero (float x)
 {
   uint32_t bits;
 
-  memcpy (&bits, &x, sizeof bits); /* a negative zero is somebody's number */
+  memcpy (&bits, &x, sizeof bits); /* -0.0 is data and must be sent */
   return bits == 0;
 }
 
-/* One past the last number of the run that begins at `at`. */
+/* One past the last element of the run that begins at `at`. */
 static uint32_t
 run_end (const float *block, uint32_t at, uint32_t n)
 {
@@ -155,11 +157,11 @@ weft_together_floats (struct weft_rendezvous *peers, const char *key, enum weft_
 
 /* --------------------------------------------------------------------- timelines */
 
-/* Ops of all processes at once, of which each has two times: what comes to rank 0's process in one
- * meeting has a limit (WEFT_FRAME_MOST_BYTES), and there may be thousands of processes. */
+/* Ops per exchange over all processes, two times each: what the process of rank 0 receives in one
+ * exchange is limited (WEFT_FRAME_MOST_BYTES), and there may be thousands of processes. */
 #define MOST_TIMES (1u << 16)
 
-/* Some ops of a rank; a shorter program has fewer of them. */
+/* A range of ops of one rank; empty beyond the end of its program. */
 struct some {
   uint32_t row, first, n;
 };
@@ -199,7 +201,7 @@ unpack_times (GBytes *packed, weft_timeline *t, struct some some, GError **error
   return TRUE;
 }
 
-/* Of rank i of each process. */
+/* Exchanges the times of rank i of each process. */
 static gboolean
 share_times (weft_exec *x, weft_timeline *t, uint32_t i, uint32_t first, uint32_t most,
              GError **error)
@@ -237,7 +239,8 @@ weft_together_timeline (weft_exec *x, weft_timeline *t, GError **error)
 
 /* ------------------------------------------------------------------------ errors */
 
-/* A dead process shows in a communicator, as something that has gone wrong, and here with its name. */
+/* If a process dies, its peers first see a communicator error; wait this long for the rendezvous
+ * to report which process died. */
 #define CAUSE_SECONDS 0.5
 
 void
@@ -258,13 +261,13 @@ weft_together_give_up (struct weft_rendezvous *peers, GError **error)
 
 /* ------------------------------------------------------------------------- steps */
 
-/* What a process brings, when there is something. */
+/* The message of a process; sent only if it has something to say. */
 struct news {
   struct weft_metrics metrics;
   uint32_t knows, stop, large;
 };
 
-/* Of all ranks with the loss the last one tells it. */
+/* Whether this process holds the last rank that computes the loss, which reports it. */
 static gboolean
 tells_loss (const weft_exec *x)
 {
@@ -289,7 +292,7 @@ news_of (const weft_exec *x, gboolean stop)
 {
   struct news news;
 
-  memset (&news, 0, sizeof news); /* padding goes over the wire */
+  memset (&news, 0, sizeof news); /* the padding is sent, too */
   news.knows = tells_loss (x);
   news.stop = stop != FALSE;
   news.large = count_large (x);

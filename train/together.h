@@ -1,38 +1,41 @@
-/* together.h - what processes that train one job agree on, between steps.
+/* processes.h - what the processes of one training job exchange between steps.
  *
- * Each does what follows in the same order; where the executor has no other processes (peers NULL)
- * nothing is said and everything is as this one has it. */
+ * All processes must make these calls in the same order. If the job has only one process (peers
+ * NULL), nothing is sent and the results are those of this process. */
 #pragma once
 #include "core/exec/exec.h"
 
-/* Refuses processes that were told different things: `what` is all that must be the same. */
+/* Returns an error in every process whose text `what` differs from that of the process of rank
+ * 0. */
 gboolean weft_together_same (struct weft_rendezvous *peers, const char *key, const char *what,
                              GError **error);
 
-/* Fills in what the executors of others have allocated. */
+/* Fills in the bytes that the executors of the other processes have allocated. */
 gboolean weft_together_allocated (weft_exec *x, GError **error);
 
-/* Floats of which each process has some, and zeros for what others have: rank 0's process gets all of
- * them, or everybody does. */
+/* Merges floats: each process passes its own elements and zeros for the others. The process of rank
+ * 0 (WEFT_PROCESSES_FIRST) or every process (WEFT_PROCESSES_ALL) gets all elements. */
 enum weft_together_who { WEFT_TOGETHER_FIRST, WEFT_TOGETHER_ALL };
 gboolean weft_together_floats (struct weft_rendezvous *peers, const char *key,
                                enum weft_together_who who, float *block, uint64_t n,
                                GError **error);
 
-/* When the ops of all ranks ran, for rank 0's process: each by the clock of its own GPU, from the
- * beginning of the step there. */
+/* Gathers begin and end times of the ops of all ranks in the process of rank 0. Times are from the
+ * clock of each rank's GPU, counted from the start of the step there. */
 gboolean weft_together_timeline (weft_exec *x, weft_timeline *timeline, GError **error);
 
 struct weft_together {
-  double seconds; /* given: how long others may take; 0: as long as they are alive */
-  struct weft_metrics metrics; /* of whoever knows the loss; `large` of all ranks together */
-  gboolean stop;               /* somebody was asked to stop */
+  double seconds; /* in: deadline for the other processes; 0: wait as long as they are alive */
+  struct weft_metrics metrics; /* from the process that computed the loss; `large` is summed over
+                                * all ranks */
+  gboolean stop;               /* some process was asked to stop */
 };
 
-/* After an error: the other processes end too, and are told why.  Where one of them has ended first that is
- * what the error says, and then what came of it here. */
+/* After an error in this process: tells the other processes to end, with the reason. If another
+ * process ended first, the error text begins with its reason. */
 void weft_together_give_up (struct weft_rendezvous *peers, GError **error);
 
-/* The newest step, or evaluation, called `key`; `stop`: this process was asked to. */
+/* Merges the metrics of the newest step or evaluation, called `key`. `stop`: this process was asked
+ * to stop. */
 gboolean weft_together_step (weft_exec *x, const char *key, gboolean stop,
                              struct weft_together *out, GError **error);
