@@ -3,7 +3,7 @@
 #include "launch/store.h"
 #include "launch/wire.h"
 #include "tests/processes.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <gio/gio.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -260,7 +260,7 @@ tell_memory (weft_rendezvous *r, GError **error)
     device[i] = 2 * i;
     host[i] = 2 * i + 1;
   }
-  gboolean ok = weft_together_allocated (&x, error);
+  gboolean ok = weft_processes_gather_allocated (&x, error);
   for (uint32_t i = 0; ok && i < 2 * RANKS; i++)
     ok = device[i] == 2 * i && host[i] == 2 * i + 1;
   return ok ? g_strdup ("all") : NULL;

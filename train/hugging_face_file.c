@@ -3,7 +3,7 @@
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
 #include "train/hugging_face.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <string.h>
 
 /* Elements per block: 4 MiB of floats. */
@@ -93,8 +93,8 @@ stream (const struct source *from, take_block take, void *to, GError **error)
   for (uint64_t row = 0; row < from->rows; row += most) {
     uint64_t n = MIN (most, from->rows - row);
     if (!read_rows (from, row, n, block, room, error) ||
-        !weft_together_floats (from->peers, "tensors of an export", WEFT_TOGETHER_FIRST, block,
-                               n * from->columns, error) ||
+        !weft_processes_merge_floats (from->peers, "tensors of an export", WEFT_PROCESSES_FIRST,
+                                      block, n * from->columns, error) ||
         !take (to, row * from->columns, n * from->columns, block, error))
       return FALSE;
   }

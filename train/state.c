@@ -3,7 +3,7 @@
 #include "core/program/segment.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <math.h>
 #include <string.h>
 
@@ -897,8 +897,8 @@ weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
   weft_state_forget (state);
   g_autofree float *whole = g_new (float, n);
   weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, whole);
-  if (!weft_together_floats (state->x->peers, "masters of weights in fp8", WEFT_TOGETHER_ALL, whole,
-                             n, error))
+  if (!weft_processes_merge_floats (state->x->peers, "masters of weights in fp8",
+                                    WEFT_PROCESSES_ALL, whole, n, error))
     return FALSE;
   state->whole = g_steal_pointer (&whole);
   state->whole_of = tensor;

@@ -5,7 +5,7 @@
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
 #include "train/sampler.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -145,7 +145,7 @@ open_executor (struct trainer *t, const struct weft_exec_ops *ops, GError **erro
   if (!(t->x = ops->open (t->plan, &options, error)))
     return FALSE;
   t->state = weft_state_new (t->x);
-  return weft_together_allocated (t->x, error);
+  return weft_processes_gather_allocated (t->x, error);
 }
 
 /* A resumed run must use the seed of the first run: data order and initial weights depend on it. */
@@ -168,7 +168,7 @@ check_step (const struct trainer *t, GError **error)
 {
   g_autofree char *found =
       g_strdup_printf ("%s after step %" G_GUINT64_FORMAT, t->options->load, t->progress.step);
-  return weft_together_same (peers_of (t), "the checkpoint", found, error);
+  return weft_processes_check_same (peers_of (t), "the checkpoint", found, error);
 }
 
 static gboolean
@@ -342,12 +342,12 @@ agree (struct trainer *t, const char *what, double seconds, struct weft_metrics 
 {
   g_autofree char *key = g_strdup_printf ("%s %" G_GUINT64_FORMAT, what, t->progress.step);
   gboolean asked = peers_of (t) && was_signalled (t->watched);
-  struct weft_together together = { .seconds = seconds };
+  struct weft_processes_step merged = { .seconds = seconds };
 
-  if (!weft_together_step (t->x, key, asked, &together, error))
+  if (!weft_processes_merge_step (t->x, key, asked, &merged, error))
     return FALSE;
-  *out = together.metrics;
-  t->stop |= together.stop;
+  *out = merged.metrics;
+  t->stop |= merged.stop;
   return TRUE;
 }
 
@@ -520,7 +520,7 @@ gather_times (struct trainer *t, GError **error)
   if (!t->timeline || !t->options->exec.times)
     return TRUE;
   tell_times (t, t->timeline);
-  return weft_together_timeline (t->x, t->timeline, error);
+  return weft_processes_gather_timeline (t->x, t->timeline, error);
 }
 
 static void
@@ -586,7 +586,7 @@ check_same (const struct trainer *t, GError **error)
       o->export_safetensors ? o->export_safetensors : "-",
       o->dump_gradients ? o->dump_gradients : "-", o->exec.times + 2 * o->exec.traced);
 
-  return weft_together_same (o->exec.peers, "the job", all, error);
+  return weft_processes_check_same (o->exec.peers, "the job", all, error);
 }
 
 static void
@@ -628,7 +628,7 @@ weft_trainer_run (const weft_plan *plan, const struct weft_exec_ops *ops,
                 finish (&t, error) && gather_times (&t, error);
   unwatch_signals (&watched, &before);
   if (!ok)
-    weft_together_give_up (options->exec.peers, error);
+    weft_processes_abort (options->exec.peers, error);
   if (ok)
     fill_result (&t, result);
   return ok;

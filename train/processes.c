@@ -1,4 +1,4 @@
-#include "train/together.h"
+#include "train/processes.h"
 #include "core/base/error.h"
 #include "launch/rendezvous.h"
 #include <string.h>
@@ -16,8 +16,8 @@ first_difference (const char *mine, const char *other, gsize bytes)
 }
 
 gboolean
-weft_together_same (struct weft_rendezvous *peers, const char *key, const char *what,
-                    GError **error)
+weft_processes_check_same (struct weft_rendezvous *peers, const char *key, const char *what,
+                           GError **error)
 {
   if (!peers)
     return TRUE;
@@ -40,7 +40,7 @@ weft_together_same (struct weft_rendezvous *peers, const char *key, const char *
 /* Each process sends only the bytes of its own ranks: the message of all must not grow with the
  * square of their number. */
 gboolean
-weft_together_allocated (weft_exec *x, GError **error)
+weft_processes_gather_allocated (weft_exec *x, GError **error)
 {
   if (!x->peers)
     return TRUE;
@@ -130,13 +130,13 @@ unpack_runs (GBytes *packed, float *block, uint32_t n)
 }
 
 static gboolean
-share_block (struct weft_rendezvous *peers, const char *key, enum weft_together_who who,
-             float *block, uint32_t n, GError **error)
+merge_block (struct weft_rendezvous *peers, const char *key,
+             enum weft_processes_receivers receivers, float *block, uint32_t n, GError **error)
 {
   g_autoptr (GBytes) mine = pack_runs (block, n);
   g_autoptr (GPtrArray) all =
-      (who == WEFT_TOGETHER_ALL ? weft_rendezvous_meet : weft_rendezvous_gather) (peers, key, mine,
-                                                                                  0, error);
+      (receivers == WEFT_PROCESSES_ALL ? weft_rendezvous_meet
+                                       : weft_rendezvous_gather) (peers, key, mine, 0, error);
 
   for (uint32_t i = 0; all && i < all->len; i++)
     if (!unpack_runs (all->pdata[i], block, n))
@@ -145,11 +145,12 @@ share_block (struct weft_rendezvous *peers, const char *key, enum weft_together_
 }
 
 gboolean
-weft_together_floats (struct weft_rendezvous *peers, const char *key, enum weft_together_who who,
-                      float *block, uint64_t n, GError **error)
+weft_processes_merge_floats (struct weft_rendezvous *peers, const char *key,
+                             enum weft_processes_receivers receivers, float *block, uint64_t n,
+                             GError **error)
 {
   for (uint64_t first = 0; peers && first < n; first += MOST_FLOATS)
-    if (!share_block (peers, key, who, block + first, (uint32_t) MIN (MOST_FLOATS, n - first),
+    if (!merge_block (peers, key, receivers, block + first, (uint32_t) MIN (MOST_FLOATS, n - first),
                       error))
       return FALSE;
   return TRUE;
@@ -162,64 +163,64 @@ weft_together_floats (struct weft_rendezvous *peers, const char *key, enum weft_
 #define MOST_TIMES (1u << 16)
 
 /* A range of ops of one rank; empty beyond the end of its program. */
-struct some {
+struct op_range {
   uint32_t row, first, n;
 };
 
-static struct some
-some_of (const weft_exec *x, const weft_timeline *t, uint32_t row, uint32_t first, uint32_t most)
+static struct op_range
+range_of (const weft_exec *x, const weft_timeline *t, uint32_t row, uint32_t first, uint32_t most)
 {
   uint32_t n_op = x->plan->role[t->role[row]]->n_op;
-  return (struct some){ row, first, n_op > first ? MIN (n_op - first, most) : 0 };
+  return (struct op_range){ row, first, n_op > first ? MIN (n_op - first, most) : 0 };
 }
 
 static GBytes *
-pack_times (const weft_timeline *t, struct some some)
+pack_times (const weft_timeline *t, struct op_range range)
 {
   GByteArray *pack = g_byte_array_new ();
-  guint bytes = some.n * (guint) sizeof (double);
+  guint bytes = range.n * (guint) sizeof (double);
 
-  g_byte_array_append (pack, (const uint8_t *) (t->begin[some.row] + some.first), bytes);
-  g_byte_array_append (pack, (const uint8_t *) (t->end[some.row] + some.first), bytes);
+  g_byte_array_append (pack, (const uint8_t *) (t->begin[range.row] + range.first), bytes);
+  g_byte_array_append (pack, (const uint8_t *) (t->end[range.row] + range.first), bytes);
   return g_byte_array_free_to_bytes (pack);
 }
 
 static gboolean
-unpack_times (GBytes *packed, weft_timeline *t, struct some some, GError **error)
+unpack_times (GBytes *packed, weft_timeline *t, struct op_range range, GError **error)
 {
-  gsize bytes = 0, wanted = some.n * sizeof (double);
+  gsize bytes = 0, wanted = range.n * sizeof (double);
   const uint8_t *data = packed ? g_bytes_get_data (packed, &bytes) : NULL;
 
   if (bytes != 2 * wanted)
     return weft_run_error (
         error, "times of rank %u: found %" G_GSIZE_FORMAT " bytes, wanted %" G_GSIZE_FORMAT,
-        t->rank[some.row], bytes, 2 * wanted);
-  if (some.n) {
-    memcpy (t->begin[some.row] + some.first, data, wanted);
-    memcpy (t->end[some.row] + some.first, data + wanted, wanted);
+        t->rank[range.row], bytes, 2 * wanted);
+  if (range.n) {
+    memcpy (t->begin[range.row] + range.first, data, wanted);
+    memcpy (t->end[range.row] + range.first, data + wanted, wanted);
   }
   return TRUE;
 }
 
 /* Exchanges the times of rank i of each process. */
 static gboolean
-share_times (weft_exec *x, weft_timeline *t, uint32_t i, uint32_t first, uint32_t most,
-             GError **error)
+gather_times (weft_exec *x, weft_timeline *t, uint32_t i, uint32_t first, uint32_t most,
+              GError **error)
 {
   const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
   g_autofree char *key = g_strdup_printf ("times of rank %u of each process, from op %u", i, first);
   g_autoptr (GBytes) mine =
-      pack_times (t, some_of (x, t, place->process * place->each + i, first, most));
+      pack_times (t, range_of (x, t, place->process * place->each + i, first, most));
   g_autoptr (GPtrArray) all = weft_rendezvous_gather (x->peers, key, mine, 0, error);
 
   for (uint32_t k = 0; all && k < all->len && place->process == 0; k++)
-    if (!unpack_times (all->pdata[k], t, some_of (x, t, k * place->each + i, first, most), error))
+    if (!unpack_times (all->pdata[k], t, range_of (x, t, k * place->each + i, first, most), error))
       return FALSE;
   return all != NULL;
 }
 
 gboolean
-weft_together_timeline (weft_exec *x, weft_timeline *t, GError **error)
+weft_processes_gather_timeline (weft_exec *x, weft_timeline *t, GError **error)
 {
   uint32_t longest = 0;
 
@@ -231,7 +232,7 @@ weft_together_timeline (weft_exec *x, weft_timeline *t, GError **error)
     longest = MAX (longest, x->plan->role[role]->n_op);
   for (uint32_t i = 0; i < place->each; i++)
     for (uint32_t first = 0; first < longest; first += most)
-      if (!share_times (x, t, i, first, most, error))
+      if (!gather_times (x, t, i, first, most, error))
         return FALSE;
   weft_timeline_finish (t, x->plan);
   return TRUE;
@@ -244,7 +245,7 @@ weft_together_timeline (weft_exec *x, weft_timeline *t, GError **error)
 #define CAUSE_SECONDS 0.5
 
 void
-weft_together_give_up (struct weft_rendezvous *peers, GError **error)
+weft_processes_abort (struct weft_rendezvous *peers, GError **error)
 {
   gint64 until = g_get_monotonic_time () + (gint64) (1e6 * CAUSE_SECONDS);
   g_autoptr (GError) cause = NULL;
@@ -262,14 +263,14 @@ weft_together_give_up (struct weft_rendezvous *peers, GError **error)
 /* ------------------------------------------------------------------------- steps */
 
 /* The message of a process; sent only if it has something to say. */
-struct news {
+struct message {
   struct weft_metrics metrics;
-  uint32_t knows, stop, large;
+  uint32_t has_loss, stop, large;
 };
 
 /* Whether this process holds the last rank that computes the loss, which reports it. */
 static gboolean
-tells_loss (const weft_exec *x)
+reports_loss (const weft_exec *x)
 {
   for (uint32_t row = x->actors->n; row-- > 0;)
     if (weft_program_has_loss (x->plan->role[x->actors->role[row]]))
@@ -287,50 +288,50 @@ count_large (const weft_exec *x)
   return n;
 }
 
-static struct news
-news_of (const weft_exec *x, gboolean stop)
+static struct message
+make_message (const weft_exec *x, gboolean stop)
 {
-  struct news news;
+  struct message message;
 
-  memset (&news, 0, sizeof news); /* the padding is sent, too */
-  news.knows = tells_loss (x);
-  news.stop = stop != FALSE;
-  news.large = count_large (x);
-  if (news.knows)
-    news.metrics = *weft_exec_metrics (x);
-  return news;
+  memset (&message, 0, sizeof message); /* the padding is sent, too */
+  message.has_loss = reports_loss (x);
+  message.stop = stop != FALSE;
+  message.large = count_large (x);
+  if (message.has_loss)
+    message.metrics = *weft_exec_metrics (x);
+  return message;
 }
 
 static void
-add_news (struct weft_together *to, const struct news *news)
+add_message (struct weft_processes_step *to, const struct message *message)
 {
-  uint32_t large = to->metrics.large + news->large;
+  uint32_t large = to->metrics.large + message->large;
 
-  if (news->knows)
-    to->metrics = news->metrics;
+  if (message->has_loss)
+    to->metrics = message->metrics;
   to->metrics.large = large;
-  to->stop |= news->stop != 0;
+  to->stop |= message->stop != 0;
 }
 
 gboolean
-weft_together_step (weft_exec *x, const char *key, gboolean stop, struct weft_together *out,
-                    GError **error)
+weft_processes_merge_step (weft_exec *x, const char *key, gboolean stop,
+                           struct weft_processes_step *out, GError **error)
 {
-  const struct news mine = news_of (x, stop);
-  gboolean any = mine.knows || mine.stop || mine.large;
+  const struct message mine = make_message (x, stop);
+  gboolean any = mine.has_loss || mine.stop || mine.large;
 
-  *out = (struct weft_together){ .seconds = out->seconds };
+  *out = (struct weft_processes_step){ .seconds = out->seconds };
   if (!x->peers) {
-    add_news (out, &mine);
+    add_message (out, &mine);
     return TRUE;
   }
   g_autoptr (GBytes) value = any ? g_bytes_new (&mine, sizeof mine) : NULL;
   g_autoptr (GPtrArray) all = weft_rendezvous_meet (x->peers, key, value, out->seconds, error);
   for (uint32_t i = 0; all && i < all->len; i++)
     if (all->pdata[i] && g_bytes_get_size (all->pdata[i]) == sizeof mine) {
-      struct news news;
-      memcpy (&news, g_bytes_get_data (all->pdata[i], NULL), sizeof news);
-      add_news (out, &news);
+      struct message message;
+      memcpy (&message, g_bytes_get_data (all->pdata[i], NULL), sizeof message);
+      add_message (out, &message);
     }
   return all != NULL;
 }
