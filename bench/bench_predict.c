@@ -82,7 +82,7 @@ make_plan (const struct model *model, const char *words, const char *table, GErr
 
 /* Communication once for all turns, kernels anew in each. */
 static gboolean
-write_table (const struct model *model, uint32_t ranks, const GArray *links, const char *path,
+write_table (const struct model *model, uint32_t ranks, const GArray *comm, const char *path,
              GError **error)
 {
   g_autoptr (weft_measure) m = weft_measure_new (&weft_exec_cpu);
@@ -94,18 +94,19 @@ write_table (const struct model *model, uint32_t ranks, const GArray *links, con
   g_autoptr (GArray) kernels = weft_measure_rows (m);
   for (guint i = 0; i < kernels->len; i++)
     weft_cost_table_print (text, &g_array_index (kernels, struct weft_measurement, i));
-  for (guint i = 0; i < links->len; i++)
-    weft_cost_table_print (text, &g_array_index (links, struct weft_measurement, i));
+  for (guint i = 0; i < comm->len; i++)
+    weft_cost_table_print (text, &g_array_index (comm, struct weft_measurement, i));
   return g_file_set_contents (path, text->str, -1, error);
 }
 
 static GArray *
-measure_links (const struct model *model, GError **error)
+measure_comm (const struct model *model, GError **error)
 {
   g_autoptr (weft_measure) m = weft_measure_new (&weft_exec_cpu);
   g_autoptr (weft_plan) plan = make_plan (model, table_words[2], NULL, error);
 
-  if (!plan || !weft_measure_grid (m, &plan->job, 2, error) || !weft_measure_links (m, plan, error))
+  if (!plan || !weft_measure_comm_sizes (m, &plan->job, 2, error) ||
+      !weft_measure_comm (m, plan, error))
     return NULL;
   return weft_measure_rows (m);
 }
@@ -199,14 +200,14 @@ run_really (const struct model *model, const struct strategy *s, double *seconds
 /* ---------------------------------------------------------------------------- turns */
 
 static gboolean
-take_turn (const struct model *model, const GArray *links, const char *path, uint32_t turn,
+take_turn (const struct model *model, const GArray *comm, const char *path, uint32_t turn,
            struct samples *out, GError **error)
 {
   uint32_t ranks = 0;
 
   for (unsigned i = 0; i < N_STRATEGY; i++) {
     const struct strategy *s = &strategies[i];
-    if (s->ranks != ranks && !write_table (model, s->ranks, links, path, error))
+    if (s->ranks != ranks && !write_table (model, s->ranks, comm, path, error))
       return FALSE;
     ranks = s->ranks;
     if (!predict (model, s, path, &out->predicted[i][turn], error) ||
@@ -240,12 +241,12 @@ static gboolean
 run_model (const struct model *model, uint32_t turns, const char *path, struct samples *all,
            GError **error)
 {
-  g_autoptr (GArray) links = measure_links (model, error);
+  g_autoptr (GArray) comm = measure_comm (model, error);
 
-  for (uint32_t turn = 0; links && turn < turns; turn++)
-    if (!take_turn (model, links, path, turn, all, error))
+  for (uint32_t turn = 0; comm && turn < turns; turn++)
+    if (!take_turn (model, comm, path, turn, all, error))
       return FALSE;
-  return links != NULL;
+  return comm != NULL;
 }
 
 /* Preemptions are what others on the machine took from us. */

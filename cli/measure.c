@@ -127,7 +127,7 @@ measure_job (const struct asked *a, const weft_plan *plan, GError **error)
   fprintf (stderr, "weft: steps of the job, ranks: %u\n", plan->mesh.n_ranks);
   if (!weft_measure_steps (a->m, plan, LEAST_STEPS, JOB_SECONDS, error))
     return FALSE;
-  return plan->mesh.n_ranks == 1 || weft_measure_links (a->m, plan, error);
+  return plan->mesh.n_ranks == 1 || weft_measure_comm (a->m, plan, error);
 }
 
 static void
@@ -156,7 +156,7 @@ measure_model (const struct asked *a, const char *words, const char *precision, 
     return FALSE;
   say_model (&plan->job);
   return weft_measure_steps (a->m, plan, GRID_STEPS, GRID_SECONDS, error) &&
-         (ranks == 1 || weft_measure_links (a->m, plan, error));
+         (ranks == 1 || weft_measure_comm (a->m, plan, error));
 }
 
 static gboolean
@@ -194,7 +194,7 @@ measure_groups (weft_measure *m, const struct weft_job *job, uint32_t ranks, GEr
     fprintf (stderr, "weft: one rank: no collectives to measure\n");
   for (uint32_t n = 2; n <= ranks; n *= 2) {
     fprintf (stderr, "weft: collectives of %u ranks\n", n);
-    if (!weft_measure_grid (m, job, n, error))
+    if (!weft_measure_comm_sizes (m, job, n, error))
       return FALSE;
   }
   return TRUE;
@@ -312,7 +312,7 @@ measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
   const struct weft_cuda_calls *calls = weft_cuda_load (error);
 
   a->launched = calls && weft_cuda_time_launches (calls, a->launch, error);
-  return a->launched && weft_measure_host (a->m, job, error);
+  return a->launched && weft_measure_host_copies (a->m, job, error);
 }
 
 static int

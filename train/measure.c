@@ -1,9 +1,9 @@
 #include "train/measure.h"
-#include "train/links.h"
+#include "train/comm_bench.h"
 #include "train/state.h"
 
 #define WARM_UP 2
-#define LINK_STEPS 5
+#define COMM_STEPS 5
 #define LR 1e-4 /* small, so that weights stay near their initial values */
 
 /* One row of the cost table; `sum` and `n` are over the ops of the current plan. */
@@ -351,7 +351,7 @@ weft_measure_steps (weft_measure *m, const weft_plan *plan, uint32_t least, doub
 
 /* A send is timed by its receive: it is complete when the next stage has the data. */
 static gboolean
-link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
+comm_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft_measurement *key)
 {
   gboolean received = p->op[op].kind == WEFT_OP_RECV;
 
@@ -366,38 +366,39 @@ link_key (const weft_plan *plan, const weft_program *p, uint32_t op, struct weft
 }
 
 static gboolean
-run_links (weft_measure *m, const weft_plan *plan, GError **error)
+run_comm (weft_measure *m, const weft_plan *plan, GError **error)
 {
-  struct trial trial = { .fill = weft_links_fill, .least = LINK_STEPS, .of = link_key };
+  struct trial trial = { .fill = weft_comm_bench_fill, .least = COMM_STEPS, .of = comm_key };
 
   return measure_plan (m, plan, &trial, error);
 }
 
 gboolean
-weft_measure_links (weft_measure *m, const weft_plan *plan, GError **error)
+weft_measure_comm (weft_measure *m, const weft_plan *plan, GError **error)
 {
-  g_autoptr (weft_plan) links = weft_links_of_plan (plan, error);
+  g_autoptr (weft_plan) bench = weft_comm_bench_of_plan (plan, error);
 
-  return links && run_links (m, links, error);
+  return bench && run_comm (m, bench, error);
 }
 
 gboolean
-weft_measure_host (weft_measure *m, const struct weft_job *job, GError **error)
+weft_measure_host_copies (weft_measure *m, const struct weft_job *job, GError **error)
 {
-  g_autoptr (weft_plan) copies = weft_links_of_host (job, error);
+  g_autoptr (weft_plan) copies = weft_comm_bench_of_host (job, error);
 
-  return copies && run_links (m, copies, error);
+  return copies && run_comm (m, copies, error);
 }
 
 gboolean
-weft_measure_grid (weft_measure *m, const struct weft_job *job, uint32_t ranks, GError **error)
+weft_measure_comm_sizes (weft_measure *m, const struct weft_job *job, uint32_t ranks,
+                         GError **error)
 {
-  g_autoptr (weft_plan) groups = weft_links_of_group (job, ranks, error);
+  g_autoptr (weft_plan) groups = weft_comm_bench_of_group (job, ranks, error);
 
-  if (!groups || !run_links (m, groups, error))
+  if (!groups || !run_comm (m, groups, error))
     return FALSE;
   if (ranks != 2)
     return TRUE;
-  g_autoptr (weft_plan) stages = weft_links_of_stages (job, error);
-  return stages && run_links (m, stages, error);
+  g_autoptr (weft_plan) stages = weft_comm_bench_of_stages (job, error);
+  return stages && run_comm (m, stages, error);
 }

@@ -25,15 +25,16 @@ gboolean weft_measure_steps (weft_measure *measure, const weft_plan *plan, uint3
                              double seconds, GError **error);
 
 /* Times every distinct collective and send of a job on the ranks of the job. */
-gboolean weft_measure_links (weft_measure *measure, const weft_plan *plan, GError **error);
+gboolean weft_measure_comm (weft_measure *measure, const weft_plan *plan, GError **error);
 
 /* Times copies between a GPU and its host in both directions: 1 KiB to 64 MiB. */
-gboolean weft_measure_host (weft_measure *measure, const struct weft_job *job, GError **error);
+gboolean
+weft_measure_host_copies (weft_measure *measure, const struct weft_job *job, GError **error);
 
 /* Times all-reduce, reduce-scatter, all-gather and all-to-all over `ranks` ranks, and send if there
  * are two: fp32, 1 KiB to 64 MiB. Cluster and reduction order come from the job. */
-gboolean weft_measure_grid (weft_measure *measure, const struct weft_job *job, uint32_t ranks,
-                            GError **error);
+gboolean weft_measure_comm_sizes (weft_measure *measure, const struct weft_job *job, uint32_t ranks,
+                                  GError **error);
 
 /* All rows, sorted: struct weft_measurement. The caller unrefs the array. */
 GArray *weft_measure_rows (const weft_measure *measure);
