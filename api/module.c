@@ -3,7 +3,7 @@
 #include "core/passes/step.h"
 #include "exec_cpu/exec_cpu.h"
 #include "kernels/float.h"
-#include "train/room.h"
+#include "train/memory_check.h"
 #include "api/inside.h"
 #include <math.h>
 #include <string.h>
@@ -31,7 +31,8 @@ open_executor (weft_module *m, const weft_module_options *options, GError **reas
                                     .threads = options ? options->threads : 1,
                                     .stress = options ? options->stress : 0 };
 
-  if (!weft_room_check (m->plan, reason) || !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
+  if (!weft_memory_check_machine (m->plan, reason) ||
+      !(m->x = weft_exec_cpu.open (m->plan, &exec, reason)))
     return FALSE;
   m->state = weft_state_new (m->x);
   m->parts = weft_parts_new (m->plan);

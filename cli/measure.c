@@ -5,7 +5,7 @@
 #include "exec_cuda/exec_cuda.h"
 #include "exec_cuda/launches.h"
 #include "train/measure.h"
-#include "train/room.h"
+#include "train/memory_check.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -116,7 +116,8 @@ make_plan (const struct asked *a, GError **error)
     return NULL;
   job.cluster.f.cost_table = 0; /* what is measured anew does not hang on what was */
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
-  if (!plan || !(a->ops == &weft_exec_cuda ? weft_room_check_plan : weft_room_check) (plan, error))
+  if (!plan || !(a->ops == &weft_exec_cuda ? weft_memory_check_topology
+                                           : weft_memory_check_machine) (plan, error))
     return NULL;
   return g_steal_pointer (&plan);
 }

@@ -1,4 +1,4 @@
-#include "train/room.h"
+#include "train/memory_check.h"
 #include "core/base/error.h"
 #include "core/base/units.h"
 #include <unistd.h>
@@ -14,7 +14,7 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
 }
 
 gboolean
-weft_room_check_plan (const weft_plan *plan, GError **error)
+weft_memory_check_topology (const weft_plan *plan, GError **error)
 {
   const struct weft_cluster *cluster = &plan->job.cluster;
 
@@ -32,12 +32,12 @@ weft_room_check_plan (const weft_plan *plan, GError **error)
 }
 
 gboolean
-weft_room_check (const weft_plan *plan, GError **error)
+weft_memory_check_machine (const weft_plan *plan, GError **error)
 {
   double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
   double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
 
-  if (!weft_room_check_plan (plan, error))
+  if (!weft_memory_check_topology (plan, error))
     return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++)
