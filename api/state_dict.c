@@ -132,7 +132,7 @@ weft_state_dict_data (weft_state_dict *d, size_t i, uint32_t rank)
   if (i >= d->n || rank >= d->module->x->actors->n ||
       (d->kind == WEFT_STATE_MASTER && weft_state_dtype (d->module->state) != WEFT_FP32))
     return NULL;
-  return weft_state_live (d->module->state, (uint32_t) i, rank);
+  return weft_state_address (d->module->state, (uint32_t) i, rank);
 }
 
 /* -------------------------------------------------------------------------- loading */

@@ -101,7 +101,7 @@ weft_checkpoint_manifest (const char *path, GError **error)
 }
 
 char *
-weft_checkpoint_newest_but (const char *dir, const char *name)
+weft_checkpoint_newest_except (const char *dir, const char *name)
 {
   g_autoptr (GArray) steps = weft_checkpoint_steps (dir);
 
@@ -119,7 +119,7 @@ weft_checkpoint_newest_but (const char *dir, const char *name)
 char *
 weft_checkpoint_newest (const char *dir)
 {
-  return weft_checkpoint_newest_but (dir, NULL);
+  return weft_checkpoint_newest_except (dir, NULL);
 }
 
 /* ----------------------------------------------------------------------- deletion */

@@ -21,7 +21,7 @@ weft_manifest *weft_checkpoint_manifest (const char *path, GError **error);
 
 /* weft_checkpoint_newest() that ignores the checkpoint `name` (NULL ignores none). The caller frees
  * the path. */
-char *weft_checkpoint_newest_but (const char *dir, const char *name);
+char *weft_checkpoint_newest_except (const char *dir, const char *name);
 
 /* Deletes a directory and the files in it. A file that cannot be deleted stays. */
 void weft_remove_directory (const char *path);

@@ -151,7 +151,7 @@ match_tensors (const stored *s, const weft_state *state, GError **error)
   }
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const char *name = weft_state_at (state, i)->name;
-    if (g_hash_table_contains (places, name) && !weft_state_at (state, i)->passing) {
+    if (g_hash_table_contains (places, name) && !weft_state_at (state, i)->fp8_recipe) {
       weft_bad_input (error, "%s: of another model: found no tensor %s", s->path, name);
       return NULL;
     }
@@ -247,12 +247,12 @@ find_weights (const stored *s, const weft_state *state, const uint32_t *ours)
 
 /* Clears the fp8 recipe state, which a checkpoint of a job without fp8 does not have. */
 static void
-clear_passing (weft_state *state)
+clear_fp8_recipe (weft_state *state)
 {
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const struct weft_state_tensor *t = weft_state_at (state, i);
-    g_autofree float *zeros = g_new0 (float, t->passing ? t->rows : 0);
-    if (t->passing)
+    g_autofree float *zeros = g_new0 (float, t->fp8_recipe ? t->rows : 0);
+    if (t->fp8_recipe)
       weft_state_write (state, i, WEFT_STATE_MASTER, 0, t->rows, zeros);
   }
 }
@@ -265,7 +265,7 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
   g_autofree gboolean *has_weights = find_weights (s, state, ours);
   g_autofree float *block = g_new (float, BLOCK);
 
-  clear_passing (state);
+  clear_fp8_recipe (state);
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     const struct weft_chunk *c = weft_manifest_chunk (s->m, i);
     if (ours[c->tensor] == NOT_OURS)
@@ -276,7 +276,7 @@ write_state (const stored *s, weft_state *state, const uint32_t *ours, GError **
     if (wanted && !write_chunk (s, i, &to, error))
       return FALSE;
   }
-  return weft_state_settle (state, error);
+  return weft_state_quantise (state, error);
 }
 
 /* -------------------------------------------------------------------------- whole */
@@ -309,7 +309,7 @@ load_step (weft_state *state, const struct weft_job *job, const char *path,
   if (load_one (state, job, path, progress, &damaged, &why))
     return TRUE;
   g_autofree char *dir = g_path_get_dirname (path), *name = g_path_get_basename (path);
-  g_autofree char *other = damaged ? weft_checkpoint_newest_but (dir, name) : NULL;
+  g_autofree char *other = damaged ? weft_checkpoint_newest_except (dir, name) : NULL;
   if (other)
     return weft_bad_input (error, "%s; the newest complete checkpoint beside it is %s",
                            why->message, other);

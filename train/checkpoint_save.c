@@ -123,8 +123,8 @@ declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_c
 
 /* Writes a part of a chunk: a run of the tensor's elements in memory order. */
 static gboolean
-put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
-         const struct weft_state_run *run, GError **error)
+write_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
+           const struct weft_state_run *run, GError **error)
 {
   uint32_t size = weft_tensor_type_bytes[c->type];
 
@@ -146,14 +146,14 @@ put_run (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c,
 /* Writes a chunk. Whole tensor rows are one run of elements; else each row of the chunk is one
  * run. */
 static gboolean
-put (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
+write_chunk (struct save *s, weft_safetensors_writer *w, struct weft_chunk *c, GError **error)
 {
   uint64_t width = weft_manifest_tensor (s->m, c->tensor)->columns;
   uint64_t lines = c->columns == width ? 1 : c->rows, n = c->rows * c->columns / lines;
 
   for (uint64_t line = 0; line < lines; line++) {
     struct weft_state_run run = { .first = (c->row + line) * width + c->column, .n = n };
-    if (!put_run (s, w, c, &run, error))
+    if (!write_run (s, w, c, &run, error))
       return FALSE;
   }
   return TRUE;
@@ -173,7 +173,7 @@ write_file (struct save *s, uint32_t file, GError **error)
       declare (w, s->m, weft_manifest_chunk (s->m, i));
   for (uint32_t i = 0; i < s->m->chunks->len; i++) {
     struct weft_chunk *c = weft_manifest_chunk (s->m, i);
-    if (c->file == file && !put (s, w, c, error)) {
+    if (c->file == file && !write_chunk (s, w, c, error)) {
       weft_safetensors_abandon (w);
       return FALSE;
     }
@@ -218,7 +218,7 @@ write_files (struct save *s, GError **error)
 
 /* Whether this is the process of rank 0, which makes the directory and writes the manifest. */
 static gboolean
-leads (const struct save *s)
+is_first_process (const struct save *s)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
   return !peers || weft_rendezvous_place (peers)->process == 0;
@@ -308,10 +308,10 @@ share_directory (struct save *s, GError **error)
   if (!peers)
     return TRUE;
   g_autofree char *name = g_path_get_basename (s->temporary);
-  g_autoptr (GBytes) mine = leads (s) ? g_bytes_new (name, strlen (name)) : NULL;
+  g_autoptr (GBytes) mine = is_first_process (s) ? g_bytes_new (name, strlen (name)) : NULL;
   g_autoptr (GPtrArray) all =
       weft_rendezvous_meet (peers, "the folder of a checkpoint", mine, 0, error);
-  if (!all || leads (s))
+  if (!all || is_first_process (s))
     return all != NULL;
   g_free (name);
   name = all->pdata[0]
@@ -329,10 +329,10 @@ share_directory (struct save *s, GError **error)
 static gboolean
 write_all (struct save *s, GError **error)
 {
-  if (leads (s) && mkdir (s->temporary, 0777))
+  if (is_first_process (s) && mkdir (s->temporary, 0777))
     return weft_failed_path (s->temporary, error);
   return share_directory (s, error) && write_files (s, error) && gather_files (s, error) &&
-         (!leads (s) || write_manifest (s, error));
+         (!is_first_process (s) || write_manifest (s, error));
 }
 
 /* --------------------------------------------------------------------- publishing */
@@ -356,7 +356,7 @@ replace (const struct save *s, GError **error)
 
 /* Gives the save its final name. An older save of the same step then has the name `temporary`. */
 static gboolean
-give_name (const struct save *s, GError **error)
+publish_name (const struct save *s, GError **error)
 {
   if (renameat2 (AT_FDCWD, s->temporary, AT_FDCWD, s->final, RENAME_EXCHANGE) == 0)
     return TRUE;
@@ -382,7 +382,7 @@ write_latest (const struct save *s, GError **error)
 static gboolean
 publish (const struct save *s, GError **error)
 {
-  return give_name (s, error) && weft_sync_path (s->dir, error) && write_latest (s, error) &&
+  return publish_name (s, error) && weft_sync_path (s->dir, error) && write_latest (s, error) &&
          weft_sync_path (s->dir, error);
 }
 
@@ -470,7 +470,7 @@ lock (struct save *s, GError **error)
 
 /* Barrier: the other processes return only after rank 0's process has published. */
 static gboolean
-end_together (const struct save *s, GError **error)
+wait_for_publish (const struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
   g_autoptr (GPtrArray) all =
@@ -482,14 +482,14 @@ end_together (const struct save *s, GError **error)
 static gboolean
 save_locked (struct save *s, uint32_t keep, GError **error)
 {
-  if (!write_all (s, error) || (leads (s) && !publish (s, error))) {
-    if (leads (s))
+  if (!write_all (s, error) || (is_first_process (s) && !publish (s, error))) {
+    if (is_first_process (s))
       weft_remove_directory (s->temporary);
     return FALSE;
   }
-  if (leads (s))
+  if (is_first_process (s))
     clean (s, keep);
-  return end_together (s, error);
+  return wait_for_publish (s, error);
 }
 
 static char *
@@ -518,7 +518,7 @@ weft_checkpoint_save (weft_state *state, const struct weft_job *job,
                     .block = block,
                     .raw = raw };
 
-  gboolean ok = !leads (&s) || (make_directory (dir, error) && lock (&s, error));
+  gboolean ok = !is_first_process (&s) || (make_directory (dir, error) && lock (&s, error));
   if (ok) {
     g_autoptr (weft_manifest) m = plan (state, job, progress, rows);
     s.m = m;

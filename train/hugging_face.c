@@ -9,7 +9,7 @@ enum share { ALL, QUERY, KEY, VALUE, GATE, UP };
 
 /* Which rows have rotary pairs in another order in the Hugging Face tensor: none, the last rows of
  * each head, or the last rows of the tensor. */
-enum turned { NONE, OF_HEADS, LAST };
+enum rope_rows { NONE, OF_EACH_HEAD, LAST_OF_TENSOR };
 
 /* Whether the row applies to any model, to models without a query latent, or to models with one
  * (q_lora_rank): the last query projection has another name with a latent. */
@@ -23,7 +23,7 @@ struct row {
   enum share share;
   gboolean transposed;
   float shift;
-  enum turned turned;
+  enum rope_rows rope;
   enum queries queries;
 };
 
@@ -109,12 +109,12 @@ static const struct row rows[] = {
 
   { DEEPSEEK, "q_down.weight", "model.layers.#.self_attn.q_a_proj.weight" },
   { DEEPSEEK, "q_latent_norm.weight", "model.layers.#.self_attn.q_a_layernorm.weight" },
-  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_b_proj.weight", .turned = OF_HEADS,
+  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_b_proj.weight", .rope = OF_EACH_HEAD,
     .queries = LATENT },
-  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_proj.weight", .turned = OF_HEADS,
+  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_proj.weight", .rope = OF_EACH_HEAD,
     .queries = WHOLE },
   { DEEPSEEK, "kv_down.weight", "model.layers.#.self_attn.kv_a_proj_with_mqa.weight",
-    .turned = LAST },
+    .rope = LAST_OF_TENSOR },
   { DEEPSEEK, "kv_latent_norm.weight", "model.layers.#.self_attn.kv_a_layernorm.weight" },
   { DEEPSEEK, "kv_up.weight", "model.layers.#.self_attn.kv_b_proj.weight" },
 
@@ -185,14 +185,14 @@ set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enu
 }
 
 static void
-set_turned (const union weft_model *m, enum turned turned, struct weft_hf_piece *piece)
+set_rope (const union weft_model *m, enum rope_rows rope, struct weft_hf_piece *piece)
 {
-  const uint64_t plain[] = {
-    [OF_HEADS] = (uint64_t) m->qk_head_dim, [LAST] = (uint64_t) m->kv_lora_rank
+  const uint64_t offset[] = {
+    [OF_EACH_HEAD] = (uint64_t) m->qk_head_dim, [LAST_OF_TENSOR] = (uint64_t) m->kv_lora_rank
   };
 
-  piece->plain = turned == NONE ? 0 : plain[turned];
-  piece->turned = turned == NONE ? 0 : (uint64_t) m->qk_pos_emb_head_dim;
+  piece->rope_offset = rope == NONE ? 0 : offset[rope];
+  piece->rope_rows = rope == NONE ? 0 : (uint64_t) m->qk_pos_emb_head_dim;
 }
 
 static void
@@ -212,7 +212,7 @@ add_piece (GArray *pieces, const struct row *row, const union weft_model *model,
                                  .shift = row->shift };
 
   set_rows (model, tensor, row->share, &piece);
-  set_turned (model, row->turned, &piece);
+  set_rope (model, row->rope, &piece);
   piece.first_row += expert * (tensor->rows / n_experts (model, tensor));
   g_array_append_val (pieces, piece);
 }
@@ -229,20 +229,20 @@ is_of (const struct row *row, const char *param, const union weft_model *model)
 
 /* Whether a row gets rotary embedding; `j` is its number among the rotary rows of its head. */
 static gboolean
-is_turned (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
+is_rope_row (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
 {
-  uint64_t at = piece->turned > 0 ? row % (piece->plain + piece->turned) : 0;
+  uint64_t at = piece->rope_rows > 0 ? row % (piece->rope_offset + piece->rope_rows) : 0;
 
-  *j = at - piece->plain;
-  return piece->turned > 0 && at >= piece->plain;
+  *j = at - piece->rope_offset;
+  return piece->rope_rows > 0 && at >= piece->rope_offset;
 }
 
 uint64_t
 weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  uint64_t half = piece->turned / 2, j;
+  uint64_t half = piece->rope_rows / 2, j;
 
-  if (!is_turned (piece, row, &j))
+  if (!is_rope_row (piece, row, &j))
     return row;
   return row - j + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
@@ -252,7 +252,7 @@ weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
 {
   uint64_t j;
 
-  return is_turned (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->turned / 2) : row;
+  return is_rope_row (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->rope_rows / 2) : row;
 }
 
 /* Checks that each row of the tensor is in exactly one piece: an MLP without a gate, for example,

@@ -20,7 +20,8 @@ struct weft_hf_piece {
   gboolean vector;                   /* the Hugging Face tensor has one dimension */
   float shift;                       /* Weft's value = Hugging Face's value + shift: nemotron stores
                                       * norm weights minus one */
-  uint64_t plain, turned; /* Rotary row permutation: rows come in groups of rope_offset + rope_rows,
+  uint64_t rope_offset,
+      rope_rows; /* Rotary row permutation: rows come in groups of rope_offset + rope_rows,
                            * and the last rope_rows rows of a group (an even number) get rotary
                            * embedding. Weft rotates row i with row i + rope_rows / 2, Hugging Face
                            * row 2 i with row 2 i + 1. rope_rows = 0: rows have the same order. */

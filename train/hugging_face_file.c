@@ -22,8 +22,8 @@ static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".rota
  * stored. */
 struct source {
   uint64_t rows, columns;
-  gboolean transposed;                /* stored as (columns, rows) */
-  const struct weft_hf_piece *turned; /* rows are permuted: row r is stored at row row_at (piece,
+  gboolean transposed;                  /* stored as (columns, rows) */
+  const struct weft_hf_piece *permuted; /* rows are permuted: row r is stored at row row_at (piece,
                                        * r); or NULL */
   uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
@@ -53,10 +53,10 @@ read_ours (const struct source *from, uint64_t first, uint64_t n, float *out, GE
 }
 
 static gboolean
-read_turned (const struct source *from, uint64_t row, uint64_t n, float *out, GError **error)
+read_permuted (const struct source *from, uint64_t row, uint64_t n, float *out, GError **error)
 {
   for (uint64_t r = 0; r < n; r++)
-    if (!from->read (from, from->row_at (from->turned, row + r) * from->columns, from->columns,
+    if (!from->read (from, from->row_at (from->permuted, row + r) * from->columns, from->columns,
                      out + r * from->columns, error))
       return FALSE;
   return TRUE;
@@ -67,8 +67,8 @@ static gboolean
 read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, float *room,
            GError **error)
 {
-  if (from->turned)
-    return read_turned (from, row, n, out, error);
+  if (from->permuted)
+    return read_permuted (from, row, n, out, error);
   if (!from->transposed)
     return from->read (from, row * from->columns, n * from->columns, out, error);
   for (uint64_t c = 0; c < from->columns; c++) {
@@ -117,7 +117,7 @@ all_pieces (const weft_state *state, const union weft_model *model, GError **err
   g_autoptr (GPtrArray) all = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
-    GArray *pieces = weft_state_at (state, t)->passing
+    GArray *pieces = weft_state_at (state, t)->fp8_recipe
                          ? g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece))
                          : weft_hf_pieces (model, weft_state_at (state, t), error);
     if (!pieces)
@@ -227,7 +227,7 @@ import_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = piece->rows,
                          .columns = piece->columns,
                          .transposed = piece->transposed,
-                         .turned = piece->turned > 0 ? piece : NULL,
+                         .permuted = piece->rope_rows > 0 ? piece : NULL,
                          .row_at = weft_hf_their_row,
                          .read = read_theirs,
                          .file = import->file,
@@ -294,7 +294,7 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
   if (!file || !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
-  if (!weft_state_settle (state, error))
+  if (!weft_state_quantise (state, error))
     return FALSE;
   if (unused)
     *unused = unused_names (&import, model);
@@ -363,7 +363,7 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   struct source from = { .rows = dim[0],
                          .columns = dim[1],
                          .transposed = piece->transposed,
-                         .turned = piece->turned > 0 ? piece : NULL,
+                         .permuted = piece->rope_rows > 0 ? piece : NULL,
                          .row_at = weft_hf_our_row,
                          .read = read_ours,
                          .state = e->state,
@@ -404,7 +404,7 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
     for_pieces (all, declare_piece, &e, NULL);
   }
   gboolean ok = for_pieces (all, export_piece, &e, error);
-  weft_state_forget (state);
+  weft_state_drop_gathered (state);
   if (ok && e.writer)
     return weft_safetensors_close (e.writer, error);
   weft_safetensors_abandon (e.writer);

@@ -145,7 +145,7 @@ weft_measure_rows (const weft_measure *m)
 struct steps {
   const weft_plan *plan;
   GPtrArray *timeline;
-  double asking; /* seconds that recording times adds to each op */
+  double recording; /* seconds that recording times adds to each op */
 };
 
 static double
@@ -188,7 +188,7 @@ note_row (weft_measure *m, const struct steps *s, uint32_t row, key_of of)
 {
   const weft_program *p = s->plan->role[((weft_timeline *) s->timeline->pdata[0])->role[row]];
   g_autoptr (GArray) scratch = g_array_new (FALSE, FALSE, sizeof (double));
-  double gap = gap_between (s, row, scratch) - s->asking;
+  double gap = gap_between (s, row, scratch) - s->recording;
   struct weft_measurement key = { 0 };
 
   for (uint32_t op = 0; op < p->n_op; op++) {
@@ -271,7 +271,7 @@ step_seconds (const GPtrArray *timeline)
 
 /* Time that recording adds to a step, divided by the number of kernels of a rank. */
 static gboolean
-find_asking (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
+find_recording (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
 {
   g_autoptr (GPtrArray) alone = time_plan (m, s->plan, trial, FALSE, error);
   uint32_t n = 1;
@@ -280,7 +280,7 @@ find_asking (weft_measure *m, struct steps *s, struct trial *trial, GError **err
     return FALSE;
   for (uint32_t role = 0; role < s->plan->n_roles; role++)
     n = MAX (n, s->plan->role[role]->lane_n[WEFT_LANE_GPU]);
-  s->asking = MAX (step_seconds (s->timeline) - step_seconds (alone), 0) / n;
+  s->recording = MAX (step_seconds (s->timeline) - step_seconds (alone), 0) / n;
   return TRUE;
 }
 
@@ -290,7 +290,7 @@ measure_plan (weft_measure *m, const weft_plan *plan, struct trial *trial, GErro
   g_autoptr (GPtrArray) timeline = time_plan (m, plan, trial, TRUE, error);
   struct steps steps = { plan, timeline, 0 };
 
-  if (!timeline || (m->ops->flags & WEFT_EXEC_STAMPS && !find_asking (m, &steps, trial, error)))
+  if (!timeline || (m->ops->flags & WEFT_EXEC_STAMPS && !find_recording (m, &steps, trial, error)))
     return FALSE;
   note_steps (m, &steps, trial->of);
   return TRUE;

@@ -37,17 +37,18 @@ struct copy {
 };
 
 struct tensor {
-  struct weft_state_tensor face;
+  struct weft_state_tensor info;
   GArray *copies; /* struct copy: all parts, then copies on other stages (head of a tied
                    * embedding) */
   gboolean stale; /* fp8: masters were written, codes are not yet quantised from them */
   GArray *runs;   /* struct weft_state_run */
   GArray *owners; /* struct owner */
-  GArray *kept; /* struct unoptimized: buffers of a tensor that has no optimizer state; else NULL */
+  GArray *
+      unoptimized; /* struct unoptimized: buffers of a tensor that has no optimizer state; else NULL */
 };
 
 /* A buffer that holds the whole of a tensor that no optimizer updates. */
-struct kept {
+struct unoptimized {
   uint32_t row, buf;
 };
 
@@ -65,8 +66,8 @@ struct weft_state {
   struct stage *stage;
   GArray *tensors; /* struct tensor */
   void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
-  float *whole;    /* masters of one tensor gathered from all processes, or NULL */
-  uint32_t whole_of;
+  float *gathered; /* masters of one tensor gathered from all processes, or NULL */
+  uint32_t gathered_tensor;
 };
 
 /* ------------------------------------------------------------------------ making */
@@ -170,7 +171,7 @@ static void
 add_tensor (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
   const char *name = stage->p->name[param->name];
-  struct tensor t = { .face = { .name = param->layer == WEFT_NO_LAYER
+  struct tensor t = { .info = { .name = param->layer == WEFT_NO_LAYER
                                             ? g_strdup (name)
                                             : g_strdup_printf ("layers.%u.%s", param->layer, name),
                                 .param = name,
@@ -195,7 +196,7 @@ add_duplicate (weft_state *state, const struct stage *stage, const struct weft_p
 
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    gboolean same = t->face.layer == param->layer && strcmp (t->face.param, name) == 0;
+    gboolean same = t->info.layer == param->layer && strcmp (t->info.param, name) == 0;
     if (same || (!found && param->tied && copy_at (t, 0)->param->tied))
       found = t;
   }
@@ -214,41 +215,41 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
 /* A tensor of a layer that no optimizer updates: router bias of experts, largest magnitudes (amax)
  * of fp8 inputs. */
 static struct tensor *
-find_kept (weft_state *state, const char *name, const struct weft_buf *buf)
+find_unoptimized (weft_state *state, const char *name, const struct weft_buf *buf)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    if (t->kept && t->face.layer == buf->layer && g_str_equal (t->face.param, name))
+    if (t->unoptimized && t->info.layer == buf->layer && g_str_equal (t->info.param, name))
       return t;
   }
-  struct tensor t = { .face = { .name = g_strdup_printf ("layers.%u.%s", buf->layer, name),
+  struct tensor t = { .info = { .name = g_strdup_printf ("layers.%u.%s", buf->layer, name),
                                 .param = name,
                                 .layer = buf->layer,
                                 .rows = buf->bytes / weft_dtype_bytes (WEFT_FP32),
                                 .columns = 1,
                                 .dtype = WEFT_FP32,
-                                .passing = !g_str_equal (name, WEFT_EXPERT_BIAS) },
+                                .fp8_recipe = !g_str_equal (name, WEFT_EXPERT_BIAS) },
                       .copies = g_array_new (FALSE, FALSE, sizeof (struct copy)),
-                      .kept = g_array_new (FALSE, FALSE, sizeof (struct kept)) };
+                      .unoptimized = g_array_new (FALSE, FALSE, sizeof (struct unoptimized)) };
   g_array_append_val (state->tensors, t);
   return &g_array_index (state->tensors, struct tensor, state->tensors->len - 1);
 }
 
 static gboolean
-is_kept_name (const char *name)
+is_unoptimized_name (const char *name)
 {
   return g_str_equal (name, WEFT_EXPERT_BIAS) || g_str_has_suffix (name, WEFT_AMAX_SUFFIX);
 }
 
 static void
-add_kept (weft_state *state, uint32_t row)
+add_unoptimized (weft_state *state, uint32_t row)
 {
   const weft_program *p = state->x->plan->role[state->x->actors->role[row]];
 
   for (uint32_t buf = 0; buf < p->n_buf; buf++)
-    if (p->buf[buf].base != WEFT_NO_BUF && is_kept_name (p->name[p->buf[buf].name])) {
-      struct tensor *t = find_kept (state, p->name[p->buf[buf].name], &p->buf[buf]);
-      g_array_append_vals (t->kept, &(struct kept){ row, buf }, 1);
+    if (p->buf[buf].base != WEFT_NO_BUF && is_unoptimized_name (p->name[p->buf[buf].name])) {
+      struct tensor *t = find_unoptimized (state, p->name[p->buf[buf].name], &p->buf[buf]);
+      g_array_append_vals (t->unoptimized, &(struct unoptimized){ row, buf }, 1);
     }
 }
 
@@ -258,10 +259,10 @@ add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run 
 {
   struct weft_state_run run = { piece->row, found->first, found->n, 1 };
 
-  if (t->runs->len > 0 && run.n < t->face.columns) {
+  if (t->runs->len > 0 && run.n < t->info.columns) {
     struct weft_state_run *last = &g_array_index (t->runs, struct weft_state_run, t->runs->len - 1);
     if (last->row == run.row && last->n == run.n &&
-        last->first + last->lines * t->face.columns == run.first) {
+        last->first + last->lines * t->info.columns == run.first) {
       last->lines++;
       return;
     }
@@ -306,13 +307,14 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
-  uint32_t parts = t->kept ? 0 : copy_at (t, 0)->param->ways;
+  uint32_t parts = t->unoptimized ? 0 : copy_at (t, 0)->param->ways;
 
   t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
   t->owners = g_array_new (FALSE, FALSE, sizeof (struct owner));
-  if (t->kept) {
-    const struct kept *first = &g_array_index (t->kept, struct kept, turn % t->kept->len);
-    g_array_append_vals (t->runs, &(struct weft_state_run){ first->row, 0, t->face.rows, 1 }, 1);
+  if (t->unoptimized) {
+    const struct unoptimized *first =
+        &g_array_index (t->unoptimized, struct unoptimized, turn % t->unoptimized->len);
+    g_array_append_vals (t->runs, &(struct weft_state_run){ first->row, 0, t->info.rows, 1 }, 1);
   }
   for (uint32_t part = 0; part < parts; part++)
     find_owners (t, part, turn);
@@ -343,10 +345,10 @@ find_stages (weft_state *state, uint32_t role, struct stage *stage)
 static uint64_t
 order_of (const struct tensor *t)
 {
-  const char *name = t->face.param;
+  const char *name = t->info.param;
   gboolean before = g_str_has_prefix (name, "embedding.") || g_str_has_prefix (name, "position.");
 
-  return t->face.layer != WEFT_NO_LAYER ? 1 + (uint64_t) t->face.layer : before ? 0 : UINT64_MAX;
+  return t->info.layer != WEFT_NO_LAYER ? 1 + (uint64_t) t->info.layer : before ? 0 : UINT64_MAX;
 }
 
 static int
@@ -377,7 +379,7 @@ weft_state_new (weft_exec *x)
     for (uint32_t i = 0; i < state->n_stage; i += parts)
       add_stage (state, &state->stage[i], duplicates);
   for (uint32_t row = 0; row < x->actors->n; row++)
-    add_kept (state, row);
+    add_unoptimized (state, row);
   g_array_sort (state->tensors, compare_tensors); /* interleaved stages hold several parts of the
                                                    * model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
@@ -394,9 +396,9 @@ release_tensor (struct tensor *t)
   g_array_free (t->copies, TRUE);
   g_array_free (t->runs, TRUE);
   g_array_free (t->owners, TRUE);
-  if (t->kept)
-    g_array_free (t->kept, TRUE);
-  g_free (t->face.name);
+  if (t->unoptimized)
+    g_array_free (t->unoptimized, TRUE);
+  g_free (t->info.name);
 }
 
 static void
@@ -420,7 +422,7 @@ weft_state_free (weft_state *state)
   g_array_free (state->tensors, TRUE);
   g_free (state->stage);
   g_free (state->raw);
-  g_free (state->whole);
+  g_free (state->gathered);
   g_free (state);
 }
 
@@ -454,7 +456,7 @@ weft_state_count (const weft_state *state)
 const struct weft_state_tensor *
 weft_state_at (const weft_state *state, uint32_t tensor)
 {
-  return &tensor_at (state, tensor)->face;
+  return &tensor_at (state, tensor)->info;
 }
 
 enum weft_dtype
@@ -520,12 +522,12 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
 {
   const struct weft_slice *slice = piece->slice;
   const weft_program *p = copy->stage->p;
-  const uint32_t kept[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
-                                             [WEFT_STATE_MASTER] = slice->master,
-                                             [WEFT_STATE_EXP_AVG] = slice->m,
-                                             [WEFT_STATE_EXP_AVG_SQ] = slice->v,
-                                             [WEFT_STATE_GRAD] = slice->grad };
-  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : kept[kind];
+  const uint32_t unoptimized[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
+                                                    [WEFT_STATE_MASTER] = slice->master,
+                                                    [WEFT_STATE_EXP_AVG] = slice->m,
+                                                    [WEFT_STATE_EXP_AVG_SQ] = slice->v,
+                                                    [WEFT_STATE_GRAD] = slice->grad };
+  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : unoptimized[kind];
   if (buf == WEFT_NO_BUF && kind == WEFT_STATE_MASTER)
     buf = slice->weight;
   uint64_t before = slice->first - first_in (p, slice, buf);
@@ -552,14 +554,14 @@ holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_k
 }
 
 void *
-weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row)
+weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
-  for (uint32_t i = 0; t->kept && i < t->kept->len && state->x->ops->at; i++) {
-    const struct kept *kept = &g_array_index (t->kept, struct kept, i);
-    if (kept->row == row)
-      return state->x->ops->at (state->x, row, kept->buf);
+  for (uint32_t i = 0; t->unoptimized && i < t->unoptimized->len && state->x->ops->at; i++) {
+    const struct unoptimized *unoptimized = &g_array_index (t->unoptimized, struct unoptimized, i);
+    if (unoptimized->row == row)
+      return state->x->ops->at (state->x, row, unoptimized->buf);
   }
   for (uint32_t c = 0; c < t->copies->len && copy_at (t, c)->param->cut == WEFT_CUT_NONE; c++) {
     const struct copy *copy = copy_at (t, c);
@@ -643,41 +645,43 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
 /* A tensor without optimizer state: weight and master are the same buffer; moments and gradient
  * read as zeros. */
 static void
-read_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
-           float *out)
+read_unoptimized (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
+                  struct window w, float *out)
 {
-  const struct kept *kept = &g_array_index (t->kept, struct kept, 0);
+  const struct unoptimized *unoptimized = &g_array_index (t->unoptimized, struct unoptimized, 0);
 
-  for (uint32_t i = 1; i < t->kept->len && !weft_exec_has (state->x, kept->row); i++)
-    kept = &g_array_index (t->kept, struct kept, i);
+  for (uint32_t i = 1; i < t->unoptimized->len && !weft_exec_has (state->x, unoptimized->row); i++)
+    unoptimized = &g_array_index (t->unoptimized, struct unoptimized, i);
   if (kind == WEFT_STATE_WEIGHT || kind == WEFT_STATE_MASTER)
-    fetch (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, out);
+    fetch (state, (struct place){ unoptimized->row, unoptimized->buf, WEFT_FP32, w.first, w.n },
+           out);
   else
     memset (out, 0, w.n * sizeof *out);
 }
 
 static void
-write_kept (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
-            const float *in)
+write_unoptimized (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
+                   struct window w, const float *in)
 {
-  for (uint32_t i = 0; i < t->kept->len && kind <= WEFT_STATE_MASTER; i++) {
-    const struct kept *kept = &g_array_index (t->kept, struct kept, i);
-    store (state, (struct place){ kept->row, kept->buf, WEFT_FP32, w.first, w.n }, in);
+  for (uint32_t i = 0; i < t->unoptimized->len && kind <= WEFT_STATE_MASTER; i++) {
+    const struct unoptimized *unoptimized = &g_array_index (t->unoptimized, struct unoptimized, i);
+    store (state, (struct place){ unoptimized->row, unoptimized->buf, WEFT_FP32, w.first, w.n },
+           in);
   }
 }
 
 /* The largest magnitude that sets the fp8 scale: read from a rank of this process, or computed from
  * the gathered masters. */
 static float
-largest_of (weft_state *state, uint32_t tensor, const struct copy *copy)
+largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
-  const struct weft_state_tensor *face = weft_state_at (state, tensor);
+  const struct weft_state_tensor *info = weft_state_at (state, tensor);
   uint32_t place = 0;
   float largest = 0;
 
-  if (state->whole && state->whole_of == tensor) {
-    for (uint64_t i = 0; i < face->rows * face->columns; i++)
-      largest = fmaxf (largest, fabsf (state->whole[i]));
+  if (state->gathered && state->gathered_tensor == tensor) {
+    for (uint64_t i = 0; i < info->rows * info->columns; i++)
+      largest = fmaxf (largest, fabsf (state->gathered[i]));
     return largest;
   }
   while (place + 1 < copy->stage->n_place && !weft_exec_has (state->x, copy->stage->row[place]))
@@ -696,7 +700,7 @@ round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n,
   uint64_t columns = copy->param->columns;
 
   if (copy->stage->p->buf[copy->param->scale].dtype == WEFT_FP32) {
-    weft_quantised_values (out, n, largest_of (state, tensor, copy));
+    weft_quantised_values (out, n, largest_magnitude (state, tensor, copy));
     return;
   }
   g_autofree float *row = g_new (float, columns);
@@ -716,8 +720,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   const struct window w = { first, n };
   struct weft_cut_run run;
 
-  if (t->kept) {
-    read_kept (state, t, kind, w, out);
+  if (t->unoptimized) {
+    read_unoptimized (state, t, kind, w, out);
     return;
   }
   gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy_at (t, 0));
@@ -725,9 +729,9 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
             n <= weft_cut_whole (copy_at (t, 0)->param) - first);
   kind = rounds ? WEFT_STATE_MASTER : kind;
-  gboolean here = state->whole && state->whole_of == tensor && kind == WEFT_STATE_MASTER;
+  gboolean here = state->gathered && state->gathered_tensor == tensor && kind == WEFT_STATE_MASTER;
   if (here)
-    memcpy (out, state->whole + first, n * sizeof *out);
+    memcpy (out, state->gathered + first, n * sizeof *out);
   for (uint32_t i = 0; i < t->owners->len && !here; i++) {
     const struct owner *owner = &g_array_index (t->owners, struct owner, i);
     const struct copy *copy = copy_at (t, owner->copy);
@@ -801,8 +805,8 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   struct tensor *t = tensor_at (state, tensor);
   const struct window w = { first, n };
 
-  if (t->kept) {
-    write_kept (state, t, kind, w, in);
+  if (t->unoptimized) {
+    write_unoptimized (state, t, kind, w, in);
     return;
   }
   gboolean codes = is_fp8 (copy_at (t, 0));
@@ -837,7 +841,7 @@ write_codes (weft_state *state, const struct copy *copy, const uint8_t *code)
 }
 
 static void
-settle_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
+quantise_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
   const struct stage *stage = copy->stage;
   uint64_t n = elements (copy->param);
@@ -858,49 +862,50 @@ settle_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
 
 /* Quantises every copy of the tensor. */
 static void
-settle (weft_state *state, uint32_t tensor)
+quantise_tensor (weft_state *state, uint32_t tensor)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
   for (uint32_t c = 0; c < t->copies->len; c++)
-    settle_copy (state, tensor, copy_at (t, c));
+    quantise_copy (state, tensor, copy_at (t, c));
 }
 
 gboolean
-weft_state_settle (weft_state *state, GError **error)
+weft_state_quantise (weft_state *state, GError **error)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++)
     if (tensor_at (state, i)->stale) {
       if (!weft_state_gather (state, i, error))
         return FALSE;
-      settle (state, i);
+      quantise_tensor (state, i);
       tensor_at (state, i)->stale = FALSE;
     }
-  weft_state_forget (state);
+  weft_state_drop_gathered (state);
   return TRUE;
 }
 
 void
-weft_state_forget (weft_state *state)
+weft_state_drop_gathered (weft_state *state)
 {
-  g_clear_pointer (&state->whole, g_free);
+  g_clear_pointer (&state->gathered, g_free);
 }
 
 gboolean
 weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
 {
   const struct tensor *t = tensor_at (state, tensor);
-  uint64_t n = t->face.rows * t->face.columns;
+  uint64_t n = t->info.rows * t->info.columns;
 
-  if (!state->x->peers || t->face.dtype != WEFT_FP8 || (state->whole && state->whole_of == tensor))
+  if (!state->x->peers || t->info.dtype != WEFT_FP8 ||
+      (state->gathered && state->gathered_tensor == tensor))
     return TRUE;
-  weft_state_forget (state);
-  g_autofree float *whole = g_new (float, n);
-  weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, whole);
+  weft_state_drop_gathered (state);
+  g_autofree float *gathered = g_new (float, n);
+  weft_state_read (state, tensor, WEFT_STATE_MASTER, 0, n, gathered);
   if (!weft_processes_merge_floats (state->x->peers, "masters of weights in fp8",
-                                    WEFT_PROCESSES_ALL, whole, n, error))
+                                    WEFT_PROCESSES_ALL, gathered, n, error))
     return FALSE;
-  state->whole = g_steal_pointer (&whole);
-  state->whole_of = tensor;
+  state->gathered = g_steal_pointer (&gathered);
+  state->gathered_tensor = tensor;
   return TRUE;
 }

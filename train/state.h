@@ -29,7 +29,7 @@ struct weft_state_tensor {
   uint64_t rows, columns;
   gboolean decay;
   enum weft_dtype dtype; /* type of the weight that kernels read */
-  gboolean passing; /* state of the fp8 recipe (largest magnitudes), not a parameter: 0 after
+  gboolean fp8_recipe; /* state of the fp8 recipe (largest magnitudes), not a parameter: 0 after
                      * loading a checkpoint without it, ignored when this job has none */
 };
 
@@ -58,7 +58,7 @@ void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind k
                       uint64_t first, uint64_t n, float *out);
 /* Address of a tensor in the form kernels read, valid while the executor is open. NULL if the row
  * holds no whole copy of it, or holds fp8 codes. */
-void *weft_state_live (const weft_state *state, uint32_t tensor, uint32_t row);
+void *weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row);
 
 /* Weights are rounded to their type. Writing the master of a tensor without master weights writes
  * its weight. fp8 weights are computed from their masters: write the masters, then call
@@ -68,13 +68,13 @@ void weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind 
 
 /* Quantises the fp8 weights whose masters were written. All processes must call it, because each
  * holds only some of the masters. */
-gboolean weft_state_settle (weft_state *state, GError **error);
+gboolean weft_state_quantise (weft_state *state, GError **error);
 
 /* For an fp8 tensor: all-gathers the masters over the processes, so that reads return the whole
  * tensor until another tensor is gathered or weft_state_drop_gathered() is called. All processes
  * must call it. Does nothing for other tensors. */
 gboolean weft_state_gather (weft_state *state, uint32_t tensor, GError **error);
-void weft_state_forget (weft_state *state);
+void weft_state_drop_gathered (weft_state *state);
 
 /* Ownership of elements, the same for all kinds: the runs of all rows together are the whole
  * tensor, without overlap. A run is `lines` times n elements; each line begins one tensor row after

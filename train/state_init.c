@@ -130,5 +130,5 @@ weft_state_init (weft_state *state, uint64_t seed)
   for (uint32_t i = 0; i < weft_state_count (state); i++)
     init_tensor (state, i, seed, layers, block);
   if (!weft_state_peers (state))
-    weft_state_settle (state, NULL); /* cannot fail in a single process */
+    weft_state_quantise (state, NULL); /* cannot fail in a single process */
 }

@@ -210,7 +210,7 @@ import (struct trainer *t, GError **error)
 
 /* Warns that a new run saves into a folder that already holds checkpoints. */
 static void
-look_at_save (const struct trainer *t)
+warn_used_folder (const struct trainer *t)
 {
   const char *dir = t->options->save;
   g_autofree char *newest = dir ? weft_checkpoint_newest (dir) : NULL;
@@ -229,12 +229,12 @@ fill_weights (struct trainer *t, GError **error)
   t->progress.seed = t->options->seed;
   t->progress.data = weft_tokens_fingerprint (t->tokens);
   t->progress.loss_scale = weft_loss_scale_start (&t->plan->job);
-  look_at_save (t);
+  warn_used_folder (t);
   if (!t->plan->job.strategy.perform_initialization && !t->options->init_safetensors)
     return weft_bad_input (error, "perform_initialization = false: found neither --load nor "
                                   "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
-  return t->options->init_safetensors ? import (t, error) : weft_state_settle (t->state, error);
+  return t->options->init_safetensors ? import (t, error) : weft_state_quantise (t->state, error);
 }
 
 /* ---------------------------------------------------------------------- saving */
@@ -261,7 +261,7 @@ save (struct trainer *t, GError **error)
 /* After an unreadable token: saves the weights learned so far, unless other processes hold some of
  * them (their data may have been readable). Always returns FALSE. */
 static gboolean
-keep_learned (struct trainer *t)
+save_before_failing (struct trainer *t)
 {
   g_autoptr (GError) unsaved = NULL;
 
@@ -282,7 +282,7 @@ most_allocated (const struct trainer *t)
 }
 
 static void
-tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds)
+report_step (const struct trainer *t, const struct weft_metrics *m, double seconds)
 {
   const struct weft_job *job = &t->plan->job;
   double tokens_per_s = batch_tokens (t) / seconds;
@@ -307,7 +307,7 @@ tell_step (const struct trainer *t, const struct weft_metrics *m, double seconds
 
 /* check_for_large_grads: a message only, the run continues. */
 static void
-tell_large (const struct trainer *t, uint32_t buckets)
+report_large (const struct trainer *t, uint32_t buckets)
 {
   if (buckets == 0)
     return;
@@ -356,7 +356,7 @@ static gboolean
 run_step (struct trainer *t, GError **error)
 {
   if (!weft_sampler_train (&t->sampler, t->progress.position, batch_size (t), t->batch, error))
-    return keep_learned (t);
+    return save_before_failing (t);
   t->control.seed = t->progress.seed;
   t->control.step = t->progress.step + 1 - t->progress.skipped;
   t->control.lr = weft_trainer_lr (t->options, t->progress.step + 1);
@@ -374,8 +374,8 @@ run_step (struct trainer *t, GError **error)
   t->progress.position += batch_size (t);
   t->progress.skipped += m->skipped != FALSE;
   t->final_loss = m->loss;
-  tell_step (t, m, seconds);
-  tell_large (t, m->large);
+  report_step (t, m, seconds);
+  report_large (t, m->large);
   gboolean answered = weft_loss_scale_can_fall (&t->progress.loss_scale, &t->plan->job);
   weft_loss_scale_update (&t->progress.loss_scale, &t->plan->job, m->skipped);
   return check_progress (t, m, answered, error);
@@ -385,7 +385,7 @@ static gboolean
 evaluate_batch (struct trainer *t, uint64_t batch, double *loss, GError **error)
 {
   if (!weft_sampler_eval (&t->sampler, batch * batch_size (t), batch_size (t), t->batch, error))
-    return keep_learned (t);
+    return save_before_failing (t);
   g_autoptr (weft_timeline) timeline = weft_exec_step (t->x, error);
   struct weft_metrics metrics;
   if (!timeline || !agree (t, "evaluation after step", t->options->exec.deadline, &metrics, error))
@@ -498,7 +498,7 @@ finish (struct trainer *t, GError **error)
 /* Reports what the timeline lacks: a remark about its times, kernels that belong to no op, lost
  * records. */
 static void
-tell_times (const struct trainer *t, const weft_timeline *timeline)
+report_times (const struct trainer *t, const weft_timeline *timeline)
 {
   if (timeline->remark)
     say (t, "%s", timeline->remark);
@@ -519,7 +519,7 @@ gather_times (struct trainer *t, GError **error)
 {
   if (!t->timeline || !t->options->exec.times)
     return TRUE;
-  tell_times (t, t->timeline);
+  report_times (t, t->timeline);
   return weft_processes_gather_timeline (t->x, t->timeline, error);
 }
 
