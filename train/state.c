@@ -20,8 +20,7 @@ struct stage {
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* Optimizer state of elements [first, first + n) of a stage's part of a tensor, held by one row of
- * the executor. */
+/* Optimizer state of elements [first, first + n) of a stage's part of a tensor, in one row. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
@@ -38,17 +37,15 @@ struct copy {
 
 struct tensor {
   struct weft_state_tensor info;
-  GArray *copies; /* struct copy: all parts, then copies on other stages (head of a tied
-                   * embedding) */
-  gboolean stale; /* fp8: masters were written, codes are not yet quantised from them */
-  GArray *runs;   /* struct weft_state_run */
-  GArray *owners; /* struct owner */
-  GArray *
-      unoptimized; /* struct unoptimized: buffers of a tensor that has no optimizer state; else NULL */
+  GArray *copies;  /* struct copy: all parts, then those on other stages (tied embedding) */
+  gboolean stale;  /* fp8: masters were written, codes are not yet quantised from them */
+  GArray *runs;    /* struct weft_state_run */
+  GArray *owners;  /* struct owner */
+  GArray *buffers; /* struct buffer, of a tensor without optimizer state; or NULL */
 };
 
 /* A buffer that holds the whole of a tensor that no optimizer updates. */
-struct unoptimized {
+struct buffer {
   uint32_t row, buf;
 };
 
@@ -67,7 +64,7 @@ struct weft_state {
   GArray *tensors; /* struct tensor */
   void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
   float *gathered; /* masters of one tensor gathered from all processes, or NULL */
-  uint32_t gathered_tensor;
+  uint32_t gathered_of;
 };
 
 /* ------------------------------------------------------------------------ making */
@@ -186,8 +183,7 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* Adds the copies on a second stage: the head's copy of a tied embedding, or the second copy of the
- * model (bidirectional schedules). */
+/* Adds copies on a second stage: head of a tied embedding, second model of two directions. */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -212,14 +208,13 @@ add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
       (duplicates ? add_duplicate : add_tensor) (state, stage, &stage->p->param[i]);
 }
 
-/* A tensor of a layer that no optimizer updates: router bias of experts, largest magnitudes (amax)
- * of fp8 inputs. */
+/* A tensor that no optimizer updates: router bias of experts, amax of fp8 inputs. */
 static struct tensor *
-find_unoptimized (weft_state *state, const char *name, const struct weft_buf *buf)
+find_buffer_tensor (weft_state *state, const char *name, const struct weft_buf *buf)
 {
   for (uint32_t i = 0; i < state->tensors->len; i++) {
     struct tensor *t = &g_array_index (state->tensors, struct tensor, i);
-    if (t->unoptimized && t->info.layer == buf->layer && g_str_equal (t->info.param, name))
+    if (t->buffers && t->info.layer == buf->layer && g_str_equal (t->info.param, name))
       return t;
   }
   struct tensor t = { .info = { .name = g_strdup_printf ("layers.%u.%s", buf->layer, name),
@@ -230,26 +225,26 @@ find_unoptimized (weft_state *state, const char *name, const struct weft_buf *bu
                                 .dtype = WEFT_FP32,
                                 .fp8_recipe = !g_str_equal (name, WEFT_EXPERT_BIAS) },
                       .copies = g_array_new (FALSE, FALSE, sizeof (struct copy)),
-                      .unoptimized = g_array_new (FALSE, FALSE, sizeof (struct unoptimized)) };
+                      .buffers = g_array_new (FALSE, FALSE, sizeof (struct buffer)) };
   g_array_append_val (state->tensors, t);
   return &g_array_index (state->tensors, struct tensor, state->tensors->len - 1);
 }
 
 static gboolean
-is_unoptimized_name (const char *name)
+is_buffer_name (const char *name)
 {
   return g_str_equal (name, WEFT_EXPERT_BIAS) || g_str_has_suffix (name, WEFT_AMAX_SUFFIX);
 }
 
 static void
-add_unoptimized (weft_state *state, uint32_t row)
+add_buffers (weft_state *state, uint32_t row)
 {
   const weft_program *p = state->x->plan->role[state->x->actors->role[row]];
 
   for (uint32_t buf = 0; buf < p->n_buf; buf++)
-    if (p->buf[buf].base != WEFT_NO_BUF && is_unoptimized_name (p->name[p->buf[buf].name])) {
-      struct tensor *t = find_unoptimized (state, p->name[p->buf[buf].name], &p->buf[buf]);
-      g_array_append_vals (t->unoptimized, &(struct unoptimized){ row, buf }, 1);
+    if (p->buf[buf].base != WEFT_NO_BUF && is_buffer_name (p->name[p->buf[buf].name])) {
+      struct tensor *t = find_buffer_tensor (state, p->name[p->buf[buf].name], &p->buf[buf]);
+      g_array_append_vals (t->buffers, &(struct buffer){ row, buf }, 1);
     }
 }
 
@@ -284,8 +279,7 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
   g_array_append_val (t->owners, owner);
 }
 
-/* Replicas hold the same elements: tensors take turns to choose the owner, which spreads the
- * writing of checkpoints over ranks. */
+/* Replicas hold the same elements: owners alternate by tensor, to spread checkpoint writing. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
@@ -307,13 +301,12 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
-  uint32_t parts = t->unoptimized ? 0 : copy_at (t, 0)->param->ways;
+  uint32_t parts = t->buffers ? 0 : copy_at (t, 0)->param->ways;
 
   t->runs = g_array_new (FALSE, FALSE, sizeof (struct weft_state_run));
   t->owners = g_array_new (FALSE, FALSE, sizeof (struct owner));
-  if (t->unoptimized) {
-    const struct unoptimized *first =
-        &g_array_index (t->unoptimized, struct unoptimized, turn % t->unoptimized->len);
+  if (t->buffers) {
+    const struct buffer *first = &g_array_index (t->buffers, struct buffer, turn % t->buffers->len);
     g_array_append_vals (t->runs, &(struct weft_state_run){ first->row, 0, t->info.rows, 1 }, 1);
   }
   for (uint32_t part = 0; part < parts; part++)
@@ -379,7 +372,7 @@ weft_state_new (weft_exec *x)
     for (uint32_t i = 0; i < state->n_stage; i += parts)
       add_stage (state, &state->stage[i], duplicates);
   for (uint32_t row = 0; row < x->actors->n; row++)
-    add_unoptimized (state, row);
+    add_buffers (state, row);
   g_array_sort (state->tensors, compare_tensors); /* interleaved stages hold several parts of the
                                                    * model */
   for (uint32_t i = 0; i < state->tensors->len; i++)
@@ -396,8 +389,8 @@ release_tensor (struct tensor *t)
   g_array_free (t->copies, TRUE);
   g_array_free (t->runs, TRUE);
   g_array_free (t->owners, TRUE);
-  if (t->unoptimized)
-    g_array_free (t->unoptimized, TRUE);
+  if (t->buffers)
+    g_array_free (t->buffers, TRUE);
   g_free (t->info.name);
 }
 
@@ -522,12 +515,12 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
 {
   const struct weft_slice *slice = piece->slice;
   const weft_program *p = copy->stage->p;
-  const uint32_t unoptimized[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
-                                                    [WEFT_STATE_MASTER] = slice->master,
-                                                    [WEFT_STATE_EXP_AVG] = slice->m,
-                                                    [WEFT_STATE_EXP_AVG_SQ] = slice->v,
-                                                    [WEFT_STATE_GRAD] = slice->grad };
-  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : unoptimized[kind];
+  const uint32_t buffers[WEFT_N_STATE_KIND] = { [WEFT_STATE_WEIGHT] = slice->weight,
+                                                [WEFT_STATE_MASTER] = slice->master,
+                                                [WEFT_STATE_EXP_AVG] = slice->m,
+                                                [WEFT_STATE_EXP_AVG_SQ] = slice->v,
+                                                [WEFT_STATE_GRAD] = slice->grad };
+  uint32_t buf = is_weight (state, copy, kind) ? slice->weight : buffers[kind];
   if (buf == WEFT_NO_BUF && kind == WEFT_STATE_MASTER)
     buf = slice->weight;
   uint64_t before = slice->first - first_in (p, slice, buf);
@@ -558,10 +551,10 @@ weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row)
 {
   const struct tensor *t = tensor_at (state, tensor);
 
-  for (uint32_t i = 0; t->unoptimized && i < t->unoptimized->len && state->x->ops->at; i++) {
-    const struct unoptimized *unoptimized = &g_array_index (t->unoptimized, struct unoptimized, i);
-    if (unoptimized->row == row)
-      return state->x->ops->at (state->x, row, unoptimized->buf);
+  for (uint32_t i = 0; t->buffers && i < t->buffers->len && state->x->ops->at; i++) {
+    const struct buffer *buffer = &g_array_index (t->buffers, struct buffer, i);
+    if (buffer->row == row)
+      return state->x->ops->at (state->x, row, buffer->buf);
   }
   for (uint32_t c = 0; c < t->copies->len && copy_at (t, c)->param->cut == WEFT_CUT_NONE; c++) {
     const struct copy *copy = copy_at (t, c);
@@ -642,36 +635,32 @@ next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
   return FALSE;
 }
 
-/* A tensor without optimizer state: weight and master are the same buffer; moments and gradient
- * read as zeros. */
+/* Without optimizer state: weight and master are one buffer; moments and gradient are zeros. */
 static void
-read_unoptimized (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
-                  struct window w, float *out)
+read_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind kind, struct window w,
+              float *out)
 {
-  const struct unoptimized *unoptimized = &g_array_index (t->unoptimized, struct unoptimized, 0);
+  const struct buffer *buffer = &g_array_index (t->buffers, struct buffer, 0);
 
-  for (uint32_t i = 1; i < t->unoptimized->len && !weft_exec_has (state->x, unoptimized->row); i++)
-    unoptimized = &g_array_index (t->unoptimized, struct unoptimized, i);
+  for (uint32_t i = 1; i < t->buffers->len && !weft_exec_has (state->x, buffer->row); i++)
+    buffer = &g_array_index (t->buffers, struct buffer, i);
   if (kind == WEFT_STATE_WEIGHT || kind == WEFT_STATE_MASTER)
-    fetch (state, (struct place){ unoptimized->row, unoptimized->buf, WEFT_FP32, w.first, w.n },
-           out);
+    fetch (state, (struct place){ buffer->row, buffer->buf, WEFT_FP32, w.first, w.n }, out);
   else
     memset (out, 0, w.n * sizeof *out);
 }
 
 static void
-write_unoptimized (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
-                   struct window w, const float *in)
+write_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind kind,
+               struct window w, const float *in)
 {
-  for (uint32_t i = 0; i < t->unoptimized->len && kind <= WEFT_STATE_MASTER; i++) {
-    const struct unoptimized *unoptimized = &g_array_index (t->unoptimized, struct unoptimized, i);
-    store (state, (struct place){ unoptimized->row, unoptimized->buf, WEFT_FP32, w.first, w.n },
-           in);
+  for (uint32_t i = 0; i < t->buffers->len && kind <= WEFT_STATE_MASTER; i++) {
+    const struct buffer *buffer = &g_array_index (t->buffers, struct buffer, i);
+    store (state, (struct place){ buffer->row, buffer->buf, WEFT_FP32, w.first, w.n }, in);
   }
 }
 
-/* The largest magnitude that sets the fp8 scale: read from a rank of this process, or computed from
- * the gathered masters. */
+/* The amax of the fp8 scale, read from a rank of this process or from the gathered masters. */
 static float
 largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
@@ -679,7 +668,7 @@ largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
   uint32_t place = 0;
   float largest = 0;
 
-  if (state->gathered && state->gathered_tensor == tensor) {
+  if (state->gathered && state->gathered_of == tensor) {
     for (uint64_t i = 0; i < info->rows * info->columns; i++)
       largest = fmaxf (largest, fabsf (state->gathered[i]));
     return largest;
@@ -691,8 +680,7 @@ largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
   return largest;
 }
 
-/* fp8 weights read as the rounded masters: replaces the masters in `out` by the values of their
- * codes. */
+/* Replaces fp8 masters in `out` by the values of their codes. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
@@ -720,8 +708,8 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   const struct window w = { first, n };
   struct weft_cut_run run;
 
-  if (t->unoptimized) {
-    read_unoptimized (state, t, kind, w, out);
+  if (t->buffers) {
+    read_buffers (state, t, kind, w, out);
     return;
   }
   gboolean rounds = kind == WEFT_STATE_WEIGHT && is_fp8 (copy_at (t, 0));
@@ -729,7 +717,7 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
   g_assert (first <= weft_cut_whole (copy_at (t, 0)->param) &&
             n <= weft_cut_whole (copy_at (t, 0)->param) - first);
   kind = rounds ? WEFT_STATE_MASTER : kind;
-  gboolean here = state->gathered && state->gathered_tensor == tensor && kind == WEFT_STATE_MASTER;
+  gboolean here = state->gathered && state->gathered_of == tensor && kind == WEFT_STATE_MASTER;
   if (here)
     memcpy (out, state->gathered + first, n * sizeof *out);
   for (uint32_t i = 0; i < t->owners->len && !here; i++) {
@@ -805,8 +793,8 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   struct tensor *t = tensor_at (state, tensor);
   const struct window w = { first, n };
 
-  if (t->unoptimized) {
-    write_unoptimized (state, t, kind, w, in);
+  if (t->buffers) {
+    write_buffers (state, t, kind, w, in);
     return;
   }
   gboolean codes = is_fp8 (copy_at (t, 0));
@@ -897,7 +885,7 @@ weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
   uint64_t n = t->info.rows * t->info.columns;
 
   if (!state->x->peers || t->info.dtype != WEFT_FP8 ||
-      (state->gathered && state->gathered_tensor == tensor))
+      (state->gathered && state->gathered_of == tensor))
     return TRUE;
   weft_state_drop_gathered (state);
   g_autofree float *gathered = g_new (float, n);
@@ -906,6 +894,6 @@ weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
                                     WEFT_PROCESSES_ALL, gathered, n, error))
     return FALSE;
   state->gathered = g_steal_pointer (&gathered);
-  state->gathered_tensor = tensor;
+  state->gathered_of = tensor;
   return TRUE;
 }
