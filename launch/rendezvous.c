@@ -7,24 +7,25 @@
 #include <pthread.h>
 #include <string.h>
 
-/* What a wait is given beyond its time, in which the store says who is missing. */
+/* Added to the time limit of a wait, so that the store's answer (which processes are missing)
+ * arrives before this client gives up. */
 #define GRACE_SECONDS 5
-#define FAREWELL_SECONDS 10 /* for the others, of process 0 */
+#define FAREWELL_SECONDS 10 /* process 0 waits this long for the others to sign off */
 
 struct weft_rendezvous {
   struct weft_rendezvous_place place;
   char *host, *token;
-  weft_store *store; /* of process 0 */
+  weft_store *store; /* in process 0 */
   GSocketConnection *connection;
-  GSocket *socket; /* its own */
+  GSocket *socket; /* owned by `connection` */
 
-  pthread_mutex_t lock; /* of what follows: look() comes from any thread */
+  pthread_mutex_t lock; /* guards the fields below: any thread may poll */
   GByteArray *in;
-  gsize taken;     /* of `in`: the frame that was taken last */
-  gboolean asked;  /* how far this process is */
-  const char *at;  /* the key that it waits at */
-  char *stopped;   /* why all must end */
-  gboolean failed; /* it was this process that gave up */
+  gsize taken;     /* length of the frame at the start of `in` that was returned last */
+  gboolean asked;  /* another process wants this process's status */
+  const char *at;  /* key of the exchange or value that this process waits for */
+  char *stopped;   /* why the job has failed, or NULL */
+  gboolean failed; /* this process called weft_rendezvous_abort() */
 };
 
 const struct weft_rendezvous_place *
@@ -78,7 +79,7 @@ send_all (GSocket *socket, const GByteArray *out)
   return TRUE;
 }
 
-/* What cannot be sent shows when the answer is waited for. */
+/* A send error is ignored here: the wait for the answer reports it. */
 static void
 put (weft_rendezvous *r, const struct weft_frame *f)
 {
@@ -103,7 +104,7 @@ frame_of (enum weft_frame_kind kind, const char *key, GBytes *value)
 
 /* ------------------------------------------------------------------- receiving */
 
-/* The next frame of what has come; FALSE: there is none yet. */
+/* The next complete frame of the input; FALSE: none yet. */
 static gboolean
 take (weft_rendezvous *r, struct weft_frame *f)
 {
@@ -117,7 +118,7 @@ take (weft_rendezvous *r, struct weft_frame *f)
   return n > 0;
 }
 
-/* Who waits for the others says so. */
+/* Sends the status of a process that waits in the rendezvous itself. */
 static void
 answer (weft_rendezvous *r)
 {
@@ -129,7 +130,7 @@ answer (weft_rendezvous *r)
   put (r, &f);
 }
 
-/* What the store tells everybody whenever it likes. */
+/* Handles a frame that the store sends without a request; FALSE: it is an answer. */
 static gboolean
 is_notice (weft_rendezvous *r, const struct weft_frame *f)
 {
@@ -141,7 +142,7 @@ is_notice (weft_rendezvous *r, const struct weft_frame *f)
   return f->kind == WEFT_FRAME_ASK || f->kind == WEFT_FRAME_STOP || f->kind == WEFT_FRAME_REFUSED;
 }
 
-/* Reads what is there, once something is; FALSE: the time is up, or all must end. */
+/* Waits for input and reads it; FALSE: time limit, or the job has failed. */
 static gboolean
 read_some (weft_rendezvous *r, gint64 until)
 {
@@ -159,7 +160,7 @@ read_some (weft_rendezvous *r, gint64 until)
   return TRUE;
 }
 
-/* The answer that is waited for; FALSE: the time is up, or all must end. */
+/* Waits for an answer of a given kind; FALSE: time limit, or the job has failed. */
 static gboolean
 await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_frame *f)
 {
@@ -172,9 +173,10 @@ await (weft_rendezvous *r, enum weft_frame_kind kind, gint64 until, struct weft_
   }
 }
 
-/* -------------------------------------------------------------------- asking */
+/* ------------------------------------------------------------------ requests */
 
-/* An answer to a question that the store answers at once; NULL: there was none. */
+/* Sends a request that the store answers with text. The caller frees it; NULL: no answer in
+ * time. */
 static char *
 ask (weft_rendezvous *r, const struct weft_frame *question, double seconds)
 {
@@ -185,7 +187,7 @@ ask (weft_rendezvous *r, const struct weft_frame *question, double seconds)
                                                          : NULL;
 }
 
-/* Who has not come to a meeting, once its time is up.  FALSE. */
+/* Sets an error that names the processes that did not call an exchange in time. Returns FALSE. */
 static gboolean
 refuse_late (weft_rendezvous *r, const char *key, double seconds, GError **error)
 {
@@ -293,7 +295,7 @@ weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **error)
   return all != NULL;
 }
 
-/* -------------------------------------------------------------------- looking */
+/* -------------------------------------------------------------------- polling */
 
 gboolean
 weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error)
@@ -302,7 +304,7 @@ weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error)
 
   *asked = FALSE;
   if (pthread_mutex_trylock (&r->lock))
-    return TRUE; /* another thread is at it */
+    return TRUE; /* another thread polls or waits */
   while (!r->stopped && (take (r, &f) || read_some (r, 0)))
     if (r->taken)
       is_notice (r, &f);
@@ -353,7 +355,7 @@ weft_rendezvous_abort (weft_rendezvous *r, const char *why)
 
 /* -------------------------------------------------------------------- opening */
 
-/* Once; NULL with why not.  Names are looked up by threads of GLib's, which it keeps. */
+/* One attempt. GLib resolves names in threads that it keeps, which must block signals. */
 static GSocketConnection *
 connect_once (const weft_rendezvous *r, GError **error)
 {
@@ -369,7 +371,7 @@ connect_once (const weft_rendezvous *r, GError **error)
   return connection;
 }
 
-/* Rank 0 may come later than others. */
+/* Retries: rank 0 may start later than the others. */
 static gboolean
 connect_all (weft_rendezvous *r, gint64 until, GError **error)
 {
@@ -425,7 +427,8 @@ open_store (weft_rendezvous *r, GError **error)
   return TRUE;
 }
 
-/* The store says itself who is missing, when the time is up. */
+/* Opens the store in process 0, connects and says hello. The time limit includes a grace period:
+ * the store reports which ranks are missing. */
 static gboolean
 join (weft_rendezvous *r, GError **error)
 {

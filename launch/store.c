@@ -8,29 +8,29 @@
 #include <pthread.h>
 #include <string.h>
 
-#define TURN_MS 20         /* most between two looks at what is due */
-#define HELLO_SECONDS 10   /* for the first frame of whoever has connected */
-#define MOST_STRANGERS 64u /* connections beside those of the processes */
+#define TURN_MS 20         /* time between two checks of deadlines */
+#define HELLO_SECONDS 10   /* time limit for the first frame of a connection */
+#define MOST_STRANGERS 64u /* connections accepted beyond the number of processes */
 #define MOST_TEXT 65536u
-#define FRESH_SECONDS 10 /* how old words of a report may be */
+#define FRESH_SECONDS 10 /* a status older than this is not reported */
 #define NOBODY 0xffffffffu
 
 /* A connection. */
 struct peer {
   GSocket *socket;
   GByteArray *in, *out;
-  uint32_t process; /* NOBODY: has not said hello */
-  gboolean over;    /* goes as soon as it has been told all */
+  uint32_t process; /* NOBODY before its hello */
+  gboolean over;    /* close the connection when `out` has been sent */
   gint64 since;
-  char *wants; /* key of the value that it waits for */
+  char *wants; /* key of the value it waits for */
 };
 
-/* A process. */
+/* State of one process of the job. */
 struct member {
-  struct peer *peer; /* not owned; NULL: has not come, or is gone */
+  struct peer *peer; /* not owned; NULL before the hello and after the connection is lost */
   char *host, *last, *words;
-  gint64 heard, said;  /* anything; words */
-  gint64 report_until; /* 0: has not asked how far the others are */
+  gint64 heard, said;  /* time of the last frame; of the last status */
+  gint64 report_until; /* deadline of its request for a report; 0: none */
   gboolean come, left;
 };
 
@@ -54,7 +54,7 @@ struct weft_store {
   uint32_t n_come;
   GHashTable *values, *meetings;
   gint64 opened;
-  char *stopped; /* why all must end */
+  char *stopped; /* why the job has failed */
 };
 
 char *
@@ -70,7 +70,7 @@ name_of (const weft_store *s, uint32_t process)
   return weft_store_name (s->options.each, process);
 }
 
-/* ------------------------------------------------------------------------- telling */
+/* ------------------------------------------------------------------------- sending */
 
 static void
 put (struct peer *p, enum weft_frame_kind kind, GBytes *key, GBytes *value)
@@ -103,7 +103,7 @@ refuse (struct peer *p, const char *text)
   p->over = TRUE;
 }
 
-/* Everybody is told once, and whoever comes later too. */
+/* Ends the job: sends the reason to every client, now or when it connects. */
 static void stop (weft_store *s, const char *format, ...) G_GNUC_PRINTF (2, 3);
 
 static void
@@ -127,7 +127,7 @@ host_of (const struct member *m)
   return m->host && *m->host ? m->host : "a host without name";
 }
 
-/* "rank 2 on host b (last: step 17, 3 s ago)" */
+/* Appends "rank 2 on b (last seen at step 17, 3 s ago)". */
 static void
 append_member (const weft_store *s, GString *text, uint32_t process)
 {
@@ -145,7 +145,7 @@ append_member (const weft_store *s, GString *text, uint32_t process)
                             1e-6 * (double) (g_get_monotonic_time () - m->heard));
 }
 
-/* ------------------------------------------------------------------------ meetings */
+/* ----------------------------------------------------------------------- exchanges */
 
 static void
 meeting_free (gpointer data)
@@ -176,7 +176,7 @@ find_meeting (weft_store *s, const char *key)
   return m;
 }
 
-/* All have come: each, or the first, gets what was brought. */
+/* Every process has called: sends the values to all processes or to process 0 only. */
 static void
 finish_meeting (weft_store *s, struct meeting *m, enum weft_meet who)
 {
@@ -196,7 +196,7 @@ finish_meeting (weft_store *s, struct meeting *m, enum weft_meet who)
   g_hash_table_remove (s->meetings, m->key);
 }
 
-/* Who has left will not come. */
+/* Ends the job if a process has signed off while others wait for it in an exchange. */
 static void
 look_for_leavers (weft_store *s)
 {
@@ -211,7 +211,7 @@ look_for_leavers (weft_store *s)
 
 /* -------------------------------------------------------------------------- frames */
 
-/* A frame as a handler sees it: the key has its end. */
+/* A request of a client; the key is zero-terminated. */
 struct said {
   struct peer *peer;
   struct member *from;
@@ -274,7 +274,7 @@ on_lack (weft_store *s, const struct said *said)
   tell (said->peer, WEFT_FRAME_TOLD, text->str);
 }
 
-/* What a process has said, for people.  Caller frees. */
+/* The text value of a frame, without control characters. The caller frees it. */
 static char *
 text_of (const struct weft_frame *f)
 {
@@ -295,14 +295,15 @@ on_say (weft_store *s, const struct said *said)
   said->from->said = g_get_monotonic_time ();
 }
 
-/* Words that are new enough for a report. */
+/* Whether a process has sent a status that is recent enough for a report. */
 static gboolean
 has_said (const struct member *m)
 {
   return m->words && g_get_monotonic_time () - m->said < FRESH_SECONDS * G_USEC_PER_SEC;
 }
 
-/* Everybody is asked; the answer goes out when all have said something, or when the time is up. */
+/* Asks every process for a status. The report is sent when all have answered, or at the
+ * deadline. */
 static void
 on_report (weft_store *s, const struct said *said)
 {
@@ -332,7 +333,7 @@ on_bye (weft_store *s, const struct said *said)
   look_for_leavers (s);
 }
 
-/*      frame of a process that has been welcomed */
+/* frame of a process that has said hello */
 #define HANDLER_LIST(X)                                                                            \
   X (WEFT_FRAME_SET, on_set)                                                                       \
   X (WEFT_FRAME_GET, on_get)                                                                       \
@@ -352,7 +353,7 @@ static const handler handlers[WEFT_N_FRAME] = {
 
 /* --------------------------------------------------------------------------- hello */
 
-/* What is wrong with who wants in; NULL: nothing. */
+/* Why a hello must be refused; NULL: it is valid. The caller frees it. */
 static char *
 look_at_hello (weft_store *s, const struct weft_frame *f, const char *key, uint32_t n)
 {
@@ -380,7 +381,7 @@ welcome_all (weft_store *s)
       tell (s->member[i].peer, WEFT_FRAME_WELCOME, NULL);
 }
 
-/* FALSE: that was no process of Weft's. */
+/* Handles a first frame; FALSE: it is not a hello, so the peer is not a process of Weft. */
 static gboolean
 take_in (weft_store *s, struct peer *p, const struct weft_frame *f, const char *key)
 {
@@ -407,7 +408,7 @@ take_in (weft_store *s, struct peer *p, const struct weft_frame *f, const char *
   return TRUE;
 }
 
-/* FALSE: the connection ends here. */
+/* Handles a frame; FALSE: close the connection. */
 static gboolean
 handle (weft_store *s, struct peer *p, const struct weft_frame *f)
 {
@@ -462,7 +463,7 @@ accept_one (weft_store *s)
     refuse (p, "too many connections");
 }
 
-/* All whole frames that have come; FALSE: what came is none. */
+/* Handles all complete frames of the input; FALSE: malformed input. */
 static gboolean
 handle_all (weft_store *s, struct peer *p)
 {
@@ -482,7 +483,7 @@ handle_all (weft_store *s, struct peer *p)
   return TRUE;
 }
 
-/* FALSE: the connection has ended. */
+/* Reads input and handles it; FALSE: the connection has ended. */
 static gboolean
 receive (weft_store *s, struct peer *p)
 {
@@ -511,7 +512,7 @@ send_some (struct peer *p)
   return TRUE;
 }
 
-/* A process that is gone without a farewell has died. */
+/* Closes a connection. A process that has not signed off counts as dead, which ends the job. */
 static void
 lose (weft_store *s, struct peer *p)
 {
@@ -527,9 +528,9 @@ lose (weft_store *s, struct peer *p)
   g_ptr_array_remove_fast (s->peers, p);
 }
 
-/* ---------------------------------------------------------------------------- turns */
+/* ----------------------------------------------------------------------- event loop */
 
-/* After the time in which all have to come. */
+/* Ends the job if the time limit for connecting has passed. */
 static void
 look_for_late (weft_store *s, gint64 now)
 {
@@ -554,7 +555,7 @@ have_all_said (const weft_store *s)
   return TRUE;
 }
 
-/* Of all but one, who knows about itself. */
+/* Sends a report about all processes but the one that asked. */
 static void
 tell_report (weft_store *s, uint32_t reporter)
 {
@@ -589,7 +590,7 @@ is_stranger (const struct peer *p, gint64 now)
   return p->process == NOBODY && now - p->since > HELLO_SECONDS * G_USEC_PER_SEC;
 }
 
-/* Of what was polled: peers that come later have their turn next time. */
+/* Serves the first n peers, those that were polled; newer ones follow in the next round. */
 static void
 serve (weft_store *s, const GPollFD *fds, uint32_t n)
 {
@@ -632,7 +633,7 @@ turn (weft_store *s)
     accept_one (s);
 }
 
-/* Whether nobody needs it any more. */
+/* Whether every client has signed off and received everything. */
 static gboolean
 is_deserted (const weft_store *s)
 {
@@ -670,15 +671,15 @@ listen_on (GSocketFamily family, uint16_t port, GError **error)
     return NULL;
   g_socket_set_listen_backlog (socket, 1024);
   g_socket_set_blocking (socket, FALSE);
-  if (family == G_SOCKET_FAMILY_IPV6) /* whatever net.ipv6.bindv6only says */
+  if (family == G_SOCKET_FAMILY_IPV6) /* accept IPv4 too, whatever net.ipv6.bindv6only says */
     g_socket_set_option (socket, IPPROTO_IPV6, IPV6_V6ONLY, FALSE, NULL);
   if (!g_socket_bind (socket, address, TRUE, error) || !g_socket_listen (socket, error))
     return NULL;
   return g_steal_pointer (&socket);
 }
 
-/* Of both kinds of addresses, or where a machine has no new ones, of the old: but not beside somebody
- * who has the port on the new ones, whom others would find there. */
+/* Listens on IPv6 and IPv4, or on IPv4 alone if the machine has no IPv6. If the port is in use on
+ * IPv6, that is an error: clients would connect to the other process. */
 static gboolean
 start_listening (weft_store *s, uint16_t port, GError **error)
 {

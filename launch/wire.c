@@ -91,7 +91,7 @@ weft_wire_watch (int socket)
                 sizeof options[i].value);
 }
 
-/* ------------------------------------------------------------------------- packs */
+/* ----------------------------------------------------------------- packed values */
 
 void
 weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value)
