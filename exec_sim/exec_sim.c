@@ -621,7 +621,7 @@ all_done (const struct sim *x, GError **error)
   for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
     for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++)
       if (sim_lane_at (x, actor, lane)->cursor != sim_program (x, actor)->lane_n[lane]) {
-        g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "rank %u stands still on lane %s at op %u",
+        g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "rank %u: deadlock on lane %s at op %u",
                      x->base.actors->rank[actor], weft_lane_words[lane],
                      sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor]);
         return FALSE;

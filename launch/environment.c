@@ -48,8 +48,8 @@ read_number (const struct reading *r, const char *names, uint32_t least, uint32_
   guint64 value;
 
   if (!text)
-    return weft_bad_input (error, "%s: found nothing, wanted a number: %s of %s is set", name,
-                           r->l->rank, r->word);
+    return weft_bad_input (error, "%s: found nothing, wanted a number, because %s of %s is set",
+                           name, r->l->rank, r->word);
   if (!g_ascii_string_to_unsigned (text, 10, least, most, &value, NULL))
     return weft_bad_input (error, "%s: found \"%s\" (%s), wanted a number from %u to %u", name,
                            text, r->word, least, most);
@@ -90,7 +90,7 @@ find_launcher (const char *asked, weft_launch_getenv get, enum weft_launcher *ou
     return weft_bad_input (error, "--launcher: found \"%s\", wanted auto, none, %s", asked, words);
   }
   return get (launchers[*out].rank) ||
-         weft_bad_input (error, "--launcher: found %s, wanted its variables: %s is not set", asked,
+         weft_bad_input (error, "--launcher: found %s, but its variable %s is not set", asked,
                          launchers[*out].rank);
 }
 
@@ -132,8 +132,7 @@ read_nodes (const struct reading *r, struct weft_launch *launch, GError **error)
 {
   const char *of_job = "SLURM_JOB_NODELIST SLURM_NODELIST",
              *of_step = "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST", *name;
-  const char *list =
-      look_up (r, launch->launcher == WEFT_LAUNCHER_SLURM ? of_step : of_job, &name);
+  const char *list = look_up (r, launch->launcher == WEFT_LAUNCHER_SLURM ? of_step : of_job, &name);
 
   if (!list)
     return TRUE;
@@ -164,7 +163,7 @@ read_host (const struct reading *r, struct weft_launch *launch, GError **error)
 
   if (given && has_port (given))
     return weft_bad_input (
-        error, "MASTER_ADDR: found \"%s\", wanted a host alone: MASTER_PORT says the port", given);
+        error, "MASTER_ADDR: found \"%s\", wanted a host without a port (set MASTER_PORT)", given);
   if (given)
     launch->host = g_strdup (given);
   else if (launch->launcher == WEFT_LAUNCHER_TORCHRUN)
@@ -178,8 +177,8 @@ read_host (const struct reading *r, struct weft_launch *launch, GError **error)
     launch->host = g_strdup (r->get ("SLURM_LAUNCH_NODE_IPADDR"));
   return launch->host ||
          weft_bad_input (error,
-                         "MASTER_ADDR: found nothing, wanted the host of rank 0: %s says of %u "
-                         "processes that they are on several machines, and not on which",
+                         "MASTER_ADDR: found nothing, wanted the host of rank 0: %s puts %u "
+                         "processes on several machines without naming them",
                          r->word, launch->n);
 }
 

@@ -13,8 +13,8 @@ struct weft_rendezvous_place {
   const char *host; /* of process 0 */
   uint16_t port;
   const char *token; /* identifies the job */
-  uint32_t n, process;
-  uint32_t each;  /* ranks per process, for messages */
+  uint32_t n, process; /* number of processes, and the number of this one */
+  uint32_t ranks_each;  /* ranks per process, for messages */
   double seconds; /* default time limit for waits */
 };
 
@@ -23,8 +23,8 @@ struct weft_rendezvous_place {
 weft_rendezvous *weft_rendezvous_open (const struct weft_rendezvous_place *place, GError **error);
 
 /* weft_rendezvous_open() with the address and token that the launcher gave. */
-weft_rendezvous *weft_rendezvous_of (const struct weft_launch *launch, uint32_t each, double seconds,
-                                     GError **error);
+weft_rendezvous *weft_rendezvous_open_launch (const struct weft_launch *launch, uint32_t ranks_each,
+                                              double seconds, GError **error);
 
 /* Signs off and disconnects. Process 0 waits until the others have signed off or lost their
  * connection. */
@@ -40,8 +40,8 @@ GBytes *weft_rendezvous_get (weft_rendezvous *r, const char *key, GError **error
 /* All-gather: waits until every process has called it with this key, at most `seconds` (0: as long
  * as all processes are alive). Returns the values by process, NULL for a process that passed NULL.
  * `key` appears in messages to people: "step 17". */
-GPtrArray *weft_rendezvous_meet (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
-                                 GError **error);
+GPtrArray *weft_rendezvous_all_gather (weft_rendezvous *r, const char *key, GBytes *value,
+                                       double seconds, GError **error);
 /* Gather: only process 0 gets the values; the others get an array of NULL. */
 GPtrArray *weft_rendezvous_gather (weft_rendezvous *r, const char *key, GBytes *value,
                                    double seconds, GError **error);
@@ -50,12 +50,12 @@ gboolean weft_rendezvous_barrier (weft_rendezvous *r, const char *key, GError **
 /* Checks for messages of the store while this process waits for something else (a GPU, NCCL); any
  * thread may call it. FALSE: the job has failed, with the reason as error. *asked is set if another
  * process asked for a status; answer with weft_rendezvous_set_status(). */
-gboolean weft_rendezvous_look (weft_rendezvous *r, gboolean *asked, GError **error);
-void weft_rendezvous_say (weft_rendezvous *r, const char *words);
+gboolean weft_rendezvous_poll (weft_rendezvous *r, gboolean *asked, GError **error);
+void weft_rendezvous_set_status (weft_rendezvous *r, const char *words);
 
 /* Asks every other process for its status and returns the answers as text; names the processes that
  * do not answer within `seconds`. `words` is the status of this process. The caller frees it. */
-char *weft_rendezvous_report (weft_rendezvous *r, const char *words, double seconds);
+char *weft_rendezvous_ask_status (weft_rendezvous *r, const char *words, double seconds);
 
 /* Ends the job: every other process gets an error with the reason `why`. Only
  * weft_rendezvous_close() may follow. */

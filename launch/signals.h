@@ -6,5 +6,5 @@
 
 /* Blocks both signals in this thread, and in threads that it starts from now on; *before receives
  * the old mask. */
-void weft_signals_hold (sigset_t *before);
-void weft_signals_let_go (const sigset_t *before);
+void weft_signals_block (sigset_t *before);
+void weft_signals_restore (const sigset_t *before);

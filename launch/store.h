@@ -10,7 +10,7 @@ typedef struct weft_store weft_store;
 
 struct weft_store_options {
   const char *token; /* clients with another token are refused */
-  uint32_t n, each;  /* processes, ranks per process */
+  uint32_t n, ranks_each;  /* processes, ranks per process */
   double seconds;    /* time limit for all processes to connect */
 };
 
@@ -23,4 +23,4 @@ uint16_t weft_store_port (const weft_store *store);
 void weft_store_close (weft_store *store, double seconds);
 
 /* "rank 3", or "ranks 8 to 15" for a process with several ranks. The caller frees it. */
-char *weft_store_name (uint32_t each, uint32_t process);
+char *weft_store_name (uint32_t ranks_each, uint32_t process);

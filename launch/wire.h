@@ -13,29 +13,29 @@
 
 /* constant           word        sender: meaning (number; key; value) */
 #define WEFT_FRAME_LIST(X)                                                                         \
-  X (WEFT_FRAME_HELLO, "hello", "process: I am one of you (process; token; number of them, host)") \
-  X (WEFT_FRAME_SET, "set", "process: a value for all (; key; value)")                             \
-  X (WEFT_FRAME_GET, "get", "process: wants it, and waits (; key; )")                              \
-  X (WEFT_FRAME_MEET, "meet", "process: has come, and waits for all others (who gets values; key; value)") \
-  X (WEFT_FRAME_LACK, "lack", "process: who has not come (; key; )")                               \
-  X (WEFT_FRAME_SAY, "say", "process: how far it is (; ; words)")                                  \
-  X (WEFT_FRAME_REPORT, "report", "process: how far is everybody (milliseconds; ; own words)")              \
-  X (WEFT_FRAME_ABORT, "abort", "process: all must end (; ; why)")                                 \
-  X (WEFT_FRAME_BYE, "bye", "process: leaves, and all is well")                                    \
-  X (WEFT_FRAME_WELCOME, "welcome", "store: all have come")                                        \
-  X (WEFT_FRAME_REFUSED, "refused", "store: not one of us (; ; why)")                              \
-  X (WEFT_FRAME_VALUE, "value", "store: what was wanted (; key; value)")                           \
-  X (WEFT_FRAME_MET, "met", "store: all have come (; key; values that are not empty, packed)")     \
-  X (WEFT_FRAME_TOLD, "told", "store: answers lack and report (; ; words)")                        \
-  X (WEFT_FRAME_ASK, "ask", "store: say how far you are")                                          \
-  X (WEFT_FRAME_STOP, "stop", "store: all must end (; ; why)")
+  X (WEFT_FRAME_HELLO, "hello", "client: joins the job (process; token; world size, host)")        \
+  X (WEFT_FRAME_SET, "set", "client: sets a value (; key; value)")                                 \
+  X (WEFT_FRAME_GET, "get", "client: waits for a value (; key; )")                                 \
+  X (WEFT_FRAME_EXCHANGE, "exchange", "client: waits for all (receivers; key; value)")             \
+  X (WEFT_FRAME_MISSING, "missing", "client: asks which processes are missing (; key; )")          \
+  X (WEFT_FRAME_STATUS, "status", "client: its status (; ; text)")                                 \
+  X (WEFT_FRAME_REPORT, "report", "client: asks for all statuses (milliseconds; ; its status)")    \
+  X (WEFT_FRAME_ABORT, "abort", "client: the job has failed (; ; reason)")                         \
+  X (WEFT_FRAME_BYE, "bye", "client: signs off")                                                   \
+  X (WEFT_FRAME_WELCOME, "welcome", "store: all processes are connected")                          \
+  X (WEFT_FRAME_REFUSED, "refused", "store: rejects a client (; ; reason)")                        \
+  X (WEFT_FRAME_VALUE, "value", "store: the value (; key; value)")                                 \
+  X (WEFT_FRAME_EXCHANGED, "exchanged", "store: all have called (; key; packed values)")           \
+  X (WEFT_FRAME_ANSWER, "answer", "store: answers missing and report (; ; text)")                  \
+  X (WEFT_FRAME_ASK_STATUS, "ask_status", "store: asks for a status")                              \
+  X (WEFT_FRAME_STOP, "stop", "store: the job has failed (; ; reason)")
 #define WEFT_FRAME_ID(id, word, doc) id,
 enum weft_frame_kind { WEFT_FRAME_LIST (WEFT_FRAME_ID) WEFT_N_FRAME };
 #undef WEFT_FRAME_ID
 extern const char *const weft_frame_words[];
 
 /* Who receives the values of an exchange. The frame of the last process to call decides. */
-enum weft_meet { WEFT_MEET_ALL, WEFT_MEET_FIRST };
+enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 
 /* Largest frame: the first one of a connection, and any later one. */
 #define WEFT_FRAME_FIRST_BYTES 4096u
@@ -58,7 +58,7 @@ gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct wef
 
 /* Sets TCP keepalive, so that the connection to a machine that was switched off ends after half a
  * minute, and TCP_NODELAY, so that small frames are sent at once. */
-void weft_wire_watch (int socket);
+void weft_wire_set_keepalive (int socket);
 
 /* Appends the value of one process to a message that holds the values of several. */
 void weft_pack_add (GByteArray *pack, uint32_t process, GBytes *value);

@@ -85,7 +85,7 @@ weft_checkpoint_manifest (const char *path, GError **error)
   gsize length;
 
   if (g_file_test (name, G_FILE_TEST_EXISTS) && !g_file_test (name, G_FILE_TEST_IS_REGULAR)) {
-    weft_bad_input (error, "%s: found something that is not a file", name);
+    weft_bad_input (error, "%s: found a directory, pipe or device, wanted a file", name);
     return NULL;
   }
   g_autofree char *text = weft_file_read (name, WEFT_MANIFEST_MOST_BYTES, &length, error);

@@ -38,13 +38,13 @@ find_content (stored *s, uint32_t chunk, GError **error)
   const struct weft_tensor *t = weft_safetensors_find (s->files->pdata[c->file], name);
 
   if (!t)
-    return weft_bad_input (error, "%s/%s: found no %s, wanted it by the manifest", s->path, file,
-                           name);
+    return weft_bad_input (error, "%s/%s: found no tensor %s, which the manifest lists", s->path,
+                           file, name);
   s->content[chunk] = t;
   if (t->type == c->type && t->n_dim == 2 && t->dim[0] == c->rows && t->dim[1] == c->columns &&
       t->begin == c->offset)
     return TRUE;
-  return weft_bad_input (error, "%s/%s: %s has another type, shape or place than the manifest says",
+  return weft_bad_input (error, "%s/%s: tensor %s: type, shape or offset differ from the manifest",
                          s->path, file, name);
 }
 
@@ -108,7 +108,8 @@ match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
               const struct weft_state_tensor *ours, GError **error)
 {
   if (!ours)
-    return weft_bad_input (error, "%s: of another model: found tensor %s, which this one has not",
+    return weft_bad_input (error,
+                           "%s: of another model: found tensor %s, which this model does not have",
                            s->path, theirs->name);
   if (ours->rows == theirs->rows && ours->columns == theirs->columns)
     return TRUE;

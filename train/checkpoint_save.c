@@ -194,7 +194,7 @@ write_manifest (struct save *s, GError **error)
 
   if (strlen (text) > WEFT_MANIFEST_MOST_BYTES)
     return weft_run_error (error,
-                           "%s: %" G_GSIZE_FORMAT " bytes are more than a manifest may have, %u",
+                           "%s: found %" G_GSIZE_FORMAT " bytes of manifest, wanted at most %u",
                            path, strlen (text), WEFT_MANIFEST_MOST_BYTES);
   return weft_write_synced (path, text, error) && weft_sync_path (s->temporary, error);
 }
@@ -276,7 +276,8 @@ unpack_files (struct save *s, GBytes *packed, GError **error)
   while (n > 0) {
     gsize taken = unpack_file (s, word, n);
     if (taken == 0)
-      return weft_run_error (error, "%s: found files of another plan with another process", s->dir);
+      return weft_run_error (error, "%s: found the files of another plan in another process",
+                             s->dir);
     word += taken;
     n -= taken;
   }
@@ -310,7 +311,7 @@ share_directory (struct save *s, GError **error)
   g_autofree char *name = g_path_get_basename (s->temporary);
   g_autoptr (GBytes) mine = is_first_process (s) ? g_bytes_new (name, strlen (name)) : NULL;
   g_autoptr (GPtrArray) all =
-      weft_rendezvous_meet (peers, "the folder of a checkpoint", mine, 0, error);
+      weft_rendezvous_all_gather (peers, "the folder of a checkpoint", mine, 0, error);
   if (!all || is_first_process (s))
     return all != NULL;
   g_free (name);
@@ -320,10 +321,11 @@ share_directory (struct save *s, GError **error)
   g_free (s->temporary);
   s->temporary = g_build_filename (s->dir, name, NULL);
   return g_file_test (s->temporary, G_FILE_TEST_IS_DIR) ||
-         weft_run_error (error,
-                         "%s: rank 0 has made it and it is not there, wanted --save in a folder "
-                         "that all processes see",
-                         s->temporary);
+         weft_run_error (
+             error,
+             "%s: rank 0 made this folder, but it is not visible here; wanted --save in a folder "
+             "that all processes can see",
+             s->temporary);
 }
 
 static gboolean
@@ -350,7 +352,7 @@ replace (const struct save *s, GError **error)
     return rename (aside, s->temporary) == 0 || weft_failed_path (aside, error);
   weft_failed_path (s->final, error);
   if (rename (aside, s->final))
-    g_prefix_error (error, "its older save is now %s: ", aside);
+    g_prefix_error (error, "the older save of this step is now %s: ", aside);
   return FALSE;
 }
 
@@ -464,7 +466,8 @@ lock (struct save *s, GError **error)
   s->locked = flock (s->fd, LOCK_EX | LOCK_NB) == 0;
   if (s->locked || errno != EWOULDBLOCK)
     return TRUE;
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: another process is saving there", s->dir);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN,
+               "%s: another process is saving into this directory", s->dir);
   return FALSE;
 }
 
@@ -474,7 +477,7 @@ wait_for_publish (const struct save *s, GError **error)
 {
   struct weft_rendezvous *peers = weft_state_peers (s->state);
   g_autoptr (GPtrArray) all =
-      peers ? weft_rendezvous_meet (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
+      peers ? weft_rendezvous_all_gather (peers, "the end of a checkpoint", NULL, 0, error) : NULL;
 
   return !peers || all;
 }

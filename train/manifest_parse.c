@@ -138,7 +138,7 @@ check_chunk (const weft_manifest *m, const struct weft_chunk *c, GError **error)
                     c->column <= t->columns && c->columns <= t->columns - c->column;
 
   if (!inside)
-    return weft_bad_input (error, "found a rectangle that is empty or leaves the tensor");
+    return weft_bad_input (error, "found a chunk that is empty or outside its tensor");
   if (c->file >= m->files->len)
     return weft_bad_input (error, "file: found %" G_GUINT64_FORMAT ", wanted one of %u", c->file,
                            m->files->len);
@@ -160,7 +160,8 @@ read_kind_and_type (JsonObject *object, struct weft_chunk *c, GError **error)
   c->kind = kind;
   c->type = type;
   if (kind == WEFT_STATE_GRAD)
-    return weft_bad_input (error, "kind: found \"grad\", wanted what a checkpoint keeps");
+    return weft_bad_input (error,
+                           "kind: found \"grad\", wanted weight, master, exp_avg or exp_avg_sq");
   if (type == WEFT_TENSOR_F32 ||
       ((type == WEFT_TENSOR_BF16 || type == WEFT_TENSOR_F16) && kind == WEFT_STATE_WEIGHT))
     return TRUE;

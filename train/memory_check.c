@@ -8,8 +8,9 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
 {
   g_autofree char *needed = weft_units_human (bytes, "B"), *there = weft_units_human (has, "B");
 
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s %s, wanted at most %s, %s; see weft memory",
-               who, needed, there, where);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO,
+               "%s: found a need of %s, wanted at most %s, %s; see weft memory", who, needed, there,
+               where);
   return FALSE;
 }
 
@@ -19,13 +20,13 @@ weft_memory_check_topology (const weft_plan *plan, GError **error)
   const struct weft_cluster *cluster = &plan->job.cluster;
 
   if (!weft_plan_host_fits (plan))
-    return refuse_bytes ((double) weft_plan_host_bytes (plan), "ranks need together on the host",
-                         cluster->f.node_host_memory, "what a node has (host_memory)", error);
+    return refuse_bytes ((double) weft_plan_host_bytes (plan), "host memory of all ranks",
+                         cluster->f.node_host_memory, "the memory of a node (host_memory)", error);
   if (!weft_plan_fits (plan)) {
     g_autofree char *topology =
-        g_strdup_printf ("what a rank of topology %s has (--gpu-memory says otherwise)",
+        g_strdup_printf ("the memory of a GPU of topology %s (--gpu-memory overrides it)",
                          g_quark_to_string (cluster->topology));
-    return refuse_bytes ((double) weft_plan_worst_bytes (plan), "the largest rank needs",
+    return refuse_bytes ((double) weft_plan_worst_bytes (plan), "device memory of the largest rank",
                          cluster->f.gpu_memory, topology, error);
   }
   return TRUE;
@@ -43,5 +44,5 @@ weft_memory_check_machine (const weft_plan *plan, GError **error)
     for (int pool = 0; pool < WEFT_N_POOL; pool++)
       sum += ranks * (double) plan->memory[role].planned[pool];
   return sum <= machine ||
-         refuse_bytes (sum, "all ranks need", machine, "what this machine has", error);
+         refuse_bytes (sum, "memory of all ranks", machine, "the memory of this machine", error);
 }

@@ -23,7 +23,7 @@ weft_processes_check_same (struct weft_rendezvous *peers, const char *key, const
     return TRUE;
   const struct weft_rendezvous_place *place = weft_rendezvous_place (peers);
   g_autoptr (GBytes) mine = place->process == 0 ? g_bytes_new (what, strlen (what) + 1) : NULL;
-  g_autoptr (GPtrArray) all = weft_rendezvous_meet (peers, key, mine, place->seconds, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (peers, key, mine, place->seconds, error);
   if (!all)
     return FALSE;
   gsize n = 0;
@@ -31,10 +31,11 @@ weft_processes_check_same (struct weft_rendezvous *peers, const char *key, const
   if (n == strlen (what) + 1 && memcmp (first, what, n) == 0)
     return TRUE;
   const char *line = first_difference (what, first, n);
-  return weft_run_error (error,
-                         "%s is not that of rank 0: found \"%.*s\" at rank %u, wanted the same in "
-                         "all processes",
-                         key, (int) strcspn (line, "\n"), line, place->process * place->each);
+  return weft_run_error (
+      error,
+      "%s differs from that of rank 0: found \"%.*s\" at rank %u, wanted the same in "
+      "all processes",
+      key, (int) strcspn (line, "\n"), line, place->process * place->ranks_each);
 }
 
 /* Each process sends only the bytes of its own ranks: the message of all must not grow with the
@@ -45,20 +46,21 @@ weft_processes_gather_allocated (weft_exec *x, GError **error)
   if (!x->peers)
     return TRUE;
   const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
-  gsize each = place->each, bytes = each * sizeof *x->allocated;
+  gsize ranks_each = place->ranks_each, bytes = ranks_each * sizeof *x->allocated;
   GByteArray *mine = g_byte_array_new ();
-  g_byte_array_append (mine, (void *) (x->allocated + place->process * each), (guint) bytes);
-  g_byte_array_append (mine, (void *) (x->allocated_host + place->process * each), (guint) bytes);
+  g_byte_array_append (mine, (void *) (x->allocated + place->process * ranks_each), (guint) bytes);
+  g_byte_array_append (mine, (void *) (x->allocated_host + place->process * ranks_each),
+                       (guint) bytes);
   g_autoptr (GBytes) value = g_byte_array_free_to_bytes (mine);
   g_autoptr (GPtrArray) all =
-      weft_rendezvous_meet (x->peers, "memory of all ranks", value, place->seconds, error);
+      weft_rendezvous_all_gather (x->peers, "memory of all ranks", value, place->seconds, error);
   for (uint32_t i = 0; all && i < all->len; i++) {
     const uint8_t *theirs = all->pdata[i] ? g_bytes_get_data (all->pdata[i], NULL) : NULL;
     if (!theirs || g_bytes_get_size (all->pdata[i]) != 2 * bytes)
       return weft_run_error (error,
-                             "memory of all ranks: found that of other ranks with process %u", i);
-    memcpy (x->allocated + i * each, theirs, bytes);
-    memcpy (x->allocated_host + i * each, theirs + bytes, bytes);
+                             "memory of all ranks: found a malformed message from process %u", i);
+    memcpy (x->allocated + i * ranks_each, theirs, bytes);
+    memcpy (x->allocated_host + i * ranks_each, theirs + bytes, bytes);
   }
   return all != NULL;
 }
@@ -135,12 +137,12 @@ merge_block (struct weft_rendezvous *peers, const char *key,
 {
   g_autoptr (GBytes) mine = pack_runs (block, n);
   g_autoptr (GPtrArray) all =
-      (receivers == WEFT_PROCESSES_ALL ? weft_rendezvous_meet
+      (receivers == WEFT_PROCESSES_ALL ? weft_rendezvous_all_gather
                                        : weft_rendezvous_gather) (peers, key, mine, 0, error);
 
   for (uint32_t i = 0; all && i < all->len; i++)
     if (!unpack_runs (all->pdata[i], block, n))
-      return weft_run_error (error, "%s: found numbers of another place with another process", key);
+      return weft_run_error (error, "%s: found a malformed message from another process", key);
   return all != NULL;
 }
 
@@ -210,11 +212,12 @@ gather_times (weft_exec *x, weft_timeline *t, uint32_t i, uint32_t first, uint32
   const struct weft_rendezvous_place *place = weft_rendezvous_place (x->peers);
   g_autofree char *key = g_strdup_printf ("times of rank %u of each process, from op %u", i, first);
   g_autoptr (GBytes) mine =
-      pack_times (t, range_of (x, t, place->process * place->each + i, first, most));
+      pack_times (t, range_of (x, t, place->process * place->ranks_each + i, first, most));
   g_autoptr (GPtrArray) all = weft_rendezvous_gather (x->peers, key, mine, 0, error);
 
   for (uint32_t k = 0; all && k < all->len && place->process == 0; k++)
-    if (!unpack_times (all->pdata[k], t, range_of (x, t, k * place->each + i, first, most), error))
+    if (!unpack_times (all->pdata[k], t, range_of (x, t, k * place->ranks_each + i, first, most),
+                       error))
       return FALSE;
   return all != NULL;
 }
@@ -230,7 +233,7 @@ weft_processes_gather_timeline (weft_exec *x, weft_timeline *t, GError **error)
   uint32_t most = MAX (MOST_TIMES / place->n, 1);
   for (uint32_t role = 0; role < x->plan->n_roles; role++)
     longest = MAX (longest, x->plan->role[role]->n_op);
-  for (uint32_t i = 0; i < place->each; i++)
+  for (uint32_t i = 0; i < place->ranks_each; i++)
     for (uint32_t first = 0; first < longest; first += most)
       if (!gather_times (x, t, i, first, most, error))
         return FALSE;
@@ -253,7 +256,7 @@ weft_processes_abort (struct weft_rendezvous *peers, GError **error)
 
   if (!peers || !error || !*error)
     return;
-  while (weft_rendezvous_look (peers, &asked, &cause) && g_get_monotonic_time () < until)
+  while (weft_rendezvous_poll (peers, &asked, &cause) && g_get_monotonic_time () < until)
     g_usleep (10000);
   if (cause && !strstr ((*error)->message, cause->message))
     g_prefix_error (error, "%s; here: ", cause->message);
@@ -326,7 +329,8 @@ weft_processes_merge_step (weft_exec *x, const char *key, gboolean stop,
     return TRUE;
   }
   g_autoptr (GBytes) value = any ? g_bytes_new (&mine, sizeof mine) : NULL;
-  g_autoptr (GPtrArray) all = weft_rendezvous_meet (x->peers, key, value, out->seconds, error);
+  g_autoptr (GPtrArray) all =
+      weft_rendezvous_all_gather (x->peers, key, value, out->seconds, error);
   for (uint32_t i = 0; all && i < all->len; i++)
     if (all->pdata[i] && g_bytes_get_size (all->pdata[i]) == sizeof mine) {
       struct message message;

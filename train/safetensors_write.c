@@ -149,7 +149,7 @@ check_place (weft_safetensors_writer *w, GError **error)
   if (stat (w->path, &there) || S_ISREG (there.st_mode))
     return TRUE;
   w->failed = TRUE;
-  return weft_run_error (error, "%s: found something that is not a file", w->path);
+  return weft_run_error (error, "%s: found a directory, pipe or device, wanted a file", w->path);
 }
 
 /* At the first call: opens the temporary file and writes the header. */
@@ -174,7 +174,7 @@ begin (weft_safetensors_writer *w, GError **error)
 static gboolean
 refuse (const weft_safetensors_writer *w, GError **error)
 {
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: writing failed before", w->path);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_RUN, "%s: an earlier write failed", w->path);
   return FALSE;
 }
 
@@ -208,7 +208,7 @@ publish (weft_safetensors_writer *w, GError **error)
   if (close (fd))
     return fail (w, "cannot be written", error);
   if (rename (w->temporary, w->path))
-    return fail (w, "cannot be given its name", error);
+    return fail (w, "cannot be renamed", error);
   g_clear_pointer (&w->temporary, g_free);
   return sync_folder (w, error);
 }

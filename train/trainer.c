@@ -204,7 +204,7 @@ import (struct trainer *t, GError **error)
     return FALSE;
   say (t, "weights from %s", path);
   if (unused)
-    say (t, "warning: not used of %s: %s", path, unused);
+    say (t, "warning: tensors of %s that this model does not use: %s", path, unused);
   return TRUE;
 }
 
@@ -216,7 +216,7 @@ warn_used_folder (const struct trainer *t)
   g_autofree char *newest = dir ? weft_checkpoint_newest (dir) : NULL;
 
   if (newest)
-    say (t, "warning: %s is of another run; --load it to go on from there", newest);
+    say (t, "warning: %s holds checkpoints of another run; use --load to resume it", newest);
 }
 
 static gboolean
@@ -487,7 +487,7 @@ finish (struct trainer *t, GError **error)
   if (t->interrupted) {
     if (saved)
       say (t, "interrupted after step %" G_GUINT64_FORMAT "%s%s", t->progress.step,
-           o->save ? "; --load goes on from " : ", and nothing was saved", o->save ? o->save : "");
+           o->save ? "; resume with --load " : ", and nothing was saved", o->save ? o->save : "");
     return saved;
   }
   return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, saved ? error : NULL) && saved;
@@ -505,7 +505,7 @@ report_times (const struct trainer *t, const weft_timeline *timeline)
   for (uint32_t i = 0; timeline->strays && i < timeline->strays->len; i++) {
     const struct weft_timeline_stray *s =
         &g_array_index (timeline->strays, struct weft_timeline_stray, i);
-    say (t, "of no op: %" G_GUINT64_FORMAT " times %s, %.6g ms in all", s->n, s->name,
+    say (t, "kernels outside any op: %" G_GUINT64_FORMAT " times %s, %.6g ms in all", s->n, s->name,
          1e3 * s->seconds);
   }
   if (timeline->lost)
