@@ -21,7 +21,7 @@ struct weft_trainer_options {
   struct weft_exec_options exec;                        /* the trainer sets its `control` */
 };
 
-/* ------------------------------------------------------------------- schedule.c */
+/* ------------------------------------------------------------------- learning_rate.c */
 
 /* Linear warm-up to lr, then half a cosine down to min_lr at `decay_steps`, constant afterwards
  * (Loshchilov and Hutter 2017, section 3; the schedule of GPT-3, arXiv 2005.14165 appendix B).
