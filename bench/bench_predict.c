@@ -1,10 +1,10 @@
-/* Is what `weft sim` says of this machine true?  For two models, a cost table is measured with the
- * plainest strategy on one rank and on two; from it the steps of other strategies are predicted;
- * then they are run.
+/* Prediction benchmark: compares `weft sim` with real CPU steps on this machine. For two models, it
+ * measures a cost table with the plainest strategy on one and on two ranks, predicts the steps of
+ * other strategies from it, and runs these strategies.
  *
- * Measuring, and running every strategy, happen in turns, several times over: what else the machine
- * does slows both.  A run is the median of its steps, and the quickest turn of each counts: others
- * on the machine only ever add time. */
+ * Measuring and running alternate several times, because other load on the machine slows both. A
+ * run is the median of its steps, and the fastest round of each strategy counts: other programs can
+ * only add time. */
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/flags.h"
@@ -36,7 +36,7 @@ static const struct model {
 
 static const char *const table_words[] = { NULL, "gpus=1", "gpus=2" };
 
-/* The first of each number of ranks is what the table is measured with. */
+/* The cost table is measured with the first strategy of each number of ranks. */
 static const struct strategy {
   const char *name, *words;
   uint32_t ranks;
@@ -55,14 +55,14 @@ static const struct strategy {
 };
 #define N_STRATEGY G_N_ELEMENTS (strategies)
 
-/* Of one model, by turn. */
+/* Seconds of a strategy of one model, one per round. */
 struct samples {
   double predicted[N_STRATEGY][MOST_TURNS], measured[N_STRATEGY][MOST_TURNS];
 };
 
 /* ----------------------------------------------------------------------------- jobs */
 
-/* With a cost table or NULL. */
+/* `table`: path of a cost table, or NULL. */
 static weft_plan *
 make_plan (const struct model *model, const char *words, const char *table, GError **error)
 {
@@ -80,7 +80,7 @@ make_plan (const struct model *model, const char *words, const char *table, GErr
 
 /* --------------------------------------------------------------------------- tables */
 
-/* Communication once for all turns, kernels anew in each. */
+/* Writes the cost table: communication times are measured once, kernel times in each round. */
 static gboolean
 write_table (const struct model *model, uint32_t ranks, const GArray *comm, const char *path,
              GError **error)
@@ -130,7 +130,7 @@ median (const double *value, uint32_t n)
 }
 
 static double
-quickest (const double *value, uint32_t n)
+fastest (const double *value, uint32_t n)
 {
   double least = value[0];
   for (uint32_t i = 1; i < n; i++)
@@ -168,7 +168,7 @@ time_steps (weft_exec *x, struct weft_control *control, double *seconds, GError 
 }
 
 static gboolean
-run_really (const struct model *model, const struct strategy *s, double *seconds, GError **error)
+run_steps (const struct model *model, const struct strategy *s, double *seconds, GError **error)
 {
   g_autoptr (weft_plan) plan = make_plan (model, s->words, NULL, error);
   if (!plan)
@@ -192,15 +192,15 @@ run_really (const struct model *model, const struct strategy *s, double *seconds
   weft_state *state = weft_state_new (x);
   weft_state_init (state, 1);
   weft_state_free (state);
-  gboolean ok = time_steps (x, &control, seconds, error);
+  gboolean no_error = time_steps (x, &control, seconds, error);
   weft_exec_cpu.close (x);
-  return ok;
+  return no_error;
 }
 
-/* ---------------------------------------------------------------------------- turns */
+/* --------------------------------------------------------------------------- rounds */
 
 static gboolean
-take_turn (const struct model *model, const GArray *comm, const char *path, uint32_t turn,
+run_round (const struct model *model, const GArray *comm, const char *path, uint32_t round,
            struct samples *out, GError **error)
 {
   uint32_t ranks = 0;
@@ -210,20 +210,20 @@ take_turn (const struct model *model, const GArray *comm, const char *path, uint
     if (s->ranks != ranks && !write_table (model, s->ranks, comm, path, error))
       return FALSE;
     ranks = s->ranks;
-    if (!predict (model, s, path, &out->predicted[i][turn], error) ||
-        !run_really (model, s, &out->measured[i][turn], error))
+    if (!predict (model, s, path, &out->predicted[i][round], error) ||
+        !run_steps (model, s, &out->measured[i][round], error))
       return FALSE;
   }
   return TRUE;
 }
 
 static void
-report (JsonBuilder *b, const struct model *model, const struct samples *all, uint32_t turns,
+report (JsonBuilder *b, const struct model *model, const struct samples *all, uint32_t rounds,
         gboolean json)
 {
   for (unsigned i = 0; i < N_STRATEGY; i++) {
-    double predicted = quickest (all->predicted[i], turns);
-    double measured = quickest (all->measured[i], turns);
+    double predicted = fastest (all->predicted[i], rounds);
+    double measured = fastest (all->measured[i], rounds);
     if (!json)
       printf ("%-10s %-44s %12.3f %11.3f %9.3f\n", model->name, strategies[i].name, 1e3 * predicted,
               1e3 * measured, predicted / measured);
@@ -238,20 +238,20 @@ report (JsonBuilder *b, const struct model *model, const struct samples *all, ui
 }
 
 static gboolean
-run_model (const struct model *model, uint32_t turns, const char *path, struct samples *all,
+run_model (const struct model *model, uint32_t rounds, const char *path, struct samples *all,
            GError **error)
 {
   g_autoptr (GArray) comm = measure_comm (model, error);
 
-  for (uint32_t turn = 0; comm && turn < turns; turn++)
-    if (!take_turn (model, comm, path, turn, all, error))
+  for (uint32_t round = 0; comm && round < rounds; round++)
+    if (!run_round (model, comm, path, round, all, error))
       return FALSE;
   return comm != NULL;
 }
 
-/* Preemptions are what others on the machine took from us. */
+/* Prints preemptions: how much other programs on the machine interrupted the run. */
 static void
-print_note (const struct rusage *before, gint64 start)
+print_preemptions (const struct rusage *before, gint64 start)
 {
   struct rusage now;
 
@@ -264,7 +264,7 @@ print_note (const struct rusage *before, gint64 start)
 }
 
 static gboolean
-run_models (uint32_t turns, const char *path, gboolean json, GError **error)
+run_models (uint32_t rounds, const char *path, gboolean json, GError **error)
 {
   g_autofree struct samples *all = g_new (struct samples, 1);
   g_autoptr (JsonBuilder) b = json_builder_new ();
@@ -277,9 +277,9 @@ run_models (uint32_t turns, const char *path, gboolean json, GError **error)
             "ratio");
   json_builder_begin_array (b);
   for (unsigned i = 0; i < G_N_ELEMENTS (models); i++) {
-    if (!run_model (&models[i], turns, path, all, error))
+    if (!run_model (&models[i], rounds, path, all, error))
       return FALSE;
-    report (b, &models[i], all, turns, json);
+    report (b, &models[i], all, rounds, json);
     fflush (stdout);
   }
   json_builder_end_array (b);
@@ -288,18 +288,18 @@ run_models (uint32_t turns, const char *path, gboolean json, GError **error)
   if (json)
     puts (text);
   else
-    print_note (&before, start);
+    print_preemptions (&before, start);
   return TRUE;
 }
 
 int
 main (int argc, char **argv)
 {
-  int turns = 3;
+  int rounds = 3;
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
     { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
-    { "turns", 0, 0, G_OPTION_ARG_INT, &turns, "times everything is done; the quickest counts (3)",
+    { "turns", 0, 0, G_OPTION_ARG_INT, &rounds, "times everything is done; the quickest counts (3)",
       "N" },
     { NULL },
   };
@@ -310,13 +310,13 @@ main (int argc, char **argv)
 
   g_option_context_set_summary (context, "Predicted against measured steps on this processor.");
   g_option_context_add_main_entries (context, entries, NULL);
-  gboolean ok = file >= 0 && g_option_context_parse (context, &argc, &argv, &error) &&
-                run_models ((uint32_t) CLAMP (turns, 1, MOST_TURNS), path, json, &error);
+  gboolean no_error = file >= 0 && g_option_context_parse (context, &argc, &argv, &error) &&
+                      run_models ((uint32_t) CLAMP (rounds, 1, MOST_TURNS), path, json, &error);
   if (file >= 0) {
     close (file);
     g_unlink (path);
   }
-  if (ok)
+  if (no_error)
     return 0;
   fprintf (stderr, "bench_predict: %s\n", error->message);
   return weft_error_exit_status (error);

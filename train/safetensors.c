@@ -362,7 +362,8 @@ read_index (weft_safetensors *file, JsonNode *root, GError **error)
   if (root && JSON_NODE_HOLDS_OBJECT (root))
     map = json_object_get_member (json_node_get_object (root), "weight_map");
   if (!map || !JSON_NODE_HOLDS_OBJECT (map))
-    return weft_bad_input (error, "%s: weight_map: found %s, wanted an object that maps tensors to files",
+    return weft_bad_input (error,
+                           "%s: weight_map: found %s, wanted an object that maps tensors to files",
                            file->path, weft_json_kind (map));
   json_object_iter_init_ordered (&iter, json_node_get_object (map));
   while (json_object_iter_next_ordered (&iter, &name, &node))
