@@ -54,9 +54,9 @@ find_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, ui
   }
   uint32_t block = member / n_local * n_local;
   if (n_local > 1)
-    flows[n++] = (struct weft_flow){
-      from, weft_group_rank (g, block + (member - block + 1) % n_local), WEFT_WAY_LOCAL
-    };
+    flows[n++] =
+        (struct weft_flow){ from, weft_group_rank (g, block + (member - block + 1) % n_local),
+                            WEFT_WAY_LOCAL };
   if (shape->side[WEFT_WAY_REMOTE] > 1)
     flows[n++] = (struct weft_flow){ from, weft_group_rank (g, (member + n_local) % shape->n),
                                      WEFT_WAY_REMOTE };
@@ -142,8 +142,8 @@ static const struct weft_coll_algorithm *const *
 algorithms (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
   static const struct weft_coll_algorithm *const quick[] = { &ring, &tree, NULL },
-                                                *const at_once[] = { &direct, NULL },
-                                                *const pinned[] = { &ring, NULL };
+                                                 *const at_once[] = { &direct, NULL },
+                                                 *const pinned[] = { &ring, NULL };
 
   if (weft_op_swaps (kind) || weft_coll_sums_at_owner (kind, choice))
     return at_once;
