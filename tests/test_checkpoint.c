@@ -434,7 +434,7 @@ a_manifest_that_is_a_pipe_is_refused_without_waiting (void **dir)
 
   assert_int_equal (g_remove (manifest), 0);
   assert_int_equal (mkfifo (manifest, 0600), 0);
-  assert_passed_over (&j, *dir, "manifest.json", "not a file");
+  assert_passed_over (&j, *dir, "manifest.json", "wanted a file");
 }
 
 static void
