@@ -1,6 +1,6 @@
-/* activation.cuh - nonlinearities of one element, and their slopes.
+/* activation.cuh - activations of one element and their slopes.
  *
- * GELU is the form with tanh, by the logistic function (kernels/activation.c). */
+ * GELU is the tanh form, computed with the logistic function (kernels/activation.c). */
 #pragma once
 #include "kernels/cuda/device.cuh"
 

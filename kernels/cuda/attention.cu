@@ -1,18 +1,19 @@
-/* Causal attention without the score matrix, of whole sequences or of parts of them: here for heads of
- * any width and type, a warp for each query, or key in backward; attention_tiles.cu is for the usual
- * ones, and fast. */
+/* Fused causal attention of whole sequences or context-parallel parts, for heads of any width and
+ * type: one warp per query, or per key in backward. attention_tiles.cu has the fast version for the
+ * usual shapes. */
 #include "kernels/cuda/attention.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
-enum { EVERYTHING = 1 << 30 /* keys of a window: more than there are, and an int */ };
-enum { MOST_EACH = 16 }; /* elements of a head that a lane holds: heads of up to 512 */
+enum { EVERYTHING = 1 << 30 /* no sliding window: larger than any number of keys, and an int */ };
+enum { MOST_EACH = 16 }; /* elements of a head per lane: heads of up to 512 */
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
-enum { TOKENS, KEYS }; /* of a part, in place of the first two */
+enum { TOKENS, KEYS }; /* dimensions of attention over a part of the keys, instead of the first
+                        * two */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE, PART_DO, PART_DQ, PART_DKV };
 
-/* ------------------------------------------------------------------------------ the call */
+/* ------------------------------------------------------------------------------ operands */
 
 static struct side
 side_of (struct weft_cuda_spot spot, uint64_t tokens)
@@ -28,7 +29,7 @@ side_of (struct weft_cuda_spot spot, uint64_t tokens)
   return s;
 }
 
-/* What all have alike: the shape, but for its tokens and keys. */
+/* What all attention ops have in common: the shape except tokens and keys. */
 static struct attention
 attention_of (const uint64_t *dim)
 {
@@ -66,7 +67,8 @@ whole (const struct weft_cuda_launch *l, bool backward)
   return c;
 }
 
-/* Queries of this rank; keys and values of the whole sequence, or of a rank so many places before. */
+/* Context parallelism: queries of this rank; keys and values of the whole sequence, or of the rank
+ * `before` places earlier. */
 static struct attention_call
 part (const struct weft_cuda_launch *l, bool backward)
 {
@@ -97,7 +99,7 @@ part (const struct weft_cuda_launch *l, bool backward)
   return c;
 }
 
-/* -------------------------------------------------------------------------------- strips */
+/* -------------------------------------------------------------------------- head vectors */
 
 /* A lane's elements of a vector of n: lane, lane + 32, ... */
 struct strip {
@@ -147,7 +149,7 @@ multiply (struct strip *to, float factor)
     to->at[e] *= factor;
 }
 
-/* The query that is the n-th of all heads and batches. */
+/* Query n, counted over all heads and batch elements. */
 static __device__ struct head
 head_of (const struct attention &a, uint64_t n)
 {
@@ -157,7 +159,7 @@ head_of (const struct attention &a, uint64_t n)
 
 /* ---------------------------------------------------------------------------- forward */
 
-/* A query that sees no key of a part gets 0, with the log of nothing. */
+/* A query without visible keys in a part gets output 0 and a log-sum-exp of -infinity. */
 template <class T>
 __global__ void
 attend (struct attention a, const T *q, const T *kv, T *o, float *lse)
@@ -228,14 +230,14 @@ template <class T> struct backward_of {
   bool adds_q, adds_kv;
 };
 
-/* What a query and a key have to do with each other. */
+/* Intermediate results of a pair of query and key. */
 struct meeting {
-  float p, ds; /* probability; gradient of the score before it is scaled, times the scale */
+  float p, ds; /* probability; gradient of the unscaled score, times the scale */
 };
 
 struct one_query {
   struct strip q, dout;
-  float lse, delta; /* delta: the product of do and o */
+  float lse, delta; /* delta: dot product of do and o */
 };
 
 template <class T>
@@ -285,7 +287,7 @@ query_gradients (backward_of<T> b)
   }
 }
 
-/* Queries of a run add to the gradients of key j and its value. */
+/* Adds the contributions of a run's queries to the gradients of key j and its value. */
 struct key_gradient {
   struct strip k, v, dk, dv;
 };
@@ -328,8 +330,10 @@ static const char *
 run_bwd (const struct weft_cuda_launch *l, const struct attention_call &c)
 {
   const struct attention &a = c.a;
-  backward_of<T> b = { a,       (const T *) c.q, (const T *) c.kv, (const T *) c.o, (const T *) c.dout,
-                       c.lse,   (T *) c.dq,      (T *) c.dkv,      c.adds_q,        c.adds_kv };
+  backward_of<T> b = {
+    a,     (const T *) c.q, (const T *) c.kv, (const T *) c.o, (const T *) c.dout,
+    c.lse, (T *) c.dq,      (T *) c.dkv,      c.adds_q,        c.adds_kv
+  };
 
   WEFT_LAUNCH ((query_gradients<T>),
                blocks_for (a.batch * a.heads * a.queries.tokens, WARPS, MOST_BLOCKS), THREADS, 0,

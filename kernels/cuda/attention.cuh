@@ -1,14 +1,14 @@
-/* attention.cuh - where queries, keys and values lie in rows of tokens, and which key a query sees, for
- * the kernels of attention.cu and attention_tiles.cu.
+/* attention.cuh - layout of queries, keys and values in token rows, and the causal mask, for
+ * attention.cu and attention_tiles.cu.
  *
- * Queries and keys are those of whole sequences in rows [queries | keys | values], or a rank has a part of
- * them: queries in such rows, keys and values of the sequence or of another rank in rows of their own.
- * Tokens stand together in runs, one or, where a rank has two pieces of each sequence, two
- * (core/base/zigzag.h).  Positions alone say what sees what. */
+ * Queries and keys are either those of whole sequences in rows [queries | keys | values], or
+ * context-parallel parts: queries in such rows, keys and values of the sequence or of another rank
+ * in rows of their own. Tokens form contiguous runs: one, or two with zigzag context parallelism
+ * (core/base/zigzag.h). The mask follows from positions alone. */
 #pragma once
 #include "kernels/cuda/place.cuh"
 
-/* Tokens that stand together: rows of each sequence, and the position of the first. */
+/* A contiguous run of tokens: its rows in each sequence, and the position of the first. */
 struct piece {
   uint64_t first, n, position;
 };
@@ -22,13 +22,13 @@ struct side {
 struct attention {
   struct side queries, keys;
   uint64_t batch, heads, groups;
-  uint64_t width, value; /* of heads of queries and keys, and of values */
-  uint64_t window;       /* keys that a query sees, itself included */
-  uint64_t q_row, kv_row, k_column, v_column; /* elements */
-  float scale;                                /* of scores: 1 / root width */
+  uint64_t width, value; /* of query and key heads; of value heads */
+  uint64_t window;       /* number of keys a query sees, including its own */
+  uint64_t q_row, kv_row, k_column, v_column; /* in elements */
+  float scale;                                /* of scores: 1 / sqrt (width) */
 };
 
-/* One of the heads: of a batch's query heads, or of its groups. */
+/* A query head, or a key and value head, of a batch element. */
 struct head {
   uint64_t batch, query, group;
 };
@@ -68,7 +68,7 @@ struct stretch {
   uint64_t first, end;
 };
 
-/* Of a run those whose positions are at least `from` and less than `to`. */
+/* Rows of a run with positions in [from, to). */
 static __device__ __forceinline__ struct stretch
 rows_between (const struct piece &r, uint64_t from, uint64_t to)
 {
@@ -79,7 +79,7 @@ rows_between (const struct piece &r, uint64_t from, uint64_t to)
   return s;
 }
 
-/* Where row t of a side stands. */
+/* Position of row t of a side. */
 static __device__ __forceinline__ uint64_t
 position_in (const struct side &s, uint64_t t)
 {
@@ -103,7 +103,8 @@ queries_of (const struct attention &a, const struct piece &queries, uint64_t key
 
 /* ----------------------------------------------------------------------------- a call */
 
-/* Arrays of a forward or a backward; of whole sequences q and kv, dq and dkv are one. */
+/* Operands of forward or backward. For whole sequences q and kv are one array, and so are dq and
+ * dkv. */
 struct attention_call {
   struct attention a;
   uint32_t dtype;
@@ -113,8 +114,10 @@ struct attention_call {
   bool adds_q, adds_kv;
 };
 
-/* With tiles of tensor cores: heads of 16 bits, 40 to 128 wide or those of latent attention, in
- * multiples of 8, which begin at multiples of 16 bytes.  FALSE: not these. */
+/* Tensor-core version: 16-bit heads of width 40 to 128, or those of latent attention, in multiples
+ * of 8, aligned to 16 bytes. FALSE: not supported. */
 bool weft_cuda_tiles_take (const struct attention_call *c);
-const char *weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);
-const char *weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c);
+const char *
+weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);
+const char *
+weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c);

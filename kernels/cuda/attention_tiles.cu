@@ -1,14 +1,14 @@
-/* Causal attention by tiles of 64 queries and 64 keys, on tensor cores (Dao, FlashAttention-2, arXiv
- * 2307.08691): scores never leave the registers.
+/* Fused causal attention with tiles of 64 queries and 64 keys on tensor cores (Dao,
+ * FlashAttention-2, arXiv 2307.08691): scores stay in registers.
  *
- * Backward has one kernel for the gradients of queries and one for those of keys and values: scores are
- * made twice, and nobody adds to memory that another block adds to, so that the bits are the same in
- * every run. */
+ * Backward has one kernel for the gradients of queries and one for those of keys and values. Scores
+ * are computed twice, but no two blocks accumulate into the same memory, so the results are the
+ * same bits in every run. */
 #include "kernels/cuda/attention_tiles.cuh"
 
 enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
 
-/* A tile of a strip into shared memory, zeros past the end and beyond the strip. */
+/* Copies a tile to shared memory, zeros past the end and beyond the head. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const strip<T> &from, const struct tile &rows)
@@ -25,7 +25,8 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   }
 }
 
-/* s (16, 8 n) = rows of a times columns of b, D terms; both tiles have a row for each of them. */
+/* s (16, 8 n) = rows of a times columns of b over D terms; both tiles have one row per row or
+ * column. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 multiply_rows (float (*s)[4], const T *a_tile, unsigned a_row, const T *b_tile)
@@ -66,7 +67,7 @@ multiply_by (float (*sum)[4], const float (*p)[4], const T *tile)
 
 /* ---------------------------------------------------------------------------- forward */
 
-/* D elements of a head of queries and keys, V of one of values. */
+/* Heads of D elements for queries and keys, V for values. */
 template <class T, int D, int V>
 __global__ void
 __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
@@ -74,9 +75,9 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   WEFT_DYNAMIC_SHARED (T, shared);
   const struct attention &a = f.a;
   const int tile = ROWS * (D + PAD), v_size = ROWS * (V + PAD);
-  T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile; /* two of each */
+  T *q_tile = shared, *k_tile = shared + tile, *v_tile = shared + 3 * tile; /* two buffers each */
   struct head h = query_head (a);
-  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* long ones first */
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* longest rows first */
   struct passing pass = keys_passing<ROWS, ROWS> (a, mine);
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
            k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },
@@ -86,7 +87,7 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
 
   fetch<D, ROWS> (q_tile, q, mine);
-  for (uint64_t i = 0; i <= n; i++) { /* tile i is fetched while the one before is worked on */
+  for (uint64_t i = 0; i <= n; i++) { /* fetch tile i while tile i - 1 is multiplied */
     if (i < n) {
       struct tile next = passing_at<ROWS> (a.keys, pass, i);
       fetch<D, ROWS> (k_tile + i % 2 * tile, k, next);
@@ -103,7 +104,7 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
     soften<ROWS> (s, &soft, shrink, a.scale * LOG2_E);
     times<V> (sum, shrink);
     multiply_by<V, ROWS / 8> (sum, s, v_tile + (i - 1) % 2 * v_size);
-    __syncthreads (); /* the next fetch takes the place of this tile */
+    __syncthreads (); /* the next fetch overwrites this tile */
   }
 
   leave_softened<V> (f, h, mine, soft, sum);
@@ -111,7 +112,7 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
 
 /* --------------------------------------------------------------------------- backward */
 
-/* What each query is known by. */
+/* Computes log-sum-exp and delta of each query. */
 template <class T>
 __global__ void
 know (struct attention a, const T *o, const T *dout, const float *lse, struct known *known)
@@ -132,8 +133,8 @@ know (struct attention a, const T *o, const T *dout, const float *lse, struct kn
     known[to] = { lse[to] == -INFINITY ? INFINITY : lse[to] * LOG2_E, sum };
 }
 
-/* Of a query and a key that it sees: the score becomes its probability, and the product of do and
- * value the gradient of the score. */
+/* For a visible pair of query and key: the score becomes its probability, and the dot product of do
+ * and the value becomes the gradient of the score. */
 static __device__ __forceinline__ void
 differentiate (float *s, float *dp, const struct known &query, float scale)
 {
@@ -185,8 +186,7 @@ __launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
   leave<D> (dq, mine, sum, one, b.adds_q);
 }
 
-/* Scores of keys (rows) and N queries, and the products of values and do, become probabilities and
- * gradients. */
+/* The same for a tile: keys are rows, N queries are columns. */
 template <int N>
 static __device__ __forceinline__ void
 differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int ahead,
@@ -199,12 +199,12 @@ differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int a
       int query = n * 8 + 2 * t + e % 2;
       int before = query + ahead - (int) (warp * WARP_ROWS + g + e / 2 * 8);
       if (before < 0 || before >= (int) a.window)
-        s[n][e] = -INFINITY; /* not seen */
+        s[n][e] = -INFINITY; /* masked */
       differentiate (&s[n][e], &dp[n][e], of[query], a.scale);
     }
 }
 
-/* Rows are keys here and columns queries; N queries are taken at a time. */
+/* Keys are rows and queries columns; N queries at a time. */
 template <class T, int D, int V, int N>
 __global__ void
 __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
@@ -255,7 +255,8 @@ __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
 
 /* --------------------------------------------------------------------------- launches */
 
-/* The widest heads of queries and keys, and of values: usual ones and those of latent attention. */
+/* Supported widths of query and key heads, and of value heads: the usual ones and those of latent
+ * attention. */
 #define WIDTHS(X) X (64, 64) X (128, 128) X (192, 128)
 
 template <int D, int V>
@@ -265,7 +266,7 @@ tiles_bytes (unsigned keys, unsigned values)
   return (size_t) ROWS * (keys * (D + PAD) + values * (V + PAD)) * 2;
 }
 
-/* Of forward, which wants more than backward. */
+/* Whether forward supports it; forward has more requirements than backward. */
 bool
 weft_cuda_tiles_take (const struct attention_call *c)
 {
@@ -299,7 +300,7 @@ run (const struct weft_cuda_launch *l, const struct attention_call *c)
   return launched ();
 }
 
-/* Scratch: what each query is known by. */
+/* Scratch: log-sum-exp and delta of each query. */
 uint64_t
 weft_cuda_scratch_attention (uint64_t queries)
 {
@@ -320,7 +321,7 @@ template <class T, int D, int V>
 static const char *
 run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
-  enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 }; /* of a tile, so that registers suffice */
+  enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 }; /* queries per tile, limited by registers */
   const struct attention &a = c->a;
   struct known *known = (struct known *) l->scratch;
   backward_of<T> b = { a,           (const T *) c->q, (const T *) c->kv, (const T *) c->dout, known,

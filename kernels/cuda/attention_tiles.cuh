@@ -1,9 +1,9 @@
-/* attention_tiles.cuh - what attention by tiles of queries and keys is made of, whichever products of
- * tensor cores make the scores: attention_tiles.cu and attention_warpgroup.cu.
+/* attention_tiles.cuh - tiled attention, common to the tensor-core versions: attention_tiles.cu
+ * (mma.sync) and attention_warpgroup.cu (wgmma).
  *
- * A warp has 16 rows of a tile; a lane has of rows g and g + 8 and of each eight columns two: the sums of
- * fragments.cuh.  No tile lies in two pieces of a sequence; tiles of which nothing is seen are left
- * out. */
+ * A warp holds 16 rows of a tile; a lane holds, of rows g and g + 8, two of each eight columns: the
+ * sums of fragments.cuh. A tile does not span two pieces of a sequence. Fully masked tiles are
+ * skipped. */
 #pragma once
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/fragments.cuh"
@@ -12,15 +12,15 @@ enum { WARP_ROWS = 16 };
 
 #define LOG2_E 1.4426950408889634f
 
-/* Rows of one head in memory: row t begins t * step elements after the first, and has `width`, a
- * multiple of 8, which may be less than a tile is wide: the tile's others are zeros. */
+/* Rows of one head in memory: row t begins t * step elements after the first. `width`, a multiple
+ * of 8, may be less than the tile's width; the rest of the tile is zeros. */
 template <class T> struct strip {
   const T *at;
   uint64_t step, width;
 };
 
-/* Whether tiles D and V wide are for these heads: narrower ones would not hold them, and half of
- * the products of queries and keys are of zeros at most. */
+/* Whether tiles of width D and V suit these heads: wide enough, and at most half of the query-key
+ * products on zeros. */
 template <int D, int V>
 static bool
 holds (const struct attention &a)
@@ -28,13 +28,13 @@ holds (const struct attention &a)
   return a.width % 8 == 0 && a.value % 8 == 0 && a.width <= D && 2 * a.width > D && a.value <= V;
 }
 
-/* Rows that pass by, or stay: of a tile and up to the end of its piece. */
+/* Rows of an inner or outer tile, up to the end of its piece. */
 struct tile {
   uint64_t first, end;
-  int position; /* of the first */
+  int position; /* of the first row */
 };
 
-/* Elements 2t and 2t + 1 of each eight, of rows g and g + 8, where those rows exist. */
+/* Stores elements 2t and 2t + 1 of each eight, of rows g and g + 8 if they exist. */
 template <int D, class T>
 static __device__ __forceinline__ void
 leave (const strip<T> &to, const struct tile &rows, const float (*sum)[4], const float by[2],
@@ -86,7 +86,7 @@ power_of_two (float x)
 #endif
 }
 
-/* The head of a block: blockIdx.y counts heads of all batches. */
+/* The head of a thread block: blockIdx.y counts the heads of all batch elements. */
 static __device__ __forceinline__ struct head
 query_head (const struct attention &a)
 {
@@ -95,9 +95,9 @@ query_head (const struct attention &a)
   return h;
 }
 
-/* ------------------------------------------------------------------------- what passes by */
+/* ---------------------------------------------------------------------------- inner tiles */
 
-/* Tile i of a side, N rows each. */
+/* Tile i of a side with N rows per tile. */
 template <int N>
 static __device__ __forceinline__ struct tile
 tile_at (const struct piece &run, uint64_t i)
@@ -116,7 +116,7 @@ tile_of (const struct side &side, uint64_t i)
   return i < each ? tile_at<N> (side.run[0], i) : tile_at<N> (side.run[1], i - each);
 }
 
-/* How many those are: both runs of a side have one length. */
+/* Number of tiles; both runs of a side have the same length. */
 template <int N>
 static unsigned
 tiles_of (const struct side &side)
@@ -124,7 +124,7 @@ tiles_of (const struct side &side)
   return side.n * blocks_for (side.run[0].n, N, ~0u);
 }
 
-/* Tiles of each of a side's pieces that have something to do with a tile of the other side. */
+/* Range of tiles in each piece of a side that are not fully masked for a tile of the other side. */
 struct passing {
   uint32_t first[2], n[2];
 };
@@ -137,7 +137,7 @@ passing_at (const struct side &side, const struct passing &p, uint64_t i)
                     : tile_at<N> (side.run[1], p.first[1] + i - p.n[0]);
 }
 
-/* Tiles of N rows with positions from `from` to `to`, both included. */
+/* Tiles of N rows with positions from `from` to `to` inclusive. */
 template <int N>
 static __device__ __forceinline__ struct passing
 tiles_between (const struct side &side, int64_t from, int64_t to)
@@ -157,7 +157,8 @@ tiles_between (const struct side &side, int64_t from, int64_t to)
   return p;
 }
 
-/* Tiles of N keys that rows of a tile of QUERIES see; of N queries that see rows of a tile of KEYS. */
+/* Tiles of N keys seen by the rows of a tile of QUERIES; of N queries that see rows of a tile of
+ * KEYS. */
 template <int QUERIES, int N>
 static __device__ __forceinline__ struct passing
 keys_passing (const struct attention &a, const struct tile &queries)
@@ -174,8 +175,8 @@ queries_passing (const struct attention &a, const struct tile &keys)
                            keys.position + KEYS - 1 + (int64_t) a.window - 1);
 }
 
-/* A query does not see the keys after it, nor those that its window has left behind, nor what is no
- * key.  Where a whole tile is seen there is nothing to do. */
+/* Causal mask, sliding window, and the end of the keys. Does nothing for a tile without masked
+ * elements. */
 template <int QUERIES, int KEYS>
 static __device__ __forceinline__ void
 hide (float (*s)[4], const struct tile &queries, const struct tile &keys, uint64_t window)
@@ -197,12 +198,13 @@ hide (float (*s)[4], const struct tile &queries, const struct tile &keys, uint64
 
 /* ----------------------------------------------------------------------------- softmax */
 
-/* Of the two rows of a lane: largest score so far and sum of exponentials against it. */
+/* Online softmax of a lane's two rows: largest score so far, and sum of exponentials relative to
+ * it. */
 struct soft {
   float most[2], sum[2];
 };
 
-/* Scores become probabilities against the largest so far; what was summed before has to shrink. */
+/* Scores become probabilities relative to the largest score so far; earlier sums are rescaled. */
 template <int KEYS>
 static __device__ __forceinline__ void
 soften (float (*s)[4], struct soft *soft, float shrink[2], float scale)
@@ -228,7 +230,7 @@ soften (float (*s)[4], struct soft *soft, float shrink[2], float scale)
   }
 }
 
-/* Rows of a lane times a number each. */
+/* Multiplies each row of a lane by a number. */
 template <int D>
 static __device__ __forceinline__ void
 times (float (*sum)[4], const float by[2])
@@ -247,7 +249,7 @@ template <class T> struct forward_of {
   float *lse;
 };
 
-/* What is known when all keys have passed; QUERIES: of the tile. */
+/* Normalises after the last key tile. QUERIES: rows of the tile. */
 template <int V, class T>
 static __device__ __forceinline__ void
 leave_softened (const forward_of<T> &f, const struct head &h, const struct tile &mine,
@@ -260,7 +262,7 @@ leave_softened (const forward_of<T> &f, const struct head &h, const struct tile 
   for (unsigned half = 0; half < 2; half++) {
     uint64_t row = mine.first + threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
     float total = quad_sum (soft.sum[half]);
-    by[half] = total > 0 ? 1 / total : 0; /* 0: no key was seen */
+    by[half] = total > 0 ? 1 / total : 0; /* total 0: no visible key */
     if (threadIdx.x % 4 == 0 && row < mine.end)
       f.lse[lse_at (a, h, row)] = soft.most[half] * a.scale + logf (total);
   }
@@ -269,8 +271,8 @@ leave_softened (const forward_of<T> &f, const struct head &h, const struct tile 
 
 /* --------------------------------------------------------------------------- backward */
 
-/* What a query is known by: its log of the sum of exponentials, to base 2, and the product of o and its
- * gradient.  That of nobody, or of one that has seen no key, makes all probabilities 0. */
+/* Per query: log-sum-exp to base 2, and the dot product of o and its gradient. For padding, and for
+ * a query without visible keys, the values make all probabilities 0. */
 struct known {
   float lse, delta;
 };
@@ -292,11 +294,11 @@ known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t 
   return row < end ? b.known[lse_at (b.a, h, row)] : nobody;
 }
 
-/* With products of warpgroups: heads of up to 128, on devices that have them. */
+/* wgmma version: heads of up to 128, on devices that have it. */
 bool weft_cuda_warpgroups_take (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l,
                                           const struct attention_call *c);
-/* `known` is that of all queries. */
+/* `known` holds the values of all queries. */
 const char *weft_cuda_warpgroups_backward (const struct weft_cuda_launch *l,
                                            const struct attention_call *c,
                                            const struct known *known);

@@ -1,16 +1,16 @@
-/* Causal attention on tensor cores of compute capability 9.0: two warpgroups of 64 rows each share the
- * tiles that pass by (Shah et al., FlashAttention-3, arXiv 2407.08608, of which this has the overlap of
- * exponentials with products, and neither bulk copies nor warps that only copy).
+/* Fused causal attention on tensor cores of compute capability 9.0: two warpgroups of 64 rows each
+ * share the inner tiles (Shah et al., FlashAttention-3, arXiv 2407.08608; of its techniques this
+ * has the overlap of exponentials with products, not TMA copies or producer warps).
  *
- * Tiles that pass by are copied one ahead of their use.  Everybody waits for everybody once for each
- * tile: what is copied after that takes the place of a tile whose products have been waited for by all.
- * Backward is two kernels, as in attention_tiles.cu, so that nobody adds to what others add to. */
+ * Inner tiles are copied one ahead of their use, with one barrier per tile: the next copy
+ * overwrites a tile whose products have finished in all warps. Backward is two kernels, as in
+ * attention_tiles.cu, so that no two blocks accumulate into the same memory. */
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
-enum { THREADS = 2 * GROUP, ROWS = 128 /* that stay */, KEYS = 128 /* that pass by, forward */ };
+enum { THREADS = 2 * GROUP, ROWS = 128 /* outer tile */, KEYS = 128 /* inner tile, forward */ };
 
-/* Rows of a strip into a tile of N rows, zeros past the end and beyond the strip. */
+/* Copies rows into a tile of N rows, zeros past the end and beyond the head. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const strip<T> &from, const struct tile &rows)
@@ -30,7 +30,7 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   }
 }
 
-/* The 64 rows of this warpgroup, of a tile that stays. */
+/* This warpgroup's 64 rows of an outer tile. */
 template <class T>
 static __device__ __forceinline__ uint64_t
 rows_of_group (const T *tile)
@@ -38,7 +38,7 @@ rows_of_group (const T *tile)
   return tile_from (tile, threadIdx.x / GROUP * 64);
 }
 
-/* Queries are columns: they see a key that is not after them, nor left behind by their window. */
+/* Mask with queries as columns: causal and sliding window. */
 template <int N>
 static __device__ __forceinline__ void
 hide_queries (float (&s)[N / 8][4], int ahead, uint64_t window)
@@ -57,7 +57,7 @@ hide_queries (float (&s)[N / 8][4], int ahead, uint64_t window)
   }
 }
 
-/* Scores of queries that are rows. */
+/* Mask with queries as rows. */
 template <int N>
 static __device__ __forceinline__ void
 row_probabilities (float (&s)[N][4], const struct known (&of)[2], float scale)
@@ -69,7 +69,7 @@ row_probabilities (float (&s)[N][4], const struct known (&of)[2], float scale)
     s[n][e] = power_of_two (s[n][e] * scale - of[e / 2].lse);
 }
 
-/* Gradients of scores, but for the scale: in place of probabilities, and of products of do and values. */
+/* Gradients of scores, unscaled; overwrites the products of do and values. */
 template <int N>
 static __device__ __forceinline__ void
 row_gradients (float (&p)[N][4], const float (&dp)[N][4], const struct known (&of)[2])
@@ -81,7 +81,7 @@ row_gradients (float (&p)[N][4], const float (&dp)[N][4], const struct known (&o
     p[n][e] *= dp[n][e] - of[e / 2].delta;
 }
 
-/* Of queries that are columns; `of` all of them, in shared memory. */
+/* lse and delta of queries that are columns; `of`: all of them, in shared memory. */
 struct alignas (16) two_known {
   struct known at[2];
 };
@@ -99,7 +99,7 @@ column_probabilities (float (&s)[N][4], const struct known *of, float scale)
   }
 }
 
-/* Of probabilities as they were rounded for their own product: registers do not suffice for both. */
+/* Reuses the rounded probabilities of the value product: registers do not suffice for both. */
 template <class T, int N>
 static __device__ __forceinline__ void
 column_gradients (const uint32_t (&p)[N / 2][4], float (&dp)[N][4], const struct known *of)
@@ -122,8 +122,8 @@ forward_bytes (void)
   return sizeof (T) * D * (ROWS + 4 * KEYS);
 }
 
-/* Products of a tile of keys are begun, and then those of the values before it; the exponentials of
- * the former are taken while the latter are made. */
+/* Issues the score products of a key tile, then the value products of the tile before it; takes the
+ * exponentials of the former while the latter run. */
 template <class T, int D>
 static __device__ __forceinline__ void
 pass_keys (const forward_of<T> &f)
@@ -133,7 +133,7 @@ pass_keys (const forward_of<T> &f)
   const int tile = KEYS * D;
   T *k_tile = shared + ROWS * D, *v_tile = k_tile + 2 * tile;
   struct head h = query_head (a);
-  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* long ones first */
+  struct tile mine = tile_of<ROWS> (a.queries, gridDim.x - 1 - blockIdx.x); /* longest rows first */
   struct passing pass = keys_passing<ROWS, KEYS> (a, mine);
   strip<T> q = { f.q + q_at (a, h, 0), a.q_row, a.width },
            k = { f.kv + k_at (a, h, 0), a.kv_row, a.width },
@@ -208,10 +208,10 @@ __launch_bounds__ (THREADS, 1) warpgroup_forward (forward_of<T> f)
 /* --------------------------------------------------------------------------- backward */
 
 enum {
-  STAGES = 3 /* of what passes by: one is copied, one worked on, of one products are under way */
+  STAGES = 3 /* buffers of inner tiles: one being copied, one in use, one with products in flight */
 };
 
-/* Rows that pass by in backward. */
+/* Rows of an inner tile in backward. */
 template <int D> constexpr int NARROW = 64;
 
 template <class T, int D>
@@ -221,7 +221,7 @@ stage_bytes (void)
   return sizeof (T) * D * 2 * NARROW<D>;
 }
 
-/* Queries stay, keys and values pass by. */
+/* Outer: queries; inner: keys and values. */
 template <class T, int D>
 static constexpr size_t
 queries_bytes (void)
@@ -269,7 +269,7 @@ template <class T, int D> struct query_gradients {
     products_commit ();
   }
 
-  /* While OPEN groups behind the scores are made. */
+  /* While OPEN groups issued after the scores are in flight. */
   template <int OPEN> __device__ __forceinline__ void differentiate (int i)
   {
     products_wait<OPEN + 1> ();
@@ -282,7 +282,7 @@ template <class T, int D> struct query_gradients {
   }
 };
 
-/* Of a tile the gradients of scores are found while those of the one before are summed up. */
+/* Computes the score gradients of a tile while the sums of the previous tile are accumulated. */
 template <class T, int D>
 static __device__ __forceinline__ void
 differentiate_queries (const backward_of<T> &b)
@@ -340,7 +340,7 @@ differentiate_queries (const backward_of<T> &b)
   leave<D> (strip<T>{ b.dq + q_at (a, h, 0), a.q_row, a.width }, mine, g.sum, by, b.adds_q);
 }
 
-/* Keys and values stay, queries of all heads of their group pass by. */
+/* Outer: keys and values; inner: queries of all heads of the group. */
 template <class T, int D>
 static constexpr size_t
 keys_bytes (void)
@@ -353,14 +353,14 @@ template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
   const struct attention &a;
   strip<T> q, dout;          /* of the first head of the group */
-  const struct known *known; /* of its first query */
+  const struct known *known; /* lse and delta of its first query */
   T *k_tile, *v_tile, *stages;
-  struct known *of; /* the queries of all stages, in shared memory */
+  struct known *of; /* those of the queries in all buffers, in shared memory */
   struct passing pass;
   int position; /* of the first key */
-  int tiles;    /* of each query head */
-  int head, at; /* the head, of its group, and the tile that are copied next */
-  int seen;     /* the tile that becomes probabilities next */
+  int tiles;    /* inner tiles per query head */
+  int head, at; /* head (of the group) and tile to copy next */
+  int seen;     /* tile whose scores become probabilities next */
   float dk[D / 8][4], dv[D / 8][4], s[N / 8][4], dp[N / 8][4];
   uint32_t p[N / TERMS][4], ds[N / TERMS][4];
 
@@ -407,7 +407,7 @@ template <class T, int D> struct key_gradients {
     products_commit ();
   }
 
-  /* Scores are there. */
+  /* Waits for scores and turns them into probabilities. */
   __device__ __forceinline__ void become_probabilities (int i)
   {
     struct tile queries = passing_at<N> (a.queries, pass, seen);
@@ -418,7 +418,7 @@ template <class T, int D> struct key_gradients {
     column_probabilities (s, known_at (i), a.scale * LOG2_E);
   }
 
-  /* Gradients of values, while those of scores are found. */
+  /* Value gradients; meanwhile computes the score gradients. */
   __device__ __forceinline__ void finish (int i)
   {
     round_to<T> (p, s);
@@ -434,7 +434,8 @@ template <class T, int D> struct key_gradients {
   }
 };
 
-/* Of a tile the probabilities are found while the keys' gradients of the one before are summed up. */
+/* Computes the probabilities of a tile while the key gradients of the previous one are
+ * accumulated. */
 template <class T, int D>
 static __device__ __forceinline__ void
 differentiate_keys (const backward_of<T> &b)

@@ -1,9 +1,9 @@
-/* Matrices of cuBLASLt lie column by column, so that y = a b of rows is y^T = b^T a^T for it: what is
- * `b` here is its A, and rows are its leading dimension.
+/* cuBLASLt's matrices are column-major, so the row-major y = a b is y^T = b^T a^T to it: Weft's `b`
+ * is the library's A, and rows are the leading dimension.
  *
- * gelu, or its slope, is what the library does at the end of a product, or a kernel of its own behind it:
- * where the library will not, or takes longer than both.  A bias that the library will not add is there
- * before the product, which is added to it. */
+ * gelu, or its slope, is an epilogue of the library's product, or a kernel of Weft's after it if
+ * the library does not support it or is slower than both. A bias that the library does not add is
+ * written first, and the product accumulates. */
 #include "kernels/cuda/blas.h"
 #include "core/base/error.h"
 #include "core/base/words.h"
@@ -14,12 +14,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What an algorithm is chosen for.  No padding: it is hashed and compared as bytes. */
+/* Key of an algorithm. No padding bytes: it is hashed and compared as bytes. */
 struct shape {
   uint64_t m, n, k;
-  uint32_t alignment[5]; /* of a, b, y, bias, aux: bytes, at most 256; 0: there is none */
+  uint32_t alignment[5]; /* of a, b, y, bias, aux, in bytes, at most 256; 0: no such operand */
   uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue;
-  uint8_t b_dtype, codes, pad[3]; /* codes: of fp8, what else says which kernel it is */
+  uint8_t b_dtype, codes, pad[3]; /* codes: for fp8, the flags that select the kernel */
 };
 G_STATIC_ASSERT (sizeof (struct shape) == 56);
 
@@ -27,7 +27,8 @@ struct choice {
   struct shape shape;
   cublasLtMatmulAlgo_t algorithm;
   uint64_t scratch;
-  uint64_t apart; /* enum apart: of a plainer product, and kernels before and behind it */
+  uint64_t apart; /* enum apart: run the plain product, with kernels of Weft's before and after
+                   * it */
 };
 
 enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
@@ -35,10 +36,10 @@ enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
-  GHashTable *loaded;  /* of them, by address: those that have been run */
+  GHashTable *loaded;  /* choices that have been run, by address */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
-  char machine[360]; /* library, driver and GPU, as files say them */
+  char machine[360]; /* library, driver and GPU, as in the file */
 };
 
 /* ------------------------------------------------------------------------------ choices */
@@ -88,10 +89,10 @@ shape_of (const struct weft_cuda_gemm *g)
 
 /* ---------------------------------------------------------------------------- a product */
 
-/* What cuBLASLt is told of a product. */
+/* cuBLASLt descriptors of a product. */
 typedef struct call {
   cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t a, b, y; /* a: of its A, which is our b */
+  cublasLtMatrixLayout_t a, b, y; /* a: of the library's A, which is Weft's b */
 } call;
 
 static void
@@ -118,7 +119,7 @@ type_of (uint8_t dtype)
                               : CUDA_R_16F;
 }
 
-/* A matrix of rows and columns as it lies in memory, row by row. */
+/* Descriptor of a row-major matrix. */
 static cublasStatus_t
 describe (cublasLtMatrixLayout_t *layout, uint8_t dtype, uint64_t rows, uint64_t columns)
 {
@@ -171,7 +172,7 @@ set_epilogue (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
   return status;
 }
 
-/* Factors that the device reads. */
+/* Passes alpha and beta as device pointers. */
 static cublasStatus_t
 set_scale (cublasLtMatmulDesc_t desc)
 {
@@ -181,8 +182,8 @@ set_scale (cublasLtMatmulDesc_t desc)
                                          sizeof mode);
 }
 
-/* Of codes: where their scales are, what these are of, and whether sums may lose bits on the way.  The
- * library's A is our b. */
+/* fp8: addresses and modes of the scales, and whether reduced-precision accumulation is allowed.
+ * The library's A is Weft's b. */
 static cublasStatus_t
 set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
 {
@@ -210,8 +211,8 @@ set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
   return status;
 }
 
-/* Rows of codes are read sixteen bytes at a time; what is added to sums in fp32 is bf16 (cuBLAS 13,
- * cublasLtMatmul, "FP8 kernels"). */
+/* fp8 lines must begin at multiples of sixteen bytes, and a bias of fp32 sums must be bf16 (cuBLAS
+ * 13, cublasLtMatmul, "FP8 kernels"). */
 static const char *
 refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
 {
@@ -258,7 +259,8 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
   return NULL;
 }
 
-/* The product without what follows it, where that finds it; or on top of its bias. */
+/* The product without its epilogue, stored where the epilogue reads it; or accumulating onto its
+ * bias. */
 static struct weft_cuda_gemm
 plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
 {
@@ -288,8 +290,8 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-/* All of g: where it goes apart, c is a call of the plain product, which load_product() has loaded where
- * nothing else is to be done. */
+/* Runs all of g. If parts run separately, c describes the plain product, which load_product() has
+ * loaded if nothing else is to be done. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
@@ -307,7 +309,7 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
   return error;
 }
 
-/* ------------------------------------------------------------------------ finding an algorithm */
+/* ----------------------------------------------------------------------- choosing an algorithm */
 
 typedef cublasLtMatmulPreference_t preference;
 
@@ -325,7 +327,7 @@ want (preference p, cublasLtMatmulPreferenceAttributes_t attribute, const void *
   return cublasLtMatmulPreferenceSetAttribute (p, attribute, value, bytes);
 }
 
-/* A is our b. */
+/* A is Weft's b. */
 static cublasStatus_t
 set_preferences (preference p, const struct shape *s, uint64_t scratch)
 {
@@ -349,7 +351,7 @@ set_preferences (preference p, const struct shape *s, uint64_t scratch)
   return status;
 }
 
-/* The library's guesses, the best first. */
+/* The heuristic's suggestions, best first. */
 static const char *
 guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
        cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES], int *n)
@@ -390,9 +392,9 @@ fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, c
   return weft_trial_time (run_attempt, &attempt, on->stream);
 }
 
-/* ------------------------------------------------------------------------ operands to measure with */
+/* ----------------------------------------------------------------- operands for timing */
 
-/* What products read and write while they are measured. */
+/* Buffers that products read and write while they are timed. */
 typedef struct operands {
   struct weft_cuda_gemm gemm;
   void *block[5];
@@ -423,7 +425,7 @@ make_operands (operands *o, const struct weft_cuda_gemm *g)
   return ok;
 }
 
-/* Milliseconds of a choice on operands like those of g; negative: it does not run. */
+/* Milliseconds of a choice on operands like those of g; negative: it fails. */
 static float
 time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const struct choice *choice)
@@ -437,7 +439,7 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
-/* The fastest of them, or the first. */
+/* The fastest of them; the first if none was timed. */
 static int
 fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const cublasLtMatmulHeuristicResult_t *found, int n)
@@ -469,7 +471,7 @@ remember (struct weft_cuda_blas *blas, const struct choice *choice)
   return kept;
 }
 
-/* NULL: none runs, and *error says why. */
+/* NULL if none runs; *error says why. */
 static const struct choice *
 choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -487,7 +489,8 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
   return remember (on->blas, &choice);
 }
 
-/* Whether it runs in this scratch; and, before the first step, what a file has said of it. */
+/* Whether it runs with this scratch; before the first step also whether a choice from a file still
+ * runs. */
 static gboolean
 still_runs (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
             const struct choice *choice)
@@ -513,7 +516,7 @@ known_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
   return known && still_runs (on, g, known) ? known : NULL;
 }
 
-/* The algorithm of a plainer product. */
+/* The algorithm of the plain product. */
 static const struct choice *
 remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
                 const struct choice *product, enum apart apart)
@@ -525,7 +528,7 @@ remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *
   return remember (on->blas, &choice);
 }
 
-/* Of a product that nothing follows but a bias. */
+/* For a product whose epilogue is at most a bias. */
 static const struct choice *
 choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -539,7 +542,7 @@ choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, co
   return found ? remember_apart (on, g, found, APART_BIAS) : NULL;
 }
 
-/* Likewise of a product that something follows: by the library in one, where it can and is no slower. */
+/* For a product with an epilogue: fused in the library if supported and not slower. */
 static const struct choice *
 choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -564,7 +567,8 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
 }
 
-/* The library loads a kernel when it is first run.  Without room for operands that is in the first step. */
+/* The library loads a kernel at its first run: run it once now. Without memory for operands this
+ * happens in the first step. */
 static void
 load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
               const struct choice *choice)
@@ -609,7 +613,7 @@ weft_blas_count (const struct weft_cuda_blas *blas)
   return g_hash_table_size (blas->choices);
 }
 
-/* --------------------------------------------------------------------------- life and file */
+/* ----------------------------------------------------------------------- creation and file */
 
 struct weft_cuda_blas *
 weft_blas_new (const char **error)

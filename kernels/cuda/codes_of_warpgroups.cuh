@@ -1,9 +1,9 @@
-/* codes_of_warpgroups.cuh - products of 64 x 32 by 32 x 128 numbers of one byte by the tensor cores of compute
- * capability 9.0 (PTX ISA, "Asynchronous warpgroup level matrix instructions": m64n128k32), for kernels that
- * keep to what warpgroup.cuh says.
+/* codes_of_warpgroups.cuh - fp8 products of 64 x 32 by 32 x 128 by the tensor cores of compute
+ * capability 9.0 (PTX ISA, "Asynchronous warpgroup level matrix instructions": m64n128k32). The
+ * protocol is that of warpgroup.cuh.
  *
- * A tile in shared memory has 128 rows of 128 bytes, laid out as there, which are the terms of a slice; it begins
- * at a multiple of 1024 bytes. */
+ * A tile in shared memory has 128 rows of 128 bytes, the terms of a slice, in the swizzled layout
+ * described there; it begins at a multiple of 1024 bytes. */
 #pragma once
 #include "kernels/cuda/warpgroup.cuh"
 #include "kernels/fp8.h"
@@ -22,7 +22,7 @@ multiply_codes (float (&sum)[SIDE_OF_TILE / 8][4], uint64_t a, uint64_t b, bool 
   emulated_multiply (p);
 }
 #else
-/* sum = a b, or += a b; WIDE: a has E5M2, b never. */
+/* sum = a b, or sum += a b. WIDE: a is E5M2; b is always E4M3. */
 template <bool WIDE>
 static __device__ __forceinline__ void
 multiply_codes (float (&sum)[SIDE_OF_TILE / 8][4], uint64_t a, uint64_t b, bool adds)
@@ -41,14 +41,14 @@ multiply_codes (float (&sum)[SIDE_OF_TILE / 8][4], uint64_t a, uint64_t b, bool 
 }
 #endif
 
-/* Where the sixteen codes from 16 c on of a row stand. */
+/* Address of the sixteen codes from column 16 c on of a row. */
 static __device__ __forceinline__ uint8_t *
 code_place (uint8_t *tile, unsigned row, unsigned c)
 {
   return tile + row * ROW + (c ^ row % 8) * WORD;
 }
 
-/* Byte j of word i becomes byte i of word j. */
+/* Transposes bytes: byte j of word i becomes byte i of word j. */
 static __device__ __forceinline__ void
 turn_bytes (uint32_t (&out)[4], const uint32_t *in)
 {
@@ -65,7 +65,7 @@ turn_bytes (uint32_t (&out)[4], const uint32_t *in)
   out[3] = __byte_perm (high[0], high[1], 0x7632);
 }
 
-/* Element i becomes i + by, of four. */
+/* Rotates four elements: element i moves to i + by. */
 static __device__ __forceinline__ void
 rotate (uint4 (&x)[4], unsigned by)
 {
@@ -77,9 +77,9 @@ rotate (uint4 (&x)[4], unsigned by)
   }
 }
 
-/* 16 words of 4 codes, of terms that follow each other, into four rows of a tile: warp w has the terms from
- * 16 w on, lane l the rows from 4 l on.  Eight lanes that store together have eight rows mod 8, none of
- * whose places meet in a bank. */
+/* Stores 16 words of 4 codes, of consecutive terms, transposed into four rows of a tile: warp w
+ * holds the terms from 16 w on, lane l the rows from 4 l on. Eight lanes that store together have
+ * eight different rows mod 8, so there are no bank conflicts. */
 static __device__ __forceinline__ void
 store_turned (uint8_t *tile, const uint32_t (&word)[16])
 {

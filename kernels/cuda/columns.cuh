@@ -1,8 +1,8 @@
-/* columns.cuh - sums over rows, column by column: gradients of norms and of biases.
+/* columns.cuh - sums over rows, per column: gradients of norm weights and biases.
  *
- * Rows are cut into chunks; a block adds the rows of a chunk for 32 columns, eight rows at a time, and
- * leaves its sums in scratch; a second kernel adds the chunks in their order to what is there.  So the
- * order of additions depends on the shape alone. */
+ * Rows are cut into chunks. A block sums a chunk for 32 columns, eight rows at a time, into
+ * scratch; a second kernel adds the chunks in order to the output. The order of additions depends
+ * on the shape only. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 
@@ -14,14 +14,14 @@ column_chunks (uint64_t rows)
   return blocks_for (rows, LEAST_ROWS, MOST_CHUNKS);
 }
 
-/* Bytes of scratch for `sums` sums of each column. */
+/* Scratch bytes for `sums` sums per column. */
 static inline uint64_t
 column_scratch (uint64_t rows, uint64_t columns, unsigned sums)
 {
   return column_chunks (rows) * columns * sums * sizeof (float);
 }
 
-/* terms (row, column, term) says N terms. */
+/* terms (row, column, term) returns N terms. */
 template <int N, class F>
 __global__ void
 add_rows_of_chunks (F terms, uint64_t rows, uint64_t columns, float *partial)
@@ -49,7 +49,7 @@ add_rows_of_chunks (F terms, uint64_t rows, uint64_t columns, float *partial)
   }
 }
 
-/* to += the chunks' sums, or = where it does not accumulate. */
+/* Adds the sums of the chunks to `to`, or overwrites it. */
 template <int N>
 __global__ void
 add_chunks (const float *partial, unsigned chunks, uint64_t columns, struct array to, bool adds,
@@ -68,7 +68,7 @@ struct column_sums {
   uint64_t columns;
 };
 
-/* The first two of N sums, each into its operand or, where that is NULL, nowhere. */
+/* The first two of N sums, each into its operand; NULL: not stored. */
 template <int N, class F>
 static const char *
 sum_columns (const struct column_sums *s, const F &terms, uint64_t rows,
@@ -88,7 +88,7 @@ sum_columns (const struct column_sums *s, const F &terms, uint64_t rows,
   return launched ();
 }
 
-/* Columns of a matrix as it lies in memory, sixteen bytes at a time. */
+/* Columns of a row-major matrix, read sixteen bytes at a time. */
 template <class P>
 __global__ void
 add_matrix_of_chunks (const P *x, uint64_t rows, uint64_t packs, float *partial)
@@ -133,7 +133,7 @@ sum_matrix_by (const struct column_sums *s, const struct weft_cuda_operand *x, u
   return launched ();
 }
 
-/* to (columns) = or += the sums of x (rows, columns). */
+/* to (columns) = or += the column sums of x (rows, columns). */
 template <class T>
 static const char *
 sum_matrix (const struct column_sums *s, const struct weft_cuda_operand *x, uint64_t rows,

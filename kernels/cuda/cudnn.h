@@ -1,21 +1,21 @@
-/* cudnn.h - NVIDIA's cuDNN as far as attention needs it: the library, opened when somebody asks for it,
- * and graphs of operations by its C interface ("graph API", cudnn_graph_v9.h).
+/* cudnn.h - the part of NVIDIA cuDNN that attention needs: the library, loaded at run time, and its
+ * "graph API" through the C interface (cudnn_graph_v9.h).
  *
- * Neither the library nor its headers are needed to build: functions are looked up by name, and numbers
- * of the interface, which it keeps from version to version, are said here; where its header is found,
- * exec_cuda/module/fused.c compares them. */
+ * Neither the library nor its headers are needed to build: functions are looked up by name, and the
+ * constants of the interface, which are stable between versions, are repeated here. If the headers
+ * are found at build time, exec_cuda/module/fused.c checks the constants against them. */
 #pragma once
 #include <glib.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Masks are minus infinity since 9.10, and plans are made for a device that is only described since
+/* Masking with minus infinity needs 9.10; plans for a device described without a handle need
  * 9.11. */
 #define WEFT_CUDNN_OLDEST 91100
 
 typedef void *weft_cudnn_thing; /* cudnnBackendDescriptor_t */
 
-/* cudnnStatus_t, cudnnHandle_t and cudaStream_t are int and pointers here. */
+/* cudnnStatus_t is int here; cudnnHandle_t and cudaStream_t are pointers. */
 #define WEFT_CUDNN_CALL_LIST(X)                                                                    \
   X (size_t, GetVersion, (void))                                                                   \
   X (const char *, GetErrorString, (int status))                                                   \
@@ -38,12 +38,12 @@ struct weft_cudnn_calls {
 #undef WEFT_CUDNN_POINTER
 };
 
-/* The library at a place, or, for NULL, that of the loader's path or of an installed CUDA toolkit.  It
- * stays until the process ends; the caller frees the table.  NULL with *why: what was tried; lives for
- * ever. */
+/* Loads the library at `place`, or for NULL from the loader's path or an installed CUDA toolkit.
+ * The library stays loaded until the process ends; the caller frees the table. NULL with *why, a
+ * static text that lists what was tried. */
 struct weft_cudnn_calls *weft_cudnn_open (const char *place, const char **why);
 
-/* Numbers of the interface: our name, cuDNN's, value. */
+/* Constants of the interface: Weft's name, cuDNN's name, value. */
 #define WEFT_CUDNN_NUMBER_LIST(X)                                                                  \
   X (TYPE_HANDLE, CUDNN_TYPE_HANDLE, 0)                                                            \
   X (TYPE_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1)                                                      \
@@ -144,18 +144,19 @@ struct weft_cudnn_view {
   int64_t dim[4], stride[4]; /* batch, heads, rows, columns; strides in elements */
 };
 
-/* What is bound to memory when a plan is run: tensors of the device by slot, numbers of the host, and
- * parts of the scratch. */
+/* A tensor that is bound to memory when a plan runs: device memory by slot, a host constant, or
+ * part of the scratch. */
 struct weft_cudnn_bound {
   int64_t id;
-  int slot;        /* of the caller's pointers, or -1 */
-  uint64_t offset; /* elements from there; without a slot bytes from the scratch's begin */
+  int slot;        /* index of the caller's pointer, or -1 */
+  uint64_t offset; /* elements from that pointer; without a slot, bytes from the start of the
+                    * scratch */
   float number;
   gboolean is_number;
 };
 
-/* A graph that is being built, or a plan made of it.  The first thing that goes wrong is kept, and what
- * follows does nothing. */
+/* A graph under construction, or the plan made from it. The first error is kept; later calls then
+ * do nothing. */
 typedef struct weft_cudnn_graph {
   const struct weft_cudnn_calls *calls;
   void *handle;            /* NULL: for a device that is only described */
@@ -164,20 +165,20 @@ typedef struct weft_cudnn_graph {
   int n_things, n_ops, n_bound;
   struct weft_cudnn_bound bound[WEFT_CUDNN_MOST_BOUND];
   int64_t id;              /* of the newest tensor */
-  uint64_t own, workspace; /* bytes of the scratch: ours, and behind them the library's */
-  char error[512];         /* "": none */
+  uint64_t own, workspace; /* scratch bytes: Weft's own, followed by the library's workspace */
+  char error[512];         /* "": no error */
 } weft_cudnn_graph;
 
 void weft_cudnn_graph_clear (weft_cudnn_graph *g);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cudnn_graph, weft_cudnn_graph_clear)
 
-/* In memory of the caller, at `offset` elements of pointer `slot`. */
+/* A tensor in the caller's memory, at `offset` elements of pointer `slot`. */
 weft_cudnn_thing weft_cudnn_tensor (weft_cudnn_graph *g, int type,
                                     const struct weft_cudnn_view *view, int slot, uint64_t offset);
-/* Between operations. */
+/* An intermediate tensor between operations, not in memory. */
 weft_cudnn_thing weft_cudnn_between (weft_cudnn_graph *g, int type,
                                      const struct weft_cudnn_view *view);
-/* Between operations, but in memory: fp32, in the scratch. */
+/* An intermediate tensor kept in scratch as fp32. */
 weft_cudnn_thing weft_cudnn_kept (weft_cudnn_graph *g, const struct weft_cudnn_view *view);
 weft_cudnn_thing weft_cudnn_number (weft_cudnn_graph *g, float number);
 
@@ -186,7 +187,7 @@ void weft_cudnn_matmul (weft_cudnn_graph *g, weft_cudnn_thing a, weft_cudnn_thin
 void weft_cudnn_reduce (weft_cudnn_graph *g, int operator, weft_cudnn_thing x, weft_cudnn_thing y);
 void weft_cudnn_reshape (weft_cudnn_graph *g, weft_cudnn_thing x, weft_cudnn_thing y);
 
-/* y = x mode b; with t, x where t is true and b elsewhere; of GEN_INDEX the places along `axis`. */
+/* y = x mode b. With t: x where t is true, b elsewhere. GEN_INDEX: the index along `axis`. */
 struct weft_cudnn_point {
   int mode, precision; /* WEFT_CUDNN_FLOAT ... */
   int64_t axis;
@@ -194,12 +195,12 @@ struct weft_cudnn_point {
 };
 void weft_cudnn_pointwise (weft_cudnn_graph *g, const struct weft_cudnn_point *p);
 
-/* The first plan of the library's heuristics that it can finish.  FALSE with g->error where there is
- * none. */
+/* Makes the first plan that the library's heuristics suggest and that it can finalize. FALSE with
+ * g->error if there is none. */
 gboolean weft_cudnn_finish (weft_cudnn_graph *g);
 
-/* A device in words, for graphs without a handle: JSON of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. */
+/* Describes a device for graphs without a handle: JSON of a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. */
 void weft_cudnn_describe (weft_cudnn_graph *g, const char *json);
 
-/* Runs the plan on a stream; pointers by slot.  NULL, or what went wrong, which lives for ever. */
+/* Runs the plan on a stream; pointers by slot. NULL, or an error as static text. */
 const char *weft_cudnn_run (weft_cudnn_graph *g, void *const *pointer, void *scratch, void *stream);

@@ -1,7 +1,7 @@
-/* Causal attention as a graph, in the order of operations by which cuDNN knows the fused kernels
- * (documentation of its graph API, "fused flash attention"; NVIDIA/cudnn-frontend writes the same
- * ones).  Heads are dimensions and rows of tokens strides, so that nothing is moved: queries, keys and
- * values are parts of the rows they lie in. */
+/* Causal attention as a cuDNN graph, in the sequence of operations that cuDNN recognises as fused
+ * attention (documentation of its graph API, "fused flash attention"; NVIDIA/cudnn-frontend builds
+ * the same). Heads are dimensions with strides inside token rows, so no data is moved: queries,
+ * keys and values are read in place. */
 #include "kernels/cuda/cudnn_attention.h"
 #include "core/base/words.h"
 #include <math.h>
@@ -11,9 +11,9 @@ enum { QKV, O, LSE, DO, DQKV }; /* slots */
 struct attention {
   weft_cudnn_graph *g;
   const struct weft_cudnn_shape *s;
-  struct weft_cudnn_view q, k, v, o; /* k and v: rows of tokens */
+  struct weft_cudnn_view q, k, v, o; /* k and v: token rows */
   struct weft_cudnn_view scores, row;
-  uint64_t at_k, at_v; /* columns */
+  uint64_t at_k, at_v; /* first column of keys, of values */
   int type;
 };
 
@@ -24,7 +24,7 @@ view_of (int64_t batch, int64_t heads, int64_t rows, int64_t columns)
                                    { heads * rows * columns, rows * columns, columns, 1 } };
 }
 
-/* Of heads that stand side by side in rows of so many elements. */
+/* View of heads side by side in rows of `row` elements. */
 static struct weft_cudnn_view
 heads_in_rows (const struct weft_cudnn_shape *s, uint64_t heads, uint64_t width, uint64_t row)
 {
@@ -68,9 +68,9 @@ attention_of (weft_cudnn_graph *g, const struct weft_cudnn_shape *s)
                              .type = s->dtype == WEFT_BF16 ? WEFT_CUDNN_BF16 : WEFT_CUDNN_HALF };
 }
 
-/* ------------------------------------------------------------------------------ arithmetic */
+/* -------------------------------------------------------------------- pointwise operations */
 
-/* A new tensor of fp32, of the shape given. */
+/* A pointwise operation with a new fp32 tensor of the given shape as result. */
 static weft_cudnn_thing
 point (const struct attention *a, int mode, const struct weft_cudnn_view *view, weft_cudnn_thing x,
        weft_cudnn_thing b)
@@ -96,7 +96,7 @@ index_along (const struct attention *a, int64_t axis, weft_cudnn_thing scores)
   return y;
 }
 
-/* Scores where a comparison holds, and minus infinity elsewhere. */
+/* Scores where a comparison holds, minus infinity elsewhere. */
 static weft_cudnn_thing
 where (const struct attention *a, int mode, const weft_cudnn_thing compared[2],
        weft_cudnn_thing scores)
@@ -119,7 +119,7 @@ where (const struct attention *a, int mode, const weft_cudnn_thing compared[2],
   return y;
 }
 
-/* A query sees the keys up to its own place, and of those the last `window`. */
+/* Causal mask with an optional sliding window. */
 static weft_cudnn_thing
 mask (const struct attention *a, weft_cudnn_thing scores)
 {
@@ -155,9 +155,9 @@ sum (const struct attention *a, int operator, weft_cudnn_thing x)
   return y;
 }
 
-/* ------------------------------------------------------------------------------- the graphs */
+/* ----------------------------------------------------------------------------------- graphs */
 
-/* The log of sums is natural, of scores that are scaled: max + log (sum of exp (score - max)). */
+/* The natural log-sum-exp of scaled scores: max + log (sum of exp (score - max)). */
 static void
 forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, weft_cudnn_thing scale)
 {
@@ -185,7 +185,8 @@ forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, wef
   weft_cudnn_matmul (a->g, p, v, o);
 }
 
-/* Gradients of keys or values: what each query head brings, summed over the heads of a group. */
+/* Gradient of keys or values: contributions of the query heads, summed over the heads of a
+ * group. */
 static void
 key_gradient (const struct attention *a, weft_cudnn_thing scores, weft_cudnn_thing rows,
               weft_cudnn_thing out, uint64_t width)
@@ -205,9 +206,10 @@ key_gradient (const struct attention *a, weft_cudnn_thing scores, weft_cudnn_thi
   weft_cudnn_reduce (a->g, WEFT_CUDNN_REDUCE_ADD, of_heads, out);
 }
 
-/* Blocks of keys add to gradients of queries in fp32, in an order of their own; or the gradients of
- * scores are kept, and one product has the same bits in every run.  By the graph alone the library is
- * told which (NVIDIA/cudnn-frontend does no more on Hopper): no engine's notes say it. */
+/* Gradient of queries. By default, key blocks accumulate into it in fp32 in no fixed order.
+ * Deterministic: gradients of scores are stored, and one product follows. The form of the graph
+ * alone selects between them (as in NVIDIA/cudnn-frontend on Hopper); the engines' notes do not
+ * show it. */
 static void
 query_gradient (const struct attention *a, weft_cudnn_thing ds, weft_cudnn_thing kt)
 {
@@ -227,7 +229,7 @@ query_gradient (const struct attention *a, weft_cudnn_thing ds, weft_cudnn_thing
                 .mode = WEFT_CUDNN_IDENTITY, .precision = WEFT_CUDNN_FLOAT, .x = added, .y = dq });
 }
 
-/* The product of do and o, of each query. */
+/* Dot product of do and o, per query. */
 static weft_cudnn_thing
 delta_of (const struct attention *a, weft_cudnn_thing d_o)
 {

@@ -1,12 +1,12 @@
-/* A graph is descriptors of tensors and operations, handed to the library as a list; how it is cut into
- * kernels is the library's.  All of them live as long as the plan. */
+/* A graph is a list of tensor and operation descriptors; the library decides how to split it into
+ * kernels. The descriptors live as long as the plan. */
 #include "kernels/cuda/cudnn.h"
 #include <stdbool.h>
 #include <string.h>
 
 enum { ALIGNMENT = 16, SCRATCH_ALIGNMENT = 256, MOST_CONFIGS = 8 };
 
-/* --------------------------------------------------------------------------------- things */
+/* ---------------------------------------------------------------------------- descriptors */
 
 static void
 fail (weft_cudnn_graph *g, const char *what, int status)
@@ -244,7 +244,7 @@ graph_of (weft_cudnn_graph *g)
   return graph;
 }
 
-/* The library's guesses, the best first. */
+/* The heuristic's suggestions, best first. */
 static int64_t
 configs_of (weft_cudnn_graph *g, weft_cudnn_thing graph, weft_cudnn_thing *out)
 {
@@ -306,7 +306,7 @@ weft_cudnn_finish (weft_cudnn_graph *g)
   return FALSE;
 }
 
-/* Where everything lies in this call: which scratch a stream has is known when it is run. */
+/* Binds pointers for one call: the scratch of a stream is known only when it runs. */
 static void
 fill_pack (weft_cudnn_graph *g, weft_cudnn_thing pack, void *const *pointer, void *scratch)
 {

@@ -8,7 +8,7 @@
 
 #define FILE_NAME "libcudnn.so.9"
 
-/* The loader's own path, that of an installed toolkit, and where it is put by hand. */
+/* The loader's path, an installed toolkit, a manual installation. */
 static const char *const places[] = { FILE_NAME, "/usr/local/cuda/lib64/" FILE_NAME,
                                       "/usr/local/cuda/lib/" FILE_NAME };
 
@@ -33,7 +33,7 @@ find_calls (void *library, struct weft_cudnn_calls *calls)
   return TRUE;
 }
 
-/* Not closed again: it has threads and memory of its own. */
+/* Never closed: the library has threads and memory of its own. */
 static struct weft_cudnn_calls *
 open_at (const char *place, GString *tried)
 {
@@ -81,8 +81,9 @@ weft_cudnn_shape_of (const uint64_t *dim, uint8_t dtype, gboolean backward, gboo
                                     .same = (uint8_t) (same || !backward) };
 }
 
-/* Releases up to 9.15.0 compute backward wrongly for other lengths, unless they are told of padding
- * (NVIDIA/cudnn-frontend, scaled_dot_product_flash_attention.h). */
+/* Releases up to 9.15.0 compute a wrong backward for sequence lengths that are not a multiple of
+ * the block, unless a padding mask is set (NVIDIA/cudnn-frontend,
+ * scaled_dot_product_flash_attention.h). */
 enum { WHOLE_BLOCKS_UNTIL = 91500, BLOCK = 128 };
 
 static const char *

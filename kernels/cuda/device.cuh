@@ -1,5 +1,5 @@
-/* device.cuh - what the kernels of this folder share: stored types and fp32, sums of a warp and of a
- * block, and how a kernel is launched.  With WEFT_CUDA_EMULATOR it is C++ for the CPU. */
+/* device.cuh - shared parts of the kernels: stored types and fp32, reductions in a warp and a
+ * block, launching. With WEFT_CUDA_EMULATOR it compiles as C++ for the CPU. */
 #pragma once
 #include "core/base/words.h"
 #include "kernels/cuda/launch.h"
@@ -18,7 +18,7 @@
       kernel<<<grid, block, shared, (cudaStream_t) (stream)>>> (__VA_ARGS__);                      \
   } while (0)
 
-/* To ask for what a kernel takes is to load it; launched() tells what went wrong. */
+/* Querying the attributes of a kernel loads it; launched() returns the error. */
 template <class F>
 static void
 load (F *kernel)
@@ -32,7 +32,8 @@ load (F *kernel)
   type *name = (type *) weft_shared_bytes
 #endif
 
-/* Bytes from the end of the scratch, of which what follows has less; at a multiple of 256. */
+/* Takes bytes from the end of the scratch, at a multiple of 256; the rest remains for later
+ * users. */
 static inline uint8_t *
 weft_cuda_take (struct weft_cuda_launch *l, uint64_t bytes)
 {
@@ -110,8 +111,8 @@ set (fp16 *to, float x)
   to->bits = FLOAT_FP16 (x);
 }
 
-/* An array of any of the floating types: for operands that are read once, or whose type is not that of
- * the others. */
+/* An array of any floating type: for operands that are read once, or whose type differs from the
+ * others. */
 struct array {
   void *data;
   uint32_t dtype;
@@ -143,13 +144,13 @@ put (struct array a, uint64_t i, float x)
     set ((fp16 *) a.data + i, x);
 }
 
-/* Sixteen bytes at a time, where an array begins at a multiple of that. */
+/* Sixteen bytes at a time, for arrays that begin at a multiple of 16. */
 template <class T> struct alignas (16) pack {
   static const int n = 16 / sizeof (T);
   T at[n];
 };
 
-/* One at a time, where it does not. */
+/* One element at a time, for other arrays. */
 template <class T> struct single {
   static const int n = 1;
   T at[n];
@@ -161,9 +162,10 @@ begins_at_pack (const void *at)
   return ((uintptr_t) at & 15) == 0;
 }
 
-/* ------------------------------------------------------- sixteen bytes to shared memory */
+/* ------------------------------------------------- asynchronous copies to shared memory */
 
-/* They, or eight, are there after the wait for their group and a barrier; where there are none, zeros. */
+/* Copies 16 or 8 bytes (cp.async), zeros if there is no source; complete after the wait for its
+ * group and a barrier. */
 #ifdef WEFT_CUDA_EMULATOR
 #define WEFT_COPY(to, from) emulated_copy (to, from)
 #define WEFT_COPY_OR_ZERO(to, from, there) emulated_copy (to, (there) ? (from) : NULL)
@@ -190,7 +192,7 @@ begins_at_pack (const void *at)
 #define WEFT_COPY_WAIT(open) asm volatile ("cp.async.wait_group %0;" ::"n"(open) : "memory")
 #endif
 
-/* ------------------------------------------------------------------------------ sums */
+/* ------------------------------------------------------------------------ reductions */
 
 static __device__ __forceinline__ float
 warp_sum (float x)
@@ -208,14 +210,15 @@ warp_most (float x)
   return x;
 }
 
-/* Of all threads of a block of whole warps, at most 32; `room` has 32 floats of shared memory. */
+/* Sum over all threads of a block of whole warps, at most 32; `room` is 32 floats of shared
+ * memory. */
 static __device__ __forceinline__ float
 block_sum (float x, float *room)
 {
   unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
 
   x = warp_sum (x);
-  __syncthreads (); /* whoever reads what was there before */
+  __syncthreads (); /* all reads of the old contents are done */
   if (lane == 0)
     room[warp] = x;
   __syncthreads ();
@@ -237,7 +240,7 @@ block_most (float x, float *room)
 
 /* -------------------------------------------------------------------------- launching */
 
-/* Blocks that take n things, `each` at a time; never more than `most`, never none. */
+/* Number of blocks for n items, `each` per block; at least 1, at most `most`. */
 static inline unsigned
 blocks_for (uint64_t n, uint64_t each, uint64_t most)
 {
@@ -246,11 +249,11 @@ blocks_for (uint64_t n, uint64_t each, uint64_t most)
   return (unsigned) (blocks ? blocks : 1);
 }
 
-/* Blocks that a grid has in its second and in its third dimension (CUDA programming guide). */
+/* Largest grid dimension in y and in z (CUDA programming guide). */
 enum { MOST_IN_Y = 65535 };
 
-/* A grid of x times y blocks, where those that are too many for one dimension go on in the third: there
- * may be a few more, which find themselves at or behind y. */
+/* A grid of x times y blocks; a y beyond the limit continues in z. There may be a few extra blocks,
+ * which see an index of at least y and return. */
 static inline dim3
 grid_of_many (unsigned x, uint64_t y)
 {
@@ -266,13 +269,14 @@ block_of_many ()
   return (uint64_t) blockIdx.z * gridDim.y + blockIdx.y;
 }
 
-/* A loop over n things by all threads of a grid. */
+/* Loops over n items with all threads of a grid. */
 #define WEFT_EACH(i, n)                                                                            \
-  uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x, i##_step = (uint64_t) blockDim.x * gridDim.x; \
+  uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x,                                   \
+           i##_step = (uint64_t) blockDim.x * gridDim.x;                                           \
   i < (n);                                                                                         \
   i += i##_step
 
-/* NULL or the error, which is not kept for the next call to tell as its own. */
+/* Returns NULL or the error text, and clears the error. */
 #ifndef WEFT_CUDA_EMULATOR
 static inline const char *
 told (cudaError_t error)
@@ -283,7 +287,7 @@ told (cudaError_t error)
 }
 #endif
 
-/* What launching has come to. */
+/* Error of the launch, or NULL. */
 static inline const char *
 launched (void)
 {
@@ -294,8 +298,8 @@ launched (void)
 #endif
 }
 
-/* Bytes of shared memory that a block of the current device may have, its own variables included: 227 KB of
- * compute capability 9.0 and 10.0, 163 of 8.0, 99 of 8.6, 8.9 and 12.0 (CUDA programming guide,
+/* Largest shared memory of a block on the current device, static variables included: 227 KB for
+ * compute capability 9.0 and 10.0, 163 for 8.0, 99 for 8.6, 8.9 and 12.0 (CUDA programming guide,
  * "Technical Specifications per Compute Capability"). */
 static inline size_t
 most_shared (void)
@@ -313,7 +317,7 @@ most_shared (void)
 #endif
 }
 
-/* More than 48 KB of shared memory are there for those who ask. */
+/* More than 48 KB of shared memory must be requested per kernel. */
 template <class F>
 static const char *
 allow (F *kernel, size_t bytes)
@@ -326,7 +330,7 @@ allow (F *kernel, size_t bytes)
 #endif
 }
 
-/* Runs FUNCTION<T> (arguments) for the type that an operand is stored in. */
+/* Calls FUNCTION<T> (arguments) with T the type of an operand. */
 #define WEFT_BY_DTYPE(dtype, FUNCTION, ...)                                                        \
   ((dtype) == WEFT_FP32   ? FUNCTION<float> (__VA_ARGS__)                                          \
    : (dtype) == WEFT_BF16 ? FUNCTION<bf16> (__VA_ARGS__)                                           \

@@ -1,6 +1,6 @@
-/* Rows of the vocabulary looked up, and their gradients gathered: token ids are sorted, so that a
- * row's tokens stand together in their order and one warp adds them.  Long stretches, of frequent
- * words, are added by several warps in pieces of PIECE tokens, whose sums the first then adds. */
+/* Embedding lookup and its gradient. Token ids are sorted (stable), so the tokens of a vocabulary
+ * row are contiguous and in order, and one warp adds them. Long runs of frequent words are added by
+ * several warps in pieces of PIECE tokens; the first warp then adds their sums. */
 #include "kernels/cuda/place.cuh"
 #ifndef WEFT_CUDA_EMULATOR
 #include <cub/device/device_radix_sort.cuh>
@@ -13,12 +13,12 @@ enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 
 struct table {
-  uint64_t hidden, first, rows; /* rows of the vocabulary that this rank has */
+  uint64_t hidden, first, rows; /* vocabulary rows of this rank */
 };
 
 /* ----------------------------------------------------------------------------- forward */
 
-/* A block looks up a token. */
+/* One block per token. */
 __global__ void
 look_up (const int32_t *ids, struct array table, struct array positions, struct array y,
          struct table c, uint64_t tokens, uint64_t sequence, struct weft_cuda_spot cp)
@@ -94,11 +94,11 @@ static cudaError_t
 sort (void *room, size_t *bytes, const int32_t *keys, int32_t *sorted, const int32_t *numbers,
       int32_t *order, uint64_t n, void *stream)
 {
-  return cub::DeviceRadixSort::SortPairs (room, *bytes, keys, sorted, numbers, order, (int) n, 0, 32,
-                                          (cudaStream_t) stream);
+  return cub::DeviceRadixSort::SortPairs (room, *bytes, keys, sorted, numbers, order, (int) n, 0,
+                                          32, (cudaStream_t) stream);
 }
 
-/* The numbers of the keys, and what the sort itself wants. */
+/* Bytes for numbering the keys and for the sort's own workspace. */
 uint64_t
 weft_cuda_sort_bytes (uint64_t n)
 {
@@ -128,10 +128,10 @@ weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *keys, uint64_t
 
 enum { PIECE = 32, COLUMNS = 128 };
 
-/* Sorted tokens are cut into pieces of PIECE.  A block adds, for COLUMNS columns, the tokens of each
- * word in its piece.  A word that lies in one piece goes to its row; of one that goes on, each piece
- * leaves its sum in `partial` (one slot for the word that a piece begins in the middle of, and one for
- * the word that it starts but does not end). */
+/* Sorted tokens are cut into pieces of PIECE. A block adds the tokens of each word in its piece for
+ * COLUMNS columns. The sum of a word that lies in one piece goes to its row. For a word that
+ * continues into other pieces, each piece stores a partial sum in `partial`: one slot for the word
+ * that began in an earlier piece, and one for the word that does not end in this piece. */
 struct gather {
   const int32_t *sorted, *order;
   uint64_t tokens;
@@ -173,7 +173,7 @@ gather_pieces (struct gather g)
   }
 }
 
-/* The piece where a word starts that goes on adds what those after it have left. */
+/* The piece in which a word begins adds the partial sums of the pieces after it. */
 __global__ void
 join_pieces (struct gather g, uint64_t pieces)
 {
@@ -184,14 +184,14 @@ join_pieces (struct gather g, uint64_t pieces)
     return;
   int32_t word = g.sorted[last];
   if (piece > 0 && g.sorted[piece * PIECE - 1] == word)
-    return; /* it has started earlier */
+    return; /* it began in an earlier piece */
   float sum = g.partial[(piece * 2 + 1) * g.table.hidden + column];
   for (uint64_t next = piece + 1; next < pieces && g.sorted[next * PIECE] == word; next++)
     sum += g.partial[next * 2 * g.table.hidden + column];
   leave (g, word, column, sum);
 }
 
-/* The sum over sequences of the tokens at one place of them. */
+/* Sum over sequences of the tokens at one position. */
 __global__ void
 gather_positions (struct array dy, struct array to, bool adds, uint64_t tokens, uint64_t hidden,
                   uint64_t sequence, struct weft_cuda_spot cp)
@@ -230,7 +230,7 @@ align (uint64_t bytes)
   return (bytes + 255) / 256 * 256;
 }
 
-/* Scratch: sorted ids, their order, sums of pieces, room of the sort. */
+/* Scratch: sorted ids, their order, partial sums, workspace of the sort. */
 uint64_t
 weft_cuda_scratch_embed (uint64_t tokens, uint64_t hidden)
 {

@@ -1,6 +1,7 @@
-/* Numbers of one byte (kernels/fp8.h): largest magnitudes, rounding by one scale or by those of
- * blocks, the copy that lies the other way round, and products with weights that are kept so: their codes, which 16 bits hold exactly, go into
- * scratch in the type of what they are multiplied with, and their scale multiplies the sums. */
+/* fp8 on the device (kernels/fp8.h): largest magnitudes, quantisation with one scale or block
+ * scales, transposed copies, and products with fp8 weights: the codes, which 16-bit types hold
+ * exactly, are expanded into scratch in the type of the other factor, and the scale multiplies the
+ * sums. */
 #include "kernels/cuda/fp8.cuh"
 
 enum { MOST_BLOCKS = 8192, MOST_PARTS = 1024 };
@@ -94,7 +95,7 @@ weft_cuda_quantise (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* Rounds and finds the largest magnitude in one pass. */
+/* Quantises and finds the largest magnitude in one pass. */
 __global__ void
 quantise_and_look (struct array x, const float *amax, struct array y, uint64_t n, float *part)
 {
@@ -125,10 +126,10 @@ weft_cuda_quantise_delayed (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* ------------------------------------------------------------------ scales of blocks */
+/* ---------------------------------------------------------------------- block scales */
 
-/* One square of BLOCK rows and columns: of each of its rows a block, then of each column, by strips of
- * SIDE columns that the second time come out of the cache. */
+/* One square of BLOCK rows and columns: first the blocks of its rows, then those of its columns, in
+ * strips of SIDE columns that are read from the cache the second time. */
 template <int BLOCK>
 __global__ void
 round_square (struct array x, struct matrix m, struct rounded y, struct rounded yt, bool square)
@@ -212,18 +213,18 @@ weft_cuda_transpose (const struct weft_cuda_launch *l)
 {
   struct matrix m = { l->dim[0], l->dim[1] };
 
-  WEFT_LAUNCH (transpose, squares_of (m, SIDE), THREADS, 0, l->stream, (const uint8_t *) l->operand[0].data,
-               (uint8_t *) l->operand[1].data, m);
+  WEFT_LAUNCH (transpose, squares_of (m, SIDE), THREADS, 0, l->stream,
+               (const uint8_t *) l->operand[0].data, (uint8_t *) l->operand[1].data, m);
   return launched ();
 }
 
 /* --------------------------------------------------------------------- products */
 
 enum { X, W, SCALE, B, Y };
-enum { DX = 3 }; /* of the gradient, whose dy, wt and scale come first */
+enum { DX = 3 }; /* operand of the input gradient, after dy, wt and scale */
 enum { M, N, K };
 
-/* Codes, times the scale of their block where there are some. */
+/* Expands codes; with block scales, multiplies by the scale of the block. */
 __global__ void
 expand (const uint8_t *w, const uint8_t *scale, struct array to, uint64_t rows, uint64_t terms)
 {
@@ -235,7 +236,7 @@ expand (const uint8_t *w, const uint8_t *scale, struct array to, uint64_t rows, 
   }
 }
 
-/* What blas multiplies sums by, and what was there. */
+/* Alpha and beta for cuBLASLt. */
 __global__ void
 factors (const float *amax, float *to)
 {
@@ -251,14 +252,14 @@ align (uint64_t bytes)
   return (bytes + 255) / 256 * 256;
 }
 
-/* Besides that of blas, which comes first. */
+/* Scratch beyond that of the product, which comes first. */
 uint64_t
 weft_cuda_scratch_fp8 (uint64_t weights, uint32_t dtype)
 {
   return FACTORS + align (weights * (dtype == WEFT_FP32 ? 4 : 2));
 }
 
-/* Weights as they are multiplied, and the factor of the sums, at the end of the scratch. */
+/* Expands the weights, and computes the factor of the sums, at the end of the scratch. */
 static const char *
 expand_weights (struct weft_cuda_launch *l, struct weft_cuda_gemm *g)
 {

@@ -1,4 +1,4 @@
-/* fp8.cuh - numbers of one byte (kernels/fp8.h) on the device: rounding by one scale or by those of blocks. */
+/* fp8.cuh - fp8 quantisation on the device (kernels/fp8.h), with one scale or block scales. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 #include "kernels/fp8.h"
@@ -15,7 +15,7 @@ struct matrix {
   uint64_t rows, columns;
 };
 
-/* Where codes go, and their scales, as bytes or as floats; code NULL: nowhere. */
+/* Where codes and scales (bytes or floats) are stored; code NULL: not stored. */
 struct rounded {
   uint8_t *code;
   void *scale;
@@ -31,8 +31,8 @@ put_scale (struct rounded to, uint64_t at, uint8_t code)
     ((float *) to.scale)[at] = weft_e8m0_float (code);
 }
 
-/* A block of which every lane of a warp has N elements, SIDE apart: codes from `at` on, as many as there
- * are; `all`, where it is not negative, is the largest magnitude of the square that it is a row of. */
+/* Quantises a block of which each lane of a warp has N elements, SIDE apart; codes from `at` on.
+ * `all` >= 0: the largest magnitude of the square that the block is a row of. */
 template <int N>
 static __device__ __forceinline__ uint8_t
 round_line (const float value[N], struct rounded to, uint64_t at, uint64_t left, float all)
@@ -59,12 +59,12 @@ element (struct array x, struct matrix m, uint64_t row, uint64_t column)
   return row < m.rows && column < m.columns ? get (x, row * m.columns + column) : 0;
 }
 
-/* Where a block's rows and columns begin, and the line of squares that they are in. */
+/* First row and column of a block or square, and the line of squares it is in. */
 struct corner {
   uint64_t row, column, line;
 };
 
-/* The largest magnitude of the SIZE rows and columns that begin there. */
+/* Largest magnitude of the SIZE x SIZE square that begins there. */
 template <int SIZE>
 static __device__ __forceinline__ float
 largest_of_square (struct array x, struct matrix m, struct corner at, float *room)
@@ -78,7 +78,8 @@ largest_of_square (struct array x, struct matrix m, struct corner at, float *roo
   return block_most (most, room);
 }
 
-/* Codes of each row of that square, with a scale for each or, where `all` is not negative, for all. */
+/* Quantises each row of that square, with one scale per row or, if `all` >= 0, one for the
+ * square. */
 template <int SIZE>
 static __device__ __forceinline__ void
 round_rows (struct array x, struct matrix m, struct corner at, struct rounded y, float all)

@@ -1,8 +1,8 @@
-/* Products of two factors in fp8 by tensor cores that multiply such numbers: codes go to the library as
- * they are, both with their terms along their rows; their scales are laid out as it wants them (fp8_scales.h),
- * at the end of the scratch.  Sums keep all bits but in forward with scales of tensors, as in NVIDIA
- * Transformer Engine (module/base.py, _2X_ACC_FPROP); with scales of 128 elements the library has no other
- * kernels (cpp_extensions/gemm.py there; PyTorch, get_scale_mode). */
+/* fp8 x fp8 products on fp8 tensor cores through cuBLASLt. Both factors have their terms along
+ * rows; their scales are rearranged into the library's layout (fp8_scales.h) at the end of the
+ * scratch. Accumulation is full precision except in forward with per-tensor scales, as in NVIDIA
+ * Transformer Engine (module/base.py, _2X_ACC_FPROP); with 128-element scales the library has no
+ * full-precision kernels (cpp_extensions/gemm.py there; PyTorch, get_scale_mode). */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fp8_scales.h"
 
@@ -17,7 +17,7 @@ bytes_of (const struct weft_fp8_layout *l)
   return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* As if neither had squares, which need less. */
+/* Upper bound: scales in squares need less. */
 uint64_t
 weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t block)
 {
@@ -30,7 +30,7 @@ weft_cuda_scratch_fp8_matmul (const uint64_t rows[2], uint64_t terms, uint64_t b
   return bytes;
 }
 
-/* Padding counts for nothing. */
+/* Padding gets a scale of 0. */
 template <class T>
 __global__ void
 lay_out (const T *from, T *to, struct weft_fp8_layout l, uint64_t rows, uint64_t blocks)
@@ -42,20 +42,22 @@ lay_out (const T *from, T *to, struct weft_fp8_layout l, uint64_t rows, uint64_t
   }
 }
 
-/* What codes of a tensor are multiplied by. */
+/* Factor that multiplies the codes of a tensor. */
 __global__ void
 unscale (const float *amax, float *to, uint32_t dtype)
 {
   *to = 1 / weft_fp8_scale_to (*amax, weft_fp8_most (dtype == WEFT_E5M2));
 }
 
-/* Takes its room from the end of the scratch. */
+/* Allocates from the end of the scratch. */
 static const void *
 take_scales (struct weft_cuda_launch *on, const struct weft_cuda_operand *factor,
              const struct weft_fp8_layout *l)
 {
   bool bytes = l->block == WEFT_MX_BLOCK;
-  uint64_t rows = bytes ? weft_fp8_up (l->rows, 128) : l->square ? l->rows : weft_fp8_up (l->rows, 4);
+  uint64_t rows = bytes       ? weft_fp8_up (l->rows, 128)
+                  : l->square ? l->rows
+                              : weft_fp8_up (l->rows, 4);
   uint64_t blocks = bytes || l->square ? weft_fp8_up (l->blocks, 4) : l->blocks;
   unsigned grid = blocks_for (rows * blocks, THREADS, MOST_BLOCKS);
 
@@ -134,7 +136,7 @@ weft_cuda_fp8_matmul_dgrad (const struct weft_cuda_launch *l)
   return error ? error : weft_cuda_multiply (&on, &g);
 }
 
-/* Of a row of codes, which is one of the bias' gradient. */
+/* A row of codes, for the bias gradient. */
 struct row_codes {
   const uint8_t *code;
   const void *scale;

@@ -1,18 +1,20 @@
-/* fp8_scales.h - where cuBLASLt looks for the scale of a block of codes (cuBLAS 13, "Scaling factors
- * layouts"; what ops have is row by row, kernels/fp8.h).
+/* fp8_scales.h - layout of fp8 scales that cuBLASLt expects (cuBLAS 13, "Scaling factors layouts");
+ * ops store scales row by row (kernels/fp8.h).
  *
- *   one for a tensor    a float that the codes are multiplied by
- *   128 of a row        floats, row by row of the product first: the rows, as a multiple of 4, are next to
- *                       each other
- *   128 x 128           floats, blocks of terms next to each other, as a multiple of 4
- *   32 of a row         bytes, in tiles of 128 rows and 4 blocks of terms: 32 rows next to each other have
- *                       16 bytes each, four for every one of rows r, r + 32, r + 64 and r + 96 */
+ *   per tensor          a float that multiplies the codes
+ *   128 of a row        floats; for each block of terms the scales of all rows are contiguous,
+ *                       padded to a multiple of 4
+ *   128 x 128           floats; for each row of squares the scales of all blocks of terms are
+ *                       contiguous, their number padded to a multiple of 4
+ *   32 of a row         bytes, in tiles of 128 rows and 4 blocks of terms: 16 bytes for each of 32
+ *                       rows, four for each of rows r, r + 32, r + 64 and r + 96 */
 #pragma once
 #include "kernels/fp8.h"
 #include <stddef.h>
 
-/* NULL, or why no tensor cores of a GPU, of compute capability arch / 10, multiply codes with one scale for
- * so many elements; 0: for a tensor (cuBLAS 13, "Scaling Mode Support Overview"). */
+/* NULL, or why the tensor cores of a GPU of compute capability arch / 10 cannot multiply codes with
+ * one scale per `block` elements; block 0: one scale per tensor (cuBLAS 13, "Scaling Mode Support
+ * Overview"). */
 WEFT_INLINE const char *
 weft_fp8_refused (int arch, uint64_t block)
 {
@@ -29,7 +31,7 @@ weft_fp8_refused (int arch, uint64_t block)
 }
 
 struct weft_fp8_layout {
-  uint64_t rows, blocks; /* of scales */
+  uint64_t rows, blocks; /* numbers of scales */
   uint64_t block;
   int square;
 };
@@ -40,7 +42,7 @@ weft_fp8_up (uint64_t n, uint64_t to)
   return (n + to - 1) / to * to;
 }
 
-/* Of a factor of so many rows and terms. */
+/* Layout for a factor of `rows` rows and `terms` terms. */
 WEFT_INLINE struct weft_fp8_layout
 weft_fp8_layout_of (uint64_t rows, uint64_t terms, uint64_t block, int square)
 {
@@ -53,7 +55,8 @@ weft_fp8_layout_of (uint64_t rows, uint64_t terms, uint64_t block, int square)
   return l;
 }
 
-/* Scales that the library reads, those of padding too; bytes of 32, floats of others. */
+/* Number of scales that the library reads, padding included; bytes for blocks of 32, otherwise
+ * floats. */
 WEFT_INLINE uint64_t
 weft_fp8_layout_count (const struct weft_fp8_layout *l)
 {
@@ -64,7 +67,7 @@ weft_fp8_layout_count (const struct weft_fp8_layout *l)
   return l->square ? l->rows * weft_fp8_up (l->blocks, 4) : l->blocks * weft_fp8_up (l->rows, 4);
 }
 
-/* The place of a scale among them. */
+/* Index of a scale in that layout. */
 WEFT_INLINE uint64_t
 weft_fp8_layout_place (const struct weft_fp8_layout *l, uint64_t row, uint64_t block)
 {

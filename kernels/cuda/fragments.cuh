@@ -1,8 +1,8 @@
-/* fragments.cuh - products of 16 x 16 by 16 x 8 elements of 16 bits by the tensor cores, with sums in
- * fp32: mma.sync of PTX, from compute capability 8.0 on (PTX ISA, "Matrix multiply-accumulate operation
+/* fragments.cuh - products of 16 x 16 by 16 x 8 16-bit elements on tensor cores with fp32 sums:
+ * mma.sync of PTX, from compute capability 8.0 on (PTX ISA, "Matrix multiply-accumulate operation
  * using mma instruction", shape m16n8k16; "ldmatrix").
  *
- * What a lane of a warp holds of each matrix, g = lane / 4 and t = lane % 4:
+ * Elements held by a lane of a warp, with g = lane / 4 and t = lane % 4:
  *
  *   a[4]  rows g, g + 8, g, g + 8; columns 2t, 2t + 1, the last two + 8
  *   b[2]  rows 2t, 2t + 1, the second + 8; column g
@@ -57,7 +57,7 @@ element (uint32_t word, unsigned which)
 }
 
 #ifdef WEFT_CUDA_EMULATOR
-/* What a lane has of a product, which all lanes of a warp make together. */
+/* Emulator: a lane's operands of a product that all lanes of a warp compute together. */
 struct product_share {
   float *c;
   const uint32_t *a;
@@ -99,7 +99,7 @@ multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line = 
   emulated_meet (&mine, multiply_together<T>, line);
 }
 
-/* The rows of a lane, and where it wants elements of all rows. */
+/* Emulator: a lane's row addresses, and where it stores its elements. */
 template <class T> struct matrices_share {
   const T *row;
   uint32_t *out;
@@ -120,8 +120,9 @@ load_together (void *const *lane)
     }
 }
 
-/* Four matrices of 8 x 8 in shared memory: lane l says where row l % 8 of matrix l / 8 is.  Each lane
- * gets of matrix j the elements 2t and 2t + 1 of row g; turned, of column g. */
+/* ldmatrix: four matrices of 8 x 8 in shared memory; lane l passes the address of row l % 8 of
+ * matrix l / 8. Each lane gets elements 2t and 2t + 1 of row g of each matrix; of column g if
+ * transposed. */
 template <class T>
 static inline void
 load_matrices (uint32_t out[4], const T *row, bool turned, int line = __builtin_LINE ())
@@ -132,7 +133,8 @@ load_matrices (uint32_t out[4], const T *row, bool turned, int line = __builtin_
   emulated_meet (&mine, turned ? load_together<T, true> : load_together<T, false>, line);
 }
 #else
-template <class T> __device__ void multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
+template <class T>
+__device__ void multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
 
 template <>
 __device__ __forceinline__ void
@@ -171,8 +173,8 @@ load_matrices (uint32_t out[4], const T *row, bool turned)
 }
 #endif
 
-/* A tile in shared memory, `stride` elements from row to row.  Eight elements more than are used keep
- * the rows of a matrix in different banks. */
+/* A tile in shared memory, `stride` elements from row to row. Eight elements of padding put the
+ * rows of a matrix into different banks. */
 
 /* a: 16 rows from `row` on, 16 columns from `column` on. */
 template <class T>
@@ -184,8 +186,8 @@ load_a (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned co
   load_matrices (a, tile + (row + lane % 16) * stride + column + lane / 16 * 8, false);
 }
 
-/* b of two products side by side, b[0..1] and b[2..3]: 16 terms from `term` on, columns from `column`
- * on; the tile has a row for each column. */
+/* b of two adjacent products, b[0..1] and b[2..3]: 16 terms from `term` on; the tile has one row
+ * per column of b. */
 template <class T>
 static __device__ __forceinline__ void
 load_b (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned term)
@@ -196,7 +198,7 @@ load_b (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned
                  false);
 }
 
-/* The same of a tile that has a row for each term. */
+/* The same for a tile with one row per term. */
 template <class T>
 static __device__ __forceinline__ void
 load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned term)
@@ -206,7 +208,7 @@ load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, u
   load_matrices (b, tile + (term + lane % 16) * stride + column + lane / 16 * 8, true);
 }
 
-/* a of a tile that has a row for each term. */
+/* a for a tile with one row per term. */
 template <class T>
 static __device__ __forceinline__ void
 load_a_turned (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned term)

@@ -1,4 +1,4 @@
-/* Multi-latent attention, between its maps and attention (kernels/latent.c says what lies where). */
+/* Multi-latent attention between projections and attention (layout: kernels/latent.c). */
 #include "kernels/cuda/turn.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 8192 };
@@ -8,11 +8,12 @@ enum { THREADS = 256, MOST_BLOCKS = 8192 };
 enum { TOKENS, RANK, SPLIT_ROPE, SPLIT_PARTS };
 
 struct split {
-  struct array whole, latent, position; /* rows [latent | position], and each by itself */
-  uint64_t tokens, rank, rope, before;  /* before: tokens of other ranks */
+  struct array whole, latent, position; /* rows [latent | position], and both parts separately */
+  uint64_t tokens, rank, rope, before;  /* before: tokens of sequence-parallel ranks before this
+                                         * one */
 };
 
-/* A thread copies an element of a latent or turns a pair. */
+/* A thread copies one element of a latent or rotates one pair. */
 __global__ void
 split_rows (struct split s, const __grid_constant__ struct turning turning, bool joins)
 {
@@ -76,7 +77,7 @@ struct join {
   uint64_t tokens, heads, nope, rope, value;
 };
 
-/* Where a head's parts are in the rows of a token. */
+/* Offsets of a head's parts in the rows of a token. */
 struct places {
   uint64_t q, kv, query, key, value;
 };
@@ -98,8 +99,8 @@ copy (struct array from, uint64_t at, struct array to, uint64_t place)
   put (to, place, get (from, at));
 }
 
-/* Threads of a head: its query without position and its pairs, its key likewise (whose position is not
- * turned here), its value. */
+/* Threads of a head: query elements without position, query pairs, key elements, key pairs (already
+ * rotated), value elements. */
 __global__ void
 join_heads (struct join j, const __grid_constant__ struct turning turning)
 {
@@ -126,7 +127,7 @@ join_heads (struct join j, const __grid_constant__ struct turning turning)
   }
 }
 
-/* The same threads but those of positions, which all heads share. */
+/* The same threads except those of key positions, which heads share. */
 __global__ void
 join_heads_bwd (struct join j, const __grid_constant__ struct turning turning)
 {
@@ -139,7 +140,8 @@ join_heads_bwd (struct join j, const __grid_constant__ struct turning turning)
       copy (j.qkv, at.query + c, j.q, at.q + c);
     } else if ((c -= j.nope) < pairs) {
       uint64_t from = at.query + j.nope + c, to = at.q + j.nope + c;
-      struct two_floats x = turned (turning, token, c, get (j.qkv, from), get (j.qkv, from + pairs));
+      struct two_floats x =
+          turned (turning, token, c, get (j.qkv, from), get (j.qkv, from + pairs));
       put (j.q, to, x.low);
       put (j.q, to + pairs, x.high);
     } else if ((c -= pairs) < j.nope) {
@@ -151,7 +153,7 @@ join_heads_bwd (struct join j, const __grid_constant__ struct turning turning)
   }
 }
 
-/* What all keys share gets the sum of their gradients, head by head. */
+/* Sums the gradient of the shared key position over heads. */
 __global__ void
 add_positions (struct join j)
 {

@@ -23,7 +23,7 @@ weft_cuda_loads_only (void)
   return loads_only;
 }
 
-/* Elements of a head that are turned: of latent attention the part that has its position. */
+/* Elements of a head with rotary embedding; in latent attention its position part. */
 static uint32_t
 turned_width (const struct weft_kernel *k)
 {
@@ -42,7 +42,7 @@ turned_width (const struct weft_kernel *k)
   }
 }
 
-/* Pairs of a head that are turned, and how far each position turns them (kernels/rope.c). */
+/* Number of rotary pairs of a head and their frequencies (kernels/rope.c). */
 static void
 set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
@@ -126,7 +126,7 @@ static uint64_t
 scratch_of_scales (uint64_t a_rows, uint64_t b_rows, uint64_t terms, uint64_t block)
 {
   return weft_cuda_scratch_fp8_matmul ((const uint64_t[]){ a_rows, b_rows }, terms, block) +
-         (b_rows * sizeof (float) + 255) / 256 * 256; /* of a bias in another type */
+         (b_rows * sizeof (float) + 255) / 256 * 256; /* a bias converted to another type */
 }
 
 uint64_t

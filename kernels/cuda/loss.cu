@@ -1,36 +1,36 @@
-/* Cross entropy: one pass over a row of logits for its largest and the sum of exponentials, and the
- * gradient in the logits' place.  Losses of rows are added by one block, in an order of their own
- * number.  Columns past the vocabulary, which pad it, do not count.
+/* Cross entropy. One pass over a row of logits finds the largest and the sum of exponentials; the
+ * gradient overwrites the logits. One block adds the losses of rows in a fixed order. Padding
+ * columns beyond the vocabulary do not count.
  *
- * A block has a row, sixteen bytes of it a thread at a time where rows begin at multiples of that.  Where loss
- * and gradient are taken at once it keeps the row in shared memory: logits are read once and written once.  Of
- * a longer row the rest is read again: what a device reads a second time that soon its L2 cache has. */
+ * One block per row, with 16-byte loads if rows are aligned. Where loss and gradient are computed
+ * by one op, the row stays in shared memory: logits are read once and written once. The part of a
+ * longer row that does not fit is read again, mostly from the L2 cache. */
 #include "core/exec/control.h"
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
 enum { MOST_THREADS = 1024 /* of a block */ };
 
-/* Bytes of a row that a block keeps at most, where the device has as many, and beside them `room`; and of which
- * two blocks find room on a multiprocessor of sm_90, that has 227 KB: where one is alone it has twice the
- * threads. */
+/* Bytes of a row that a block keeps at most, if the device has as much, besides `room`; and the
+ * limit at which two blocks fit on a multiprocessor of sm_90 with its 227 KB. A block that is alone
+ * has twice the threads. */
 enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024, ROOM = 32 * sizeof (float) };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };
 
 struct vocabulary {
-  uint64_t rows, columns, counted; /* columns of a row; those that count */
-  uint64_t first;                  /* the word of the first column */
+  uint64_t rows, columns, counted; /* columns of a row; those inside the vocabulary */
+  uint64_t first;                  /* word id of the first column */
 };
 
-/* Largest and sum of exponentials against it, of what has been seen. */
+/* Online softmax: largest so far, and sum of exponentials relative to it. */
 struct soft {
   float most, sum;
 };
 
 #define LOG2_E 1.44269504088896341f
 
-/* A vector of a row whose first column is `at`; sums: or only the largest is wanted. */
+/* A vector of a row whose first column is `at`; `sums` FALSE: only the largest is needed. */
 template <class V>
 static __device__ __forceinline__ void
 see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
@@ -54,13 +54,13 @@ see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
   s->sum = sum;
 }
 
-/* So many vectors of a row's beginning have a copy in shared memory, of each thread its own. */
+/* A copy of the beginning of a row in shared memory; each thread has its own vectors. */
 template <class V> struct copy {
   V *at;
   uint64_t n;
 };
 
-/* What a thread sees of a row, of which `kept` has a copy then. */
+/* Scans a thread's part of a row, copying it to `kept`. */
 template <class V>
 static __device__ __forceinline__ struct soft
 see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<V> kept)
@@ -86,7 +86,7 @@ see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<
   return s;
 }
 
-/* The same of all threads of a block, in each of them. */
+/* Joins all threads of a block; every thread gets the result. */
 static __device__ __forceinline__ struct soft
 join_threads (struct soft own, float *room)
 {
@@ -96,7 +96,7 @@ join_threads (struct soft own, float *room)
   return all;
 }
 
-/* A row's gradient, by the log of its sum. */
+/* Gradient of a row, from its log-sum-exp. */
 template <class V>
 static __device__ __forceinline__ void
 put_gradient (V *x, struct copy<V> kept, struct vocabulary v, uint64_t target, float lse,
@@ -116,7 +116,7 @@ put_gradient (V *x, struct copy<V> kept, struct vocabulary v, uint64_t target, f
 
 /* -------------------------------------------------------------------------- forward */
 
-/* The logit of a row's target where it is among the columns, otherwise 0. */
+/* Logit of a row's target if it is among the columns, else 0. */
 template <class T>
 static __device__ __forceinline__ float
 target_logit (const T *x, uint64_t target, struct vocabulary v)
@@ -169,7 +169,7 @@ vocabulary_of (const struct weft_cuda_launch *l, uint64_t whole)
   return v;
 }
 
-/* Scratch: a loss for each row. */
+/* Scratch: one loss per row. */
 uint64_t
 weft_cuda_scratch_xent (uint64_t rows)
 {
@@ -184,7 +184,7 @@ is_aligned (const struct weft_cuda_launch *l)
   return l->dim[1] % pack<T>::n == 0 && begins_at_pack (l->operand[LOGITS].data);
 }
 
-/* KERNEL<T, vector> by how rows are aligned. */
+/* Launches KERNEL<T, vector> by the alignment of rows. */
 #define BY_ROWS(kernel, T, l, threads, shared, ...)                                                \
   if (is_aligned<T> (l))                                                                           \
     WEFT_LAUNCH ((kernel<T, pack<T>>), blocks_for (v.rows, 1, MOST_BLOCKS), threads, shared,       \
@@ -215,14 +215,14 @@ weft_cuda_xent (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run, l);
 }
 
-/* ------------------------------------------------- ranks that have part of the vocabulary */
+/* -------------------------------------------------------------------- vocabulary parallel */
 
-/* What ranks tell each other of each row: arrays of a float for each, one after the other. */
+/* Statistics that ranks exchange: arrays with one float per row, one after the other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 enum { MOST = 1, PART_MOST = 2, PART };
 enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
 
-/* Where the parts of a row's softmax go; NULL: not wanted, or for `given` not known. */
+/* Output of a rank's part of the softmax; NULL: not wanted, or for `given` not known. */
 struct part {
   const float *given;
   float *most, *target, *sum;
@@ -239,7 +239,7 @@ row_parts (const T *logits, const int32_t *targets, struct vocabulary v, struct 
     float given = to.given ? to.given[row] : -INFINITY;
     struct soft s = { given, 0 };
     s = join_threads (see_row ((const V *) x, v, s, to.sum != NULL, copy<V>{}), room);
-    if (s.most > given && to.given) /* it was not the largest of all */
+    if (s.most > given && to.given) /* the given logit was not the largest */
       s.sum *= expf (s.most - given);
     uint64_t target = targets ? (uint64_t) targets[row] - v.first : v.columns;
     if (threadIdx.x != 0)
@@ -270,7 +270,7 @@ weft_cuda_xent_max (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run_parts, l, NULL, to);
 }
 
-/* Without the largest of all, each rank says what its sum is taken against. */
+/* Without a global largest logit, also stores the largest logit that the sum is relative to. */
 const char *
 weft_cuda_xent_part (const struct weft_cuda_launch *l)
 {
@@ -310,8 +310,8 @@ weft_cuda_xent_end (const struct weft_cuda_launch *l)
   float *losses = (float *) l->scratch;
 
   WEFT_LAUNCH (join_parts, blocks_for (rows, THREADS, MOST_BLOCKS), THREADS, 0, l->stream,
-               (const float *) o[STATS].data, (const int32_t *) o[END_TARGETS].data, rows, l->dim[1],
-               (float *) o[END_LSE].data, losses);
+               (const float *) o[STATS].data, (const int32_t *) o[END_TARGETS].data, rows,
+               l->dim[1], (float *) o[END_LSE].data, losses);
   WEFT_LAUNCH (add_losses, 1, MOST_THREADS, 0, l->stream, losses, rows, (float *) o[END_LOSS].data,
                (bool) o[END_LOSS].accumulate, (float *) o[END_COUNT].data,
                (bool) o[END_COUNT].accumulate);
@@ -329,7 +329,7 @@ row_gradients (T *logits, const int32_t *targets, const float *lse, const float 
 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     V *x = (V *) (logits + row * v.columns);
-    float share = targets[row] < 0 ? 0 : all; /* a token without a target adds nothing */
+    float share = targets[row] < 0 ? 0 : all; /* no target (-1): no loss */
     put_gradient (x, copy<V>{}, v, (uint64_t) targets[row] - v.first, lse[row], share);
   }
 }
@@ -353,7 +353,7 @@ weft_cuda_xent_bwd (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (l->operand[LOGITS].dtype, run_bwd, l);
 }
 
-/* --------------------------------------------------------------------------- at once */
+/* ------------------------------------------------------- loss and gradient in one op */
 
 enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
 
@@ -371,7 +371,8 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
     T *x = logits + row * v.columns;
     uint64_t target = (uint64_t) targets[row] - v.first;
     struct soft none = { -INFINITY, 0 };
-    float hit = threadIdx.x == 0 ? target_logit (x, target, v) : 0; /* before it is written over */
+    /* before the logit is overwritten */
+    float hit = threadIdx.x == 0 ? target_logit (x, target, v) : 0;
     struct soft s = join_threads (see_row ((const V *) x, v, none, true, kept), room);
     float lse = s.most + logf (s.sum);
     if (threadIdx.x == 0)
@@ -380,7 +381,7 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
   }
 }
 
-/* Whole words, sixteen bytes each. */
+/* Rounded up to sixteen bytes. */
 static uint64_t
 kept_bytes (uint64_t row)
 {
@@ -448,12 +449,13 @@ scale_loss (float *gradient, uint64_t n, const struct weft_control *control)
 const char *
 weft_cuda_scale_loss (const struct weft_cuda_launch *l)
 {
-  WEFT_LAUNCH (scale_loss, 1, 32, 0, l->stream, (float *) l->operand[0].data, l->dim[0], l->control);
+  WEFT_LAUNCH (scale_loss, 1, 32, 0, l->stream, (float *) l->operand[0].data, l->dim[0],
+               l->control);
   return launched ();
 }
 
-/* As torch._amp_foreach_non_finite_check_and_unscale_: whoever finds one that is not finite says so,
- * and all say the same. */
+/* As torch._amp_foreach_non_finite_check_and_unscale_; every thread that finds a value that is not
+ * finite writes the same flag. */
 __global__ void
 unscale (struct array grad, float *found, uint64_t n, const struct weft_control *control)
 {

@@ -1,5 +1,5 @@
-/* Linear layers as products of blas: which operand is turned, and what accumulates.  Gradients of
- * biases are sums of columns. */
+/* Linear layers as products of cuBLASLt: which factor is transposed and what accumulates. Bias
+ * gradients are column sums. */
 #include "kernels/cuda/columns.cuh"
 #include <string.h>
 
@@ -43,7 +43,7 @@ weft_cuda_convert_bias (struct weft_cuda_launch *l, const struct weft_cuda_opera
   *bias = weft_cuda_take (l, l->dim[N] * sizeof (float));
   memset (cast.dim, 0, sizeof cast.dim);
   cast.dim[0] = l->dim[N];
-  cast.dim[2] = 0; /* which would divide */
+  cast.dim[2] = 0; /* it would trigger a division */
   cast.operand[0] = *from;
   cast.operand[1] = *y;
   cast.operand[1].data = (void *) *bias;
@@ -72,7 +72,7 @@ weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* ---------------------------------------------------------------- products and gelu */
+/* --------------------------------------------------------------- products with gelu */
 
 enum { PRE = 3, GELU_Y = 4 };
 enum { SLOPE_PRE = 2, SLOPE_DX = 3 };
@@ -134,7 +134,7 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* Scratch of the bias' gradient; the product has its own. */
+/* Scratch of the bias gradient; the product has its own. */
 uint64_t
 weft_cuda_scratch_bias (uint64_t rows, uint64_t columns)
 {

@@ -1,4 +1,4 @@
-/* mix.cuh - core/base/mix.h on a device. */
+/* mix.cuh - core/base/mix.h (integer hash) for the device. */
 #pragma once
 #include "core/base/mix.h"
 #include "kernels/cuda/device.cuh"

@@ -1,9 +1,9 @@
-/* Which experts a token visits, how many tokens an expert has, and the row of each (kernels/moe_route.c and
- * moe_rows.c say what is chosen and which rows are dropped).
+/* MoE router: selection of experts, token counts per expert, row numbers (kernels/moe_route.c and
+ * moe_rows.c define selection and dropping).
  *
- * A warp has a token.  Experts are taken one after the other by value, then by number; the last of them
- * is what the others are told apart by, and so they are written in the order of their numbers without
- * being kept.  Rows are numbered by stable sorts. */
+ * One warp per token. Experts are selected one after the other by value, then by number. Only the
+ * last selected one is kept: all experts not after it in that order are selected, and are written
+ * in the order of their numbers. Rows are numbered by stable sorts. */
 #include "kernels/cuda/moe.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 8192 };
@@ -12,9 +12,9 @@ enum { LOGITS, BIAS, SCORES, CHOICE, PROB };
 enum { BWD_SCORES, BWD_CHOICE, DPROB, DLOGITS };
 enum { TOKENS, EXPERTS, TOPK };
 
-#define NOBODY 1e-20f /* added to a sum of logistic values that may all be 0 */
+#define NOBODY 1e-20f /* added to a sum of logistic values, which may all be 0 */
 
-/* Lanes of a warp take things one after the other. */
+/* Loops over [first, last) with the lanes of a warp. */
 #define LANES(i, first, last)                                                                      \
   uint64_t i = (first) + threadIdx.x % 32;                                                         \
   i < (last);                                                                                      \
@@ -28,7 +28,7 @@ struct route {
   int32_t *choice;
 };
 
-/* An expert by its value; NO_EXPERT: nobody. */
+/* An expert with its value; NO_EXPERT: none. */
 struct candidate {
   float value;
   uint64_t expert;
@@ -36,7 +36,7 @@ struct candidate {
 
 #define NO_EXPERT (~(uint64_t) 0)
 
-/* Whether a comes before b. */
+/* Whether a precedes b in the selection order. */
 static __device__ __forceinline__ bool
 precedes (const struct candidate &a, const struct candidate &b)
 {
@@ -45,7 +45,7 @@ precedes (const struct candidate &a, const struct candidate &b)
           (a.value > b.value || (a.value == b.value && a.expert < b.expert)));
 }
 
-/* The first of all lanes. */
+/* The first of the candidates of all lanes. */
 static __device__ struct candidate
 first_of_warp (struct candidate mine)
 {
@@ -58,7 +58,7 @@ first_of_warp (struct candidate mine)
   return mine;
 }
 
-/* What an expert is chosen by.  What is no number stands behind all others. */
+/* Value by which an expert is selected. NaN sorts last. */
 static __device__ __forceinline__ struct candidate
 candidate_at (const struct route &r, const float *scores, uint64_t expert)
 {
@@ -69,7 +69,7 @@ candidate_at (const struct route &r, const float *scores, uint64_t expert)
   return c;
 }
 
-/* The next one of experts [first, last) after `before`, in groups that are open. */
+/* The next of experts [first, last) after `before`, in eligible groups. */
 static __device__ struct candidate
 next_of (const struct route &r, const float *scores, uint64_t first, uint64_t last,
          const struct candidate &before, const uint8_t *open)
@@ -88,7 +88,7 @@ next_of (const struct route &r, const float *scores, uint64_t first, uint64_t la
 
 /* ----------------------------------------------------------------------------- groups */
 
-/* What a group counts: the sum of its best. */
+/* Value of a group: the sum of its best experts. */
 static __device__ float
 group_value (const struct route &r, const float *scores, uint64_t g)
 {
@@ -105,7 +105,7 @@ group_value (const struct route &r, const float *scores, uint64_t g)
   return sum;
 }
 
-/* Groups that fewer than the best stand before. */
+/* Marks the best groups as eligible. */
 static __device__ void
 open_groups (const struct route &r, const float *scores, float *value, uint8_t *open)
 {
@@ -137,7 +137,7 @@ logistics (float *x, uint64_t n)
   }
 }
 
-/* Experts up to `last` by value are chosen: their numbers, in order. */
+/* Writes the selected experts, those up to `last` in order of value, by number. */
 static __device__ void
 write_choice (const struct route &r, const float *scores, const struct candidate &last,
               const uint8_t *open, int32_t *choice)
@@ -157,7 +157,7 @@ write_choice (const struct route &r, const float *scores, const struct candidate
   __syncwarp ();
 }
 
-/* x[at] of all n become exp (x - the largest) over their sum, and others 0; `at` NULL: of all. */
+/* Softmax over elements at[0..n) of x, 0 elsewhere; `at` NULL: over all. */
 static __device__ void
 softmax (float *x, uint64_t experts, const int32_t *at, uint64_t n)
 {
@@ -169,8 +169,8 @@ softmax (float *x, uint64_t experts, const int32_t *at, uint64_t n)
   for (LANES (i, 0, n))
     sum += expf (x[at ? at[i] : i] - most);
   sum = warp_sum (sum);
-  __syncwarp (); /* all have read what others write */
-  uint64_t next = 0; /* of `at`, whose numbers grow */
+  __syncwarp (); /* all lanes have read */
+  uint64_t next = 0; /* index in `at`, which is ascending */
   for (LANES (i, 0, experts)) {
     while (at && next < n && (uint64_t) at[next] < i)
       next++;
@@ -196,7 +196,7 @@ write_weights (const struct route &r, const float *scores, uint64_t token)
   }
 }
 
-/* Shared memory: of each warp the values of groups and which of them are open. */
+/* Shared memory: per warp, the values of groups and their eligibility. */
 __global__ void
 choose (struct route r)
 {
@@ -261,8 +261,9 @@ struct route_gradient {
   struct array dprob, dlogits;
 };
 
-/* d logit of a softmax: s (g - sum of s g), g the gradient of the weights, 0 for the others; of logistic
- * values over their sum: (g - sum of p g) / sum, times s (1 - s). */
+/* Gradient of the logits: of a softmax s (g - sum of s g), with g the gradient of the weights, 0
+ * for experts not selected; of normalised logistic values (g - sum of p g) / sum, times s (1 -
+ * s). */
 __global__ void
 route_bwd (struct route_gradient r)
 {
@@ -308,9 +309,9 @@ weft_cuda_moe_route_bwd (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* ---------------------------------------------------------------------------- tallies */
+/* --------------------------------------------------------------------- load balancing */
 
-/* A block for each expert; what it counts is exact. */
+/* One block per expert; counts are exact. */
 __global__ void
 tally (const int32_t *choice, uint64_t n, float *to)
 {
@@ -334,7 +335,7 @@ weft_cuda_moe_tally (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* A warp for each layer.  Sums of whole numbers are exact in any order. */
+/* One warp per layer. Sums of integers are exact in any order. */
 __global__ void
 balance (const float *tally, float *bias, uint64_t experts, double step)
 {
@@ -366,9 +367,9 @@ weft_cuda_moe_balance (const struct weft_cuda_launch *l)
 enum { SORT_CHOICE, SORT_PROB, COUNTS, ROW };
 enum { SORT_TOPK = 1, SORT_EXPERTS, CAPACITY, PADDED };
 
-#define DROPPED INT32_MAX /* stands behind all experts */
+#define DROPPED INT32_MAX /* sorts after all experts */
 
-/* Room of a sort: keys, sorted keys, their order, the order before that, and what the sort wants. */
+/* Memory of a sort: keys, sorted keys, their order, the previous order, workspace. */
 struct sorting {
   int32_t *keys, *sorted, *order, *before;
   void *room;
@@ -397,7 +398,7 @@ sorting_of (const struct weft_cuda_launch *l, uint64_t n)
   return s;
 }
 
-/* Integers in the order of floats from the largest on; 0 and -0 are the same. */
+/* Maps floats to integers in descending order; 0 and -0 are equal. */
 __global__ void
 key_by_weight (struct array prob, int32_t *keys, uint64_t n)
 {
@@ -417,7 +418,7 @@ key_by_choice (const int32_t *choice, const int32_t *order, int32_t *keys, uint6
     keys[i] = choice[order[i]];
 }
 
-/* How many of sorted keys are smaller than one, or are the same and come from before `number`. */
+/* Number of sorted keys that are smaller, or equal and from before `number`. */
 static __device__ uint64_t
 rank_of (const struct sorting &s, uint64_t n, int32_t key, uint64_t number)
 {
@@ -434,7 +435,7 @@ rank_of (const struct sorting &s, uint64_t n, int32_t key, uint64_t number)
   return low;
 }
 
-/* Of what is sorted by weight, then by expert: those over capacity go behind all. */
+/* After sorting by weight, then by expert: rows over capacity get the key DROPPED. */
 __global__ void
 key_by_capacity (struct sorting s, uint64_t n, uint64_t capacity)
 {
@@ -454,7 +455,7 @@ number_rows (struct sorting s, uint64_t n, uint64_t stride, int32_t *row)
   }
 }
 
-/* Leaf j of an expert has its rows from j * each on, of `each` choices. */
+/* Leaf j of an expert covers choices [j * each, (j + 1) * each). */
 __global__ void
 count_rows (struct sorting s, uint64_t n, uint64_t leaves, uint64_t each, int64_t *counts,
             uint64_t experts)

@@ -1,5 +1,5 @@
-/* moe.cuh - counts of rows, which only the device knows (kernels/moe.h): sums of them, and where blocks
- * of rows begin. */
+/* moe.cuh - row counts of experts, known only on the device (kernels/moe.h): prefix sums, and the
+ * first row of each block. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 
@@ -13,7 +13,7 @@ count_of (const int64_t *counts, uint64_t n)
   return sum;
 }
 
-/* begin[i] = size (0) + ... + size (i - 1), for i up to n; by one warp. */
+/* Prefix sums by one warp: begin[i] = size (0) + ... + size (i - 1), for i up to n. */
 template <class F>
 static __device__ void
 scan_by_warp (const F &size, uint64_t n, uint64_t *begin)
@@ -35,7 +35,7 @@ scan_by_warp (const F &size, uint64_t n, uint64_t *begin)
     begin[n] = before;
 }
 
-/* Where x lies: the last i of n with begin[i] <= x, among those that are not empty. */
+/* The last i of n with begin[i] <= x, among non-empty blocks. */
 static __device__ __forceinline__ uint64_t
 block_of (const uint64_t *begin, uint64_t n, uint64_t x)
 {

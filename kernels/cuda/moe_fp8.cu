@@ -1,6 +1,6 @@
-/* Rows of experts in one byte: every group of them is rounded as if it were a tensor of its own.  How many
- * rows a group has only the device knows: a first kernel finds where they begin (moe_gemm.cu), and blocks
- * of the next have a group each, or look which one theirs belongs to. */
+/* fp8 rows of experts: every group of rows is quantised as a tensor of its own. Row counts are
+ * known only on the device: a first kernel finds where groups begin (moe_gemm.cu); blocks of the
+ * next kernel have a group each or search for theirs. */
 #include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/moe_scales.h"
@@ -10,14 +10,14 @@ enum { X, COUNTS, AMAX, Y, SEEN };
 enum { B_Y = 2, B_YT = 4 };
 enum { MOST_PARTS = 128 };
 
-/* Blocks that share a group's rows. */
+/* Blocks that share the rows of a group. */
 static unsigned
 parts_of (const uint64_t *dim)
 {
   return blocks_for (dim[ROWS] * dim[COLUMNS] / dim[GROUPS], THREADS * 16, MOST_PARTS);
 }
 
-/* Where groups begin, and what each block has found. */
+/* Scratch: first row of each group, largest magnitude of each block. */
 uint64_t
 weft_cuda_scratch_moe_amax (const uint64_t *dim)
 {
@@ -36,10 +36,10 @@ find_groups (const struct weft_cuda_launch *l, uint64_t tile)
   return g;
 }
 
-/* ----------------------------------------------------------------- a scale for a group */
+/* ----------------------------------------------------------------- one scale per group */
 
-/* Group blockIdx.y: its codes where there is somewhere to leave them, and what is the largest where
- * somebody asks. */
+/* Group blockIdx.y: quantises it (if codes are wanted) and finds its largest magnitude (if
+ * wanted). */
 __global__ void
 round_groups (struct array x, const uint64_t *begin, uint64_t columns, const float *amax,
               struct array y, float *part)
@@ -110,15 +110,15 @@ weft_cuda_moe_quantise (const struct weft_cuda_launch *l)
   return round_and_look (l, array_of (&l->operand[Y]), &l->operand[SEEN]);
 }
 
-/* ----------------------------------------------------------------- scales of blocks */
+/* --------------------------------------------------------------------- block scales */
 
-/* Lines of blocks, as they lie one after the other, of a group each. */
+/* Lines of blocks, group after group. */
 struct lines {
   const uint64_t *begin;
   uint64_t groups, columns;
 };
 
-/* The rows of a line: from `row` to `end`; none in the gap behind a group. */
+/* The rows of a line, from `row` to `end`; none in the gap after a group. */
 template <int SIZE>
 static __device__ __forceinline__ bool
 rows_of_line (const struct lines &l, uint64_t line, uint64_t *row, uint64_t *end)
@@ -137,7 +137,7 @@ rows_of_line (const struct lines &l, uint64_t line, uint64_t *row, uint64_t *end
   return *row < *end;
 }
 
-/* The largest of each column's rows, one of SIDE columns for each lane. */
+/* Largest magnitude of each column of the rows, one of SIDE columns per lane. */
 template <int SIZE>
 static __device__ __forceinline__ float
 largest_of_columns (const float (*tile)[SIDE + 1], float (*room)[SIDE])
@@ -154,8 +154,9 @@ largest_of_columns (const float (*tile)[SIDE + 1], float (*room)[SIDE])
   return most;
 }
 
-/* SIZE rows and columns: of each row a block, or all of them one square; then of each column, by strips of
- * SIDE columns.  Codes of both lie as the elements do.  Lines are many, and grids have 65535 blocks in y. */
+/* SIZE rows and columns: a block per row, or one square; then a block per column, in strips of SIDE
+ * columns. Codes lie as the elements do. There may be more lines than the 65535 blocks of a grid in
+ * y. */
 template <int SIZE>
 __global__ void
 round_lines (struct array x, struct lines of, struct rounded y, struct rounded down, bool square)
@@ -177,7 +178,8 @@ round_lines (struct array x, struct lines of, struct rounded y, struct rounded d
     for (unsigned line = first; line < SIZE; line += LINES)
       tile[line][lane] = element (x, m, row + line, c);
     __syncthreads ();
-    uint8_t scale = weft_e8m0_scale_to (largest_of_columns<SIZE> (tile, room), weft_fp8_most (down.dtype == WEFT_E5M2));
+    uint8_t scale = weft_e8m0_scale_to (largest_of_columns<SIZE> (tile, room),
+                                        weft_fp8_most (down.dtype == WEFT_E5M2));
     float up = weft_e8m0_float ((uint8_t) (254 - scale));
     for (unsigned line = first; c < m.columns && line < SIZE && row + line < end; line += LINES)
       down.code[(row + line) * m.columns + c] = code_of (tile[line][lane] * up, down.dtype);

@@ -1,5 +1,5 @@
-/* moe_fp8.cuh - products of experts whose factors are of one byte: where their codes and scales lie, for kernels
- * of mma.sync (moe_fp8_gemm.cu) and of warpgroups (moe_fp8_warpgroup.cu). */
+/* moe_fp8.cuh - grouped GEMM with fp8 factors: location of codes and scales, for the mma.sync
+ * kernels (moe_fp8_gemm.cu) and the wgmma kernels (moe_fp8_warpgroup.cu). */
 #pragma once
 #include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/moe_gemm.cuh"
@@ -7,15 +7,16 @@
 
 enum { EIGHT = 8 /* codes that are fetched together */ };
 
-/* A factor of one expert: lines of codes, and where the scale of an element lies. */
+/* A factor of one expert: rows of codes, and the location of their scales. */
 struct codes {
   const uint8_t *at;
   uint64_t lines, width;
-  bool wide, packed; /* E5M2; every line begins at a multiple of EIGHT */
-  float whole;       /* scale of all of them, with block 0 */
-  const void *scale; /* else */
+  bool wide, packed; /* wide: E5M2; packed: every line begins at a multiple of EIGHT */
+  float whole;       /* scale of all codes, if block is 0 */
+  const void *scale; /* otherwise the scales */
   bool bytes, square;
-  uint64_t along, sum; /* scales from one row of the product, or square, to the next; from block to block */
+  uint64_t along, sum; /* stride of scales from row (or square) to row of the product, and from
+                        * block to block */
 };
 
 static __device__ __forceinline__ float
@@ -27,10 +28,11 @@ scale_of (const struct codes &f, uint64_t row, uint64_t rows, uint64_t block, ui
     return 0;
   if (size == 0)
     return f.whole;
-  return f.bytes ? weft_e8m0_float (((const uint8_t *) f.scale)[at]) : ((const float *) f.scale)[at];
+  return f.bytes ? weft_e8m0_float (((const uint8_t *) f.scale)[at])
+                 : ((const float *) f.scale)[at];
 }
 
-/* Codes of a kernel's two factors, and what says their scales. */
+/* Codes of a kernel's two factors, and their scales. */
 struct factors {
   struct array a_scale, b_scale;
   uint32_t a_dtype, b_dtype;
@@ -38,14 +40,14 @@ struct factors {
   uint64_t line; /* rows of an expert's weights */
 };
 
-/* One number for the codes of expert e. */
+/* The scale of all codes of expert e. */
 static __device__ __forceinline__ float
 whole_scale (struct array amax, uint64_t e, uint32_t dtype)
 {
   return 1 / weft_fp8_scale_to (((const float *) amax.data)[e], weft_fp8_most (dtype == WEFT_E5M2));
 }
 
-/* Scales of rows [first, ...) of expert e, whose lines have so many codes. */
+/* Scales of the rows from `first` on of expert e. */
 static __device__ __forceinline__ void
 set_scales (struct codes *f, struct array scale, enum weft_moe_scales lie, bool turned,
             uint64_t first, uint64_t e, uint64_t block)
@@ -96,7 +98,7 @@ factors_of (const struct grouped &g, const struct factors &of, const struct shar
               B_TURNED, WAY == WGRAD ? g.begin[e] : e * of.line, e, of.block);
 }
 
-/* The tile of this block, and its factors; false where it has none. */
+/* The tile of this thread block and its factors; false if there is none. */
 template <enum way WAY, int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 tile_here (const struct grouped &g, const struct factors &of, struct share *s, struct codes *a,
@@ -109,8 +111,9 @@ tile_here (const struct grouped &g, const struct factors &of, struct share *s, s
   return true;
 }
 
-/* Two neighbours go to y, or are added to it: in one word of 16 bits each where all pairs begin at such, else
- * one by one, as far as there are columns.  The type is asked for here: kernels for each would be as many. */
+/* Stores, or accumulates into y, two neighbouring elements: as one word of 16-bit elements if all
+ * pairs are aligned, else one by one. The type is a run-time branch: one kernel per type would be
+ * too many. */
 struct leave_pair {
   const struct grouped &g;
   const struct share &s;
@@ -144,7 +147,7 @@ struct leave_pair {
   }
 };
 
-/* Tiles of 128 rows and columns by products of warpgroups, which multiply codes as they are, on devices that
- * have them; for scales of tensors and of 128 elements, and lines at multiples of 16 bytes. */
+/* wgmma version with tiles of 128 x 128, which multiplies fp8 codes directly; for scales per tensor
+ * or per 128 elements, and lines at multiples of 16 bytes. */
 const char *weft_cuda_moe_fp8_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                                           const struct factors *of, enum way way, uint64_t room);

@@ -1,22 +1,25 @@
-/* Products of experts whose factors are of one byte: tiles of moe_gemm.cu, of codes that become halves on
- * their way to shared memory, for what moe_fp8_warpgroup.cu does not take.  A half has every number of E4M3 and
- * of E5M2 as it is, and sums of their products are fp32: what tensor cores of 16 bits make of them is what those
- * of 8 bits would, at the speed of the former, on every device that has them.  Sums over a block of terms are multiplied by its two scales
- * before they are added up; where a tensor has one scale, all of the sum is. */
+/* Grouped GEMM with fp8 factors by mma.sync: tiles of moe_gemm.cu whose codes are converted to fp16
+ * on their way to shared memory, for shapes that moe_fp8_warpgroup.cu does not support. fp16 holds
+ * every E4M3 and E5M2 number exactly and sums are fp32, so results equal those of fp8 tensor cores
+ * with full accumulation, at fp16 speed on every device. Sums over a block of terms are multiplied
+ * by its two scales before they are added; with per-tensor scales, the total is. */
 #include "kernels/cuda/moe_fp8.cuh"
 #include "kernels/cuda/products.cuh"
 
 enum { A, A_SCALE, B, B_SCALE, COUNTS, Y };
 enum { M, N, K, EXPERTS, STRIDE, BLOCK = 7 };
-enum { CODES = 8 /* that a thread fetches at a time */, FETCHES = TILE * SLICE / CODES / TILE_THREADS };
+enum {
+  CODES = 8 /* that a thread fetches at a time */,
+  FETCHES = TILE * SLICE / CODES / TILE_THREADS
+};
 
 /* ------------------------------------------------------------------------------ codes */
 
-/* Two codes side by side as two halves. */
+/* Two codes as two halves of a word. */
 static __device__ __forceinline__ uint32_t
 halves_of (uint32_t pair, bool wide)
 {
-  if (wide) /* the upper byte of a half each */
+  if (wide) /* the upper byte of each half */
     return (pair & 0xff) << 8 | (pair & 0xff00) << 16;
 #if !defined(WEFT_CUDA_EMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint32_t two_halves;
@@ -27,7 +30,7 @@ halves_of (uint32_t pair, bool wide)
 #endif
 }
 
-/* What a thread has of a slice, on its way. */
+/* A thread's part of a slice, in flight. */
 struct fetched {
   uint32_t word[FETCHES][CODES / 4];
 };
@@ -50,7 +53,7 @@ fetch_codes (uint32_t word[CODES / 4], const struct codes &from, uint64_t line, 
     word[i / 4] |= (uint32_t) at[i] << i % 4 * 8;
 }
 
-/* Lines are rows, or with TURNED terms. */
+/* Lines are rows, or, transposed, terms. */
 template <bool TURNED>
 static __device__ __forceinline__ void
 fetch_slice (struct fetched *f, const struct codes &from, uint64_t row, uint64_t term)
@@ -83,7 +86,7 @@ store_slice (fp16 *tile, const struct fetched &f, bool wide_codes)
 
 /* -------------------------------------------------------------------------- scales */
 
-/* sum += part times the scales of its rows and columns, which lie in shared memory; part is 0 again. */
+/* sum += part times the scales of its rows and columns, from shared memory; clears part. */
 static __device__ __forceinline__ void
 add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4],
             const float *row_scale, const float *column_scale)
@@ -105,12 +108,12 @@ add_scaled (float (*sum)[WARP_COLUMNS / 8][4], float (*part)[WARP_COLUMNS / 8][4
 
 /* ---------------------------------------------------------------------------- tiles */
 
-/* Of a block: two slices of both factors. */
+/* Two slices of both factors per block. */
 enum { SHARED_BYTES = 2 * 2 * STAGE * sizeof (fp16) };
 
-/* Sums of a tile: slices are fetched while the one before is multiplied, into the other half of the room.
- * Sums of a block of terms, or of all of them, are kept by themselves: arrays that are chosen among while the
- * kernel runs would not lie in registers. */
+/* A tile: slices are fetched into one half of the buffers while the other half is multiplied. Sums
+ * of one block of terms and total sums are separate variables: an array indexed at run time would
+ * not stay in registers. */
 template <enum way WAY>
 static __device__ __forceinline__ void
 make_tile (const struct codes &a, const struct codes &b, const struct share &s, uint64_t block,
@@ -123,8 +126,9 @@ make_tile (const struct codes &a, const struct codes &b, const struct share &s, 
   float part[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
   struct fetched of_a, of_b;
   unsigned i = threadIdx.x, warp = i / 32;
-  /* Experts have few rows: warps with none of them multiply nothing. */
-  bool busy = s.row + warp % 2 * WARP_ROWS < s.rows && s.column + warp / 2 * WARP_COLUMNS < s.columns;
+  /* Experts have few rows: warps without rows skip the products. */
+  bool busy =
+      s.row + warp % 2 * WARP_ROWS < s.rows && s.column + warp / 2 * WARP_COLUMNS < s.columns;
 
   for (uint64_t n = 0; n < slices; n++) {
     unsigned now = n % 2, of = n / each % 2;
@@ -164,15 +168,15 @@ __launch_bounds__ (TILE_THREADS) fp8_tiles (struct grouped g, struct factors of)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Lines of both factors begin at multiples of 16 bytes. */
+/* Lines of both factors must begin at multiples of 16 bytes. */
 static bool
 warpgroups_take (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
   uintptr_t at = (uintptr_t) o[A].data | (uintptr_t) o[B].data;
 
-  return l->warpgroups && l->dim[BLOCK] != WEFT_MX_BLOCK && o[B].dtype == WEFT_FP8 && at % 16 == 0 &&
-         l->dim[N] % 16 == 0 && l->dim[K] % 16 == 0;
+  return l->warpgroups && l->dim[BLOCK] != WEFT_MX_BLOCK && o[B].dtype == WEFT_FP8 &&
+         at % 16 == 0 && l->dim[N] % 16 == 0 && l->dim[K] % 16 == 0;
 }
 
 template <enum way WAY>

@@ -1,18 +1,17 @@
-/* Products of experts' codes by two warpgroups a block, on tensor cores of compute capability 9.0 that multiply
- * numbers of one byte: tiles of 128 rows and columns, of which each warpgroup has 64 rows, and of 128 terms.
- * (mma.sync of such numbers is no shorter way there: ptxas makes two products of halves of one, behind
- * conversions, for sm_90 and sm_100 alike.)
+/* Grouped GEMM with fp8 factors by wgmma, two warpgroups per block: tiles of 128 rows (64 per
+ * warpgroup) and 128 columns, with slices of 128 terms. (mma.sync is no alternative: for sm_90 and
+ * sm_100, ptxas compiles its fp8 form to two fp16 products after conversions.)
  *
- * Such products want the terms of both factors along their rows (PTX ISA, wgmma: what turns matrices is for
- * 16 bits alone).  Weights of dgrad and both factors of wgrad have theirs across: they go through registers,
- * where four words of four codes change places byte by byte, so that one copy of the codes serves all three
- * products, as on the CPU.
+ * wgmma needs the terms of both fp8 factors along rows (PTX ISA, wgmma: transposing is for 16-bit
+ * types only). The weights of dgrad and both factors of wgrad have their terms across rows: they
+ * pass through registers, where four words of four codes are transposed bytewise, so that one copy
+ * of the codes serves all three products, as on the CPU.
  *
- * Sums of such products keep about 14 bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2): those of 128 terms are added
- * to sums in fp32, in which scales of blocks are multiplied in.
+ * Sums in fp8 tensor cores keep about 14 bits (DeepSeek-V3, arXiv 2412.19437, 3.3.2): the sums of
+ * each 128 terms are added to fp32 sums, where block scales are applied.
  *
- * Slice i is multiplied while that after it is turned and the one after that is on its way; everybody waits for
- * everybody once for each slice. */
+ * While slice i is multiplied, slice i + 1 is transposed and slice i + 2 is fetched, with one
+ * barrier per slice. */
 #include "kernels/cuda/codes_of_warpgroups.cuh"
 #include "kernels/cuda/moe_fp8.cuh"
 
@@ -23,13 +22,13 @@ enum { WORDS = ROW / (THREADS_OF_TILE / 32) /* of 4 codes: terms of a warp, in a
 
 /* ----------------------------------------------------------------------------- factors */
 
-/* One of the two, of which this block needs the rows (of b: columns) from `row` on. */
+/* One factor: this block needs its rows (columns of b) from `row` on. */
 template <bool TURNED> struct feed {
   const struct codes &from;
   uint64_t row;
   uint32_t word[TURNED ? WORDS : 1];
 
-  /* Sixteen codes at a time into their place, zeros past the ends. */
+  /* Copies sixteen codes at a time, zeros past the ends. */
   __device__ __forceinline__ void copy (uint8_t *tile, uint64_t term) const
   {
     WEFT_UNROLL
@@ -41,7 +40,7 @@ template <bool TURNED> struct feed {
     }
   }
 
-  /* Of 16 terms four codes each; lanes have neighbours. */
+  /* Four codes of each of 16 terms; lanes have neighbouring columns. */
   __device__ __forceinline__ void fetch (uint64_t term)
   {
     uint64_t column = row + threadIdx.x % 32 * 4, line = term + threadIdx.x / 32 * WORDS;
@@ -77,7 +76,7 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
   uint64_t block;
   int slices;
   uint8_t *stages;
-  float scale; /* of the next slice: of a row, or of a column */
+  float scale; /* scale for the next slice: of a row or of a column */
   float sum[SIDE_OF_TILE / 8][4], part[SIDE_OF_TILE / 8][4];
 
   __device__ __forceinline__ uint8_t *stage (int i) const
@@ -85,7 +84,7 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
     return stages + i % STAGES * STAGE_BYTES;
   }
 
-  /* Behind the stages, two slices of them. */
+  /* After the buffers: scales of two slices. */
   __device__ __forceinline__ float *scales (int i, int which) const
   {
     return (float *) (stages + STAGES * STAGE_BYTES) + (i % 2 * N_SCALES + which) * SIDE_OF_TILE;
@@ -126,15 +125,17 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
     products_begin ();
     WEFT_UNROLL
     for (int k = 0; k < ROW / TERMS_OF_CODES; k++)
-      multiply_codes<WIDE> (part, x + k * TERMS_OF_CODES / WORD, y + k * TERMS_OF_CODES / WORD, k > 0);
+      multiply_codes<WIDE> (part, x + k * TERMS_OF_CODES / WORD, y + k * TERMS_OF_CODES / WORD,
+                            k > 0);
     products_commit ();
   }
 
-  /* To the sums, times the scales of the block, which is this slice. */
+  /* Adds to the fp32 sums, times the scales of the block that this slice is. */
   __device__ __forceinline__ void add (int i)
   {
     unsigned lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-    const float *rows = scales (i, ROW_SCALES) + row, *columns = scales (i, COLUMN_SCALES) + lane % 4 * 2;
+    const float *rows = scales (i, ROW_SCALES) + row,
+                *columns = scales (i, COLUMN_SCALES) + lane % 4 * 2;
     float of_row[2] = { 1, 1 };
 
     for (int half = 0; half < 2 && block; half++)
@@ -146,7 +147,8 @@ template <enum way WAY, bool WIDE> struct tile_of_codes {
       sum[n][e] += part[n][e] * of_row[e / 2] * (block ? columns[n * 8 + e % 2] : 1);
   }
 
-  /* By way of shared memory, where stages were: neighbours write neighbours, and one loop does for all. */
+  /* Stores through shared memory (reusing the buffers): neighbours write neighbours, and one loop
+   * handles all elements. */
   __device__ __forceinline__ void leave (const struct grouped &g, float by)
   {
     unsigned lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -231,7 +233,7 @@ run (const struct weft_cuda_launch *l, const struct grouped &g, const struct fac
   return launched ();
 }
 
-/* Only gradients are ever E5M2. */
+/* Only gradients can be E5M2. */
 const char *
 weft_cuda_moe_fp8_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                               const struct factors *of, enum way way, uint64_t room)

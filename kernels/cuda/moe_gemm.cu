@@ -1,8 +1,8 @@
-/* Linear layers of experts: a product for each of them, over the rows it has.  How many those are only
- * the device knows: a first kernel finds where the rows of each expert, and their tiles, begin; the
- * grid of the second has room for the most tiles there can be, and what is too much ends at once.
+/* Grouped GEMM: linear layers of experts, one product per expert over its rows. Row counts are
+ * known only on the device: a first kernel finds the first row and tile of each expert; the grid of
+ * the second has room for the largest number of tiles, and surplus blocks end at once.
  *
- * A weight gradient is one sum over its expert's rows by one block, so that its order is the same in
+ * One block computes a weight gradient over all rows of its expert, so its order is the same in
  * every run. */
 #include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/cuda/products.cuh"
@@ -10,11 +10,11 @@
 enum { X, W, COUNTS, Y }; /* backward: dy w counts dx; dy x counts dw */
 enum { M, N, K, EXPERTS, STRIDE };
 
-/* ---------------------------------------------------------------------- where experts begin */
+/* ----------------------------------------------------------------- first row of each expert */
 
 struct expert_rows {
   const int64_t *counts;
-  uint64_t per, stride, each; /* each: of a stride, all rows of an expert */
+  uint64_t per, stride, each; /* each: with a stride, all rows of an expert */
 
   __device__ uint64_t operator() (uint64_t e) const
   {
@@ -32,7 +32,7 @@ struct expert_tiles {
   }
 };
 
-/* Nobody has rows that there is no room for. */
+/* An expert's rows never exceed the room there is. */
 __global__ void
 find_experts (struct expert_rows rows, uint64_t experts, uint64_t room, uint64_t size,
               uint64_t *begin, uint64_t *tile)
@@ -47,7 +47,7 @@ find_experts (struct expert_rows rows, uint64_t experts, uint64_t room, uint64_t
   scan_by_warp (tiles, experts, tile);
 }
 
-/* Scratch: where the rows and the tiles of experts begin. */
+/* Scratch: first row and first tile of each expert. */
 uint64_t
 weft_cuda_scratch_moe_matmul (uint64_t experts)
 {
@@ -70,7 +70,8 @@ weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda
 
 /* ------------------------------------------------------------------------------- tiles */
 
-/* Forward has rows of x and of weights; dgrad weights whose lines are terms; wgrad two such. */
+/* Forward: rows of x and of weights; dgrad: weights with terms as lines; wgrad: both with terms as
+ * lines. */
 template <enum way WAY, class T>
 __global__ void
 __launch_bounds__ (TILE_THREADS) tiles (struct grouped g)
@@ -112,7 +113,7 @@ __launch_bounds__ (TILE_THREADS) plain (struct grouped g)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Lines of matrices begin at multiples of 16 bytes. */
+/* Matrix lines must begin at multiples of 16 bytes. */
 static bool
 tiles_take (const struct weft_cuda_launch *l)
 {
@@ -133,8 +134,8 @@ run_tiles (const struct weft_cuda_launch *l, const struct grouped &g, uint64_t r
 
   if (error)
     return error;
-  WEFT_LAUNCH ((tiles<WAY, T>), (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, bytes, l->stream,
-               g);
+  WEFT_LAUNCH ((tiles<WAY, T>), (grid_of<WAY, TILE, TILE> (g, room)), TILE_THREADS, bytes,
+               l->stream, g);
   return launched ();
 }
 

@@ -1,25 +1,25 @@
-/* moe_gemm.cuh - products of experts: which tile of which expert a block makes, and where it leaves it;
- * for kernels of mma.sync (moe_gemm.cu) and of warpgroups (moe_warpgroup.cu). */
+/* moe_gemm.cuh - grouped GEMM: which tile of which expert a thread block computes, and where it
+ * stores it; for the mma.sync kernels (moe_gemm.cu) and the wgmma kernels (moe_warpgroup.cu). */
 #pragma once
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/moe.cuh"
 
-/* y = a b of each expert: of its rows (columns and terms are dealt as they are), or over its rows. */
+/* y = a b for each expert: over its rows as rows of y, or as terms (weight gradients). */
 struct grouped {
   struct array a, b, y;
-  uint64_t rows, columns, terms; /* rows of weight gradients; terms of others */
+  uint64_t rows, columns, terms; /* rows of weight gradients; terms of other products */
   uint64_t experts;
-  const uint64_t *begin, *tile; /* rows and tiles of rows, by expert */
+  const uint64_t *begin, *tile; /* first row, and first tile of rows, by expert */
   bool adds;
 };
 
-/* What one block makes: a tile of y, from `row` and `column` on. */
+/* The tile of y that a block computes, from `row` and `column` on. */
 struct share {
-  uint64_t a, b, y; /* elements where the expert's begin */
+  uint64_t a, b, y; /* elements at which the expert's matrices begin */
   uint64_t rows, columns, terms, row, column;
 };
 
-/* FALSE: nothing. */
+/* FALSE: no tile. */
 template <int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 by_rows (const struct grouped &g, struct share *s)
@@ -35,7 +35,7 @@ by_rows (const struct grouped &g, struct share *s)
   return true;
 }
 
-/* Over the rows of expert blockIdx.z. */
+/* A weight gradient: over the rows of expert blockIdx.z. */
 template <int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 by_terms (const struct grouped &g, struct share *s)
@@ -57,7 +57,7 @@ share_of (const struct grouped &g, struct share *s)
   return WAY == WGRAD ? by_terms<ROWS, COLUMNS> (g, s) : by_rows<ROWS, COLUMNS> (g, s);
 }
 
-/* Two neighbours take their place, or are added to what is there. */
+/* Stores or accumulates two neighbouring elements. */
 static __device__ __forceinline__ void
 leave_two (float *to, float low, float high, bool adds)
 {
@@ -73,13 +73,13 @@ leave_two (T *to, float low, float high, bool adds)
       adds ? two<T> (low + to_float (to[0]), high + to_float (to[1])) : two<T> (low, high);
 }
 
-/* Elements of a tile go to y, which is of type T or fp32, or are added to it, where they are of the
- * expert's. */
+/* Stores or accumulates the elements of a tile that belong to the expert; y is of type T or
+ * fp32. */
 template <class T> struct leave_shared {
   const struct grouped &g;
   const struct share &s;
 
-  /* Two neighbours, of which both are there or none is. */
+  /* Two neighbours; both exist or neither. */
   __device__ void
   operator() (unsigned row, unsigned column, float low, float high) const
   {
@@ -101,7 +101,7 @@ template <class T> struct leave_shared {
   }
 };
 
-/* Tiles of y, the rows of experts the most there can be. */
+/* Grid for the largest number of row tiles that experts can have. */
 template <enum way WAY, int ROWS, int COLUMNS>
 static dim3
 grid_of (const struct grouped &g, uint64_t room)
@@ -113,18 +113,19 @@ grid_of (const struct grouped &g, uint64_t room)
   return grid_of_many (columns, room / ROWS + g.experts);
 }
 
-/* Rows of all experts: how many are planned and how many there is room for, the stride of those that are
- * padded or 0, and the rows of a tile. */
+/* Rows of all experts: planned number, room, stride of padded experts or 0, and rows per tile. */
 struct weft_cuda_rows {
   uint64_t n, room, stride, tile;
 };
 
-/* Launches what finds where the rows and the tiles of experts begin, at the start of the scratch
- * (weft_cuda_scratch_moe_matmul()); without counts all have as many. */
-void weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
-                             struct grouped *g, const struct weft_cuda_rows *all);
+/* Launches the kernel that computes the first row and tile of each expert into the start of the
+ * scratch (weft_cuda_scratch_moe_matmul()); without counts all experts have the same number of
+ * rows. */
+void
+weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda_operand *counts,
+                        struct grouped *g, const struct weft_cuda_rows *all);
 
-/* Tiles of 128 rows by products of warpgroups, on devices that have them; of 16 bits, lines at multiples
+/* wgmma version with tiles of 128 rows, on devices that have it; 16-bit types, lines at multiples
  * of 16 bytes. */
 const char *weft_cuda_moe_warpgroups (const struct weft_cuda_launch *l, const struct grouped *g,
                                       enum way way, uint64_t room);

@@ -1,11 +1,11 @@
-/* Rows of tokens: moved to the order of experts and back, regrouped by source, multiplied by a number
- * each (kernels/moe_rows.c, moe_act.c and gate.c say what is computed). */
+/* MoE rows: dispatch to expert order and combine, regrouping by source, scaling by router weights
+ * (kernels/moe_rows.c, moe_act.c and gate.c define the results). */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/moe.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 8192, WARPS = THREADS / 32 };
 
-/* N elements that are read at once. */
+/* N elements read at once. */
 template <class T, int N> struct alignas (sizeof (T) * N) some {
   static const int n = N;
   T at[N];
@@ -21,7 +21,7 @@ begin_at_packs (const struct weft_cuda_operand *o, unsigned n)
   return at % 16 == 0;
 }
 
-/* Runs FUNCTION<T, N> (...): sixteen bytes at a time where rows and arrays allow it. */
+/* Calls FUNCTION<T, N> (...) with sixteen bytes per access if rows and arrays are aligned. */
 #define RUN_BY_PACKS(dtype, packed, FUNCTION, ...)                                                 \
   ((dtype) == WEFT_FP32                                                                            \
        ? ((packed) ? FUNCTION<float, 4> (__VA_ARGS__) : FUNCTION<float, 1> (__VA_ARGS__))          \
@@ -29,14 +29,14 @@ begin_at_packs (const struct weft_cuda_operand *o, unsigned n)
        ? ((packed) ? FUNCTION<bf16, 8> (__VA_ARGS__) : FUNCTION<bf16, 1> (__VA_ARGS__))            \
        : ((packed) ? FUNCTION<fp16, 8> (__VA_ARGS__) : FUNCTION<fp16, 1> (__VA_ARGS__)))
 
-/* Whether rows of so many elements of a type, in the first n operands, are whole packs. */
+/* Whether the rows of the first n operands consist of whole packs. */
 static bool
 is_packed (const struct weft_cuda_launch *l, unsigned n, uint64_t columns, uint32_t dtype)
 {
   return columns % (dtype == WEFT_FP32 ? 4 : 8) == 0 && begin_at_packs (l->operand, n);
 }
 
-/* ------------------------------------------------------------------- there and back */
+/* ------------------------------------------------------------- dispatch and combine */
 
 enum { X, ROW };
 enum { PERMUTE_Y = 2 };
@@ -64,7 +64,7 @@ somebody (const int32_t *row, uint64_t n, uint64_t each, int32_t *from)
       from[row[i]] = (int32_t) (i / each);
 }
 
-/* Rows that nobody is in are 0. */
+/* Rows without a token become 0. */
 template <class P>
 __global__ void
 permute (const P *x, const int32_t *from, P *y, uint64_t rows, uint64_t columns)
@@ -104,7 +104,7 @@ weft_cuda_moe_permute (const struct weft_cuda_launch *l)
   return RUN_BY_PACKS (dtype, packed, run_permute, l);
 }
 
-/* Rows of a token in the order of its experts. */
+/* Adds the rows of a token in the order of its experts. */
 template <class P>
 __global__ void
 unpermute (const P *x, const int32_t *row, P *y, uint64_t tokens, uint64_t columns, uint64_t each)
@@ -149,18 +149,18 @@ weft_cuda_moe_unpermute (const struct weft_cuda_launch *l)
   return RUN_BY_PACKS (dtype, packed, run_unpermute, l);
 }
 
-/* ------------------------------------------------- by source, by expert, and back */
+/* --------------------------------------------- regrouping by source and by expert */
 
 enum { GROUP_COUNTS, GROUP_X, GROUP_Y };
 enum { GROUP_COLUMNS = 1, GROUP_EXPERTS, GROUP_SOURCES, GROUP_STRIDE, GROUP_INNER };
 
-/* Blocks of (expert, source): experts outermost, and as they come. */
+/* Blocks of (expert, source): with experts outermost, and in the order received. */
 struct blocks {
   uint64_t experts, sources, outer, stride, leaves;
   const int64_t *counts;
 };
 
-/* Of the i-th block that comes. */
+/* The i-th block in the order received. */
 static __device__ __forceinline__ uint64_t
 coming (const struct blocks &b, uint64_t i)
 {
@@ -181,7 +181,7 @@ struct block_size {
   }
 };
 
-/* Where blocks begin, by expert and as they come. */
+/* First row of each block in both orders. */
 __global__ void
 find_blocks (struct blocks b, uint64_t *by_expert, uint64_t *comes)
 {
@@ -191,7 +191,7 @@ find_blocks (struct blocks b, uint64_t *by_expert, uint64_t *comes)
   scan_by_warp (size, n, blockIdx.x == 1 ? comes : by_expert);
 }
 
-/* Rows of y one after the other: block by block, each of which x has elsewhere. */
+/* Rows of y in order, block by block; x has the blocks in the other order. */
 template <class P>
 __global__ void
 regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, const P *x, P *y,
@@ -200,7 +200,8 @@ regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, cons
   uint64_t n = b.experts * b.sources, rows = by_expert[n], lane = threadIdx.x % 32;
   uint64_t row = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32;
 
-  /* A block by expert is found again among those that come: its source's place and its expert. */
+  /* For a block in expert order, finds its place in the order received, from its source and its
+   * expert. */
   for (; row < rows; row += (uint64_t) gridDim.x * WARPS) {
     uint64_t from;
     if (to_experts) {
@@ -216,7 +217,7 @@ regroup (struct blocks b, const uint64_t *by_expert, const uint64_t *comes, cons
   }
 }
 
-/* Scratch: where blocks begin, twice. */
+/* Scratch: first row of each block, in both orders. */
 uint64_t
 weft_cuda_scratch_moe_group (uint64_t experts, uint64_t sources)
 {
@@ -286,9 +287,9 @@ weft_cuda_moe_turn (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* ------------------------------------------------------------------- weights of rows */
+/* -------------------------------------------------------------------- router weights */
 
-/* Rows that have a token, or are there to pad. */
+/* Rows that hold a token or padding. */
 struct used_rows {
   const int64_t *counts; /* NULL: all */
   uint64_t n, rows;
@@ -323,7 +324,7 @@ used_rows_of (const struct weft_cuda_operand *counts, uint64_t rows, uint64_t st
   return u;
 }
 
-/* The factor of a row: what is given, or the logistic function of it; and its slope. */
+/* Factor of a row: the given number, or its logistic function; and its slope. */
 static __device__ __forceinline__ float
 factor_of (struct array by, uint64_t row, bool gates, float *slope)
 {
@@ -348,7 +349,7 @@ weigh (struct used_rows used, const P *x, struct array by, P *y, uint64_t column
   }
 }
 
-/* A warp for each row. */
+/* One warp per row. */
 template <class P> struct weight_gradient {
   const P *x, *dy;
   struct array by, dby;
@@ -381,7 +382,7 @@ weigh_bwd (struct used_rows used, weight_gradient<P> w)
   }
 }
 
-/* Operands of gates; weights of experts have counts behind them. */
+/* Operands of gates; those of experts also have counts. */
 template <class T, int N>
 static const char *
 run_weigh (const struct weft_cuda_launch *l, bool gates)
@@ -440,13 +441,13 @@ weft_cuda_moe_weigh_bwd (const struct weft_cuda_launch *l)
                        run_weigh_bwd, l, false);
 }
 
-/* ------------------------------------------------------------ nonlinearities of experts */
+/* --------------------------------------------------------------- activations of experts */
 
 enum { U, PROB, ACT_COUNTS, ACT_Y };
 enum { BWD_DY = 3, DU, DPROB };
 enum { ACT_ROWS, ACT_COLUMNS, ACT_STRIDE = 3 };
 
-/* Of a row of gates and, behind them, of ups; others have gates alone. */
+/* swiglu: a row has gates followed by ups; for other activations it has one half only. */
 struct of_swiglu {
   static const int wide = 2;
   static __device__ float
@@ -500,7 +501,7 @@ template <class P> struct act_gradient {
   uint64_t columns;
 };
 
-/* A warp for each row. */
+/* One warp per row. */
 template <class A, class P>
 __global__ void
 activate_bwd (struct used_rows used, act_gradient<P> a)

@@ -1,21 +1,21 @@
-/* Products of experts by two warpgroups a block, on tensor cores of compute capability 9.0: tiles of 128
- * rows, of which each warpgroup has 64, and of 128 or 256 columns.
+/* Grouped GEMM by wgmma, two warpgroups per block: tiles of 128 rows (64 per warpgroup) and 128 or
+ * 256 columns.
  *
- * Terms come in slices of 64, copied two ahead.  Products of a slice go on while those of the next are
- * issued; everybody waits for everybody once for each slice, when those of the slice before the last
- * are done: what is copied then takes its place. */
+ * Terms come in slices of 64, copied two ahead. Products of a slice continue while those of the
+ * next are issued. There is one barrier per slice, after the products of the slice before last have
+ * finished: the next copy overwrites it. */
 #include "kernels/cuda/moe_gemm.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
 enum { THREADS = 2 * GROUP, ROWS = 128, SLICE = 64 /* terms */, STAGES = 4 };
 
-/* A matrix in memory: lines of `width` elements that follow each other. */
+/* A matrix in memory: contiguous lines of `width` elements. */
 template <class T> struct lines_of {
   const T *at;
   uint64_t lines, width;
 };
 
-/* LINES lines of WIDTH elements into a tile, zeros past the ends. */
+/* Copies LINES lines of WIDTH elements into a tile, zeros past the ends. */
 template <int LINES, int WIDTH, class T>
 static __device__ __forceinline__ void
 fetch (T *tile, const lines_of<T> &from, uint64_t line, uint64_t column)
@@ -34,7 +34,8 @@ fetch (T *tile, const lines_of<T> &from, uint64_t line, uint64_t column)
   }
 }
 
-/* A slice of a factor of SIZE rows (of b: columns): they are its lines, or, turned, terms are. */
+/* A slice of a factor with SIZE rows (columns of b): they are its lines, or, transposed, terms
+ * are. */
 template <int SIZE, bool TURNED, class T>
 static __device__ __forceinline__ void
 fetch_factor (T *tile, const lines_of<T> &from, uint64_t row, uint64_t term)
@@ -45,7 +46,8 @@ fetch_factor (T *tile, const lines_of<T> &from, uint64_t row, uint64_t term)
     fetch<SIZE, SLICE> (tile, from, row, term);
 }
 
-/* Forward has rows of x and of weights; dgrad weights whose lines are terms; wgrad two such. */
+/* Forward: rows of x and of weights; dgrad: weights with terms as lines; wgrad: both with terms as
+ * lines. */
 template <enum way WAY, class T, int N> struct tile_of_warpgroups {
   static const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
   lines_of<T> a, b;
@@ -70,7 +72,7 @@ template <enum way WAY, class T, int N> struct tile_of_warpgroups {
     WEFT_COPY_COMMIT ();
   }
 
-  /* sum += the slice, of this warpgroup's rows. */
+  /* sum += the slice, for this warpgroup's rows. */
   __device__ __forceinline__ void begin (int i)
   {
     const T *left = stage (i), *right = left + ROWS * SLICE;
@@ -136,7 +138,7 @@ make_tile (const struct grouped &g)
     t.multiply (0);
     for (int i = 1; i < t.slices; i++) {
       t.multiply (i);
-      products_wait<1> (); /* for the slice before */
+      products_wait<1> (); /* the slice before */
     }
     products_wait<0> ();
     hold (t.sum);

@@ -1,17 +1,17 @@
-/* Elements that change places: around communication, between the shapes of maps and of attention, into
- * the pieces of ranks.  A move says for the i-th element where it comes from and where it goes. */
+/* Data movement: packing around communication, between the shapes of linear maps and attention,
+ * into the shards of ranks. A move maps element i to a source and a destination index. */
 #include "kernels/cuda/place.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 8192 };
 
-/* Of an element of a floating type, or of a code. */
+/* Bytes of a floating-point or fp8 element. */
 static __host__ __device__ __forceinline__ unsigned
 bytes_of (uint32_t dtype)
 {
   return dtype == WEFT_FP32 ? 4 : dtype == WEFT_BF16 || dtype == WEFT_FP16 ? 2 : 1;
 }
 
-/* As it is stored, or in another type. */
+/* Copies as stored, or converts to another type. */
 static __device__ __forceinline__ void
 copy_element (struct array x, uint64_t from, struct array y, uint64_t to)
 {
@@ -27,7 +27,7 @@ copy_element (struct array x, uint64_t from, struct array y, uint64_t to)
     ((uint8_t *) y.data)[to] = ((const uint8_t *) x.data)[from];
 }
 
-#define NOWHERE (~(uint64_t) 0) /* zeros come from there */
+#define NOWHERE (~(uint64_t) 0) /* source of zeros */
 
 template <class F>
 __global__ void
@@ -47,7 +47,7 @@ move (struct array x, struct array y, F place, uint64_t n, bool back)
   }
 }
 
-/* From one operand to another; `back` is the move the other way round. */
+/* From one operand to another; `back`: the inverse move. */
 template <class F>
 static const char *
 run_between (const struct weft_cuda_launch *l, uint32_t from, uint32_t to, const F &place,
@@ -66,10 +66,10 @@ run (const struct weft_cuda_launch *l, const F &place, uint64_t n, bool back)
   return run_between (l, 0, 1, place, n, back);
 }
 
-/* --------------------------------------------------------- keys and values beside queries */
+/* -------------------------------------------------- queries, keys and values side by side */
 
 struct kv_place {
-  uint64_t queries, kv; /* elements of a row */
+  uint64_t queries, kv; /* elements per row */
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const
@@ -100,7 +100,7 @@ weft_cuda_put_kv (const struct weft_cuda_launch *l)
   return run_kv (l, true);
 }
 
-/* ---------------------------------------------------------------- sequences in zigzag pieces */
+/* --------------------------------------------------------------------- zigzag sequence parts */
 
 struct zigzag_place {
   uint64_t members, batch, rows, columns;
@@ -141,9 +141,9 @@ weft_cuda_join_sequence (const struct weft_cuda_launch *l)
   return run_zigzag (l, true);
 }
 
-/* --------------------------------------------------------------------- heads dealt to members */
+/* ---------------------------------------------------- Ulysses: heads distributed over members */
 
-/* Of each token queries, keys and values, in elements; a member has the same share of each. */
+/* Elements of queries, keys and values per token; each member has an equal share of each. */
 struct deal_place {
   uint64_t tokens, members, kind[3];
 
@@ -184,9 +184,9 @@ weft_cuda_join_heads (const struct weft_cuda_launch *l)
   return run_deal (l, true);
 }
 
-/* --------------------------------------------------------------- pieces of FSDP2 and of products */
+/* ------------------------------------------------------- pieces of FSDP2 and of products */
 
-/* Element i of a padded tensor: in pieces of so many elements, `slice` from one to the next. */
+/* Element i of a padded tensor in pieces of `piece` elements, `slice` apart. */
 struct pack_place {
   uint64_t piece, slice, whole;
 
@@ -223,7 +223,7 @@ weft_cuda_unpack (const struct weft_cuda_launch *l)
   return run (l, place, place.whole < padded ? place.whole : padded, true);
 }
 
-/* Columns of a row that came in parts. */
+/* Columns of a row received in parts. */
 struct join_place {
   uint64_t rows, columns, parts;
 
@@ -243,9 +243,9 @@ weft_cuda_join_columns (const struct weft_cuda_launch *l)
   return run (l, place, l->dim[0] * l->dim[1] * l->dim[2], false);
 }
 
-/* Rows, or columns, of a whole. */
+/* Rows or columns of a whole. */
 struct part_place {
-  uint64_t columns, all, first; /* of a row: here, and of the whole; element where the part begins */
+  uint64_t columns, all, first; /* columns here, columns of the whole; first element of the part */
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const
@@ -266,7 +266,7 @@ weft_cuda_take_part (const struct weft_cuda_launch *l)
   return run (l, place, rows * columns, false);
 }
 
-/* Rows of two that stand beside each other. */
+/* Rows of two tensors side by side (concatenation), or split apart. */
 static const char *
 run_beside (const struct weft_cuda_launch *l, bool apart)
 {
@@ -290,8 +290,9 @@ weft_cuda_concat_bwd (const struct weft_cuda_launch *l)
   return run_beside (l, true);
 }
 
-/* Heads of ranks that share a group (kernels/pieces.c): of each token's row in the part of a rank, q
- * columns of queries and k each of keys and values, which make up a head with those of its neighbours. */
+/* Heads of ranks that share a query group (kernels/pieces.c): in each token's row, the part of a
+ * rank has q columns of queries and k each of keys and values, which form a head together with its
+ * neighbours' parts. */
 struct shared_place {
   uint64_t tokens, q, k, width, at, first, sharing;
   bool puts;
@@ -301,14 +302,14 @@ struct shared_place {
   {
     uint64_t part = q + 2 * k, own = q + 2 * width;
     *to = i;
-    if (puts) { /* element i of all parts, out of the heads */
+    if (puts) { /* element i of all parts, from the heads */
       uint64_t rank = i / part / tokens, token = i / part % tokens, column = i % part;
       uint64_t kind = (column - q) / k, rest = (column - q) % k;
       *from = column < q ? token * own + column
                          : token * own + q + kind * width + (rank - first) * k + rest;
       if (column < q ? rank != at : rank - first >= sharing)
         *from = NOWHERE;
-    } else { /* element i of the heads, out of the parts */
+    } else { /* element i of the heads, from the parts */
       uint64_t token = i / own, column = i % own;
       uint64_t kind = (column - q) / width, rest = (column - q) % width;
       *from = column < q ? (at * tokens + token) * part + column
@@ -341,14 +342,15 @@ weft_cuda_put_heads (const struct weft_cuda_launch *l)
   return run_shared (l, true);
 }
 
-/* Pieces of ranks in the order in which a ring brought them, `own` the first, become those of ranks:
- * whoever stands at the place of another has that other at its own, so pairs change places. */
+/* Reorders pieces from the order in which a ring delivered them (own piece first) to rank order, in
+ * place: the permutation consists of swaps. */
 template <class W>
 __global__ void
 change_places (W *all, uint64_t piece, uint64_t parts, uint64_t at)
 {
   for (WEFT_EACH (i, piece * parts)) {
-    uint64_t here = i / piece, there = (at + parts - here) % parts, other = there * piece + i % piece;
+    uint64_t here = i / piece, there = (at + parts - here) % parts,
+             other = there * piece + i % piece;
     if (here < there) {
       W word = all[i];
       all[i] = all[other];
@@ -393,9 +395,9 @@ weft_cuda_settle (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* ------------------------------------------------------------------ one piece of gradients */
+/* ------------------------------------------------------------------ one part of a gradient */
 
-/* Minus zero changes nothing that it is added to. */
+/* Adding -0.0 changes no number. */
 __global__ void
 keep (struct array x, uint64_t n, uint64_t first, uint64_t last)
 {
@@ -454,11 +456,11 @@ weft_cuda_moe_squares (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* ----------------------------------------------------------------------- parts of a softmax */
+/* ------------------------------------------------------------------- merging ring attention */
 
 enum { O, PARTS_LSE, PART_O, PART_LSE };
 
-/* A warp for each head of a token; a part that has seen nothing has no weight. */
+/* One warp per head of a token; a part without visible keys has weight 0. */
 __global__ void
 merge (struct array o, float *lse, struct array part, const float *part_lse, uint64_t rows,
        uint64_t heads, uint64_t width, uint64_t sequence)
@@ -469,7 +471,7 @@ merge (struct array o, float *lse, struct array part, const float *part_lse, uin
     uint64_t token = row / heads, head = row % heads;
     uint64_t at = (token / sequence * heads + head) * sequence + token % sequence;
     float mine = lse[at], other = part_lse[at], most = fmaxf (mine, other);
-    __syncwarp (); /* all have read what the first writes */
+    __syncwarp (); /* all lanes have read */
     if (other == -INFINITY)
       continue;
     float a = expf (mine - most), b = expf (other - most), sum = a + b;

@@ -1,25 +1,24 @@
-/* Layernorm and rmsnorm of rows, and of query and key heads (kernels/row.h has the formula).
+/* Layernorm and rmsnorm of rows, and of query and key heads (formula: kernels/row.h).
  *
- * Rows that are whole packs, and not too wide, go through norm_rows.cuh, which reads everything once, where
- * weights are packs too or of fp32.
- * Heads, and rows that do not, go through the kernels here: a thread takes elements one by one, and
- * backward goes in three kernels: mean and scale of every row, into scratch; the weights' gradients,
- * by columns, in chunks of rows whose sums are added in their order; the input's gradient, row by
- * row, last because it may take the place of dy. */
+ * Rows that consist of whole 16-byte packs and are not too wide use norm_rows.cuh, which reads
+ * everything once, if the weights are packs of the same type or fp32. Heads and other rows use the
+ * kernels here, element by element. Backward then takes three kernels: mean and scale of each row,
+ * into scratch; weight gradients by columns, in chunks of rows added in order; input gradients row
+ * by row, last, because dx may overwrite dy. */
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/norm_rows.cuh"
 
 enum { NARROW = 32, WIDE = 256, SHORT_ROW = 256 };
 
-/* Up to here a row is kept in shared memory as floats, and not read again. */
+/* Rows up to this length stay in shared memory as floats and are read once. */
 enum { MOST_KEPT = 12288 / 2 };
 
-/* Up to here backward keeps what it makes of a row and of its gradient: two floats of each element. */
+/* Up to this length backward keeps two floats per element. */
 enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
 
-/* Rows of a matrix, or heads of tokens: so many of each token's `all` are rows, `queries` of them of
- * the first weight, the rest of the second. */
+/* Rows of a matrix, or heads of tokens: of each token's `all` heads the first `heads` are
+ * normalised, `queries` of them with the first weight, the rest with the second. */
 struct rows {
   uint64_t n, columns;
   uint64_t heads, all, queries; /* heads 0: plain rows */
@@ -43,14 +42,14 @@ struct norm {
   bool centred;
 };
 
-/* Of two rows their sum, which is stored. */
+/* Two addends whose sum is stored. */
 template <class T> struct addends {
   const T *a, *b;
   T *sum;
 };
 
-/* Mean and scale of a row that x points to; `kept` has room for its floats or is NULL.  With addends of
- * it x is their sum, which becomes true here. */
+/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, x is
+ * written here as their sum. */
 template <class T>
 static __device__ struct moments
 moments_of (const struct norm &c, const T *x, const struct addends<T> *of, float *kept, float *room)
@@ -83,7 +82,7 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw, unless it is NULL, keeps the rows as they were, one after the other.  x may be a sum. */
+/* raw: stores the rows unchanged, one after the other; NULL: not stored. x may be a sum. */
 template <class T>
 __global__ void
 forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)
@@ -105,7 +104,7 @@ forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y
         raw[row * n + i] = x[at + i];
       set (y + at + i, w.bias.data ? to + get (w.bias, i) : to);
     }
-    __syncthreads (); /* the next row takes the place of this one in shared memory */
+    __syncthreads (); /* the next row overwrites shared memory */
   }
 }
 
@@ -125,7 +124,7 @@ keep_moments (struct norm c, const T *x, struct moments *to)
   }
 }
 
-/* x has its rows one after the other; dy, dresidual and dx as `rows` says. */
+/* x has its rows contiguous; dy, dresidual and dx are addressed through `rows`. */
 template <class T> struct gradient {
   const T *dy, *x, *dresidual;
   T *dx;
@@ -140,7 +139,7 @@ input_gradient (struct norm c, struct gradient<T> g)
   WEFT_DYNAMIC_SHARED (float, shared);
   __shared__ float room[32];
   uint64_t n = c.rows.columns;
-  float *kept = n <= MOST_KEPT_TWICE ? shared : NULL; /* each thread's own elements */
+  float *kept = n <= MOST_KEPT_TWICE ? shared : NULL; /* each thread uses its own elements only */
 
   for (uint64_t row = blockIdx.x; row < c.rows.n; row += gridDim.x) {
     uint64_t at = start_of (c.rows, row);
@@ -168,11 +167,11 @@ input_gradient (struct norm c, struct gradient<T> g)
   }
 }
 
-/* Terms of the weights' gradients: of a column and the i-th row that has the weight. */
+/* Terms of the weight gradients: for a column and the i-th row with that weight. */
 template <class T> struct weight_terms {
   struct norm c;
   struct gradient<T> g;
-  uint64_t first, each; /* heads of a token that have the weight: the first of them, how many; 0: rows */
+  uint64_t first, each; /* heads of a token with this weight: first and number; number 0: rows */
 
   __device__ void
   operator() (uint64_t i, uint64_t column, float term[2]) const
@@ -254,7 +253,7 @@ row_norm_of (const struct norm *c)
   return r;
 }
 
-/* y, and of two addends their sum; which operands are which is said by `at`. */
+/* Operand numbers: y, and for two addends their sum. */
 struct places {
   unsigned addend, weight, sum, y; /* addend 0: none; a bias follows its weight */
 };
@@ -301,7 +300,8 @@ weft_cuda_add_norm (const struct weft_cuda_launch *l)
 
 template <class T>
 static const char *
-run_heads (const struct weft_cuda_launch *l, const struct norm *c, const struct weights *w, void *raw)
+run_heads (const struct weft_cuda_launch *l, const struct norm *c, const struct weights *w,
+           void *raw)
 {
   const struct addends<T> none = {};
   return run_forward<T> (l, c, none, w, l->operand[0].data, raw);
@@ -317,7 +317,7 @@ weft_cuda_head_norm (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (o[0].dtype, run_heads, l, &c, &w, o[3].data);
 }
 
-/* Scratch: moments of the rows, then what columns.cuh wants; or what norm_rows.cuh does. */
+/* Scratch: moments of the rows followed by that of columns.cuh; or that of norm_rows.cuh. */
 static uint64_t
 moments_bytes (uint64_t rows)
 {
@@ -333,7 +333,7 @@ weft_cuda_scratch_norm (uint64_t rows, uint64_t columns)
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
 
-/* What a backward is asked for; NULL is not. */
+/* Outputs of a backward; NULL: not wanted. */
 struct wanted {
   const struct weft_cuda_operand *dx, *dweight, *dbias, *dsecond;
 };
@@ -454,7 +454,7 @@ weft_cuda_norm_wgrad (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (o[0].dtype, run_norm_bwd, l, &w);
 }
 
-/* Of several ranks' arrays, which lie one after the other, rows are those of all. */
+/* The arrays of several ranks, one after the other, are treated as one. */
 template <class T>
 static const char *
 run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uint64_t ranks)

@@ -1,10 +1,10 @@
-/* norm_rows.cuh - norms of rows that threads hold in registers, as packs of 16 bytes: everything is read
- * once and written once.
+/* norm_rows.cuh - norms of rows held in registers as packs of 16 bytes: each element is read once
+ * and written once.
  *
- * A row is a team's: a warp's, which then needs no barrier, or where a warp has no room for it a whole
- * block's.  Of the weights' gradients each team adds the rows that it has, one after the other; teams of a
- * block are added in their order, and so are blocks, by a second kernel.  How many there are the shape says
- * alone. */
+ * A team computes a row: a warp, which needs no barrier, or, for rows too wide for a warp, a block.
+ * For weight gradients each team adds its rows one after the other; the teams of a block are added
+ * in order, and the blocks by a second kernel, also in order. Their number depends on the shape
+ * only. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 #include <type_traits>
@@ -23,15 +23,16 @@ struct row_norm {
   bool centred;
 };
 
-/* Forward: x, or where there is a second addend their sum, which is kept too. */
+/* Forward: x, or the sum of x and a second addend, which is stored too. */
 template <class T> struct row_forward {
   const T *x, *addend;
   T *sum, *y;
   struct array weight, bias;
-  bool packed; /* weights are of type T, and packs; otherwise of fp32 */
+  bool packed; /* weights are packs of type T; otherwise fp32 */
 };
 
-/* Backward: what is NULL is not asked for.  partial: of each block the sums of dweight, then of dbias. */
+/* Backward; NULL outputs are not computed. partial: per block the sums of dweight, then of
+ * dbias. */
 template <class T> struct row_backward {
   const T *dy, *x, *dresidual;
   T *dx;
@@ -56,7 +57,7 @@ team_sum (float x, float *room)
   return WARP ? warp_sum (x) : block_sum (x, room);
 }
 
-/* This thread's packs of a row, the first of them and every so many further; 0 past the end. */
+/* This thread's packs of a row: every team-size-th, from its own number on; 0 past the end. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 load_row (pack<T> (&to)[PER], const T *row, uint64_t packs)
@@ -113,7 +114,7 @@ row_moments (const struct row_norm &c, const pack<T> (&x)[PER], float *room)
 
 /* ------------------------------------------------------------------------------- forward */
 
-/* x += addend, rounded: what is normed is what is kept. */
+/* x += addend, rounded: the norm is of the stored sum. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 add_row (pack<T> (&x)[PER], const struct row_forward<T> &o, uint64_t at, uint64_t packs)
@@ -167,11 +168,12 @@ forward_rows (const struct row_norm c, const struct row_forward<T> o)
 
 /* ------------------------------------------------------------------------------ backward */
 
-/* The gradient of a row, dy and x of which are here. */
+/* Gradient of a row whose dy and x are in registers. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 row_gradient (const struct row_norm &c, const struct row_backward<T> &o, uint64_t at,
-              const pack<T> (&x)[PER], const pack<T> (&dy)[PER], const struct moments &m, float *room)
+              const pack<T> (&x)[PER], const pack<T> (&dy)[PER], const struct moments &m,
+              float *room)
 {
   const uint64_t packs = c.columns / pack<T>::n;
   float of_g = 0, of_gx = 0, weight[pack<T>::n];
@@ -210,7 +212,8 @@ row_gradient (const struct row_norm &c, const struct row_backward<T> &o, uint64_
   }
 }
 
-/* A team's sums to those of its block: in shared memory, team by team, or if it has one team at once. */
+/* Adds the teams' sums of a block: in shared memory, team by team; directly if there is one
+ * team. */
 template <class T, int PER, bool WARP>
 static __device__ __forceinline__ void
 leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *partial, float *shared)
@@ -236,7 +239,7 @@ leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *par
     block[i] = shared[i];
 }
 
-/* Two blocks on a multiprocessor where a team is a warp: one has not enough in flight. */
+/* With one warp per row, two blocks per multiprocessor: one has too few loads in flight. */
 template <class T, int PER, bool WARP>
 __global__ void
 __launch_bounds__ (WARP ? 32 * TEAM_WARPS : TEAM_BLOCK, WARP ? 2 : 1)
@@ -269,7 +272,7 @@ backward_rows (const struct row_norm c, const struct row_backward<T> o)
     leave_sums<T, PER, WARP> (sum, c.columns, o.partial, shared);
 }
 
-/* to[which] += the blocks' sums, or = where it does not accumulate; NULL: nowhere. */
+/* to[which] += the sums of all blocks, or = if it does not accumulate; NULL: not stored. */
 struct row_sums {
   struct array to[2];
   bool adds[2];
@@ -296,7 +299,7 @@ join_rows (const float *partial, unsigned blocks, uint64_t columns, const struct
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Whether rows are whole packs that teams have room for. */
+/* Whether rows consist of whole packs and fit into the registers of a team. */
 template <class T>
 static bool
 holds_rows (const struct row_norm &c)
@@ -310,7 +313,7 @@ are_packs (const void *a, const void *b, const void *c, const void *d)
   return (((uintptr_t) a | (uintptr_t) b | (uintptr_t) c | (uintptr_t) d) & 15) == 0;
 }
 
-/* Whether rows of that type can be given these weights: as packs of the same, or of fp32. */
+/* Whether weights of this type can be used: packs of the rows' type, or fp32. */
 static inline bool
 takes_weights (uint32_t dtype, struct array weight, struct array bias, bool *packed)
 {
@@ -345,8 +348,8 @@ row_blocks (const struct row_norm &c, unsigned most)
   return blocks_for (c.rows, fits_warp<T> (c) ? TEAM_WARPS : 1, most);
 }
 
-/* For how many packs of a thread there is a kernel: for bf16, in which models are trained, as many as it
- * has, otherwise the most. */
+/* Packs per thread of the kernels that exist: for bf16, the usual training type, every number; for
+ * other types only the largest. */
 template <class T, bool WARP>
 static constexpr int
 packs_of_kernel (int packs)
@@ -354,7 +357,7 @@ packs_of_kernel (int packs)
   return std::is_same<T, bf16>::value ? packs : WARP ? WARP_PACKS : BLOCK_PACKS;
 }
 
-/* KERNEL by how many packs a thread has, of a warp's row or a block's. */
+/* Instantiates KERNEL by packs per thread, for a row per warp or per block. */
 #define WEFT_TEAM(T, PER, WARP, KERNEL) (KERNEL<T, packs_of_kernel<T, WARP> (PER), WARP>)
 #define WEFT_BY_TEAM(T, KERNEL, c, blocks, shared, stream, ...)                                    \
   do {                                                                                             \
@@ -365,13 +368,17 @@ packs_of_kernel (int packs)
     else if (!fits_warp<T> (c))                                                                    \
       WEFT_LAUNCH (WEFT_TEAM (T, 2, false, KERNEL), blocks, threads, 0, stream, c, __VA_ARGS__);   \
     else if (packs <= 32)                                                                          \
-      WEFT_LAUNCH (WEFT_TEAM (T, 1, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
+      WEFT_LAUNCH (WEFT_TEAM (T, 1, true, KERNEL), blocks, threads, shared, stream, c,             \
+                   __VA_ARGS__);                                                                   \
     else if (packs <= 64)                                                                          \
-      WEFT_LAUNCH (WEFT_TEAM (T, 2, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
+      WEFT_LAUNCH (WEFT_TEAM (T, 2, true, KERNEL), blocks, threads, shared, stream, c,             \
+                   __VA_ARGS__);                                                                   \
     else if (packs <= 96)                                                                          \
-      WEFT_LAUNCH (WEFT_TEAM (T, 3, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
+      WEFT_LAUNCH (WEFT_TEAM (T, 3, true, KERNEL), blocks, threads, shared, stream, c,             \
+                   __VA_ARGS__);                                                                   \
     else                                                                                           \
-      WEFT_LAUNCH (WEFT_TEAM (T, 4, true, KERNEL), blocks, threads, shared, stream, c, __VA_ARGS__);\
+      WEFT_LAUNCH (WEFT_TEAM (T, 4, true, KERNEL), blocks, threads, shared, stream, c,             \
+                   __VA_ARGS__);                                                                   \
   } while (0)
 
 template <class T>
@@ -388,7 +395,7 @@ row_scratch (uint64_t columns)
   return (uint64_t) PARTIALS * 2 * columns * sizeof (float);
 }
 
-/* `o` without its partial sums, which lie in scratch; NULL: no weights' gradients. */
+/* `o` without its partial sums, which are in scratch; NULL: no weight gradients. */
 template <class T>
 static const char *
 launch_backward_rows (const struct weft_cuda_launch *l, const struct row_norm &c,

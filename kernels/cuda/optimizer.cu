@@ -1,18 +1,19 @@
-/* The norm of gradients, clipping, AdamW (kernels/adam.c): nothing comes to the host on the way.  This file is
- * compiled without contraction: with one order of operations an update has the bits of the CPU's. */
+/* Gradient norm, clipping, AdamW (kernels/adam.c), without a transfer to the host. This file is
+ * compiled without FMA contraction: with the same order of operations an update gives the bits of
+ * the CPU kernel. */
 #include "core/exec/control.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/mix.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 1024 };
 
-/* Added to the norm that the limit is divided by (torch.nn.utils.clip_grad_norm_). */
+/* Added to the norm before dividing (torch.nn.utils.clip_grad_norm_). */
 #define NORM_EPSILON 1e-6
 
 /* -------------------------------------------------------------------------------- norm */
 
-/* Parts are as many as the number of elements says, so their sums are added in the same order every
- * time; in double, which costs nothing beside the reading. */
+/* The number of partial sums depends on the number of elements only, so the order of additions is
+ * fixed. Sums are double, which costs nothing: the kernel is limited by reading. */
 __global__ void
 add_squares (struct array grad, uint64_t n, double *part)
 {
@@ -95,17 +96,18 @@ weft_cuda_clip (const struct weft_cuda_launch *l)
 /* ------------------------------------------------------------------------------- adam */
 
 struct update {
-  struct array grad, param, master, m, v; /* param and master may be NULL, not both */
-  const float *factor;                    /* or NULL: 1 */
+  struct array grad, param, master, m, v; /* param or master may be NULL, not both */
+  const float *factor;                    /* NULL: 1 */
   uint64_t n;
-  bool decays, rewrites; /* rewrites: a param that holds nothing yet is made even if nothing else is done */
-  bool drawn;            /* param is bf16, and rounded by lot (kernels/draw.h) */
+  bool decays, rewrites; /* rewrites: compute a param that has not been initialised even if the step
+                          * is skipped */
+  bool drawn;            /* param is bf16 with stochastic rounding (kernels/draw.h) */
   struct weft_cuda_whole whole;
 };
 
 struct rates {
   float factor, keep, beta1, beta2, new1, new2, step, unbias, epsilon;
-  uint64_t key; /* of draws */
+  uint64_t key; /* of the random numbers */
 };
 
 static __device__ struct rates
@@ -127,7 +129,7 @@ rates_of (const struct update &u, const struct weft_control *c)
   return r;
 }
 
-/* Tensors that one launch updates, and the blocks before those of each. */
+/* Tensors updated by one launch, and the first block of each. */
 struct updates {
   struct update of[WEFT_CUDA_MOST_TOGETHER];
   uint32_t n, first[WEFT_CUDA_MOST_TOGETHER + 1];
@@ -145,7 +147,7 @@ bits_of (float x)
 #define bits_of(x) __float_as_uint (x)
 #endif
 
-/* weft_bf16_drawn() of weft_draw(), of element i. */
+/* Stochastic rounding of element i: weft_bf16_drawn() on the device. */
 static __device__ __forceinline__ uint16_t
 draw_bf16 (float x, uint64_t key, const struct weft_cuda_whole &w, uint64_t i)
 {
@@ -157,7 +159,7 @@ draw_bf16 (float x, uint64_t key, const struct weft_cuda_whole &w, uint64_t i)
   return (uint16_t) ((bits + draw) >> 16);
 }
 
-/* A step that is skipped, its factor 0, changes nothing. */
+/* A skipped step (factor 0) changes nothing. */
 static __device__ __forceinline__ void
 update_element (const struct update &u, const struct rates &r, uint64_t i)
 {

@@ -1,4 +1,5 @@
-/* place.cuh - where a token of this rank stands in its sequence: core/base/zigzag.h, for kernels. */
+/* place.cuh - core/base/zigzag.h for the device: position in its sequence of a token of this
+ * rank. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 

@@ -1,4 +1,4 @@
-/* Kernels that go element by element: activations, sums of two, casts, dropout. */
+/* Elementwise kernels: activations, sums, casts, dropout. */
 #include "core/exec/control.h"
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/mix.cuh"
@@ -14,7 +14,7 @@ struct plus {
   }
 };
 
-/* y = f (a, b); b may be NULL.  Arrays that begin at multiples of 16 bytes go by packs. */
+/* y = f (a, b); b may be NULL. Aligned arrays are processed in packs of 16 bytes. */
 template <class T, class F>
 __global__ void
 flat (const T *a, const T *b, T *y, uint64_t n, bool packed)
@@ -69,7 +69,7 @@ FLAT (add, plus, true, 2)
 
 /* ----------------------------------------------------------------------------- swiglu */
 
-/* Rows by the grid's second dimension, which spares a division for each element. */
+/* The grid's y dimension runs over rows, which saves a division per element. */
 #define EACH_ROW(row, n) uint64_t row = blockIdx.y; row < (n); row += gridDim.y
 #define EACH_COLUMN(i, n)                                                                          \
   uint64_t i = (uint64_t) blockIdx.x * blockDim.x + threadIdx.x; i < (n);                          \
@@ -81,7 +81,7 @@ grid_of_rows (uint64_t rows, uint64_t columns)
   return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_IN_Y));
 }
 
-/* P: elements that are read at a time; columns are counted in those. */
+/* P: elements read at a time; columns are counted in these. */
 template <class P>
 __global__ void
 swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)
@@ -115,7 +115,7 @@ swiglu_slope (const P *gate_up, const P *dy, P *dgate_up, uint64_t rows, uint64_
     }
 }
 
-/* Forward where dy is NULL. */
+/* Forward if dy is NULL. */
 template <class P>
 static const char *
 launch_swiglu (const struct weft_cuda_launch *l, const void *dy, void *to)
@@ -154,7 +154,7 @@ weft_cuda_swiglu_bwd (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (l->operand[2].dtype, run_swiglu, l, l->operand[1].data, l->operand[2].data);
 }
 
-/* ------------------------------------------------- arrays of whatever type they have */
+/* ---------------------------------------------------------------- arrays of any type */
 
 __global__ void
 grad_add (struct array main, struct array grad, uint64_t n)
@@ -228,12 +228,12 @@ weft_cuda_zero (const struct weft_cuda_launch *l)
   return launched ();
 }
 
-/* ------------------------------------------------------------- a row added to each row */
+/* ------------------------------------------------------------ adding a row to each row */
 
-/* Of several parts of x this rank's rows become those of y. */
+/* Rows of this rank's part of x become rows of y. */
 struct added_rows {
   uint64_t rows, columns, first;
-  uint64_t sequence; /* positions: tokens that a rank has of a sequence; 0: a bias */
+  uint64_t sequence; /* position embedding: tokens of a sequence on this rank; 0: a bias */
   struct weft_cuda_spot cp;
 };
 
@@ -280,14 +280,14 @@ weft_cuda_add_positions (const struct weft_cuda_launch *l)
 
 /* ---------------------------------------------------------------------------- dropout */
 
-/* Which elements are taken: kernels/drop.h, in the same numbers. */
+/* The mask of kernels/drop.h, with the same random numbers. */
 enum { DROP_ROWS, DROP_TOKENS, DROP_COLUMNS, DROP_SITE, DROP_DROP, PROBABILITIES = 1 };
 
 struct drop {
   uint64_t dim[5];
   struct weft_cuda_spot tp, cp;
-  uint64_t sequence, whole, heads; /* tokens here and in all of a sequence; heads of all ranks */
-  uint64_t first;                  /* sequence of the global batch */
+  uint64_t sequence, whole, heads; /* tokens of a sequence here and in all; heads of all ranks */
+  uint64_t first;                  /* global index of the first sequence */
   uint32_t layer;
 };
 
@@ -304,7 +304,7 @@ number_of (const struct drop &d, uint64_t row)
          position_of (d.cp, d.sequence, token % d.sequence);
 }
 
-/* The mask is made, or (`read`) given. */
+/* Generates the mask, or reads it if `read`. */
 __global__ void
 dropout (const struct weft_control *control, struct array add, struct array x, struct array y,
          uint8_t *mask, struct drop d, bool read)
@@ -325,7 +325,8 @@ dropout (const struct weft_control *control, struct array add, struct array x, s
 }
 
 static const char *
-run_dropout (const struct weft_cuda_launch *l, const struct weft_cuda_operand *const o[4], bool read)
+run_dropout (const struct weft_cuda_launch *l, const struct weft_cuda_operand *const o[4],
+             bool read)
 {
   struct array none = { NULL, WEFT_FP32 };
   struct drop d = {};

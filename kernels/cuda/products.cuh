@@ -1,9 +1,9 @@
-/* products.cuh - tiles of matrix products by a block: those of experts, and of attention that keeps its
- * scores.
+/* products.cuh - tiles of matrix products by a thread block: for grouped GEMM and for unfused
+ * attention.
  *
- * Of 16 bits tiles of 128 x 128 are made by tensor cores; 8 warps share one, and terms come in slices of
- * 32 that are fetched two ahead.  Of all else, and of lines that do not begin at multiples of 16 bytes,
- * tiles of 64 x 64 are made by plain fp32. */
+ * 16-bit types: tiles of 128 x 128 on tensor cores; 8 warps share a tile, terms come in slices of
+ * 32, prefetched two ahead. Other types, and lines that are not at multiples of 16 bytes: tiles of
+ * 64 x 64 in plain fp32. */
 #pragma once
 #include "kernels/cuda/fragments.cuh"
 
@@ -24,7 +24,7 @@ template <class T> struct sheet {
   uint64_t lines, width, step;
 };
 
-/* LINES lines of WIDTH elements into shared memory, zeros past the ends. */
+/* Copies LINES lines of WIDTH elements to shared memory, zeros past the ends. */
 template <int LINES, int WIDTH, class T>
 static __device__ __forceinline__ void
 fetch_lines (T *tile, const sheet<T> &from, uint64_t line, uint64_t column)
@@ -41,7 +41,7 @@ fetch_lines (T *tile, const sheet<T> &from, uint64_t line, uint64_t column)
   }
 }
 
-/* A slice of a factor: its lines are rows (of b: columns), or, turned, terms. */
+/* A slice of a factor: its lines are rows (columns of b), or, transposed, terms. */
 template <bool TURNED, class T>
 static __device__ __forceinline__ void
 fetch_factor (T *tile, const sheet<T> &from, uint64_t row, uint64_t term)
@@ -52,7 +52,7 @@ fetch_factor (T *tile, const sheet<T> &from, uint64_t row, uint64_t term)
     fetch_lines<TILE, SLICE> (tile, from, row, term);
 }
 
-/* A warp's 64 x 32 products of one slice. */
+/* The 64 x 32 products of one warp for one slice. */
 template <bool A_TURNED, bool B_TURNED, class T>
 static __device__ __forceinline__ void
 multiply_slice (float (*sum)[4][4], const T *a_tile, const T *b_tile)
@@ -81,12 +81,12 @@ multiply_slice (float (*sum)[4][4], const T *a_tile, const T *b_tile)
   }
 }
 
-/* What a tile is made of: rows from `row`, columns from `column`, terms [first, end). */
+/* Inputs of a tile: rows from `row`, columns from `column`, terms [first, end). */
 struct tile_of_product {
   uint64_t row, column, first, end;
 };
 
-/* sum += the tile; all threads of a block come here. */
+/* sum += the tile; called by all threads of a block. */
 template <bool A_TURNED, bool B_TURNED, class T>
 static __device__ __forceinline__ void
 tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile_of_product &t,
@@ -94,7 +94,7 @@ tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile
 {
   uint64_t n = t.first < t.end ? (t.end - t.first + SLICE - 1) / SLICE : 0;
 
-  for (uint64_t i = 0; i < n + STAGES - 1; i++) { /* slice i is fetched, i - 2 multiplied */
+  for (uint64_t i = 0; i < n + STAGES - 1; i++) { /* fetch slice i, multiply slice i - 2 */
     if (i + 1 >= STAGES) {
       WEFT_COPY_WAIT (STAGES - 2);
       __syncthreads ();
@@ -110,11 +110,11 @@ tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile
       multiply_slice<A_TURNED, B_TURNED> (sum, stage, stage + STAGE);
     }
   }
-  __syncthreads (); /* another product may take the place of this one */
+  __syncthreads (); /* shared memory may be reused */
 }
 
-/* leave (row, column, low, high) for each two neighbours of a row that a thread has, of the tile's own
- * rows and columns. */
+/* Calls leave (row, column, low, high) for each pair of neighbours of a row that a thread holds;
+ * row and column inside the tile. */
 template <class F>
 static __device__ __forceinline__ void
 each_two (const float (*sum)[4][4], const F &leave)
@@ -136,8 +136,8 @@ enum { SUMS_ROW = TILE + 8 /* floats: rows of a fragment in banks of their own *
 const size_t SUMS_BYTES = WARP_ROWS * SUMS_ROW * sizeof (float);
 static_assert (TILE == 2 * WARP_ROWS, "every other warp has the same rows");
 
-/* The same by way of SUMS_BYTES of shared memory, for whoever asks much of each two: one loop does for all,
- * in which neighbours leave neighbours.  Half of the rows at a time. */
+/* The same through SUMS_BYTES of shared memory, for a `leave` with much code: one loop handles all
+ * pairs, and neighbouring threads store neighbouring elements. Half of the rows at a time. */
 template <class F>
 static __device__ __forceinline__ void
 leave_tile (const float (*sum)[4][4], float *room, const F &leave)
@@ -164,7 +164,7 @@ leave_tile (const float (*sum)[4][4], float *room, const F &leave)
   }
 }
 
-/* --------------------------------------------------------------------------------- plain */
+/* ---------------------------------------------------------------------------- plain fp32 */
 
 enum { PLAIN_TILE = 64, PLAIN_SLICE = 16, EACH = 4 /* rows and columns of a thread */ };
 
@@ -180,7 +180,7 @@ factor_at (const struct plain_factor &f, uint64_t row, uint64_t term, uint64_t e
   return row < f.rows && term < end ? get (f.x, f.at + row * f.along + term * f.sum) : 0;
 }
 
-/* Neighbours in a slice are read by neighbours: along terms, or along rows. */
+/* Neighbouring threads read neighbouring elements: along terms or along rows. */
 static __device__ __forceinline__ void
 fetch_plain (float (*tile)[PLAIN_TILE + 1], const struct plain_factor &f, uint64_t row,
              uint64_t term, uint64_t end)
@@ -216,7 +216,8 @@ plain_product (const struct plain_factor &a, const struct plain_factor &b,
   }
 }
 
-/* leave (row, column, value) for each element that a thread has, of the tile's own. */
+/* Calls leave (row, column, value) for each element that a thread holds; row and column inside the
+ * tile. */
 template <class F>
 static __device__ __forceinline__ void
 each_one (const float (*sum)[EACH], const F &leave)

@@ -1,14 +1,14 @@
-/* Rotary positions of query and key heads, in place (kernels/rope.c says which elements pair). */
+/* Rotary embedding of query and key heads, in place (pairs: kernels/rope.c). */
 #include "kernels/cuda/turn.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = 1 << 16 };
 
 struct heads_of_rows {
-  uint64_t tokens, heads, all, width; /* of each token's `all` heads the first `heads` turn */
+  uint64_t tokens, heads, all, width; /* of `all` heads per token the first `heads` are rotated */
   uint32_t pairs;
 };
 
-/* So many pairs of a head at a time: as many as two loads of sixteen bytes bring, or one. */
+/* Pairs processed at a time: as many as two 16-byte loads bring, or one. */
 template <class P>
 static __device__ __forceinline__ void
 turn_heads (P *token, const struct heads_of_rows &c, const struct turn *turns)
@@ -29,7 +29,7 @@ turn_heads (P *token, const struct heads_of_rows &c, const struct turn *turns)
   }
 }
 
-/* A block turns a token: its angles are found once for all heads. */
+/* One block per token: sines and cosines are computed once for all heads. */
 template <class P>
 __global__ void
 rope (P *x, const struct heads_of_rows c, const __grid_constant__ struct turning turning)
@@ -41,7 +41,7 @@ rope (P *x, const struct heads_of_rows c, const __grid_constant__ struct turning
       turns[pair] = turn_of (turning, token, pair);
     __syncthreads ();
     turn_heads (x + token * c.all * (c.width / P::n), c, turns);
-    __syncthreads (); /* the next token's turns take the place of these */
+    __syncthreads (); /* the next token overwrites shared memory */
   }
 }
 

@@ -1,6 +1,5 @@
-/* Attention out of plain products, which keeps its scores (kernels/scores.h says where heads lie):
- * squares of (sequence, sequence) for each head, 0 where nothing is seen.  Tiles that no query sees into
- * are not multiplied. */
+/* Unfused attention (layout: kernels/scores.h): a score matrix (sequence, sequence) per head, 0
+ * where masked. Fully masked tiles are skipped. */
 #include "kernels/cuda/products.cuh"
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW };
@@ -8,8 +7,8 @@ enum { ROW_THREADS = 256, MOST_BLOCKS = 1 << 20 };
 
 struct heads {
   uint64_t batch, sequence, heads, groups, width, window;
-  uint64_t row;   /* elements of a token's queries, keys and values */
-  uint64_t first; /* head of all batches that a grid begins with */
+  uint64_t row;   /* elements per token of queries, keys and values */
+  uint64_t first; /* first head of the grid, counted over all batch elements */
 };
 
 static struct heads
@@ -32,13 +31,14 @@ sees (const struct heads &h, uint64_t query, uint64_t key)
 
 /* ------------------------------------------------------------------------------ products */
 
-/* A matrix of one head, as a factor or as a result: lines of a sequence's tokens. */
+/* A matrix of one head, as a factor or as the result: one line per token. */
 struct lines {
   struct array x;
   uint64_t at, step;
 };
 
-/* Where a head's part of an operand is: its queries, keys or values, its part of o, or its square. */
+/* The part of an operand that a head has: queries, keys, values, its part of o, or its score
+ * matrix. */
 enum part { QUERIES, KEYS, VALUES, OUTPUT, SQUARE };
 
 static __device__ __forceinline__ struct lines
@@ -61,7 +61,7 @@ lines_of (const struct heads &h, struct array x, enum part part, uint64_t batch,
   return l;
 }
 
-/* to = scale * a b, for each head or, where a factor is turned to have keys for rows, summed over the
+/* to = scale * a b for each head; if a factor is transposed so that keys are rows, summed over the
  * heads of a group. */
 struct products {
   struct heads h;
@@ -70,11 +70,11 @@ struct products {
   float scale;
 };
 
-/* INTO_SQUARE: a (queries, width) times b (keys, width); OF_QUERIES: a square times b (keys, width);
- * OF_KEYS: a square, turned, times b (queries, width). */
+/* INTO_SQUARE: a (queries, width) times b (keys, width); OF_QUERIES: a square times b (keys,
+ * width); OF_KEYS: a transposed square times b (queries, width). */
 enum way { INTO_SQUARE, OF_QUERIES, OF_KEYS };
 
-/* The tile of a block, and which terms are not all 0. */
+/* The tile of a block, and the range of its terms that are not masked. */
 template <enum way WAY>
 static __device__ __forceinline__ struct tile_of_product
 tile_here (const struct heads &h, uint64_t size)
@@ -89,12 +89,12 @@ tile_here (const struct heads &h, uint64_t size)
     t.first = row;
     t.end = after + h.window < h.sequence ? after + h.window : h.sequence;
   } else if (t.column >= after || t.column + size + h.window <= row) {
-    t.end = 0; /* nothing is seen */
+    t.end = 0; /* fully masked */
   }
   return t;
 }
 
-/* Results of a tile where there are any: `seen` 0 for what is not. */
+/* Stores a tile; `seen`: stores 0 for masked elements. */
 template <enum way WAY> struct leave_head {
   const struct products &p;
   struct lines to;
@@ -118,9 +118,9 @@ template <enum way WAY> struct leave_head {
   }
 };
 
-/* A head of all batches, or the first of a group. */
+/* A head of a batch element, or the first head of a group. */
 struct of_block {
-  uint64_t batch, head, n; /* heads that are summed */
+  uint64_t batch, head, n; /* n: heads that are summed */
 };
 
 template <enum way WAY>
@@ -173,14 +173,15 @@ __launch_bounds__ (TILE_THREADS) plain_heads (struct products p)
     struct plain_factor left = { x.x, x.at, h.sequence, WAY == OF_KEYS ? 1 : x.step,
                                  WAY == OF_KEYS ? x.step : 1 },
                         right = { y.x, y.at, WAY == INTO_SQUARE ? h.sequence : h.width,
-                                  WAY == INTO_SQUARE ? y.step : 1, WAY == INTO_SQUARE ? 1 : y.step };
+                                  WAY == INTO_SQUARE ? y.step : 1,
+                                  WAY == INTO_SQUARE ? 1 : y.step };
     plain_product (left, right, t, sum);
   }
   leave_head<WAY> leave = { p, lines_of (h, p.to, p.to_part, b.batch, b.head), t };
   each_one (sum, leave);
 }
 
-/* Lines of all factors begin at multiples of 16 bytes. */
+/* Lines of all factors must begin at multiples of 16 bytes. */
 static bool
 tiles_take (const struct products &p)
 {
@@ -197,7 +198,7 @@ heads_of_all (const struct heads &h)
   return h.batch * (WAY == OF_KEYS ? h.groups : h.heads);
 }
 
-/* Heads from the first on, as many as a grid has. */
+/* Launches grids over all heads, each with as many heads as a grid can have. */
 template <enum way WAY>
 static dim3
 grid_of (const struct heads &h, uint64_t size)
@@ -298,7 +299,7 @@ weft_cuda_scores_bwd (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------------------------------- softmax */
 
-/* Rows of squares: a block for each. */
+/* One block per row of a score matrix. */
 template <class T>
 __global__ void
 softmax (struct heads h, const T *scores, T *p)

@@ -1,19 +1,20 @@
-/* table.h - CUDA's kernels by op, for an executor: C11 without a CUDA header. */
+/* table.h - the CUDA kernels by op, for the executor: C11 without CUDA headers. */
 #pragma once
 #include "kernels/cuda/launch.h"
 #include "kernels/kernel.h"
 
 typedef const char *weft_cuda_launcher (const struct weft_cuda_launch *l);
 
-/* By op kind; NULL: CUDA has no kernel for it. */
+/* By op kind; NULL: no CUDA kernel. */
 extern weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP];
 
-/* A call for CUDA: operands and control of `k` lie on the device.  Stream, scratch and blas are the
- * caller's to set.  Canonical order is not kept: sums have an order of their own. */
+/* Launch arguments from a kernel call whose operands and control are on the device. The caller sets
+ * stream, scratch and blas. CUDA kernels do not support canonical order. */
 struct weft_cuda_launch weft_cuda_launch_of (const struct weft_kernel *k);
 
-/* Bytes of scratch that a call needs; 256 is its alignment. */
+/* Bytes of scratch that a call needs, aligned to 256. */
 uint64_t weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape);
 
-/* Calls of one op, in order: as few launches as its kernel can do with. */
-const char *weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, uint32_t n);
+/* Launches all calls of one op in order, in as few launches as the kernel allows. */
+const char *
+weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, uint32_t n);

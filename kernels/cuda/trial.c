@@ -18,7 +18,7 @@ size_of (uint8_t dtype)
   return weft_dtype_bytes ((enum weft_dtype) dtype);
 }
 
-/* From 0.5 to 1 and of both signs: the bits of such a number, in halves or whole; of codes from 1 to 2. */
+/* Random numbers of magnitude 0.5 to 1 with both signs; fp8 codes from 1 to 2. */
 static void
 fill_pattern (uint8_t dtype, void *out)
 {
@@ -49,7 +49,7 @@ weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, con
   if (!like)
     return TRUE;
   if (cudaMalloc (block, bytes + offset) != cudaSuccess) {
-    (void) cudaGetLastError (); /* which the next call would tell otherwise */
+    (void) cudaGetLastError (); /* clear the error: it would show at the next call */
     return FALSE;
   }
   uint8_t *to = (uint8_t *) *block + offset;

@@ -1,4 +1,4 @@
-/* What was found, kept. */
+/* Files of choices. */
 #include "core/base/error.h"
 #include "kernels/cuda/trial.h"
 #include <string.h>
@@ -39,7 +39,7 @@ weft_trial_save (const char *path, const char *machine, GHashTable *values, size
     append_bytes (text, value, bytes);
     g_string_append_c (text, '\n');
   }
-  (void) g_mkdir_with_parents (folder, 0700); /* where that fails, so does writing */
+  (void) g_mkdir_with_parents (folder, 0700); /* if this fails, so does writing the file */
   return g_file_set_contents (path, text->str, (gssize) text->len, error);
 }
 

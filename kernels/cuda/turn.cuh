@@ -1,11 +1,11 @@
-/* turn.cuh - pairs of elements that are turned by the position of their token (kernels/rope.c). */
+/* turn.cuh - rotary embedding: rotates pairs by the position of their token (kernels/rope.c). */
 #pragma once
 #include "kernels/cuda/place.cuh"
 
 #define TWO_PI 6.283185307179586
 
 struct turning {
-  uint64_t sequence; /* tokens that this rank has of each */
+  uint64_t sequence; /* tokens of each sequence on this rank */
   struct weft_cuda_spot cp;
   float direction;
   double frequency[WEFT_CUDA_MOST_PAIRS];
@@ -28,12 +28,12 @@ struct two_floats {
   float low, high;
 };
 
-/* What a pair of a position is multiplied by. */
+/* Cosine and sine of one position and pair. */
 struct turn {
   float cosine, sine;
 };
 
-/* Angles grow with positions: what whole turns are is found in double, the rest is a float. */
+/* Angles grow with the position: whole turns are removed in double, the rest is a float. */
 static __device__ __forceinline__ struct turn
 turn_of (const struct turning &c, uint64_t token, uint64_t pair)
 {

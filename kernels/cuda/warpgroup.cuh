@@ -1,44 +1,54 @@
-/* warpgroup.cuh - products of 64 x 16 by 16 x N elements of 16 bits by the tensor cores of compute
- * capability 9.0, with sums in fp32: wgmma.mma_async of PTX, of four warps together, the first of
- * which has a number divisible by four (PTX ISA, "Asynchronous warpgroup level matrix instructions").
+/* warpgroup.cuh - products of 64 x 16 by 16 x N 16-bit elements on the tensor cores of compute
+ * capability 9.0 with fp32 sums: wgmma.mma_async of PTX, issued by four warps together, the first
+ * of which has a number divisible by four (PTX ISA, "Asynchronous warpgroup level matrix
+ * instructions").
  *
- * The right matrix, and the left one or fragments of it in registers, is read from shared memory while
- * the warps go on.  What a thread has to keep to:
+ * The right matrix, and the left one unless it is in registers, is read from shared memory
+ * asynchronously. The protocol for a thread:
  *
- *   products_begin    before the first product of a batch, and after registers were written; hold()
- *                     what was written, or the compiler may write it later
- *   multiply_...      sums and fragments belong to the product until it was waited for
- *   products_commit   products since the last are a group
- *   products_wait<n>  all but the newest n groups are done; then hold() the sums that are read
+ *   products_begin    before the first product of a batch, and after registers were written; call
+ *                     hold() on what was written, or the compiler may write it later
+ *   multiply_...      sums and fragments must not be touched until the product was waited for
+ *   products_commit   closes a group: the products since the last commit
+ *   products_wait<n>  waits for all but the newest n groups; then call hold() on the sums to read
  *
- * and tiles that cp.async has written are seen by products after tiles_arrive().
+ * Tiles written by cp.async are visible to products after tiles_arrive().
  *
- * Sums and fragments lie in registers as those of fragments.cuh do: warp w of four has rows 16 w to
- * 16 w + 15, and of each eight columns a lane has those of c[4].
+ * Sums and fragments lie in registers as in fragments.cuh: warp w of four has rows 16 w to 16 w +
+ * 15; of each eight columns, a lane has those of c[4].
  *
- * A tile in shared memory of N rows lies in panels of 64 columns, each N rows of 128 bytes; in a row the
- * sixteen bytes c stand in place c ^ row % 8, so that neither rows nor columns meet in a bank: the
- * layout of 128 bytes that descriptors know ("Matrix Descriptor Format"; "Strides").  It begins at a
- * multiple of 1024 bytes.  Such a tile is the left or the right matrix with its rows as they are, or
- * turned, with a row for each term. */
+ * A tile in shared memory of N rows consists of panels of 64 columns, each N rows of 128 bytes; in
+ * a row, 16-byte word c is stored in place c ^ row % 8, so that neither rows nor columns conflict
+ * in a bank: the 128-byte swizzle of descriptors ("Matrix Descriptor Format"; "Strides"). It begins
+ * at a multiple of 1024 bytes. A tile is a left or a right matrix with its rows as they are, or
+ * transposed, with one row per term. */
 #pragma once
 #include "kernels/cuda/fragments.cuh"
 
-enum { GROUP = 128 /* threads of a warpgroup */, PANEL = 64 /* columns */, TERMS = 16 /* of a product */ };
+enum {
+  GROUP = 128 /* threads of a warpgroup */,
+  PANEL = 64 /* columns */,
+  TERMS = 16 /* of a product */
+};
 
 /* ------------------------------------------------------------------------ descriptors */
 
-enum { ATOM = 1024 /* bytes of 8 rows of a panel */, ROW = 128, WORD = 16 /* what descriptors count */ };
+enum {
+  ATOM = 1024 /* bytes of 8 rows of a panel */,
+  ROW = 128,
+  WORD = 16 /* what descriptors count */
+};
 
-/* From bit 0, 14 bits: where the matrix begins; from 16: turned, bytes from panel to panel; from 32: from eight
- * rows to the next; from 62: which layout (1: 128 bytes). */
+/* Matrix descriptor. Bits 0 to 13: address; from 16: bytes from panel to panel (transposed); from
+ * 32: bytes from eight rows to the next; from 62: layout (1: 128-byte swizzle). */
 static __device__ __forceinline__ uint64_t
 described (uint32_t at, uint64_t panel_bytes)
 {
-  return at % (1 << 18) / WORD | panel_bytes / WORD << 16 | (uint64_t) (ATOM / WORD) << 32 | (uint64_t) 1 << 62;
+  return at % (1 << 18) / WORD | panel_bytes / WORD << 16 | (uint64_t) (ATOM / WORD) << 32 |
+         (uint64_t) 1 << 62;
 }
 
-/* How much further the 16 terms from 16 k on begin, in a tile of N rows. */
+/* Offset of the 16 terms from 16 k on, in a tile of N rows. */
 template <int N>
 static __device__ __forceinline__ uint64_t
 terms_at (int k)
@@ -54,8 +64,8 @@ turned_terms_at (int k)
   return (uint64_t) (k * TERMS * ROW) / WORD;
 }
 
-/* Code for other devices has none of these products: kernels that have them end there, `if constexpr`,
- * with an error.  Nobody calls them. */
+/* Other devices do not have these instructions: kernels that use them trap there (`if constexpr`).
+ * They are never launched there. */
 #if defined(WEFT_CUDA_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define WEFT_HAS_WARPGROUPS true
 #else
@@ -140,7 +150,7 @@ shared_at (const void *at)
   return (uint32_t) __cvta_generic_to_shared (at);
 }
 
-/* Operands of the instructions: sums, then what is multiplied. */
+/* Operands of the instructions: sums, then factors. */
 #define REGISTERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define REGISTERS_32                                                                               \
   REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -161,7 +171,7 @@ shared_at (const void *at)
 template <class T, int N, bool TURNED_A, bool TURNED_B>
 struct warpgroup_products;
 
-/* The first `adds`: whether the sum begins with what is there.  Then signs, and what is turned. */
+/* Operands: `adds` (accumulate into the sum or overwrite it), then signs, then transpose flags. */
 #define PRODUCTS(T, TYPE, N, SUMS, AT_0, AT_1, AT_2, AT_3, AT_4, AT_5)                             \
   template <bool TURNED_A, bool TURNED_B> struct warpgroup_products<T, N, TURNED_A, TURNED_B> {    \
     static __device__ __forceinline__ void                                                         \
@@ -191,7 +201,7 @@ PRODUCTS (bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133"
 PRODUCTS (fp16, "f16", 256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef PRODUCTS
 
-/* sum = a b, or += a b: matrices that lie in shared memory. */
+/* sum = a b, or sum += a b, with both matrices in shared memory. */
 template <class T, int N, bool TURNED_A, bool TURNED_B>
 static __device__ __forceinline__ void
 multiply_tiles (float (&sum)[N / 8][4], uint64_t a, uint64_t b, bool adds)
@@ -199,7 +209,7 @@ multiply_tiles (float (&sum)[N / 8][4], uint64_t a, uint64_t b, bool adds)
   warpgroup_products<T, N, TURNED_A, TURNED_B>::tiles (sum, a, b, adds);
 }
 
-/* sum += a b: fragments of a in registers. */
+/* sum += a b with fragments of a in registers. */
 template <class T, int N, bool TURNED_B>
 static __device__ __forceinline__ void
 multiply_fragments (float (&sum)[N / 8][4], const uint32_t (&a)[4], uint64_t b)
@@ -226,15 +236,15 @@ products_wait (void)
   asm volatile ("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
 }
 
-/* What this thread has written to shared memory is seen by products, and not by threads alone. */
+/* Makes this thread's writes to shared memory visible to wgmma (the async proxy). */
 static __device__ __forceinline__ void
 copies_are_seen (void)
 {
   asm volatile ("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* The compiler thinks that sums are there when the product has been issued: nothing that reads them may
- * go before this; and nothing that writes them behind it, and so behind the fence that follows. */
+/* The compiler assumes that sums are ready when the product is issued: prevents it from moving
+ * reads before this point, and writes after it (and so after the following fence). */
 template <int N>
 static __device__ __forceinline__ void
 hold (float (&sum)[N][4])
@@ -244,7 +254,7 @@ hold (float (&sum)[N][4])
     asm volatile ("" : SUMS_4 (sum, n)::"memory");
 }
 
-/* Nor may what writes fragments come after the fence before their product. */
+/* Prevents the compiler from moving writes of fragments behind the fence before their product. */
 template <int N>
 static __device__ __forceinline__ void
 hold (uint32_t (&p)[N][4])
@@ -257,7 +267,7 @@ hold (uint32_t (&p)[N][4])
 
 /* ------------------------------------------------------------------------------ tiles */
 
-/* A tile of N rows as it is, from a row on that is a multiple of 8, and turned. */
+/* Descriptors of a tile of N rows: as it is, from a row that is a multiple of 8; transposed. */
 template <class T>
 static __device__ __forceinline__ uint64_t
 tile_from (const T *tile, unsigned row)
@@ -272,7 +282,7 @@ tile_turned (const T *tile)
   return described (shared_at (tile), N * ROW);
 }
 
-/* Where sixteen bytes of a tile of N rows stand: those from column 8 c on. */
+/* Address of the sixteen bytes from column 8 c on, in a tile of N rows. */
 template <int N, class T>
 static __device__ __forceinline__ T *
 tile_place (T *tile, unsigned row, unsigned c)
@@ -280,7 +290,8 @@ tile_place (T *tile, unsigned row, unsigned c)
   return tile + (c / 8 * N + row) * PANEL + (c % 8 ^ row % 8) * 8;
 }
 
-/* What this thread has copied has come, and what the others have; all but the newest OPEN groups. */
+/* Waits until this thread's copies and those of the others have arrived, except the newest OPEN
+ * groups. */
 template <int OPEN = 0>
 static __device__ __forceinline__ void
 tiles_arrive (void)
@@ -290,7 +301,7 @@ tiles_arrive (void)
   __syncthreads ();
 }
 
-/* sum (64, N) = the 64 rows of a times the rows of b, D terms; A and B: rows of their tiles. */
+/* sum (64, N) = 64 rows of a times the rows of b, over D terms; A and B: rows of their tiles. */
 template <class T, int D, int A, int B>
 static __device__ __forceinline__ void
 multiply_rows (float (&sum)[B / 8][4], uint64_t a, uint64_t b)
@@ -300,7 +311,7 @@ multiply_rows (float (&sum)[B / 8][4], uint64_t a, uint64_t b)
     multiply_tiles<T, B, false, false> (sum, a + terms_at<A> (k), b + terms_at<B> (k), k > 0);
 }
 
-/* sum (64, D) += p (64, N) times the N rows of a tile that is turned. */
+/* sum (64, D) += p (64, N) times the N rows of a transposed tile. */
 template <class T, int D, int N>
 static __device__ __forceinline__ void
 multiply_by (float (&sum)[D / 8][4], const uint32_t (&p)[N / TERMS][4], uint64_t tile)
@@ -310,8 +321,8 @@ multiply_by (float (&sum)[D / 8][4], const uint32_t (&p)[N / TERMS][4], uint64_t
     multiply_fragments<T, D, true> (sum, p[k], tile + turned_terms_at (k));
 }
 
-/* Sums as fragments of a left matrix, rounded to its type: words 0 and 1 of p[k] are what rows g and g + 8
- * have of the first eight of its columns, 2 and 3 of the other. */
+/* Sums rounded to fragments of a left matrix: words 0 and 1 of p[k] are rows g and g + 8 of the
+ * first eight columns, words 2 and 3 of the next eight. */
 template <class T, int N>
 static __device__ __forceinline__ void
 round_to (uint32_t (&p)[N / 2][4], const float (&s)[N][4])
