@@ -232,7 +232,7 @@ static weft_exec *
 cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
 {
   struct cpu_machine *m = make_machine (plan, options);
-  gboolean ok = weft_bind_can (plan, m->base.ops->name, error) &&
+  gboolean ok = weft_bind_check (plan, m->base.ops->name, error) &&
                 weft_exec_check_size (plan, m->base.actors, error);
 
   for (uint32_t i = 0; ok && i < m->n; i++)

@@ -10,7 +10,7 @@ static gboolean
 has_tokens (const struct weft_kernel *k)
 {
   for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
-    if (k->operand[i].data && !weft_kernel_trusts (k, i))
+    if (k->operand[i].data && !weft_kernel_index_valid (k, i))
       return FALSE;
   return TRUE;
 }

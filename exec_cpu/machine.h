@@ -32,7 +32,7 @@ struct cpu_moves {
 
 /* What a member brings. */
 struct cpu_post {
-  struct weft_bound bound;
+  struct weft_bound_operands bound;
   double arrived;
 };
 

@@ -163,7 +163,7 @@ cuda_counted_emit (struct cuda_there at, uint32_t op)
   const struct cuda_rank *r = at.r;
   const struct weft_shape *shape = weft_op_shape (r->p, op);
   const struct weft_place me = place_of (r, op);
-  const struct weft_bound bound = weft_bind_collective (&r->bind, op, &me);
+  const struct weft_bound_operands bound = weft_bind_collective (&r->bind, op, &me);
   struct cuda_counted *x = g_new0 (struct cuda_counted, 1);
   GPtrArray *all = cuda_score_of (r->m, r)->counted;
 

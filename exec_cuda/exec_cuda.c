@@ -373,8 +373,9 @@ open_machine (struct cuda_machine *m, GError **error)
 {
   const weft_plan *plan = m->base.plan;
 
-  if (!weft_bind_can (plan, "cuda", error) || !weft_exec_check_size (plan, m->base.actors, error) ||
-      !check_devices (m, error) || !check_sums (m, error))
+  if (!weft_bind_check (plan, "cuda", error) ||
+      !weft_exec_check_size (plan, m->base.actors, error) || !check_devices (m, error) ||
+      !check_sums (m, error))
     return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!check_kernels (m, plan->role[role], error) || !cuda_meet_can (m, plan->role[role], error))

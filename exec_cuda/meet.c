@@ -60,8 +60,8 @@ struct meeting {
   uint32_t n, op; /* op: of the first member */
   const struct weft_op *row;
   const struct weft_shape *shape;
-  struct weft_bound *bound; /* by member */
-  uint64_t size;            /* bytes of an element */
+  struct weft_bound_operands *bound; /* by member */
+  uint64_t size;                     /* bytes of an element */
 };
 
 static uint64_t
@@ -128,7 +128,7 @@ join (const struct meeting *x, const struct weft_move *move)
 static void
 move_one (const struct meeting *x, const struct weft_move *move)
 {
-  const struct weft_bound *from = &x->bound[move->from], *to = &x->bound[move->to];
+  const struct weft_bound_operands *from = &x->bound[move->from], *to = &x->bound[move->to];
 
   if (x->row->kind == WEFT_OP_SHIFT)
     copy (x, to->slice, from->data, x->shape->dim[0] * x->size);
@@ -217,7 +217,7 @@ emit_exchange (const struct meeting *x)
 void
 cuda_meet_shared (const struct cuda_there *member, uint32_t n, uint32_t i)
 {
-  g_autofree struct weft_bound *bound = g_new (struct weft_bound, n);
+  g_autofree struct weft_bound_operands *bound = g_new (struct weft_bound_operands, n);
   uint32_t op = cuda_unit_op (member[0].r, member[0].u, i);
   const weft_program *p = member[0].r->p;
   struct meeting x = { .member = member,
@@ -268,7 +268,8 @@ emit_neighbour (struct cuda_there at, uint32_t op)
 
 /* To one member and from another, whole. */
 static void
-emit_shift (struct cuda_there at, uint32_t op, struct weft_place me, const struct weft_bound *bound)
+emit_shift (struct cuda_there at, uint32_t op, struct weft_place me,
+            const struct weft_bound_operands *bound)
 {
   const struct weft_op *row = &at.r->p->op[op];
   const struct weft_shape *shape = weft_op_shape (at.r->p, op);
@@ -290,7 +291,7 @@ emit_nccl (struct cuda_there at, uint32_t op, struct weft_place me, GError **err
 {
   const struct weft_op *row = &at.r->p->op[op];
   const struct weft_shape *shape = weft_op_shape (at.r->p, op);
-  const struct weft_bound bound = weft_bind_collective (&at.r->bind, op, &me);
+  const struct weft_bound_operands bound = weft_bind_collective (&at.r->bind, op, &me);
   gboolean gathers = row->kind == WEFT_OP_ALL_GATHER;
   gboolean whole = row->kind == WEFT_OP_ALL_REDUCE || row->kind == WEFT_OP_BROADCAST;
   struct weft_cuda_collective c = { .kind = row->kind,

@@ -80,7 +80,7 @@ is_nothing (const struct cuda_rank *r, uint32_t op)
     if (weft_mesh_group_size (&r->m->base.plan->mesh, row->group) > 1 ||
         row->kind == WEFT_OP_SHIFT || row->reduce == WEFT_REDUCE_PREMUL)
       return FALSE;
-    const struct weft_bound bound = weft_bind_collective (&r->bind, op, &alone);
+    const struct weft_bound_operands bound = weft_bind_collective (&r->bind, op, &alone);
     return bound.slice == bound.data;
   case WEFT_CLASS_P2P:
     break;

@@ -1,7 +1,7 @@
 /* GELU in the tanh form of GPT-2 (Hendrycks and Gimpel, arXiv 1606.08415), computed with the
  * logistic function: (1 + tanh u) / 2 = logistic (2 u). SwiGLU: Shazeer, arXiv 2002.05202. Squared
  * ReLU: So et al., arXiv 2109.08668. */
-#include "kernels/flat.h"
+#include "kernels/elementwise.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "kernels/part.h"
@@ -121,7 +121,8 @@ add (const void *with, float *const *at, uint64_t n)
 #define FLAT(name, access)                                                                         \
   void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts)                \
   {                                                                                                \
-    weft_flat_run (k, &(struct weft_flat){ access, elements (k), name, NULL }, part, parts);       \
+    weft_elementwise_run (k, &(struct weft_elementwise){ access, elements (k), name, NULL }, part, \
+                          parts);                                                                  \
   }
 FLAT (gelu, "rw")
 FLAT (gelu_bwd, "rrw")

@@ -1,13 +1,13 @@
 /* AdamW: weight decay is applied to the weight, not to its gradient (Loshchilov and Hutter, arXiv
  * 1711.05101), in the order of torch.optim.AdamW: decay, moments, step. */
-#include "kernels/draw.h"
-#include "kernels/flat.h"
+#include "kernels/stochastic.h"
+#include "kernels/elementwise.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include <math.h>
 
 enum { GRAD, FACTOR, PARAM, MASTER, M, V };
-enum { DRAWN = 2 }; /* index of the dimension: 1 for stochastic rounding */
+enum { STOCHASTIC = 2 }; /* index of the dimension: 1 for stochastic rounding */
 
 uint64_t
 weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
@@ -60,12 +60,13 @@ update (const void *with, float *const *at, uint64_t count)
 
 /* Weights stored as bf16 only, without fp32 masters: rounded stochastically. */
 static void
-update_drawn (const struct weft_kernel *k, const struct rates *r, uint32_t part, uint32_t parts)
+update_stochastic (const struct weft_kernel *k, const struct rates *r, uint32_t part,
+                   uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
   struct weft_range range = weft_part (k->shape.dim[0], WEFT_STRETCH, part, parts);
   float grad[WEFT_STRETCH], param[WEFT_STRETCH], m[WEFT_STRETCH], v[WEFT_STRETCH];
-  const uint64_t key = weft_draw_key (k);
+  const uint64_t key = weft_stochastic_key (k);
 
   for (uint64_t first = range.begin; first < range.end; first += WEFT_STRETCH) {
     uint64_t n = weft_least (range.end - first, WEFT_STRETCH);
@@ -77,8 +78,8 @@ update_drawn (const struct weft_kernel *k, const struct rates *r, uint32_t part,
     };
     update (r, at, n);
     for (uint64_t i = 0; i < n; i++)
-      param[i] =
-          weft_bf16_drawn (param[i], weft_draw (key, weft_whole_element (&k->whole, first + i)));
+      param[i] = weft_bf16_stochastic (
+          param[i], weft_random_key (key, weft_whole_element (&k->whole, first + i)));
     for (uint32_t operand = PARAM; operand <= V; operand++)
       if (at[operand])
         weft_store (o[operand].data, o[operand].dtype, first, n, at[operand]);
@@ -108,17 +109,17 @@ weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   const float *factor = k->operand[FACTOR].data;
   struct rates r = rates (k, factor ? *factor : 1);
   gboolean master = k->operand[MASTER].data != NULL;
-  struct weft_flat flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],
-                            master ? update_both : update, &r };
+  struct weft_elementwise flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],
+                                   master ? update_both : update, &r };
 
-  if (k->shape.dim[DRAWN] && r.factor != 0) {
-    update_drawn (k, &r, part, parts);
+  if (k->shape.dim[STOCHASTIC] && r.factor != 0) {
+    update_stochastic (k, &r, part, parts);
     return;
   }
   if (r.factor == 0)
-    flat = (struct weft_flat){ "--wr--", k->shape.dim[0], keep, NULL };
+    flat = (struct weft_elementwise){ "--wr--", k->shape.dim[0], keep, NULL };
   if (r.factor != 0 || (master && !k->operand[PARAM].accumulate))
-    weft_flat_run (k, &flat, part, parts);
+    weft_elementwise_run (k, &flat, part, parts);
 }
 
 /* -------------------------------------------------------------------- reference */

@@ -73,12 +73,12 @@ has_room (const weft_plan *plan, GError **error)
 }
 
 gboolean
-weft_bind_can (const weft_plan *plan, const char *name, GError **error)
+weft_bind_check (const weft_plan *plan, const char *name, GError **error)
 {
   for (uint32_t role = 0; role < plan->n_roles; role++)
     if (!can_run (plan->role[role], name, error))
       return FALSE;
-  return has_room (plan, error) && weft_kernels_can (&plan->job.model, error);
+  return has_room (plan, error) && weft_kernels_check_model (&plan->job.model, error);
 }
 
 /* -------------------------------------------------------------------- operands */
@@ -252,7 +252,7 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
                               b->place[WEFT_GROUP_TP].at > 0);
 }
 
-enum { DRAWN = 2 }; /* index of the dimension: 1 for stochastic rounding */
+enum { STOCHASTIC = 2 }; /* index of the dimension: 1 for stochastic rounding */
 
 /* Operands of an op that have one element per element of a part, as bits; for adam, all but the
  * clip factor. */
@@ -310,8 +310,8 @@ place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at,
 
 /* Stochastic rounding: one call for each run of elements in the whole tensor. */
 static void
-bind_drawn (const weft_bind *b, const struct weft_kernel *all, const struct weft_segment *segment,
-            struct to to)
+bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
+                 const struct weft_segment *segment, struct to to)
 {
   const struct weft_param *param = &b->p->param[segment->param];
   uint32_t bulk = bulk_of (all->kind);
@@ -350,8 +350,8 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
       k.operand[1] = scale_of (b, param, k.operand[1]);
     k.decay = param->decay;
     k.shape.dim[0] = b->segment[s].n;
-    if (whole.kind == WEFT_OP_ADAM && whole.shape.dim[DRAWN])
-      bind_drawn (b, &k, &b->segment[s], to);
+    if (whole.kind == WEFT_OP_ADAM && whole.shape.dim[STOCHASTIC])
+      bind_stochastic (b, &k, &b->segment[s], to);
     else
       to.call (to.user, &k);
   }
@@ -447,7 +447,7 @@ shard_before (const weft_bind *b, uint32_t buf)
   return b->place[b->p->buf[buf].shard].at;
 }
 
-struct weft_bound
+struct weft_bound_operands
 weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *member)
 {
   const struct weft_op *row = &b->p->op[op];
@@ -456,7 +456,8 @@ weft_bind_collective (const weft_bind *b, uint32_t op, const struct weft_place *
    * no other operand. The output of all_to_all is as large as its input. */
   uint32_t whole = row->kind == WEFT_OP_ALL_GATHER, n = b->p->op[op + 1].uses - row->uses;
   uint64_t size = weft_dtype_bytes (shape->dtype);
-  struct weft_bound bound = { .data = weft_bind_at (b, weft_bind_use (b, op, whole)->buf) };
+  struct weft_bound_operands bound = { .data =
+                                           weft_bind_at (b, weft_bind_use (b, op, whole)->buf) };
 
   if (n == 1)
     bound.data += shard_before (b, weft_bind_use (b, op, 0)->buf) * shape->dim[0] * size;

@@ -49,14 +49,14 @@ void weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from,
  * reduce-scatter and all-to-all read and all-gather writes. `slice`: the member's own slice, which
  * may be a separate buffer, or the output of an all-to-all. For an all-to-all with counts: rows per
  * member. */
-struct weft_bound {
+struct weft_bound_operands {
   uint8_t *data, *slice;
   struct weft_operand send;
 };
-struct weft_bound weft_bind_collective (const weft_bind *b, uint32_t op,
+struct weft_bound_operands weft_bind_collective (const weft_bind *b, uint32_t op,
                                         const struct weft_place *member);
 
 /* Refuses a plan that no executor with real numbers can run: ops without a kernel, a model that the
  * kernels cannot compute exactly, too little memory for the tokens of a MoE layer. `name` is the
  * executor's, for messages. */
-gboolean weft_bind_can (const weft_plan *plan, const char *name, GError **error);
+gboolean weft_bind_check (const weft_plan *plan, const char *name, GError **error);

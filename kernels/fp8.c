@@ -1,7 +1,7 @@
 /* fp8: largest magnitude of a tensor, quantisation with one scale or block scales, transposed
  * copies. Matrix products read an element as code times scale (gemm.h). */
 #include "kernels/fp8_blocks.h"
-#include "kernels/flat.h"
+#include "kernels/elementwise.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/reference.h"
@@ -115,7 +115,8 @@ weft_cpu_quantise (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   struct scaling s = { .largest = *(const float *) k->operand[AMAX].data };
 
   s.scale = weft_fp8_scale_to (s.largest, weft_fp8_most (k->operand[Y].dtype == WEFT_E5M2));
-  weft_flat_run (k, &(struct weft_flat){ "r-w", k->shape.dim[0], multiply, &s }, part, parts);
+  weft_elementwise_run (k, &(struct weft_elementwise){ "r-w", k->shape.dim[0], multiply, &s }, part,
+                        parts);
 }
 
 /* The nearest number of a format, by trying all codes; ties go to the even code. */

@@ -1,7 +1,7 @@
 /* Gradients between backward and update: reductions of flat buffers, gradient norm and clipping,
  * loss scale; flat copies and casts. */
 #include "core/base/exact.h"
-#include "kernels/flat.h"
+#include "kernels/elementwise.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/scalar.h"
@@ -91,7 +91,8 @@ add (const void *with, float *const *at, uint64_t n)
 void
 weft_cpu_grad_add (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
-  weft_flat_run (k, &(struct weft_flat){ "ur", k->shape.dim[0], add, NULL }, part, parts);
+  weft_elementwise_run (k, &(struct weft_elementwise){ "ur", k->shape.dim[0], add, NULL }, part,
+                        parts);
 }
 
 WEFT_WIDE static void
@@ -110,7 +111,8 @@ weft_cpu_scale (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   float divisor = count ? fmaxf (*count, 1)
                         : (float) k->shape.dim[2] / (float) MAX (1, k->shape.dim[3]);
 
-  weft_flat_run (k, &(struct weft_flat){ "u", k->shape.dim[0], divide, &divisor }, part, parts);
+  weft_elementwise_run (k, &(struct weft_elementwise){ "u", k->shape.dim[0], divide, &divisor },
+                        part, parts);
 }
 
 static void
@@ -135,9 +137,9 @@ void
 weft_cpu_cast (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   float divisor = (float) k->shape.dim[2];
-  struct weft_flat flat = { "rw", k->shape.dim[0], divisor > 1 ? quotient : copy, &divisor };
+  struct weft_elementwise flat = { "rw", k->shape.dim[0], divisor > 1 ? quotient : copy, &divisor };
 
-  weft_flat_run (k, &flat, part, parts);
+  weft_elementwise_run (k, &flat, part, parts);
 }
 
 void
@@ -250,7 +252,8 @@ weft_cpu_unscale (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   struct unscale u = { 1 / weft_control_loss_scale (k->control), k->operand[1].data };
 
-  weft_flat_run (k, &(struct weft_flat){ "u-", k->shape.dim[0], unscale, &u }, part, parts);
+  weft_elementwise_run (k, &(struct weft_elementwise){ "u-", k->shape.dim[0], unscale, &u }, part,
+                        parts);
 }
 
 static double

@@ -66,7 +66,7 @@ is_below (const struct weft_operand *o, int64_t least, int64_t limit)
 }
 
 gboolean
-weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand)
+weft_kernel_index_valid (const struct weft_kernel *k, uint32_t operand)
 {
   pthread_once (&indices_found, find_indices);
   uint8_t found = operand < WEFT_MOST_OPERANDS ? index_of[k->kind][operand] : 0;
@@ -76,7 +76,7 @@ weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand)
 }
 
 gboolean
-weft_kernels_can (const union weft_model *model, GError **error)
+weft_kernels_check_model (const union weft_model *model, GError **error)
 {
   if (model->position_embedding_type == WEFT_ROPE && model->rotary_scaling == WEFT_ROTARY_OTHER)
     return weft_bad_input (error,

@@ -33,12 +33,12 @@ struct weft_operand {
 };
 
 /* Position of an op in a run: together with the key, all that dropout draws depend on. */
-struct weft_draw {
+struct weft_random_key {
   uint32_t layer;
   int64_t sequence; /* index in the global batch of the first sequence of the microbatch */
 };
 
-/* Where the elements of a call lie in a whole tensor, for stochastic rounding (draw.h): rows of
+/* Where the elements of a call lie in a whole tensor, for stochastic rounding (stochastic.h): rows of
  * `columns` elements that lie `stride` apart in the tensor. */
 struct weft_whole {
   uint64_t key; /* hash of the tensor's name */
@@ -55,7 +55,7 @@ struct weft_kernel {
   uint32_t before; /* in a part of ring attention: the keys come from the rank this many places
                     * before; when joining sequences, 1: slice j came from the rank j places
                     * before */
-  struct weft_draw draw;
+  struct weft_random_key draw;
   struct weft_whole whole; /* adam with stochastic rounding */
   gboolean canonical;
   gboolean fused, quicker, deterministic; /* attention on the GPU: use the vendor library if there
@@ -73,7 +73,7 @@ weft_kernel_groups (const struct weft_kernel *k)
 
 /* Ranks that share one query group: in canonical order they hold all of its queries (tensor.c). */
 static inline uint64_t
-weft_kernel_together (const struct weft_kernel *k)
+weft_kernel_group_ranks (const struct weft_kernel *k)
 {
   uint64_t groups = (uint64_t) k->model->num_query_groups;
   return k->canonical && k->tp.of > groups ? k->tp.of / groups : 1;
@@ -83,7 +83,7 @@ static inline uint64_t
 weft_kernel_heads (const struct weft_kernel *k)
 {
   return (uint64_t) k->model->num_attention_heads / (k->tp.of ? k->tp.of : 1) *
-         weft_kernel_together (k);
+         weft_kernel_group_ranks (k);
 }
 
 /* Tokens of each sequence on this rank. */
@@ -117,11 +117,11 @@ struct weft_kernel_row {
 /* Refuses a model that the kernels would compute differently: some values of its settings (an
  * unknown rotary scaling, for example) do not define a computation. Executors with real numbers
  * call it at open; planning and simulation do not. */
-gboolean weft_kernels_can (const union weft_model *model, GError **error);
+gboolean weft_kernels_check_model (const union weft_model *model, GError **error);
 
 /* Whether an index operand holds valid indices: token ids, expert numbers, row numbers, row counts.
  * TRUE for other operands. */
-gboolean weft_kernel_trusts (const struct weft_kernel *k, uint32_t operand);
+gboolean weft_kernel_index_valid (const struct weft_kernel *k, uint32_t operand);
 
 /* By op kind; cpu is NULL for ops without a kernel. */
 extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];

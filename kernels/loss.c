@@ -4,7 +4,7 @@
 #include "kernels/math.h"
 #include "kernels/part.h"
 #include "kernels/scalar.h"
-#include "kernels/soft.h"
+#include "kernels/logsumexp.h"
 #include <math.h>
 
 /* Losses added at a time. */
@@ -84,7 +84,7 @@ static float
 target_logit (const struct weft_kernel *k, uint64_t row)
 {
   const struct weft_operand *logits = &k->operand[LOGITS];
-  uint64_t at = weft_soft_target (k, ((const int32_t *) k->operand[TARGETS].data)[row]);
+  uint64_t at = weft_logits_target (k, ((const int32_t *) k->operand[TARGETS].data)[row]);
   float room;
 
   if (at >= k->shape.dim[1])
@@ -110,10 +110,11 @@ cross_entropy (const struct weft_kernel *k, uint64_t row, double total)
 static float
 row_loss (const struct weft_kernel *k, uint64_t row)
 {
-  struct weft_soft_row r = weft_soft_row (k, row);
-  struct weft_soft soft =
-      k->shape.dim[OWN] ? weft_soft_own (&r) : weft_soft_against (&r, weft_soft_most (&r));
-  double total = weft_soft_log (soft);
+  struct weft_logits_row r = weft_logits_row (k, row);
+  struct weft_logsumexp soft = k->shape.dim[OWN]
+                                   ? weft_logsumexp_own (&r)
+                                   : weft_logsumexp_against (&r, weft_logsumexp_most (&r));
+  double total = weft_logsumexp_value (soft);
 
   ((float *) k->operand[LSE].data)[row] = (float) total;
   return cross_entropy (k, row, total);
@@ -164,8 +165,8 @@ weft_cpu_xent_max (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   struct weft_range rows = weft_part (k->shape.dim[0], 1, part, parts);
 
   for (uint64_t r = rows.begin; r < rows.end; r++) {
-    struct weft_soft_row row = weft_soft_row (k, r);
-    ((float *) k->operand[MOST].data)[r] = weft_soft_most (&row);
+    struct weft_logits_row row = weft_logits_row (k, r);
+    ((float *) k->operand[MOST].data)[r] = weft_logsumexp_most (&row);
   }
 }
 
@@ -180,8 +181,9 @@ weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   float *target = given ? stats : stats + n, *sum = target + n;
 
   for (uint64_t r = rows.begin; r < rows.end; r++) {
-    struct weft_soft_row row = weft_soft_row (k, r);
-    struct weft_soft soft = given ? weft_soft_against (&row, given[r]) : weft_soft_own (&row);
+    struct weft_logits_row row = weft_logits_row (k, r);
+    struct weft_logsumexp soft =
+        given ? weft_logsumexp_against (&row, given[r]) : weft_logsumexp_own (&row);
     target[r] = target_logit (k, r);
     sum[r] = (float) soft.sum;
     if (!given)
@@ -190,19 +192,19 @@ weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 }
 
 /* Joins the statistics of all ranks; they may have been reduced already. */
-static struct weft_soft
+static struct weft_logsumexp
 join_parts (const struct weft_kernel *k, uint64_t row, float *target)
 {
   uint64_t rows = k->shape.dim[0], parts = k->shape.dim[1];
-  struct weft_soft stack[WEFT_FOLD_MOST_DEPTH];
+  struct weft_logsumexp stack[WEFT_FOLD_MOST_DEPTH];
   uint32_t top = 0;
 
   *target = 0;
   for (uint32_t i = 0; i < parts; i++) {
     const float *stats = (const float *) k->operand[STATS].data + i * N_STATS * rows + row;
-    stack[top] = (struct weft_soft){ stats[ALL_MOST * rows], (double) stats[ALL_SUM * rows] };
+    stack[top] = (struct weft_logsumexp){ stats[ALL_MOST * rows], (double) stats[ALL_SUM * rows] };
     *target += stats[ALL_TARGET * rows];
-    top = weft_fold_push (top, i, (uint32_t) parts, weft_soft_join_top, stack);
+    top = weft_fold_push (top, i, (uint32_t) parts, weft_logsumexp_join_top, stack);
   }
   return stack[0];
 }
@@ -211,7 +213,7 @@ static float
 joined_loss (const struct weft_kernel *k, uint64_t row)
 {
   float target;
-  double total = weft_soft_log (join_parts (k, row, &target));
+  double total = weft_logsumexp_value (join_parts (k, row, &target));
 
   ((float *) k->operand[END_LSE].data)[row] = (float) total;
   return has_target (k, END_TARGETS, row) ? (float) (total - (double) target) : 0;
@@ -241,14 +243,14 @@ static void
 row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
 {
   const struct weft_operand *logits = &k->operand[LOGITS];
-  uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
+  uint64_t columns = k->shape.dim[1], counted = weft_logits_columns (k);
   int32_t target = ((const int32_t *) k->operand[TARGETS].data)[row];
   float room[WEFT_STRETCH];
 
   share = target < 0 ? 0 : share;
   for (uint64_t c = 0; c < columns; c += WEFT_STRETCH) {
     uint64_t n = weft_least (columns - c, WEFT_STRETCH), at = row * columns + c;
-    uint64_t hit = weft_soft_target (k, target) - c;
+    uint64_t hit = weft_logits_target (k, target) - c;
     float *x = (float *) weft_floats (logits->data, logits->dtype, at, n, room);
     float logit = hit < n ? x[hit] : 0;
     probabilities (x, x, lse, share, n);
@@ -264,7 +266,7 @@ row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
 static float
 share_of (const struct weft_kernel *k, const struct weft_operand *gradient)
 {
-  return (float) weft_soft_share (k) * (gradient->data ? *(const float *) gradient->data : 1);
+  return (float) weft_loss_share (k) * (gradient->data ? *(const float *) gradient->data : 1);
 }
 
 void
@@ -282,8 +284,8 @@ weft_cpu_xent_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 static float
 row_both (const struct weft_kernel *k, uint64_t row)
 {
-  struct weft_soft_row r = weft_soft_row (k, row);
-  double total = weft_soft_log (weft_soft_against (&r, weft_soft_most (&r)));
+  struct weft_logits_row r = weft_logits_row (k, row);
+  double total = weft_logsumexp_value (weft_logsumexp_against (&r, weft_logsumexp_most (&r)));
   float loss = cross_entropy (k, row, total);
 
   row_gradient (k, row, (float) total, share_of (k, &k->operand[BOTH_GRADIENT]));
@@ -312,7 +314,7 @@ weft_ref_xent (const struct weft_kernel *k)
     *loss = 0;
   for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
     const double *x = (double *) k->operand[LOGITS].data + r * columns;
-    uint64_t counted = weft_soft_columns (k);
+    uint64_t counted = weft_logits_columns (k);
     double most = x[0], sum = 0;
     for (uint64_t i = 0; i < counted; i++)
       most = fmax (most, x[i]);
@@ -332,13 +334,13 @@ weft_ref_xent_bwd (const struct weft_kernel *k)
 {
   const int32_t *target = k->operand[TARGETS].data;
   const double *lse = k->operand[LSE].data, *gradient = k->operand[GRADIENT].data;
-  double all = (gradient ? *gradient : 1) * weft_soft_share (k);
-  uint64_t columns = k->shape.dim[1], counted = weft_soft_columns (k);
+  double all = (gradient ? *gradient : 1) * weft_loss_share (k);
+  uint64_t columns = k->shape.dim[1], counted = weft_logits_columns (k);
 
   for (uint64_t r = 0; r < k->shape.dim[0]; r++)
     for (uint64_t i = 0; i < columns; i++) {
       double *x = (double *) k->operand[LOGITS].data + r * columns + i;
-      double one = i == weft_soft_target (k, target[r]), share = target[r] < 0 ? 0 : all;
+      double one = i == weft_logits_target (k, target[r]), share = target[r] < 0 ? 0 : all;
       *x = i < counted ? (exp (*x - lse[r]) - one) * share : 0;
     }
 }
@@ -369,7 +371,7 @@ weft_ref_xent_max (const struct weft_kernel *k)
   for (uint64_t r = 0; r < k->shape.dim[0]; r++) {
     const double *x = (double *) k->operand[LOGITS].data + r * columns;
     double most = -INFINITY;
-    for (uint64_t i = 0; i < weft_soft_columns (k); i++)
+    for (uint64_t i = 0; i < weft_logits_columns (k); i++)
       most = fmax (most, x[i]);
     ((double *) k->operand[MOST].data)[r] = most;
   }
@@ -385,7 +387,7 @@ weft_ref_xent_part (const struct weft_kernel *k)
 
   for (uint64_t r = 0; r < n; r++) {
     const double *x = (double *) k->operand[LOGITS].data + r * columns;
-    uint64_t counted = weft_soft_columns (k), at = weft_soft_target (k, targets[r]);
+    uint64_t counted = weft_logits_columns (k), at = weft_logits_target (k, targets[r]);
     double most = -INFINITY, sum = 0;
     for (uint64_t i = 0; i < counted; i++)
       most = fmax (most, x[i]);

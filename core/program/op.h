@@ -99,7 +99,7 @@ enum weft_op_class {
   X (WEFT_OP_SCORES_BWD, "scores_bwd", COMPUTE, scores_bwd, "batch sequence heads groups width window",   \
      "ds:r p:r do:r qkv:r dqkv:w", "gradients of queries, keys and values")                        \
   X (WEFT_OP_DROPOUT, "dropout", COMPUTE, drop2, "rows tokens columns site drop",               \
-     "x:r y:w mask:w", "drop of 2^32 elements become 0, the others grow; mask: kernels/drop.h")    \
+     "x:r y:w mask:w", "drop of 2^32 elements become 0, the others grow; mask: kernels/dropout.h")    \
   X (WEFT_OP_DROPOUT_ADD, "dropout_add", COMPUTE, drop3, "rows tokens columns site drop",       \
      "a:r b:r y:w mask:w", "a + dropout of b")                                                     \
   X (WEFT_OP_DROPOUT_BWD, "dropout_bwd", COMPUTE, drop2, "rows tokens columns site drop",       \
@@ -228,7 +228,7 @@ enum weft_op_class {
   X (WEFT_OP_XENT, "xent", COMPUTE, pass1, "rows columns leaves whole own",                        \
      "logits:r targets:r lse:w count:rw? loss:rw",                                                 \
      "loss += sum of cross entropies; count += rows; lse is fp32 per row; whole: columns of all ranks, "\
-     "those past it are padding; own: kernels/soft.h")                                             \
+     "those past it are padding; own: kernels/logsumexp.h")                                             \
   X (WEFT_OP_SCALE_LOSS, "scale_loss", COMPUTE, pass1, "elements", "gradient:w",                   \
      "gradient = the loss scale: what backward of a microbatch begins with")                       \
   X (WEFT_OP_XENT_BWD, "xent_bwd", COMPUTE, pass2, "rows columns tokens whole depth",              \
@@ -297,7 +297,7 @@ enum weft_op_class {
   X (WEFT_OP_ADAM, "adam", COMPUTE, adam, "elements itself drawn",                                 \
      "grad:r factor:r? param:rw? master:rw? m:rw v:rw",                                            \
      "AdamW; master is absent when param is updated itself, as fp32 is; where it is not, param may be "\
-     "written only, or absent; drawn: param, in bf16, is rounded by lot (kernels/draw.h)")         \
+     "written only, or absent; drawn: bf16 param, stochastically rounded (kernels/stochastic.h)")           \
   X (WEFT_OP_BIAS, "bias", COMPUTE, pass2, "rows columns", "x:r b:r y:w",                          \
      "y(m,n) = x(m,n) + b(n), where a sum over several ranks is complete")                         \
   X (WEFT_OP_ADD_POSITIONS, "add_positions", COMPUTE, pass3, "tokens hidden parts",                \

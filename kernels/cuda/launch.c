@@ -1,7 +1,7 @@
 #include "core/job/rotary.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
-#include "kernels/soft.h"
+#include "kernels/logsumexp.h"
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #define WEFT_CUDA_ROW(id, name) [WEFT_OP_##id] = weft_cuda_##name,
@@ -103,7 +103,7 @@ weft_cuda_launch_of (const struct weft_kernel *k)
   }
   set_model (&l.model, k);
   if (k->kind == WEFT_OP_XENT_BWD || k->kind == WEFT_OP_XENT_GRAD)
-    l.share = (float) weft_soft_share (k);
+    l.share = (float) weft_loss_share (k);
   return l;
 }
 

@@ -101,7 +101,7 @@ struct update {
   uint64_t n;
   bool decays, rewrites; /* rewrites: compute a param that has not been initialised even if the step
                           * is skipped */
-  bool drawn;            /* param is bf16 with stochastic rounding (kernels/draw.h) */
+  bool drawn;            /* param is bf16 with stochastic rounding (kernels/stochastic.h) */
   struct weft_cuda_whole whole;
 };
 
@@ -147,9 +147,9 @@ bits_of (float x)
 #define bits_of(x) __float_as_uint (x)
 #endif
 
-/* Stochastic rounding of element i: weft_bf16_drawn() on the device. */
+/* Stochastic rounding of element i: weft_bf16_stochastic() on the device. */
 static __device__ __forceinline__ uint16_t
-draw_bf16 (float x, uint64_t key, const struct weft_cuda_whole &w, uint64_t i)
+round_stochastic (float x, uint64_t key, const struct weft_cuda_whole &w, uint64_t i)
 {
   uint64_t at = w.start + i, element = at / w.columns * w.stride + at % w.columns + w.offset;
   uint32_t bits = bits_of (x), draw = (uint32_t) (mix_bits (key + element * WEFT_MIX_STEP) >> 48);
@@ -176,7 +176,7 @@ update_element (const struct update &u, const struct rates &r, uint64_t i)
   put (u.m, i, m);
   put (u.v, i, v);
   if (u.drawn)
-    ((bf16 *) u.param.data)[i].bits = draw_bf16 (w, r.key, u.whole, i);
+    ((bf16 *) u.param.data)[i].bits = round_stochastic (w, r.key, u.whole, i);
   else
     put (weight, i, w);
   if (u.master.data && u.param.data)

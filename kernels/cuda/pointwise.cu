@@ -280,7 +280,7 @@ weft_cuda_add_positions (const struct weft_cuda_launch *l)
 
 /* ---------------------------------------------------------------------------- dropout */
 
-/* The mask of kernels/drop.h, with the same random numbers. */
+/* The mask of kernels/dropout.h, with the same random numbers. */
 enum { DROP_ROWS, DROP_TOKENS, DROP_COLUMNS, DROP_SITE, DROP_DROP, PROBABILITIES = 1 };
 
 struct drop {

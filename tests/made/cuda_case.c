@@ -407,7 +407,7 @@ cuda_case_fixed (const struct cuda_case_device *d)
   g_rand_free (rand);
 }
 
-/* ------------------------------------------------------------------- weights rounded by lot */
+/* ------------------------------------------------------------------- stochastic rounding */
 
 /* To the bit as on the CPU, m and v too. */
 void

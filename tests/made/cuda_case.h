@@ -58,7 +58,7 @@ void cuda_case_fp8 (const struct cuda_case_device *device);
  * many rows against the kernels of the CPU. */
 void cuda_case_experts (const struct cuda_case_device *device);
 
-/* AdamW that rounds weights by lot. */
+/* AdamW with stochastic rounding. */
 void cuda_case_lots (const struct cuda_case_device *device);
 
 /* The last of these alone; and products of codes with scales of tensors and of 128 elements. */

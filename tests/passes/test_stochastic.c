@@ -1,6 +1,6 @@
-/* Weights of bf16 that are rounded by lot: nothing is lost in the mean, and who updates an element does not
- * matter to its draw. */
-#include "kernels/draw.h"
+/* Stochastic rounding of bf16 weights: unbiased, and the random number of an element is the same on
+ * every rank that may update it. */
+#include "kernels/stochastic.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
 #include "tests/made/random_job.h"
@@ -22,7 +22,7 @@ of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
     float x = weft_bits_float (bits), low = weft_bits_float (bits & 0xffff0000u);
     float high = weft_bits_float ((bits & 0xffff0000u) + 0x10000u);
     for (uint32_t draw = 0; draw <= 0xffff; draw++) {
-      float y = weft_bf16_drawn (x, (uint16_t) draw);
+      float y = weft_bf16_stochastic (x, (uint16_t) draw);
       assert_true (y == low || y == high);
       ups += y != low;
     }
@@ -40,8 +40,10 @@ what_bf16_holds_and_what_is_no_number_stay (void **state)
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (same); i++)
     for (uint32_t draw = 0; draw <= 0xffff; draw += 0x1111)
-      assert_int_equal (weft_float_bits (weft_bf16_drawn (weft_bits_float (same[i]), (uint16_t) draw)), same[i]);
-  assert_true (isnan (weft_bf16_drawn (NAN, 0xffff)));
+      assert_int_equal (
+          weft_float_bits (weft_bf16_stochastic (weft_bits_float (same[i]), (uint16_t) draw)),
+          same[i]);
+  assert_true (isnan (weft_bf16_stochastic (NAN, 0xffff)));
 }
 
 /* -------------------------------------------------------------------------- the update */
@@ -144,7 +146,7 @@ who_updates_an_element_does_not_matter (void **state)
 #define PLAIN                                                                                      \
   "topology=cpu precision=bf16 global_batch_size=8 seq_length=16 hidden_size=32 num_layers=2 "     \
   "use_megatron_fsdp=true preserve_fp32_weights=false "
-#define DRAWN PLAIN "bf16_stochastic_round=true "
+#define STOCHASTIC PLAIN "bf16_stochastic_round=true "
 
 static void
 every_sharding_has_the_bits_of_one_rank (void **state)
@@ -161,14 +163,14 @@ every_sharding_has_the_bits_of_one_rank (void **state)
 
   (void) state;
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++) {
-    g_autofree char *alone = g_strconcat (DRAWN, models[m], "gpus=1", NULL),
+    g_autofree char *alone = g_strconcat (STOCHASTIC, models[m], "gpus=1", NULL),
                     *nearest = g_strconcat (PLAIN, models[m], "gpus=1", NULL);
     struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 3 });
     struct real_result other = weft_test_run (&(struct real_run){ .words = nearest, .steps = 3 });
     assert_true (one.loss[0] == other.loss[0] && one.gradients != 0);
     assert_true (one.weights != other.weights && one.loss[2] < one.loss[0]);
     for (unsigned i = m; i < G_N_ELEMENTS (strategies); i++) {
-      g_autofree char *words = g_strconcat (DRAWN, models[m], strategies[i], NULL);
+      g_autofree char *words = g_strconcat (STOCHASTIC, models[m], strategies[i], NULL);
       if (m == (strstr (words, "expert_model") != NULL) || i == 1)
         weft_test_check_bits (words, 3, &one, i);
     }
@@ -180,7 +182,7 @@ weights_with_masters_are_not_drawn_for (void **state)
 {
   g_autoptr (weft_plan) masters = weft_test_plan (
       "model=gpt2-nano topology=cpu gpus=2 precision=bf16 bf16_stochastic_round=true");
-  g_autoptr (weft_plan) none = weft_test_plan ("model=gpt2-nano gpus=2 " DRAWN);
+  g_autoptr (weft_plan) none = weft_test_plan ("model=gpt2-nano gpus=2 " STOCHASTIC);
   const weft_program *of[] = { masters->role[0], none->role[0] };
 
   (void) state;

@@ -180,7 +180,7 @@ struct drops {
 struct where {
   uint64_t seed, step, rows, tokens, columns;
   enum weft_drop_site site;
-  struct weft_draw draw;
+  struct weft_random_key draw;
   struct weft_place tp, cp;
   gboolean forward_only;
 };

@@ -1,6 +1,6 @@
 /* Dropout, alone and fused with the residual addition, and its gradient. A mask has one byte per
  * element: 1 if the element is kept. */
-#include "kernels/drop.h"
+#include "kernels/dropout.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
 
@@ -15,15 +15,15 @@ key_of (const struct weft_kernel *k)
   return weft_mix (key ^ ((uint64_t) k->draw.layer << 8 | k->shape.dim[SITE]));
 }
 
-struct weft_drop
-weft_drop_of (const struct weft_kernel *k)
+struct weft_dropout
+weft_dropout_of (const struct weft_kernel *k)
 {
   uint64_t drop = k->control->forward_only ? 0 : k->shape.dim[DROP];
 
-  return (struct weft_drop){ .key = key_of (k),
-                             .drop = drop,
-                             .grow = (float) (0x1p32 / (0x1p32 - (double) drop)),
-                             .columns = k->shape.dim[COLUMNS] };
+  return (struct weft_dropout){ .key = key_of (k),
+                                .drop = drop,
+                                .grow = (float) (0x1p32 / (0x1p32 - (double) drop)),
+                                .columns = k->shape.dim[COLUMNS] };
 }
 
 /* Number in the global batch of a token of the microbatch. */
@@ -43,13 +43,13 @@ whole_query (const struct weft_kernel *k, uint64_t row)
   uint64_t length = (uint64_t) k->model->seq_length;
   uint64_t heads = k->shape.dim[ROWS] / k->shape.dim[TOKENS], strip = row / length;
   uint64_t sequence = (uint64_t) k->draw.sequence + strip / heads;
-  uint64_t head = k->tp.at / weft_kernel_together (k) * heads + strip % heads;
+  uint64_t head = k->tp.at / weft_kernel_group_ranks (k) * heads + strip % heads;
 
   return (sequence * (uint64_t) k->model->num_attention_heads + head) * length + row % length;
 }
 
 uint64_t
-weft_drop_row (const struct weft_kernel *k, uint64_t row)
+weft_dropout_row (const struct weft_kernel *k, uint64_t row)
 {
   const uint64_t *dim = k->shape.dim;
   uint64_t first = dim[ROWS] < dim[TOKENS] ? k->tp.at * dim[ROWS] : 0;
@@ -68,7 +68,7 @@ struct pass {
 
 /* At most one stretch of one row. */
 static void
-run (const struct weft_drop *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
+run (const struct weft_dropout *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
 {
   float in_room[WEFT_STRETCH], add_room[WEFT_STRETCH], out_room[WEFT_STRETCH];
   const float *x = weft_floats (p->in->data, p->in->dtype, from, n, in_room);
@@ -77,7 +77,7 @@ run (const struct weft_drop *d, const struct pass *p, uint64_t from, uint64_t n,
 
   for (uint64_t i = 0; i < n; i++) {
     if (p->draws)
-      p->mask[from + i] = weft_drop_keeps (d, number + i);
+      p->mask[from + i] = weft_dropout_keeps (d, number + i);
     float kept = p->mask[from + i] ? x[i] * d->grow : 0;
     y[i] = a ? a[i] + kept : kept;
   }
@@ -87,13 +87,13 @@ run (const struct weft_drop *d, const struct pass *p, uint64_t from, uint64_t n,
 static void
 run_rows (const struct weft_kernel *k, const struct pass *p, uint32_t part, uint32_t parts)
 {
-  const struct weft_drop d = weft_drop_of (k);
+  const struct weft_dropout d = weft_dropout_of (k);
   struct weft_range rows = weft_part (k->shape.dim[ROWS], 64, part, parts);
 
   for (uint64_t row = rows.begin; row < rows.end; row++)
     for (uint64_t c = 0; c < d.columns; c += WEFT_STRETCH)
       run (&d, p, row * d.columns + c, weft_least (WEFT_STRETCH, d.columns - c),
-           weft_drop_row (k, row) + c);
+           weft_dropout_row (k, row) + c);
 }
 
 void
@@ -131,17 +131,17 @@ elements (const struct weft_kernel *k)
 static void
 draw (const struct weft_kernel *k, uint8_t *mask)
 {
-  const struct weft_drop d = weft_drop_of (k);
+  const struct weft_dropout d = weft_dropout_of (k);
 
   for (uint64_t i = 0; i < elements (k); i++)
-    mask[i] = weft_drop_keeps (&d, weft_drop_row (k, i / d.columns) + i % d.columns);
+    mask[i] = weft_dropout_keeps (&d, weft_dropout_row (k, i / d.columns) + i % d.columns);
 }
 
 static void
 keep (const struct weft_kernel *k, const double *add, const double *x, const uint8_t *mask,
       double *y)
 {
-  double grow = 0x1p32 / (0x1p32 - (double) weft_drop_of (k).drop);
+  double grow = 0x1p32 / (0x1p32 - (double) weft_dropout_of (k).drop);
 
   for (uint64_t i = 0; i < elements (k); i++)
     y[i] = (add ? add[i] : 0) + (mask[i] ? x[i] * grow : 0);

@@ -1,4 +1,4 @@
-#include "kernels/soft.h"
+#include "kernels/logsumexp.h"
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/lanes.h"
@@ -11,7 +11,7 @@
 enum { ROWS, COLUMNS, LEAVES, WHOLE };
 
 uint64_t
-weft_soft_columns (const struct weft_kernel *k)
+weft_logits_columns (const struct weft_kernel *k)
 {
   uint64_t columns = k->shape.dim[COLUMNS], before = k->tp.at * columns;
   uint64_t whole = k->shape.dim[WHOLE];
@@ -21,22 +21,22 @@ weft_soft_columns (const struct weft_kernel *k)
   return before < whole ? weft_least (columns, whole - before) : 0;
 }
 
-struct weft_soft_row
-weft_soft_row (const struct weft_kernel *k, uint64_t row)
+struct weft_logits_row
+weft_logits_row (const struct weft_kernel *k, uint64_t row)
 {
   uint32_t leaves = (uint32_t) k->shape.dim[LEAVES];
-  struct weft_soft_row r = { .logits = &k->operand[0],
-                             .first = row * k->shape.dim[COLUMNS],
-                             .columns = weft_soft_columns (k),
-                             .leaves = weft_leaves_dealt (k->shape.dim[COLUMNS], leaves, 0),
-                             .in_leaves = leaves > 0 };
+  struct weft_logits_row r = { .logits = &k->operand[0],
+                               .first = row * k->shape.dim[COLUMNS],
+                               .columns = weft_logits_columns (k),
+                               .leaves = weft_leaves_dealt (k->shape.dim[COLUMNS], leaves, 0),
+                               .in_leaves = leaves > 0 };
 
   r.leaves.segment[0].end = r.columns;
   return r;
 }
 
 uint64_t
-weft_soft_target (const struct weft_kernel *k, int32_t target)
+weft_logits_target (const struct weft_kernel *k, int32_t target)
 {
   return (uint64_t) target - k->tp.at * k->shape.dim[COLUMNS];
 }
@@ -88,7 +88,7 @@ sum_of_exponentials (const float *x, uint64_t n, float shift)
 }
 
 static float
-most_of (const struct weft_soft_row *row, struct weft_range columns)
+most_of (const struct weft_logits_row *row, struct weft_range columns)
 {
   float room[WEFT_STRETCH], most = -INFINITY;
 
@@ -101,7 +101,7 @@ most_of (const struct weft_soft_row *row, struct weft_range columns)
 }
 
 static double
-sum_over (const struct weft_soft_row *row, struct weft_range columns, float most)
+sum_over (const struct weft_logits_row *row, struct weft_range columns, float most)
 {
   float room[WEFT_STRETCH];
   double sum = 0;
@@ -115,61 +115,61 @@ sum_over (const struct weft_soft_row *row, struct weft_range columns, float most
 }
 
 float
-weft_soft_most (const struct weft_soft_row *row)
+weft_logsumexp_most (const struct weft_logits_row *row)
 {
   return most_of (row, (struct weft_range){ 0, row->columns });
 }
 
 /* A part without columns is neutral. */
-struct weft_soft
-weft_soft_join (struct weft_soft a, struct weft_soft b)
+struct weft_logsumexp
+weft_logsumexp_join (struct weft_logsumexp a, struct weft_logsumexp b)
 {
   if (b.most > a.most)
-    return weft_soft_join (b, a);
+    return weft_logsumexp_join (b, a);
   if (b.sum != 0)
     a.sum = (double) ((float) a.sum + (float) b.sum * weft_expf (b.most - a.most));
   return a;
 }
 
 void
-weft_soft_join_top (void *stack, uint32_t below)
+weft_logsumexp_join_top (void *stack, uint32_t below)
 {
-  struct weft_soft *s = stack;
+  struct weft_logsumexp *s = stack;
 
-  s[below] = weft_soft_join (s[below], s[below + 1]);
+  s[below] = weft_logsumexp_join (s[below], s[below + 1]);
 }
 
 /* Folds leaf by leaf: relative to a given logit, or each leaf relative to its own largest. */
-static struct weft_soft
-fold (const struct weft_soft_row *row, const float *given)
+static struct weft_logsumexp
+fold (const struct weft_logits_row *row, const float *given)
 {
-  struct weft_soft stack[MOST_DEPTH + 1];
+  struct weft_logsumexp stack[MOST_DEPTH + 1];
   uint32_t top = 0;
 
   g_assert (row->leaves.n <= MOST_LEAVES);
   for (uint32_t i = 0; i < row->leaves.n; i++) {
     struct weft_range columns = weft_leaves_segment (&row->leaves, i, 0);
     float most = given ? *given : most_of (row, columns);
-    stack[top] = (struct weft_soft){ most, sum_over (row, columns, most) };
-    top = weft_fold_push (top, i, row->leaves.n, weft_soft_join_top, stack);
+    stack[top] = (struct weft_logsumexp){ most, sum_over (row, columns, most) };
+    top = weft_fold_push (top, i, row->leaves.n, weft_logsumexp_join_top, stack);
   }
   return stack[0];
 }
 
-struct weft_soft
-weft_soft_against (const struct weft_soft_row *row, float most)
+struct weft_logsumexp
+weft_logsumexp_against (const struct weft_logits_row *row, float most)
 {
   return fold (row, &most);
 }
 
-struct weft_soft
-weft_soft_own (const struct weft_soft_row *row)
+struct weft_logsumexp
+weft_logsumexp_own (const struct weft_logits_row *row)
 {
   return fold (row, NULL);
 }
 
 double
-weft_soft_log (struct weft_soft soft)
+weft_logsumexp_value (struct weft_logsumexp soft)
 {
   return (double) soft.most + log (soft.sum);
 }

@@ -1,4 +1,4 @@
-/* soft.h - cross entropy: log-sum-exp of a row of logits, also of a vocabulary-parallel row.
+/* logsumexp.h - cross entropy: log-sum-exp of a row of logits, also of a vocabulary-parallel row.
  *
  * Columns are summed in leaves (leaves.h): sums of exponentials are fp32 and folded. Exponentials
  * are taken relative to the largest logit of the whole row, or (`own`, Transformer Engine's
@@ -8,13 +8,13 @@
 #include "kernels/kernel.h"
 #include "kernels/leaves.h"
 
-struct weft_soft {
+struct weft_logsumexp {
   float most;
   double sum; /* sum of exp (logit - most); a float if there are leaves */
 };
 
 /* Columns of a row of logits; columns beyond the vocabulary (padding) do not count. */
-struct weft_soft_row {
+struct weft_logits_row {
   const struct weft_operand *logits;
   uint64_t first, columns; /* first: the element of the operand at which the row begins */
   struct weft_leaves leaves;
@@ -23,31 +23,31 @@ struct weft_soft_row {
 
 /* A row of an op with dimensions "rows columns leaves whole": this rank holds its share of the
  * columns of a vocabulary of `whole`. */
-struct weft_soft_row weft_soft_row (const struct weft_kernel *k, uint64_t row);
+struct weft_logits_row weft_logits_row (const struct weft_kernel *k, uint64_t row);
 
 /* This rank's columns that belong to the vocabulary. */
-uint64_t weft_soft_columns (const struct weft_kernel *k);
+uint64_t weft_logits_columns (const struct weft_kernel *k);
 
 /* Index of a target among this rank's columns; not less than their number if another rank has
  * it. */
-uint64_t weft_soft_target (const struct weft_kernel *k, int32_t target);
+uint64_t weft_logits_target (const struct weft_kernel *k, int32_t target);
 
-float weft_soft_most (const struct weft_soft_row *row);
-struct weft_soft weft_soft_against (const struct weft_soft_row *row, float most);
-struct weft_soft weft_soft_own (const struct weft_soft_row *row);
-struct weft_soft weft_soft_join (struct weft_soft a, struct weft_soft b);
+float weft_logsumexp_most (const struct weft_logits_row *row);
+struct weft_logsumexp weft_logsumexp_against (const struct weft_logits_row *row, float most);
+struct weft_logsumexp weft_logsumexp_own (const struct weft_logits_row *row);
+struct weft_logsumexp weft_logsumexp_join (struct weft_logsumexp a, struct weft_logsumexp b);
 
-/* weft_soft_join() of the top two entries of a stack, for core/base/fold.h. */
-void weft_soft_join_top (void *stack, uint32_t below);
+/* weft_logsumexp_join() of the top two entries of a stack, for core/base/fold.h. */
+void weft_logsumexp_join_top (void *stack, uint32_t below);
 
 /* Log of the sum of exponentials. */
-double weft_soft_log (struct weft_soft soft);
+double weft_logsumexp_value (struct weft_logsumexp soft);
 
 /* Factor of a row's loss gradient. Multi-token prediction (Megatron-Core
  * multi_token_prediction.py): depth d, the last dimension of the op, has fewer targets than tokens;
  * its loss is the mean over its targets, times a share of the factor. */
 static inline double
-weft_soft_share (const struct weft_kernel *k)
+weft_loss_share (const struct weft_kernel *k)
 {
   uint64_t tokens = k->shape.dim[k->kind == WEFT_OP_XENT_GRAD ? 5 : 2];
   double share = 1 / (double) (float) tokens, depth = (double) k->shape.dim[4];

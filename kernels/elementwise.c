@@ -1,4 +1,4 @@
-#include "kernels/flat.h"
+#include "kernels/elementwise.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
 
@@ -13,8 +13,8 @@ elements (const struct weft_operand *o, char access, uint64_t first, uint64_t n,
 }
 
 void
-weft_flat_run (const struct weft_kernel *k, const struct weft_flat *flat, uint32_t part,
-               uint32_t parts)
+weft_elementwise_run (const struct weft_kernel *k, const struct weft_elementwise *flat,
+                      uint32_t part, uint32_t parts)
 {
   struct weft_range range = weft_part (flat->n, WEFT_STRETCH, part, parts);
   float room[WEFT_MOST_OPERANDS][WEFT_STRETCH], *at[WEFT_MOST_OPERANDS] = { NULL };

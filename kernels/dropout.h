@@ -1,4 +1,4 @@
-/* drop.h - dropout masks: a function of the seed, the step, the layer, the site and the index of
+/* dropout.h - dropout masks: a function of the seed, the step, the layer, the site and the index of
  * the element in the global batch, independent of sharding and of recomputation. Random numbers
  * come from a counter-based generator: a hash of a key and the element's number (mix.h).
  *
@@ -11,20 +11,20 @@
 #include "core/base/mix.h"
 #include "kernels/kernel.h"
 
-struct weft_drop {
+struct weft_dropout {
   uint64_t key, drop;
   float grow;
   uint64_t columns;
 };
 
-struct weft_drop weft_drop_of (const struct weft_kernel *k);
+struct weft_dropout weft_dropout_of (const struct weft_kernel *k);
 
 /* The number of the first random draw of a row; the other elements of the row use the following
  * numbers. */
-uint64_t weft_drop_row (const struct weft_kernel *k, uint64_t row);
+uint64_t weft_dropout_row (const struct weft_kernel *k, uint64_t row);
 
 static inline uint8_t
-weft_drop_keeps (const struct weft_drop *d, uint64_t number)
+weft_dropout_keeps (const struct weft_dropout *d, uint64_t number)
 {
   return weft_mix_bits (d->key + number * WEFT_MIX_STEP) >> 32 >= d->drop;
 }

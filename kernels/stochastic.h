@@ -1,8 +1,8 @@
-/* draw.h - stochastic rounding: a float is rounded to one of its two 16-bit neighbours, up with a
+/* stochastic.h - stochastic rounding: a float is rounded to one of its two 16-bit neighbours, up with a
  * probability equal to its relative distance from the lower one, so the expected error is zero
  * (torchao's optimizers call it bf16_stochastic_round).
  *
- * The random numbers come from a counter-based generator, as those of dropout (drop.h): each is a
+ * The random numbers come from a counter-based generator, as those of dropout (dropout.h): each is a
  * function of the seed, the step, the tensor and the index of the element in the whole tensor,
  * independent of sharding. */
 #pragma once
@@ -12,7 +12,7 @@
 
 /* The part of the key that is common to all draws of one call. */
 static inline uint64_t
-weft_draw_key (const struct weft_kernel *k)
+weft_stochastic_key (const struct weft_kernel *k)
 {
   return weft_mix (weft_mix (weft_mix (k->control->seed) ^ k->control->step) ^ k->whole.key);
 }
@@ -26,14 +26,14 @@ weft_whole_element (const struct weft_whole *w, uint64_t i)
 }
 
 static inline uint16_t
-weft_draw (uint64_t key, uint64_t element)
+weft_random_key (uint64_t key, uint64_t element)
 {
   return (uint16_t) (weft_mix_bits (key + element * WEFT_MIX_STEP) >> 48);
 }
 
 /* Rounds stochastically to a bf16 value, returned as float; infinities and NaN are kept. */
 static inline float
-weft_bf16_drawn (float x, uint16_t draw)
+weft_bf16_stochastic (float x, uint16_t draw)
 {
   uint32_t bits;
 

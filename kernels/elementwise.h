@@ -1,11 +1,11 @@
-/* flat.h - elementwise kernels: element i of every output depends only on element i of the inputs.
+/* elementwise.h - elementwise kernels: element i of every output depends only on element i of the inputs.
  *
  * Work is cut into stretches. `run` sees floats whatever the stored type; its results are rounded
  * when they are stored. */
 #pragma once
 #include "kernels/kernel.h"
 
-struct weft_flat {
+struct weft_elementwise {
   /* One letter per operand: r read, w written, u both, - not touched. An operand without data is
    * passed as NULL. */
   const char *access;
@@ -14,5 +14,5 @@ struct weft_flat {
   const void *with;
 };
 
-void weft_flat_run (const struct weft_kernel *k, const struct weft_flat *flat, uint32_t part,
-                    uint32_t parts);
+void weft_elementwise_run (const struct weft_kernel *k, const struct weft_elementwise *flat,
+                           uint32_t part, uint32_t parts);
