@@ -62,7 +62,7 @@ meet (struct weft_step *s, struct weft_op row, struct weft_shape shape, const st
 
   weft_emit_on (s, weft_group_lane (row.group), row, shape, uses, n_uses);
   weft_build_dep (s->b, enqueued);
-  weft_build_dep (s->b, s->synced);
+  weft_wait_for_host (s);
 }
 
 static uint32_t
@@ -204,7 +204,7 @@ sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move
                        .rows = z.rows,
                        .room = z.got_room };
 
-  return z.inner == 1 ? x : weft_inward (s, go (s, m, &j, x), m->name);
+  return z.inner == 1 ? x : weft_cast_to_compute (s, go (s, m, &j, x), m->name);
 }
 
 /* One expert's rows, or one source's, lie together anyhow. */

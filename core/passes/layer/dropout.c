@@ -3,7 +3,7 @@
  * backward, and made again like all else where forward is run again: who is dropped follows from the
  * seed, the step, the layer, the site and the place of an element in the global batch
  * (kernels/drop.h), not from the strategy. */
-#include "core/passes/step.h"
+#include "core/passes/layer/block.h"
 #include <math.h>
 
 static double

@@ -26,7 +26,7 @@ struct head {
   enum weft_phase phase; /* of gradients */
   uint32_t *normed, *dn, *part, *dlogits;
   struct weft_use dw;
-  struct weft_sum sum; /* canonical: of the chunks */
+  struct weft_sum *sum; /* canonical: of the chunks */
 };
 
 /* The rows of a buffer that has something for each token. */
@@ -76,11 +76,11 @@ predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
 static void
 add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
 {
-  uint32_t leaf = s->canonical ? weft_sum_leaf (s, &h->sum) : WEFT_NO_BUF;
+  uint32_t leaf = s->canonical ? weft_sum_leaf (s, h->sum) : WEFT_NO_BUF;
 
   weft_head_wgrad (s, h->dlogits, h->part, s->canonical ? (struct weft_use) WEFT_W (leaf) : h->dw);
   if (s->canonical)
-    weft_sum_add_piece (s, &h->sum, i, leaf);
+    weft_sum_add_piece (s, h->sum, i, leaf);
   h->dw.read = 1;
 }
 
@@ -97,19 +97,18 @@ begin (struct weft_step *s, struct head *h)
     h->normed[depth] = weft_tensor_gather_rows (s, normed, "head");
   }
   s->at.phase = h->phase;
-  weft_params_weight (s, weft_head_param (s));
+  weft_weight_read (s, weft_head_param (s));
   for (uint32_t depth = 0; depth < h->n_ends; depth++)
     h->dn[depth] = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
                                      h->tokens * s->model->hidden_size, "head");
   h->dw = weft_head_begin (s);
-  weft_sum_start (&h->sum, h->dw.buf, weft_step_elements (s, h->dw.buf), WEFT_LANE_GPU);
-  h->sum.pieces = h->n_chunks;
+  h->sum = weft_sum_new_pieces (s, h->dw.buf, h->n_chunks);
 }
 
 static void
 end (struct weft_step *s, struct head *h)
 {
-  g_array_unref (h->sum.held);
+  weft_sum_free (h->sum);
   weft_head_done (s, h->dw);
   for (uint32_t depth = 0; depth < h->n_ends; depth++)
     h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");

@@ -13,7 +13,7 @@
  *
  * A row is a token for one of its experts (kernels/moe.h). */
 #pragma once
-#include "core/passes/step.h"
+#include "core/passes/layer/block.h"
 
 /* Sizes of a layer of experts on this rank. */
 struct weft_moe {
@@ -93,10 +93,6 @@ struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
 uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
                              uint32_t x);
 
-/* Whether tensor parallel ranks hold the same experts, of whose gradients each would have a sum over rows
- * that are no node of the canonical tree: all of them are gathered then, and each rank answers for a piece. */
-gboolean weft_experts_gather (const struct weft_step *s);
-
 /* experts.c: fills eu and ea from xp and pp, and returns what fc2 makes; from the gradient of that to
  * those of xp, which is returned, and of pp. */
 uint32_t weft_experts_forward (struct weft_step *s, struct weft_saved *saved);
@@ -123,8 +119,6 @@ uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *s
 
 /* balance.c: a step begins; the bias that the router of the current layer chooses by, or WEFT_NO_BUF; what it
  * chose is counted; and when gradients are complete, biases follow. */
-void weft_balance_start (struct weft_step *s);
 uint32_t weft_balance_bias (const struct weft_step *s);
 void weft_balance_count (struct weft_step *s, uint32_t choice);
-void weft_balance_update (struct weft_step *s);
 void weft_balance_free (struct weft_balance *balance);

@@ -9,20 +9,20 @@
  * its own.  What a unit does, all buckets of its group do: weights in fp8 and others are in two.  Experts
  * that ranks share out are a group of their own, gathered and reduced by those who hold the same ones. */
 #pragma once
-#include "core/passes/step.h"
+#include "core/passes/replicas/buckets.h"
 
 /* The bucket of a tied head on the embedding's stage. */
 static inline uint32_t
 weft_fsdp_head (const struct weft_step *s)
 {
-  return s->layout.n_bucket;
+  return s->params->layout.n_bucket;
 }
 
 /* The bucket of the layout that is like bucket k. */
 static inline uint32_t
 weft_fsdp_like (const struct weft_step *s, uint32_t k)
 {
-  return k < s->layout.n_bucket ? k : s->layout.place[s->end_param[WEFT_EMBED_WEIGHT]].bucket;
+  return k < s->params->layout.n_bucket ? k : s->params->layout.place[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].bucket;
 }
 
 /* Elements of a bucket, and of all of a group; of the slice that this rank keeps. */
@@ -57,12 +57,13 @@ void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 
 /* fsdp.c, fsdp_grads.c: what wrapper.c has it do. */
+uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param); /* also of FSDP2 */
 void weft_fsdp_start (struct weft_step *s);
-void weft_fsdp_before_use (struct weft_step *s, uint32_t param);
+void weft_fsdp_before_read (struct weft_step *s, uint32_t param);
 /* Whether group `other` is asked for when g is first used: little enough lies between the two. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
-void weft_fsdp_leave (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
-void weft_fsdp_through (struct weft_step *s, uint32_t param);
+void weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer); /* the layer is through with weights */
+void weft_fsdp_reshard_module (struct weft_step *s, uint32_t param);
 void weft_fsdp_finish (struct weft_step *s);
 struct weft_use weft_fsdp_grad_begin (struct weft_step *s, uint32_t param);
 void weft_fsdp_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);

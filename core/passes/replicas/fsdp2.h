@@ -7,7 +7,7 @@
  * backward goes down through the units, forward up, but from a layer into its experts.
  * layout_pieces.c says how tensors are cut. */
 #pragma once
-#include "core/passes/step.h"
+#include "core/passes/replicas/buckets.h"
 
 struct weft_fsdp2_unit {
   uint32_t layer;        /* WEFT_NO_LAYER: the root */
@@ -61,7 +61,7 @@ struct weft_fsdp2 {
 static inline struct weft_fsdp2 *
 weft_fsdp2 (const struct weft_step *s)
 {
-  return s->own;
+  return s->replicas->own;
 }
 
 /* Whether units are passed from the last to the first. */
@@ -92,7 +92,7 @@ void weft_fsdp2_start_host (struct weft_step *s);
 uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
                            uint32_t n_before);
 /* Where a reduction leaves gradients that go to the host. */
-uint32_t weft_fsdp2_leaving (struct weft_step *s, uint32_t k);
+uint32_t weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k);
 /* What a reduction left in `slice` goes to `to`; the host adds it to others if `adds`, which it waits
  * for as soon as weft_fsdp2_added() is called. */
 void weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds);
@@ -104,7 +104,7 @@ void weft_fsdp2_follow_sent (struct weft_step *s);
 static inline uint32_t
 weft_fsdp2_head (const struct weft_step *s)
 {
-  return s->layout.n_bucket;
+  return s->params->layout.n_bucket;
 }
 
 /* Where what a reduction of unit k leaves is worked on.  Experts have no replicas of shards. */
@@ -117,19 +117,19 @@ weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 }
 
 /* The weights of a unit are of no use for now. */
-void weft_fsdp2_let_go (struct weft_step *s, uint32_t k);
+void weft_fsdp2_reshard (struct weft_step *s, uint32_t k);
 
 /* What wrapper.c calls: struct weft_wrapper. */
 void weft_fsdp2_start (struct weft_step *s);
-void weft_fsdp2_enter_pass (struct weft_step *s);
-void weft_fsdp2_enter (struct weft_step *s, uint32_t layer);
-void weft_fsdp2_before_use (struct weft_step *s, uint32_t param);
-void weft_fsdp2_leave (struct weft_step *s, uint32_t layer);
+void weft_fsdp2_begin_cell (struct weft_step *s);
+void weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer);
+void weft_fsdp2_before_read (struct weft_step *s, uint32_t param);
+void weft_fsdp2_after_layer (struct weft_step *s, uint32_t layer);
 struct weft_use weft_fsdp2_grad_begin (struct weft_step *s, uint32_t param);
 void weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 struct weft_use weft_fsdp2_head_begin (struct weft_step *s);
 void weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad);
-void weft_fsdp2_leave_pass (struct weft_step *s);
+void weft_fsdp2_end_cell (struct weft_step *s);
 void weft_fsdp2_finish (struct weft_step *s);
 uint32_t weft_fsdp2_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_fsdp2_reduced_head (struct weft_step *s);

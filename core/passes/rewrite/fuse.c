@@ -3,7 +3,7 @@
  * made (torch.compile of each layer, as NeMo Automodel calls it).  The ops stay; the flag says that
  * one belongs to the kernel of the op before it, which cost.h prices.  Intermediate results are still
  * kept in memory, which a compiler may spare. */
-#include "core/passes/rewrite/built.h"
+#include "core/passes/rewrite/rewrite.h"
 
 static gboolean
 is_pointwise (uint8_t kind)

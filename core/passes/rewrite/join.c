@@ -12,7 +12,7 @@
  * the sum in between (units that are gathered behind it, copies to the host): they stand where the norm did.
  * gelu and its gradient move up to their products, unless they wait for something that these do not: what
  * comes back from the host. */
-#include "core/passes/rewrite/built.h"
+#include "core/passes/rewrite/rewrite.h"
 #include <string.h>
 
 static const struct joint {

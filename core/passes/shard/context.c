@@ -16,7 +16,7 @@
  *
  * In canonical order a ring only collects: attention is then to all keys at once, as on one rank, and
  * gradients of keys are summed in fp32 as a tree over the ranks. */
-#include "core/passes/step.h"
+#include "core/passes/shard/parts.h"
 
 /* What attention works on, behind the deal of heads: of some heads, more tokens. */
 struct part {
@@ -45,7 +45,7 @@ narrow (const struct weft_step *s)
 }
 
 static struct part
-part_of (const struct weft_step *s, const struct weft_saved *saved)
+part_of (const struct weft_step *s, const struct weft_attention *a)
 {
   uint32_t deal = s->mesh->cp_heads;
 
@@ -54,9 +54,9 @@ part_of (const struct weft_step *s, const struct weft_saved *saved)
                         .groups = s->width.groups / deal,
                         .width = s->model->kv_channels,
                         .value = value_width (s),
-                        .qkv = saved->qkv,
-                        .o = saved->dealt_o == WEFT_NO_BUF ? saved->o : saved->dealt_o,
-                        .lse = saved->lse };
+                        .qkv = a->qkv,
+                        .o = a->whole_o == WEFT_NO_BUF ? a->o : a->whole_o,
+                        .lse = a->lse };
 }
 
 static uint64_t
@@ -415,26 +415,26 @@ alone_backward (struct weft_step *s, const struct part *p)
 /* --------------------------------------------------------------------------------- passes */
 
 void
-weft_context_attention (struct weft_step *s, struct weft_saved *saved)
+weft_context_attention (struct weft_step *s, struct weft_attention *a)
 {
   gboolean deals = s->mesh->cp_heads > 1;
 
   if (deals) {
-    saved->qkv = deal_out (s, saved->qkv, s->width.heads, s->width.groups, "qkv");
-    saved->dealt_o = weft_product (s, s->width.q, "attention");
+    a->qkv = deal_out (s, a->qkv, s->width.heads, s->width.groups, "qkv");
+    a->whole_o = weft_product (s, s->width.q, "attention");
   }
-  struct part p = part_of (s, saved);
+  struct part p = part_of (s, a);
   (ring_size (s) == 1 ? alone_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
   if (deals)
-    deal_back (s, saved->dealt_o, saved->o, s->width.heads, 0, "attention");
+    deal_back (s, a->whole_o, a->o, s->width.heads, 0, "attention");
 }
 
 void
-weft_context_attention_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t d_o,
+weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a, uint32_t d_o,
                                  uint32_t dqkv)
 {
   gboolean deals = s->mesh->cp_heads > 1;
-  struct part p = part_of (s, saved);
+  struct part p = part_of (s, a);
 
   p.d_o = deals ? deal_out (s, d_o, s->width.heads, 0, "do") : d_o;
   p.dqkv = deals ? weft_product (s, s->width.qkv, "dqkv") : dqkv;

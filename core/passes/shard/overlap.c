@@ -14,7 +14,7 @@
  * Every named product has a buffer of its own for what comes and goes, which stays (and which all
  * layers take in turn).  Pieces have the bits of the whole: rows and columns do not see each other, and
  * a ring is added up at its end, in the order of ranks. */
-#include "core/passes/step.h"
+#include "core/passes/shard/parts.h"
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
 
@@ -76,7 +76,7 @@ room (struct weft_step *s, enum weft_layer_param which, enum pass pass, enum wef
                                                         [WEFT_PROJ_WEIGHT] = "proj",
                                                         [WEFT_FC1_WEIGHT] = "fc1",
                                                         [WEFT_FC2_WEIGHT] = "fc2" };
-  uint32_t *room = &s->overlap_room[which * N_PASS + pass];
+  uint32_t *room = &s->shard->overlap_buffer[which * N_PASS + pass];
   g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], passes[pass]);
 
   /* What a weight gradient reads that is put off has to stay. */
@@ -114,6 +114,29 @@ by_rank (struct weft_step *s, uint32_t buf, const char *name)
 }
 
 /* ------------------------------------------------------------------------------ products */
+
+/* Forward or input gradient, with the scales of those of its factors that are in fp8. */
+uint32_t
+weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y)
+{
+  gboolean both = p->kind == WEFT_OP_FP8_MATMUL || p->kind == WEFT_OP_FP8_MATMUL_DGRAD;
+  gboolean scaled = both || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_MATMUL_DGRAD_FP8;
+  gboolean forward =
+      p->kind == WEFT_OP_MATMUL || p->kind == WEFT_OP_MATMUL_FP8 || p->kind == WEFT_OP_FP8_MATMUL;
+  struct weft_use use[6];
+  uint32_t n = 0;
+
+  use[n++] = (struct weft_use) WEFT_R (x);
+  if (both)
+    use[n++] = (struct weft_use) WEFT_R (p->x_scale);
+  use[n++] = (struct weft_use) WEFT_R (p->w);
+  if (scaled)
+    use[n++] = (struct weft_use) WEFT_R (p->w_scale);
+  if (forward)
+    use[n++] = (struct weft_use) WEFT_R (p->bias);
+  use[n++] = (struct weft_use) WEFT_W (y);
+  return weft_emit (s, p->kind, p->name, p->shape, use, n);
+}
 
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y, int peer)
@@ -282,15 +305,8 @@ weft_overlap_is_bulk (const struct weft_step *s, enum weft_layer_param which, gb
 }
 
 uint32_t
-weft_overlap_room (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
-                   enum weft_dtype dtype, uint64_t elements)
+weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, gboolean wgrad,
+                     enum weft_dtype dtype, uint64_t elements)
 {
   return room (s, which, wgrad ? WGRAD : DGRAD, dtype, elements);
-}
-
-void
-weft_overlap_start (struct weft_step *s)
-{
-  for (unsigned i = 0; i < G_N_ELEMENTS (s->overlap_room); i++)
-    s->overlap_room[i] = WEFT_NO_BUF;
 }

@@ -1,11 +1,11 @@
-/* timers: phases of a step are measured on the host, which waits for the whole device at both ends
- * (Megatron-Core timers.py: Timer.start and Timer.stop).  A phase of level 1 begins with a barrier of
- * all ranks where barrier_with_L1_time asks for it.  Names and levels are those of Megatron-Core
+/* The knob `timers`: the host measures phases of a step, and synchronizes the device at both ends of a
+ * phase (Megatron-Core timers.py: Timer.start and Timer.stop).  With barrier_with_L1_time a phase of
+ * level 1 begins with a barrier over all ranks.  Names and levels of phases are those of Megatron-Core
  * (schedules.py, finalize_model_grads.py, optimizer.py, training.py).
  *
- * An edge is an op of the compute stream that waits for every lane; whatever is enqueued after it, on
- * any lane, waits for the edge. */
-#include "core/passes/step.h"
+ * Each end of a phase is an op on lane gpu that waits for every lane; all ops after it, on any lane, wait
+ * for that op. */
+#include "core/passes/emit/stream.h"
 
 static gboolean
 measures (const struct weft_step *s, int64_t level)
@@ -13,24 +13,24 @@ measures (const struct weft_step *s, int64_t level)
   return s->strategy->timers == WEFT_TIMERS_STANDARD && level <= s->strategy->timing_log_level;
 }
 
-/* torch.distributed.barrier: the sum of one number over all. */
+/* torch.distributed.barrier: an all-reduce of one number over all ranks. */
 static void
-meet (struct weft_step *s)
+barrier (struct weft_step *s)
 {
   uint32_t enqueued = weft_build_last (s->b, WEFT_LANE_GPU);
 
   if (s->mesh->n_ranks == 1)
     return;
-  if (s->barrier == WEFT_NO_BUF)
-    s->barrier = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "barrier");
-  weft_reduce_all (s, WEFT_GROUP_WORLD, WEFT_REDUCE_MAX, s->barrier, "barrier");
+  if (s->stream->barrier == WEFT_NO_BUF)
+    s->stream->barrier = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "barrier");
+  weft_reduce_all (s, WEFT_GROUP_WORLD, WEFT_REDUCE_MAX, s->stream->barrier, "barrier");
   weft_build_dep (s->b, enqueued);
 }
 
 static void
 edge (struct weft_step *s, const char *name, uint64_t starts)
 {
-  s->timed = weft_emit (s, WEFT_OP_TIMER, name, WEFT_SHAPE (WEFT_FP32, starts), NULL, 0);
+  s->stream->timed = weft_emit (s, WEFT_OP_TIMER, name, WEFT_SHAPE (WEFT_FP32, starts), NULL, 0);
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     if (lane != WEFT_LANE_GPU)
       weft_build_dep (s->b, weft_build_last (s->b, lane));
@@ -42,7 +42,7 @@ weft_timer_start (struct weft_step *s, int64_t level, const char *name)
   if (!measures (s, level))
     return;
   if (level == 1 && s->strategy->barrier_with_L1_time)
-    meet (s);
+    barrier (s);
   edge (s, name, 1);
 }
 
@@ -58,5 +58,6 @@ weft_timer_holds (const struct weft_step *s, enum weft_lane lane)
 {
   uint32_t last = weft_build_last (s->b, lane);
 
-  return s->timed != WEFT_NO_OP && lane != WEFT_LANE_GPU && (last == WEFT_NO_OP || last < s->timed);
+  return s->stream->timed != WEFT_NO_OP && lane != WEFT_LANE_GPU &&
+         (last == WEFT_NO_OP || last < s->stream->timed);
 }
