@@ -1,12 +1,13 @@
 /* What happens once, before the first step.
  *
- *   weights   perform_initialization: a kernel for each tensor, or where ranks keep slices one for each
- *             flat buffer of them.  use_cpu_initialization: the whole of each tensor in fp32 is made on
- *             the host, converted and copied, one after the other, so that a rank has room for one
- *             (Megatron-Core tensor_parallel/layers.py, _initialize_affine_weight_cpu).
+ *   weights   perform_initialization: a kernel for each tensor, or where ranks keep slices one for
+ *             each flat buffer of them.  use_cpu_initialization: the whole of each tensor in fp32
+ *             is made on the host, converted and copied, one after the other, so that a rank has
+ *             room for one (Megatron-Core tensor_parallel/layers.py,
+ *             _initialize_affine_weight_cpu).
  *   replicas  broadcast_params() (distributed_data_parallel.py): every parameter, in registration
- *             order, from member 0 of the ranks that hold the same one.  There is one collective for
- *             each, so it costs latencies more than bytes.
+ *             order, from member 0 of the ranks that hold the same one.  There is one collective
+ *             for each, so it costs latencies more than bytes.
  *
  * The program has the parameters and flat buffers of a step, at the places they have there. */
 #include "core/passes/replicas/replicas.h"

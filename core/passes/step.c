@@ -1,5 +1,5 @@
-/* The program of one role: the parts of all wings begin, the grid is played cell by cell, the optimizer
- * finishes the step, and rewrites of the whole program come last. */
+/* The program of one role: the parts of all wings begin, the grid is played cell by cell, the
+ * optimizer finishes the step, and rewrites of the whole program come last. */
 #include "core/passes/roof.h"
 #include "core/base/exact.h"
 #include "core/passes/layer/layer.h"
@@ -8,18 +8,6 @@
 #include "core/passes/replicas/replicas.h"
 #include "core/passes/rewrite/rewrite.h"
 #include "core/passes/shard/shard.h"
-
-/* What lies beyond the ends of the pipeline. */
-static void
-find_ends (const struct weft_job *job, struct weft_mesh *mesh)
-{
-  const struct weft_schedule_info *info = &weft_schedule_infos[job->strategy.pipeline_schedule];
-  g_autoptr (weft_grid) grid = weft_job_schedule_file (job) ? weft_job_grid (job, NULL) : NULL;
-
-  mesh->ring =
-      grid ? weft_grid_is_ring (grid) : info->shape == WEFT_GRID_LOOP && weft_job_chunks (job) > 1;
-  mesh->mirror = grid ? grid->n_copies > 1 : info->n_copies > 1;
-}
 
 struct weft_mesh
 weft_step_mesh (const struct weft_job *job)
@@ -38,7 +26,8 @@ weft_step_mesh (const struct weft_job *job)
   mesh.hybrid = mesh.instances > 1 && !k->use_distributed_optimizer;
   if (mesh.hybrid && k->outer_dp_sharding_strategy == WEFT_SHARD_OPTIM)
     mesh.outer_slices = mesh.instances;
-  find_ends (job, &mesh);
+  mesh.ring = weft_job_is_ring (job);
+  mesh.mirror = weft_job_copies (job) > 1;
   return mesh;
 }
 

@@ -1,10 +1,11 @@
-/* step.h - the programs of a job: of a training step, and of what happens once before the first step.
+/* step.h - the programs of a job: of a training step, and of what happens once before the first
+ * step.
  *
  * core/README.md says which wings of core/passes build a step, and in which order. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/mesh.h"
-#include "core/program/pipeline.h"
+#include "core/job/pipeline.h"
 #include "core/program/program.h"
 
 /* The mesh of a job. */
@@ -14,9 +15,9 @@ struct weft_mesh weft_step_mesh (const struct weft_job *job);
 weft_program *weft_step_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 
-/* init.c: the program that initializes weights and broadcasts them among replicas; whether it does anything;
- * whether it broadcasts: there are several replicas, and each holds whole weights; whether replicas keep
- * slices of weights. */
+/* init.c: the program that initializes weights and broadcasts them among replicas; whether it does
+ * anything; whether it broadcasts: there are several replicas, and each holds whole weights;
+ * whether replicas keep slices of weights. */
 weft_program *weft_init_build (const struct weft_job *job, const struct weft_mesh *mesh,
                                uint32_t role);
 gboolean weft_init_does_something (const struct weft_job *job);

@@ -1,22 +1,24 @@
 /* emit.h - the state of a step that all passes read, and the functions that append ops.
  *
- * struct weft_step describes the role whose program is built, and the place where ops are being appended.
- * Each wing of core/passes keeps state of its own in a part: a struct that is defined in the wing's private
- * header, created by its _begin() and freed by its _end().  Other wings see a pointer.
+ * struct weft_step describes the role whose program is built, and the place where ops are being
+ * appended. Each wing of core/passes keeps state of its own in a part: a struct that is defined in
+ * the wing's private header, created by its _begin() and freed by its _end(). Other wings see a
+ * pointer.
  *
- * Wings are floors (core/README.md): a file calls and includes only its own wing and those below. */
+ * Wings are floors (core/README.md): a file calls and includes only its own wing and those
+ * below. */
 #pragma once
 #include "core/job/job.h"
 #include "core/job/stages.h"
 #include "core/program/mesh.h"
-#include "core/program/pipeline.h"
+#include "core/job/pipeline.h"
 #include "core/program/program.h"
 
 /* Widths of activations and weights on this rank, in columns. */
 struct weft_widths {
   uint64_t h;             /* hidden size */
   uint64_t heads, groups; /* query heads; groups of keys and values */
-  uint64_t together;      /* canonical order: ranks that share a group and attend to all of it; else 1 */
+  uint64_t together;      /* canonical order: ranks that share a group, or 1 */
   uint64_t q, qkv;        /* output and input of attention */
   uint64_t made;          /* output of the qkv map; less than qkv where ranks share a group */
   uint64_t own;           /* columns of the attention output that this rank's proj map reads */
@@ -24,7 +26,8 @@ struct weft_widths {
   uint64_t shared, vocab; /* inside shared experts; logits */
 };
 
-/* Canonical order: leaves of this rank in the tree of a sum over a sharded dimension; 0: one plain sum. */
+/* Canonical order: leaves of this rank in the tree of a sum over a sharded dimension; 0: one plain
+ * sum. */
 struct weft_leaves {
   uint32_t attention, mlp, shared, expert, vocab;
 };
@@ -40,8 +43,8 @@ struct weft_chunk {
   uint32_t n_backward;           /* backward passes begun so far */
 };
 
-/* Standing numbers of a step: one float each, or in canonical order an exact sum (core/base/exact.h).
- * WEFT_NO_BUF where the job has no use for one. */
+/* Standing numbers of a step: one float each, or in canonical order an exact sum
+ * (core/base/exact.h). WEFT_NO_BUF where the job has no use for one. */
 struct weft_scalars {
   uint32_t loss, mtp_loss;  /* running sums; mtp_loss has one for each depth */
   uint32_t count;           /* tokens of the batch: calculate_per_token_loss */
@@ -56,7 +59,8 @@ struct weft_step {
   const union weft_strategy *strategy;
   const struct weft_mesh *mesh;
 
-  /* The program that is built, and what the next op gets: layer, microbatch, chunk, phase, flags. */
+  /* The program that is built, and what the next op gets: layer, microbatch, chunk, phase,
+   * flags. */
   weft_builder *b;
   struct weft_op at;
 
@@ -73,7 +77,7 @@ struct weft_step {
   struct weft_leaves leaves;
 
   /* Types. */
-  enum weft_dtype dtype;                    /* the residual stream, and weights as kernels read them */
+  enum weft_dtype dtype;                    /* the residual stream; weights as kernels read them */
   enum weft_dtype product_dtype;            /* matrix products and activations between them */
   enum weft_dtype linear_dtype;             /* inputs of linear maps: product_dtype or fp8 */
   enum weft_dtype output_dtype;             /* activations between layers */
@@ -123,12 +127,13 @@ void weft_emit_end (struct weft_step *s);
 uint32_t weft_emit (struct weft_step *s, enum weft_op_kind kind, const char *name,
                     struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* Appends a collective, transfer or copy on another lane.  It waits for the hazards of its buffers and for
- * the dependencies that the caller adds. */
+/* Appends a collective, transfer or copy on another lane. It waits for the hazards of its buffers
+ * and for the dependencies that the caller adds. */
 uint32_t weft_emit_on (struct weft_step *s, enum weft_lane lane, struct weft_op row,
                        struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* An all-reduce in place, which waits for nothing but hazards.  WEFT_NO_OP where the group is one rank. */
+/* An all-reduce in place, which waits for nothing but hazards. WEFT_NO_OP where the group is one
+ * rank. */
 uint32_t weft_reduce_all (struct weft_step *s, enum weft_group_kind group, enum weft_reduce reduce,
                           uint32_t buf, const char *name);
 
@@ -143,33 +148,37 @@ void weft_next_kernel_waits_for (struct weft_step *s, uint32_t op);
 /* The host waits for an op before it enqueues anything more. */
 void weft_host_waits_for (struct weft_step *s, uint32_t op);
 
-/* The op appended last waits for the newest op that the host has waited for; for the transfers that the
- * next kernel waits for; for `kernel` and both of these; for all that the next kernel waits for. */
+/* The op appended last waits for the newest op that the host has waited for; for the transfers that
+ * the next kernel waits for; for `kernel` and both of these; for all that the next kernel waits
+ * for. */
 void weft_wait_for_host (struct weft_step *s);
 void weft_wait_for_exchange (struct weft_step *s);
 void weft_step_wait_for_stream (struct weft_step *s, uint32_t kernel);
 void weft_wait_like_next_kernel (struct weft_step *s);
 
-/* Pipeline transfers that the next kernel waits for: the newest on each of the two streams.  Kernels that
- * run beside an exchange wait for neither. */
+/* Pipeline transfers that the next kernel waits for: the newest on each of the two streams.
+ * Kernels that run beside an exchange wait for neither. */
 enum { WEFT_N_EXCHANGE = 2 };
 void weft_set_exchange (struct weft_step *s, uint32_t stream, uint32_t op);
 void weft_run_beside_exchange (struct weft_step *s, weft_kernels *kernels);
 
-/* The host reads one or two numbers from device buffers, and enqueues nothing before it has them. */
+/* The host reads one or two numbers from device buffers, and enqueues nothing before it has
+ * them. */
 void weft_step_host_reads (struct weft_step *s, const char *name, uint32_t buf);
 void weft_step_host_reads_both (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* -------------------------------------------------------------------- buffers */
 
-/* A buffer of `elements` that lives from its first to its last use; one that stands for all steps. */
+/* A buffer of `elements` that lives from its first to its last use; one that stands for all
+ * steps. */
 uint32_t weft_step_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
 uint32_t weft_step_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                               uint64_t elements, const char *name);
 uint64_t weft_step_elements (const struct weft_step *s, uint32_t buf);
 
-/* `columns` for each row of the residual stream, in its type; for each token, in the type of products. */
+/* `columns` for each row of the residual stream, in its type; for each token, in the type of
+ * products. */
 uint32_t weft_activation (struct weft_step *s, uint64_t columns, const char *name);
 uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
 
@@ -193,7 +202,8 @@ uint32_t weft_from_host (struct weft_step *s, const struct weft_host_copy *copy)
 uint32_t weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const char *name,
                             struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
-/* The op appended last waits for all copies so far: a copy of a view is no hazard for the whole buffer. */
+/* The op appended last waits for all copies so far: a copy of a view is no hazard for the whole
+ * buffer. */
 void weft_host_wait_for_copies (struct weft_step *s);
 
 /* ----------------------------------------------------------------- timers: timers.c */
@@ -240,17 +250,17 @@ weft_step_shares_embedding (const struct weft_step *s)
   return s->model->share_embeddings_and_output_weights || s->model->mtp_num_layers > 0;
 }
 
-/* Canonical order: whether tensor parallel ranks that hold the same experts gather each other's rows for
- * weight gradients.  A rank's own rows are no node of the tree of a sum, so every rank takes all rows and
- * keeps one piece of the result. */
+/* Canonical order: whether tensor parallel ranks that hold the same experts gather each other's
+ * rows for weight gradients. A rank's own rows are no node of the tree of a sum, so every rank
+ * takes all rows and keeps one piece of the result. */
 static inline gboolean
 weft_gathers_expert_rows (const struct weft_step *s)
 {
   return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
 }
 
-/* Keys before a query that attention of the current layer reads, or 0 for all; the shape of its attention
- * over whole sequences; the same for all tokens and heads of this rank. */
+/* Keys before a query that attention of the current layer reads, or 0 for all; the shape of its
+ * attention over whole sequences; the same for all tokens and heads of this rank. */
 uint64_t weft_layer_window (const struct weft_step *s);
 struct weft_shape weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens,
                                               uint64_t heads, uint64_t groups);

@@ -5,7 +5,7 @@
 struct weft_stream {
   GArray *wait_for;                   /* ops that the next kernel waits for */
   uint32_t exchange[WEFT_N_EXCHANGE]; /* transfers likewise, or WEFT_NO_OP */
-  uint32_t synced;                    /* the newest op that the host has waited for, or WEFT_NO_OP */
+  uint32_t synced;                    /* the newest op that the host waited for, or WEFT_NO_OP */
   uint32_t timed;                     /* the newest edge of a timed phase, or WEFT_NO_OP */
   uint32_t barrier;                   /* buffer that a barrier all-reduces, or WEFT_NO_BUF */
 };

@@ -1,10 +1,10 @@
-/* The knob `timers`: the host measures phases of a step, and synchronizes the device at both ends of a
- * phase (Megatron-Core timers.py: Timer.start and Timer.stop).  With barrier_with_L1_time a phase of
- * level 1 begins with a barrier over all ranks.  Names and levels of phases are those of Megatron-Core
- * (schedules.py, finalize_model_grads.py, optimizer.py, training.py).
+/* The knob `timers`: the host measures phases of a step, and synchronizes the device at both ends
+ * of a phase (Megatron-Core timers.py: Timer.start and Timer.stop). With barrier_with_L1_time a
+ * phase of level 1 begins with a barrier over all ranks. Names and levels of phases are those of
+ * Megatron-Core (schedules.py, finalize_model_grads.py, optimizer.py, training.py).
  *
- * Each end of a phase is an op on lane gpu that waits for every lane; all ops after it, on any lane, wait
- * for that op. */
+ * Each end of a phase is an op on lane gpu that waits for every lane; all ops after it, on any
+ * lane, wait for that op. */
 #include "core/passes/emit/stream.h"
 
 static gboolean

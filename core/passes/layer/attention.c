@@ -13,9 +13,10 @@ head_rows (const struct weft_step *s)
  * queries and the group that they share; gradients go back as a sum (Megatron-Core attention.py,
  * get_query_key_value_tensors).
  *
- * Gradients of keys and values are sums over all queries of the group.  Canonical order takes each of them on
- * one rank: ranks that share a group attend to all of it, every one of them as one rank would, and go on with
- * their own part of the result and of the gradient; d_o of the group is gathered. */
+ * Gradients of keys and values are sums over all queries of the group. Canonical order takes each
+ * of them on one rank: ranks that share a group attend to all of it, every one of them as one rank
+ * would, and go on with their own part of the result and of the gradient; d_o of the group is
+ * gathered. */
 static gboolean
 shares_group (const struct weft_step *s)
 {
@@ -110,8 +111,8 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
 }
 
 /* Attention of Hugging Face models looks whether sequences were packed, where a batch of one leaves
- * that open: a number on the GPU that the host waits for (transformers modeling_flash_attention_utils.py).
- * patch_is_packed_sequence takes the question away. */
+ * that open: a number on the GPU that the host waits for (transformers
+ * modeling_flash_attention_utils.py). patch_is_packed_sequence takes the question away. */
 static void
 ask_for_packing (struct weft_step *s)
 {
@@ -160,8 +161,8 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   keep_own (s, saved);
 }
 
-/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have theirs:
- * as norm.c has it for rows. */
+/* Weights of the q and k norms are summed over all heads, of which tensor parallel ranks have
+ * theirs: as norm.c has it for rows. */
 static void
 head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {

@@ -1,23 +1,23 @@
-/* enable_autocast: products are taken in another type than weights are kept in and than the residual
- * stream has (torch.autocast).
+/* enable_autocast: products are taken in another type than weights are kept in and than the
+ * residual stream has (torch.autocast).
  *
  *   activations  a product's input is converted where it comes from a norm; what lies between two
  *                products (queries to attention to projection, projection to activation to
  *                projection) stays in the products' type, and what joins the residual stream is
  *                converted back.  Gradients likewise, the other way round.
- *   weights      in forward each is converted at its first use in a microbatch, into one buffer that
- *                lives until the pass of that microbatch ends, as the cache of torch.autocast does.
- *                Backward, and forward that runs again, convert a weight each time.
+ *   weights      in forward each is converted at its first use in a microbatch, into one buffer
+ *                that lives until the pass of that microbatch ends, as the cache of torch.autocast
+ *                does. Backward, and forward that runs again, convert a weight each time.
  *   the rest     norms, the embedding and the optimizer keep the weights' type; biases are added as
  *                they are, and weight gradients are added up in the gradients' type.
  *
- * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and weights
- * are converted to fp8 in front of each product, which leaves bf16: fp8_products.c, which asks here where
- * weights go.
+ * precision = fp8 is the same for the linear maps of layers alone: inputs, gradients of outputs and
+ * weights are converted to fp8 in front of each product, which leaves bf16: fp8_products.c, which
+ * asks here where weights go.
  *
  * Otherwise all types are one, and nothing here emits anything. */
 #include "core/passes/layer/fp8_products.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 
 uint32_t
 weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name)

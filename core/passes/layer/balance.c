@@ -1,7 +1,8 @@
-/* moe_router_enable_expert_bias: experts that are balanced without a loss.  Every forward pass counts who was
- * chosen; when gradients are complete all ranks of a stage add their counts, of all its layers in one
- * collective, and each moves the biases by a step (Megatron-Core finalize_model_grads.py,
- * _update_router_expert_bias).  Biases are no parameters: they have no gradient, and no optimizer. */
+/* moe_router_enable_expert_bias: experts that are balanced without a loss. Every forward pass
+ * counts who was chosen; when gradients are complete all ranks of a stage add their counts, of all
+ * its layers in one collective, and each moves the biases by a step (Megatron-Core
+ * finalize_model_grads.py, _update_router_expert_bias). Biases are no parameters: they have no
+ * gradient, and no optimizer. */
 #include "core/passes/layer/moe.h"
 
 /* Tallies and biases of the layers of a role lie chunk by chunk. */
@@ -108,7 +109,8 @@ weft_balance_count (struct weft_step *s, uint32_t choice)
                         WEFT_RW (s->layer->balance->tally_of[weft_step_slot (s, s->at.layer)])));
 }
 
-/* Two copies of a stage have seen other microbatches each; both ranks come to it in the same order. */
+/* Two copies of a stage have seen other microbatches each; both ranks come to it in the same
+ * order. */
 static void
 add_mirrors (struct weft_step *s, uint32_t after)
 {

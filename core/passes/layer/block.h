@@ -4,11 +4,12 @@
 #include "core/passes/replicas/replicas.h"
 #include "core/passes/shard/shard.h"
 
-/* Activations that forward of one layer and microbatch keeps for backward: buffers, or WEFT_NO_BUF. */
+/* Activations that forward of one layer and microbatch keeps for backward: buffers, or
+ * WEFT_NO_BUF. */
 struct weft_saved {
   uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a; /* layer.c has the diagram */
-  uint32_t whole_o; /* output of attention where proj does not read it as it is: of whole sequences, of a
-                       group of heads that ranks share */
+  uint32_t whole_o; /* output of attention that proj does not read as it is: of whole sequences, or
+                       of a group that ranks share; else WEFT_NO_BUF */
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* experts: moe.h */
   uint32_t su, sa, sy, gate;       /* shared experts */
   uint32_t ql, qn, kl, kn, kp;     /* latents of queries and keys, positions of keys: latent.c */
@@ -37,7 +38,8 @@ struct weft_layer {
   GArray *delayed;   /* struct weft_delayed, in the order in which they run */
   GArray *deferred;  /* microbatches whose weight gradient of the head runs after the grid */
 
-  /* autocast.c: weights of the current forward pass in the type of products, and views by parameter */
+  /* autocast.c: weights of the current forward pass in the type of products, and views by
+   * parameter */
   uint32_t cast_cache, *cast_view;
   struct weft_fp8_products *fp8; /* precision = fp8; else NULL */
   struct weft_balance *balance;  /* balance.c; or NULL */
@@ -53,8 +55,9 @@ uint32_t weft_cast_to_residual (struct weft_step *s, uint32_t buf, const char *n
 /* A parameter of the current layer, as kernels read it. */
 uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 
-/* y = x w^T + b with n outputs and k inputs on this rank; the bias follows the weight in the list of
- * parameters.  Backward takes dy and the saved x, and returns dx; the weight gradient may be delayed. */
+/* y = x w^T + b with n outputs and k inputs on this rank; the bias follows the weight in the list
+ * of parameters. Backward takes dy and the saved x, and returns dx; the weight gradient may be
+ * delayed. */
 uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t x, uint64_t n, uint64_t k);
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
@@ -69,12 +72,14 @@ void weft_layer_run_delayed_wgrads (struct weft_step *s);
 /* A buffer converted to another type. */
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 
-/* A weight in the type that products read: kept until the forward pass of the microbatch ends; not kept. */
+/* A weight in the type that products read: kept until the forward pass of the microbatch ends; not
+ * kept. */
 #define WEFT_CAST_ALIGN 256u
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param);
 
-/* For fp8_products.c: the converted weight if this forward pass has it, or WEFT_NO_BUF; the buffer for it. */
+/* For fp8_products.c: the converted weight if this forward pass has it, or WEFT_NO_BUF; the buffer
+ * for it. */
 uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
 uint32_t weft_cast_buffer (struct weft_step *s, uint32_t param);
 void weft_cast_end_pass (struct weft_step *s);
@@ -104,16 +109,20 @@ void weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t 
 
 /* attention.c: from qkv to o and lse of `saved`; from the gradient of o to that of qkv. */
 void weft_layer_attention (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o);
+uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved,
+                                        uint32_t d_o);
 
-/* Fewer groups than tensor parallel ranks: from the output of the qkv map on all ranks to this rank's heads
- * and the group that they share with other ranks; the same for gradients, backwards. */
+/* Fewer groups than tensor parallel ranks: from the output of the qkv map on all ranks to this
+ * rank's heads and the group that they share with other ranks; the same for gradients,
+ * backwards. */
 uint32_t weft_heads_gather (struct weft_step *s, uint32_t made);
 uint32_t weft_heads_scatter (struct weft_step *s, uint32_t dqkv);
 
-/* scores.c: attention as separate products that keep its probabilities (attention_backend = unfused). */
+/* scores.c: attention as separate products that keep its probabilities (attention_backend =
+ * unfused). */
 void weft_scores_forward (struct weft_step *s, struct weft_saved *saved);
-void weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o, uint32_t dqkv);
+void weft_scores_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o,
+                           uint32_t dqkv);
 
 /* latent.c: from n1 to qkv; qkv recomputed from latents; from the gradient of qkv to that of n1. */
 void weft_latent_forward (struct weft_step *s, struct weft_saved *saved);
@@ -125,12 +134,14 @@ uint32_t weft_latent_backward (struct weft_step *s, const struct weft_saved *sav
 /* mlp.c: from x1 to the output of fc2; from the gradient of the layer's output to that of x1.  The
  * nonlinearity for `columns` outputs, and its gradient. */
 uint32_t weft_layer_mlp (struct weft_step *s, struct weft_saved *saved);
-uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved, uint32_t dresidual);
+uint32_t weft_layer_mlp_backward (struct weft_step *s, struct weft_saved *saved,
+                                  uint32_t dresidual);
 uint32_t weft_activate (struct weft_step *s, uint64_t columns, uint32_t u);
 uint32_t weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint32_t da);
 
-/* dropout.c: x with dropout; a + b with dropout of b; the gradient of either.  `mask` is kept for backward,
- * WEFT_NO_BUF where the rate is 0.  The site says which rate: of attention probabilities, or of the rest. */
+/* dropout.c: x with dropout; a + b with dropout of b; the gradient of either. `mask` is kept for
+ * backward, WEFT_NO_BUF where the rate is 0. The site says which rate: of attention probabilities,
+ * or of the rest. */
 uint32_t weft_drop (struct weft_step *s, enum weft_drop_site site, uint32_t x, uint32_t *mask);
 uint32_t weft_residual (struct weft_step *s, enum weft_drop_site site, uint32_t a, uint32_t b,
                         uint32_t *mask);
@@ -149,8 +160,8 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 
-/* Whether selective recompute of this microbatch recomputes a module; whether full recompute recomputes
- * layers of multi-token prediction. */
+/* Whether selective recompute of this microbatch recomputes a module; whether full recompute
+ * recomputes layers of multi-token prediction. */
 void weft_recompute_start (struct weft_step *s);
 gboolean weft_recomputes (const struct weft_step *s, enum weft_recompute_module module);
 gboolean weft_recomputes_mtp (const struct weft_step *s);

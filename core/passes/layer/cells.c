@@ -1,4 +1,5 @@
-/* The cells of the grid: a forward, a backward, or one half of a split backward of one chunk and microbatch. */
+/* The cells of the grid: a forward, a backward, or one half of a split backward of one chunk and
+ * microbatch. */
 #include "core/passes/layer/cells.h"
 #include "core/passes/layer/ends.h"
 #include "core/passes/layer/fp8_products.h"

@@ -1,7 +1,7 @@
 /* The two ends of the pipeline: tokens and embedding on the first stage, final norm, head and loss
  * on the last. */
 #include "core/passes/layer/ends.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 
 static uint32_t
 end_weight (struct weft_step *s, enum weft_end_param which)
@@ -229,8 +229,8 @@ emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
 }
 
-/* Of so many buffers that have something for each token the rows of one chunk of a sequence after the
- * other, and of one chunk buffer by buffer. */
+/* Of so many buffers that have something for each token the rows of one chunk of a sequence after
+ * the other, and of one chunk buffer by buffer. */
 uint32_t
 weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
 {

@@ -1,18 +1,20 @@
-/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another go through
- * their chunks together, layer by layer, so that rows of the one travel while the other computes
- * (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py).  Forward layer j meets backward layer
- * n - 1 - j; what remains of the longer chunk runs alone, backward layers first.
+/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another go
+ * through their chunks together, layer by layer, so that rows of the one travel while the other
+ * computes (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j meets
+ * backward layer n - 1 - j; what remains of the longer chunk runs alone, backward layers first.
  *
- * b: backward, f: forward, *: on the lane of experts, W: weight gradients that delay_wgrad_compute puts off:
+ * b: backward, f: forward, *: on the lane of experts, W: weight gradients that delay_wgrad_compute
+ * puts off:
  *
  *   return b*   attend f   mlp b   go f*   W of mlp b   go b*   mlp f   return f*   attend b
  *   then return of the next b*, W of attend b, add f
  *
- * Kernels that pack and unpack rows run among the others; upstream has those of `return` on the stream of
- * the exchange, and what packs the next layer's gradients comes before W here to let them go as early.
+ * Kernels that pack and unpack rows run among the others; upstream has those of `return` on the
+ * stream of the exchange, and what packs the next layer's gradients comes before W here to let them
+ * go as early.
  *
- * After the last layers forward is sent and received, then backward, then come W of the chunk's first
- * layer, the head of forward and the embedding of backward. */
+ * After the last layers forward is sent and received, then backward, then come W of the chunk's
+ * first layer, the head of forward and the embedding of backward. */
 #include "core/passes/layer/cells.h"
 #include "core/passes/layer/nodes.h"
 #include "core/passes/pipeline/exchange.h"

@@ -1,36 +1,40 @@
-/* precision = fp8: linear maps of layers whose products are taken in fp8 (NVIDIA Transformer Engine,
- * whose recipes fp8_recipe names; Megatron-Core takes them over).
+/* precision = fp8: linear maps of layers whose products are taken in fp8 (NVIDIA Transformer
+ * Engine, whose recipes fp8_recipe names; Megatron-Core takes them over).
  *
  * A tensor in fp8 is codes and, in a buffer of their own, what says their scale:
  *
- *   delayed     its largest magnitude in the step before.  That of this step is noted on the way, agreed
- *               on by all ranks and takes its place before the update, but of a tensor that had
- *               nothing but zeros, as of an expert without tokens; a run begins with scales of 1.
+ *   delayed     its largest magnitude in the step before.  That of this step is noted on the way,
+ *               agreed on by all ranks and takes its place before the update, but of a tensor that
+ *               had nothing but zeros, as of an expert without tokens; a run begins with scales of
+ *               1.
  *   tensorwise  its largest magnitude, found first by a pass of its own; of a weight once a step.
- *   blockwise   powers of two as floats for 128 elements of a row, and of weights for 128 rows and columns.
+ *   blockwise   powers of two as floats for 128 elements of a row, and of weights for 128 rows and
+ *               columns.
  *   mxfp8       powers of two of one byte for 32 elements of a row.
  *
- * Tensor cores want the terms of a sum side by side in both factors.  Input gradients read weights the
- * other way round, weight gradients both of their factors:
+ * Tensor cores want the terms of a sum side by side in both factors. Input gradients read weights
+ * the other way round, weight gradients both of their factors:
  *
  *   one scale   the codes are turned by a pass of one byte in and out, where they are asked for.
- *   blocks      the turned copy has blocks of its own: it is made of the same input by the same kernel,
- *               which writes it when somebody will read it.
+ *   blocks      the turned copy has blocks of its own: it is made of the same input by the same
+ *               kernel, which writes it when somebody will read it.
  *
  * Experts have scales of their own, as if each were a map (GroupedLinear of Transformer Engine,
- * module/grouped_linear.py: a quantizer for the input, weight and gradient of every product).  Their kernels
- * read codes either way round: nothing is turned, and blocks of the second copy go down the rows of an
- * expert.  In canonical order rows of every replica have scales of their own, as they would have at home.
+ * module/grouped_linear.py: a quantizer for the input, weight and gradient of every product).
+ * Their kernels read codes either way round: nothing is turned, and blocks of the second copy go
+ * down the rows of an expert. In canonical order rows of every replica have scales of their own,
+ * as they would have at home.
  *
- *   inputs      forward keeps the codes for the weight gradient: the input itself goes, unless another
- *               kernel reads it later.  With cpu_offloading inputs leave as they are, and are converted
- *               again in backward.  What sequence parallel ranks gather they gather as codes, but for
- *               blocks, which are taken of what was gathered.
+ *   inputs      forward keeps the codes for the weight gradient: the input itself goes, unless
+ *               another kernel reads it later.  With cpu_offloading inputs leave as they are, and
+ *               are converted again in backward.  What sequence parallel ranks gather they gather
+ *               as codes, but for blocks, which are taken of what was gathered.
  *   gradients   of outputs are e5m2 where fp8_format is hybrid; all else is e4m3.
  *   the rest    router and gates of experts multiply in bf16, as upstream. */
 #include "core/passes/layer/fp8_products.h"
 
-/* Elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling Formats 1.0. */
+/* Elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling Formats
+ * 1.0. */
 #define BLOCK 128
 #define MX_BLOCK 32
 
@@ -142,8 +146,8 @@ weft_fp8_begin_step (struct weft_step *s)
                WEFT_USES (WEFT_W (s->layer->fp8->seen)));
 }
 
-/* Over all that share a tensor or have others of the batch, or of experts have others of these; then it is
- * what the next step goes by. */
+/* Over all that share a tensor or have others of the batch, or of experts have others of these;
+ * then it is what the next step goes by. */
 void
 weft_fp8_reduce_magnitudes (struct weft_step *s)
 {
@@ -173,8 +177,8 @@ place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
   return view;
 }
 
-/* Ranks that share a tensor out have parts of it: they go by one scale where codes of theirs will lie in
- * one tensor, and in canonical order, where they do as one rank would. */
+/* Ranks that share a tensor out have parts of it: they go by one scale where codes of theirs will
+ * lie in one tensor, and in canonical order, where they do as one rank would. */
 static void
 share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
 {
@@ -274,7 +278,8 @@ copy_of (const struct weft_step *s, uint32_t codes)
   return copy;
 }
 
-/* Matrices with the numbers of a gradient are gone when a pass is, those of a weight with its layer. */
+/* Matrices with the numbers of a gradient are gone when a pass is, those of a weight with its
+ * layer. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
 {

@@ -8,8 +8,8 @@ struct weft_fp8 {
 };
 enum weft_fp8_role { WEFT_FP8_INPUT, WEFT_FP8_WEIGHT, WEFT_FP8_GRADIENT, WEFT_N_FP8_ROLE };
 
-/* Rows of experts.  Each expert has scales of its own, in canonical order one for each replica whose tokens
- * come.  `rows` as costs count them; counts and stride as in kernels/moe.h. */
+/* Rows of experts. Each expert has scales of its own, in canonical order one for each replica
+ * whose tokens come. `rows` as costs count them; counts and stride as in kernels/moe.h. */
 struct weft_fp8_groups {
   uint64_t experts, each, rows, stride;
   uint32_t counts;
@@ -27,12 +27,13 @@ struct weft_fp8_source {
 void weft_fp8_start (struct weft_step *s);
 void weft_fp8_free (struct weft_fp8_products *fp8);
 
-/* Whether products read a parameter in fp8; elements that share a scale, or 0: a whole tensor does. */
+/* Whether products read a parameter in fp8; elements that share a scale, or 0: a whole tensor
+ * does. */
 gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
 uint64_t weft_fp8_block (const struct weft_step *s);
 
-/* A factor in fp8, with the terms of the sum along its rows; transposed, along its columns.  An input is
- * rounded once for forward and backward. */
+/* A factor in fp8, with the terms of the sum along its rows; transposed, along its columns. An
+ * input is rounded once for forward and backward. */
 struct weft_fp8 weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x);
 struct weft_fp8 weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x);
 struct weft_fp8 weft_fp8_weight (struct weft_step *s, uint32_t param);

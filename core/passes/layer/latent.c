@@ -5,13 +5,14 @@
  *   n1 -> kv_down -> split -> kl, key positions;  kl -> norm -> kn -> kv_up -> keys, values
  *   queries, keys, values, key positions -> join -> qkv
  *
- * Kept for backward beside qkv: ql, qn, kl, kn.  Recompute of mla_up_proj keeps kp, the key positions, in
- * place of qkv: all behind the latents' norms is run again before the backward of attention.
+ * Kept for backward beside qkv: ql, qn, kl, kn. Recompute of mla_up_proj keeps kp, the key
+ * positions, in place of qkv: all behind the latents' norms is run again before the backward of
+ * attention.
  *
- * Tensor parallel ranks have heads of their own: the maps up are cut by rows, and each has both maps down
- * and both norms whole.  With sequence_parallel those are taken of a rank's own tokens, and what the maps
- * up take is gathered, as are the turned parts of keys.  Their gradient is a sum over all heads, which
- * ranks have in parts. */
+ * Tensor parallel ranks have heads of their own: the maps up are cut by rows, and each has both
+ * maps down and both norms whole. With sequence_parallel those are taken of a rank's own tokens,
+ * and what the maps up take is gathered, as are the turned parts of keys. Their gradient is a sum
+ * over all heads, which ranks have in parts. */
 #include "core/passes/layer/moe.h"
 
 static uint64_t

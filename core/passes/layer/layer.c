@@ -17,11 +17,12 @@
  *   mla_up_proj queries, keys and values out of latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
- * With multi-latent attention latent.c makes qkv of n1.  A layer of experts has them in place of fc1 and fc2: moe.c.
+ * With multi-latent attention latent.c makes qkv of n1. A layer of experts has them in place of
+ * fc1 and fc2: moe.c.
  *
- * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four projections
- * are put off, with what they read.
- * The residual's gradient is then a new buffer after each norm: the old one is still to be read. */
+ * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four
+ * projections are put off, with what they read. The residual's gradient is then a new buffer after
+ * each norm: the old one is still to be read. */
 #include "core/passes/layer/nodes.h"
 
 static void

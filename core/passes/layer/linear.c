@@ -1,6 +1,6 @@
-/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be put
- * off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells of
- * their own for weight gradients). */
+/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be
+ * put off until what others wait for is on its way (delay_wgrad_compute, and schedules with cells
+ * of their own for weight gradients). */
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
@@ -191,7 +191,8 @@ multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct wef
                         grad[0], grad[1]));
 }
 
-/* Of a map that nobody shares out ranks have gradients of their rows, which are added later: norm.c. */
+/* Of a map that nobody shares out ranks have gradients of their rows, which are added later:
+ * norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
@@ -275,8 +276,8 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
 }
 
-/* The gradient of the output, and what will be multiplied with it for that of the weight, of all tokens if
- * need be. */
+/* The gradient of the output, and what will be multiplied with it for that of the weight, of all
+ * tokens if need be. */
 static void
 take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
 {

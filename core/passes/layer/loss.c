@@ -12,7 +12,7 @@
  *
  * Backward needs no exchange: a rank's logits become their gradient by the sum that all know. */
 #include "core/passes/layer/ends.h"
-#include "core/program/loss.h"
+#include "core/job/loss.h"
 
 enum { MOST, TARGET, SUM, N_STATS };
 
@@ -119,8 +119,8 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 /* ------------------------------------------------------------------------ backward */
 
 /* Tokens the loss is a mean over: those of this rank, where the reduction divides by the replicas
- * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once.  A loss
- * per token is a sum, whose gradients finish.c divides. */
+ * (Megatron-Core; average_in_collective); of all ranks in canonical order, which divides once. A
+ * loss per token is a sum, whose gradients finish.c divides. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {

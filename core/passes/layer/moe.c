@@ -1,17 +1,18 @@
 /* A layer of experts: the router, and what its experts and those that see every token make.
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
- *   moe             keeps n2 alone: the whole layer is run again before its backward, with what travels
- *                   and with the last maps, whose results nobody needs: upstream checkpoints the layer as one
+ *   moe             keeps n2 alone: the whole layer is run again before its backward, with what
+ *                   travels and with the last maps, whose results nobody needs: upstream
+ *                   checkpoints the layer as one
  *   shared_experts  likewise what sees every token
  *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
 #include "core/passes/layer/moe.h"
 #include "core/passes/layer/nodes.h"
-#include "core/program/zigzag.h"
+#include "core/base/zigzag.h"
 #include <math.h>
 
-/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for that.
- * One that is simulated has as many rows as moe_load_imbalance says. */
+/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for
+ * that. One that is simulated has as many rows as moe_load_imbalance says. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -26,7 +27,8 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one together. */
+/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one
+ * together. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {
@@ -199,8 +201,8 @@ normalise (struct weft_step *s, struct weft_layer_pass *pass)
   choose (s, pass);
 }
 
-/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core): what
- * travels next joins what went before, until the place that is returned is put back. */
+/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core):
+ * what travels next joins what went before, until the place that is returned is put back. */
 static struct weft_op
 join (struct weft_step *s)
 {

@@ -1,18 +1,18 @@
-/* Multi-token prediction: layers after the last that look a token further ahead each (DeepSeek-V3, arXiv
- * 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py).  Of depth d:
+/* Multi-token prediction: layers after the last that look a token further ahead each (DeepSeek-V3,
+ * arXiv 2412.19437, section 2.2; Megatron-Core multi_token_prediction.py). Of depth d:
  *
  *   tokens d later -> embedding -> words_norm -.
  *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> head, loss
  *
- * Embedding and head are those of the model; the stage with the head holds a copy of the embedding, whose
- * gradient finish.c adds to the first stage's.  The loss of a depth is the mean over the tokens that have
- * a target, of which the last d of a sequence have none; its gradient enters with
+ * Embedding and head are those of the model; the stage with the head holds a copy of the embedding,
+ * whose gradient finish.c adds to the first stage's. The loss of a depth is the mean over the
+ * tokens that have a target, of which the last d of a sequence have none; its gradient enters with
  * mtp_loss_scaling_factor / mtp_num_layers, and the loss itself stands apart from the model's.
  *
  * Upstream shifts tokens on the GPU; here they come shifted from the host, which has all of them.
  *
- * Tensor parallel ranks have rows of proj; what they make is gathered, and with sequence_parallel each
- * goes on with its own tokens. */
+ * Tensor parallel ranks have rows of proj; what they make is gathered, and with sequence_parallel
+ * each goes on with its own tokens. */
 #include "core/passes/layer/ends.h"
 
 static uint32_t
@@ -170,8 +170,8 @@ struct lookups {
   uint32_t *ids, *dx; /* of each depth */
 };
 
-/* Each depth adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of them, so
- * that one kernel takes them when the last of them, the first depth's, is there. */
+/* Each depth adds to the gradient; in canonical order a chunk of a sequence is one leaf of all of
+ * them, so that one kernel takes them when the last of them, the first depth's, is there. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
@@ -187,8 +187,8 @@ words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
   l->table.read = 1;
 }
 
-/* Returns the gradient of the stream from the depth before; dy[0] is that of what this one was normed to,
- * dy[1] that of what the head read there. */
+/* Returns the gradient of the stream from the depth before; dy[0] is that of what this one was
+ * normed to, dy[1] that of what the head read there. */
 static uint32_t
 depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint32_t dy_of[2],
                 struct lookups *lookups)

@@ -1,14 +1,16 @@
-/* nodes.h - private to layer/: the nodes of one layer, between which rows travel to experts and back.
+/* nodes.h - private to layer/: the nodes of one layer, between which rows travel to experts and
+ * back.
  *
  *   node       forward                               backward, from the last node to the first
  *   attention  attention, norms; router, sort, pack  unpack, router; norms, attention
  *   dispatch   rows to experts                       gradients of the experts' inputs, back
  *   mlp        MLP, or experts and shared experts    the same
- *   combine    rows back                             pack; gradients of the experts' outputs, to experts
+ *   combine    rows back                             pack; gradients of the experts' outputs, to
+ *              experts
  *   add        unpack; sum with the residual stream  -
  *
- * layer.c runs all nodes one after the other.  With overlap_moe_expert_parallel_comm the nodes of a forward
- * and of a backward alternate (expert_overlap.c; TransformerLayerNode of Megatron-Core). */
+ * layer.c runs all nodes one after the other. With overlap_moe_expert_parallel_comm the nodes of a
+ * forward and of a backward alternate (expert_overlap.c; TransformerLayerNode of Megatron-Core). */
 #pragma once
 #include "core/passes/layer/block.h"
 
@@ -45,8 +47,8 @@ struct weft_layer_pass weft_chunk_before_layer (struct weft_step *s, uint32_t mi
                                                 uint32_t x);
 void weft_chunk_after_layer (struct weft_step *s, uint32_t l);
 
-/* expert_overlap.c: whether nodes alternate; cells i and i + 1 of the role together, with the exchanges
- * around them; the layers of a backward that has no forward beside it. */
+/* expert_overlap.c: whether nodes alternate; cells i and i + 1 of the role together, with the
+ * exchanges around them; the layers of a backward that has no forward beside it. */
 static inline gboolean
 weft_overlaps_experts (const struct weft_step *s)
 {

@@ -1,9 +1,9 @@
 /* The norms of the residual stream, before each half of a layer and before the head.
  *
- * Where ranks share out the rows of the stream (sequence_parallel), each has a part of the sum that is
- * a weight's gradient.  In fast order they add theirs once a step (finish.c), or where gradients leave
- * at once, before those do.  Canonical order wants the sum over a sequence in one piece: ranks gather
- * what it is taken over, and each takes all of it. */
+ * Where ranks share out the rows of the stream (sequence_parallel), each has a part of the sum that
+ * is a weight's gradient. In fast order they add theirs once a step (finish.c), or where gradients
+ * leave at once, before those do. Canonical order wants the sum over a sequence in one piece:
+ * ranks gather what it is taken over, and each takes all of it. */
 #include "core/passes/layer/block.h"
 
 uint32_t

@@ -2,16 +2,17 @@
  * Two plans for when copies start and when the device's memory is free (Transformer Engine
  * pytorch/cpu_offload.py):
  *
- *   today     layer i leaves when the forward of layer i + 1 begins; its memory is free when that of
- *             layer L - n + i begins, which waits for the copy; it comes back from the beginning of
- *             the backward of layer L - 1 - n + i on.  Kernels wait for each tensor; what came back is
- *             free when the next layer's backward begins.  L - n layers are there at one time.
+ *   today     layer i leaves when the forward of layer i + 1 begins; its memory is free when that
+ *             of layer L - n + i begins, which waits for the copy; it comes back from the beginning
+ *             of the backward of layer L - 1 - n + i on.  Kernels wait for each tensor; what came
+ *             back is free when the next layer's backward begins.  L - n layers are there at one
+ *             time.
  *   windows   (cpu_offloading_double_buffering, the older plan) the first layer leaves when it is
  *             done, the others one by one at the end of windows of about L / n layers: there the
  *             compute stream waits for the copy under way, whose memory is free then.  Backward is
- *             the mirror of it.  Two standing sets of buffers take in turn what comes back; upstream
- *             lets the copy for layer i overwrite layer i + 2 before its backward where windows are
- *             long, here it starts when that is over. */
+ *             the mirror of it.  Two standing sets of buffers take in turn what comes back;
+ *             upstream lets the copy for layer i overwrite layer i + 2 before its backward where
+ *             windows are long, here it starts when that is over. */
 #include "core/passes/layer/block.h"
 
 /* Activations of one layer and microbatch in host memory. */
@@ -116,7 +117,8 @@ send (struct weft_step *s, uint32_t micro, uint32_t l)
   s->at = at;
 }
 
-/* The device's memory is free from here on; `after`: a copy that kernels wait for, or WEFT_NO_OP. */
+/* The device's memory is free from here on; `after`: a copy that kernels wait for, or
+ * WEFT_NO_OP. */
 static void
 release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 {

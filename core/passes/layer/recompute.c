@@ -5,16 +5,18 @@
  * recompute_num_layers, block recomputes each of the first recompute_num_layers layers by itself
  * and keeps the others whole.  Selective recompute is a matter of one layer: layer.c.
  *
- * num_microbatches_with_partial_activation_checkpoints = K: of each window of forward passes the first
- * K are not fully recomputed; recompute_modules says what of them is run again, without it nothing.
- * A window is as long as what is in flight: the forward passes before the first backward (Megatron-Core
- * schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks count.
+ * num_microbatches_with_partial_activation_checkpoints = K: of each window of forward passes the
+ * first K are not fully recomputed; recompute_modules says what of them is run again, without it
+ * nothing. A window is as long as what is in flight: the forward passes before the first backward
+ * (Megatron-Core schedules.py, max_outstanding_backprops); with virtual stages passes of all chunks
+ * count.
  *
- * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is kept whole with
- * block (Megatron-Core multi_token_prediction.py).
+ * A layer of multi-token prediction (mtp.c) is a block of its own with uniform, and is kept whole
+ * with block (Megatron-Core multi_token_prediction.py).
  *
  * delay_wgrad_compute: a layer's weight gradients follow all of its input gradients; those of the
- * first layer of a later stage wait until what the stage before needs is on its way (exchange.c). */
+ * first layer of a later stage wait until what the stage before needs is on its way
+ * (exchange.c). */
 #include "core/passes/layer/nodes.h"
 
 static uint32_t
@@ -116,8 +118,8 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
-/* What one layer hands to the next, and its gradient, may be of another type than layers compute in:
- * mp_policy_output_dtype. */
+/* What one layer hands to the next, and its gradient, may be of another type than layers compute
+ * in: mp_policy_output_dtype. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {

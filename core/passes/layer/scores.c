@@ -1,11 +1,12 @@
-/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's DotProductAttention:
+/* Attention out of plain products (attention_backend = unfused), as Megatron-Core's
+ * DotProductAttention:
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b with
- * dropout (arXiv 2205.05198, section 4.1).  Recompute of core_attn keeps none of them: what makes them
- * is run again when their backward begins, but not the product with the values, which backward does not
- * read. */
+ * Kept for backward are p, and with dropout pd and its mask: in 16-bit bytes 2 a s^2 b, 5 a s^2 b
+ * with dropout (arXiv 2205.05198, section 4.1). Recompute of core_attn keeps none of them: what
+ * makes them is run again when their backward begins, but not the product with the values, which
+ * backward does not read. */
 #include "core/passes/layer/block.h"
 
 static uint32_t

@@ -153,7 +153,8 @@ add_tied_head (struct weft_step *s, uint32_t grad)
                         WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
-/* Both stages of a pipeline that hold a tied embedding; what lies on the host goes by the device. */
+/* Both stages of a pipeline that hold a tied embedding; what lies on the host goes by the
+ * device. */
 static uint32_t
 add_stages (struct weft_step *s, uint32_t grad)
 {
@@ -191,9 +192,9 @@ reduce_tied (struct weft_step *s, uint32_t param)
   return op;
 }
 
-/* calculate_per_token_loss: the rank with the head tells the others how many tokens it has seen, replicas add
- * theirs, and the whole of every gradient is divided (finalize_model_grads.py).  All are enqueued
- * behind what still works on gradients. */
+/* calculate_per_token_loss: the rank with the head tells the others how many tokens it has seen,
+ * replicas add theirs, and the whole of every gradient is divided (finalize_model_grads.py). All
+ * are enqueued behind what still works on gradients. */
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
@@ -297,9 +298,9 @@ slice_grad (const struct weft_step *s, uint32_t k)
   return s->optimizer->n_host[k] ? weft_bucket_gradients (s, k) : owned_grad (s, k);
 }
 
-/* Of experts that ranks share out, each rank's are its own, where of all else it has what others have:
- * their squares are summed over other ranks.  Slices of an optimizer are everywhere a rank's own; where
- * instances share out experts alone, an instance has not all of these. */
+/* Of experts that ranks share out, each rank's are its own, where of all else it has what others
+ * have: their squares are summed over other ranks. Slices of an optimizer are everywhere a rank's
+ * own; where instances share out experts alone, an instance has not all of these. */
 static gboolean
 has_experts_apart (const struct weft_step *s)
 {
@@ -334,8 +335,8 @@ squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
   return measures_apart (s, k) ? expert_squares (s) : squares;
 }
 
-/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer).  A stage
- * without experts takes part: the group goes through all stages. */
+/* Two sums over two groups of ranks, and then one (Megatron-Core optimizer.py, ChainedOptimizer).
+ * A stage without experts takes part: the group goes through all stages. */
 static void
 add_experts (struct weft_step *s)
 {
@@ -460,9 +461,10 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   weft_host_optimizer_finish (s);
 }
 
-/* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on it
- * after the step (Megatron-LM training.py, train_step): the smallest clip factor, 0 where nothing was
- * updated, and the largest norm.  Without clip_grad nobody knows the norm, nor without a loss scale the other. */
+/* Whether the update succeeded and how large the gradient was, as the ranks of a replica agree on
+ * it after the step (Megatron-LM training.py, train_step): the smallest clip factor, 0 where
+ * nothing was updated, and the largest norm. Without clip_grad nobody knows the norm, nor without
+ * a loss scale the other. */
 static void
 agree (struct weft_step *s)
 {
@@ -488,7 +490,8 @@ report_mtp (struct weft_step *s)
     weft_build_dep (s->b, kernel);
 }
 
-/* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the log, with the norm. */
+/* The loss is averaged over replicas (exact sums are divided by who reads them) and leaves for the
+ * log, with the norm. */
 static void
 report (struct weft_step *s)
 {
@@ -512,8 +515,8 @@ report (struct weft_step *s)
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
-/* finalize_model_grads(): what completes gradients, in Megatron-Core's order.  Without it only a head
- * that was added up by itself joins the embedding. */
+/* finalize_model_grads(): what completes gradients, in Megatron-Core's order. Without it only a
+ * head that was added up by itself joins the embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {

@@ -1,23 +1,26 @@
 /* Optimizer offload: part of each rank's optimizer state lies in memory of the host, and Adam runs
- * there (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv 2101.06840).
+ * there (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv
+ * 2101.06840).
  *
- *   what      of all elements whose state a rank keeps, optimizer_offload_fraction, rounded; buckets
- *             that the next forward pass needs last come first, of the last one the end of the slice.
- *             Upstream fills up with whole tensors; a slice of a bucket knows none.
- *   host      gradient, moments and fp32 weights: 16 bytes an element, all through the step, and for
- *             the time of a copy what travels in 16 bits.
- *   when      behind all kernels up to the clip.  overlap_cpu_optimizer_d2h_h2d: copies have streams of
- *             their own and a slice is cut into as many parts as its bucket has matrices (upstream has
- *             one CPU optimizer for each tensor), of which one leaves while another is updated and a
- *             third comes back.  Without it copies are part of the compute stream: all to the host,
- *             what is updated on the GPU, all back once Adam of the host is through.
+ *   what      of all elements whose state a rank keeps, optimizer_offload_fraction, rounded;
+ *             buckets that the next forward pass needs last come first, of the last one the end of
+ *             the slice. Upstream fills up with whole tensors; a slice of a bucket knows none.
+ *   host      gradient, moments and fp32 weights: 16 bytes an element, all through the step, and
+ *             for the time of a copy what travels in 16 bits.
+ *   when      behind all kernels up to the clip.  overlap_cpu_optimizer_d2h_h2d: copies have
+ *             streams of their own and a slice is cut into as many parts as its bucket has matrices
+ *             (upstream has one CPU optimizer for each tensor), of which one leaves while another
+ *             is updated and a third comes back.  Without it copies are part of the compute stream:
+ *             all to the host, what is updated on the GPU, all back once Adam of the host is
+ *             through.
  *   memory    a copy that is not page-locked blocks the thread that enqueues work: with
  *             pin_cpu_grads = false no update begins before all gradients are on the host, with
  *             pin_cpu_params = false Adam of a part waits for the part before it to be back. */
 #include "core/passes/optimizer/states.h"
 #include <math.h>
 
-/* A part of a bucket's slice, whose state is elements [first, first + n) of the host's flat buffers. */
+/* A part of a bucket's slice, whose state is elements [first, first + n) of the host's flat
+ * buffers. */
 struct part {
   uint32_t bucket;
   uint64_t begin, n;      /* of the slice on the device */

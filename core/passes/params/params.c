@@ -1,10 +1,11 @@
-/* The tensors of a role in registration order, and their places in flat buffers of weights and gradients.
- * There is one pair of flat buffers for each pair of types; core/program/layout.h has the order inside. */
+/* The tensors of a role in registration order, and their places in flat buffers of weights and
+ * gradients. There is one pair of flat buffers for each pair of types; core/program/layout.h has
+ * the order inside. */
 #include "core/passes/params/tensors.h"
 #include <string.h>
 
-/* What a rank holds of a named tensor; rows 0 where the model has none.  Tensor parallel ranks share
- * out what gives or takes the heads, the width of the MLP, or the vocabulary. */
+/* What a rank holds of a named tensor; rows 0 where the model has none. Tensor parallel ranks
+ * share out what gives or takes the heads, the width of the MLP, or the vocabulary. */
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
@@ -171,7 +172,8 @@ add_layer (struct weft_step *s, uint32_t layer)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of it. */
+/* Layers of multi-token prediction look words up: a stage without the embedding has a copy of
+ * it. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {
@@ -191,7 +193,8 @@ add_head (struct weft_step *s)
   add_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction, head. */
+/* Registration order of each chunk: embeddings, layers, final norm, multi-token prediction,
+ * head. */
 static void
 list_params (struct weft_step *s)
 {
@@ -221,8 +224,8 @@ mark (struct weft_step *s, uint32_t param, gboolean copy)
   row->duplicate |= copy;
 }
 
-/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first and
- * the last stage; the last stage's copy is not counted twice in global sums. */
+/* An embedding that is tied, or that predictions further ahead look words up in, lives on the first
+ * and the last stage; the last stage's copy is not counted twice in global sums. */
 static void
 mark_tied (struct weft_step *s)
 {
@@ -315,9 +318,9 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
   return UINT32_MAX;
 }
 
-/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).  Sums
- * in fp32 at the owner end bucket by bucket.  Two copies of a stage must go alike, whichever chunk they
- * are. */
+/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).
+ * Sums in fp32 at the owner end bucket by bucket. Two copies of a stage must go alike, whichever
+ * chunk they are. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -420,8 +423,8 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
   return buf;
 }
 
-/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for the size
- * of the group); FSDP2 has units of one rank. */
+/* Experts that one rank alone holds are whole in Megatron-FSDP (param_and_grad_buffer.py asks for
+ * the size of the group); FSDP2 has units of one rank. */
 static void
 choose_cuts (struct weft_step *s, struct weft_flat *flat)
 {

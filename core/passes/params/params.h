@@ -1,7 +1,7 @@
 /* params.h - the tensors of a role: their names, their shape on this rank, how they are sharded.
  *
- * Parameters are numbered in registration order.  tensors.h has their flat buffers, for the wings that
- * reduce, gather and update them. */
+ * Parameters are numbered in registration order. tensors.h has their flat buffers, for the wings
+ * that reduce, gather and update them. */
 #pragma once
 #include "core/passes/emit/emit.h"
 #include "core/program/layout.h"
@@ -75,7 +75,8 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* How a data-parallel strategy lays tensors out and what it shards: a part of its row in replicas/wrapper.c. */
+/* How a data-parallel strategy lays tensors out and what it shards: a part of its row in
+ * replicas/wrapper.c. */
 struct weft_shard_rule {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
@@ -86,8 +87,8 @@ struct weft_shard_rule {
   gboolean overwrites;                 /* gradients are not zeroed when a step begins */
 };
 
-/* Lists the tensors, lays out their flat buffers and makes views; writes them into the program, when replicas
- * have made their buffers too; frees the part. */
+/* Lists the tensors, lays out their flat buffers and makes views; writes them into the program,
+ * when replicas have made their buffers too; frees the part. */
 void weft_params_build (struct weft_step *s);
 void weft_params_publish (struct weft_step *s);
 void weft_params_end (struct weft_step *s);
@@ -104,8 +105,8 @@ uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param whic
 /* The scale of a weight that is stored in fp8; otherwise WEFT_NO_BUF. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
-/* Whether a weight is stored in fp8 (fp8_param_gather); belongs to an expert; to an expert that expert
- * parallel ranks share, so that fewer replicas hold it than hold the rest of the layer. */
+/* Whether a weight is stored in fp8 (fp8_param_gather); belongs to an expert; to an expert that
+ * expert parallel ranks share, so that fewer replicas hold it than hold the rest of the layer. */
 gboolean weft_params_is_fp8 (const struct weft_step *s, uint32_t param);
 gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
 gboolean weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param);

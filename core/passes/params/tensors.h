@@ -1,10 +1,11 @@
-/* tensors.h - flat buffers of parameters, their buckets and views: for the wings that reduce gradients,
- * gather weights and update both. */
+/* tensors.h - flat buffers of parameters, their buckets and views: for the wings that reduce
+ * gradients, gather weights and update both. */
 #pragma once
 #include "core/passes/params/params.h"
 
-/* A flat buffer of weights and one of gradients, for tensors with the same types and the same replicas
- * (Megatron-Core param_and_grad_buffer.py groups by types, and experts apart).  Each chunk has its own. */
+/* A flat buffer of weights and one of gradients, for tensors with the same types and the same
+ * replicas (Megatron-Core param_and_grad_buffer.py groups by types, and experts apart). Each chunk
+ * has its own. */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   gboolean expert;                 /* of experts that expert parallel ranks share */
@@ -29,11 +30,13 @@ uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, 
 static inline const struct weft_flat *
 weft_step_flat (const struct weft_step *s, uint32_t bucket)
 {
-  return &g_array_index (s->params->flat, struct weft_flat, s->params->layout.bucket[bucket].buffer);
+  uint32_t buffer = s->params->layout.bucket[bucket].buffer;
+
+  return &g_array_index (s->params->flat, struct weft_flat, buffer);
 }
 
-/* Whether a bucket holds experts that expert parallel ranks share.  Buckets beyond those of the layout (of a
- * tied head, of PyTorch's DDP) do not. */
+/* Whether a bucket holds experts that expert parallel ranks share. Buckets beyond those of the
+ * layout (of a tied head, of PyTorch's DDP) do not. */
 static inline gboolean
 weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
 {

@@ -22,8 +22,8 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* The side on which the neighbour lies that the stage after (or before) this one is on.  In a ring a
- * microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
+/* The side on which the neighbour lies that the stage after (or before) this one is on. In a ring
+ * a microbatch always goes forward the same way round; otherwise stages turn back at its ends. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {
@@ -48,7 +48,8 @@ weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
   return side_of (s, cell, !is_forward (cell));
 }
 
-/* Whether transfers of one exchange are one launch: use_ring_exchange_p2p is one call for all of them. */
+/* Whether transfers of one exchange are one launch: use_ring_exchange_p2p is one call for all of
+ * them. */
 static gboolean
 is_grouped (const struct weft_step *s)
 {
@@ -56,7 +57,8 @@ is_grouped (const struct weft_step *s)
          (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
 }
 
-/* One by one, sends and receives are two streams: those of even ranks meet the other of odd ranks. */
+/* One by one, sends and receives are two streams: those of even ranks meet the other of odd
+ * ranks. */
 static enum weft_lane
 lane_of (const struct weft_step *s, enum weft_op_kind kind)
 {
@@ -111,9 +113,9 @@ post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
     s->pipeline->posting.sent = op;
 }
 
-/* variable_seq_lengths: three sizes of each tensor go ahead, as one launch over the group of all ranks,
- * and the host waits for the whole device before it reads them (Megatron-Core p2p_communication.py,
- * _communicate_shapes). */
+/* variable_seq_lengths: three sizes of each tensor go ahead, as one launch over the group of all
+ * ranks, and the host waits for the whole device before it reads them (Megatron-Core
+ * p2p_communication.py, _communicate_shapes). */
 static void
 post_shapes (struct weft_step *s)
 {
@@ -230,12 +232,13 @@ weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside)
     weft_run_beside_exchange (s, beside);
 }
 
-/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before it has
- * a gradient, and shapes that are waited for must not wait for each other. */
+/* A rank that warms up with all of its forwards: its neighbour takes the last of them long before
+ * it has a gradient, and shapes that are waited for must not wait for each other. */
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {
-  gboolean all = s->strategy->pipeline_schedule == WEFT_SCHEDULE_GPIPE ||
+  const struct weft_schedule_row *row = weft_job_schedule (s->job);
+  gboolean all = (row && row->in_flight == WEFT_IN_FLIGHT_ALL) ||
                  s->mesh->pp - 1 - s->role >= s->n_micro;
 
   return s->strategy->variable_seq_lengths && all && i == s->n_micro;
@@ -293,11 +296,13 @@ weft_pipeline_end (struct weft_step *s)
   g_free (s->pipeline);
 }
 
-/* Megatron-Core's own schedules have orders of their own. */
+/* Schedules of Megatron-Core have transfer orders of their own. */
 static gboolean
 is_free (const struct weft_step *s)
 {
-  return s->strategy->pipeline_schedule > WEFT_SCHEDULE_GPIPE || weft_job_schedule_file (s->job);
+  const struct weft_schedule_row *row = weft_job_schedule (s->job);
+
+  return !row || row->exchange == WEFT_EXCHANGE_FREE;
 }
 
 gboolean

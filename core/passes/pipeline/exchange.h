@@ -4,8 +4,8 @@
  *   exchange_interleaved.c  Megatron-Core's order of the interleaved schedule
  *   exchange_free.c         any other grid
  *
- * A chunk's input comes from the stage before it, on this rank or on another; its output goes to the stage
- * after it.  In backward gradients take the way back. */
+ * A chunk's input comes from the stage before it, on this rank or on another; its output goes to
+ * the stage after it. In backward gradients take the way back. */
 #pragma once
 #include "core/passes/emit/emit.h"
 
@@ -13,8 +13,8 @@ void weft_pipeline_begin (struct weft_step *s);
 void weft_pipeline_buffers (struct weft_step *s); /* standing ones: variable_seq_lengths */
 void weft_pipeline_end (struct weft_step *s);
 
-/* Sends and receives before cell `i` of this role, or after its last one.  `beside` appends kernels that run
- * while they are under way: delayed weight gradients. */
+/* Sends and receives before cell `i` of this role, or after its last one. `beside` appends kernels
+ * that run while they are under way: delayed weight gradients. */
 void weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
 /* A cell's input in the type of kernels; its output; what becomes of its output. */
@@ -22,8 +22,8 @@ uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
 
-/* Whether the role follows Megatron-Core's interleaved schedule; then slot k of this rank in one direction,
- * or NULL beyond the ends; how many slots are over. */
+/* Whether the role follows Megatron-Core's interleaved schedule; then slot k of this rank in one
+ * direction, or NULL beyond the ends; how many slots are over. */
 gboolean weft_pipeline_interleaves (const struct weft_step *s);
 const struct weft_cell *weft_slot_at (const struct weft_step *s, gboolean forward, int64_t k);
 uint32_t weft_slots_over (const struct weft_step *s, gboolean forward);

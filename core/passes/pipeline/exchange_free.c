@@ -1,11 +1,11 @@
-/* Sends and receives of schedules that no framework's order is known for: beside kernels, in one order
- * that all ranks agree on.
+/* Sends and receives of schedules that no framework's order is known for: beside kernels, in one
+ * order that all ranks agree on.
  *
- * The grid is replayed with cells of equal length and transfers that take no time.  A tensor is ready
- * when the cell that makes it ends there, and all transfers are posted in the order in which their
- * tensors become ready: before the first cell that ends later, so that what arrives while a rank
- * computes arrives beside that.  Nobody waits for ever: what a posted transfer waits for, on either
- * side, are cells that end no later, and they wait for transfers that come earlier. */
+ * The grid is replayed with cells of equal length and transfers that take no time. A tensor is
+ * ready when the cell that makes it ends there, and all transfers are posted in the order in which
+ * their tensors become ready: before the first cell that ends later, so that what arrives while a
+ * rank computes arrives beside that. Nobody waits for ever: what a posted transfer waits for, on
+ * either side, are cells that end no later, and they wait for transfers that come earlier. */
 #include "core/passes/pipeline/posting.h"
 #include <stdlib.h>
 

@@ -1,22 +1,22 @@
 /* Sends and receives where ranks hold several chunks and stages go round a ring, in Megatron-Core's
- * order (schedules.py forward_backward_pipelining_with_interleaving).  A rank runs forwards until it
- * is warm, then a forward and a backward in turn, then the backwards that remain:
+ * order (schedules.py forward_backward_pipelining_with_interleaving). A rank runs forwards until
+ * it is warm, then a forward and a backward in turn, then the backwards that remain:
  *
  *   warm      F, {send_forward, recv_forward}; with the last of them comes recv_backward
  *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
  *   cooldown  B, {send_backward, recv_backward}
  *
- * overlap_p2p_comm: while ranks are warm nothing waits for an exchange, and kernels only for what they
- * read and for the send before the last:
+ * overlap_p2p_comm: while ranks are warm nothing waits for an exchange, and kernels only for what
+ * they read and for the send before the last:
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: nor while they become warm and cool down, where a rank receives for
- * the slot after the next before it computes the next.
+ * overlap_p2p_comm_warmup_flush: nor while they become warm and cool down, where a rank receives
+ * for the slot after the next before it computes the next.
  *
- * What arrives after slot k is for slot k + 1.  The first rank is sent its input by the last, whose
- * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1), and
- * may have to keep it until its turn.  Backwards the two change parts. */
+ * What arrives after slot k is for slot k + 1. The first rank is sent its input by the last, whose
+ * forwards come p - 1 slots later: it takes after slot k what that rank made in slot k - (p - 1),
+ * and may have to keep it until its turn. Backwards the two change parts. */
 #include "core/passes/pipeline/posting.h"
 
 /* One direction of this rank's row. */

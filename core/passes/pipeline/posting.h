@@ -2,8 +2,8 @@
 #pragma once
 #include "core/passes/pipeline/exchange.h"
 
-/* As one launch; one by one; the next kernel waits for both.  Or one by one beside kernels, which wait only
- * for what they read. */
+/* As one launch; one by one; the next kernel waits for both. Or one by one beside kernels, which
+ * wait only for what they read. */
 enum weft_post { WEFT_POST_GROUP, WEFT_POST_EACH, WEFT_POST_ASIDE };
 
 /* A send to, or a receive from, the rank `peer` places away. */
@@ -35,13 +35,13 @@ void weft_exchange_in_order (struct weft_step *s, uint32_t i, weft_kernels *besi
 void weft_exchange_interleaved (struct weft_step *s, uint32_t i, weft_kernels *beside);
 void weft_exchange_free (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
-/* The rank that a cell's output goes to, or its input comes from: +1 or -1 places away; 0: this rank, or
- * none. */
+/* The rank that a cell's output goes to, or its input comes from: +1 or -1 places away; 0: this
+ * rank, or none. */
 int weft_exchange_target (const struct weft_step *s, const struct weft_cell *cell);
 int weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell);
 
-/* Begins an exchange; adds a send or a receive if there is one; posts them all and returns the last send, or
- * WEFT_NO_OP.  Without batch_p2p_comm transfers are separate launches. */
+/* Begins an exchange; adds a send or a receive if there is one; posts them all and returns the last
+ * send, or WEFT_NO_OP. Without batch_p2p_comm transfers are separate launches. */
 void weft_exchange_begin (struct weft_step *s, enum weft_post how);
 void weft_exchange_send (struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_receive (struct weft_step *s, const struct weft_cell *cell);

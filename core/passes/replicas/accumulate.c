@@ -31,8 +31,8 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.  Where ranks
- * meet in every microbatch, those of one are together in the tree. */
+/* Experts get tokens of other ranks: of a part of a sequence, a whole one, or several replicas.
+ * Where ranks meet in every microbatch, those of one are together in the tree. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
@@ -171,8 +171,8 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of each
- * are a slice of their own until all microbatches are there. */
+/* Tokens of experts come from several replicas, whose sequences stand apart in the tree: those of
+ * each are a slice of their own until all microbatches are there. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {

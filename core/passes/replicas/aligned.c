@@ -1,12 +1,13 @@
-/* Data parallel collectives at slots of the schedule, not where gradients or weights happen to be ready:
- * a stage that communicates computes slower, and it is best if all do so at once (Megatron-Core
- * schedules.py, grad_sync_func and param_sync_func).
+/* Data parallel collectives at slots of the schedule, not where gradients or weights happen to be
+ * ready: a stage that communicates computes slower, and it is best if all do so at once
+ * (Megatron-Core schedules.py, grad_sync_func and param_sync_func).
  *
- *   weights    of chunks 0 and 1 when a step begins; of chunk q > 1 at forward slot k where slot k + r,
- *              which rank 0 runs now, is the first of chunk q - 1
- *   gradients  of chunk q after backward slot k where slot k - r, which the last rank ran in this time,
- *              is the last of chunk q; those that are left, at the end
- *   gradients without chunks: the first rank as ever, the others after their last backward, while they
+ *   weights    of chunks 0 and 1 when a step begins; of chunk q > 1 at forward slot k where slot k
+ *              + r, which rank 0 runs now, is the first of chunk q - 1
+ *   gradients  of chunk q after backward slot k where slot k - r, which the last rank ran in this
+ *              time, is the last of chunk q; those that are left, at the end
+ *   gradients without chunks: the first rank as ever, the others after their last backward, while
+ *   they
  *              have nothing to do */
 #include "core/passes/pipeline/exchange.h"
 #include "core/passes/replicas/buckets.h"

@@ -1,4 +1,5 @@
-/* buckets.h - private to replicas/: the state of a data-parallel strategy, sums over microbatches, buckets. */
+/* buckets.h - private to replicas/: the state of a data-parallel strategy, sums over microbatches,
+ * buckets. */
 #pragma once
 #include "core/passes/params/tensors.h"
 #include "core/passes/replicas/replicas.h"
@@ -31,7 +32,7 @@ struct weft_bucket_state {
   uint32_t n_param, n_ready;          /* FSDP2: tensors; gradients of this microbatch so far */
   uint32_t first_param, end_param;    /* range of parameters that includes all of the bucket's */
   gboolean unit;                      /* Megatron-FSDP: resharded after use */
-  gboolean outer_gathered;            /* the slice of weights was gathered in this step: fsdp_outer.c */
+  gboolean outer_gathered;            /* weight_slice is whole in this step: fsdp_outer.c */
 };
 
 /* Buckets whose collectives are one launch. */
@@ -44,8 +45,8 @@ struct weft_group_state {
   uint32_t entered;        /* cell and direction in which its unit was entered last: fsdp.c */
 };
 
-/* Groups of buckets that are gathered one after the other, each before its first use.  A chunk has one chain,
- * and a second one for its experts. */
+/* Groups of buckets that are gathered one after the other, each before its first use. A chunk has
+ * one chain, and a second one for its experts. */
 struct weft_chain {
   uint32_t n_gather, next;
 };
@@ -55,8 +56,8 @@ struct weft_reduction {
   uint32_t group, op;
 };
 
-/* A data-parallel strategy: functions that run at the places of a step that replicas.h names.  NULL: nothing
- * happens there.  wrapper.c has the table. */
+/* A data-parallel strategy: functions that run at the places of a step that replicas.h names.
+ * NULL: nothing happens there. wrapper.c has the table. */
 struct weft_wrapper {
   struct weft_shard_rule sharding;
 
@@ -108,8 +109,8 @@ struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
 void weft_sum_place (struct weft_sum *sum, uint32_t total); /* the total goes to another buffer */
 
-/* One microbatch of a sum whose result other code adds: the operand for a kernel, where the gradient belongs
- * in `to`; then the slices of its sources are added into `to`. */
+/* One microbatch of a sum whose result other code adds: the operand for a kernel, where the
+ * gradient belongs in `to`; then the slices of its sources are added into `to`. */
 struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *sum,
                                   struct weft_use to);
 void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
@@ -144,8 +145,8 @@ uint64_t weft_ddp_bucket_size (const struct weft_step *s, uint32_t k);
 uint32_t weft_ddp_group_of (const struct weft_step *s, uint32_t param);
 const uint32_t *weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n);
 
-/* A collective of bucket k: its row; its shape, of n elements that are summed; the op, which waits for the
- * kernels enqueued so far; the row of the same collective between instances. */
+/* A collective of bucket k: its row; its shape, of n elements that are summed; the op, which waits
+ * for the kernels enqueued so far; the row of the same collective between instances. */
 struct weft_op weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name,
                              uint32_t k);
 struct weft_shape weft_ddp_shape (const struct weft_step *s, uint64_t n);
@@ -153,12 +154,13 @@ uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct we
                               const struct weft_use *uses, uint32_t n_uses);
 void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 
-/* All-reduces grad_shard, n elements, between instances; waits for all that was launched between them. */
+/* All-reduces grad_shard, n elements, between instances; waits for all that was launched between
+ * them. */
 void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
 void weft_ddp_join_across (struct weft_step *s);
 
-/* Before a reduction: the host checks the bucket's norm; gradients are divided by the replicas.  After the
- * reduction of experts: from the mean over `few` ranks to that over all replicas. */
+/* Before a reduction: the host checks the bucket's norm; gradients are divided by the replicas.
+ * After the reduction of experts: from the mean over `few` ranks to that over all replicas. */
 void weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k);
 void weft_ddp_scale_bucket (struct weft_step *s, uint32_t k);
 void weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few);
@@ -185,7 +187,7 @@ uint32_t weft_fp8_weights_staging (struct weft_step *s, uint32_t k);
 /* A group was gathered: rounds or transposes its weights. */
 void weft_fp8_weights_gathered (struct weft_step *s, uint32_t group);
 
-/* Whether the transposed copy of a gathered bucket lies behind its codes; frees the copies of a layer that
- * were made for one pass. */
+/* Whether the transposed copy of a gathered bucket lies behind its codes; frees the copies of a
+ * layer that were made for one pass. */
 gboolean weft_fp8_weights_transpose_behind (const struct weft_step *s, uint32_t k);
 void weft_fp8_weights_free_transposed (struct weft_step *s, uint32_t layer);

@@ -12,8 +12,8 @@
  * owner adds them where it would wait for the collective, at the end.
  *
  * With several instances of the distributed optimizer a bucket is reduced among the ranks of one
- * instance, then its slice across instances, on one stream that is joined as a whole.  Hybrid sharding
- * of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
+ * instance, then its slice across instances, on one stream that is joined as a whole. Hybrid
+ * sharding of Megatron-FSDP has a stream of its own for the second (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
 
 static gboolean
@@ -99,7 +99,8 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
-/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among others. */
+/* Whether anything of a chain is cut into slices: experts that a rank alone holds may be among
+ * others. */
 static gboolean
 chain_gathers (const struct weft_step *s, uint32_t chain)
 {
@@ -177,7 +178,8 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
                            .reduce = reduce_of (s, kind) };
 }
 
-/* nccl_ub: what the collective reads and writes comes from the pool that is registered with NCCL. */
+/* nccl_ub: what the collective reads and writes comes from the pool that is registered with
+ * NCCL. */
 static void
 registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
 {
@@ -202,8 +204,8 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   return op;
 }
 
-/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is still
- * this rank's own, and enqueues nothing before it has seen it. */
+/* check_for_nan_in_grad, check_for_large_grads: the host looks at the norm of a bucket that is
+ * still this rank's own, and enqueues nothing before it has seen it. */
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
@@ -357,8 +359,8 @@ weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
 /* The mean over replicas: before the sum, in the collective if there is one, or in the loss.
  *
  * Experts have seen the tokens of all ranks that share them out: what ranks average is too much by
- * the replicas among these, or too little where tensor parallel ranks have whole experts (Megatron-Core
- * distributed_data_parallel.py, expert_gradient_scaling_factor). */
+ * the replicas among these, or too little where tensor parallel ranks have whole experts
+ * (Megatron-Core distributed_data_parallel.py, expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
@@ -371,8 +373,8 @@ weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
     scale (s, s->replicas->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
-/* Each of two copies of a stage has seen some of the microbatches, other ones each.  Bucket `i` of its
- * stage. */
+/* Each of two copies of a stage has seen some of the microbatches, other ones each. Bucket `i` of
+ * its stage. */
 static void
 add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 {

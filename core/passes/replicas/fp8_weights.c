@@ -1,13 +1,15 @@
 /* Weights of one byte: fp8_param_gather, and MXFP8 with reuse_grad_buf_for_mxfp8_param_ag.
  *
- *   what        matrices of the layers' linear maps; embedding, head, norms and biases stay as they are
- *   E4M3        codes in a flat buffer of bytes and one float for each tensor, its largest magnitude.
- *               After Adam every rank finds the largest of its slices, ranks that share agree on the
- *               maximum, and each rounds its own slices of the masters; codes are then gathered
- *               (Megatron-Core fp8_utils.py, quantize_param_shard; current scaling)
- *   MXFP8       tensors have codes and scales of their own, in both directions.  They are made of bf16
- *               masters that are gathered through the gradient buffer: its first bytes, two for each
- *               element.  That room is cleared before a gradient comes (param_and_grad_buffer.py)
+ *   what        matrices of the layers' linear maps; embedding, head, norms and biases stay as they
+ *               are
+ *   E4M3        codes in a flat buffer of bytes and one float for each tensor, its largest
+ *               magnitude. After Adam every rank finds the largest of its slices, ranks that share
+ *               agree on the maximum, and each rounds its own slices of the masters; codes are then
+ *               gathered (Megatron-Core fp8_utils.py, quantize_param_shard; current scaling)
+ *   MXFP8       tensors have codes and scales of their own, in both directions.  They are made of
+ *               bf16 masters that are gathered through the gradient buffer: its first bytes, two
+ *               for each element.  That room is cleared before a gradient comes
+ *               (param_and_grad_buffer.py)
  *   the copy    input gradients read the weights the other way round.  The copy of E4M3 is made
  *                 standing    after each gather, in a flat buffer like that of the codes
  *                 beside      after each gather, behind the codes of a unit, and let go with them

@@ -4,8 +4,9 @@
  *               after each; what lies outside units stays whole until the step ends.  While a unit
  *               runs, the units that come next are gathered, as long as there are fewer than half
  *               of suggested_communication_unit_size elements of them.
- *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when another
- *               has to be gathered: the last one of a block is still whole when its backward begins.
+ *   recompute   forward that runs again asks for nothing ahead, and lets a unit go only when
+ *               another has to be gathered: the last one of a block is still whole when its
+ *               backward begins.
  *   double buffers   at most two units are whole at one time. */
 #include "core/passes/replicas/fsdp.h"
 #include "core/job/unit_modules.h"
@@ -198,7 +199,8 @@ reshard (struct weft_step *s, uint32_t g)
   s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies behind. */
+/* What is gathered of a bucket: all of its memory, but for the copy of weights in fp8 that lies
+ * behind. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {

@@ -1,9 +1,9 @@
 /* FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up; weights.
  *
- * Replicas keep pieces of rows of every tensor, in fp32.  Before a unit runs its pieces are converted
- * and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it they are let
- * go, but for the root's and the last layer's, and with a pipeline all stay until the last backward
- * (Automodel components/distributed/parallelizer_utils.py).
+ * Replicas keep pieces of rows of every tensor, in fp32. Before a unit runs its pieces are
+ * converted and packed (copy-in), gathered, and unpacked into whole tensors (copy-out); after it
+ * they are let go, but for the root's and the last layer's, and with a pipeline all stay until the
+ * last backward (Automodel components/distributed/parallelizer_utils.py).
  *
  *   copy-in, gather   on lane dp; wait for copy-outs as PyTorch's streams do, so that at most two
  *                     gathered packs exist: gather i + 2 waits for copy-out i
@@ -144,8 +144,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* The next one in turn whose pack nobody waits for: layers that run again come between the asking for
- * the unit before them and its use.  n_slot: there is none. */
+/* The next one in turn whose pack nobody waits for: layers that run again come between the asking
+ * for the unit before them and its use. n_slot: there is none. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {
@@ -157,9 +157,9 @@ next_slot (struct weft_fsdp2 *f)
   return f->n_slot;
 }
 
-/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the one
- * before it (the first of experts) brings packs of that size.  The root has a pack of its own, and so has
- * who finds all of them taken. */
+/* Layers take turns in a ring, whose packs belong to none of them; a layer of another size than the
+ * one before it (the first of experts) brings packs of that size. The root has a pack of its own,
+ * and so has who finds all of them taken. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, uint32_t k)
 {
@@ -184,7 +184,8 @@ take_slot (struct weft_step *s, uint32_t k)
   return *slot;
 }
 
-/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of it. */
+/* Starts the gather of a unit, unless it is whole or on its way, or one rank alone has all of
+ * it. */
 static void
 ask_for (struct weft_step *s, uint32_t k)
 {
@@ -348,7 +349,8 @@ weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer)
   (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
-/* Of experts, which are entered inside their layer: their gradients are the last of their kernels. */
+/* Of experts, which are entered inside their layer: their gradients are the last of their
+ * kernels. */
 void
 weft_fsdp2_before_read (struct weft_step *s, uint32_t param)
 {
@@ -370,8 +372,8 @@ leave_forward (struct weft_step *s, uint32_t k)
     weft_fsdp2_reshard (s, k);
 }
 
-/* Where weight gradients have cells of their own a unit has its gradients long after its weights were of
- * use.  A forward pass gathers by itself what it needs: evaluation runs no other. */
+/* Where weight gradients have cells of their own a unit has its gradients long after its weights
+ * were of use. A forward pass gathers by itself what it needs: evaluation runs no other. */
 static void
 leave_backward (struct weft_step *s, uint32_t k)
 {

@@ -1,21 +1,22 @@
 /* FSDP2: gradients.
  *
  * When backward is through with a unit its whole gradients are packed in mp_policy_reduce_dtype and
- * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32.  One reduce-scatter
- * is in flight: packing the next unit waits for it, and the end of backward for all.  The root goes
- * last.  With dp_replicate_size the slice is then summed over the groups that hold all slices, on a
- * lane of its own.
+ * reduce-scattered, and the slice joins the gradient that the rank keeps, in fp32. One
+ * reduce-scatter is in flight: packing the next unit waits for it, and the end of backward for
+ * all. The root goes last. With dp_replicate_size the slice is then summed over the groups that
+ * hold all slices, on a lane of its own.
  *
  * Where the schedule has cells for weight gradients alone, a unit is reduced after the last of all.
  *
  * defer_fsdp_grad_sync: microbatches before the last leave their gradients whole on the device, in
  * the type of the reduction, and one reduction a step takes them all.
  *
- * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that keeps
- * gradients in it; the mean is in the loss, so that collectives only add.
+ * Canonical order: leaves and nodes are of the type of the reduction, the same on one rank that
+ * keeps gradients in it; the mean is in the loss, so that collectives only add.
  *
- * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward, finalize_backward),
- * _fsdp_collectives.py (foreach_reduce), _fsdp_param.py (to_accumulated_grad_if_needed). */
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward,
+ * finalize_backward), _fsdp_collectives.py (foreach_reduce), _fsdp_param.py
+ * (to_accumulated_grad_if_needed). */
 #include "core/passes/replicas/fsdp2.h"
 
 static uint32_t
@@ -363,9 +364,9 @@ head_root (const struct weft_step *s)
   return adds ? s->params->layout.place[embedding].bucket : WEFT_NO_UNIT;
 }
 
-/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or where weight
- * gradients come when they like in all of them (PyTorch torch/distributed/pipelining/stage.py reduces
- * after the last). */
+/* Whether a unit's gradients are whole and its weights of no use any more: in a microbatch, or
+ * where weight gradients come when they like in all of them (PyTorch
+ * torch/distributed/pipelining/stage.py reduces after the last). */
 static gboolean
 is_through (const struct weft_step *s, uint32_t k)
 {
@@ -441,8 +442,8 @@ weft_fsdp2_end_cell (struct weft_step *s)
     join_all (s);
 }
 
-/* What those who hold the same experts have averaged is the sum over the ranks that share them out: NeMo
- * Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
+/* What those who hold the same experts have averaged is the sum over the ranks that share them out:
+ * NeMo Automodel divides it after the last microbatch (components/training/utils.py, ep_ratio). */
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {

@@ -1,13 +1,15 @@
 /* FSDP2: offload_policy.  Pieces of weights, of gradients and of moments lie in memory of the host,
  * where Adam runs (finish.c); the device has units while they are whole, and pieces on their way.
  *
- *   weights    piece by piece on the stream of copy-ins: behind the copy-in before, and behind what the
- *              copy-in of these waits for.  They travel in fp32 and are converted on the device.
+ *   weights    piece by piece on the stream of copy-ins: behind the copy-in before, and behind what
+ *              the copy-in of these waits for.  They travel in fp32 and are converted on the
+ *              device.
  *   gradients  piece by piece on the stream that reduced them, once they are of the type that is
- *              kept; the next reduction there follows.  A microbatch after the first is added by the
- *              thread that enqueues work, which waits for the copy and is busy until it is done.
- *   memory     a copy that is not page-locked (offload_policy_pin_memory = false) blocks that thread:
- *              kernels after it wait until it is over.
+ *              kept; the next reduction there follows.  A microbatch after the first is added by
+ *              the thread that enqueues work, which waits for the copy and is busy until it is
+ *              done.
+ *   memory     a copy that is not page-locked (offload_policy_pin_memory = false) blocks that
+ *              thread: kernels after it wait until it is over.
  *
  * The end of backward waits for all that leaves.
  *
@@ -51,8 +53,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* A stream takes the same room again for each layer, if that is of the same size; the root and a head
- * have their own. */
+/* A stream takes the same room again for each layer, if that is of the same size; the root and a
+ * head have their own. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)

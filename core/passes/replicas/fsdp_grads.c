@@ -60,7 +60,8 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong together. */
+/* Units whose gradients are on their way; of bucket k's own, its experts and the rest belong
+ * together. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {

@@ -1,14 +1,16 @@
 /* PyTorch's DistributedDataParallel, as it is from the second step on.
  *
- * Gradients lie where the framework puts them.  In the last microbatch each is copied into a bucket
- * as it becomes complete, divided by the replicas on the way; a full bucket is all-reduced, and after
- * the backward pass the sums are copied back (gradient_as_bucket_view is off).  Buckets are filled in
- * the order in which gradients arrived in the first step: here that of the backward pass, so that they
- * are also launched in their order.  The first one is full at 1 MiB, the others at 25 MiB.
- * A chunk of a stage is wrapped by itself: its sums are copied back when its own last backward ends.
+ * Gradients lie where the framework puts them. In the last microbatch each is copied into a bucket
+ * as it becomes complete, divided by the replicas on the way; a full bucket is all-reduced, and
+ * after the backward pass the sums are copied back (gradient_as_bucket_view is off). Buckets are
+ * filled in the order in which gradients arrived in the first step: here that of the backward pass,
+ * so that they are also launched in their order. The first one is full at 1 MiB, the others at 25
+ * MiB. A chunk of a stage is wrapped by itself: its sums are copied back when its own last backward
+ * ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
- * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation (bucket_cap_mb). */
+ * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation
+ * (bucket_cap_mb). */
 #include "core/passes/replicas/buckets.h"
 
 #define FIRST_BUCKET ((uint64_t) 1 << 20)
@@ -132,7 +134,8 @@ copy_back (struct weft_step *s)
   }
 }
 
-/* Other chunks may go on after this one's last backward; weight gradients that were put off come later. */
+/* Other chunks may go on after this one's last backward; weight gradients that were put off come
+ * later. */
 void
 weft_torch_ddp_end_cell (struct weft_step *s)
 {

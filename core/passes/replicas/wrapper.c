@@ -107,9 +107,10 @@ weft_replicas_sharding (const struct weft_job *job, const struct weft_mesh *mesh
   return &wrappers[kind_of (job, mesh)].sharding;
 }
 
-/* mp_policy.  Canonical order has one type for all nodes of a sum, that of the reduction.  Otherwise
- * kernels leave gradients in their own type and what is kept is of the type of the weights: fp32.
- * With one replica nothing is wrapped (NeMo Automodel components/distributed/fsdp2.py). */
+/* mp_policy. Canonical order has one type for all nodes of a sum, that of the reduction.
+ * Otherwise kernels leave gradients in their own type and what is kept is of the type of the
+ * weights: fp32. With one replica nothing is wrapped (NeMo Automodel
+ * components/distributed/fsdp2.py). */
 static void
 choose_types (struct weft_step *s, gboolean wrapped)
 {

@@ -2,20 +2,20 @@
  * keys and values of the others:
  *
  *   p2p         keys and values go round a ring while attention to those at hand is computed; parts
- *               are merged.  Backward they come back the way they went, with their gradients one step
- *               behind.  What the last step of forward had takes the place of the rank's own keys, so
- *               that backward begins with it, and ends with its own.
- *   all_gather  all keys and values are gathered before attention, in both passes; their gradients are
- *               reduce-scattered
- *   a2a         ranks swap heads for tokens: each has whole sequences of some heads, and attention is
- *               that of one rank
+ *               are merged.  Backward they come back the way they went, with their gradients one
+ *               step behind.  What the last step of forward had takes the place of the rank's own
+ *               keys, so that backward begins with it, and ends with its own.
+ *   all_gather  all keys and values are gathered before attention, in both passes; their gradients
+ *               are reduce-scattered
+ *   a2a         ranks swap heads for tokens: each has whole sequences of some heads, and attention
+ *               is that of one rank
  *   a2a+p2p     heads among neighbours, a ring of such groups
  *
  * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
  * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
  *
- * In canonical order a ring only collects: attention is then to all keys at once, as on one rank, and
- * gradients of keys are summed in fp32 as a tree over the ranks. */
+ * In canonical order a ring only collects: attention is then to all keys at once, as on one rank,
+ * and gradients of keys are summed in fp32 as a tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
 /* What attention works on, behind the deal of heads: of some heads, more tokens. */
@@ -80,8 +80,8 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
-/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are never
- * more than one step of a ring ahead, and take two buffers. */
+/* Waits for what is enqueued on the compute stream so far (c10d ProcessGroupNCCL): so keys are
+ * never more than one step of a ring ahead, and take two buffers. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -130,7 +130,8 @@ rows_shape (const struct weft_step *s, uint32_t x)
                      weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
 }
 
-/* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer heads. */
+/* Rows of heads (and groups of keys and values) of this rank's tokens, as whole rows of fewer
+ * heads. */
 static uint32_t
 deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
 {

@@ -6,14 +6,15 @@
  *                   its own first; a piece is used while it is handed on, t - 1 steps
  *   scatter, split  proj, fc2 forward: a product of SPLITS pieces of columns, each reduced and
  *                   scattered while the next is computed
- *   scatter, ring   input gradients of qkv, fc1 where asked for: a product of t pieces of rows, each sent
- *                   to the rank whose rows they are; that rank adds what it has got
- *   bulk            the gather of a saved input beside the input gradient, the reduce-scatter of that
- *                   beside the weight gradient: the program of tensor.c, through buffers of this file
+ *   scatter, ring   input gradients of qkv, fc1 where asked for: a product of t pieces of rows,
+ *                   each sent to the rank whose rows they are; that rank adds what it has got
+ *   bulk            the gather of a saved input beside the input gradient, the reduce-scatter of
+ *                   that beside the weight gradient: the program of tensor.c, through buffers of
+ *                   this file
  *
  * Every named product has a buffer of its own for what comes and goes, which stays (and which all
- * layers take in turn).  Pieces have the bits of the whole: rows and columns do not see each other, and
- * a ring is added up at its end, in the order of ranks. */
+ * layers take in turn). Pieces have the bits of the whole: rows and columns do not see each other,
+ * and a ring is added up at its end, in the order of ranks. */
 #include "core/passes/shard/parts.h"
 
 #define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
@@ -102,8 +103,8 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
   return view;
 }
 
-/* A buffer of which every op touches one rank's rows: its own, or those of the rank that the op's peer
- * says. */
+/* A buffer of which every op touches one rank's rows: its own, or those of the rank that the op's
+ * peer says. */
 static uint32_t
 by_rank (struct weft_step *s, uint32_t buf, const char *name)
 {

@@ -7,13 +7,13 @@
  *   proj, fc2 columns          y is a partial sum: reduced    dy whole
  *                              bias afterwards
  *
- * sequence_parallel: outside of the maps a rank has `rows` of the `tokens`.  What a map takes is
- * gathered, what it makes is reduced and scattered; of a gathered input only the rank's rows are kept
- * for backward, which gathers them again.
+ * sequence_parallel: outside of the maps a rank has `rows` of the `tokens`. What a map takes is
+ * gathered, what it makes is reduced and scattered; of a gathered input only the rank's rows are
+ * kept for backward, which gathers them again.
  *
  * Canonical order: a sum over what ranks share out is a tree of at most eight leaves (fold.h,
- * kernels/leaves.h) in fp32, and is rounded at its end; of one rank inside the kernel, of several they
- * meet in fp32 and are converted afterwards. */
+ * kernels/leaves.h) in fp32, and is rounded at its end; of one rank inside the kernel, of several
+ * they meet in fp32 and are converted afterwards. */
 #include "core/passes/shard/parts.h"
 
 struct weft_widths
