@@ -1,7 +1,7 @@
 /* CUDA's kernels at the sizes of real models, of which no test could compute all: whether a device
  * takes their launches, and whether the last elements of arrays of billions are those that are
  * meant. */
-#include "core/job/cluster.h"
+#include "core/job/stack.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
 #include "tests/cuda_case.h"

@@ -24,7 +24,7 @@ static const struct {
 
 /* Folders of core/, lowest first: a file includes only its own or lower ones. */
 static const char *const core_folders[] = {
-  "core/base/", "core/schedule/", "core/job/",  "core/program/",
+  "core/base/", "core/cluster/", "core/schedule/", "core/job/",  "core/program/",
   "core/passes/", "core/plan/",   "core/exec/", "core/report/",
 };
 

@@ -20,7 +20,8 @@
  * holds are missing from the waves of a kernel that runs at the same time.  On a CPU a rank is one
  * thread, and nothing runs at the same time. */
 #pragma once
-#include "core/job/cluster.h"
+#include "core/cluster/cluster.h"
+#include "core/job/stack.h"
 #include "core/plan/cost_table.h"
 #include "core/program/program.h"
 
