@@ -138,7 +138,7 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { "sim", "--model NAME" },
     { "sim --modle gpt2", "unknown flag --modle; did you mean --model?" },
     { "sim --trase x", "unknown flag --trase; did you mean --trace?" },
-    { "knobs reduction-order", "it is a setting of section [train]: order of sums" },
+    { "knobs reduction-order", "it is a setting of section [train]: order of summation" },
     { "knobs num_layers", "it is a setting of section [model]" },
     { "knobs --jsn", "unknown flag --jsn; did you mean --json?" },
     { "sim -x", "flags begin with two dashes" },
