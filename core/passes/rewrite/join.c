@@ -6,7 +6,7 @@
  * other on the GPU's lane, and no op in between depends on the first (units that are gathered
  * behind it, copies to the host).  Or the second moves up to the first, unless it depends on an op
  * that the first does not: a copy from the host. */
-#include "core/passes/rewrite/built.h"
+#include "core/passes/rewrite/rewrite.h"
 #include <string.h>
 
 static const struct fusion {
