@@ -52,7 +52,7 @@ static const struct weft_field train_fields[] = {
 
 const struct weft_table weft_train_table = { "training field", train_fields, WEFT_N_TRAIN_FIELD };
 
-/* A section of a job: a table, and where its values lie in struct weft_job. */
+/* A section of a job: its table, and where its values are in struct weft_job. */
 struct section {
   const char *name;
   const struct weft_table *table;
@@ -67,7 +67,7 @@ static const struct section sections[] = {
   { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
 };
 
-/* Keys that load or size a part rather than set a field of it, and their other flag. */
+/* Keys that load or size a part instead of setting one field, with their alternative flags. */
 static const struct part_key {
   const char *section, *key, *flag;
 } part_keys[] = {
@@ -77,7 +77,7 @@ static const struct part_key {
 };
 
 struct weft_settings {
-  GPtrArray *list; /* of struct weft_setting */
+  GPtrArray *list; /* struct weft_setting */
 };
 
 static union weft_value *
@@ -181,7 +181,7 @@ is_flag (const struct weft_setting *setting)
   return g_str_has_prefix (setting->where, "--");
 }
 
-/* Puts where the setting stands before the message.  Always returns FALSE. */
+/* Prefixes the message with the place of the setting. Always returns FALSE. */
 static gboolean
 blame (const struct weft_setting *setting, GError **error)
 {
@@ -210,7 +210,7 @@ find_part_key (const char *section, const char *key)
   return NULL;
 }
 
-/* The nearest of everything a section takes. */
+/* The nearest name among all keys of a section. */
 static const char *
 suggest_key (const struct section *section, const char *typed)
 {
@@ -254,7 +254,7 @@ unknown_key (const struct section *section, const char *key, GError **error)
   return weft_bad_input (error, "unknown key \"%s\"", key);
 }
 
-/* Settings are text of one line: anything else could not be printed and read again. */
+/* A value must be one line of text, so that it can be printed and read again. */
 static gboolean
 check_value (const struct weft_setting *setting, GError **error)
 {
@@ -289,7 +289,7 @@ weft_settings_check (const weft_settings *settings, GError **error)
   return TRUE;
 }
 
-/* The last setting of a key, NULL when it is not given. */
+/* The last setting of a key; NULL if not given. */
 static const struct weft_setting *
 last_of (const weft_settings *settings, const char *section, const char *key)
 {
@@ -300,7 +300,7 @@ last_of (const weft_settings *settings, const char *section, const char *key)
   return NULL;
 }
 
-/* Sets "no model: give ...; for example A, B, C".  Always returns FALSE. */
+/* Sets the error "no model: give ...; for example A, B, C". Always returns FALSE. */
 static gboolean
 missing (const char *noun, const char *how, char **names, GError **error)
 {
@@ -312,7 +312,7 @@ missing (const char *noun, const char *how, char **names, GError **error)
   return weft_bad_input (error, "%s%s", how, text->str);
 }
 
-/* What a job without a config file must say of its model; weft_model_complete fills the rest. */
+/* Fields that a job without a config file must give; weft_model_complete() fills in the rest. */
 static const char *const shape[] = { "num_layers", "hidden_size", "num_attention_heads",
                                      "vocab_size" };
 
@@ -389,8 +389,8 @@ apply_setting (const struct weft_setting *setting, struct weft_job *job, GError 
   return TRUE;
 }
 
-/* In order, so the later wins.  A config or topology named by a flag keeps the fields that a file
- * overrode: they are what the user asked for. */
+/* Settings are applied in order: later ones override. Fields set in a file also override a config
+ * or topology named by a flag: the user asked for them. */
 static gboolean
 apply_settings (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -435,7 +435,8 @@ parse_size (const struct weft_setting *setting, int64_t *size, GError **error)
   return TRUE;
 }
 
-/* A size given by a flag replaces the other size given by a file; two from one place must agree. */
+/* A size given by a flag replaces another size given in a file; two sizes from one source must
+ * agree. */
 static gboolean
 resize_cluster (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -484,7 +485,7 @@ weft_job_build (const weft_settings *settings, struct weft_job *job, GError **er
   return weft_job_assemble (settings, job, error) && weft_job_check (job, error);
 }
 
-/* Processors have no bf16 arithmetic worth the name: it is emulated, slower and less exact. */
+/* fp32 on a CPU: most have no bf16 arithmetic, and emulating it is slower and less exact. */
 static enum weft_dtype
 default_precision (const struct weft_job *job)
 {
@@ -510,7 +511,7 @@ weft_job_derive (struct weft_job *job)
   if (open && stages > p && stages % p == 0 &&
       job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
     job->strategy.virtual_pipeline_model_parallel_size = stages / p;
-  /* Megatron-FSDP: what is split must be gathered and reduced on the way. */
+  /* Megatron-FSDP: sharded state requires overlapped gathers and reductions. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
   if (weft_job_sharding (job) >= WEFT_SHARD_PARAMS)
@@ -625,7 +626,7 @@ weft_job_modules (const struct weft_job *job, char **unknown)
   return set;
 }
 
-/* With full recompute modules are those of the microbatches that it leaves out. */
+/* With full recompute, modules apply to the microbatches that it leaves out. */
 static gboolean
 takes_modules (const union weft_strategy *k)
 {
@@ -697,7 +698,7 @@ weft_job_leaves (const struct weft_job *job, uint64_t units)
   return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
 }
 
-/* Megatron-LM arguments.py, make_vocab_size_divisible_by. */
+/* Default of Megatron-LM arguments.py, make_vocab_size_divisible_by. */
 enum { VOCAB_UNIT = 128 };
 
 uint64_t

@@ -1,7 +1,7 @@
-/* job.h - what a user asks for: model, cluster, batch and precision, stack, strategy.
+/* job.h - the input of a plan: model, cluster, batch and precision, stack, strategy.
  *
- * A job is a file (INI), flags, or both; flags override the file.  Every error names where the
- * wrong word stands: file, line, section and key, or the flag. */
+ * A job is a file (INI), flags, or both; flags override the file. Every error names the place of
+ * the wrong word: file, line, section and key, or the flag. */
 #pragma once
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"
@@ -37,8 +37,8 @@ struct weft_job {
   union weft_train train;
   union weft_stack stack;
   union weft_strategy strategy;
-  GQuark unknown_keys;                     /* of the model's config.json, "a, b"; 0: none */
-  gboolean knob_set[WEFT_N_KNOB];          /* given by the user: the planner leaves them alone */
+  GQuark unknown_keys; /* unknown keys of the model's config.json, "a, b"; 0: none */
+  gboolean knob_set[WEFT_N_KNOB];          /* set by the user: the planner does not change them */
   gboolean train_set[WEFT_N_TRAIN_FIELD];
 };
 
@@ -47,7 +47,8 @@ struct weft_setting {
   char *section, *key, *value, *where;
 };
 
-/* Collects settings: all of a file, or one flag.  Order matters, the later wins. */
+/* A list of settings: all settings of a file, or single flags. Later settings override earlier
+ * ones. */
 typedef struct weft_settings weft_settings;
 weft_settings *weft_settings_new (void);
 void weft_settings_free (weft_settings *settings);
@@ -57,134 +58,136 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
-/* All of `from`, in order; it is empty afterwards. */
+/* Moves all settings of `from`, in order; `from` is empty afterwards. */
 void weft_settings_take (weft_settings *settings, weft_settings *from);
 
-/* Whether anything was set in a section. */
+/* Whether a section has any setting. */
 gboolean weft_settings_touch (const weft_settings *settings, const char *section);
 
-/* The section a flag belongs to ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster,
- * "num-layers" -> model, ...), its canonical key, and whether it is boolean; FALSE when unknown. */
+/* The section of a flag ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster, "num-layers"
+ * -> model, ...), its canonical key, and whether it is boolean; FALSE if unknown. */
 gboolean weft_job_flag (const char *flag, const char **section, const char **key,
                         gboolean *boolean);
 
-/* Sets "unknown flag --x; did you mean --y?".  Always returns FALSE. */
+/* Sets the error "unknown flag --x; did you mean --y?". Always returns FALSE. */
 gboolean weft_job_unknown_flag (const char *flag, GError **error);
 
-/* Whether sections and keys exist and values are one line of text; not yet what they say. */
+/* Checks that sections and keys exist and that values are one line of text; values are not parsed
+ * yet. */
 gboolean weft_settings_check (const weft_settings *settings, GError **error);
 
-/* Builds the job: loads the model and the topology, applies every setting in order, fills what
- * follows (data parallel size, global batch, reduction order), then checks fields, pending knobs
+/* Builds the job: loads model and topology, applies every setting in order, computes derived
+ * values (data-parallel size, global batch, reduction order), then checks fields, pending knobs
  * and rules. */
 gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* The same without the rules: a planner starts from a job whose open knobs may break them. */
+/* The same without the rules: the planner starts from a job whose open knobs may break them. */
 gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* Applies the rules of rules.def to a finished job; the error begins with the rule's name. */
+/* Checks the rules of rules.def; the error begins with the rule's name. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
-/* Fills what follows from other settings: when a job is built, and for each planner candidate. */
+/* Computes settings that follow from others: when a job is built, and for each planner
+ * candidate. */
 void weft_job_derive (struct weft_job *job);
 
-/* Whether replicas are PyTorch's business (fsdp2, ddp), not Megatron-Core's. */
+/* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
 gboolean weft_job_is_torch (const struct weft_job *job);
 
-/* What replicas split: the level of Megatron-FSDP, by either of its names; no_shard without it. */
+/* Sharding level of Megatron-FSDP, under either of its names; no_shard without it. */
 int weft_job_sharding (const struct weft_job *job);
 
-/* megatron_fsdp_unit_modules as 1 << enum weft_unit (unit_modules.h): layers where nothing is said
- * and weights are split.  The first name that matches nothing is left in *unknown (NULL: not
- * wanted); caller frees. */
+/* megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h); default: layers, if
+ * weights are sharded. *unknown (may be NULL) receives the first name that matches no module; the
+ * caller frees it. */
 uint32_t weft_job_units (const struct weft_job *job, char **unknown);
 
-/* Groups of replicas that hold all of what is sharded, each its own copy:
+/* Number of groups of replicas that each hold a full copy of the sharded state:
  * num_distributed_optimizer_instances, or dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
-/* The same of experts that ranks share out: FSDP2 cuts those among all who hold them
- * (NeMo Automodel, mesh dimension ep_shard). */
+/* The same for expert weights: FSDP2 shards them over all ranks that hold them (NeMo Automodel,
+ * mesh dimension ep_shard). */
 int64_t weft_job_expert_instances (const struct weft_job *job);
 
-/* Ranks that share the products of one expert: those of tensor parallelism unless said otherwise. */
+/* Expert tensor parallel size; defaults to the tensor parallel size. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 
-/* Of the experts that a token chooses, as many as one rank can have. */
+/* Largest number of a token's chosen experts that can be on one rank. */
 int64_t weft_job_choices (const struct weft_job *job);
 
-/* Sums over what tensor parallel ranks share out, in `units` equal parts, are taken in leaves
- * (kernels/leaves.h): how many on all ranks together; 0 where there is no order to keep. */
+/* Canonical order: a sum over `units` equal parts that tensor-parallel ranks share is taken in
+ * leaves (kernels/leaves.h). Number of leaves on all ranks together; 0 in fast order. */
 #define WEFT_MOST_LEAVES 8
 uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
 
-/* Those of attention: columns of keys, or heads where keys come out of a latent. */
+/* Units of attention: columns of keys, or heads in latent attention. */
 uint64_t weft_job_attention_units (const struct weft_job *job);
 
-/* Rows of the embedding, over all tensor parallel ranks: the vocabulary, in equal shares. */
+/* Rows of the padded embedding: the vocabulary in equal shares for all tensor-parallel ranks. */
 uint64_t weft_job_padded_vocab (const struct weft_job *job);
 
-/* What weights and the residual stream are kept in: the precision of training, and bf16 where that is
- * fp8, which is for the operands of linear maps alone. */
+/* Type of weights and of the residual stream: the training precision, or bf16 if that is fp8 (fp8
+ * is used for operands of linear maps only). */
 enum weft_dtype weft_job_dtype (const struct weft_job *job);
 
-/* What matrix products are taken in: weft_job_dtype(), or with enable_autocast autocast_dtype, which
- * unset is params_dtype; and those of the layers' linear maps, fp8 where that is the precision of
- * training. */
+/* Type of matrix products: weft_job_dtype(), or with enable_autocast autocast_dtype, whose default
+ * is params_dtype. The second function: type of the layers' linear maps, fp8 if that is the
+ * training precision. */
 enum weft_dtype weft_job_product_dtype (const struct weft_job *job);
 enum weft_dtype weft_job_linear_dtype (const struct weft_job *job);
 
-/* Whether the loss is multiplied before backward, and gradients are divided again before they are
- * used: in fp16, or where grad_scale_func or a loss_scale ask for it; and whether the scale follows
- * what overflows (Megatron-Core's DynamicGradScaler). */
+/* Whether the loss is scaled before backward and gradients are unscaled before use: with fp16,
+ * grad_scale_func or loss_scale. The second function: whether the scale is dynamic (Megatron-Core's
+ * DynamicGradScaler). */
 gboolean weft_job_scales_loss (const struct weft_job *job);
 gboolean weft_job_scales_dynamically (const struct weft_job *job);
 
-/* check_for_nan_in_grad, but with a dynamic scale, where a gradient that is not finite is expected
- * now and then (Megatron-LM arguments.py). */
+/* check_for_nan_in_grad; off with a dynamic loss scale, which expects overflows now and then
+ * (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
-/* What backward runs again, by recompute_granularity or by activation_checkpointing: each layer as a
- * whole, or with Megatron-FSDP its MLP. */
+/* What backward recomputes, from recompute_granularity or activation_checkpointing (each whole
+ * layer, or with Megatron-FSDP its MLP). */
 struct weft_job_recompute {
   enum weft_recompute granularity;
-  enum weft_recompute_method method; /* of full recompute */
-  int64_t layers;                    /* recompute_num_layers, likewise; WEFT_NONE: not given */
-  uint32_t modules;                  /* of selective recompute: 1 << enum weft_recompute_module */
+  enum weft_recompute_method method; /* for full recompute */
+  int64_t layers; /* recompute_num_layers, for full recompute; WEFT_NONE: not given */
+  uint32_t modules; /* for selective recompute: bits 1 << enum weft_recompute_module */
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* The names in recompute_modules, separated by commas or blanks, as 1 << enum weft_recompute_module;
- * the first that is none is left in `unknown` (caller frees), else NULL. */
+/* recompute_modules (names separated by commas or blanks) as bits 1 << enum weft_recompute_module.
+ * `unknown` receives the first invalid name (the caller frees it), or NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
-/* Whether gradients are reduced in every microbatch, not once a step. */
+/* Whether gradients are reduced in every microbatch instead of once per step. */
 gboolean weft_job_reduces_each (const struct weft_job *job);
 
-/* First sequence of the global batch in a microbatch of a replica.  Where gradients are reduced once
- * a step a replica's sequences stand together; where every microbatch is reduced, those of a
- * microbatch and of one group that reduces it do: canonical sums are then taken over blocks (fold.h). */
-/* Neighbours among context parallel ranks that deal out heads: 1 for a ring or a gather, all for
- * a2a, the first of hierarchical_context_parallel_sizes for a2a+p2p, or 0 where those are not two
- * numbers. */
+/* Index in the global batch of the first sequence of a microbatch of a replica. If gradients are
+ * reduced once per step, the sequences of a replica are contiguous; if every microbatch is reduced,
+ * those of a microbatch in one reducing group are: canonical sums go over blocks (fold.h). */
+/* Number of neighbouring context-parallel ranks that exchange heads (Ulysses): 1 for ring or
+ * all-gather, all for a2a, the first of hierarchical_context_parallel_sizes for a2a+p2p; 0 if that
+ * is not two numbers. */
 int64_t weft_job_cp_heads (const struct weft_job *job);
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
-/* Data parallel size (replicas of one pipeline, without context parallel ranks) and microbatches of
- * one rank: what remains of the GPUs and of the global batch.  Valid after the rules passed. */
+/* Data-parallel size (replicas of one pipeline, without context-parallel ranks) and number of
+ * microbatches per rank, from the GPU count and the global batch. Valid after the rules passed. */
 int64_t weft_job_dp (const struct weft_job *job);
 int64_t weft_job_microbatches (const struct weft_job *job);
 
 /* rules.def as a table, for `weft rules` and the tests. */
 struct weft_rule {
   const char *name, *doc;
-  gboolean warning; /* printed, not refused */
+  gboolean warning; /* a note; not an error */
 };
 extern const struct weft_rule weft_rules[];
 extern const unsigned weft_n_rules;
 
-/* Warnings of a job, one char * each; the array owns them. */
+/* Warnings of a job: char *, owned by the array. */
 GPtrArray *weft_job_warnings (const struct weft_job *job);
 
-/* The job as an INI text that builds the same job.  Caller frees. */
+/* The job as INI text that builds the same job. The caller frees it. */
 char *weft_job_print (const struct weft_job *job);

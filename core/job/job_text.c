@@ -1,9 +1,9 @@
-/* The job as text.  Only what differs from what the named files and the defaults give is printed,
- * and what the user gave: the text stays short and builds the same job. */
+/* A job as text. Prints the settings that the user gave, and those that differ from the named files
+ * and the defaults: the text is short and builds the same job. */
 #include "core/job/job.h"
 #include <string.h>
 
-/* Inverts what the INI reader undoes: escapes, stripped ends, and comments. */
+/* Quotes what the INI reader would change: escapes, blanks at the ends, comments. */
 static void
 append_entry (GString *out, const char *key, const char *text)
 {
@@ -34,8 +34,8 @@ append_fields (GString *out, const struct weft_table *table, const union weft_va
   }
 }
 
-/* A bundled model is named; any other is printed whole.  The sequence length always shows: it is
- * the user's, and would otherwise follow a changed max_position_embeddings. */
+/* A bundled model is printed by name, another model in full. The sequence length is always printed:
+ * otherwise it would follow a changed max_position_embeddings. */
 static void
 append_model (GString *out, const struct weft_job *job)
 {
@@ -65,7 +65,7 @@ append_cluster (GString *out, const struct weft_job *job)
   append_fields (out, &weft_cluster_table, job->cluster.f.at, known ? base.f.at : NULL, NULL);
 }
 
-/* Train fields as they would be if only the given ones were set. */
+/* Training settings as they would be with only the given ones set. */
 static void
 train_base (const struct weft_job *job, struct weft_job *base)
 {

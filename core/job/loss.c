@@ -1,9 +1,10 @@
 #include "core/job/loss.h"
 #include "core/base/zigzag.h"
 
-/* Every chunk reads and writes the whole gradient of the head, 8 bytes of fp32 for each element, in a
- * product of 2 FLOPs for each of its tokens.  At 800 TFLOP/s and 4.3 TB/s (H200, as libraries reach them) the
- * two take as long at some 750 tokens; of this many the traffic is a fifth of the product. */
+/* Every chunk reads and writes the whole gradient of the head, 8 bytes of fp32 per element, for a
+ * product of 2 FLOPs per element and token. At 800 TFLOP/s and 4.3 TB/s (H200, as libraries reach
+ * them) both take equally long at about 750 tokens; with this many tokens, the traffic is a fifth
+ * of the product. */
 #define LEAST_TOKENS 4096
 
 gboolean
@@ -26,8 +27,8 @@ share (uint64_t n, int64_t of)
   return (n + (uint64_t) of - 1) / (uint64_t) of;
 }
 
-/* Liger Kernel (arXiv 2410.10989, section 3.2): logits of a chunk are no larger than the hidden states of
- * all tokens, and its tokens a power of two. */
+/* Liger Kernel (arXiv 2410.10989, section 3.2): a power of two of tokens per chunk, so that the
+ * logits of a chunk are no larger than the hidden states of all tokens. */
 static uint64_t
 balanced_tokens (const struct weft_job *job)
 {
@@ -41,7 +42,7 @@ balanced_tokens (const struct weft_job *job)
   return n;
 }
 
-/* Leaves of a sequence that a rank has. */
+/* Leaves of a sequence on a rank. */
 static int64_t
 leaves_of (const struct weft_job *job)
 {

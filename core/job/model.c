@@ -40,10 +40,10 @@ static const struct weft_field fields[] = {
 
 const struct weft_table weft_model_table = { "model field", fields, G_N_ELEMENTS (fields) };
 
-/* 4096 layers of 65536 experts do not fit 64 bits, and the sum is needed before it is refused. */
+/* 4096 layers of 65536 experts overflow 64 bits before the model can be refused. */
 typedef unsigned __int128 wide;
 
-/* Above 2^53 a double no longer holds the count exactly, and every estimate downstream is one. */
+/* Above 2^53 a double does not hold the count exactly, and all later estimates are doubles. */
 #define MOST_PARAMETERS ((wide) 1 << 53)
 
 gboolean
@@ -53,7 +53,7 @@ weft_model_is_gated (const union weft_model *model)
          model->activation == WEFT_QUICK_GEGLU;
 }
 
-/* Projections into one MLP: gate and up, or up alone. */
+/* First projections of an MLP: gate and up, or up alone. */
 static unsigned
 projections_up (const union weft_model *m)
 {
@@ -125,7 +125,7 @@ mlp_vectors (const union weft_model *m, int64_t width)
   return (wide) projections_up (m) * width + m->hidden_size;
 }
 
-/* The weights of one layer when `experts` of its routed experts count. */
+/* Weights of one layer with `experts` of its routed experts. */
 static wide
 layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
 {
@@ -137,7 +137,7 @@ layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
          (m->moe_shared_expert_gate ? m->hidden_size : 0);
 }
 
-/* One bias and one correction for each expert. */
+/* One bias and one correction bias per expert. */
 static wide
 router_vectors (const union weft_model *m)
 {
@@ -164,7 +164,7 @@ weft_model_layer_is_moe (const union weft_model *model, int64_t layer)
          layer % model->moe_layer_freq == model->moe_layer_offset;
 }
 
-/* Layer `layer` is the last of `n`; with 0 none is. */
+/* Whether `layer` is the last of every `n`; n = 0: never. */
 static gboolean
 is_last_of (const union weft_model *m, int64_t layer, int64_t n)
 {
@@ -257,7 +257,7 @@ weft_model_matmul_parameters (const union weft_model *model)
   return all_weights (model, model->moe_router_topk) + head + model->mtp_num_layers * more;
 }
 
-/* Keys a query of a layer meets on average, with the masked ones when not `causal`. */
+/* Mean number of keys per query in a layer; masked keys count unless `causal`. */
 static double
 keys_per_query (const union weft_model *m, int64_t layer, gboolean causal)
 {
@@ -284,14 +284,14 @@ weft_model_flops_per_token (const union weft_model *model, gboolean causal)
          6.0 * widths * model->num_attention_heads * keys;
 }
 
-/* The name a field was given under. */
+/* The name under which a field was given. */
 static const char *
 spelled (const char *const *typed, enum weft_model_field field)
 {
   return typed && typed[field] ? typed[field] : fields[field].name;
 }
 
-/* "a 12 does not divide by b 5": the one form of most contradictions. */
+/* "a 12 does not divide by b 5": the form of most contradictions. */
 static gboolean
 divides (const union weft_model *m, const char *const *typed, enum weft_model_field part,
          enum weft_model_field whole, GError **error)
@@ -317,7 +317,7 @@ at_most (const union weft_model *m, const char *const *typed, enum weft_model_fi
       spelled (typed, field), m->at[field].i, spelled (typed, limit), m->at[limit].i);
 }
 
-/* `field` means nothing without `needed`. */
+/* `field` requires `needed`. */
 static gboolean
 comes_with (const union weft_model *m, const char *const *typed, enum weft_model_field field,
             enum weft_model_field needed, GError **error)
@@ -368,7 +368,7 @@ check_relations (const union weft_model *m, const char *const *typed, GError **e
   return TRUE;
 }
 
-/* Rotation pairs the elements of a head; a learned table ends at its last row. */
+/* Rotary embedding needs an even head width; learned positions must cover the sequence length. */
 static gboolean
 check_positions (const union weft_model *m, const char *const *typed, GError **error)
 {
@@ -406,7 +406,7 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
   return TRUE;
 }
 
-/* Which layers are which. */
+/* Checks patterns of layers: MoE, windows, rope. */
 static gboolean
 check_pattern (const union weft_model *m, const char *const *typed, GError **error)
 {
@@ -432,8 +432,8 @@ check_pattern (const union weft_model *m, const char *const *typed, GError **err
   return TRUE;
 }
 
-/* The correction follows counts of tokens; a softmax over all experts would feel it in every
- * weight. */
+/* The correction bias is updated from token counts; with a softmax over all experts it would change
+ * every weight. */
 static gboolean
 check_router (const union weft_model *m, const char *const *typed, GError **error)
 {

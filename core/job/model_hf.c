@@ -1,4 +1,4 @@
-/* A config.json: whose it is, what its family fixes and wants, what several keys say together. */
+/* A config.json: its family, what the family fixes and requires, keys that interact. */
 #include "core/job/model_hf.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
@@ -18,7 +18,7 @@ static const struct weft_hf_family families[] = {
 static const char wanted_by_all[] =
     "num_layers hidden_size num_attention_heads vocab_size max_position_embeddings";
 
-/* The string `name` of an object, or the first of an array of them; NULL when there is none. */
+/* The string member `name` of an object, or the first string of an array; NULL if there is none. */
 static const char *
 first_string (JsonObject *object, const char *name)
 {
@@ -76,7 +76,7 @@ unknown_family (const char *key, const char *found, GError **error)
   return NULL;
 }
 
-/* By model_type, of the language part where there are several, else by architectures:
+/* The family by model_type (of the language part, if there are several), else by architectures:
  * "Qwen3MoeForCausalLM" is qwen3_moe, "GPT2LMHeadModel" is gpt2. */
 static const struct weft_hf_family *
 find_family (JsonObject *root, GError **error)
@@ -100,7 +100,7 @@ find_family (JsonObject *root, GError **error)
   return unknown_family (key, found, error);
 }
 
-/* The rows above are ours: a word in them that no field knows is a bug. */
+/* The table is part of Weft: an unknown word in it is a bug. */
 static void
 apply_fixed (const struct weft_hf_family *family, union weft_model *model)
 {
@@ -131,7 +131,7 @@ finish_biases (struct weft_hf_reader *r, GError **error)
   return TRUE;
 }
 
-/* Whether all layers look back only so far; those from max_window_layers on have the window. */
+/* Sliding window of all layers, or of those from max_window_layers on. */
 static void
 finish_window (struct weft_hf_reader *r)
 {
@@ -152,8 +152,8 @@ finish_window (struct weft_hf_reader *r)
     r->model->sliding_window = r->model->attention_chunk_size = r->model->window_attn_skip_freq = 0;
 }
 
-/* norm_topk_prob: the weights of the chosen experts add up to one, as those of a softmax over the
- * chosen do, and as sigmoids always do here. */
+/* norm_topk_prob: weights of the chosen experts add up to one, as those of a softmax over the
+ * chosen do; sigmoid weights always do in Weft. */
 static gboolean
 finish_router (struct weft_hf_reader *r, GError **error)
 {

@@ -1,28 +1,30 @@
-/* model_hf.h - how a Hugging Face config.json becomes fields of model.def; shared by the files that
- * read one and by nobody else.
+/* model_hf.h - how a Hugging Face config.json becomes fields of model.def. Private to the files
+ * that read it.
  *
- *   model_hf.c       the file: its family, what that fixes and wants, what keys say together
- *   model_hf_keys.c  its keys, one after the other
+ *   model_hf.c       the file: its family, fixed and required fields, keys that interact
+ *   model_hf_keys.c  single keys
  *
- * Three tables say it all: what an architecture fixes (model_families.def), which keys carry shape
- * (`keys`), which do not (model_ignored.def).  A key is looked up in `keys`, then among the fields'
- * own Megatron names, then among those without effect; keys that begin with an underscore are
- * comments; the rest is reported. */
+ * Three tables: values fixed by an architecture (model_families.def), keys that define the shape
+ * (`keys`), keys that do not (model_ignored.def). A key is looked up in `keys`, then among the
+ * fields' Megatron names, then among ignored keys; keys that begin with an underscore are comments;
+ * other keys are reported. */
 #pragma once
 #include "core/base/json_scan.h"
 #include "core/job/model.h"
 
 enum {
   WEFT_HF_UNSAID = -1,         /* of a flag */
-  WEFT_HF_ASKS_FOR_WINDOW = 1, /* sliding_window holds only where use_sliding_window is true */
-  WEFT_HF_EXPERT_WIDTH = 2,    /* intermediate_size is that of an expert, and one is shared */
+  WEFT_HF_ASKS_FOR_WINDOW = 1, /* sliding_window applies only if use_sliding_window is true */
+  WEFT_HF_EXPERT_WIDTH = 2,    /* intermediate_size is the width of an expert, and there is one
+                                * shared expert */
 };
 
-/* What a model_type means without any key, and which fields its file must give. */
+/* A model_type: the fields it fixes without any key, and the fields its file must give. */
 struct weft_hf_family {
-  const char *model_type, *also; /* `also`: other model_types of the same shape, space separated */
-  const char *fixed;             /* "field=value", space separated, the later wins */
-  const char *wanted;            /* beyond what every family needs */
+  const char *model_type, *also; /* `also`: other model_types of the same shape, separated by
+                                  * spaces */
+  const char *fixed;             /* "field=value", separated by spaces; later ones override */
+  const char *wanted;            /* in addition to the fields every family needs */
   unsigned ways;
 };
 
@@ -30,26 +32,26 @@ struct weft_hf_reader {
   union weft_model *model;
   const struct weft_hf_family *family;
   GPtrArray *unknown;
-  const char *typed[WEFT_N_MODEL_FIELD]; /* the key a field was read from; the JSON owns it */
-  const char *prefix;                    /* "rope_parameters." inside it */
-  JsonObject *object;                    /* the one being walked */
-  enum weft_activation own;              /* the family's */
-  enum weft_rotary_scaling scaling;      /* of the rope object being walked */
+  const char *typed[WEFT_N_MODEL_FIELD]; /* key from which a field was read; owned by the JSON */
+  const char *prefix;                    /* "rope_parameters." for keys of a nested object */
+  JsonObject *object;                    /* the object being read */
+  enum weft_activation own;              /* activation of the family */
+  enum weft_rotary_scaling scaling;      /* of the rope object being read */
   int64_t shared_experts, window_layers, groups, group_topk, full_layers;
   int attention_bias, mlp_bias, use_window, layer_window, normalised; /* unsaid, 0 or 1 */
-  gboolean greedy;                                                    /* groups do not count */
+  gboolean greedy; /* greedy routing: expert groups are ignored */
 };
 
-/* Reads every key of an object; null is the same as not given. */
+/* Reads every key of an object; a null value counts as not given. */
 gboolean weft_hf_walk (struct weft_hf_reader *r, JsonObject *object, const char *prefix,
                        GError **error);
 
-/* Sets a field once; a second spelling must agree. */
+/* Sets a field once; a second key for the same field must agree. */
 gboolean weft_hf_assign (struct weft_hf_reader *r, enum weft_model_field f, const char *key,
                          union weft_value value, GError **error);
 
-/* A key that nobody knows. */
+/* Reports an unknown key. */
 void weft_hf_report (struct weft_hf_reader *r, const char *key);
 
-/* "num_hidden_layers or n_layer or num_layers"; the caller's. */
+/* "num_hidden_layers or n_layer or num_layers". The caller frees it. */
 char *weft_hf_spellings (enum weft_model_field f);

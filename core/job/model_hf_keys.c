@@ -1,4 +1,4 @@
-/* Keys of a config.json that carry shape: what each becomes. */
+/* Keys of a config.json that define the shape. */
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/units.h"
@@ -12,7 +12,8 @@ struct key {
   enum weft_model_field field; /* for take_field */
 };
 
-/* The value as the field's own parser reads it, NULL when it is of another kind.  Caller frees. */
+/* The value as text for the field's parser; NULL if it has another JSON type. The caller frees
+ * it. */
 static char *
 value_text (JsonNode *node, enum weft_type type)
 {
@@ -38,7 +39,7 @@ wrong_kind (const char *key, JsonNode *node, const char *wanted, GError **error)
   return weft_bad_input (error, "%s: found %s, wanted %s", key, weft_json_kind (node), wanted);
 }
 
-/* Reads a node as `field` under the name `key`. */
+/* Reads a node as `field`, under the name `key`. */
 static gboolean
 read_value (const struct weft_field *field, const char *key, JsonNode *node,
             union weft_value *value, GError **error)
@@ -110,7 +111,7 @@ take_field (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GEr
          weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* transformers 5 writes qk_head_dim for the sum of both parts; Megatron means the one without
+/* transformers 5 uses qk_head_dim for the sum of both parts; in Megatron it is the part without
  * position. */
 static gboolean
 take_qk_head_dim (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
@@ -120,7 +121,7 @@ take_qk_head_dim (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
   return take_field (r, key, node, error);
 }
 
-/* A family with a gate has one function, and means the gated form of what it names. */
+/* A gated family has one activation, and its name means the gated form. */
 static gboolean
 take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -210,7 +211,7 @@ take_intermediate_size (struct weft_hf_reader *r, const struct key *key, JsonNod
   return take_field (r, r->family->ways & WEFT_HF_EXPERT_WIDTH ? &of_expert : key, node, error);
 }
 
-/* Only the bias-corrected choice of experts ("noaux_tc") has the bias; "greedy" knows no groups. */
+/* Only "noaux_tc" has the correction bias; "greedy" ignores groups. */
 static gboolean
 take_topk_method (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -223,7 +224,7 @@ take_topk_method (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
   return weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* Experts in layer `first` and every `step`-th from there. */
+/* Experts in layer `first` and every `step`-th layer from there. */
 static gboolean
 assign_expert_layers (struct weft_hf_reader *r, const char *key, int64_t first, int64_t step,
                       GError **error)
@@ -234,7 +235,7 @@ assign_expert_layers (struct weft_hf_reader *r, const char *key, int64_t first, 
                          error);
 }
 
-/* The last of every so many layers has experts. */
+/* Experts in the last of every `step` layers. */
 static gboolean
 take_sparse_step (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -271,7 +272,7 @@ take_expert_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *n
   return n == 0 || assign_expert_layers (r, key->name, first, step, error);
 }
 
-/* 1 with rotary positions, 0 without. */
+/* 1: rotary positions, 0: none. */
 static gboolean
 take_rope_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -324,8 +325,8 @@ weft_hf_report (struct weft_hf_reader *r, const char *key)
     g_ptr_array_add (r->unknown, g_strconcat (r->prefix, key, NULL));
 }
 
-/* Layers with a window (or chunks) among layers without: where those are not every n-th, all count
- * as without, and the key is reported. */
+/* Layer types with a window (or chunks) and without: if the pattern is not "every n-th without", no
+ * layer gets a window, and the key is reported as unknown. */
 static gboolean
 take_layer_types (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -364,8 +365,8 @@ take_object (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GE
   return weft_hf_walk (r, json_node_get_object (node), prefix, error);
 }
 
-/* The rule a rope object names: `type` is the older spelling of `rope_type`.  Without a name, none
- * unless there is a factor. */
+/* The scaling rule of a rope object: `rope_type`, formerly `type`. Without either, none unless
+ * there is a factor. */
 static gboolean
 read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **error)
 {
@@ -394,7 +395,7 @@ read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **er
   return TRUE;
 }
 
-/* A rule that is known comes with its numbers; those of others say nothing to us. */
+/* Numbers are read for known rules only. */
 static gboolean
 rope_has (const struct weft_hf_reader *r, enum weft_model_field field)
 {
@@ -428,8 +429,8 @@ take_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GErr
   return TRUE;
 }
 
-/* Keys that carry shape, where they differ from the field's own name.  Sources: the configuration
- * classes of huggingface/transformers 4 and 5 for the families above. */
+/* Keys that define the shape and differ from the field's own name. Sources: configuration classes
+ * of huggingface/transformers 4 and 5 for the families above. */
 static const struct key keys[] = {
 #define KEY(name, take, field)                                                                     \
   {                                                                                                \
@@ -496,7 +497,7 @@ static const struct key keys[] = {
   { .name = "rope_parameters", .take = take_rope },
 };
 
-/* Known, and without effect on the shape. */
+/* Known keys without effect on the shape. */
 static const char *const ignored[] = {
 #define IGNORED(name) name,
 #include "core/model_ignored.def"

@@ -30,7 +30,7 @@ weft_job_schedule (const struct weft_job *job)
   return weft_job_schedule_file (job) ? NULL : &weft_schedules[job->strategy.pipeline_schedule];
 }
 
-/* The job's counts against those of its file. */
+/* Checks the job's counts against those of its schedule file. */
 static gboolean
 agrees (const weft_grid *grid, const struct weft_job *job, const char *path, GError **error)
 {
@@ -86,7 +86,8 @@ weft_job_interleaves (const struct weft_job *job)
   return row && row->interleaved && weft_job_chunks (job) > 1;
 }
 
-/* A file that cannot be read is refused by rule schedule_file; until then its knob stands for it. */
+/* An unreadable file is refused by rule schedule_file; until then the other knobs describe the
+ * grid. */
 static weft_grid *
 grid_of_file (const struct weft_job *job)
 {

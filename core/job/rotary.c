@@ -1,7 +1,7 @@
 #include "core/job/rotary.h"
 #include <math.h>
 
-/* How much of the unscaled rotation stays: 0 below the low limit, 1 above the high one. */
+/* Share of the unscaled frequency: 0 below the low limit, 1 above the high one. */
 static double
 llama3_share (const union weft_model *m, double frequency)
 {

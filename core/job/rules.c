@@ -27,7 +27,7 @@ expert_mesh (const struct weft_job *j)
   return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
-/* Whether ranks share experts out, which are then reduced by other ranks than all else. */
+/* Whether experts are spread over ranks; their gradients are then reduced in other groups. */
 static gboolean
 spreads_experts (const struct weft_job *j)
 {
@@ -53,7 +53,7 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
-/* Of a knob of text. */
+/* Whether a text knob is set. */
 static gboolean
 has_text (int64_t value)
 {
@@ -79,7 +79,7 @@ sees_chunks (const struct weft_job *j)
   return M (attention_chunk_size) > 0 && M (attention_chunk_size) < M (seq_length);
 }
 
-/* What is wrong with a name in megatron_fsdp_unit_modules; NULL: nothing. */
+/* The first invalid name in megatron_fsdp_unit_modules; NULL: none. */
 static const char *
 unknown_unit (const struct weft_job *j)
 {
@@ -90,7 +90,7 @@ unknown_unit (const struct weft_job *j)
   return g_intern_string (text);
 }
 
-/* What no pass puts into a layer; NULL: nothing. */
+/* A feature of the model's layers that no pass supports; NULL: none. */
 static const char *
 odd_layer (const struct weft_job *j)
 {
@@ -122,9 +122,9 @@ hybrid (const struct weft_job *j)
   return S (use_megatron_fsdp) && weft_job_instances (j) > 1;
 }
 
-/* Whether what one collective sums is a node of the canonical tree on every rank: the sequences of a
- * replica, or where every microbatch is reduced, those of a microbatch.  Of
- * instances that reduce every microbatch, those of all their microbatches stand together. */
+/* Whether each collective sums a node of the canonical tree on every rank: the sequences of a
+ * replica, or, if every microbatch is reduced, those of a microbatch (with several instances, those
+ * of all their microbatches are contiguous). */
 static gboolean
 reduces_blocks (const struct weft_job *j)
 {
@@ -135,7 +135,7 @@ reduces_blocks (const struct weft_job *j)
   return weft_job_microbatches (j) == 1 || power_of_two (T (micro_batch_size) * weft_job_dp (j));
 }
 
-/* Whether tensor parallel ranks have equal parts of so many units, in canonical order equal leaves. */
+/* Whether tensor-parallel ranks get equal shares of `units` (in canonical order, equal leaves). */
 static gboolean
 deals_leaves (const struct weft_job *j, int64_t units)
 {
@@ -145,7 +145,7 @@ deals_leaves (const struct weft_job *j, int64_t units)
                              weft_job_leaves (j, (uint64_t) units) % tp == 0);
 }
 
-/* Ranks have groups of keys and values of their own, or share them, with equal columns of each. */
+/* Ranks either have query groups of their own, or share them with equal columns of each. */
 static gboolean
 shares_groups (const struct weft_job *j)
 {
@@ -162,7 +162,7 @@ shares_leaves (const struct weft_job *j)
           deals_leaves (j, M (ffn_hidden_size)));
 }
 
-/* Ranks whose tokens an expert gets, and those that have one sequence. */
+/* Ranks whose tokens are routed to an expert; and those of them that share a sequence. */
 static int64_t
 expert_sources (const struct weft_job *j)
 {
@@ -175,15 +175,16 @@ sequence_ranks (const struct weft_job *j)
   return S (tensor_model_parallel_size) * S (context_parallel_size);
 }
 
-/* Replicas whose sequences come to an expert. */
+/* Replicas whose sequences are routed to an expert. */
 static int64_t
 expert_batches (const struct weft_job *j)
 {
   return spreads_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
 }
 
-/* Whether the tokens that an expert gets are a node of the canonical tree: those of some context parallel
- * ranks, which each have one, or of replicas.  Of fewer than all tensor parallel ranks they are gathered. */
+/* Whether the tokens of an expert are a node of the canonical tree: those of context-parallel
+ * ranks, each with its part, or of replicas. With fewer than all tensor-parallel ranks they are
+ * gathered. */
 static gboolean
 experts_see_nodes (const struct weft_job *j)
 {
@@ -203,8 +204,8 @@ shares_expert_leaves (const struct weft_job *j)
              0;
 }
 
-/* Classes of data-parallel strategies that are strange to another one: a knob that only they have
- * means nothing there. */
+/* Knobs of other data-parallel wrappers: a knob that exists only there has no meaning for this
+ * one. */
 static const struct {
   const char *own, *strange;
 } strategy_classes[WEFT_N_DISTRIBUTED] = {
@@ -234,7 +235,7 @@ is_strange (const struct weft_field *knob, const char *strange)
   return TRUE;
 }
 
-/* The first knob away from its default that the chosen strategy does not have, or NULL. */
+/* The first knob away from its default that the chosen wrapper does not have, or NULL. */
 static const struct weft_field *
 foreign_knob (const struct weft_job *j)
 {
@@ -247,7 +248,7 @@ foreign_knob (const struct weft_job *j)
   return NULL;
 }
 
-/* The names of what the chosen strategy's own class has, for a message. */
+/* Knobs of the chosen wrapper's class, for a message. */
 static const char *
 own_knobs (const struct weft_job *j)
 {
@@ -268,7 +269,7 @@ chunks (const struct weft_job *j)
   return weft_job_chunks (j);
 }
 
-/* Microbatches that a chunk runs before the next one's turn. */
+/* Microbatches that a chunk runs before the next chunk (interleaved schedule). */
 static int64_t
 group (const struct weft_job *j)
 {
@@ -277,7 +278,7 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* What the schedule cannot be made of; one that comes as a file is made already. */
+/* Why the schedule cannot be built from the job's counts; a schedule file needs no building. */
 static enum weft_spec_rule
 broken_spec (const struct weft_job *j)
 {
@@ -328,7 +329,7 @@ qkv_width (const struct weft_job *j)
   return (M (num_attention_heads) + 2 * M (num_query_groups)) * M (kv_channels);
 }
 
-/* Columns of the widest activation: the MLP may have a gate beside it. */
+/* Columns of the widest activation, including the gate of an MLP. */
 static int64_t
 widest (const struct weft_job *j)
 {
@@ -338,8 +339,8 @@ widest (const struct weft_job *j)
   return MAX (MAX (M (hidden_size), mlp), MAX (M (vocab_size), qkv_width (j)));
 }
 
-/* An upper estimate of all buffers of a step, as if none used another's place: five fp32 numbers a
- * parameter; what layers keep forwards and make backwards, and the logits, of each microbatch. */
+/* Upper bound of all buffers of a step without any reuse: five fp32 numbers per parameter; per
+ * microbatch, activations of forward and backward, and logits. */
 static double
 step_bytes (const struct weft_job *j)
 {
@@ -353,8 +354,8 @@ step_bytes (const struct weft_job *j)
               tokens * (M (num_layers) * layer + 2.0 * M (vocab_size)));
 }
 
-/* A bucket takes at least one tensor, and all but the last and tied ones reach the threshold.  The
- * default threshold leaves at most one for each matrix. */
+/* Upper bound of the number of buckets: a bucket has at least one tensor, and all but the last and
+ * tied ones reach the threshold. The default threshold allows at most one per matrix. */
 static int64_t
 most_buckets (const struct weft_job *j)
 {
@@ -381,7 +382,7 @@ has_unknown_module (const struct weft_job *j)
   return unknown != NULL;
 }
 
-/* A module that is asked for and that the model does not have; or NULL. */
+/* A recompute module that the model does not have; or NULL. */
 static const char *
 absent_module (const struct weft_job *j)
 {
@@ -403,7 +404,7 @@ absent_module (const struct weft_job *j)
   return NULL;
 }
 
-/* Selective recompute of what is never kept. */
+/* Selective recompute of modules that keep no activations. */
 static gboolean
 runs_nothing_again (const struct weft_job *j)
 {
@@ -418,7 +419,7 @@ is_built (int64_t precision)
   return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
 }
 
-/* Fields of a dynamic loss scale that were given. */
+/* Whether settings of a dynamic loss scale were given. */
 static gboolean
 has_dynamic_scale (const struct weft_job *j)
 {
@@ -426,15 +427,15 @@ has_dynamic_scale (const struct weft_job *j)
          j->train_set[WEFT_TRAIN_loss_scale_window] || j->train_set[WEFT_TRAIN_hysteresis];
 }
 
-/* Products in fp8 are for GPUs that have a unit for them, and for the CPU, which widens what it reads;
- * where products are in another type than the rest by autocast, they are in that. */
+/* fp8 products need a GPU with fp8 tensor cores, or the CPU, which widens the codes; with autocast
+ * to another type, products use that type. */
 static gboolean
 multiplies_fp8 (const struct weft_job *j)
 {
   return T (precision) == WEFT_FP8 && j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
 }
 
-/* Products whose factors have a scale for each block. */
+/* Products with block scales. */
 static gboolean
 multiplies_blocks (const struct weft_job *j)
 {
@@ -442,7 +443,7 @@ multiplies_blocks (const struct weft_job *j)
          (S (fp8_recipe) == WEFT_FP8_BLOCKWISE || S (fp8_recipe) == WEFT_FP8_MX);
 }
 
-/* Weights that are kept in fp8 have the scales that products in fp8 go by. */
+/* Whether weights stored in fp8 have the scales that fp8 products use. */
 static gboolean
 keeps_what_it_multiplies (const struct weft_job *j)
 {
@@ -452,7 +453,7 @@ keeps_what_it_multiplies (const struct weft_job *j)
          !S (reuse_grad_buf_for_mxfp8_param_ag) == (S (fp8_recipe) != WEFT_FP8_MX);
 }
 
-/* A type that FSDP2 may keep or send in. */
+/* Whether FSDP2 may store or send this type. */
 static gboolean
 is_kept (const struct weft_job *j, int64_t precision)
 {
@@ -471,7 +472,7 @@ combines (const struct weft_job *j)
   return S (overlap_moe_expert_parallel_comm);
 }
 
-/* Each row becomes a check and a text of its own; the numbers are printed only when it fails. */
+/* Each row becomes a check and a text of its own; the arguments are formatted only if it fails. */
 #define RULE(id, condition, doc, ...)                                                              \
   static gboolean id##_holds (const struct weft_job *j)                                            \
   {                                                                                                \
@@ -512,7 +513,7 @@ weft_job_check (const struct weft_job *job, GError **error)
   return TRUE;
 }
 
-/* Knobs that upstream has given up: accepted, and without effect here as there. */
+/* Knobs that upstream has deprecated: accepted, and without effect here as there. */
 static void
 warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
 {

@@ -1,5 +1,4 @@
-/* stack.h - what a training software stack does with a strategy: stacks/NAME.ini, whose rows stand
- * in stack.def. */
+/* stack.h - a training software stack: stacks/NAME.ini, with the settings of stack.def. */
 #pragma once
 #include "core/base/field.h"
 

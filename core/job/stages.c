@@ -2,9 +2,9 @@
 #include "core/job/pipeline.h"
 #include <string.h>
 
-/* -------------------------------------------------------------------------- by a text */
+/* ----------------------------------------------------- pipeline_model_parallel_layout */
 
-/* As long as any model needs: 4096 layers, 1024 ranks of 255 chunks. */
+/* Enough for any model: 4096 layers, 1024 ranks of 255 chunks. */
 enum { MOST_SYMBOLS = 1 << 19, MOST_TIMES = 1 << 16, MOST_DEPTH = 8 };
 
 static gboolean read_symbols (const char **at, uint32_t depth, GString *out);
@@ -67,7 +67,7 @@ layout_text (const struct weft_job *job)
   return text && *text && !g_str_equal (text, "none") ? text : NULL;
 }
 
-/* Symbols of each stage; NULL where the text cannot be read, and its rest in *rest. */
+/* Symbols of each stage. If the text is malformed: NULL, with *rest at the error. */
 static char **
 read_layout (const char *text, const char **rest)
 {
@@ -100,8 +100,8 @@ weft_job_layout_stages (const struct weft_job *job)
 
 /* --------------------------------------------------------------------------- by ranks */
 
-/* Layers of all chunks of the first (0), the last (1) and any other rank (2); FALSE where the rest
- * cannot be shared. */
+/* Layers of all chunks of the first rank (0), the last (1) and any other (2); FALSE if the rest
+ * cannot be shared evenly. */
 static gboolean
 layers_of_ranks (const struct weft_job *job, int64_t layers[3])
 {

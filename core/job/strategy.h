@@ -1,7 +1,7 @@
-/* strategy.h - every parallelism knob, under the exact name the field uses.
+/* strategy.h - every parallelism knob, under the exact name that its software uses.
  *
- * A knob whose `affects` begins with "not yet" is known but nothing reads it so far: a job that
- * sets it away from its default is refused by name (weft_strategy_check). */
+ * A knob whose `affects` begins with "not yet" is accepted only at its default: nothing reads it so
+ * far (weft_strategy_check()). */
 #pragma once
 #include "core/base/field.h"
 #include "core/base/words.h"
@@ -34,5 +34,5 @@ _Static_assert (sizeof (union weft_strategy) == 8 * WEFT_N_KNOB, "every knob is 
 
 extern const struct weft_table weft_strategy_table;
 
-/* Refuses pending knobs that were moved from their default, naming the knob. */
+/* Refuses a pending knob away from its default, by name. */
 gboolean weft_strategy_check (const union weft_strategy *strategy, GError **error);

@@ -2,8 +2,8 @@
 #include "core/base/suggest.h"
 #include <string.h>
 
-/* Classes of transformers (models/FAMILY/modeling_FAMILY.py): the class names begin with what the
- * second column says; GPT-2 alone calls its layer a block. */
+/* Classes of transformers (models/FAMILY/modeling_FAMILY.py): class names begin with the second
+ * column; only GPT-2 calls its layer a block. */
 static const struct family {
   const char *name, *prefix, *layer;
 } families[] = {
@@ -37,7 +37,7 @@ family_of (const union weft_model *model)
   return NULL;
 }
 
-/* The class of a part of a layer in transformers, or NULL.  Caller frees. */
+/* The transformers class of a part of a layer, or NULL. The caller frees it. */
 static char *
 path_of (const struct family *family, enum weft_unit unit)
 {

@@ -1,16 +1,17 @@
-/* unit_modules.h - which modules of a model are units of Megatron-FSDP: megatron_fsdp_unit_modules.
+/* unit_modules.h - megatron_fsdp_unit_modules: the modules of a model that are units of
+ * Megatron-FSDP.
  *
- * A name is a word of the list below, or a class: its whole path or its last part, as Megatron-Core
- * and transformers name it.  Classes of transformers belong to one family of models; of another
- * family nothing matches.  A module inside a unit is part of that unit (megatron_fsdp.py skips
- * nested ones), so layer swallows attention and mlp.
+ * A name is a word of the list below or a class, as a whole path or its last part, in Megatron-Core
+ * or transformers. Classes of transformers belong to one model family and match nothing in others.
+ * A module inside a unit is part of that unit (megatron_fsdp.py skips nested ones): `layer`
+ * includes attention and mlp.
  *
- * A norm belongs to the product that follows it, as in Megatron-Core with Transformer Engine, where
- * the two are one module. */
+ * A norm belongs to the linear map that follows it, as in Megatron-Core with Transformer Engine,
+ * where both are one module. */
 #pragma once
 #include "core/job/model.h"
 
-/*    constant              word          Megatron-Core's class                      what it is */
+/* constant              word          Megatron-Core's class                      meaning */
 #define WEFT_UNIT_LIST(X)                                                                          \
   X (WEFT_UNIT_LAYER, "layer", "megatron.core.transformer.transformer_layer.TransformerLayer",     \
      "a transformer layer")                                                                        \
@@ -29,9 +30,9 @@ enum weft_unit {
       WEFT_N_UNIT
 };
 
-/* Names separated by commas or blanks, "none" for no names, as 1 << enum weft_unit.  The first that
- * matches no module of the model is left in *unknown, if that is wanted; the caller frees it. */
+/* Names separated by commas or blanks ("none": no names) as bits 1 << enum weft_unit. *unknown (may
+ * be NULL) receives the first name that matches no module of the model; the caller frees it. */
 uint32_t weft_unit_modules (const char *text, const union weft_model *model, char **unknown);
 
-/* "found X; did you mean Y?  This model has ...": for an error about such a name.  Caller frees. */
+/* "found X; did you mean Y? This model has ...", for error messages. The caller frees it. */
 char *weft_unit_modules_problem (const char *name, const union weft_model *model);

@@ -1,14 +1,14 @@
 #include "core/plan/activations.h"
 #include "core/passes/shard/shard.h"
 
-/* A list that grows, and the sizes its terms are made of. */
+/* A list under construction, and the sizes in its formulas. */
 struct list {
   struct weft_kept *row;
   uint32_t n;
   const union weft_model *m;
   struct weft_widths w;
-  uint64_t tokens, rows;    /* of this rank; of its part of the residual stream */
-  uint32_t stream, product; /* bytes of an element */
+  uint64_t tokens, rows;    /* of this rank; in its part of the residual stream */
+  uint32_t stream, product; /* bytes per element */
 };
 
 static void

@@ -1,8 +1,9 @@
-/* activations.h - closed formulas for the activations that a layer keeps, beside what a program keeps.
+/* activations.h - closed formulas for the activations that a layer keeps for backward, for
+ * comparison with what a program keeps.
  *
- * Korthikanti et al. 2022 (arXiv 2205.05198, section 4) in general widths, and Megatron-LM's own
- * estimate of the whole (megatron/training/theoretical_memory_usage.py).  Layers are ordinary ones:
- * dense, with heads of their own keys and values; not those of experts, nor multi-latent attention. */
+ * Formulas: Korthikanti et al. 2022 (arXiv 2205.05198, section 4), for general widths, and
+ * Megatron-LM's own estimate of the whole (megatron/training/theoretical_memory_usage.py). They
+ * cover dense layers with ordinary attention; not MoE layers, nor multi-latent attention. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/program.h"
@@ -11,19 +12,20 @@
 
 struct weft_kept {
   const char *what;
-  char formula[64]; /* with the job's own numbers */
+  char formula[64]; /* with the job's numbers filled in */
   double bytes;
 };
 
-/* Tensors that one layer keeps of one microbatch on one rank; returns how many, 0 where layers are not
- * ordinary.  What full recompute leaves out counts as kept whole. */
+/* Lists the tensors that one layer keeps of one microbatch on one rank; returns their number, 0 for
+ * layers without a formula. Tensors that full recompute discards are listed as kept. */
 uint32_t weft_activations_of_layer (const struct weft_job *job,
                                     struct weft_kept *kept /* [WEFT_MOST_ACTIVATIONS] */);
 
-/* What a program keeps of a layer and microbatch between forward and backward: made by the one, read
- * by the other.  The output counts, the input does not: it is the output of the layer before. */
+/* Bytes that a program keeps of a layer and microbatch between forward and backward: written by
+ * forward, read by backward. The layer's output counts; its input does not, because it is the
+ * output of the layer before. */
 double weft_activations_kept (const weft_program *p, uint32_t layer, uint32_t micro);
 
-/* Activations of the first stage, all microbatches in flight, as Megatron-LM reports them for
- * sequence parallel and selective recompute. */
+/* Activations of the first stage, with all its microbatches in flight, by Megatron-LM's formula for
+ * sequence parallelism with selective recompute. */
 double weft_activations_megatron (const struct weft_job *job);

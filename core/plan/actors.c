@@ -7,17 +7,18 @@ struct colouring {
   const struct weft_fabric *f;
   const struct weft_mesh *m;
   uint32_t n_links;
-  uint32_t *rank, n_rank; /* colour of each rank, colours */
-  uint32_t *link, n_link; /* likewise of links */
+  uint32_t *rank, n_rank; /* colour of each rank; number of colours */
+  uint32_t *link, n_link; /* the same for links */
   uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
-  uint64_t *place;        /* likewise, of how the group lies on the cluster; NULL: no matter */
-  uint32_t *outlined;     /* [kind][first rank]: place in `outline` from 1; 0: not there yet */
-  GArray *outline;        /* struct weft_coll_shape, of groups that were looked at */
+  uint64_t *place;        /* [kind][first rank]: signature of the group's placement on the cluster;
+                           * NULL: ignored */
+  uint32_t *outlined;     /* [kind][first rank]: index in `outline` + 1; 0: not computed yet */
+  GArray *outline;        /* struct weft_coll_shape of the groups computed so far */
 };
 
 static const enum weft_group_kind moving[] = { WEFT_PATTERN_GROUPS };
 
-/* Patterns of groups come in blocks of WEFT_MAX_WAYS, of which the fabric uses the first few. */
+/* Group patterns come in blocks of WEFT_MAX_WAYS, of which the fabric uses the first few. */
 static uint32_t
 n_patterns (void)
 {
@@ -39,7 +40,7 @@ weft_group_pattern (enum weft_group_kind kind, uint32_t way)
   g_assert_not_reached ();
 }
 
-/* Patterns that go from each rank to its neighbour in a ring. */
+/* Patterns in which each rank sends to its neighbour in a ring. */
 static const struct {
   enum weft_group_kind group;
   gboolean back;
@@ -64,8 +65,7 @@ mix2 (uint64_t a, uint64_t b)
   return weft_mix (weft_mix (a) ^ b);
 }
 
-/* Ranks of a large group may stand far apart, with those of its like between them.  Valid until the
- * next call. */
+/* Placement of a group on the cluster, cached. Valid until the next call. */
 static const struct weft_coll_shape *
 outline_of (const struct colouring *c, enum weft_group_kind kind, const struct weft_group *g)
 {
@@ -83,14 +83,15 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   return found;
 }
 
-/* The routes of one rank, pattern by pattern: those that all fabrics have, then groups' flows. */
+/* Iterates over the routes of one rank: first the patterns of all fabrics, then the flows of
+ * groups. */
 struct walk {
   const struct colouring *c;
   uint32_t rank;
-  uint32_t next, group; /* pattern and place in moving[] to look at next */
+  uint32_t next, group; /* next pattern, and next index in moving[] */
   uint32_t n_flow, flow;
   struct weft_flow flows[WEFT_MAX_WAYS];
-  uint32_t pattern; /* found */
+  uint32_t pattern; /* pattern of the current route */
   struct weft_route route;
 };
 
@@ -177,7 +178,7 @@ next_route (struct walk *w)
   return TRUE;
 }
 
-/* Dense colours 0, 1, 2 ... in the order signatures first appear; returns how many. */
+/* Replaces signatures by colours 0, 1, 2 ... in order of first appearance; returns their number. */
 static uint32_t
 renumber (const uint64_t *signature, uint32_t n, uint32_t *colour)
 {
@@ -217,7 +218,7 @@ latency_bits (const struct weft_route *route)
   return bits;
 }
 
-/* How a group lies on the cluster, as one number. */
+/* Hash of a group's placement. */
 static uint64_t
 shape_bits (const struct weft_coll_shape *shape)
 {
@@ -228,8 +229,8 @@ shape_bits (const struct weft_coll_shape *shape)
   return bits;
 }
 
-/* A collective has one latency for all its flows, by how its group lies; that never changes.  Sums
- * over members do not depend on their order. */
+/* The latency of a collective depends on the placement of its group, which does not change during
+ * refinement. Sums over members do not depend on their order. */
 static void
 sign_places (struct colouring *c)
 {
@@ -246,7 +247,7 @@ sign_places (struct colouring *c)
     }
 }
 
-/* A signature is a multiset of colours, beside the place. */
+/* The signature of a group: the multiset of its members' colours, and its placement. */
 static void
 sign_groups (struct colouring *c)
 {
@@ -303,7 +304,7 @@ colour_ranks (struct colouring *c)
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
-/* All ranks and all links, or those of each kind alone, have a colour of their own. */
+/* Start: every rank and link has its own colour (no folding), or one colour per kind. */
 static void
 start_colours (struct colouring *c, gboolean fold)
 {
@@ -315,8 +316,9 @@ start_colours (struct colouring *c, gboolean fold)
   c->n_link = fold ? c->f->ops->n_kind : c->n_links;
 }
 
-/* Where one odd node breaks the symmetry of a long ring a round moves it only one node on.  After
- * this many (ranks x rounds), seconds, all ranks are kept apart: that is exact as well. */
+/* If one odd node breaks the symmetry of a long ring, each round moves the asymmetry on by one node
+ * only. After this much work (ranks x rounds), seconds, all ranks are kept apart, which is exact as
+ * well. */
 enum { MOST_WORK = 1 << 22 };
 
 static void
@@ -378,7 +380,7 @@ make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind
   return comm;
 }
 
-/* Groups of one kind with one signature behave alike and are one communicator.  Without folding
+/* Groups of one kind with one signature behave alike and become one communicator. Without folding
  * every rank has its own colour, so no two groups share a signature. */
 static void
 fill_comms (weft_actors *a, const struct colouring *c)
@@ -413,14 +415,14 @@ gcd (uint32_t a, uint32_t b)
   return b ? gcd (b, a % b) : a;
 }
 
-/* How often flows of (actor, pattern) cross one link of a colour, counted on one of them. */
+/* Number of flows of (actor, pattern) that cross a link of a colour, counted on one such link. */
 struct crossing {
   uint32_t colour, actor, pattern, times;
 };
 
 struct crossings {
   GArray *all;
-  GHashTable *at; /* from (colour, actor, pattern) to the place in `all`, counted from 1 */
+  GHashTable *at; /* (colour, actor, pattern) -> index in `all` + 1 */
 };
 
 static void

@@ -1,8 +1,8 @@
-/* The proofs about one program: reads after writes, no races, no live buffers on one address.
+/* The proofs about one program: reads after writes, no races, no two live buffers at one address.
  *
- * Bytes are cut into atoms at the borders of all views of a buffer.  Going through the ops in
- * order, an atom remembers its last writer and the newest reader of each lane since; an access must
- * be ordered after the writer, a write also after the readers.  Older accesses are covered: each of
+ * Bytes are cut into atoms at the borders of all views of a buffer. Going through the ops in order,
+ * each atom remembers its last writer and, per lane, the newest reader since. An access must be
+ * ordered after the writer; a write also after the readers. Older accesses need no check: each of
  * them was ordered before one that is remembered. */
 #include "core/plan/check.h"
 #include "core/base/error.h"
@@ -44,7 +44,7 @@ find_border (const struct border *border, uint32_t n, uint32_t owner, uint64_t a
   return hit - border;
 }
 
-/* Borders of every owner that has views, sorted and unique.  An owner without views is one atom. */
+/* Borders of every owner that has views, sorted and unique. An owner without views is one atom. */
 static struct border *
 cut (const weft_program *p, const gboolean *has_view, uint32_t *n_out)
 {
@@ -82,7 +82,7 @@ make_atoms (struct race *r)
   g_autofree struct border *border = cut (p, has_view, &n_border);
   r->first_atom = g_new (uint32_t, p->n_buf + 1);
   r->n_atoms = g_new (uint32_t, p->n_buf + 1);
-  next = n_border; /* atom i of a cut owner starts at border i; whole buffers follow */
+  next = n_border; /* atom i of an owner with views starts at border i; whole buffers follow */
   for (uint32_t i = 0; i < p->n_buf; i++) {
     uint32_t owner = weft_buf_owner (p, i);
     if (!has_view[owner]) {
@@ -158,7 +158,7 @@ check_uses (struct race *r, GError **error)
   return TRUE;
 }
 
-/* Copies go from one side of the host link to the other; all else stays on the side of its lane. */
+/* Copies cross the host link; all other ops stay on the side of their lane. */
 static gboolean
 belongs_on_host (const struct weft_op *op, uint32_t operand)
 {
@@ -208,15 +208,15 @@ weft_check_program (const weft_program *p, GError **error)
 
 /* ---------------------------------------------------------------- addresses */
 
-/* Oldest and newest use of a buffer on each lane, WEFT_NO_OP where none. */
+/* Oldest and newest use of a buffer on each lane; WEFT_NO_OP: none. */
 struct span {
   uint32_t first[WEFT_N_LANE], last[WEFT_N_LANE];
 };
 
-/* Who occupies [from, next segment's from) now; sorted by from, covering the whole arena. */
+/* The buffer at [from, from of the next segment); segments are sorted and cover the whole arena. */
 struct segment {
   uint64_t from;
-  uint32_t owner; /* WEFT_NO_BUF: free so far */
+  uint32_t owner; /* WEFT_NO_BUF: not used yet */
 };
 
 static struct span *
@@ -248,8 +248,8 @@ still_used (const weft_program *p, uint32_t old, uint32_t last, uint32_t new, ui
       p->role, new, b, old, a, last, first);
 }
 
-/* Each lane's first use of the new buffer comes after each lane's last use of the old one: views of
- * one buffer may be written on lanes that do not wait for each other. */
+/* Each lane's first use of the new buffer must come after each lane's last use of the old one:
+ * views of one buffer may be written on lanes that do not wait for each other. */
 static gboolean
 handed_over (const weft_program *p, const uint32_t *before, const struct span *span, uint32_t old,
              uint32_t new, GError **error)
@@ -283,7 +283,7 @@ add_segment (GTree *map, uint64_t from, uint32_t owner)
   return g_tree_insert_node (map, segment, NULL);
 }
 
-/* The segment that starts exactly at `at`; the one that goes on there is cut in two. */
+/* The segment that starts at `at`; splits the segment that contains it. */
 static GTreeNode *
 split_segment (GTree *map, uint64_t at)
 {
@@ -346,7 +346,7 @@ check_pool (const weft_program *p, const uint32_t *before, const struct span *sp
   return TRUE;
 }
 
-/* A permanent buffer is in use from before the step to after it: nothing may share its bytes. */
+/* A permanent buffer is in use from before the step until after it: nothing may share its bytes. */
 static void
 extend_permanent (const weft_program *p, struct span *span)
 {

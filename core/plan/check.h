@@ -1,21 +1,22 @@
-/* check.h - a plan is proved before it runs.
+/* check.h - proves a plan before it runs.
  *
- * Of one program:
- *   - every read of bytes comes after the write that made them (permanent buffers are made before);
- *   - kernels of the host work on buffers of the host pool, copies to and from the host have one
- *     operand there, everything else has none;
- *   - each conflicting pair of uses (one writes, they share bytes) is ordered by dependencies or
- *     lane order;
- *   - buffers that share an address are never alive at once: all uses of one are ordered before the
- *     other's.
- * Of all roles together:
- *   - members of a group issue the same collectives (kind, size, type, reduction) in the same
+ * For each program:
+ *   - every read of bytes comes after the write that made them (permanent buffers are written
+ *     before the step);
+ *   - host kernels use buffers of the host pool only; copies to and from the host have one operand
+ *     there; all other ops have none;
+ *   - each conflicting pair of uses (they share bytes and one of them writes) is ordered by
+ *     dependencies or lane order;
+ *   - buffers that share an address are never alive at the same time: all uses of one are ordered
+ *     before those of the other.
+ * For all roles together:
+ *   - the members of a group issue the same collectives (kind, size, type, reduction) in the same
  *     order;
  *   - every send has its receive, in order, with the same size;
- *   - nobody waits for ever: a replay with rendezvous runs every op.
- * No cycle: op numbers are a topological order, which parsing and building both enforce.
+ *   - there is no deadlock: a replay with rendezvous runs every op.
+ * Cycles are impossible: op numbers are a topological order, which builder and parser enforce.
  *
- * Cost: a few passes over the ops; independent of the memory planner, which it does not trust. */
+ * Cost: a few passes over the ops. The checker does not share code with the memory planner. */
 #pragma once
 #include "core/program/mesh.h"
 #include "core/program/program.h"

@@ -102,9 +102,9 @@ tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, 
 
 /* A matrix product as a library is asked for it. */
 struct product {
-  double rows, columns, depth; /* of one */
-  double times;                /* so many of it, in one kernel */
-  double tiles;                /* of all */
+  double rows, columns, depth; /* of one product */
+  double times;                /* number of products in one kernel */
+  double tiles;                /* of all products */
 };
 
 static struct product
@@ -223,7 +223,7 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
     parts.share /= slowdown (cost, kind);
     parts.work = parts.flops / (parts.rate * parts.share * share);
   }
-  /* Half of the SMs already saturate memory; below that bandwidth falls with them. */
+  /* Half of the SMs already saturate memory bandwidth; below that, it falls in proportion. */
   parts.bandwidth = c->f.gpu_memory_bandwidth * stack->memory_share * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
@@ -364,7 +364,7 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
 uint32_t
 weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind)
 {
-  if (kind == WEFT_OP_SHIFT) /* to a neighbour, and from one */
+  if (kind == WEFT_OP_SHIFT) /* send to one neighbour, receive from the other */
     return stack->p2p_sms;
   switch (weft_op_info[kind].class) {
   case WEFT_CLASS_COLLECTIVE:

@@ -29,11 +29,11 @@
 struct weft_cost {
   const struct weft_cluster *cluster;
   const union weft_stack *stack;
-  const weft_cost_table *table; /* NULL: formulas alone */
-  gboolean deterministic;       /* deterministic_mode: some kernels are slower, as the stack says */
+  const weft_cost_table *table; /* NULL: formulas only */
+  gboolean deterministic; /* deterministic_mode: some kernels are slower, by factors of the stack */
 };
 
-/* Seconds of one kernel when `sms_taken` SMs are busy with communication. */
+/* Seconds of one kernel while communication holds `sms_taken` SMs. */
 double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,
                          const struct weft_shape *shape, uint32_t sms_taken);
 
@@ -50,9 +50,9 @@ double weft_cost_host_kernel (const struct weft_cost *cost, enum weft_op_kind ki
  * flops / (rate x share); terms that do not apply are 0. */
 struct weft_cost_parts {
   double flops, bytes;
-  double rate, bandwidth;           /* FLOP/s, B/s: rate before efficiency, bandwidth after */
+  double rate, bandwidth;           /* FLOP/s before efficiency; B/s after it */
   double waves, tiles, depth, share;
-  double splits, sums; /* parts of a product's inner dimension; seconds to add them up */
+  double splits, sums; /* split-K parts; seconds to add them up */
   double gap, work, memory;         /* seconds */
 };
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
@@ -64,17 +64,17 @@ struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_
 void weft_cost_program (const struct weft_cost *cost, const weft_program *program,
                         uint32_t sms_taken, double *seconds);
 
-/* What lies between the ranks of a group. */
+/* Interconnect between the ranks of a group. */
 enum weft_domain {
   WEFT_DOMAIN_SWITCH,  /* the switch of one node (NVLink) */
   WEFT_DOMAIN_BOTH,    /* several nodes with a switch in each */
-  WEFT_DOMAIN_NETWORK, /* several nodes, one rank of each */
-  WEFT_DOMAIN_OTHER,   /* PCIe or memory, perhaps beside a network */
+  WEFT_DOMAIN_NETWORK, /* several nodes with one rank each */
+  WEFT_DOMAIN_OTHER,   /* PCIe or memory, possibly with a network */
 };
 enum weft_domain weft_cost_domain (const struct weft_cluster *cluster, uint32_t n_nodes,
                                    uint32_t n_local);
 
-/* SMs an op's communication kernel holds while it runs. */
+/* SMs that the communication kernel of an op holds while it runs. */
 uint32_t weft_cost_sms (const union weft_stack *stack, enum weft_op_kind kind);
 
 /* The same for a collective that overlaps a matmul through a user buffer (tp_comm_overlap). */

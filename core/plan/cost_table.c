@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define MOST_BYTES (16 << 20)
-#define MOST_SECONDS 1e9 /* of one op: what a larger shape takes after it stays a number */
+#define MOST_SECONDS 1e9 /* per op: keeps the extrapolation to larger shapes finite */
 
 struct weft_cost_table {
   GArray *row; /* struct weft_measurement */
@@ -118,7 +118,7 @@ weft_cost_table *
 weft_cost_table_parse (const char *text, gssize length, const char *name, GError **error)
 {
   g_autoptr (weft_cost_table) table = g_new0 (weft_cost_table, 1);
-  /* Messages quote what was found. */
+  /* Messages quote the input. */
   g_autofree char *copy = g_utf8_make_valid (text, length);
 
   table->row = g_array_new (FALSE, FALSE, sizeof (struct weft_measurement));
@@ -194,7 +194,7 @@ same_types (const struct weft_measurement *m, enum weft_op_kind kind,
          m->shape.out_dtype == shape->out_dtype;
 }
 
-/* The measured number of ranks nearest to `ranks`; 0 when the op was not measured. */
+/* The measured number of ranks nearest to `ranks`; 0 if the op was not measured. */
 static uint32_t
 nearest_ranks (const weft_cost_table *table, enum weft_op_kind kind, const struct weft_shape *shape,
                uint32_t ranks)

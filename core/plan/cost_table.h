@@ -1,23 +1,24 @@
-/* cost_table.h - seconds that somebody measured (weft measure), in front of formulas.
+/* cost_table.h - measured seconds (weft measure), which take precedence over formulas.
  *
- * A text file, one measurement a line, `#` begins a comment:
+ * A text file with one measurement per line; `#` begins a comment:
  *
  *   OP TYPE RESULT RANKS DIMENSIONS SECONDS
  *   matmul fp32 fp32 1 128x192x64 2.1e-05
  *   all_reduce fp32 fp32 2 65536 4.0e-05
  *
- * RESULT is the type that is written where it differs.  RANKS is how many computed at the same time,
- * or the size of the group for communication.  A shape that was not measured takes the formula times
- * what the nearest measured shape of the same op, types and ranks took over its formula.
+ * RESULT is the type that is written, if it differs. RANKS is the number of ranks that computed at
+ * the same time, or the group size of communication. A shape that was not measured takes the
+ * formula, scaled by measured time / formula of the nearest measured shape of the same op, types
+ * and ranks.
  *
- * What the host needs to issue things (host.h) are lines of two words, under the stack's names:
+ * Host times for issuing launches (host.h) are lines of two words, under the stack's names:
  *
  *   launch_seconds 2.2e-06 */
 #pragma once
 #include "core/program/op.h"
 #include <glib.h>
 
-/*   constant             word, of the stack   what */
+/* constant             name in the stack    meaning */
 #define WEFT_HOST_COST_LIST(X)                                                                     \
   X (WEFT_HOST_CALL, "launch_seconds", "one kernel, copy or collective")                           \
   X (WEFT_HOST_GRAPH, "graph_launch", "a graph of one node")                                       \
@@ -33,26 +34,26 @@ struct weft_measurement {
 
 typedef struct weft_cost_table weft_cost_table;
 
-/* Errors name the file, or `name`, and the line.  Caller frees. */
+/* Errors begin with the file (or `name`) and the line. The caller frees the table. */
 weft_cost_table *weft_cost_table_load (const char *path, GError **error);
 weft_cost_table *weft_cost_table_parse (const char *text, gssize length, const char *name,
                                         GError **error);
 void weft_cost_table_free (weft_cost_table *table);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cost_table, weft_cost_table_free)
 
-/* Seconds of the host; `otherwise` where they were not measured, or without a table. */
+/* Host seconds; `otherwise` if they were not measured or `table` is NULL. */
 double weft_cost_table_launch (const weft_cost_table *table, enum weft_host_cost what,
                                double otherwise);
 
-/* Appends the lines of launches, seconds by enum weft_host_cost. */
+/* Appends lines for launch times; `seconds` is indexed by enum weft_host_cost. */
 void weft_cost_table_print_launches (GString *text, const double *seconds);
 
-/* Appends a line. */
+/* Appends the line of a measurement. */
 void weft_cost_table_print (GString *text, const struct weft_measurement *m);
 
-/* Seconds of an op, given what a formula says of any shape; negative when neither this shape nor
- * a neighbour was measured.  Where nothing was measured with so many ranks, the nearest number of
- * ranks speaks. */
+/* Seconds of an op, scaled from the nearest measured shape by a formula for any shape; negative if
+ * no shape of the op was measured. If nothing was measured with this number of ranks, the nearest
+ * number of ranks is used. */
 typedef double (*weft_cost_formula) (const void *user, enum weft_op_kind kind,
                                      const struct weft_shape *shape, uint32_t ranks);
 double weft_cost_table_seconds (const weft_cost_table *table, enum weft_op_kind kind,

@@ -27,7 +27,7 @@ count_launches (const weft_program *p)
 
 /* ---------------------------------------------------------------------- waits */
 
-/* What launches cost: measured, or as the stack says. */
+/* Launch seconds: measured, or those of the stack. */
 static double
 cost_of (const weft_plan *plan, enum weft_host_cost what)
 {
@@ -43,34 +43,34 @@ struct maker {
   const weft_plan *plan;
   const weft_program *p;
   gboolean graph;
-  GArray *stretch, *awaited;
-  gboolean *waited;            /* [op]: the host has waited for it */
-  uint32_t *told;              /* [buffer]: newest copy out of it, for the host to read */
-  uint32_t last[WEFT_N_LANE];  /* newest op of each lane */
+  GArray *segment, *awaited;
+  gboolean *waited;           /* [op]: the host has waited for it */
+  uint32_t *counts_copy;      /* [buffer]: newest copy out of it that the host reads */
+  uint32_t last[WEFT_N_LANE]; /* newest op of each lane */
 };
 
 static uint32_t *
 nothing_told (const weft_program *p)
 {
-  uint32_t *told = g_new (uint32_t, p->n_buf + 1);
+  uint32_t *counts_copy = g_new (uint32_t, p->n_buf + 1);
 
   for (uint32_t buf = 0; buf < p->n_buf; buf++)
-    told[buf] = WEFT_NO_OP;
-  return told;
+    counts_copy[buf] = WEFT_NO_OP;
+  return counts_copy;
 }
 
 static void
-note_told (const weft_program *p, uint32_t op, uint32_t *told)
+note_told (const weft_program *p, uint32_t op, uint32_t *counts_copy)
 {
   for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
     if (p->op[op].kind == WEFT_OP_COPY_OUT && p->uses[u].buf != WEFT_NO_BUF)
-      told[weft_buf_owner (p, p->uses[u].buf)] = op;
+      counts_copy[weft_buf_owner (p, p->uses[u].buf)] = op;
 }
 
-/* The copy of what an exchange goes by, of all that it uses the newest; WEFT_NO_OP: it goes by none, or
- * by counts that are kept for backward and that the host has read before. */
+/* The newest copy of counts that an all-to-all reads; WEFT_NO_OP: it uses no counts, or counts kept
+ * for backward, which the host has already read. */
 static uint32_t
-copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *told)
+copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *counts_copy)
 {
   uint32_t newest = WEFT_NO_OP;
 
@@ -78,7 +78,7 @@ copy_of_counts (const weft_program *p, uint32_t op, const uint32_t *told)
 
   for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses && counted; u++) {
     uint32_t buf = p->uses[u].buf;
-    uint32_t copy = buf == WEFT_NO_BUF ? WEFT_NO_OP : told[weft_buf_owner (p, buf)];
+    uint32_t copy = buf == WEFT_NO_BUF ? WEFT_NO_OP : counts_copy[weft_buf_owner (p, buf)];
     if (copy != WEFT_NO_OP && (newest == WEFT_NO_OP || copy > newest))
       newest = copy;
   }
@@ -94,7 +94,8 @@ await (struct maker *m, uint32_t op)
   g_array_append_val (m->awaited, op);
 }
 
-/* Copies that the op is not issued without, and whether it comes after an exchange of stages. */
+/* Adds the copies that the host must wait for before it issues the op; returns whether the op
+ * follows an exchange between stages. */
 static gboolean
 await_copies (struct maker *m, uint32_t op)
 {
@@ -107,12 +108,12 @@ await_copies (struct maker *m, uint32_t op)
     if (dep->kind == WEFT_OP_COPY_OUT && m->plan->job.stack.host_waits)
       await (m, p->deps[d]);
   }
-  await (m, copy_of_counts (p, op, m->told));
+  await (m, copy_of_counts (p, op, m->counts_copy));
   return exchanged;
 }
 
-/* Whether the host waits for the device after each batch of transfers.  Under other schedules than
- * Megatron-Core's it must not: a host that waits there would post its next transfer too late. */
+/* Whether the host waits for the device after each batch of transfers. Only in Megatron-Core's
+ * schedules: in others it would then post its next transfer too late. */
 static gboolean
 synchronises (const struct weft_job *job)
 {
@@ -122,7 +123,7 @@ synchronises (const struct weft_job *job)
   return job->stack.host_waits && s->batch_p2p_comm && s->batch_p2p_sync && row && row->host_waits;
 }
 
-/* The first kernel after an exchange is issued when the device has nothing left to do. */
+/* The first kernel after an exchange is issued when the device is idle. */
 static void
 await_device (struct maker *m)
 {
@@ -147,43 +148,43 @@ await_what_is_before (struct maker *m, uint32_t op)
 uint32_t
 weft_host_reads (const weft_program *p)
 {
-  g_autofree uint32_t *told = nothing_told (p);
+  g_autofree uint32_t *counts_copy = nothing_told (p);
 
   for (uint32_t op = 0; op < p->n_op; op++) {
-    note_told (p, op, told);
-    if (copy_of_counts (p, op, told) != WEFT_NO_OP)
+    note_told (p, op, counts_copy);
+    if (copy_of_counts (p, op, counts_copy) != WEFT_NO_OP)
       return op;
   }
   return WEFT_NO_OP;
 }
 
-/* Stretches and sums of launches. */
+/* Fills launch segments and running sums. */
 static void
 fill (struct maker *m, weft_host *h)
 {
-  struct weft_host_stretch first = { 0 };
+  struct weft_launch_segment first = { 0 };
   double each = cost_of (m->plan, WEFT_HOST_CALL);
   double sum = m->graph ? cost_of (m->plan, WEFT_HOST_GRAPH) +
                               cost_of (m->plan, WEFT_HOST_NODE) * count_launches (m->p)
                         : 0;
 
-  g_array_append_val (m->stretch, first);
+  g_array_append_val (m->segment, first);
   for (uint32_t op = 0; op < m->p->n_op; op++) {
-    struct weft_host_stretch next = { sum, m->awaited->len };
+    struct weft_launch_segment next = { sum, m->awaited->len };
     if (!m->graph)
       await_what_is_before (m, op);
     if (m->awaited->len > next.awaited)
-      g_array_append_val (m->stretch, next);
+      g_array_append_val (m->segment, next);
     if (!m->graph && launches (m->p, op))
       sum += each;
     h->upto[op] = sum;
-    h->stretch_of[op] = m->stretch->len - 1;
+    h->segment_of[op] = m->segment->len - 1;
     m->last[m->p->op[op].lane] = op;
-    note_told (m->p, op, m->told);
+    note_told (m->p, op, m->counts_copy);
   }
-  h->n_stretch = m->stretch->len;
+  h->n_segment = m->segment->len;
   h->launches = sum;
-  g_array_append_val (m->stretch, ((struct weft_host_stretch){ sum, m->awaited->len }));
+  g_array_append_val (m->segment, ((struct weft_launch_segment){ sum, m->awaited->len }));
 }
 
 static weft_host *
@@ -192,21 +193,21 @@ make (const weft_plan *plan, const weft_program *p, gboolean graph)
   struct maker m = { .plan = plan,
                      .p = p,
                      .graph = graph,
-                     .stretch = g_array_new (FALSE, FALSE, sizeof (struct weft_host_stretch)),
+                     .segment = g_array_new (FALSE, FALSE, sizeof (struct weft_launch_segment)),
                      .awaited = g_array_new (FALSE, FALSE, sizeof (uint32_t)),
                      .waited = g_new0 (gboolean, p->n_op + 1),
-                     .told = nothing_told (p) };
+                     .counts_copy = nothing_told (p) };
   weft_host *h = g_new0 (weft_host, 1);
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     m.last[lane] = WEFT_NO_OP;
   h->upto = g_new (double, p->n_op + 1);
-  h->stretch_of = g_new (uint32_t, p->n_op + 1);
+  h->segment_of = g_new (uint32_t, p->n_op + 1);
   fill (&m, h);
-  h->stretch = (struct weft_host_stretch *) (void *) g_array_free (m.stretch, FALSE);
+  h->segment = (struct weft_launch_segment *) (void *) g_array_free (m.segment, FALSE);
   h->awaited = (uint32_t *) (void *) g_array_free (m.awaited, FALSE);
   g_free (m.waited);
-  g_free (m.told);
+  g_free (m.counts_copy);
   return h;
 }
 
@@ -219,7 +220,7 @@ weft_host_clock_new (const weft_host *h)
 
   if (!h)
     return clock;
-  clock.begin = g_new (double, h->n_stretch);
+  clock.begin = g_new (double, h->n_segment);
   clock.begin[0] = -h->lead;
   clock.open = 1;
   return clock;
@@ -231,12 +232,12 @@ weft_host_clock_clear (struct weft_host_clock *clock)
   g_clear_pointer (&clock->begin, g_free);
 }
 
-/* The stretch that comes next begins when the one before it was issued and all it waits for has
+/* The next segment begins when the previous one has been issued and all ops it waits for have
  * ended. */
 static gboolean
 begin_next (const weft_host *h, struct weft_host_clock *clock, weft_host_end end, void *user)
 {
-  const struct weft_host_stretch *next = &h->stretch[clock->open];
+  const struct weft_launch_segment *next = &h->segment[clock->open];
   double begin = clock->begin[clock->open - 1] + (next->before - next[-1].before);
 
   for (uint32_t i = next->awaited; i < next[1].awaited; i++) {
@@ -253,12 +254,12 @@ gboolean
 weft_host_issues (const weft_host *h, struct weft_host_clock *clock, uint32_t op, weft_host_end end,
                   void *user, double *date)
 {
-  uint32_t s = h->stretch_of[op];
+  uint32_t s = h->segment_of[op];
 
   while (clock->open <= s)
     if (!begin_next (h, clock, end, user))
       return FALSE;
-  *date = clock->begin[s] + (h->upto[op] - h->stretch[s].before);
+  *date = clock->begin[s] + (h->upto[op] - h->segment[s].before);
   return TRUE;
 }
 
@@ -277,7 +278,7 @@ weft_host_waited (const weft_host *h, const weft_program *p, const double *begin
 
   for (uint32_t i = 0; i < p->lane_n[WEFT_LANE_GPU]; i++) {
     uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
-    const struct weft_host_stretch *s = &h->stretch[h->stretch_of[op]];
+    const struct weft_launch_segment *s = &h->segment[h->segment_of[op]];
     double ready = latest (p, end, op, free_at);
     for (uint32_t j = s->awaited; j < s[1].awaited; j++)
       ready = fmax (ready, end[h->awaited[j]]);
@@ -295,10 +296,11 @@ end_of (void *end, uint32_t op)
   return ((const double *) end)[op];
 }
 
-/* One step of the role alone, from a lead; says when the host has issued all of it. */
+/* Plays one step of the role alone with a given lead; returns when the host has issued all of
+ * it. */
 static double
-play (const weft_plan *plan, const weft_program *p, weft_host *h, double lead, double *end,
-      double *issued)
+play_step (const weft_plan *plan, const weft_program *p, weft_host *h, double lead, double *end,
+           double *issued)
 {
   double free_at[WEFT_N_LANE] = { 0 }, step = 0;
 
@@ -308,8 +310,7 @@ play (const weft_plan *plan, const weft_program *p, weft_host *h, double lead, d
   for (uint32_t op = 0; op < p->n_op; op++) {
     double *lane = &free_at[p->op[op].lane];
     weft_host_issues (h, &clock, op, end_of, end, issued);
-    *lane = end[op] =
-        latest (p, end, op, fmax (*issued, *lane)) + plan->seconds[p->role][op];
+    *lane = end[op] = latest (p, end, op, fmax (*issued, *lane)) + plan->seconds[p->role][op];
     step = fmax (step, end[op]);
   }
   weft_host_clock_clear (&clock);
@@ -327,12 +328,12 @@ find_lead (const weft_plan *plan, const weft_program *p, weft_host *h)
 
   if (plan->job.stack.step_waits || p->n_op == 0)
     return TRUE;
-  if (h->n_stretch == 1 && play (plan, p, h, INFINITY, end, &issued) >= h->launches)
+  if (h->n_segment == 1 && play_step (plan, p, h, INFINITY, end, &issued) >= h->launches)
     return FALSE;
   double lead = 0, was = -1;
   for (int i = 0; i < MOST_STEPS && fabs (lead - was) > 1e-9 * lead; i++) {
     was = lead;
-    step = play (plan, p, h, was, end, &issued);
+    step = play_step (plan, p, h, was, end, &issued);
     lead = fmax (0, step - issued);
   }
   h->lead = lead;
@@ -355,9 +356,9 @@ weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph)
 void
 weft_host_free (weft_host *h)
 {
-  g_free (h->stretch);
+  g_free (h->segment);
   g_free (h->awaited);
-  g_free (h->stretch_of);
+  g_free (h->segment_of);
   g_free (h->upto);
   g_free (h);
 }

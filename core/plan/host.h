@@ -1,78 +1,79 @@
-/* host.h - when the host thread of a rank issues its ops.
+/* host.h - host launch model: when the host thread of a rank issues its ops.
  *
- * A rank has one thread that issues kernels, copies and collectives in program order, each of which
- * takes it the stack's launch_seconds, or what was measured (cost_table.h); no op begins before it
- * was issued.  What joins another launch (WEFT_OP_GROUPED), belongs to another kernel (WEFT_OP_FUSED),
- * launches nothing or runs on the host is issued for nothing.  One op counts as one launch, whatever
- * a framework makes of it: where it takes several kernels for one op, the host is slower than this
- * says.
+ * One thread per rank issues kernels, copies and collectives in program order. Each costs the
+ * stack's launch_seconds or the measured time (cost_table.h), and no op begins before it was
+ * issued. Ops that join another launch (WEFT_OP_GROUPED), are part of another kernel
+ * (WEFT_OP_FUSED), launch nothing, or run on the host are free. One op counts as one launch: if a
+ * framework uses several kernels for an op, its host is slower than this model.
  *
- * The host runs ahead of the device, and stops where it waits for it:
+ * The host runs ahead of the device, except where it waits for the device:
  *
- *  - for the rows that experts get, before it issues what moves them (all stacks);
- *  - with host_waits for all else that programs copy out for it to read, at timers, and for the whole
- *    device where batch_p2p_sync asks for it and the schedule is Megatron-Core's, 1f1b;
- *  - with norm_waits for the norm of the gradients, before it issues the optimizer;
- *  - with step_waits for the end of each step.
+ * - all stacks: for the row counts of experts, before it issues the all-to-all that needs them;
+ * - host_waits: for all other values that it reads, at timers, and for the whole device at
+ *   batch_p2p_sync if the schedule is Megatron-Core's 1f1b;
+ * - norm_waits: for the gradient norm, before it issues the optimizer;
+ * - step_waits: for the end of each step.
  *
- * Between two waits is a stretch: there, dates are sums of launches from when the stretch began.
+ * The ops issued between two such waits are a launch segment. Inside a segment, the issue date of
+ * an op is the begin of the segment plus a running sum of launch times.
  *
- * Steps follow one another.  A host that does not wait for the end of a step is ahead of the device
- * when the next begins, by its lead: what a step takes on the device less what the host needs to
- * issue it.  It is found by playing the role alone, again and again until the lead stays.  Where a
- * host without waits is quicker than its device the lead grows with every step, and nothing waits for
- * a launch; where it is slower, a step takes as long as its launches.
+ * Between steps: a host that does not wait for the end of a step is ahead of the device when the
+ * next step begins, by its lead (the time of the step on the device minus the time to issue it).
+ * The lead is found by playing the role alone, step after step, until it stops changing. If the
+ * host never waits and is faster than the device, the lead grows with every step, and no op waits
+ * for its launch; if it is slower, a step takes as long as its launches.
  *
- * A graph is one launch of the whole step, in which nothing waits for the host. */
+ * A captured graph is one launch for the whole step: no op waits for the host. */
 #pragma once
 #include "core/plan/plan.h"
 
-struct weft_host_stretch {
-  double before;    /* seconds of launches of all ops before it */
-  uint32_t awaited; /* first index into awaited[]; ends where the next stretch begins */
+struct weft_launch_segment {
+  double before;    /* launch seconds of all ops before the segment */
+  uint32_t awaited; /* first index into awaited[]; the next segment's index ends it */
 };
 
-/* The host of one role. */
+/* Launch model of one role. */
 typedef struct weft_host {
-  uint32_t n_stretch;
-  struct weft_host_stretch *stretch; /* n_stretch + 1 rows: the last only closes awaited */
-  uint32_t *awaited;                 /* ops whose end a stretch waits for */
-  uint32_t *stretch_of;              /* [op] */
-  double *upto;                      /* [op]: seconds of launches up to and with the op's own */
+  uint32_t n_segment;
+  struct weft_launch_segment *segment; /* n_segment + 1 entries; the last only ends `awaited` */
+  uint32_t *awaited;                 /* ops whose end a segment waits for */
+  uint32_t *segment_of;              /* [op] */
+  double *upto;                      /* [op]: launch seconds of all ops up to and including it */
   double launches;                   /* of the whole step */
-  double lead;                       /* the first stretch begins so long before the step does */
+  double lead; /* host launch lead, seconds: the first segment begins this long before the step */
 } weft_host;
 
-/* NULL where nothing ever waits for the host: launches cost nothing, a rank is a thread of a CPU, or
- * the device is always behind.  `graph`: the step is one graph. */
+/* NULL if no op ever waits for the host: launches are free, the rank is a CPU thread, or the device
+ * is always behind. `graph`: the step is one captured graph. */
 weft_host *weft_host_new (const weft_plan *plan, uint32_t role, gboolean graph);
 void weft_host_free (weft_host *host);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_host, weft_host_free)
 
-/* By role, for an executor; frees all and the array. */
+/* All roles, for an executor; frees all of them and the array. */
 weft_host **weft_hosts_new (const weft_plan *plan, gboolean graph);
 void weft_hosts_free (weft_host **hosts, uint32_t n_roles);
 
-/* An op that the host cannot issue before it has read what the step computed: such a step is no
- * graph.  WEFT_NO_OP: none is. */
+/* An op that the host can issue only after reading a value the step computed (which rules out graph
+ * capture); WEFT_NO_OP if there is none. */
 uint32_t weft_host_reads (const weft_program *program);
 
-/* How far the host of one rank is; begin is NULL without a host. */
+/* Progress of one rank's host; `begin` is NULL without a model. */
 struct weft_host_clock {
-  uint32_t open; /* stretches that have begun */
-  double *begin; /* of each */
+  uint32_t open; /* segments that have begun */
+  double *begin; /* of each segment */
 };
 struct weft_host_clock weft_host_clock_new (const weft_host *host);
 void weft_host_clock_clear (struct weft_host_clock *clock);
 
-/* The end of an op of this rank, or not a number while it has not ended. */
+/* End of an op of this rank; NaN if it has not ended. */
 typedef double (*weft_host_end) (void *user, uint32_t op);
 
-/* Whether it is known when `op` is issued, and when.  Stretches begin as far as ends are known. */
+/* Whether the issue date of `op` is known; if so, returns it. Begins segments as far as the ends of
+ * awaited ops are known. */
 gboolean weft_host_issues (const weft_host *host, struct weft_host_clock *clock, uint32_t op,
                            weft_host_end end, void *user, double *date);
 
-/* Seconds for which lane gpu stood because an op that could have begun had not been issued, in a
- * timeline of that rank: begin and end by op. */
+/* Launch wait: seconds in which the compute lane was idle although its next op was ready but not
+ * issued, from a rank's timeline (begin and end by op). */
 double weft_host_waited (const weft_host *host, const weft_program *program, const double *begin,
                          const double *end);

@@ -1,25 +1,26 @@
 #include "core/plan/memory.h"
 #include <string.h>
 
-/* Free bytes, and the ops on each lane that must have ended before they are taken. */
+/* Free bytes, and for each lane the op that must have ended before they are reused. */
 struct chunk {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
 };
 
-/* Part of a pool that is packed by itself. */
+/* A part of a pool that is packed separately. */
 struct region {
   GArray *free; /* struct chunk, by address */
   uint64_t top;
 };
 
-/* MIXED: all buffers in one region.  SPLIT: what one pass makes and uses up lies above what waits
- * for backward.  SLABS: likewise, and what one microbatch leaves for its backward in a chunk of
- * layers is one piece, so that every microbatch fits exactly where another was and long steps do not
- * crumble. */
+/* MIXED: all buffers in one region. SPLIT: buffers used within one pass lie above those kept for
+ * backward. SLABS: as SPLIT, and all buffers that one microbatch keeps for backward in one model
+ * chunk are one piece, so that each microbatch fits exactly where an earlier one was, and long
+ * steps do not fragment. */
 enum packing { MIXED, SPLIT, SLABS, N_PACKING };
 
-/* What one microbatch keeps of a chunk: placed with its first buffer, free after the last use of its last. */
+/* Buffers that one microbatch keeps in a model chunk: placed with the first of them, free after the
+ * last use of the last. */
 struct slab {
   uint64_t bytes, offset;
   uint32_t n, n_closed;
@@ -31,10 +32,10 @@ struct planner {
   weft_program *p;
   uint32_t *before;
   double *start, *end; /* of the earliest schedule */
-  uint64_t most;       /* bytes of a GPU's pools, above which waits may cost overlap */
+  uint64_t most;       /* bytes of the GPU pools above which waits may cost overlap */
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
-  struct chunk *last_use; /* by owner: `until` only, of its own uses */
+  struct chunk *last_use; /* by owner: last use on each lane */
   GArray *edges;          /* uint32_t[2] */
   GArray *waits;          /* struct weft_memory_wait */
   struct slab *slab;      /* [chunk][micro], with SLABS */
@@ -48,8 +49,8 @@ align (uint64_t bytes)
   return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
 }
 
-/* An op joins the group before it: all begin when the last of them may, and end together, collectives
- * when their bytes have followed each other. */
+/* Adds an op to its launch group: all begin when the last of them may, and end together;
+ * collectives in a group move their bytes one after the other. */
 static void
 join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
 {
@@ -71,7 +72,7 @@ join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
   }
 }
 
-/* The role by itself: lanes in order, dependencies, no waiting for others. */
+/* The role by itself: lanes in order, dependencies, no waiting for other ranks. */
 static void
 earliest_schedule (struct planner *m, const double *seconds)
 {
@@ -106,7 +107,7 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = op;
 }
 
-/* LATE: with edges, one of which keeps the op waiting in the earliest schedule. */
+/* LATE: with edges, one of which delays the op in the earliest schedule. */
 enum readiness { NOT_YET, LATE, WITH_EDGES, READY };
 
 static enum readiness
@@ -118,7 +119,7 @@ readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
     uint32_t last = chunk->until[lane];
     if (last == WEFT_NO_OP || weft_ordered (m->p, m->before, last, op))
       continue;
-    /* Not ordered on one lane: both belong to one group and run at once. */
+    /* Same lane but not ordered: both are in one launch group and run concurrently. */
     if (last >= op || lane == m->p->op[op].lane)
       return NOT_YET;
     result = MIN (result, m->end[last] > m->start[op] ? LATE : WITH_EDGES);
@@ -126,7 +127,7 @@ readiness (const struct planner *m, const struct chunk *chunk, uint32_t op)
   return result;
 }
 
-/* Of one lane an op waits for the last alone: who comes before it has ended by then. */
+/* An op waits for the last op of a lane only: earlier ones have ended by then. */
 static void
 add_wait (struct planner *m, uint32_t op, uint32_t on)
 {
@@ -169,7 +170,7 @@ last_end (const struct planner *m, const struct chunk *chunk)
   return last;
 }
 
-/* Of two that are as ready: the one that is waited for least, or wastes least. */
+/* Of two equally ready chunks, the one with the shortest wait, then the one that wastes least. */
 static gboolean
 is_better (const struct planner *m, enum readiness ready, const struct chunk *x,
            const struct chunk *y)
@@ -179,7 +180,8 @@ is_better (const struct planner *m, enum readiness ready, const struct chunk *x,
   return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
 }
 
-/* Index of the best chunk that is as ready as said, or -1: fits, and needs no edge if possible. */
+/* Index of the best chunk that fits and is at least this ready, or -1; prefers a chunk without
+ * edges. */
 static int
 best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
             uint32_t op)
@@ -202,7 +204,7 @@ best_chunk (const struct planner *m, const GArray *free, uint64_t bytes, enum re
   return best ? (int) (best - &g_array_index (free, struct chunk, 0)) : -1;
 }
 
-/* The arena grows; a free chunk that touches its end begins the new place when it is ready. */
+/* Grows the arena; a free chunk at its end is used as the beginning if it is ready. */
 static uint64_t
 grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
@@ -231,8 +233,8 @@ merge (struct chunk *into, const struct chunk *other)
       into->until[lane] = other->until[lane];
 }
 
-/* Neighbours become one where both are at least as ready for an op as said.  Not earlier: bytes that a
- * transfer still reads would spoil all they are joined to. */
+/* Merges neighbouring free chunks if both are at least this ready for an op. Not earlier: bytes
+ * that a transfer still reads would delay all bytes they are merged with. */
 static void
 join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
 {
@@ -259,7 +261,7 @@ find_chunk (struct planner *m, GArray *free, uint64_t bytes, enum readiness leas
   return best_chunk (m, free, bytes, least, op);
 }
 
-/* Whether more bytes of a pool are more than the GPU has. */
+/* Whether more bytes in a pool would exceed the GPU. */
 static gboolean
 is_full (const struct planner *m, enum weft_pool pool, uint64_t bytes)
 {
@@ -309,7 +311,7 @@ is_placed (const struct weft_buf *b)
   return b->base == WEFT_NO_BUF && b->bytes && !b->permanent && b->first != WEFT_NO_OP;
 }
 
-/* Buffers by the op of their first (or last) use: next[] chains from head[op]. */
+/* Chains buffers by the op of their first (or last) use: next[] from head[op]. */
 static void
 chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *next)
 {
@@ -322,7 +324,7 @@ chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *
     }
 }
 
-/* Made and used up by one microbatch's forward, or by its backward (recompute included). */
+/* Written and used up within one forward, or one backward (recompute included), of a microbatch. */
 static gboolean
 is_passing (const weft_program *p, const struct weft_buf *b)
 {
@@ -429,8 +431,8 @@ place_others (struct planner *m)
 
   chain_by_op (p, FALSE, opens, next_open);
   chain_by_op (p, TRUE, closes, next_close);
-  /* Members of a group run at once: what one of them frees, none of them can take, and joined to
-   * other free bytes it would spoil those too.  So a group frees when it is over. */
+  /* Members of a launch group run concurrently, so none of them can reuse what another frees, and
+   * merging it with other free bytes would delay those. A group frees its buffers at its end. */
   for (uint32_t op = 0, closed = 0; op < p->n_op; op++) {
     for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
       open_buffer (m, i, op);
@@ -451,7 +453,7 @@ add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[
   memcpy (live, memory->permanent, sizeof memory->permanent);
 }
 
-/* Most bytes alive in op order: the arena can not be smaller. */
+/* Most bytes alive in op order: a lower bound of the arena. */
 static void
 find_peak (const weft_program *p, struct weft_memory *memory)
 {
@@ -542,7 +544,7 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
   return sum;
 }
 
-/* No packing is always the smallest; a loss of half a percent is not worth another look. */
+/* No packing is always the smallest; a loss of half a percent is not worth trying another. */
 static void
 place_best (struct planner *m, struct weft_memory *memory)
 {
@@ -593,7 +595,7 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   place_best (&m, memory);
   if (on_gpu (memory) > most)
     place_again (&m, most, memory);
-  if (on_gpu (memory) > most) /* it was of no use */
+  if (on_gpu (memory) > most) /* it did not help */
     place_again (&m, G_MAXUINT64, memory);
   memory->n_reuse_deps = m.edges->len;
   memory->n_wait = m.waits->len;

@@ -3,7 +3,7 @@
 
 const char *const weft_part_words[] = { WEFT_PART_LIST (WEFT_WORD_TEXT) NULL };
 
-/* ------------------------------------------------------------------ which there are */
+/* -------------------------------------------------------------------- list of parts */
 
 static void
 add_part (GArray *list, enum weft_part_kind kind, uint32_t micro)
@@ -24,7 +24,7 @@ is_listed (const GArray *list, enum weft_part_kind kind, uint32_t micro)
   return FALSE;
 }
 
-/* Halves of a split backward are one part. */
+/* Both halves of a split backward are one part. */
 static void
 add_cells (GArray *list, const weft_plan *plan)
 {
@@ -55,13 +55,13 @@ list_parts (weft_parts *parts, const weft_plan *plan)
   parts->part = (struct weft_part *) (void *) g_array_free (list, FALSE);
 }
 
-/* ------------------------------------------------------------------ where ops belong */
+/* ------------------------------------------------------------------- part of each op */
 
 struct marker {
   const weft_parts *parts;
   const weft_program *p;
   uint32_t *of;
-  uint32_t last_cell, last_launch; /* ops: of the schedule, and of gradient collectives after it */
+  uint32_t last_cell, last_launch; /* last op of the schedule; last gradient collective after it */
   uint32_t *forward, *backward;    /* parts by microbatch */
 };
 
@@ -83,15 +83,15 @@ find_places (struct marker *m)
   }
 }
 
-/* Of the parts after the schedule: kind counts from the end. */
+/* Parts after the schedule: kind counts from the end. */
 static uint32_t
 tail (const struct marker *m, enum weft_part_kind kind)
 {
   return m->parts->n - (WEFT_N_PART - kind);
 }
 
-/* An op outside the cells; one that a cell brings along (a gather before the first use of weights)
- * goes with the kernel after it, `next`. */
+/* Part of an op outside the cells. An op that belongs to a cell (a gather before the first use of
+ * weights) takes the part of the kernel after it, `next`. */
 static uint32_t
 own_part (const struct marker *m, uint32_t op, uint32_t next)
 {
@@ -123,7 +123,7 @@ mark_own (struct marker *m)
   }
 }
 
-/* Whoever waits for a part comes no earlier than it. */
+/* An op that depends on a part must not belong to an earlier one. */
 static void
 close_parts (struct marker *m)
 {
@@ -138,7 +138,7 @@ close_parts (struct marker *m)
   }
 }
 
-/* Parts by microbatch; where all cells are one part, that one for all. */
+/* Parts by microbatch; the same for all if all cells are one part. */
 static void
 index_cells (struct marker *m, uint32_t n_micro)
 {

@@ -1,15 +1,14 @@
-/* parts.h - a step cut where a training loop of one's own may look at it, or act.
+/* parts.h - cuts a step at the points where a user's training loop may inspect it or act.
  *
- * Every op belongs to one part.  A part needs nothing of a later one, neither by dependencies nor by
- * lane order, so a step that is run part by part is the step: same ops, same lanes, same bits.  What
- * waits between two parts is only whoever wrote the loop.
+ * Every op belongs to one part. A part does not depend on a later one, by dependency or lane order,
+ * so a step that runs part by part is the same step: same ops, lanes and bits.
  *
  *   one stage       zero_grad_buffer, then a part for each cell of the schedule, then the rest
- *   several stages  all cells are one part: a stage alone could not finish a cell of its own */
+ *   several stages  all cells are one part: a stage cannot finish a cell without the others */
 #pragma once
 #include "core/plan/plan.h"
 
-/*    constant             word                    its ops */
+/* constant             word                    ops of the part */
 #define WEFT_PART_LIST(X)                                                                          \
   X (WEFT_PART_ZERO, "zero_grad_buffer", "gradients and running sums are cleared")                 \
   X (WEFT_PART_FORWARD, "forward", "one microbatch, with gathers of weights that it needs")        \
@@ -32,12 +31,12 @@ typedef struct weft_parts {
   uint32_t n;
   struct weft_part *part; /* in the order they run */
   uint32_t n_roles;
-  uint32_t **of;          /* [role][op]: its part */
+  uint32_t **of;          /* [role][op]: index of its part */
 } weft_parts;
 
 weft_parts *weft_parts_new (const weft_plan *plan);
 
-/* Whether gradients leave in a part: some rank launches a collective of them there. */
+/* Whether some rank launches a gradient collective in a part. */
 gboolean weft_parts_reduces (const weft_parts *parts, const weft_plan *plan, uint32_t part);
 void weft_parts_free (weft_parts *parts);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_parts, weft_parts_free)

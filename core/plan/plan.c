@@ -181,7 +181,7 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
-/* In `shape` there is nothing yet, or a group that was looked at before. */
+/* `shape` is empty, or holds a group computed before. */
 static void
 shape_group (const weft_plan *plan, uint32_t rank, enum weft_group_kind kind,
              struct weft_coll_shape *shape)
@@ -214,13 +214,13 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   return seconds;
 }
 
-/* Prices of a program's communication, on the first rank of its role. */
+/* Prices of a program's communication on the first rank of its role. */
 struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
   GHashTable *known;             /* one for each (kind, shape, group, peer) */
-  struct weft_coll_shape *group; /* [kind]: looked at last, perhaps for a role before */
+  struct weft_coll_shape *group; /* [kind]: computed last, possibly for an earlier role */
 };
 
 static double
@@ -235,7 +235,7 @@ alone (struct prices *x, uint32_t op)
   return collective_seconds (x->plan, group, x->p, op);
 }
 
-/* Communication repeats itself too.  What joins a launch costs what it adds. */
+/* Communication ops repeat, so prices are cached. An op that joins a launch costs what it adds. */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
@@ -277,7 +277,7 @@ price_program (const weft_plan *plan, const weft_program *p, struct weft_coll_sh
 typedef weft_program *(*build_program) (const struct weft_job *job, const struct weft_mesh *mesh,
                                         uint32_t role);
 
-/* What software leaves of a GPU's memory. */
+/* GPU memory that libraries leave free. */
 static uint64_t
 free_bytes (const weft_plan *plan, uint32_t role)
 {
@@ -368,7 +368,7 @@ weft_plan_new_startup (const struct weft_job *job, GError **error)
 weft_plan *
 weft_plan_new_broadcast (const struct weft_job *job, GError **error)
 {
-  struct weft_job given = *job; /* its weights are there already */
+  struct weft_job given = *job; /* its weights exist already */
 
   given.strategy.perform_initialization = FALSE;
   return weft_plan_new_startup (&given, error);
@@ -390,7 +390,7 @@ weft_plan_free (weft_plan *plan)
   g_free (plan);
 }
 
-/* One communicator for every group of more than one rank that the role really uses. */
+/* One communicator for every group of more than one rank that the role uses. */
 uint64_t
 weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
 {
@@ -398,7 +398,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   gboolean used[WEFT_N_GROUP] = { FALSE };
   double bytes = plan->job.stack.context_bytes + plan->job.stack.workspace_bytes;
 
-  /* Ranks that run on threads of one machine have no CUDA context and no NCCL channels. */
+  /* Ranks that are threads of one machine have no CUDA context and no NCCL channels. */
   if (weft_cluster_is_cpu (&plan->job.cluster))
     return 0;
 
@@ -410,7 +410,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   return bytes;
 }
 
-/* Weights as ranks keep them, in both types. */
+/* Bytes of the weights and masters that ranks keep. */
 static uint64_t
 kept_weights (const weft_program *p)
 {

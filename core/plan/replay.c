@@ -3,22 +3,22 @@
 #include <math.h>
 #include <string.h>
 
-/* One lane of one actor: the next op, when the lane is free, the communication it has posted. */
+/* A lane of an actor: its next op, when it is free, and its posted communication. */
 struct lane {
   uint32_t cursor;
   double free_at;
   gboolean posted;
-  uint32_t pending; /* transfers of the posted group that have not met their peer */
+  uint32_t pending; /* transfers of the posted group that have not matched their peer */
   double group_end;
 };
 
-/* A communicator: who has arrived at the collective it is in. */
+/* A communicator: members that have arrived at its current collective. */
 struct meeting {
   uint32_t arrived, first_actor;
   double ready;
 };
 
-/* One direction of one stage boundary: a posted transfer waiting for the other side. */
+/* One direction of a stage boundary: a posted transfer that waits for the other side. */
 struct post {
   uint32_t op; /* WEFT_NO_OP: none */
   double ready;
@@ -93,7 +93,7 @@ end_of (void *user, uint32_t op)
   return has_ended (a->x, a->actor, op) ? a->x->r->end[a->actor][op] : NAN;
 }
 
-/* When the host has issued `op`; FALSE while it waits. */
+/* When the host issues `op`; FALSE if it is not known yet. */
 static gboolean
 issued (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 {
@@ -109,7 +109,7 @@ issued (const struct run *x, uint32_t actor, uint32_t op, double *ready)
   return TRUE;
 }
 
-/* When the dependencies of `op` have ended and it was issued; FALSE while that is not known. */
+/* When the dependencies of `op` have ended and it has been issued; FALSE if it is not known yet. */
 static gboolean
 deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 {
@@ -139,7 +139,7 @@ disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
                     x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
 }
 
-/* An op that talks to a stage or a group that its role does not have. */
+/* Error: an op communicates with a stage or group that its role does not have. */
 static void
 nobody_there (struct run *x, uint32_t actor, uint32_t op)
 {
@@ -161,7 +161,7 @@ same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t
                  sizeof (struct weft_shape)) == 0;
 }
 
-/* One launch is ops of one kind over one group of ranks. */
+/* A group launch has ops of one kind over one group of ranks. */
 static gboolean
 is_alike (const struct weft_op *i, const struct weft_op *j)
 {
@@ -178,7 +178,7 @@ same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uin
          strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
 }
 
-/* The group of ops at the head of a lane: transfers, or the collectives of one launch. */
+/* The launch group at the head of a lane: transfers, or collectives of one launch. */
 static const uint32_t *
 group_of (const struct run *x, uint32_t actor, enum weft_lane lane, uint32_t *n)
 {
@@ -213,7 +213,7 @@ finish_collective (struct run *x, struct meeting *m, const struct weft_comm *com
   *m = (struct meeting){ 0 };
 }
 
-/* A launch that is not like the first member's, or whose collectives are not alike. */
+/* Error if a launch differs from that of the first member, or its collectives are not alike. */
 static void
 compare_launches (struct run *x, const struct meeting *m, uint32_t actor, enum weft_lane lane)
 {
@@ -250,7 +250,7 @@ arrive (struct run *x, uint32_t actor, uint32_t op, double ready)
     finish_collective (x, m, comm, row->lane);
 }
 
-/* A whole group is over: its lane goes on. */
+/* A whole group has ended: the lane continues. */
 static void
 finish_group (struct run *x, uint32_t actor, enum weft_lane lane)
 {
@@ -281,7 +281,7 @@ meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
     finish_group (x, actor, lane);
 }
 
-/* A sender towards +1 meets the receiver from -1, and the other way round. */
+/* A sender towards +1 matches the receiver from -1, and the reverse. */
 static void
 post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
@@ -312,7 +312,7 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   meet (x, peer, other, begin, end);
 }
 
-/* A group starts when all of it may. */
+/* A group starts when all its ops may start. */
 static gboolean
 group_ready (const struct run *x, uint32_t actor, enum weft_lane lane, double *ready)
 {
@@ -339,7 +339,7 @@ post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
     post_transfer (x, actor, op[i], ready);
 }
 
-/* Runs as far as the head of one lane can go; TRUE when anything happened. */
+/* Runs the head of one lane as far as possible; TRUE if anything happened. */
 static gboolean
 advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)
 {

@@ -1,8 +1,8 @@
-/* replay.h - runs programs of several actors against each other by the rules of the machine,
- * without contention: lanes in order, dependencies, collectives start when the last member arrives,
- * a send meets its receive, grouped transfers end together.
+/* replay.h - plays the programs of several actors against each other without contention: lanes in
+ * order, dependencies, a collective starts when its last member arrives, a send matches its
+ * receive, grouped transfers end together.
  *
- * With no times it proves that nobody waits for ever and that all members of a group agree; with
+ * Without times it proves that there is no deadlock and that the members of a group agree; with
  * times it is the clock executor. */
 #pragma once
 #include "core/plan/actors.h"
@@ -12,12 +12,12 @@
 struct weft_replay {
   const weft_actors *actors;
   weft_program *const *role;              /* programs, by role */
-  double (*seconds) (void *user, uint32_t actor, uint32_t op); /* NULL: everything takes no time */
+  double (*seconds) (void *user, uint32_t actor, uint32_t op); /* NULL: ops take no time */
   void *user;
-  double **begin, **end;                  /* [actor][op], filled when not NULL */
-  weft_host *const *hosts;                /* by role: no op begins before it was issued; or NULL.
-                                             Needs `end` */
+  double **begin, **end;                  /* [actor][op], filled if not NULL */
+  weft_host *const *hosts;                /* by role: no op begins before the host has issued it; or
+                                           * NULL. Needs `end` */
 };
 
-/* FALSE with an error that names the ops when members disagree or everybody waits. */
+/* FALSE with an error that names the ops if members of a group disagree or there is a deadlock. */
 gboolean weft_replay_run (const struct weft_replay *replay, GError **error);

@@ -1,8 +1,8 @@
 #include "core/program/coll.h"
 #include "core/program/program.h"
 
-/* Reduce-scatter: in round r rank i passes on piece i - r - 1, which ends, summed, at its owner.
- * All-gather: in round r rank i passes on piece i - r. */
+/* Ring. Reduce-scatter: in round r rank i sends piece i - r - 1, whose sum is complete at its owner
+ * after the last round. All-gather: in round r rank i sends piece i - r. */
 static void
 ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
 {
@@ -14,7 +14,7 @@ ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
     }
 }
 
-/* From one member to the next: the whole tensor, as all its pieces. */
+/* A chain: each member sends the whole tensor, in all its pieces, to the next. */
 static void
 chain_phase (GArray *moves, uint32_t n)
 {
@@ -25,7 +25,7 @@ chain_phase (GArray *moves, uint32_t n)
     }
 }
 
-/* Owners first: their moves stand together. */
+/* Sorted by owner. */
 static void
 direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 {

@@ -63,8 +63,8 @@ find_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, ui
   return n;
 }
 
-/* Of `total` bytes the share `remote` leaves the node.  A group with one flow a rank moves all of
- * them in it. */
+/* Splits `total` bytes: the share `remote` leaves the node. A group with one flow per rank moves
+ * all bytes in it. */
 static void
 split (const struct weft_coll_shape *s, double total, double remote, double bytes[WEFT_MAX_WAYS])
 {
@@ -74,7 +74,7 @@ split (const struct weft_coll_shape *s, double total, double remote, double byte
   bytes[WEFT_WAY_REMOTE] = one_flow ? total : total * remote;
 }
 
-/* The rings of a node leave it once each. */
+/* Each of a node's rings leaves the node once. */
 static gboolean
 ring_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -94,7 +94,7 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
 }
 
-/* A node sends S up and S down, halved over two trees and doubled by two children: 2 S. */
+/* A node sends S up and S down: halved over two trees, doubled by two children: 2 S. */
 static gboolean
 tree_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -113,7 +113,7 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_REMOTE] = nodes > 1 ? 2 * (uint32_t) ceil (log2 (nodes)) : 0;
 }
 
-/* Every rank sends as much to each of the others. */
+/* Every rank sends the same amount to each other rank. */
 static gboolean
 direct_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
               double bytes[WEFT_MAX_WAYS])

@@ -3,7 +3,7 @@
 #define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL }
 WORDS (weft_cut_words, WEFT_CUT_LIST);
 
-/* Rows of one part of a tensor: where they begin and how many there are, of a rank's and of all. */
+/* Rows of one part of a tensor: start and number, of the rank's share and of the whole. */
 struct part {
   uint64_t begin, rows, whole_begin, whole_rows;
 };
@@ -22,14 +22,14 @@ part_of (const struct weft_param *param, uint64_t row)
                         param->tail * param->ways };
 }
 
-/* Blocks are cut by inner ranks alone, tensors without them by all. */
+/* Blocks of experts are cut by the inner ranks only, other tensors by all. */
 static uint32_t
 inner_of (const struct weft_param *param)
 {
   return param->block ? param->inner : param->ways;
 }
 
-/* Rows of the tensor before those that a rank and its inner neighbours have. */
+/* Rows of the tensor before those of a rank and its inner neighbours. */
 static uint64_t
 rows_before (const struct weft_param *param, uint32_t place)
 {
@@ -59,7 +59,7 @@ run_of_rows (const struct weft_param *param, uint32_t place, uint64_t at, uint64
   return FALSE;
 }
 
-/* No block has padding. */
+/* Blocks have no padding. */
 static gboolean
 run_of_block (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
               struct weft_cut_run *run)

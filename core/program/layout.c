@@ -52,7 +52,7 @@ count_buffers (const struct weft_layout_param *param, uint32_t n_param)
   return n;
 }
 
-/* Lays the tensors of one buffer out, from the cursor on. */
+/* Places the tensors of one buffer, from the cursor on. */
 typedef void (*lay_buffer) (struct weft_layout *layout, struct cursor *c,
                             const struct weft_layout_rule *rule,
                             const struct weft_layout_param *param, uint32_t buffer);
@@ -85,7 +85,7 @@ threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_para
                                                               : rule->threshold;
 }
 
-/* Who reduces the tensors of a buffer. */
+/* Number of ranks that reduce the tensors of a buffer. */
 static uint32_t
 ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
           const struct weft_layout_param *param, uint32_t buffer)
@@ -183,7 +183,7 @@ weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rul
 
 #define NO_GROUP UINT32_MAX
 
-/* Who goes with whom: numbers of groups, in the order in which groups are numbered. */
+/* Assigns buckets to launch groups, numbered in order. */
 static void
 name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t chunk)
 {
@@ -206,7 +206,8 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 static void
 name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
-  uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP }; /* of its experts: the second */
+  /* second: of the unit's experts */
+  uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP };
 
   for (uint32_t k = 0; k < l->n_bucket; k++)
     if (l->bucket[k].chunk == chunk)

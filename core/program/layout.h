@@ -1,15 +1,15 @@
-/* layout.h - where each parameter lies in the flat gradient (and parameter) buffers, and in which
- * bucket, and which buckets are launched together.
+/* layout.h - flat gradient (and parameter) buffers: the place of each parameter, its bucket, and
+ * which buckets are launched together.
  *
- * Tensors that are stored and reduced alike share a flat buffer.  Places count elements through all
- * buffers, one after the other, and buckets are numbered through all of them: an element and a bucket
- * say which buffer they are in.
+ * Tensors that are stored and reduced alike share a flat buffer. Places count elements through all
+ * buffers, one after the other, and buckets are numbered through all buffers: an element or a
+ * bucket number identifies its buffer.
  *
  * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters
  * are laid out in reverse registration order, so that bucket 0 holds the last layers, whose
- * gradients come first.  A bucket closes after the parameter that makes it reach the threshold.
+ * gradients are ready first. A bucket closes after the parameter that makes it reach the threshold.
  * With the distributed optimizer every parameter starts at a multiple of 64 elements, every bucket
- * ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) when padded for bus bandwidth) so
+ * ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus bandwidth) so
  * that each member owns an equal slice, and a tied embedding has a bucket of its own. */
 #pragma once
 #include <glib.h>
@@ -19,10 +19,10 @@
 
 struct weft_layout_rule {
   uint64_t threshold;  /* elements; WEFT_BUCKET_INFINITE: one bucket */
-  uint32_t group;      /* ranks that reduce a bucket */
+  uint32_t group;      /* number of ranks that reduce a bucket */
   gboolean sharded;    /* distributed optimizer */
   gboolean high_busbw; /* pad_buckets_for_high_nccl_busbw */
-  uint32_t whole_from; /* the first chunk for which the threshold is infinite; 0: none */
+  uint32_t whole_from; /* first chunk with an infinite threshold; 0: none */
 };
 
 #define WEFT_NO_UNIT 0xffffffffu
@@ -30,28 +30,30 @@ struct weft_layout_rule {
 struct weft_layout_param {
   uint64_t numel;
   gboolean shared_embedding;
-  uint32_t unit;    /* Megatron-FSDP: tensors gathered together, WEFT_NO_UNIT outside units */
-  uint64_t columns; /* elements of a row, 1 for vectors */
-  uint32_t buffer;  /* which flat buffer, from 0; all its tensors are of one chunk */
-  uint32_t chunk;   /* which piece of the model */
-  gboolean expert;  /* of experts that ranks share out: apart from the others, and ... */
-  uint32_t ranks;   /* ... reduced by fewer ranks: how many; 0: the rule's group */
+  uint32_t unit;    /* Megatron-FSDP unit: tensors gathered together; WEFT_NO_UNIT: none */
+  uint64_t columns; /* elements per row, 1 for vectors */
+  uint32_t buffer;  /* number of the flat buffer; all its tensors are of one chunk */
+  uint32_t chunk;   /* model chunk */
+  gboolean expert;  /* expert weights under expert parallelism: in buffers of their own, ... */
+  uint32_t ranks;   /* ... reduced by this many ranks; 0: the rule's group */
 };
 
 struct weft_layout_place {
-  uint64_t start, end; /* elements, through all flat buffers; of a tensor in pieces: of its first */
+  uint64_t start, end; /* elements, counted through all flat buffers; for a tensor in pieces, of the
+                        * first piece */
   uint32_t bucket;
-  uint64_t piece, stride; /* elements of a piece, and from one piece to the next; 0: in one piece */
+  uint64_t piece, stride; /* elements per piece, and from piece to piece; 0: not cut into pieces */
 };
 
 struct weft_bucket {
-  uint64_t start, end; /* padded */
-  uint64_t unpadded;   /* elements before the padding, alignment gaps included */
+  uint64_t start, end; /* with padding */
+  uint64_t unpadded;   /* elements before the padding, including alignment gaps */
   uint32_t buffer, group, chunk;
 };
 
-/* Buckets whose collectives are one launch: those at bucket_of[first] and after.  Groups of a chunk
- * follow each other; experts of chunk q of n are chunk n + q, but where groups are units. */
+/* Buckets whose collectives are one group launch: those at bucket_of[first] and after. Groups of a
+ * chunk are contiguous; expert buckets of chunk q of n belong to chunk n + q, unless groups are
+ * units. */
 struct weft_bucket_group {
   uint32_t first, n, chunk;
 };
@@ -60,24 +62,25 @@ struct weft_layout {
   uint32_t n_param, n_bucket, n_buffer, n_group;
   struct weft_layout_place *place; /* by parameter */
   struct weft_bucket *bucket;
-  uint64_t *first; /* [n_buffer + 1]: where each buffer begins, and where the last one ends */
+  uint64_t *first; /* [n_buffer + 1]: start of each buffer, and the end of the last */
   uint64_t numel;  /* of all flat buffers */
-  struct weft_bucket_group *group; /* weft_layout_group() makes them */
-  uint32_t *bucket_of;             /* buckets, group by group */
+  struct weft_bucket_group *group; /* filled by weft_layout_group() */
+  uint32_t *bucket_of;             /* bucket numbers, group by group */
 };
 
 /* Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups): registration order; each
- * unit is a bucket, what is outside units is cut when a bucket reaches the threshold, a tied
- * embedding has a bucket of its own where anything is split.  Buckets end at a multiple of
- * group x lcm of their tensors' row lengths: a slice holds as many elements as whole rows of any of
- * them have.  (Upstream also moves tensors to multiples of that lcm; here they follow each other.) */
+ * unit is a bucket; tensors outside units are cut into buckets at the threshold; a tied embedding
+ * has a bucket of its own if anything is sharded. Buckets end at a multiple of group x lcm of their
+ * tensors' row lengths, so that a slice holds as many elements as whole rows of any of them.
+ * (Upstream also moves tensors to multiples of that lcm; here they are contiguous.) */
 void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                              const struct weft_layout_param *param, uint32_t n_param);
 
-/* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py): of
- * each chunk what is outside units is the first bucket, then each unit is one, behind one of its experts.  A tensor is cut along its rows into a
- * piece for each rank, of equal length, as torch.chunk() does; slice r of a bucket has piece r of
- * each of its tensors, in registration order. */
+/* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py):
+ * in each chunk, all tensors outside units are the first bucket, then each unit is a bucket,
+ * preceded by one for its experts. A tensor is cut along its rows into one piece per rank, all of
+ * the same length, as torch.chunk() does; slice r of a bucket has piece r of each tensor in
+ * registration order. */
 void weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                               const struct weft_layout_param *param, uint32_t n_param);
 
@@ -92,25 +95,26 @@ weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
   return layout->first[buffer + 1] - layout->first[buffer];
 }
 
-/* Which buckets go together (Megatron-Core partition_buckets; Megatron-FSDP: all of a unit). */
+/* Which buckets are launched together (Megatron-Core partition_buckets; Megatron-FSDP: all of a
+ * unit). */
 enum weft_launch {
-  WEFT_LAUNCH_EACH,  /* every bucket by itself */
-  WEFT_LAUNCH_ALL,   /* one group */
-  WEFT_LAUNCH_BYTES, /* each bucket of the buffer of bytes; the last of them takes along all others,
-                        whose tensors are spread over the whole model */
-  WEFT_LAUNCH_UNITS, /* buckets of one unit, its experts' by themselves, the others alone, in the
-                        order of their first tensors */
+  WEFT_LAUNCH_EACH,  /* every bucket separately */
+  WEFT_LAUNCH_ALL,   /* all in one group */
+  WEFT_LAUNCH_BYTES, /* each fp8 (byte) bucket separately; the last of them together with all other
+                      * buckets, whose tensors are spread over the model */
+  WEFT_LAUNCH_UNITS, /* buckets of one unit together (those of its experts separately), others
+                      * alone, in the order of their first tensors */
 };
 
-/* How those of one chunk go; `bytes`: the buffer of which WEFT_LAUNCH_BYTES speaks. */
+/* Grouping of the buckets of one chunk; `bytes`: the byte buffer for WEFT_LAUNCH_BYTES. */
 struct weft_layout_launch {
   enum weft_launch launch;
   uint32_t bytes;
 };
 
-/* `how` is by chunk.  `param` are those the layout was made of. */
+/* `how` is by chunk. `param` are the parameters that the layout was made from. */
 void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
                         uint32_t n_chunks, const struct weft_layout_param *param);
 
-/* The threshold when bucket_size is not given: max(40e6, 1e6 x group) elements. */
+/* The default bucket_size: max(40e6, 1e6 x group) elements. */
 uint64_t weft_layout_default_threshold (uint32_t group);

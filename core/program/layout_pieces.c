@@ -1,7 +1,7 @@
-/* Tensors cut into pieces of rows, one for each rank: FSDP2. */
+/* Tensors cut into row pieces, one per rank: FSDP2. */
 #include "core/program/layout.h"
 
-/* Rows that every rank gets, but for the last ones: torch.chunk(). */
+/* Rows per rank, except for the last ranks: torch.chunk(). */
 static uint64_t
 piece_of (const struct weft_layout_param *param, uint32_t ranks)
 {
@@ -9,7 +9,7 @@ piece_of (const struct weft_layout_param *param, uint32_t ranks)
   return (rows + ranks - 1) / ranks * param->columns;
 }
 
-/* Of a unit that begins with a tensor, whose others follow it; returns how many it has. */
+/* Numbers the buckets of the unit that begins with a tensor; returns its number of tensors. */
 static uint32_t
 number_unit (struct weft_layout *layout, const struct weft_layout_param *param, uint32_t first,
              uint32_t n)
@@ -23,8 +23,9 @@ number_unit (struct weft_layout *layout, const struct weft_layout_param *param, 
   return end - first;
 }
 
-/* Of a chunk that begins with a tensor, from bucket n on: what is outside units is the first, wherever its
- * tensors are registered.  Returns how many tensors the chunk has. */
+/* Numbers the buckets of the chunk that begins with a tensor, from bucket n on: tensors outside
+ * units form the first bucket, wherever they are registered. Returns the number of tensors in the
+ * chunk. */
 static uint32_t
 number_chunk (struct weft_layout *layout, const struct weft_layout_param *param, uint32_t first,
               uint32_t *n)

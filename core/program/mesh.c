@@ -42,7 +42,7 @@ weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
   return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
 }
 
-/* Ranks of dp in one instance, and of edp; those that hold all experts of a layer once. */
+/* Ranks of dp per instance, and of edp; ranks that together hold all experts of a layer once. */
 static uint32_t
 share (const struct weft_mesh *m)
 {
@@ -61,7 +61,7 @@ experts (const struct weft_mesh *m)
   return m->etp * m->ep;
 }
 
-/* Neighbours in the sequence that hold the same experts. */
+/* Context-parallel neighbours that hold the same experts. */
 static uint32_t
 expert_sequence (const struct weft_mesh *m)
 {
@@ -69,7 +69,7 @@ expert_sequence (const struct weft_mesh *m)
   return sequence > experts (m) ? sequence / experts (m) : 1;
 }
 
-/*  group       its two nested sizes, and their strides, of a mesh m */
+/* group       two nested sizes and their strides, for a mesh m */
 #define EXTENT_LIST(X)                                                                             \
   X (NONE, 1, 1, 0, 0)                                                                             \
   X (TP, m->tp, 1, 1, 0)                                                                           \
@@ -96,7 +96,7 @@ expert_sequence (const struct weft_mesh *m)
   X (STAGE, weft_mesh_stage_size (m), 1, 1, 0)                                                     \
   X (WORLD, m->n_ranks, 1, 1, 0)
 
-/* A function a row: planning asks for groups millions of times, and each for one. */
+/* One function per row: planning asks for groups millions of times, each time for one kind. */
 #define EXTENT_FUNCTION(id, inner, outer, inner_stride, outer_stride)                              \
   static struct weft_group extent_##id (const struct weft_mesh *m)                                 \
   {                                                                                                \
@@ -115,7 +115,7 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
   return of[kind](m);
 }
 
-/* The lower of two stages that mirror each other, and how far they are apart. */
+/* The lower of two stages that mirror each other, and their distance. */
 static void
 find_mirror (const struct weft_mesh *m, uint32_t rank, struct weft_group *g)
 {

@@ -1,11 +1,11 @@
-/* mesh.h - ranks as coordinates, groups as arithmetic.
+/* mesh.h - ranks as coordinates on the mesh axes, groups as arithmetic.
  *
- * Rank order is Megatron's tp-cp-ep-dp-pp, first axis fastest.  Dense layers see
+ * Rank order is Megatron's tp-cp-ep-dp-pp, first axis fastest. Dense layers see
  *   rank = tp + t * (cp + c * (dp + d * pp))
  * and experts, over the same ranks,
  *   rank = etp + et * (ep + e * (edp + Ed * pp)),   Ed = t c d / (et e)
- * (Megatron-Core parallel_state.py, RankGenerator).  A group is never an array of ranks: it is
- * at most two nested strides. */
+ * (Megatron-Core parallel_state.py, RankGenerator). A group is not stored as an array of ranks: it
+ * is at most two nested strides. */
 #pragma once
 #include "core/base/zigzag.h"
 #include <stddef.h>
@@ -46,16 +46,19 @@ extern const char *const weft_group_words[]; /* NULL-terminated */
 const char *weft_group_word (enum weft_group_kind kind);
 
 struct weft_mesh {
-  uint32_t tp, cp, dp, pp; /* sizes of the dense grid */
+  uint32_t tp, cp, dp, pp; /* sizes of the dense axes */
   uint32_t n_ranks;
-  uint32_t cp_heads; /* of cp, ranks that deal out heads; the ring has one of each such group */
-  uint32_t ep, etp;        /* of the grid of experts, 1 where a model has none */
-  uint32_t instances; /* of what is sharded; with one, intra, inter, outer and instance are empty */
-  uint32_t expert_instances; /* the same of experts, whose shards may go through all instances */
-  uint32_t outer_slices; /* of one slice, dealt to the optimizers of all instances; or 1 */
-  uint32_t hybrid;    /* replicas of one slice meet on a lane of their own: outer, not inter */
-  uint32_t mirror;    /* rank p-1-r of a pipeline has copies of what rank r has */
-  uint32_t ring;      /* the last stage's next is the first: stages hold several chunks */
+  uint32_t cp_heads; /* ranks of cp that exchange heads (Ulysses); a ring has one rank of each such
+                      * group */
+  uint32_t ep, etp;        /* sizes of the expert axes; 1 in a model without experts */
+  uint32_t instances; /* full copies of the sharded state; with 1, intra, inter, outer and instance
+                       * are empty */
+  uint32_t expert_instances; /* the same for experts, whose shards may span all instances */
+  uint32_t outer_slices; /* slices of one shard over the optimizers of all instances (HSDP); or 1 */
+  uint32_t hybrid; /* replicas of a slice reduce on a lane of their own: outer instead of inter */
+  uint32_t mirror;    /* bidirectional schedule: rank p-1-r of a pipeline holds copies of rank r's
+                       * stages */
+  uint32_t ring;      /* the stage after the last is the first: ranks hold several chunks */
 };
 
 /* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
@@ -71,14 +74,14 @@ weft_mesh_stage_size (const struct weft_mesh *m)
   return m->tp * m->cp * m->dp;
 }
 
-/* Ranks that hold the same experts. */
+/* Number of ranks that hold the same experts. */
 static inline uint32_t
 weft_mesh_expert_replicas (const struct weft_mesh *m)
 {
   return weft_mesh_stage_size (m) / (m->ep * m->etp);
 }
 
-/* Whether experts are held by other ranks than all else that tensor parallel ranks share out. */
+/* Whether the groups of experts differ from those of tensor-parallel dense tensors. */
 static inline int
 weft_mesh_deals_experts (const struct weft_mesh *m)
 {
@@ -106,7 +109,7 @@ weft_mesh_expert_sharing (const struct weft_mesh *m)
   return m->expert_instances > 1 ? WEFT_GROUP_EDP_INTRA : WEFT_GROUP_EDP;
 }
 
-/* Slices that the optimizer's state is cut into; of experts. */
+/* Number of slices that the optimizer state is cut into; the same for experts. */
 static inline uint32_t
 weft_mesh_slots (const struct weft_mesh *m)
 {
@@ -119,7 +122,7 @@ weft_mesh_expert_slots (const struct weft_mesh *m)
   return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
 }
 
-/* Which of them a rank keeps; `place` is the rank's in dp, or in edp. */
+/* The slice of a rank; `place` is the rank's index in dp, or in edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {
@@ -134,7 +137,7 @@ weft_mesh_expert_slot (const struct weft_mesh *m, uint32_t place)
   return place % share * m->outer_slices + place / share % m->outer_slices;
 }
 
-/* Ranks that hold the same slice, one of each instance. */
+/* Ranks that hold the same slice, one per instance. */
 static inline enum weft_group_kind
 weft_mesh_across (const struct weft_mesh *m)
 {
@@ -148,7 +151,8 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
   return rank / weft_mesh_stage_size (m);
 }
 
-/* The same rank of the stage after (by = 1) or before (by = -1); WEFT_NO_RANK where the pipeline ends. */
+/* The same rank in the next stage (by = 1) or the previous one (by = -1); WEFT_NO_RANK at the end
+ * of the pipeline. */
 #define WEFT_NO_RANK UINT32_MAX
 uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
@@ -167,10 +171,10 @@ weft_group_rank (const struct weft_group *g, uint32_t i)
   return g->first + i % g->n[0] * g->stride[0] + i / g->n[0] * g->stride[1];
 }
 
-/* Inverts weft_group_rank(). */
+/* Inverse of weft_group_rank(). */
 uint32_t weft_group_index (const struct weft_group *g, uint32_t rank);
 
-/* Where a rank stands in its group. */
+/* Index and size: a rank's place in its group. */
 static inline struct weft_place
 weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind)
 {
@@ -178,6 +182,6 @@ weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
 }
 
-/* Whether stage `role` takes part in groups of this kind, and the size of such a group. */
+/* Whether stage `role` has groups of this kind; the size of such a group. */
 int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
 uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

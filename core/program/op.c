@@ -25,7 +25,8 @@ none_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
 }
 
-/* Pointwise and row kernels: passes over (rows, columns); their FLOPs never bind and count 0. */
+/* Pointwise and row kernels: passes over (rows, columns). They are bound by bandwidth; FLOPs count
+ * 0. */
 #define PASS(n)                                                                                    \
   static double pass##n##_bytes (const struct weft_shape *s)                                       \
   {                                                                                                \
@@ -65,7 +66,7 @@ repack_bytes (const struct weft_shape *s)
 #define join_flops none_flops
 #define take_flops none_flops
 
-/* Read once and written once, where it is done at all. */
+/* Read once and written once, if the op does anything. */
 static double
 join_bytes (const struct weft_shape *s)
 {
@@ -126,8 +127,8 @@ matmul_fp8_bytes (const struct weft_shape *s)
   return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
 }
 
-/* Scales of blocks are a 32nd of the codes: a byte for 32 elements, or four for 128; of squares next to
- * nothing, and one for a tensor is nothing. */
+/* Block scales add a 32nd of the codes: a byte per 32 elements, or four bytes per 128; scales of
+ * squares and tensors are negligible. */
 static double
 fp8_bytes (double elements, double block)
 {
@@ -172,15 +173,15 @@ wgrad_bytes (const struct weft_shape *s)
          2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
-/* On average, of a query: half of those there are, or where it sees a window of them, all but the
- * triangle that the first queries lack. */
+/* Mean number of keys per query: half of them; with a sliding window, the window minus the triangle
+ * that the first queries lack. */
 static double
 seen_keys (double keys, double window)
 {
   return window > 0 && window < keys ? window - window * window / (2 * keys) : keys / 2;
 }
 
-/* Two products of (s, s, width) a head, half of them or more masked away. */
+/* Two products of (s, s, width) per head, of which at least half is masked. */
 static double
 attention_flops (const struct weft_shape *s)
 {
@@ -208,8 +209,8 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
-/* One product of (sequence, sequence, width) a head, the masked half too: a batch of plain products
- * knows no mask.  A square of a head, and what comes from or goes to the rows of heads. */
+/* One product of (sequence, sequence, width) per head, masked half included: plain batched products
+ * do not skip it. Operands: a score matrix per head, and rows of heads. */
 static double
 scores_flops (const struct weft_shape *s)
 {
@@ -256,7 +257,7 @@ square3_bytes (const struct weft_shape *s)
   return 3 * squares (s);
 }
 
-/* Passes over (rows, columns), and a byte for each element. */
+/* Passes over (rows, columns), and a byte per element. */
 static double
 dropped (const struct weft_shape *s, double passes)
 {
@@ -280,22 +281,22 @@ drop3_bytes (const struct weft_shape *s)
 
 #define stats_flops none_flops
 
-/* Three floats of each row from every part of the vocabulary. */
+/* Three floats per row from every vocabulary-parallel rank. */
 static double
 stats_bytes (const struct weft_shape *s)
 {
   return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
 }
 
-/* Of heads of values: as keys have it, or as a dimension says that is not 0. */
+/* Width of a value head: that of keys, or a dimension if it is not 0. */
 static double
 value_width (const struct weft_shape *s, unsigned width, unsigned value)
 {
   return (double) (s->dim[value] ? s->dim[value] : s->dim[width]);
 }
 
-/* Work is balanced: to all keys of a sequence queries of a rank see half of them on average, and so
- * they do to the keys of any rank (core/base/zigzag.h). */
+/* With zigzag order work is balanced: a rank's queries see on average half of the keys of the
+ * sequence, and half of the keys of any one rank (core/base/zigzag.h). */
 static double
 attention_part_flops (const struct weft_shape *s)
 {
@@ -304,7 +305,7 @@ attention_part_flops (const struct weft_shape *s)
          ((double) s->dim[4] + value_width (s, 4, 6));
 }
 
-/* Keys are those of as many sequences as there are tokens for, one at least. */
+/* Keys of as many sequences as the tokens belong to, at least one. */
 static double
 attention_part_bytes (const struct weft_shape *s)
 {
@@ -328,7 +329,7 @@ attention_part_bwd_bytes (const struct weft_shape *s)
 
 #define merge_flops none_flops
 
-/* Two outputs read, one written; three logs of sums. */
+/* Two outputs read, one written; three log-sum-exp values. */
 static double
 merge_bytes (const struct weft_shape *s)
 {
@@ -364,7 +365,8 @@ deal_bytes (const struct weft_shape *s)
 
 #define heads_flops none_flops
 
-/* Queries of a rank, or of those that share a group, and the group: read and written. */
+/* Reads and writes queries of a rank, or of the ranks that share a group, with the group's keys and
+ * values. */
 static double
 heads_bytes (const struct weft_shape *s)
 {
@@ -396,7 +398,7 @@ latent_split_bytes (const struct weft_shape *s)
 
 #define latent_join_flops none_flops
 
-/* Read once and written once, the shared part of keys for every head. */
+/* Read once and written once, except the shared part of keys, which is written for every head. */
 static double
 latent_join_bytes (const struct weft_shape *s)
 {
@@ -405,7 +407,7 @@ latent_join_bytes (const struct weft_shape *s)
          weft_dtype_bytes (s->dtype);
 }
 
-/* Logits and scores, which are fp32. */
+/* Logits and scores, both fp32. */
 #define route_flops none_flops
 
 static double
@@ -414,7 +416,7 @@ route_bytes (const struct weft_shape *s)
   return elements (s) * (weft_dtype_bytes (s->dtype) + 4.0);
 }
 
-/* A choice and a row of four bytes each. */
+/* A choice and a row number of four bytes each. */
 #define sort_flops none_flops
 
 static double
@@ -520,8 +522,8 @@ slices_bytes (const struct weft_shape *s)
 
 #define adam_flops none_flops
 
-/* Gradient, master, both moments in fp32: all are read, all but the gradient written, and so is the
- * 16-bit parameter; which is read and written in the place of a master that is absent. */
+/* Gradient, master and both moments in fp32: all are read, all but the gradient are written, and
+ * the 16-bit parameter is written; without a master, the parameter is read and written instead. */
 static double
 adam_bytes (const struct weft_shape *s)
 {

@@ -1,9 +1,9 @@
 /* op.h - the ops of core/ops.def as a table, and the lanes they run on.
  *
- * FLOPs count a multiply and an add as two.  Attention is causal: half of the full square (the
- * convention of Megatron-LM since 2024); its backward counts twice the forward, as in the 6 N rule,
- * though kernels that rebuild the scores execute two and a half times as much.  Byte counts are the
- * compulsory traffic: every operand once. */
+ * FLOPs count a multiply and an add as two. Attention is causal: half of the full square (the
+ * convention of Megatron-LM since 2024). Its backward counts twice the forward, as in the 6 N rule,
+ * though kernels that recompute the scores execute two and a half times as much. Byte counts are
+ * the compulsory traffic: every operand once. */
 #pragma once
 #include "core/program/mesh.h"
 #include "core/base/words.h"
@@ -24,7 +24,7 @@
 enum weft_lane { WEFT_LANE_LIST (WEFT_WORD_ID) WEFT_N_LANE };
 extern const char *const weft_lane_words[];
 
-/* What kind of machine an op needs. */
+/* The resource that an op needs. */
 enum weft_op_class {
   WEFT_CLASS_COMPUTE,    /* a kernel */
   WEFT_CLASS_COLLECTIVE, /* all members of a group take part */
@@ -38,7 +38,7 @@ enum weft_op_kind {
   WEFT_N_OP
 };
 
-/* Where dropout takes elements: the `site` of its ops, whose draws are independent. */
+/* Sites of dropout, the `site` of its ops: their random numbers are independent. */
 enum weft_drop_site {
   WEFT_DROP_EMBEDDING,
   WEFT_DROP_PROBABILITIES,
@@ -46,19 +46,21 @@ enum weft_drop_site {
   WEFT_DROP_MLP,
 };
 
-/* What take_heads and put_heads have of a group that ranks share: this rank's queries with keys and values,
- * those of all these ranks, or no more than their queries, whose parts have nothing else. */
+/* Heads that take_heads and put_heads move when tensor-parallel ranks share a query group: this
+ * rank's queries with keys and values, those of all ranks that share the group, or their queries
+ * only. */
 enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
-/* Interned: a program holds a few dozen.  Dimensions are in the op's own order, unused ones 0. */
+/* Interned: a program has a few dozen shapes. Dimensions are in the op's own order, unused ones
+ * 0. */
 struct weft_shape {
   uint64_t dim[8];
   uint8_t dtype;     /* of the operands */
-  uint8_t out_dtype; /* of what is accumulated or written, where it differs */
+  uint8_t out_dtype; /* of the result or accumulator, if different */
   uint8_t pad[6];
 };
 
-/* Products of matrices, by the inner dimension of (m, n, k): k, n or m. */
+/* Matrix products, by the inner dimension of (m, n, k): k, n or m. */
 enum weft_product {
   WEFT_NO_PRODUCT,
   WEFT_PRODUCT_FORWARD,
@@ -71,33 +73,33 @@ struct weft_op_info {
   enum weft_op_class class;
   const char *dims, *operands, *doc;
   double (*flops) (const struct weft_shape *shape);
-  double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload for communication */
+  double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload of communication */
   enum weft_product product;
-  gboolean experts;   /* a product for each expert: dimension 3 says how many */
+  gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
   gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
-  gboolean in_bound;  /* every step has it, however replicas keep weights and gradients: the
-                         planner's lower bounds count it */
-  gboolean serial;    /* its CPU kernel is not shared out among threads */
-  enum weft_op_kind equal_shares; /* of a collective whose members have shares of unlike size: the
-                                     same with equal ones */
+  gboolean in_bound;  /* occurs in every step whatever the data-parallel sharding: counted by the
+                       * planner's lower bounds */
+  gboolean serial;    /* its CPU kernel is not divided among threads */
+  enum weft_op_kind equal_shares; /* for a collective with unequal shares: the op with equal
+                                   * shares */
 };
 extern const struct weft_op_info weft_op_info[WEFT_N_OP];
 
-/* Whether every member has a share for every other member. */
+/* Whether every member has a share for every other member (all-to-all). */
 static inline int
 weft_op_swaps (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_ALL_TO_ALL || kind == WEFT_OP_ALL_TO_ALL_V;
 }
 
-/* Whether the shares of members are of unlike size, as counts say. */
+/* Whether the shares of members differ, as counts on the device define. */
 static inline int
 weft_op_is_counted (enum weft_op_kind kind)
 {
   return weft_op_info[kind].equal_shares != 0;
 }
 
-/* Of an op whose shares are unlike, the op with equal ones; of others themselves. */
+/* For an op with unequal shares, the op with equal ones; otherwise the op itself. */
 static inline enum weft_op_kind
 weft_op_even (enum weft_op_kind kind)
 {
@@ -111,7 +113,7 @@ weft_op_is_comm (enum weft_op_kind kind)
          weft_op_info[kind].class == WEFT_CLASS_P2P;
 }
 
-/* Which way a copy goes over the host link. */
+/* Whether a host copy goes to the device. */
 static inline int
 weft_op_enters_device (enum weft_op_kind kind)
 {

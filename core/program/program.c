@@ -1,12 +1,12 @@
 /* Building a program: rows are appended, hazards between lanes become dependencies, and a
- * dependency that is already implied by others is not written down. */
+ * dependency that others imply is left out. */
 #include "core/program/program.h"
 #include <string.h>
 
 const char *const weft_buf_kind_words[] = { WEFT_BUF_KIND_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_pool_words[] = { WEFT_POOL_LIST (WEFT_WORD_TEXT) NULL };
 
-/* Who touched a buffer last: the writer, and the newest reader of each lane since. */
+/* Last accesses of a buffer: its writer, and the newest reader of each lane since. */
 struct hazard {
   uint32_t writer, reader[WEFT_N_LANE];
 };
@@ -14,7 +14,7 @@ struct hazard {
 struct weft_builder {
   uint32_t role, n_roles;
   GArray *op, *deps, *uses, *buf, *shape, *param, *hazard;
-  GArray *before; /* WEFT_N_LANE counts an op, see weft_program_order() */
+  GArray *before; /* WEFT_N_LANE counts per op, see weft_program_order() */
   GArray *pos;
   GPtrArray *name;
   GHashTable *name_index, *shape_index;
@@ -151,9 +151,8 @@ before_row (weft_builder *b, uint32_t op)
   return &((uint32_t *) (void *) b->before->data)[(size_t) op * WEFT_N_LANE];
 }
 
-/* What is known to have ended when `op` starts, by lane order alone: everything its predecessor
- * knew, and the predecessor itself.  A grouped op starts with its predecessor and inherits its
- * start. */
+/* What must have ended when `op` starts, by lane order: the set of its predecessor plus the
+ * predecessor itself. A grouped op starts together with its predecessor and inherits its set. */
 static void
 begin_order (uint32_t *row, const uint32_t *previous, const struct weft_op *op, uint32_t pos)
 {
@@ -264,7 +263,7 @@ weft_build_last (const weft_builder *b, enum weft_lane lane)
   return b->last[lane];
 }
 
-/* A buffer may move to another pool after views of it were made. */
+/* A buffer may be moved to another pool after views of it were made. */
 static void
 place_views (weft_builder *b)
 {

@@ -1,12 +1,13 @@
-/* program.h - what every rank of one role does in one step: ops, buffers, shapes, parameters.
+/* program.h - a program: what every rank of one role does in one step, as ops, buffers, shapes and
+ * parameters.
  *
  * Invariants of a frozen program:
- *  - op i depends only on ops below i: op numbers are a topological order;
- *  - ops of one lane run in op order; deps[] holds only what lane order does not already say;
- *  - a program holds bytes, shapes and mesh groups, never seconds, ranks or pointers to memory;
- *  - a buffer either owns memory or is a view into one that does (views are one level deep).
+ * - op i depends only on ops with lower numbers: op numbers are a topological order;
+ * - ops of one lane run in op order; deps[] holds only what lane order does not imply;
+ * - a program holds bytes, shapes and mesh groups, never seconds, ranks or addresses;
+ * - a buffer either owns memory or is a view into one that does (views are one level deep).
  *
- * A program is an array of rows with interned shapes and names; one op is 24 bytes. */
+ * A program is arrays of rows with interned shapes and names; one op takes 24 bytes. */
 #pragma once
 #include "core/program/op.h"
 #include <glib.h>
@@ -16,10 +17,10 @@
 #define WEFT_NO_BUF 0x3fffffffu
 #define WEFT_NO_OP 0xffffffffu
 
-/* Name of a view that ranks keep and no optimizer updates: what a router's choice is corrected by. */
+/* Name of the views of the router's correction bias, which no optimizer updates. */
 #define WEFT_EXPERT_BIAS "router.expert_bias"
 
-/* What ends the names of views of the magnitudes that delayed scaling goes by: state too. */
+/* Suffix of the names of views of largest magnitudes (delayed scaling), which are state too. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
@@ -42,12 +43,12 @@ extern const char *const weft_pool_words[];
 
 /* Flags of an op. */
 enum {
-  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup): transfers,
-                            or collectives of one kind and group of ranks, which are one launch */
-  WEFT_OP_RECOMPUTE = 2, /* forward work that is done again */
-  WEFT_OP_FUSED = 4,     /* belongs to the kernel of the op before it on its lane: fuse.c */
-  WEFT_OP_USER_BUFFER = 8, /* communication beside a product, through a buffer of its own: overlap.c */
-  WEFT_OP_EXPERTS = 16, /* about the layer's experts that ranks share out, not all else: fsdp2.c */
+  WEFT_OP_GROUPED = 1,   /* starts and ends with the op before it on its lane (ncclGroup):
+                          * transfers, or collectives of one kind and group in one launch */
+  WEFT_OP_RECOMPUTE = 2, /* forward work that backward repeats */
+  WEFT_OP_FUSED = 4,     /* part of the kernel of the op before it on its lane: fuse.c */
+  WEFT_OP_USER_BUFFER = 8, /* overlaps a product through a user buffer: overlap.c */
+  WEFT_OP_EXPERTS = 16, /* communicates expert weights, not dense ones: fsdp2.c */
 };
 
 /*     byte 0        1        2        3
@@ -81,13 +82,13 @@ struct weft_use {
 
 struct weft_buf {
   uint64_t bytes;
-  uint64_t offset;      /* in the pool, or in the base for a view */
-  uint32_t first, last; /* ops that touch it; a permanent one spans the step */
+  uint64_t offset;      /* in the pool; for a view, in its base */
+  uint32_t first, last; /* first and last op that use it; a permanent buffer spans the step */
   uint32_t base;        /* WEFT_NO_BUF: owns memory */
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  uint8_t shard; /* a group kind: uses touch one of n equal slices, by this rank's place in it */
-  uint8_t slice; /* a group kind: holds only this rank's slice of something n times as large */
+  uint8_t shard; /* a group kind: each use touches this rank's one of n equal slices */
+  uint8_t slice; /* a group kind: holds only this rank's slice of a buffer n times as large */
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
@@ -100,36 +101,39 @@ extern const char *const weft_cut_words[];
 
 /* A trained tensor as this role holds it: whole, or one of `ways` parts (core/program/cut.h). */
 struct weft_param {
-  uint16_t name, layer; /* names[]: "qkv.weight"; layer is global, WEFT_NO_LAYER outside layers */
+  uint16_t name, layer; /* names[]: "qkv.weight"; layer: number in the model, WEFT_NO_LAYER outside
+                         * layers */
   uint8_t chunk;
   uint8_t decay;        /* weight decay applies: matrices, not norms and biases */
-  uint8_t tied;         /* word embedding that another stage or the head shares */
-  uint8_t duplicate;    /* counted by another stage in global sums (norm): a tied copy */
-  uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF where only slices are kept */
-  uint64_t rows, columns; /* of what a rank holds; columns 1 for vectors */
+  uint8_t tied;         /* word embedding shared with the head, possibly on another stage */
+  uint8_t duplicate;    /* a tied copy, which another stage counts in the gradient norm */
+  uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
+  uint64_t rows, columns; /* of the rank's part; columns is 1 for vectors */
   uint64_t whole_rows, whole_columns; /* of the tensor */
-  uint64_t tail;        /* rows come in three parts, each cut by itself: rows - 2 tail, tail, tail */
-  uint64_t block;       /* of experts: rows of each, whose ranks are cut as cut.h says; else 0 */
-  uint32_t ways, inner; /* ranks of `group` that share it out; of these such that share out a block */
+  uint64_t tail;        /* rows consist of three parts that are cut separately: rows - 2 tail, tail,
+                         * tail */
+  uint64_t block;       /* for experts: rows per expert, cut as cut.h defines; else 0 */
+  uint32_t ways, inner; /* ranks of `group` that share the tensor; those of them that share a
+                         * block */
   uint8_t cut, group;   /* enum weft_cut, enum weft_group_kind */
-  uint64_t start;       /* element, counted through all flat buffers, layout.h */
-  uint64_t piece, stride; /* cut into pieces of rows, one for each rank: layout.h; or 0 */
+  uint64_t start;       /* element, counted through all flat buffers: layout.h */
+  uint64_t piece, stride; /* cut into row pieces, one per rank: layout.h; or 0 */
   uint32_t bucket;
-  uint32_t scale;       /* of fp8: a view of one float, the tensor's largest magnitude, or a buffer of
-                           scales of blocks; otherwise WEFT_NO_BUF */
+  uint32_t scale;       /* for fp8: a view of one float, the tensor's largest magnitude, or a buffer
+                         * of block scales; otherwise WEFT_NO_BUF */
 };
 
 typedef struct weft_program {
   uint32_t role, n_roles;
   uint32_t n_op, n_buf, n_shape, n_name, n_param;
-  struct weft_op *op; /* n_op + 1 rows: the last only closes deps and uses */
+  struct weft_op *op; /* n_op + 1 rows: the last only ends deps and uses */
   uint32_t *deps;
   struct weft_use *uses;
   struct weft_buf *buf;
   struct weft_shape *shape;
   char **name;
   struct weft_param *param;
-  uint32_t *pos;                   /* place of each op on its lane */
+  uint32_t *pos;                   /* index of each op on its lane */
   uint32_t *lane_ops[WEFT_N_LANE]; /* op numbers of each lane in order */
   uint32_t lane_n[WEFT_N_LANE];
 } weft_program;
@@ -137,7 +141,7 @@ typedef struct weft_program {
 void weft_program_free (weft_program *program);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_program, weft_program_free)
 
-/* Where a buffer lies: its own pool and offset, or its base's plus its own. */
+/* Offset of a buffer in its pool; a view's base offset plus its own. */
 static inline uint64_t
 weft_buf_address (const weft_program *p, uint32_t buf)
 {
@@ -157,14 +161,14 @@ weft_op_shape (const weft_program *p, uint32_t op)
   return &p->shape[p->op[op].shape];
 }
 
-/* One past the last position of the group that begins at position `first` of a lane. */
+/* One past the last position of the launch group that begins at position `first` of a lane. */
 uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
 
-/* The payload of a collective and of those before it in its group, as one: what a launch moves up to
- * there.  Of the last of a group, what it moves. */
+/* The payload of a collective together with those before it in its launch group. For the last op of
+ * a group: the payload of the launch. */
 struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
 
-/* Whether a loss is computed here. */
+/* Whether the role computes a loss. */
 gboolean weft_program_has_loss (const weft_program *p);
 
 double weft_op_flops (const weft_program *p, uint32_t op);
@@ -172,15 +176,15 @@ double weft_op_flops (const weft_program *p, uint32_t op);
 /* Memory traffic of a kernel, payload of communication. */
 double weft_op_bytes (const weft_program *p, uint32_t op);
 
-/* "L3 qkv m5", "bucket 2": for messages, traces and listings.  Caller frees. */
+/* "L3 qkv m5", "bucket 2": for messages, traces and listings. The caller frees it. */
 char *weft_op_label (const weft_program *p, uint32_t op);
 char *weft_buf_label (const weft_program *p, uint32_t buf);
 
 /* ------------------------------------------------------------------ building */
 
-/* Appends ops in a topological order.  Hazards between lanes are added by itself: whoever reads a
- * buffer waits for its last writer, whoever writes it for its readers.  Views count as themselves:
- * a pass that touches the same bytes through two views states the order with weft_build_dep(). */
+/* Appends ops in a topological order. Hazards between lanes are added automatically: a reader of a
+ * buffer waits for its last writer, a writer for its readers. Views are tracked separately: a pass
+ * that uses the same bytes through two views adds the dependency with weft_build_dep(). */
 typedef struct weft_builder weft_builder;
 
 weft_builder *weft_builder_new (uint32_t role, uint32_t n_roles);
@@ -195,34 +199,35 @@ uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint6
 uint32_t weft_build_param (weft_builder *b, const struct weft_param *row);
 struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
 
-/* Opens a new op, to which deps and uses that follow belong; shape, deps, uses are filled here. */
+/* Appends an op; the following deps and uses belong to it. The function sets its shape, deps and
+ * uses. */
 uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
 void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
-void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: nothing to wait for */
+void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: no dependency */
 
-/* An op that was appended before writes something more: `buf`, which nobody has used so far, takes the
- * place of an operand that was absent, and the shape becomes another. */
+/* Adds an output to an op appended before: `buf`, not used so far, replaces an absent operand, and
+ * the shape changes. */
 void weft_build_more (weft_builder *b, uint32_t op, uint32_t operand, uint32_t buf);
 void weft_build_reshape (weft_builder *b, uint32_t op, const struct weft_shape *shape);
 const struct weft_shape *weft_build_shape_at (const weft_builder *b, uint32_t op);
 
-/* The newest op on a lane so far, or WEFT_NO_OP. */
+/* The newest op on a lane, or WEFT_NO_OP. */
 uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
 
-/* Finishes: lifetimes, lane order.  The builder is empty afterwards. */
+/* Computes lifetimes and lane order. The builder is empty afterwards. */
 weft_program *weft_builder_freeze (weft_builder *b);
 
-/* A copy of a program with some extra dependencies (pairs before, after); used by the memory
- * planner.  Takes the arrays of `program`; only deps change. */
+/* Adds dependencies (pairs: before, after) to a frozen program, for the memory planner; replaces
+ * only its deps. */
 void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
 
-/* Fills pos, lane_ops, first and last after op, uses and buf are complete. */
+/* Fills pos, lane_ops, first and last from op, uses and buf. */
 void weft_program_index (weft_program *program);
 
 /* ---------------------------------------------------------------- happens-before */
 
-/* before[op * WEFT_N_LANE + lane]: how many ops of that lane are known to have ended when op
- * starts, by dependencies and lane order.  Caller frees with g_free(). */
+/* before[op * WEFT_N_LANE + lane]: number of ops of that lane that must have ended when op starts,
+ * by dependencies and lane order. The caller frees with g_free(). */
 uint32_t *weft_program_order (const weft_program *program);
 
 static inline gboolean
@@ -233,7 +238,7 @@ weft_ordered (const weft_program *p, const uint32_t *before, uint32_t first, uin
 
 /* ------------------------------------------------------------------------ text */
 
-/* Prints the whole program; weft_program_parse() inverts it exactly.  Caller frees. */
+/* Prints the whole program; weft_program_parse() is the exact inverse. The caller frees it. */
 #define WEFT_PROGRAM_TEXT_VERSION 1
 char *weft_program_print (const weft_program *program);
 weft_program *weft_program_parse (const char *text, const char *name, GError **error);

@@ -1,7 +1,7 @@
 #include "core/program/program_json.h"
 #include "core/base/json.h"
 
-/* `none` stands for null. */
+/* `none` prints as null. */
 static void
 add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t none)
 {
@@ -39,7 +39,7 @@ add_shape (JsonBuilder *b, const struct weft_shape *shape)
   json_builder_end_array (b);
 }
 
-/* A JSON integer has 63 bits; only shapes that nobody could hold come near. */
+/* JSON integers have 63 bits; only impossibly large shapes exceed them. */
 static void
 add_cost (JsonBuilder *b, const weft_program *p, uint32_t op)
 {
@@ -132,7 +132,7 @@ add_buffer (JsonBuilder *b, const weft_program *p, uint32_t i)
   json_builder_end_object (b);
 }
 
-/* An array with one row of the program on each line. */
+/* An array with one row of the program per line. */
 static void
 write_rows (const weft_program *p, uint32_t n,
             void (*add) (JsonBuilder *b, const weft_program *p, uint32_t i), weft_text_sink sink,
@@ -170,7 +170,7 @@ weft_program_write_json (const weft_program *p, weft_text_sink sink, void *user)
 
 /* --------------------------------------------------------------------- Graphviz */
 
-/* Inside a quoted string of DOT a quote and a backslash are escaped. */
+/* Escapes quotes and backslashes for a DOT string. */
 static void
 dot_text (GString *text, const char *string)
 {
@@ -181,7 +181,7 @@ dot_text (GString *text, const char *string)
   }
 }
 
-/* Light fills, one a phase: forward cool, backward warm, the end of the step green. */
+/* Light fill colours by phase: forward cool, backward warm, end of the step green. */
 static const char *const phase_fills[WEFT_N_PHASE] = {
   [WEFT_PHASE_FORWARD] = "#d6e6f5",    [WEFT_PHASE_BACKWARD] = "#f8ddc8",
   [WEFT_PHASE_INPUT_GRAD] = "#f8ddc8", [WEFT_PHASE_WEIGHT_GRAD] = "#f3c9a8",

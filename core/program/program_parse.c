@@ -1,21 +1,21 @@
-/* Reading the text of program_text.c back.  Every number is checked before it is used, so any bytes
- * give a program or a message with the line, and a small file never allocates much. */
+/* Parses the text of program_text.c. Every number is checked before use, so any input gives a
+ * program or an error with the line, and a small file never allocates much. */
 #include "core/base/error.h"
 #include "core/program/program.h"
 #include "core/base/suggest.h"
 #include <string.h>
 
-/* Bytes, offsets and dimensions stay below: sums of two and JSON integers cannot overflow. */
+/* Limit of bytes, offsets and dimensions: sums of two of them and JSON integers cannot overflow. */
 #define HUGE_NUMBER (UINT64_C (1) << 60)
 
 enum row { ROW_NAME, ROW_SHAPE, ROW_BUF, ROW_PARAM, ROW_OP, N_ROW };
 
 struct reader {
-  const char *name, *at; /* of the text, and where in it */
+  const char *name, *at; /* name of the text; position in it */
   unsigned line;
-  GString *string; /* the newest quoted one, without its escapes */
+  GString *string; /* the newest quoted string, unescaped */
   gboolean ended;
-  uint32_t role, n_roles; /* n_roles 0: no header so far */
+  uint32_t role, n_roles; /* n_roles 0: no header yet */
   uint32_t n[N_ROW];
   uint32_t lane_n[WEFT_N_LANE];
   GPtrArray *names;
@@ -28,7 +28,7 @@ complain (const struct reader *r, GError **error, const char *format, ...) G_GNU
 static gboolean
 wanted (const struct reader *r, GError **error, const char *format, ...) G_GNUC_PRINTF (3, 4);
 
-/* Sets "NAME:LINE: ...".  Always returns FALSE. */
+/* Sets "NAME:LINE: ...". Always returns FALSE. */
 static gboolean
 complain (const struct reader *r, GError **error, const char *format, ...)
 {
@@ -76,7 +76,7 @@ at_end (struct reader *r)
   return ends_row (*r->at);
 }
 
-/* The word at the cursor for a message: not long, and nothing that could upset a terminal. */
+/* The word at the cursor for a message: shortened, without control characters. */
 static char *
 quote_word (const char *at)
 {
@@ -91,7 +91,7 @@ quote_word (const char *at)
   return *word == '"' ? g_steal_pointer (&word) : g_strdup_printf ("\"%s\"", word);
 }
 
-/* Sets "NAME:LINE: found ..., wanted ...".  Always returns FALSE. */
+/* Sets "NAME:LINE: found ..., wanted ...". Always returns FALSE. */
 static gboolean
 wanted (const struct reader *r, GError **error, const char *format, ...)
 {
@@ -122,8 +122,8 @@ expect (struct reader *r, const char *word, GError **error)
   return accept (r, word) || wanted (r, error, "\"%s\"", word);
 }
 
-/* A number below `limit` (at most HUGE_NUMBER) right after `prefix`; the cursor stays where it is
- * when there is none. */
+/* Reads a number below `limit` (at most HUGE_NUMBER) directly after `prefix`; without one, the
+ * cursor does not move. */
 static gboolean
 accept_number (struct reader *r, const char *prefix, uint64_t limit, uint64_t *out)
 {
@@ -143,7 +143,7 @@ accept_number (struct reader *r, const char *prefix, uint64_t limit, uint64_t *o
   return TRUE;
 }
 
-/* What a number means, how it begins, and what it must stay below. */
+/* Meaning, prefix and limit of a number. */
 struct number {
   const char *what, *prefix;
   uint64_t limit;
@@ -246,7 +246,7 @@ read_name (struct reader *r, uint16_t *out, GError **error)
   return TRUE;
 }
 
-/* "L3" or "m5"; none when the row has none. */
+/* "L3" or "m5"; optional. */
 static gboolean
 read_place (struct reader *r, struct number number, uint16_t *out, GError **error)
 {
@@ -336,7 +336,7 @@ read_shape_row (struct reader *r, GError **error)
   return TRUE;
 }
 
-/* Views are one level deep and lie inside what they look at. */
+/* A view must lie inside its base, which must not be a view. */
 static gboolean
 check_view (struct reader *r, const struct weft_buf *view, GError **error)
 {
@@ -418,7 +418,7 @@ read_matrix (struct reader *r, struct weft_param *param, GError **error)
                    param->rows, param->columns);
 }
 
-/* Blocks fill a rank's rows, and so do ranks that share blocks out the tensor. */
+/* Blocks must fill a rank's rows, and the ranks that share blocks must divide the tensor. */
 static gboolean
 check_blocks (struct reader *r, const struct weft_param *param, GError **error)
 {
@@ -602,7 +602,7 @@ read_op_row (struct reader *r, GError **error)
   return read_edges (r, error);
 }
 
-/* The rows that are numbered, and how many of each a program can hold. */
+/* Kinds of numbered rows, and how many of each a program can hold. */
 static const struct {
   uint32_t limit;
   gboolean (*read) (struct reader *r, GError **error);
@@ -714,7 +714,8 @@ weft_program_parse (const char *text, const char *name, GError **error)
                       .deps = deps,
                       .uses = uses };
 
-  /* Every row and edge takes at least two bytes of text, so no 32-bit count can wrap below this. */
+  /* Every row and edge takes at least two bytes of text, so no 32-bit count can overflow below this
+   * length. */
   if (strlen (text) > UINT32_MAX) {
     weft_bad_input (error, "%s: found more than 4 GiB of text, wanted less", name);
     return NULL;

@@ -6,12 +6,13 @@
  *   shape 0 bf16 4096 12288 4096 out fp32
  *   buf 1 gradients device fp32 L3 m0 "qkv" bytes 4096 at 128 in 0 permanent
  *   param 0 L3 c0 "qkv" 12288 x 4096 at 0 bucket 2 weight 0 grad 1 decay tied duplicate
- *   op 12 tp all_reduce F L3 m0 c0 "qkv" s0 over tp reduce avg peer +1 grouped recompute fused uses rw0
- * r- after 5 9 end
+ *   op 12 tp all_reduce F L3 m0 c0 "qkv" s0 over tp reduce avg peer +1 grouped recompute fused uses
+ *     rw0 r- after 5 9      (one line in the file)
+ *   end
  *
- * What a row leaves out is none or zero; L is the layer, m the microbatch, c the chunk, s the
- * shape. A use is r, w or rw before the buffer, and `-` where an operand is absent.  `end` shows
- * that a file is whole.  Lifetimes and lane order are not written: they follow from the rest. */
+ * Fields left out are none or zero; L is the layer, m the microbatch, c the chunk, s the shape. A
+ * use is r, w or rw before the buffer number; `-` marks an absent operand. `end` shows that a file
+ * is complete. Lifetimes and lane order are not written: they follow from the rest. */
 #include "core/program/program.h"
 #include <string.h>
 

@@ -22,7 +22,7 @@ weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
   return begin < end;
 }
 
-/* Parameters lie in reverse registration order: walking them backwards is walking up in memory. */
+/* Parameters lie in reverse registration order: walking backwards walks up in memory. */
 uint32_t
 weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_segment *out)
 {
@@ -36,7 +36,7 @@ weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_se
   return n_out;
 }
 
-/* Where a bucket begins in the flat buffers: with its first tensor. */
+/* Start of a bucket in the flat buffers: that of its first tensor. */
 static uint64_t
 bucket_start (const weft_program *p, uint32_t bucket)
 {
@@ -54,7 +54,7 @@ uses_of (const weft_program *p, uint32_t op)
   return &p->uses[p->op[op].uses];
 }
 
-/* Weights in fp8 are not Adam's: another op makes them, or what they are made of, of the master. */
+/* fp8 weights are not written by adam: another op makes them, or their input, from the master. */
 static uint32_t
 made_of (const weft_program *p, uint32_t master)
 {
@@ -65,7 +65,7 @@ made_of (const weft_program *p, uint32_t master)
   return WEFT_NO_BUF;
 }
 
-/* The copy after `op` that brings what it left in `host` to the device, or WEFT_NO_OP. */
+/* The copy after `op` that brings the result in `host` to the device, or WEFT_NO_OP. */
 static uint32_t
 copy_back (const weft_program *p, uint32_t op, uint32_t host)
 {
@@ -75,8 +75,8 @@ copy_back (const weft_program *p, uint32_t op, uint32_t host)
   return WEFT_NO_OP;
 }
 
-/* The buffer of the device that `host` was filled from before `op`, be it through a conversion; or
- * `host` itself. */
+/* The device buffer that `host` was copied from before `op`, possibly through a cast; or `host`
+ * itself. */
 static uint32_t
 origin_of (const weft_program *p, uint32_t op, uint32_t host)
 {
@@ -99,7 +99,7 @@ is_kept (const weft_program *p, uint32_t buf)
   return p->buf[weft_buf_owner (p, buf)].permanent;
 }
 
-/* Of an update on the host the weights of the device are those that are copied back. */
+/* For a host update, the device weights are those that are copied back. */
 static struct weft_slice
 buffers_of (const weft_program *p, uint32_t op)
 {
@@ -124,7 +124,7 @@ buffers_of (const weft_program *p, uint32_t op)
   return slice;
 }
 
-/* Slices of experts are dealt to the ranks that hold the same ones. */
+/* Slices of expert weights are divided among the ranks that hold the same experts. */
 static uint32_t
 slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t rank)
 {
