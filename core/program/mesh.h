@@ -11,29 +11,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*  constant            word     lane it talks on   who is in it */
+/*  constant            word     lane of its ops    members */
 #define WEFT_GROUP_LIST(X)                                                                         \
-  X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "nobody: a local op")                                    \
+  X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "no group: a local op")                                  \
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
   X (WEFT_GROUP_CP, "cp", WEFT_LANE_CP, "ranks that share a sequence")                             \
-  X (WEFT_GROUP_CP_HEADS, "cp_heads", WEFT_LANE_CP, "neighbours in cp that deal out heads")          \
-  X (WEFT_GROUP_CP_RING, "cp_ring", WEFT_LANE_CP, "one of each of those: they pass keys on")         \
+  X (WEFT_GROUP_CP_HEADS, "cp_heads", WEFT_LANE_CP, "cp neighbours that exchange heads (Ulysses)") \
+  X (WEFT_GROUP_CP_RING, "cp_ring", WEFT_LANE_CP, "one rank per cp_heads group: ring attention")   \
   X (WEFT_GROUP_EP, "ep", WEFT_LANE_EP, "ranks that share a layer's experts")                      \
-  X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "ranks that share every product of an expert")            \
-  X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all of a layer's experts") \
-  X (WEFT_GROUP_ECP, "ecp", WEFT_LANE_CP, "ranks that hold the same experts and share a sequence")  \
-  X (WEFT_GROUP_EDP, "edp", WEFT_LANE_DP, "ranks that average their gradients of the same experts") \
-  X (WEFT_GROUP_EDP_INTRA, "edp_intra", WEFT_LANE_DP, "ranks of edp that share one optimizer out")  \
-  X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that average their dense gradients")       \
+  X (WEFT_GROUP_ETP, "etp", WEFT_LANE_TP, "expert tensor parallel ranks")                          \
+  X (WEFT_GROUP_TP_EP, "tp_ep", WEFT_LANE_EP, "etp x ep: ranks that share all experts")            \
+  X (WEFT_GROUP_ECP, "ecp", WEFT_LANE_CP, "ranks with the same experts and sequence")              \
+  X (WEFT_GROUP_EDP, "edp", WEFT_LANE_DP, "ranks that reduce gradients of the same experts")       \
+  X (WEFT_GROUP_EDP_INTRA, "edp_intra", WEFT_LANE_DP, "ranks of edp that share one optimizer")     \
+  X (WEFT_GROUP_DP, "dp", WEFT_LANE_DP, "dp x cp: ranks that reduce dense gradients")              \
   X (WEFT_GROUP_PP, "pp", WEFT_LANE_PP, "the stages of one pipeline")                              \
   X (WEFT_GROUP_EMBD, "embd", WEFT_LANE_PP, "first and last stage, which hold a tied embedding")   \
-  X (WEFT_GROUP_INTRA, "intra", WEFT_LANE_DP, "ranks of dp that share one optimizer out")          \
-  X (WEFT_GROUP_INTER, "inter", WEFT_LANE_DP, "one rank of each instance: they hold one slice")    \
-  X (WEFT_GROUP_OUTER, "outer", WEFT_LANE_DP_OUTER, "the same ranks, of hybrid sharding")          \
-  X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: one optimizer's ranks")   \
-  X (WEFT_GROUP_EMP, "emp", WEFT_LANE_WORLD, "etp x ep x pp: the ranks that hold all experts once") \
+  X (WEFT_GROUP_INTRA, "intra", WEFT_LANE_DP, "ranks of dp that share one optimizer")              \
+  X (WEFT_GROUP_INTER, "inter", WEFT_LANE_DP, "one rank of each instance, with the same slice")    \
+  X (WEFT_GROUP_OUTER, "outer", WEFT_LANE_DP_OUTER, "the same ranks in hybrid sharding")           \
+  X (WEFT_GROUP_INSTANCE, "instance", WEFT_LANE_WORLD, "tp x intra x pp: ranks of one optimizer")  \
+  X (WEFT_GROUP_EMP, "emp", WEFT_LANE_WORLD, "etp x ep x pp: ranks with one copy of the experts")  \
   X (WEFT_GROUP_MIRROR, "mirror", WEFT_LANE_DP, "ranks r and p-1-r: two copies of one stage")      \
-  X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: the ranks that hold one replica")             \
+  X (WEFT_GROUP_MP, "mp", WEFT_LANE_WORLD, "tp x pp: ranks of one replica")                        \
   X (WEFT_GROUP_STAGE, "stage", WEFT_LANE_WORLD, "tp x dp x cp: all ranks of one stage")           \
   X (WEFT_GROUP_WORLD, "world", WEFT_LANE_WORLD, "all ranks")
 enum weft_group_kind {

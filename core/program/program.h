@@ -36,7 +36,7 @@ extern const char *const weft_buf_kind_words[];
 
 #define WEFT_POOL_LIST(X)                                                                          \
   X (WEFT_POOL_DEVICE, "device", "GPU memory, private")                                            \
-  X (WEFT_POOL_SYMMETRIC, "symmetric", "GPU memory registered with NCCL, same offsets everywhere")  \
+  X (WEFT_POOL_SYMMETRIC, "symmetric", "GPU memory registered with NCCL, equal on all ranks")      \
   X (WEFT_POOL_HOST, "host", "pinned host memory")
 enum weft_pool { WEFT_POOL_LIST (WEFT_WORD_ID) WEFT_N_POOL };
 extern const char *const weft_pool_words[];
