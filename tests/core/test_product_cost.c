@@ -1,5 +1,5 @@
-/* The formula of products of matrices, by hand: whole waves of whole tiles, and the split of the inner
- * dimension where tiles are few. */
+/* The formula of products of matrices, by hand: whole waves of whole tiles, and the split of the
+ * inner dimension where tiles are few. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
@@ -79,8 +79,8 @@ each_pass_has_an_inner_dimension_of_its_own (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
 }
 
-/* Two tiles on ten SMs: five parts of the depth each, and ten sums of 100 x 200 in fp32 that are written
- * and read. */
+/* Two tiles on ten SMs: five parts of the depth each, and ten sums of 100 x 200 in fp32 that are
+ * written and read. */
 static void
 few_deep_tiles_are_split (void **state)
 {
@@ -219,7 +219,8 @@ rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
   return weft_cost_split (&cost, kind, s).rate;
 }
 
-/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there is fp8. */
+/* Of the bundled files: Weft's own kernels have codes on Hopper, Transformer Engine wherever there
+ * is fp8. */
 static void
 only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 {

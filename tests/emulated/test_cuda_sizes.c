@@ -1,5 +1,6 @@
-/* CUDA's kernels at the sizes of real models, of which no test could compute all: whether a device takes their
- * launches, and whether the last elements of arrays of billions are those that are meant. */
+/* CUDA's kernels at the sizes of real models, of which no test could compute all: whether a device
+ * takes their launches, and whether the last elements of arrays of billions are those that are
+ * meant. */
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
@@ -38,8 +39,9 @@ static enum weft_dtype
 dtype_of (const char *name)
 {
   static const char *const whole = "ids targets choice row";
-  static const char *const narrow = "x y a b dy dx qkv o do dqkv logits gate_up dgate_up table weight w "
-                                    "pre residual sum dresidual u du add";
+  static const char *const narrow =
+      "x y a b dy dx qkv o do dqkv logits gate_up dgate_up table weight w "
+      "pre residual sum dresidual u du add";
 
   return kernel_case_is_one_of (name, whole)    ? WEFT_INT32
          : g_str_equal (name, "counts")         ? WEFT_INT64
@@ -87,8 +89,14 @@ static const struct real {
   { "DeepSeek-V3", WEFT_OP_MOE_ROUTE, { 65536, 256, 8 } },
   { "DeepSeek-V3", WEFT_OP_MOE_SORT, { 65536, 8, 256 }, { 0, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_MOE_MATMUL, { 524288, 4096, 7168, 256 }, { 524288ull * 7168, 0, 256 } },
-  { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_DGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
-  { "DeepSeek-V3", WEFT_OP_MOE_MATMUL_WGRAD, { 524288, 4096, 7168, 256 }, { 524288ull * 4096, 0, 256 } },
+  { "DeepSeek-V3",
+    WEFT_OP_MOE_MATMUL_DGRAD,
+    { 524288, 4096, 7168, 256 },
+    { 524288ull * 4096, 0, 256 } },
+  { "DeepSeek-V3",
+    WEFT_OP_MOE_MATMUL_WGRAD,
+    { 524288, 4096, 7168, 256 },
+    { 524288ull * 4096, 0, 256 } },
   { "DeepSeek-V3", WEFT_OP_QUANTISE_BLOCKS, { 65536, 18432, 128 } },
   { "DeepSeek-V3", WEFT_OP_TRANSPOSE, { 65536, 18432 } },
   /* More in one dimension than a grid has in y or z. */
@@ -101,9 +109,18 @@ static const struct real {
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES, { 1024, 128, 96, 96, 64 } },
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SCORES_BWD, { 1024, 128, 96, 96, 64 } },
   { "1024 x 128 tokens, 96 heads", WEFT_OP_SOFTMAX, { 1024, 128, 96, 96, 64 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 2048, 0, 128 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_DGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
-  { "10 x 2^20 rows", WEFT_OP_MOE_MATMUL_WGRAD, { 10 << 20, 1024, 2048, 128 }, { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 2048, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL_DGRAD,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 1024, 0, 128 } },
+  { "10 x 2^20 rows",
+    WEFT_OP_MOE_MATMUL_WGRAD,
+    { 10 << 20, 1024, 2048, 128 },
+    { (10ull << 20) * 1024, 0, 128 } },
   { "4 x 2^20 tokens", WEFT_OP_SWIGLU, { 4 << 20, 2048 } },
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
@@ -163,8 +180,8 @@ a_device_with_less_shared_memory_takes_them_too (void **state)
 
 /* ------------------------------------------------------------- behind four billion elements */
 
-/* Of a large call the last block runs alone; so does that of one with few rows, on the last rows of the same
- * arrays.  `out` is the operand that both write. */
+/* Of a large call the last block runs alone; so does that of one with few rows, on the last rows of
+ * the same arrays.  `out` is the operand that both write. */
 static const struct large {
   enum weft_op_kind kind;
   uint64_t dim[8];
@@ -244,7 +261,8 @@ run_last (const struct weft_kernel *k, gboolean warpgroups)
 }
 
 static void
-make_calls (GRand *rand, const struct large *large, struct weft_kernel *all, struct weft_kernel *few)
+make_calls (GRand *rand, const struct large *large, struct weft_kernel *all,
+            struct weft_kernel *few)
 {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   uint32_t n = kernel_case_arguments (large->kind, argument);
