@@ -2,8 +2,8 @@
 #pragma once
 #include <glib.h>
 
-/* Paths below the source folder, sorted: code, pages, build files, and all files of data folders.  What
- * is built, hidden (but .ci/) or fed to fuzz targets is left out. */
+/* Paths below the source folder, sorted: code, pages, build files, and all files of data folders.
+ * What is built, hidden (but .ci/) or fed to fuzz targets is left out. */
 GPtrArray *source_files (void);
 
 gboolean source_is_code (const char *path);
