@@ -2,7 +2,7 @@
  * strategies, and how much of it hides behind kernels: on the timeline, in the page and in the
  * document that weft sim writes. */
 #include "core/report/report.h"
-#include "core/passes/step.h"
+#include "core/passes/params/params.h"
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"

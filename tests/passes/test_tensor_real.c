@@ -206,8 +206,9 @@ fast_order_is_within_a_millionth (void **state)
     struct real_result one = weft_test_run_words (models[m], "reduction_order=fast", "gpus=1",
                                                   (struct real_run){ .steps = STEPS });
     for (unsigned s = 0; s < G_N_ELEMENTS (some); s += STRIDE) {
-      struct real_result other = run_words (models[m], "reduction_order=fast", some[s],
-                                            (struct real_run){ .poison = TRUE });
+      struct real_result other =
+          weft_test_run_words (models[m], "reduction_order=fast", some[s],
+                               (struct real_run){ .steps = STEPS, .poison = TRUE });
       if (!weft_test_is_near (&other, &one, STEPS))
         fail_msg ("%s %s: losses %.9g %.9g, of one rank %.9g %.9g; norm %.9g, %.9g", models[m],
                   some[s], other.loss[0], other.loss[1], one.loss[0], one.loss[1], other.norm[0],
