@@ -80,6 +80,7 @@ static const char *const still_long[] = {
   "core/base",
   "core/exec",
   "core/job",
+  "core/passes/shard",
   "core/plan",
   "core/program",
   "core/report",
