@@ -1,37 +1,37 @@
-/* fake_cuda.h - the CUDA runtime and NCCL as exec_cuda/module/calls_cuda.c calls them, for tests:
- * the real headers' functions, by the device that computes.
+/* fake_cuda.h - a test double of the CUDA runtime and NCCL for exec_cuda/module/calls_cuda.c, with
+ * the functions of the real headers, on the device that computes (computing_cuda.h).
  *
- * They are as strict as the real ones where a program that was never run on a GPU can be wrong:
+ * It is as strict as the real libraries where a program never run on a GPU can be wrong:
  *
- * CUDA runtime: an error stays the last one of its thread until it is read ("not ready" of an event
- * is one of them), and the next launch reports it. Streams do not block the legacy stream. A
- * capture queries no event and waits for none; external records are for captures alone.
+ * CUDA runtime: an error stays the last error of its thread until it is read ("not ready" of an
+ * event is one), and the next launch reports it. Streams do not block the legacy stream. A capture
+ * may not query or wait for events; external event records are for captures only.
  *
- * NCCL: communicators are nonblocking. A group only begins its calls; until its state has been
- * polled often enough, its communicators refuse everything, the communicator of a split does not
- * exist, and its streams must not be given work. A handle belongs to the communicator it was made
- * for. A registration ends before its memory and its communicator do. Several communicators are
- * aborted in one group.
+ * NCCL: communicators are nonblocking. Calls in a group only begin at its end; until its state has
+ * been polled often enough, its communicators refuse every call, the communicator of a split does
+ * not exist, and its streams must not be given work. A handle belongs to its communicator. Buffers
+ * must be deregistered before their memory is freed and their communicator is destroyed. Several
+ * communicators are aborted in one group.
  *
  * A call that breaks a rule fails with an error that states the rule. */
 #pragma once
 #include "tests/doubles/computing_cuda.h"
 
-/* Functions are of this device from now on; call number `fail_at`, from 1 on, fails, 0: none does.
- * Then how many were made, and whether nothing is open or under way that should not be, or what. */
+/* Functions use this device from now on; call number `fail_at` (from 1) fails, 0: none. The other
+ * functions: number of calls made; NULL, or what is still open or under way. */
 void fake_cuda_begin (computing_cuda *device, uint64_t fail_at);
 uint64_t fake_cuda_end (const char **left);
 
-/* -------------------------------------------------------------- between the two halves */
+/* --------------------------------------------- shared by fake_cudart.c and fake_nccl.c */
 
 extern computing_cuda *fake_device;
 #define FAKE_CALL(name, ...) (fake_device->calls.name (fake_device->calls.self, ##__VA_ARGS__))
 
-/* Whether the call under way shall fail; and whether one has. */
+/* Whether the current call must fail; whether one has failed. */
 gboolean fake_cuda_fails (void);
 gboolean fake_cuda_has_failed (void);
 
-/* A launch of NCCL has yet to be given to this stream. */
+/* Whether an NCCL launch is still to be enqueued on this stream. */
 gboolean fake_nccl_launches_on (const void *stream);
 void fake_nccl_begin (void);
 const char *fake_nccl_left (void);

@@ -1,17 +1,15 @@
-/* playing_cudnn.h - a double of cuDNN's graph API that computes: descriptors keep what they are
- * told, and a plan is run by doing one operation after the other in fp64, where tensors lie in
- * memory of the host.
+/* playing_cudnn.h - a test double of cuDNN's graph API that computes: descriptors keep their
+ * attributes, and a plan runs operation by operation in fp64 on tensors in host memory.
  *
- * It knows the operations of attention and nothing of their meaning.  What is between operations is
- * rounded to its type; numbers of the interface are those of kernels/cuda/cudnn.h. */
+ * It supports the operations that attention uses. Intermediate tensors are rounded to their type;
+ * constants are those of kernels/cuda/cudnn.h. */
 #pragma once
 #include "kernels/cuda/cudnn.h"
 
 enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which are overwritten */ };
 
-/* Of version 9.19; heads wider than 256 have no engine, as in the real one on GPUs of today. */
+/* Version 9.19; refuses heads wider than 256, as the real library does on current GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;
 
-/* The same of a release that is too old, and of one whose backward wants whole blocks of 128
- * tokens. */
+/* A release that is too old; one whose backward needs multiples of 128 tokens. */
 extern const struct weft_cudnn_calls playing_old_cudnn, playing_former_cudnn;

@@ -1,12 +1,12 @@
-/* playing_trial.h - kernels/cuda/trial.h without a GPU: blocks are of this machine, runs take as
- * long as a test says. */
+/* playing_trial.h - a test double of kernels/cuda/trial.h without a GPU: blocks are host memory,
+ * and the test sets how long runs take. */
 #pragma once
 #include "kernels/cuda/trial.h"
 
 struct playing_trial {
-  float takes[8];    /* milliseconds of the next runs, in turn; negative: fails without being run */
+  float takes[8];    /* milliseconds of the next runs, in order; negative: the run fails */
   uint32_t n_runs;   /* so far */
-  uint32_t n_blocks; /* that are there */
-  gboolean no_memory; /* for blocks */
+  uint32_t n_blocks; /* allocated now */
+  gboolean no_memory; /* fail allocations */
 };
 extern struct playing_trial playing_trial;

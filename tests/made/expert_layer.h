@@ -1,9 +1,9 @@
-/* expert_layer.h - a whole layer of experts, op by op, with random shapes and inputs: by the fp64
- * references, by the CPU or by a device. */
+/* expert_layer.h - a whole MoE layer, op by op, with random shapes and inputs: by the fp64
+ * references, the CPU kernels or a device. */
 #pragma once
 #include "tests/made/cuda_case.h"
 
-/* What it reads and makes.  FLOATS are in the layer's type, others as they are. */
+/* Arrays of the layer. FLOATS are in the layer's type, others have a type of their own. */
 #define ARRAYS(A)                                                                                  \
   A (X, T *H)                                                                                      \
   A (WR, E *H)                                                                                     \
@@ -21,7 +21,7 @@ enum array {
   NONE = N_ARRAY
 };
 
-/* Sizes that dimensions and arrays are made of. */
+/* Sizes of dimensions and arrays. */
 struct sizes {
   uint64_t t, e, k, h, f, w, l, r, capacity, padded;
 };
@@ -32,26 +32,25 @@ struct layer {
   enum weft_dtype dtype, grad_dtype;
   gboolean canonical, doubles;
   const struct cuda_case_device *device; /* NULL: the CPU */
-  gboolean again;                        /* what the device is told */
+  gboolean again;                        /* passed to the device: second run */
   uint32_t parts;
   struct weft_operand at[N_ARRAY + 1];
 };
 
-/* A random layer; some have a capacity, over which tokens are dropped.  Its arrays are not there
- * yet. */
+/* A random layer; some have an expert capacity and drop tokens. Arrays are not allocated yet. */
 void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 
-/* One number of a list. */
+/* A random element of a list. */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
-/* Room for all arrays, as NaN; random inputs; the inputs of another layer, from a token of it
- * on. */
+/* Allocates all arrays, filled with NaN; draws random inputs; copies the inputs of another layer
+ * from a token on. */
 void expert_layer_open (struct layer *l);
 void expert_layer_close (struct layer *l);
 void expert_layer_fill (GRand *rand, struct layer *l);
 void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token);
 
-/* All its ops. */
+/* Runs all ops. */
 void expert_layer_run (struct layer *l);
 
 double expert_layer_get (const struct layer *l, enum array a, uint64_t i);
@@ -59,12 +58,13 @@ void expert_layer_set (struct layer *l, enum array a, uint64_t i, double value);
 
 const char *expert_layer_name (enum array a);
 
-/* Elements of rows that somebody is in. */
+/* Elements of rows that hold a token. */
 uint64_t expert_layer_in_use (const struct layer *l, enum array a);
 
-/* A choice that only rounding made is another layer: scores that lie next to each other. */
+/* Whether both layers chose the same experts: close scores may be ordered differently after
+ * rounding. */
 gboolean expert_layer_same_choice (const struct layer *a, const struct layer *b);
 
-/* Fail where they differ. */
+/* Fail on a difference. */
 void expert_layer_compare (const struct layer *found, const struct layer *wanted, double tolerance);
 void expert_layer_same_bits (const struct layer *a, const struct layer *b);

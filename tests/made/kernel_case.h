@@ -1,20 +1,20 @@
-/* kernel_case.h - calls of ops with random shapes and operands, for tests of kernels: the same call
- * as doubles, for the fp64 reference, and as an executor stores it.  Shapes and operands are those
- * that core/program/op.h lists. */
+/* kernel_case.h - kernel calls with random shapes and operands: the same call with doubles for the
+ * fp64 reference, and with stored types as an executor has it. Shapes and operands as in
+ * core/program/op.h. */
 #pragma once
 #include "kernels/kernel.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-/* CMocka wants those before itself. */
+/* CMocka requires these headers before its own. */
 
 #include <cmocka.h>
 
-#define KERNEL_CASE_SEQUENCES 9 /* of a batch, at most */
+#define KERNEL_CASE_SEQUENCES 9 /* largest batch */
 
-/* Ops whose shapes are not drawn here but by tests of their own, beside those of experts:
- * test_fp8.c, test_fp8_kernels.c, test_fp8_experts.c, test_context.c, test_unfused_attention.c,
+/* Ops whose shapes are drawn by tests of their own: MoE ops, and those in test_fp8.c,
+ * test_fp8_kernels.c, test_fp8_experts.c, test_context.c, test_unfused_attention.c,
  * test_tensor_kernels.c, test_latent.c. */
 #define KERNEL_CASE_NOT_DRAWN                                                                      \
   "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad quantise "             \
@@ -32,7 +32,7 @@ struct kernel_argument {
   unsigned flags;
 };
 
-/* One call of an op, with all operands as doubles: what their stored type can hold. */
+/* One call of an op. Operands are doubles that their stored type can represent. */
 struct kernel_case {
   struct weft_kernel k;
   union weft_model model;
@@ -41,36 +41,36 @@ struct kernel_case {
   uint32_t n;
   uint64_t sequences;
   gboolean
-      rounds_inside; /* what gelu is of is rounded to the op's type; probabilities, and gradients of
-                             scores, before the next product, as tensor cores take them */
+      rounds_inside; /* the input of gelu is rounded to the op's type; probabilities and score
+                      * gradients are rounded before the next product, as on tensor cores */
 };
 
-/* Whether `names`, words with a blank between them, has the name. */
+/* Whether `name` is one of `names`, separated by blanks. */
 gboolean kernel_case_is_one_of (const char *name, const char *names);
 
-/* Sums over tokens, which accumulate or do not. */
+/* Ops that sum over tokens, with and without accumulation. */
 gboolean kernel_case_is_gradient (const char *name);
 
-/* "dy:r x:r dw:rw db:rw?" of an op: how many. */
+/* Parses an op's operands "dy:r x:r dw:rw db:rw?"; returns their number. */
 uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument);
 
 /* A random call; kernel_case_clear() frees its operands. */
 void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
 void kernel_case_clear (struct kernel_case *made);
 
-/* One operand of it again, whose shape has changed; random values for one. */
+/* Draws one operand again, after its shape has changed; fills one with random values. */
 void kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o);
 void kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o);
 
-/* What forward left for backward is made to fit its input. */
+/* Makes the operands that forward leaves for backward consistent with its input. */
 void kernel_case_fit (struct kernel_case *made);
 
-/* The same call in memory of its own, which kernel_case_free_memory() frees: as an executor stores
- * it, NaN where it is only written; and as doubles. */
+/* The call in memory of its own, freed by kernel_case_free_memory(): in stored types, with NaN in
+ * operands that are only written; in doubles. */
 struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
-/* Fails where an operand is further from the reference's than rounding explains. */
+/* Fails if an operand differs from the reference by more than rounding. */
 void kernel_case_compare (const struct kernel_case *made, uint32_t o,
                           const struct weft_kernel *found, const struct weft_kernel *wanted);

@@ -1,8 +1,8 @@
-/* made.h - clusters with round numbers and plans written by hand, for tests that know the answer.
+/* made.h - clusters with round numbers and hand-written plans, for tests with known answers.
  *
- * A made cluster has no latencies and no overheads; every GPU has ports of 100 GB/s, a PCIe link of
- * 100 GB/s and a NIC of 50 GB/s of its own, so sharing is what a test asks for and nothing else.  A
- * made kernel is an attention op, whose time is inverse to the SMs that are left to it. */
+ * A made cluster has no latencies and overheads; every GPU has its own NVLink ports of 100 GB/s,
+ * PCIe link of 100 GB/s and NIC of 50 GB/s, so links are shared only where a test makes them. A
+ * made kernel is an attention op, whose time is inverse to its number of SMs. */
 #pragma once
 #include "core/plan/cost.h"
 #include "core/exec/exec.h"
@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-/* CMocka wants those before itself. */
+/* CMocka requires these headers before its own. */
 
 #include <cmocka.h>
 
@@ -24,7 +24,7 @@
 
 #define assert_near(found, wanted) made_assert_near ((found), (wanted), #found, __FILE__, __LINE__)
 
-/* Equal to 1e-9 of the wanted value. */
+/* Equal within 1e-9 of the wanted value. */
 static inline void
 made_assert_near (double found, double wanted, const char *what, const char *file, int line)
 {
@@ -53,7 +53,7 @@ made_cluster (uint32_t nodes, uint32_t node_gpus)
   return c;
 }
 
-/* Software without overheads, whose communication takes no SMs. */
+/* A software stack without overheads whose communication needs no SMs. */
 static inline struct weft_job
 made_job (const struct weft_cluster *cluster)
 {
@@ -85,7 +85,7 @@ made_bytes (uint64_t bytes)
   return (struct weft_shape) { .dim = { bytes / 4 }, .dtype = WEFT_FP32, .out_dtype = WEFT_FP32 };
 }
 
-/* A kernel of so many microseconds on all SMs: 2 x 1000 x 1000 FLOPs each at 2 TFLOP/s. */
+/* A kernel of this many microseconds on all SMs: 2 x 1000 x 1000 FLOPs each at 2 TFLOP/s. */
 static inline uint32_t
 made_kernel (weft_builder *b, uint32_t microseconds)
 {
@@ -148,7 +148,7 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   weft_memory_plan (p, seconds, G_MAXUINT64, &plan->memory[role]);
 }
 
-/* Takes what the builders, one a stage, hold; the plan is proved like any other. */
+/* Takes the programs of the builders, one per stage; the plan is proved like any other. */
 static inline weft_plan *
 made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *const *builder)
 {
@@ -170,7 +170,7 @@ made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *cons
   return plan;
 }
 
-/* One collective of all GPUs and nothing else. */
+/* One collective over all GPUs. */
 static inline weft_plan *
 made_collective_plan (const struct weft_job *job, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -222,7 +222,7 @@ made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan,
   return t;
 }
 
-/* Every rank of `whole` has the dates of the row of `folded` that speaks for it. */
+/* Every rank of `whole` has the dates of its representative in `folded`. */
 static inline void
 made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
                         const weft_timeline *whole)
@@ -241,7 +241,7 @@ made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
   assert_int_equal (folded->contended, whole->contended);
 }
 
-/* Simulates folded and unfolded; both must say the same.  Returns the folded timeline. */
+/* Simulates folded and unfolded; both must agree. Returns the folded timeline. */
 static inline weft_timeline *
 made_run (const weft_plan *plan)
 {

@@ -1,10 +1,10 @@
-/* nano.h - plans of a real small model from flags, and questions about their ops. */
+/* nano.h - plans of a small real model from flags, and queries of their ops. */
 #pragma once
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
 
-/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs, with more flags, NULL at
- * the end. */
+/* A plan of gpt2-nano (8 layers, tied embedding) on one node of 8 GPUs, with more flags, ended by
+ * NULL. */
 static inline weft_plan *
 plan_of (const char *first, ...)
 {
@@ -28,9 +28,9 @@ plan_of (const char *first, ...)
 #define STAGES(n) "--pipeline-model-parallel-size", n
 #define BATCH(n) "--global-batch-size", n
 
-/* -------------------------------------------------------------- questions */
+/* ---------------------------------------------------------------- queries */
 
-/* The i-th op of a kind whose name starts so, or WEFT_NO_OP. */
+/* The i-th op of a kind whose name has this prefix, or WEFT_NO_OP. */
 static inline uint32_t
 nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t i)
 {

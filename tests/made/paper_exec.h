@@ -1,6 +1,8 @@
-/* paper_exec.h - an executor of memory alone: every rank has its planned arenas, and nothing runs.
+/* paper_exec.h - an executor with memory only: every rank has its planned arenas, and ops do
+ * nothing.
  *
- * For tests of who reads and writes global tensors.  Bytes nobody wrote are NaN in every type. */
+ * For tests of code that reads and writes global tensors. Memory is initialised to NaN in every
+ * type. */
 #pragma once
 #include "tests/made/random_job.h"
 #include "train/state.h"
@@ -8,7 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-/* CMocka wants those before itself. */
+/* CMocka requires these headers before its own. */
 
 #include <cmocka.h>
 
@@ -68,7 +70,7 @@ paper_open (const weft_plan *plan)
   for (uint32_t row = 0; row < actors->n; row++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++) {
       uint64_t bytes = plan->memory[actors->role[row]].planned[pool];
-      x->arena[row][pool] = g_malloc (bytes + 1); /* not NULL for an empty pool */
+      x->arena[row][pool] = g_malloc (bytes + 1); /* not NULL even for an empty pool */
       memset (x->arena[row][pool], 0xff, bytes);
     }
   return &x->base;
@@ -76,8 +78,8 @@ paper_open (const weft_plan *plan)
 
 /* ----------------------------------------------------------------- jobs and states */
 
-/* The strategies tensors move between: gpus 1 to 8, stages 1 to 4, replicas with everything or with
- * slices, one bucket or many, gathers now or later. */
+/* Strategies between which tensors are converted: 1 to 8 gpus, 1 to 4 stages, replicated or sharded
+ * state, one bucket or many, early or late gathers. */
 static const char *const paper_layouts[] = {
   "gpus=1",
   "gpus=1 use_distributed_optimizer=true",
@@ -99,7 +101,7 @@ struct paper_job {
   weft_state *state;
 };
 
-/* `model` is words too: "model=gpt2-nano precision=bf16". */
+/* `model` is text too: "model=gpt2-nano precision=bf16". */
 static inline struct paper_job
 paper_job_open (const char *model, const char *layout)
 {
@@ -124,7 +126,7 @@ paper_elements (const weft_state *state, uint32_t tensor)
   return weft_state_at (state, tensor)->rows * weft_state_at (state, tensor)->columns;
 }
 
-/* A whole tensor; caller frees. */
+/* A whole tensor; the caller frees it. */
 static inline float *
 paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
 {
@@ -135,7 +137,7 @@ paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
   return value;
 }
 
-/* Numbers that tell tensor, kind, element and `salt`, the same for every strategy. */
+/* Values that encode tensor, kind, element and `salt`, the same for every strategy. */
 static inline void
 paper_fill (weft_state *state, uint32_t salt)
 {
@@ -150,7 +152,7 @@ paper_fill (weft_state *state, uint32_t salt)
     }
 }
 
-/* Every tensor bit for bit. */
+/* Compares every tensor bit for bit. */
 static inline void
 paper_assert_equal (weft_state *found, weft_state *wanted, enum weft_state_kind kind)
 {

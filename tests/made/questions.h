@@ -1,4 +1,4 @@
-/* questions.h - what tests ask of a program. */
+/* questions.h - queries of a program. */
 #pragma once
 #include "core/plan/check.h"
 #include "core/program/layout.h"
@@ -7,7 +7,7 @@
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"
 
-/* The program of a stage as it is built, before the memory planner adds dependencies of its own. */
+/* The program of a stage as built, before the memory planner adds dependencies. */
 static inline weft_program *
 built (const char *words, uint32_t role)
 {
@@ -60,7 +60,7 @@ comes_after (const weft_program *p, uint32_t first, uint32_t then)
   return weft_ordered (p, before, first, then);
 }
 
-/* Kernels that are known to be over when `op` starts. */
+/* Number of compute kernels that must have ended when `op` starts. */
 static inline uint32_t
 kernels_before (const weft_program *p, uint32_t op)
 {
@@ -68,7 +68,7 @@ kernels_before (const weft_program *p, uint32_t op)
   return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
 }
 
-/* N of the first stage under Megatron-FSDP: padded so that `slices` ranks get whole rows. */
+/* Elements of the first stage under Megatron-FSDP, padded so that `slices` ranks get whole rows. */
 static inline uint64_t
 padded_elements (const weft_plan *plan, int level, uint32_t slices)
 {
@@ -111,8 +111,8 @@ share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
   return FALSE;
 }
 
-/* Dependencies of ops of one kind on those of another that have a buffer with them: how many there
- * are, and without how many of them, one at a time, the plan of one role is refused. */
+/* Dependencies of ops of one kind on ops of another that share a buffer: their number, and how many
+ * of them make the checker refuse the role's plan when removed, one at a time. */
 struct edge_count {
   uint32_t n, refused;
 };
@@ -137,7 +137,7 @@ count_edges (weft_plan *plan, enum weft_op_kind from, enum weft_op_kind to)
   return edges;
 }
 
-/* Most inputs of first norms that wait at once for their backward. */
+/* Largest number of first-norm inputs that wait for backward at the same time. */
 static inline uint32_t
 most_norms_kept (const weft_program *p)
 {
@@ -153,8 +153,7 @@ most_norms_kept (const weft_program *p)
   return most;
 }
 
-/* When the last op of a plan ends where ops take as long as `seconds` says; its user is
- * plan->role. */
+/* End of the last op of a plan with op times given by `seconds`, whose user data is plan->role. */
 static inline double
 makespan_of (double (*seconds) (void *user, uint32_t actor, uint32_t op), const char *words)
 {

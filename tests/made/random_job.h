@@ -1,22 +1,22 @@
-/* random_job.h - jobs for tests: from words, or at random.
+/* random_job.h - jobs for tests, from text or at random.
  *
- * Words are the flags of the command line without their dashes: "model=llama-nano gpus=8".  A
- * random job is such words too, so a test that fails prints what to give to `weft plan`. */
+ * The text has the flags of the command line without dashes: "model=llama-nano gpus=8". A random
+ * job is such a text, too, so a failing test prints what to pass to `weft plan`. */
 #pragma once
 #include "core/plan/plan.h"
 
-/* FALSE with the message a user would get: a word is unknown, or the job breaks a rule. */
+/* FALSE with the message a user would get: an unknown word, or a broken rule. */
 gboolean weft_test_job (const char *words, struct weft_job *job, GError **error);
 
-/* The proved plan of these words, a printf format; fails the test when there is none. */
+/* The proved plan of this text (a printf format); fails the test if there is none. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
-/* The same, priced by a file that holds these rows (struct weft_measurement). */
+/* The same with a cost table of these rows (struct weft_measurement). */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
-/* Ops of all ranks. */
+/* Number of ops of all ranks. */
 uint64_t weft_test_ops (const weft_plan *plan);
 
-/* Words of a small job over everything a program is built from: model shapes, clusters, batches,
- * pipeline, data parallel and recompute knobs.  A few break a rule.  Caller frees. */
+/* A small random job over everything that shapes a program: model, cluster, batch, pipeline,
+ * data-parallel and recompute knobs. A few break a rule. The caller frees it. */
 char *weft_random_job (GRand *rand);

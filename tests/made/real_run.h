@@ -1,16 +1,16 @@
-/* real_run.h - a few real steps of a job from words, and everything they left behind.
+/* real_run.h - runs a few real steps of a job given as text, and returns all results.
  *
- * Tokens are drawn from a fixed seed, weights from weft_state_init(), so what two runs leave can be
- * compared bit for bit whatever their strategies. */
+ * Tokens come from a fixed seed and weights from weft_state_init(), so two runs can be compared bit
+ * for bit whatever their strategies. */
 #pragma once
 #include "core/exec/exec.h"
 
 #define REAL_RUN_MOST_STEPS 8
 
 struct real_run {
-  const char *words; /* of the job, random_job.h */
+  const char *words; /* the job: random_job.h */
   uint32_t steps;
-  uint64_t stress;  /* seed, 0: threads */
+  uint64_t stress;  /* seed of a random op order; 0: threads */
   uint32_t threads; /* per rank */
   gboolean poison;
 };
@@ -20,53 +20,55 @@ struct real_result {
   uint64_t gradients, weights, moments; /* hashes over all global tensors */
 };
 
-/* Fails the test when the job is refused or a step is. */
+/* Fails the test if the job or a step is refused. */
 struct real_result weft_test_run (const struct real_run *run);
 
-/* The same on a plan of the caller's, which may be damaged: FALSE when the executor gives up. */
+/* The same on a given plan, which may be damaged: FALSE if the executor fails. */
 gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
                              struct real_result *result, GError **error);
 
-/* Losses, norms and all tensors. */
+/* Compares losses, norms and all tensors. */
 gboolean
 weft_test_same_bits (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
-/* Of fast order: losses of all steps and the first gradient norm are within 1e-6 of what they are,
- * later norms within 1e-5.  Adam divides a gradient by its own size: of an element whose gradient
- * is nothing but rounding (the bias of keys) the update is as large as any other's. */
+/* For fast order: losses of all steps and the first gradient norm agree within 1e-6, later norms
+ * within 1e-5. (Adam divides a gradient by its own magnitude: if a gradient is pure rounding noise,
+ * as for the bias of keys, its update is as large as any other.) */
 gboolean
 weft_test_is_near (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
-/* Fails where one bit of a run is not as it was for `one`, and says of what. */
+/* Fails if any bit of a run differs from `one`, and names it. */
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 
-/* The same of words: poisoned, every third seed under stress and otherwise by threads. */
+/* The same for a job as text: with poisoned memory; every third seed in random op order, otherwise
+ * with threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);
 
-/* Two steps of a model with each strategy's words behind its own: the bits of one rank. */
+/* Two steps of a model with the text of each strategy appended: must give the bits of one rank. */
 void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);
 
-/* The words of a job on this machine's CPU. */
+/* The text of a job on this machine's CPU. */
 char *weft_test_cpu_words (const char *model, const char *precision, const char *strategy);
 
-/* A run of them; its own words are not looked at. */
+/* Runs it; the `words` of the given run are ignored. */
 struct real_result weft_test_run_words (const char *model, const char *precision,
                                         const char *strategy, struct real_run run);
 
-/* Models in several precisions under strategies that must not change one bit. */
+/* Models in several precisions, under strategies that must not change any bit. */
 struct real_sweep {
   const char *const *models, *const *precisions, *const *strategies;
   unsigned n_models, n_precisions, n_strategies;
   uint32_t steps;
-  unsigned stride; /* of strategies, every so many are run */
-  /* More words of a strategy in a precision; may be NULL. */
+  unsigned stride; /* run every stride-th strategy */
+  /* More text for a strategy in a precision; may be NULL. */
   const char *(*more) (const char *precision, const char *strategy);
 };
 
-/* One job of it under stress or by threads, as weft_test_check_bits() says. */
+/* One job of the sweep, in random op order or with threads: weft_test_check_bits(). */
 void weft_test_check_one (const struct real_sweep *sweep, const char *model, const char *precision,
                           const char *strategy, const struct real_result *one, unsigned seed);
 
-/* The first model under every strategy in every precision, the others under each in one of them. */
+/* The first model under every strategy in every precision; the others under each strategy in one
+ * precision. */
 void weft_test_check_sweep (const struct real_sweep *sweep);

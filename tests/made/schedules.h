@@ -1,11 +1,11 @@
-/* schedules.h - schedules for tests: made and checked, how long they take and where their stages
- * are. */
+/* schedules.h - pipeline schedules for tests: construction, checks, makespans, placement of
+ * stages. */
 #pragma once
 #include "core/schedule/grid.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-/* CMocka wants those before itself. */
+/* CMocka requires these headers before its own. */
 
 #include <cmocka.h>
 
@@ -28,8 +28,8 @@ schedule_plain (enum weft_schedule schedule, uint32_t p, uint32_t m)
       &(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
 }
 
-/* The longest time from a rank's first cell to its last, which is what the next step must wait
- * for: ranks that start later end later. */
+/* The longest time from a rank's first cell to its last, which limits the next step: ranks that
+ * start later end later. */
 static inline double
 schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
 {
@@ -48,7 +48,7 @@ schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
   return longest;
 }
 
-/* Times whose weight gradient is the shortest part. */
+/* Cell times in which the weight gradient is the shortest. */
 static const struct weft_cell_times schedule_times[] = {
   { 1, 1, 1, 0 }, { 2, 2, 1, 0 }, { 3, 3, 2, 0 }, { 2, 3, 1, 0 }, { 3, 2, 1, 0 }, { 4, 4, 3, 0 },
 };

@@ -1,15 +1,16 @@
-/* command.h - weft as a shell runs it: exit status, stdout and stderr. */
+/* command.h - runs weft as a shell does: exit status, stdout and stderr. */
 #pragma once
 
 struct answer {
   char *out, *err;
-  int status; /* of the exit */
+  int status; /* exit status */
 };
 
-/* `weft` with these words, separated by single blanks, in the current folder.  Caller frees. */
+/* Runs `weft` with these arguments, separated by single blanks, in the current folder. The caller
+ * frees the answer. */
 struct answer weft_test_answer (const char *words);
 void weft_test_answer_free (struct answer *answer);
 
-/* Fails unless it is refused: this status, nothing on stdout, and a message that begins with
- * "weft: " and holds `part`. */
+/* Fails unless the command is refused: this exit status, empty stdout, and a message that begins
+ * with "weft: " and contains `part`. */
 void weft_test_refused (const char *words, int status, const char *part);

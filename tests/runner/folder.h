@@ -1,9 +1,9 @@
-/* folder.h - a folder for the files of one test: the setup and teardown of
- * cmocka_unit_test_setup_teardown(); the test's state is its path. */
+/* folder.h - a temporary folder per test: setup and teardown for cmocka_unit_test_setup_teardown();
+ * the test's state is the path. */
 #pragma once
 
 int weft_test_folder_make (void **state);
 int weft_test_folder_remove (void **state);
 
-/* A file, or a folder with all that is in it. */
+/* Deletes a file, or a folder with everything in it. */
 void weft_test_remove (const char *path);
