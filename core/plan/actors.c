@@ -101,7 +101,7 @@ walk_from (const struct colouring *c, uint32_t rank)
   return (struct walk){ .c = c, .rank = rank };
 }
 
-/* To the neighbour in the ring. */
+/* Route of a ring shift: to the neighbour. */
 static gboolean
 shift_route (struct walk *w, uint32_t p)
 {

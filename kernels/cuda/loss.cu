@@ -11,9 +11,9 @@
 enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
 enum { MOST_THREADS = 1024 /* of a block */ };
 
-/* Bytes of a row that a block keeps at most, if the device has as much, besides `room`; and the
- * limit at which two blocks fit on a multiprocessor of sm_90 with its 227 KB. A block that is alone
- * has twice the threads. */
+/* MOST_KEPT: bytes of a row kept in shared memory, if the device has that much besides ROOM.
+ * SHARED_BY_TWO: up to this size two blocks fit on a multiprocessor of sm_90 with its 227 KB; beyond
+ * it a block is alone and has twice the threads. */
 enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024, ROOM = 32 * sizeof (float) };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };

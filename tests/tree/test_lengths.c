@@ -79,17 +79,12 @@ static const char *const still_long[] = {
   "core",
   "core/base",
   "core/exec",
-  "core/job",
   "core/passes/shard",
-  "core/plan",
-  "core/program",
   "core/report",
   "core/schedule",
   "exec_cpu",
   "exec_cuda",
   "exec_cuda/module",
-  "kernels",
-  "kernels/cuda",
   "planner",
 };
 
