@@ -102,14 +102,14 @@ print_row (GPtrArray *cells)
 
 /* What follows from the fields, for the page of one model and for JSON. */
 #define RESULT_LIST(X)                                                                             \
-  X ("parameters", weft_model_parameters (m), "all, as the authors count")                         \
-  X ("active_parameters", weft_model_active_parameters (m), "those one token uses")                \
-  X ("matmul_parameters", weft_model_matmul_parameters (m), "in matrix products: the N of 6N")     \
+  X ("parameters", weft_model_parameters (m), "all parameters, as their authors count them")       \
+  X ("active_parameters", weft_model_active_parameters (m), "parameters that one token uses")      \
+  X ("matmul_parameters", weft_model_matmul_parameters (m), "parameters in matmuls: the N of 6N")  \
   X ("mtp_parameters", weft_model_mtp_parameters (m), "more, in multi-token prediction layers")    \
   X ("flops_per_token_causal", llround (weft_model_flops_per_token (m, TRUE)),                     \
-     "to train one token, causal half of attention")                                               \
+     "FLOPs to train one token, causal half of attention")                                         \
   X ("flops_per_token_palm", llround (weft_model_flops_per_token (m, FALSE)),                      \
-     "the same with all of attention counted")
+     "FLOPs to train one token, whole attention")
 
 static void
 print_line (const char *name, const char *value, const char *doc)
@@ -176,8 +176,8 @@ print_list (const GArray *models)
     g_autoptr (GPtrArray) cells = cells_of (&g_array_index (models, union weft_model, i));
     print_row (cells);
   }
-  printf ("\nffn with experts: routed experts x width of one, and how many a token visits.\n"
-          "`weft models NAME` shows every field of one; NAME may be the path of a config.json.\n");
+  printf ("\nffn of experts: routed experts x width of an expert, experts per token.\n"
+          "`weft models NAME` shows the fields of one; NAME may be the path of a config.json.\n");
 }
 
 static int
@@ -211,7 +211,7 @@ show_one (const char *name, gboolean json)
   if (!weft_model_load (name, &model, unknown, &error))
     return weft_cli_fail (error);
   for (unsigned i = 0; i < unknown->len; i++)
-    fprintf (stderr, "weft: %s: key %s is not known and was not used\n", name,
+    fprintf (stderr, "weft: %s: unknown key %s was ignored\n", name,
              (char *) unknown->pdata[i]);
   if (!json) {
     print_page (&model);
@@ -227,9 +227,9 @@ static int
 show_help (void)
 {
   printf ("usage: weft models [NAME] [--json]\n\n"
-          "Lists the bundled models, or shows every field of one: a bundled name (case, dashes,\n"
-          "dots and underscores do not count), or the path of a Hugging Face config.json or its\n"
-          "folder.\n\n"
+          "Lists the bundled models, or shows every field of one.  NAME is a bundled name (case,\n"
+          "dashes, dots and underscores are ignored), or the path of a Hugging Face config.json\n"
+          "or of its folder.\n\n"
           "examples:\n  weft models\n  weft models llama3-8b\n"
           "  weft models ./config.json --json\n");
   return 0;

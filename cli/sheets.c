@@ -258,9 +258,8 @@ print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
       printf ("%-*s  ", column_width (rows, k), cells[k]);
     printf ("%s\n", cells[g_strv_length ((char **) cells) - 1]);
   }
-  printf ("\nprinted/measured/other: how many numbers a vendor prints, how many are measured,\n"
-          "and how many are estimated, derived or chosen.\n"
-          "`weft %s NAME` shows each with its source.\n",
+  printf ("\nprinted/measured/other: how many numbers are printed by the vendor, measured, and\n"
+          "estimated, derived or chosen.  `weft %s NAME` shows each number with its source.\n",
           kind->command);
 }
 
