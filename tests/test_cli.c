@@ -319,7 +319,7 @@ waits_for_memory_are_told (void **state)
     const char *command, *text;
   } pages[] = { { "sim", " ops wait for memory, " },
                 { "memory", " ops wait for memory, " },
-                { "explain", "held up by dp reduce_scatter" } };
+                { "explain", "stalled by dp reduce_scatter" } };
   g_autofree char *words = g_strdup_printf ("sim %s 14e9 --executor clock --json", job);
   g_autoptr (JsonNode) root = document (words, 0);
   JsonObject *memory = json_object_get_object_member (json_node_get_object (root), "memory");

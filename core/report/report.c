@@ -223,7 +223,7 @@ fill_role (weft_report *r, uint32_t role)
   }
   row->padding = row->planned_bytes - row->live_bytes;
   row->peak_bytes = row->planned_bytes + row->reserved_bytes;
-  weft_waits_init (&row->waits, r->plan, role, r->timeline);
+  weft_memory_stalls_init (&row->stalls, r->plan, role, r->timeline);
 }
 
 const char *
@@ -313,7 +313,7 @@ void
 weft_report_free (weft_report *r)
 {
   for (uint32_t role = 0; role < r->n_roles; role++)
-    weft_waits_clear (&r->role[role].waits);
+    weft_memory_stalls_clear (&r->role[role].stalls);
   g_free (r->role);
   g_free (r);
 }
