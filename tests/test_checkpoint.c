@@ -329,7 +329,7 @@ two_processes_do_not_save_into_one_directory_at_once (void **dir)
   paper_fill (j.state, 0);
   assert_int_equal (flock (fd, LOCK_EX | LOCK_NB), 0);
   assert_false (weft_checkpoint_save (j.state, &j.plan->job, &progress, *dir, 0, &error));
-  assert_non_null (strstr (error->message, "another process is saving there"));
+  assert_non_null (strstr (error->message, "another process is saving into this directory"));
   assert_list (*dir, "");
   close (fd);
   paper_job_close (&j);
@@ -434,7 +434,7 @@ a_manifest_that_is_a_pipe_is_refused_without_waiting (void **dir)
 
   assert_int_equal (g_remove (manifest), 0);
   assert_int_equal (mkfifo (manifest, 0600), 0);
-  assert_passed_over (&j, *dir, "manifest.json", "not a file");
+  assert_passed_over (&j, *dir, "manifest.json", "wanted a file");
 }
 
 static void

@@ -51,14 +51,13 @@ recorded_ops (double stamp)
 }
 
 static GArray *
-measure (const weft_plan *plan, double stamp, gboolean links)
+measure (const weft_plan *plan, double stamp, gboolean comm)
 {
   const struct weft_exec_ops ops = recorded_ops (stamp);
   g_autoptr (weft_measure) m = weft_measure_new (&ops);
   g_autoptr (GError) error = NULL;
 
-  if (!weft_measure_steps (m, plan, 2, 0, &error) ||
-      (links && !weft_measure_links (m, plan, &error)))
+  if (!weft_measure_steps (m, plan, 2, 0, &error) || (comm && !weft_measure_comm (m, plan, &error)))
     fail_msg ("%s", error->message);
   return weft_measure_rows (m);
 }
@@ -159,7 +158,7 @@ the_grid_of_collectives_runs_on_gpus (void **state)
   uint32_t seen[WEFT_N_OP] = { 0 };
   (void) state;
 
-  assert_true (weft_measure_grid (m, &plan->job, 4, NULL));
+  assert_true (weft_measure_comm_sizes (m, &plan->job, 4, NULL));
   for (guint i = 0; i < device->collective->len; i++) {
     const struct weft_cuda_collective *c =
         &g_array_index (device->collective, struct weft_cuda_collective, i);
@@ -185,7 +184,7 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   (void) state;
 
   device->byte = 1e-6; /* a link as slow as no formula knows */
-  assert_true (weft_measure_host (m, &plan->job, NULL));
+  assert_true (weft_measure_host_copies (m, &plan->job, NULL));
   g_autoptr (GArray) rows = weft_measure_rows (m);
   for (guint i = 0; i < rows->len; i++) {
     const struct weft_measurement *row = &g_array_index (rows, struct weft_measurement, i);

@@ -169,7 +169,7 @@ run_parts (const weft_plan *plan, uint32_t n, uint32_t slow, struct part *part)
                                         .token = "",
                                         .n = n,
                                         .process = i,
-                                        .each = plan->mesh.n_ranks / n,
+                                        .ranks_each = plan->mesh.n_ranks / n,
                                         .seconds = 60 },
                              .options = { .local_process = i },
                              .slow = slow,
@@ -278,7 +278,7 @@ a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state
   (void) state;
   for (uint32_t i = 0; i < 2; i++) {
     part[i].place = (struct weft_rendezvous_place){
-      .host = "localhost", .port = port, .token = "", .n = 2, .process = i, .each = 1, .seconds = 20
+      .host = "localhost", .port = port, .token = "", .n = 2, .process = i, .ranks_each = 1, .seconds = 20
     };
     part[i].options.local_process = i;
     thread[i] = g_thread_new ("process", part_main, &part[i]);
@@ -426,7 +426,7 @@ be_process (int argc, char **argv)
     return 2;
   }
   double seconds = is_stuck (&ask, launch.rank) ? 3 : 60;
-  g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, seconds, &error);
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_open_launch (&launch, 1, seconds, &error);
   gboolean ok = r && play (r, &launch, &ask, &error);
   if (error) {
     fprintf (stderr, "rank %u: %s\n", launch.rank, error->message);
@@ -497,7 +497,7 @@ a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **
   process_assert_told (first, "a step takes longer than 1.5 s (deadline)");
   process_assert_told (first, " has not ended all_reduce bucket 0 (op ");
   process_assert_told (first, "rank 2 on ");
-  process_assert_told (first, ": says nothing");
+  process_assert_told (first, ": no answer");
   process_assert_told (&p.at[0], "rank 1");
   process_assert_told (&p.at[1], "rank 0");
   processes_clear (&p);

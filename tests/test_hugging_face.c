@@ -61,7 +61,7 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
 }
 
 gboolean
-weft_state_settle (weft_state *state, GError **error)
+weft_state_quantise (weft_state *state, GError **error)
 {
   (void) state, (void) error;
   return TRUE;
@@ -75,7 +75,7 @@ weft_state_gather (weft_state *state, uint32_t tensor, GError **error)
 }
 
 void
-weft_state_forget (weft_state *state)
+weft_state_drop_gathered (weft_state *state)
 {
   (void) state;
 }

@@ -4,7 +4,7 @@
 #include "exec_sim/exec_sim.h"
 #include "made.h"
 #include "random_job.h"
-#include "train/links.h"
+#include "train/comm_bench.h"
 #include <glib/gstdio.h>
 
 #define TINY                                                                                       \
@@ -20,7 +20,7 @@ measure (const weft_plan *plan)
   g_autoptr (GError) error = NULL;
 
   if (!weft_measure_steps (m, plan, 2, 0, &error) ||
-      (plan->mesh.n_ranks > 1 && !weft_measure_links (m, plan, &error)))
+      (plan->mesh.n_ranks > 1 && !weft_measure_comm (m, plan, &error)))
     fail_msg ("%s", error->message);
   return weft_measure_rows (m);
 }
@@ -158,8 +158,8 @@ the_grid_covers_sizes_of_all_collectives (void **state)
                                              WEFT_OP_ALL_GATHER, WEFT_OP_ALL_TO_ALL };
   g_autoptr (weft_plan) plan = weft_test_plan (REPLICAS);
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_plan) group = weft_links_of_group (&plan->job, 4, &error);
-  g_autoptr (weft_plan) stages = weft_links_of_stages (&plan->job, &error);
+  g_autoptr (weft_plan) group = weft_comm_bench_of_group (&plan->job, 4, &error);
+  g_autoptr (weft_plan) stages = weft_comm_bench_of_stages (&plan->job, &error);
   uint32_t seen[WEFT_N_OP] = { 0 };
   (void) state;
 
@@ -170,9 +170,9 @@ the_grid_covers_sizes_of_all_collectives (void **state)
   for (uint32_t op = 0; op < stages->role[1]->n_op; op++)
     seen[stages->role[1]->op[op].kind]++;
   for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++)
-    assert_int_equal (seen[kinds[i]], 9 * WEFT_LINKS_TIMES);
-  assert_int_equal (seen[WEFT_OP_SEND], 9 * WEFT_LINKS_TIMES);
-  assert_int_equal (seen[WEFT_OP_RECV], 9 * WEFT_LINKS_TIMES);
+    assert_int_equal (seen[kinds[i]], 9 * WEFT_COMM_BENCH_REPEATS);
+  assert_int_equal (seen[WEFT_OP_SEND], 9 * WEFT_COMM_BENCH_REPEATS);
+  assert_int_equal (seen[WEFT_OP_RECV], 9 * WEFT_COMM_BENCH_REPEATS);
 }
 
 /* The command writes what the simulator reads. */

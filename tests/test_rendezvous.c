@@ -3,7 +3,7 @@
 #include "launch/store.h"
 #include "launch/wire.h"
 #include "tests/processes.h"
-#include "train/together.h"
+#include "train/processes.h"
 #include <gio/gio.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -63,7 +63,7 @@ cast_of (uint32_t n, double seconds, char *(*play) (weft_rendezvous *r, GError *
                                           .token = "the job",
                                           .n = n,
                                           .process = i,
-                                          .each = 1,
+                                          .ranks_each = 1,
                                           .seconds = seconds },
                                .play = play };
   return c;
@@ -173,7 +173,7 @@ often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 static char *
 meet_often (weft_rendezvous *r, GError **error)
 {
-  return often (weft_rendezvous_meet, r, me (r) % 2, error);
+  return often (weft_rendezvous_all_gather, r, me (r) % 2, error);
 }
 
 static void
@@ -213,7 +213,7 @@ bring_much (weft_rendezvous *r, GError **error)
 
   memset (block, (int) me (r), 3000000);
   g_autoptr (GBytes) mine = g_bytes_new (block, 3000000);
-  g_autoptr (GPtrArray) all = weft_rendezvous_meet (r, "much", mine, 0, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, "much", mine, 0, error);
   for (uint32_t p = 0; all && p < all->len; p++)
     if (g_bytes_get_size (all->pdata[p]) != 3000000 ||
         ((const uint8_t *) g_bytes_get_data (all->pdata[p], NULL))[2999999] != p)
@@ -260,7 +260,7 @@ tell_memory (weft_rendezvous *r, GError **error)
     device[i] = 2 * i;
     host[i] = 2 * i + 1;
   }
-  gboolean ok = weft_together_allocated (&x, error);
+  gboolean ok = weft_processes_gather_allocated (&x, error);
   for (uint32_t i = 0; ok && i < 2 * RANKS; i++)
     ok = device[i] == 2 * i && host[i] == 2 * i + 1;
   return ok ? g_strdup ("all") : NULL;
@@ -272,7 +272,7 @@ memory_of_very_many_ranks_is_known_to_all (void **state)
   struct cast c = cast_of (2, 60, tell_memory);
 
   (void) state;
-  c.part[0].place.each = c.part[1].place.each = RANKS;
+  c.part[0].place.ranks_each = c.part[1].place.ranks_each = RANKS;
   run (&c);
   assert_said (&c, 0, "all");
   assert_said (&c, 1, "all");
@@ -310,8 +310,8 @@ who_has_not_come_is_named (void **state)
   start (&c, 0);
   start (&c, 2);
   finish (&c);
-  assert_failed (&c, 0, "2 of 4 processes have come within 1.5 s; not there: rank 1, rank 3");
-  assert_failed (&c, 2, "2 of 4 processes have come within 1.5 s; not there: rank 1, rank 3");
+  assert_failed (&c, 0, "2 of 4 processes connected within 1.5 s; missing: rank 1, rank 3");
+  assert_failed (&c, 2, "2 of 4 processes connected within 1.5 s; missing: rank 1, rank 3");
   cast_clear (&c);
 }
 
@@ -321,10 +321,10 @@ processes_of_several_ranks_are_named_by_these (void **state)
   struct cast c = cast_of (2, 0.2, meet_often);
 
   (void) state;
-  c.part[0].place.each = 8;
+  c.part[0].place.ranks_each = 8;
   start (&c, 0);
   finish (&c);
-  assert_failed (&c, 0, "not there: ranks 8 to 15");
+  assert_failed (&c, 0, "missing: ranks 8 to 15");
   cast_clear (&c);
 }
 
@@ -336,7 +336,7 @@ without_rank_0_nobody_answers (void **state)
   (void) state;
   start (&c, 1);
   finish (&c);
-  assert_failed (&c, 1, "rank 0 has not come within 0.2 s: nobody answers at 127.0.0.1 port");
+  assert_failed (&c, 1, "rank 0 is missing after 0.2 s: no answer at 127.0.0.1 port");
   cast_clear (&c);
 }
 
@@ -348,11 +348,11 @@ one_stays_away (weft_rendezvous *r, GError **error)
   if (!weft_rendezvous_barrier (r, "step 7", error))
     return NULL;
   if (me (r) == 1) {
-    while (weft_rendezvous_look (r, &asked, error)) /* until all must end */
+    while (weft_rendezvous_poll (r, &asked, error)) /* until all must end */
       g_usleep (1000);
     return NULL;
   }
-  g_autoptr (GPtrArray) all = weft_rendezvous_meet (r, "step 8", NULL, 0.3, error);
+  g_autoptr (GPtrArray) all = weft_rendezvous_all_gather (r, "step 8", NULL, 0.3, error);
   if (!all && error && *error)
     weft_rendezvous_abort (r, (*error)->message);
   return NULL;
@@ -365,9 +365,9 @@ who_stays_away_is_named_with_where_it_was_last (void **state)
 
   (void) state;
   run (&c);
-  assert_failed (&c, 0, "step 8: not there within 0.3 s: rank 1 on ");
+  assert_failed (&c, 0, "step 8: missing after 0.3 s: rank 1 on ");
   assert_failed (&c, 0, "(last seen at step 7, ");
-  assert_failed (&c, 1, "has failed: step 8: not there within 0.3 s");
+  assert_failed (&c, 1, "has failed: step 8: missing after 0.3 s");
   cast_clear (&c);
 }
 
@@ -412,7 +412,7 @@ who_has_ended_is_not_waited_for (void **state)
   (void) state;
   run (&c);
   assert_failed (&c, 1, "rank 0 on ");
-  assert_failed (&c, 2, "has ended, and others wait for it");
+  assert_failed (&c, 2, "has ended while other processes wait for it");
   cast_clear (&c);
 }
 
@@ -425,11 +425,11 @@ one_asks (weft_rendezvous *r, GError **error)
   char *text = NULL;
 
   if (me (r) == 0)
-    text = weft_rendezvous_report (r, "asks", 0.5);
-  while (me (r) == 1 && !asked && weft_rendezvous_look (r, &asked, error))
+    text = weft_rendezvous_ask_status (r, "asks", 0.5);
+  while (me (r) == 1 && !asked && weft_rendezvous_poll (r, &asked, error))
     g_usleep (1000);
   if (me (r) == 1)
-    weft_rendezvous_say (r, "in all_reduce\tbucket 3");
+    weft_rendezvous_set_status (r, "in all_reduce\tbucket 3");
   if (me (r) == 2)
     g_usleep (800000);
   return weft_rendezvous_barrier (r, "the end", error) && text ? text : g_strdup ("");
@@ -445,8 +445,8 @@ how_far_others_are_is_told_and_who_is_silent (void **state)
   assert_null (c.part[0].error);
   assert_non_null (strstr (c.part[0].said, ": in all_reduce bucket 3"));
   assert_non_null (strstr (c.part[0].said, "rank 2 on "));
-  assert_non_null (strstr (c.part[0].said, ": says nothing"));
-  assert_non_null (strstr (c.part[0].said, ": waits for all at the end"));
+  assert_non_null (strstr (c.part[0].said, ": no answer"));
+  assert_non_null (strstr (c.part[0].said, ": waits for all processes at the end"));
   cast_clear (&c);
 }
 
@@ -460,8 +460,8 @@ another_job_is_turned_away (void **state)
   (void) state;
   c.part[1].place.token = "another job";
   run (&c);
-  assert_failed (&c, 1, "is of another job than \"another job\"");
-  assert_failed (&c, 0, "not there: rank 1");
+  assert_failed (&c, 1, "wanted that of job \"another job\"");
+  assert_failed (&c, 0, "missing: rank 1");
   cast_clear (&c);
 }
 
@@ -473,7 +473,7 @@ another_number_of_processes_is_told (void **state)
   (void) state;
   c.part[1].place.n = 3;
   run (&c);
-  assert_failed (&c, 1, "found 3 processes by the variables of rank 1, wanted 2, as rank 0 has it");
+  assert_failed (&c, 1, "rank 1: found a world size of 3, wanted 2 as in rank 0");
   cast_clear (&c);
 }
 
@@ -485,16 +485,18 @@ nobody_comes_twice (void **state)
   (void) state;
   c.part[2].place.process = 1;
   run (&c);
-  assert_true ((c.part[1].error && strstr (c.part[1].error->message, "comes a second time")) ||
-               (c.part[2].error && strstr (c.part[2].error->message, "comes a second time")));
-  assert_failed (&c, 0, "not there: rank 2");
+  assert_true ((c.part[1].error &&
+                strstr (c.part[1].error->message, "found a second process with this rank")) ||
+               (c.part[2].error &&
+                strstr (c.part[2].error->message, "found a second process with this rank")));
+  assert_failed (&c, 0, "missing: rank 2");
   cast_clear (&c);
 }
 
 static void
 a_port_that_is_taken_is_named (void **state)
 {
-  const struct weft_store_options options = { .token = "", .n = 1, .each = 1, .seconds = 1 };
+  const struct weft_store_options options = { .token = "", .n = 1, .ranks_each = 1, .seconds = 1 };
   g_autoptr (GError) error = NULL;
   weft_store *first = weft_store_open (0, &options, &error), *second;
 
@@ -512,7 +514,7 @@ a_port_that_is_taken_is_named (void **state)
 static void
 a_port_that_is_taken_on_new_addresses_alone_is_named (void **state)
 {
-  const struct weft_store_options options = { .token = "", .n = 1, .each = 1, .seconds = 1 };
+  const struct weft_store_options options = { .token = "", .n = 1, .ranks_each = 1, .seconds = 1 };
   g_autoptr (GSocket) other = listen_on_new_loopback ();
   g_autoptr (GError) error = NULL;
 
@@ -597,7 +599,7 @@ somebody_else_at_the_port_is_told_apart (void **state)
     g_usleep (5000);
   }
   finish (&c);
-  assert_failed (&c, 1, "found something else there than the rendezvous of a job");
+  assert_failed (&c, 1, "found another service, wanted the rendezvous of a job");
   g_socket_listener_close (G_SOCKET_LISTENER (service));
   cast_clear (&c);
 }
@@ -641,7 +643,7 @@ ask_where_somebody_is (void)
                                                  .token = "",
                                                  .n = 2,
                                                  .process = 1,
-                                                 .each = 1,
+                                                 .ranks_each = 1,
                                                  .seconds = 0.01 };
   g_autoptr (weft_rendezvous) r = weft_rendezvous_open (&nowhere, NULL);
   g_assert (!r);
@@ -659,7 +661,7 @@ be_process (int argc, char **argv)
     return 2;
   }
   ask_where_somebody_is ();
-  g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, 10, &error);
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_open_launch (&launch, 1, 10, &error);
   if (r && leave_signals_to_the_first (&error) && weft_rendezvous_barrier (r, "step 1", &error)) {
     if (argc > 2 && g_ascii_strtoull (argv[2], NULL, 10) == launch.rank)
       raise (SIGKILL);
@@ -710,7 +712,7 @@ when_the_process_of_rank_0_is_killed_the_others_end_and_name_it (void **state)
   (void) state;
   processes_wait (&p);
   assert_int_equal (p.at[0].status, 128 + SIGKILL);
-  process_assert_told (&p.at[1], "rank 0, which keeps the rendezvous at localhost port ");
+  process_assert_told (&p.at[1], "rank 0, which runs the rendezvous at localhost port ");
   process_assert_told (&p.at[2], " is gone");
   processes_clear (&p);
 }

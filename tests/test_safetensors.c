@@ -343,8 +343,8 @@ an_index_that_leads_nowhere_is_refused (void **state)
   } rows[] = {
     { "", "i.json: weight_map: found nothing" },
     { "{", "i.json:1:2: found the end of the file, wanted a closing bracket" },
-    { "{}", "i.json: weight_map: found nothing, wanted an object of tensor and file" },
-    { "{\"weight_map\":[]}", "weight_map: found an array, wanted an object of tensor and file" },
+    { "{}", "i.json: weight_map: found nothing, wanted an object that maps tensors to files" },
+    { "{\"weight_map\":[]}", "weight_map: found an array, wanted an object that maps tensors to files" },
     { "{\"weight_map\":{\"a\":1}}", "weight_map: a: found a number, wanted the name of a file" },
     { "{\"weight_map\":{\"a\":\"../1.safetensors\"}}",
       "weight_map: a: found \"../1.safetensors\", wanted the name of a file beside it" },
@@ -469,7 +469,7 @@ a_pipe_is_not_replaced (void **state)
   assert_int_equal (mkfifo (path, 0600), 0);
   weft_safetensors_writer *w = weft_safetensors_writer_new (path);
   assert_false (weft_safetensors_close (w, &error));
-  assert_non_null (strstr (error->message, "pipe: found something that is not a file"));
+  assert_non_null (strstr (error->message, "pipe: found a directory, pipe or device, wanted a file"));
   assert_int_equal (g_stat (path, &info), 0);
   assert_true (S_ISFIFO (info.st_mode));
 }

@@ -384,8 +384,8 @@ static void
 what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
 {
   (void) state;
-  weft_test_refused ("train --model llama2-70b --data README.md", 3, "topology cpu has");
-  weft_test_refused (NANO "--gpu-memory 1MB", 3, "the largest rank needs");
+  weft_test_refused ("train --model llama2-70b --data README.md", 3, "of topology cpu");
+  weft_test_refused (NANO "--gpu-memory 1MB", 3, "device memory of the largest rank");
 }
 
 static void

@@ -111,7 +111,7 @@ trained_part_together (const struct trained_part *part)
     fprintf (stderr, "%s\n", error->message);
     return 2;
   }
-  g_autoptr (weft_rendezvous) r = weft_rendezvous_of (&launch, 1, 120, &error);
+  g_autoptr (weft_rendezvous) r = weft_rendezvous_open_launch (&launch, 1, 120, &error);
   if (!r) {
     fprintf (stderr, "%s\n", error->message);
     return 2;

@@ -1,4 +1,4 @@
-#include "train/room.h"
+#include "train/memory_check.h"
 #include "core/base/error.h"
 #include "core/base/units.h"
 #include <unistd.h>
@@ -8,40 +8,41 @@ refuse_bytes (double bytes, const char *who, double has, const char *where, GErr
 {
   g_autofree char *needed = weft_units_human (bytes, "B"), *there = weft_units_human (has, "B");
 
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s %s, wanted at most %s, %s; see weft memory",
-               who, needed, there, where);
+  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO,
+               "%s: found a need of %s, wanted at most %s, %s; see weft memory", who, needed, there,
+               where);
   return FALSE;
 }
 
 gboolean
-weft_room_check_plan (const weft_plan *plan, GError **error)
+weft_memory_check_topology (const weft_plan *plan, GError **error)
 {
   const struct weft_cluster *cluster = &plan->job.cluster;
 
   if (!weft_plan_host_fits (plan))
-    return refuse_bytes ((double) weft_plan_host_bytes (plan), "ranks need together on the host",
-                         cluster->f.node_host_memory, "what a node has (host_memory)", error);
+    return refuse_bytes ((double) weft_plan_host_bytes (plan), "host memory of all ranks",
+                         cluster->f.node_host_memory, "the memory of a node (host_memory)", error);
   if (!weft_plan_fits (plan)) {
     g_autofree char *topology =
-        g_strdup_printf ("what a rank of topology %s has (--gpu-memory says otherwise)",
+        g_strdup_printf ("the memory of a GPU of topology %s (--gpu-memory overrides it)",
                          g_quark_to_string (cluster->topology));
-    return refuse_bytes ((double) weft_plan_worst_bytes (plan), "the largest rank needs",
+    return refuse_bytes ((double) weft_plan_worst_bytes (plan), "device memory of the largest rank",
                          cluster->f.gpu_memory, topology, error);
   }
   return TRUE;
 }
 
 gboolean
-weft_room_check (const weft_plan *plan, GError **error)
+weft_memory_check_machine (const weft_plan *plan, GError **error)
 {
   double ranks = plan->mesh.n_ranks / plan->n_roles, sum = 0;
   double machine = (double) sysconf (_SC_PHYS_PAGES) * (double) sysconf (_SC_PAGESIZE);
 
-  if (!weft_room_check_plan (plan, error))
+  if (!weft_memory_check_topology (plan, error))
     return FALSE;
   for (uint32_t role = 0; role < plan->n_roles; role++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++)
       sum += ranks * (double) plan->memory[role].planned[pool];
   return sum <= machine ||
-         refuse_bytes (sum, "all ranks need", machine, "what this machine has", error);
+         refuse_bytes (sum, "memory of all ranks", machine, "the memory of this machine", error);
 }
