@@ -488,8 +488,9 @@ weft_report_print_pipeline (const weft_report *r, struct weft_report_style style
   g_autofree char *column = weft_units_human (r->timeline->seconds / width, "s");
 
   g_string_append_printf (out,
-                          "timeline, one column is %s: digits forward, letters backward of that"
-                          " microbatch,\n# update, ~ waits for a transfer, . idle\n",
+                          "timeline, one column is %s: a digit is the forward pass of that"
+                          " microbatch,\na letter the backward pass, # the update, ~ a wait for"
+                          " communication, . idle\n",
                           column);
   for (uint32_t role = 0; role < r->plan->n_roles; role++) {
     int row = row_of_role (r->timeline, role);
@@ -506,7 +507,7 @@ print_engine (const weft_timeline *t, GString *out)
   g_autofree char *wall = weft_units_human (t->wall_seconds, "s");
 
   g_string_append_printf (
-      out, "\nexecutor %s%s%s; ranks watched: %u; %" G_GUINT64_FORMAT " ops in %s\n", t->executor,
+      out, "\nexecutor %s%s%s; observed ranks: %u; %" G_GUINT64_FORMAT " ops in %s\n", t->executor,
       *t->engine ? ", SimGrid " : "", t->engine, t->n, t->n_ops, wall);
 }
 
