@@ -143,8 +143,8 @@ static void
 run_and_compare (struct call *c, double tolerance)
 {
   for (uint32_t part = 3; part-- > 0;)
-    if (weft_kernels[c->k.kind].splits || part == 0)
-      weft_kernels[c->k.kind].cpu (&c->k, part, weft_kernels[c->k.kind].splits ? 3 : 1);
+    if (!weft_op_info[c->k.kind].serial || part == 0)
+      weft_kernels[c->k.kind].cpu (&c->k, part, !weft_op_info[c->k.kind].serial ? 3 : 1);
   weft_kernels[c->k.kind].reference (&c->exact);
   for (uint32_t i = 0; i < c->n; i++)
     expect_near (c, i, tolerance);

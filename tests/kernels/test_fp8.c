@@ -367,7 +367,8 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     draw (rand, &w);
     (mx ? quantise_mx (&w) : quantise (&w, 1));
     uint64_t n = w.rows, k = w.columns;
-    p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8 : WEFT_OP_MATMUL_FP8, m, dgrad ? k : n);
+    p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
+                  dgrad ? k : n);
     p.k.shape.dim[2] = dgrad ? n : k; /* rows of w are terms of sums either way */
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
@@ -396,13 +397,14 @@ static void
 a_product_reads_its_weights_at_a_byte_each (void **state)
 {
   const struct weft_shape shape = { .dim = { 100, 30, 20 }, .dtype = WEFT_BF16 };
-  const struct weft_op_info *narrow = &weft_op_info[WEFT_OP_MATMUL_FP8],
+  const struct weft_op_info *narrow = &weft_op_info[WEFT_OP_MATMUL_FP8_WEIGHTS],
                             *wide = &weft_op_info[WEFT_OP_MATMUL];
 
   (void) state;
   assert_true (wide->bytes (&shape) - narrow->bytes (&shape) == 30 * 20);
   assert_true (wide->flops (&shape) == narrow->flops (&shape));
-  assert_true (weft_op_info[WEFT_OP_MATMUL_DGRAD_FP8].bytes (&shape) == narrow->bytes (&shape));
+  assert_true (weft_op_info[WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS].bytes (&shape) ==
+               narrow->bytes (&shape));
 }
 
 static const struct CMUnitTest tests[] = {

@@ -83,7 +83,7 @@ check (const struct weft_kernel *k)
       whole.operand[o].data = g_memdup2 (k->operand[o].data, k->operand[o].n * 4);
     }
   weft_kernels[k->kind].cpu (&whole, 0, 1);
-  for (uint32_t part = 0, n = weft_kernels[k->kind].splits ? 3 : 1; part < n; part++)
+  for (uint32_t part = 0, n = !weft_op_info[k->kind].serial ? 3 : 1; part < n; part++)
     weft_kernels[k->kind].cpu (k, part, n);
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
     if (k->operand[o].data) {

@@ -195,8 +195,8 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
 {
   const uint64_t m = 9, n = 12, wide = 70, dim[3] = { m, n, wide };
   const double tolerance = dtype == WEFT_FP32 ? 2e-5 : dtype == WEFT_BF16 ? 0x1p-8 : 0x1p-11;
-  struct weft_kernel y = call_of (WEFT_OP_MATMUL_FP8, dtype, dim),
-                     dx = call_of (WEFT_OP_MATMUL_DGRAD_FP8, dtype, dim);
+  struct weft_kernel y = call_of (WEFT_OP_MATMUL_FP8_WEIGHTS, dtype, dim),
+                     dx = call_of (WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS, dtype, dim);
 
   y.operand[0] = cuda_case_floats (rand, m * wide, dtype);
   y.operand[1] = codes (rand, n * wide);

@@ -38,7 +38,7 @@ static gboolean
 multiplies (enum weft_op_kind kind)
 {
   return kind == WEFT_OP_MATMUL || kind == WEFT_OP_MATMUL_DGRAD || kind == WEFT_OP_MATMUL_WGRAD ||
-         kind == WEFT_OP_MATMUL_FP8 || kind == WEFT_OP_MATMUL_DGRAD_FP8;
+         kind == WEFT_OP_MATMUL_FP8_WEIGHTS || kind == WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS;
 }
 
 static gboolean

@@ -189,8 +189,8 @@ fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather (void **state)
 
   (void) state;
   assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), 4 * LAYERS);
-  assert_int_equal (count (p, WEFT_OP_MATMUL_FP8, ""), 2 * 4 * LAYERS);
-  assert_int_equal (count (p, WEFT_OP_MATMUL_DGRAD_FP8, ""), 2 * 4 * LAYERS);
+  assert_int_equal (count (p, WEFT_OP_MATMUL_FP8_WEIGHTS, ""), 2 * 4 * LAYERS);
+  assert_int_equal (count (p, WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS, ""), 2 * 4 * LAYERS);
   for (uint32_t i = 0; i < 4 * LAYERS; i++) {
     uint32_t turn = nth (p, WEFT_OP_TRANSPOSE, "", i), codes = p->uses[p->op[turn].uses].buf;
     for (uint32_t q = 0; q < p->n_param; q++)
@@ -219,7 +219,7 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
                     bytes_of (q, "fp8 weights"));
   uint32_t turn = nth (p, WEFT_OP_TRANSPOSE, "", 0), copy = p->uses[p->op[turn].uses + 1].buf;
   assert_int_equal (p->op[turn].phase, WEFT_PHASE_BACKWARD);
-  assert_int_equal (p->op[p->buf[copy].last].kind, WEFT_OP_MATMUL_DGRAD_FP8);
+  assert_int_equal (p->op[p->buf[copy].last].kind, WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS);
   assert_int_equal (p->op[p->buf[copy].last].layer, p->op[turn].layer);
 }
 
@@ -319,7 +319,7 @@ keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
       if (keep)
         assert_int_equal (copy->offset - codes->offset, p->buf[codes->base].bytes / 2);
       else
-        assert_int_equal (p->op[copy->last].kind, WEFT_OP_MATMUL_DGRAD_FP8);
+        assert_int_equal (p->op[copy->last].kind, WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS);
     }
   }
 #undef AGAIN

@@ -65,8 +65,8 @@ bind (struct weft_kernel *k, struct arrays *a, gboolean doubles, const enum arra
 #define CHAIN(X)                                                                                   \
   X (WEFT_OP_SCORES, QKV, SCORES)                                                                  \
   X (WEFT_OP_SOFTMAX, SCORES, PROBS)                                                               \
-  X (WEFT_OP_CONTEXT, PROBS, QKV, OUT)                                                             \
-  X (WEFT_OP_CONTEXT_BWD, DOUT, QKV, DPROBS)                                                       \
+  X (WEFT_OP_WEIGHT_VALUES, PROBS, QKV, OUT)                                                       \
+  X (WEFT_OP_WEIGHT_VALUES_BWD, DOUT, QKV, DPROBS)                                                 \
   X (WEFT_OP_SOFTMAX_BWD, DPROBS, PROBS)                                                           \
   X (WEFT_OP_SCORES_BWD, DPROBS, PROBS, DOUT, QKV, DQKV)
 
