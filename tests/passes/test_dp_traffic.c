@@ -61,7 +61,7 @@ static void
 padded (const weft_plan *plan, double *units, double *outside)
 {
   const weft_program *p = plan->role[0];
-  uint32_t seen = WEFT_NO_PARAM;
+  uint32_t seen = UINT32_MAX;
 
   *units = *outside = 0;
   for (uint32_t i = 0; i < p->n_param; i++) {

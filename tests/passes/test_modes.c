@@ -1,4 +1,5 @@
 /* deterministic_mode and finalize_model_grads_func: what they cost, and what they leave out. */
+#include "core/passes/emit/emit.h"
 #include "tests/made/made.h"
 #include "tests/made/nano.h"
 #include "tests/made/questions.h"
