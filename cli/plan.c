@@ -105,7 +105,7 @@ schedule_word (const union weft_strategy *s)
   X ("mbs", 4, number (job->train.micro_batch_size))                                               \
   X (" schedule", -9, g_strconcat (" ", schedule_word (s), NULL))                                  \
   X (" recompute", -15, g_strconcat (" ", recompute, NULL))                                        \
-  X ("splits", -18, g_strdup (optimizer_word (s)))                                                 \
+  X ("shards", -18, g_strdup (optimizer_word (s)))                                                 \
   X ("overlap", -10, g_strdup (overlap_word (s)))
 
 static void
@@ -151,7 +151,7 @@ print_table (const struct weft_job *job, const weft_search *search)
 
   printf ("\n #");
   print_heads ();
-  printf (" %9s %8s %6s %7s   why it loses\n", "step", "tok/s/G", "MFU %", "mem GB");
+  printf (" %9s %8s %6s %7s   against the best\n", "step", "tok/s/G", "MFU %", "mem GB");
   for (uint32_t i = 0; i < n; i++)
     print_row (job, &search->candidate[i], i + 1, search->candidate[0].report);
 }
