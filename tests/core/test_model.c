@@ -135,7 +135,8 @@ counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 }
 
 /* The downloads of Llama 4 hold a vision tower too: patches of 14 x 14 x 3, 34 layers of 1408 with
- * an MLP of 5632, two linears up to 4096, one to 5120.  With it both sums are those of the files. */
+ * an MLP of 5632, two linears up to 4096, one to 5120.  With it both sums are those of the
+ * files. */
 static void
 a_vision_tower_closes_the_published_size_of_llama_4 (void **state)
 {
@@ -399,8 +400,8 @@ a_window_counts_only_where_it_is_asked_for (void **state)
 #undef QWEN
 }
 
-/* Where whole layers are every n-th, they are a pattern; any other mixture is reported, and counts as
- * if no layer had a window. */
+/* Where whole layers are every n-th, they are a pattern; any other mixture is reported, and counts
+ * as if no layer had a window. */
 static void
 types_of_layers_make_a_pattern_or_are_reported (void **state)
 {
@@ -531,10 +532,10 @@ static const struct {
   { LLAMA (",\"n_layer\":5"),
     "num_hidden_layers is 4 but n_layer is 5; wanted one value for num_layers" },
   { LLAMA (",\"num_key_value_heads\":5"),
-    "t.json: num_attention_heads 12 does not divide by num_key_value_heads 5; wanted a multiple" },
+    "t.json: num_attention_heads 12 is not a multiple of num_key_value_heads 5" },
   { "{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_positions\":8,\"n_embd\":100,\"n_layer\":1,"
     "\"n_head\":12}",
-    "t.json: n_embd 100 does not divide by n_head 12; wanted a multiple" },
+    "t.json: n_embd 100 is not a multiple of n_head 12" },
   { LLAMA (",\"head_dim\":7"), "head_dim: found 7, wanted an even width for rotary positions" },
   { LLAMA (",\"hidden_act\":\"gelu\""), "hidden_act: found \"gelu\", wanted silu" },
   { LLAMA (",\"attention_bias\":true"),
@@ -545,10 +546,10 @@ static const struct {
     "num_experts_per_tok: found 9, wanted at most num_experts, 8" },
   { LLAMA (",\"decoder_sparse_step\":0"), "decoder_sparse_step: found \"0\", wanted 1..4096" },
   { LLAMA (",\"moe_layers\":[1,3,4]"),
-    "moe_layers: found layer 4 at place 2, wanted 5: experts every so many layers" },
+    "moe_layers: found layer 4 at place 2, wanted 5: expert layers must be evenly spaced" },
   { LLAMA (",\"moe_layers\":[4,8]"), "moe_layers: found 4, wanted less than moe_layers, 4" },
   { LLAMA (",\"no_rope_layers\":[1,0,1,1]"),
-    "no_rope_layers: found 1 in layer 3, wanted a 0 in the last of every so many layers" },
+    "no_rope_layers: found 1 in layer 3, wanted 0 in every n-th layer" },
   { LLAMA (",\"sliding_window\":8,\"attention_chunk_size\":8"),
     "sliding_window is 8 and attention_chunk_size is 8; wanted one of them" },
   { LLAMA (",\"window_attn_skip_freq\":2"),
@@ -561,7 +562,7 @@ static const struct {
   { LLAMA (",\"num_experts\":8,\"num_experts_per_tok\":6,\"n_group\":4,\"topk_group\":2"),
     "num_experts_per_tok: found 6, wanted at most the 4 experts of moe_router_group_topk groups" },
   { LLAMA (",\"num_experts\":8,\"num_experts_per_tok\":2,\"n_group\":3,\"topk_group\":1"),
-    "num_experts 8 does not divide by moe_router_num_groups 3" },
+    "num_experts 8 is not a multiple of moe_router_num_groups 3" },
   { LLAMA (",\"mlp_only_layers\":[0,2]"), "mlp_only_layers: found layer 2 at place 1, wanted 1" },
   { LLAMA (",\"q_lora_rank\":8"), "q_lora_rank is 8, but kv_lora_rank is 0" },
   { "{\"model_type\":\"llama\",\"vocab_size\":9,\"n_positions\":8,\"n_embd\":1048576,"

@@ -27,7 +27,8 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* Leaves i .. of a rank, in its own zigzag order, are chunks of the sequence in that of the whole. */
+/* Leaves i .. of a rank, in its own zigzag order, are chunks of the sequence in that of the
+ * whole. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -57,8 +58,8 @@ struct call {
   uint32_t n;
 };
 
-/* Operands of every op here, as many as the list of core/program/op.h has; lists of words that do not say
- * otherwise are fp32. */
+/* Operands of every op here, as many as the list of core/program/op.h has; lists of words that do
+ * not say otherwise are fp32. */
 static uint32_t
 count_operands (enum weft_op_kind kind)
 {

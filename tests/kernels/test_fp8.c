@@ -212,8 +212,8 @@ scales_are_finite_and_never_zero (void **state)
   assert_true (weft_fp8_scale (FLT_MAX) == 448 / FLT_MAX);
 }
 
-/* What is infinite in a tensor that overflowed is no number afterwards, and the rest is rounded as it
- * is; by a scale of the step before it is the largest number. */
+/* What is infinite in a tensor that overflowed is no number afterwards, and the rest is rounded as
+ * it is; by a scale of the step before it is the largest number. */
 static void
 a_tensor_that_overflowed_is_seen (void **state)
 {
@@ -293,7 +293,8 @@ quantise_mx (struct tensor *t)
   run (&k, 1);
 }
 
-/* Both copies, each with blocks along its own rows; exactly as in doubles, for scales are powers. */
+/* Both copies, each with blocks along its own rows; exactly as in doubles, for scales are
+ * powers. */
 static void
 quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
 {

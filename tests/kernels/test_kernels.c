@@ -239,7 +239,8 @@ is_folded_operand (const struct kernel_case *made, uint32_t o)
   return kernel_case_is_gradient (made->argument[o].name) && made->k.operand[o].data != NULL;
 }
 
-/* The call on one sequence of a whole: its own rows, and gradients of its own that are overwritten. */
+/* The call on one sequence of a whole: its own rows, and gradients of its own that are
+ * overwritten. */
 static struct weft_kernel
 one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, uint64_t sequence)
 {

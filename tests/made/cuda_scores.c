@@ -1,4 +1,5 @@
-/* Attention that keeps its scores, as the CPU computes it: products in tiles and plain ones, windows. */
+/* Attention that keeps its scores, as the CPU computes it: products in tiles and plain ones,
+ * windows. */
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
 
