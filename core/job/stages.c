@@ -206,7 +206,7 @@ layout_problem (const struct weft_job *job, const char *text)
   if (layers != job->model.num_layers || mtp != job->model.mtp_num_layers)
     return g_strdup_printf ("%u layers and %u of multi-token prediction", layers, mtp);
   if (count (stage[n - 1], 'm') != mtp)
-    return g_strdup_printf ("\"%s\" has multi-token prediction on another stage than the head", text);
+    return g_strdup_printf ("\"%s\" has multi-token prediction on a stage without the head", text);
   if (ends != 2 || *stage[0] != 'E' || !g_str_has_suffix (stage[n - 1], "L"))
     return g_strdup_printf ("\"%s\" does not begin with its one E and end with its one L", text);
   return NULL;
@@ -240,7 +240,8 @@ weft_job_stages_problem (const struct weft_job *job)
   int64_t layers = job->model.num_layers + embedding + loss;
 
   if (!!text + names_ranks (job) + (embedding || loss) > 1)
-    return g_strdup ("more than one of a layout, layers of the first or last rank, and counted ends");
+    return g_strdup ("more than one of a layout, layers of the first or last rank, and counted "
+                     "ends");
   if (text)
     return layout_problem (job, text);
   if (names_ranks (job))

@@ -286,7 +286,8 @@ count_pieces (struct plan *plan)
   for (uint32_t rank = 0; rank < n_ranks; rank++)
     if (on_rank[rank] != on_rank[0])
       return weft_bad_input (plan->r->error,
-                             "%s:%u: rank %u runs %u stages, and rank 0 %u: the numbers must be equal",
+                             "%s:%u: rank %u runs %u stages, and rank 0 %u: the numbers must be "
+                             "equal",
                              plan->r->where, rank + 1, rank, on_rank[rank], on_rank[0]);
   if (on_rank[0] > UINT8_MAX)
     return weft_bad_input (plan->r->error, "%s: found %u stages on each rank, wanted at most %u",
