@@ -176,14 +176,13 @@ print_counts (const weft_search *search)
 {
   const uint32_t *n = search->by_fate;
 
-  printf ("%u strategies: %u break a rule, %u do not fit, %u cannot win, %u ranked by closed "
-          "formulas,\n"
-          "%u of these simulated with SimGrid; %.1f s.",
+  printf ("%u strategies: %u break a rule, %u do not fit, %u ruled out by lower bounds,\n"
+          "%u ranked by closed formulas, %u of these simulated with SimGrid; %.1f s.",
           search->n, n[WEFT_FATE_RULE], n[WEFT_FATE_MEMORY], n[WEFT_FATE_PRUNED],
           n[WEFT_FATE_RANKED] + n[WEFT_FATE_SIMULATED], n[WEFT_FATE_SIMULATED],
           search->wall_seconds);
   if (n[WEFT_FATE_SIMULATED])
-    printf ("  The best is within %.1f %% of the optimum of this space.", 100 * search->gap);
+    printf ("\nThe best is within %.1f %% of the optimum of this space.", 100 * search->gap);
   printf ("\n");
 }
 
