@@ -16,7 +16,7 @@ is_listed_under (const struct weft_field *knob, const char *class)
   return strlen (class) == length && strncmp (knob->source, class, length) == 0;
 }
 
-/* Classes in the order in which the table meets them. */
+/* All classes, in the order of the table. */
 static GPtrArray *
 classes (void)
 {
@@ -122,7 +122,7 @@ build_words (JsonBuilder *builder, const char *member, const char *text)
   json_builder_end_array (builder);
 }
 
-/* "not yet" is one word of the set. */
+/* "not yet" counts as one word. */
 static void
 build_affects (JsonBuilder *builder, const struct weft_field *knob)
 {
@@ -168,7 +168,7 @@ print_json (int only)
   weft_cli_print_json (builder);
 }
 
-/* A bar ends a cell, so a set of words shows as a list. */
+/* Replaces bars, which would end a cell of the table, by commas. */
 static char *
 cell (const char *text)
 {

@@ -8,7 +8,7 @@
 
 static const struct weft_table *const table = &weft_model_table;
 
-/* "8.03B" and "427k": parameters as people say them, billions rather than giga. */
+/* "8.03B", "427k": parameter counts in billions, not giga. */
 static char *
 count_text (uint64_t n)
 {
@@ -51,7 +51,7 @@ int_text (int64_t n)
   return g_strdup_printf ("%" G_GINT64_FORMAT, n);
 }
 
-/* Where the shape is from, without the count behind the semicolon. */
+/* The source of the shape, without the parameter count after the semicolon. */
 static char *
 source_text (const union weft_model *m)
 {
@@ -88,7 +88,7 @@ cells_of (const union weft_model *m)
   return cells;
 }
 
-/* The last column takes what the terminal leaves. */
+/* Prints one row; the last column is cut at the width of the terminal. */
 static void
 print_row (GPtrArray *cells)
 {
@@ -100,7 +100,7 @@ print_row (GPtrArray *cells)
   weft_cli_print_rest (cells ? cells->pdata[last] : columns[last].head, used, weft_cli_columns ());
 }
 
-/* What follows from the fields, for the page of one model and for JSON. */
+/* Derived numbers, for the page of one model and for JSON. */
 #define RESULT_LIST(X)                                                                             \
   X ("parameters", weft_model_parameters (m), "all parameters, as their authors count them")       \
   X ("active_parameters", weft_model_active_parameters (m), "parameters that one token uses")      \

@@ -149,7 +149,7 @@ static void
 print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
-  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks of a rank's share */
+  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks per rank of one copy */
 
   printf ("%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n",
           schedule, grid->n_ranks, grid->n_stages, grid->n_micro,

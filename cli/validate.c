@@ -75,7 +75,7 @@ print_groups (const weft_validation *v, int width)
   print_errors ("all", width, &v->memory);
 }
 
-/* Of a line that goes to a file, so that a page of reasons can be read. */
+/* Width of a line that goes to a file, where the terminal sets none. */
 enum { MOST_COLUMNS = 160 };
 
 struct refusals {
@@ -83,7 +83,7 @@ struct refusals {
   uint32_t n;
 };
 
-/* How many rows each rule refused, and an example. */
+/* Prints the number of rows that each rule refused, and an example. */
 static void
 print_refusals (const weft_validation *v)
 {
@@ -162,7 +162,7 @@ print_text (const weft_validation *v, gboolean verbose)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* JSON has no number that is none. */
+/* NaN becomes null: JSON has no NaN. */
 static void
 add_real (JsonBuilder *b, const char *member, double value)
 {
@@ -315,7 +315,7 @@ print_applied (const weft_row_job *row)
   }
 }
 
-/* What a row became, rule by rule, and the job file of it. */
+/* Prints the assumptions of a row, rule by rule, and the resulting job file. */
 static int
 explain (const weft_published *table, const weft_assumptions *assumptions, const char *id)
 {
@@ -375,7 +375,7 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
   return options->executor != NULL;
 }
 
-/* Status 3 where the mean error is above what was asked for, or nothing was there to compare. */
+/* Returns 3 if the mean error exceeds --max-mape, or if no row could be compared. */
 static int
 judge (const weft_validation *v, const char *text, double most)
 {
