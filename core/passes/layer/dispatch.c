@@ -1,24 +1,26 @@
-/* Tokens on their way to experts and back.
+/* Token dispatch and combine.
  *
- *   sort      which row each (token, expert) is, experts in order, and how many each expert has
- *   permute   rows of tokens
+ *   sort      the row of each (token, expert), in the order of experts, and the rows of each expert
+ *   permute   copies tokens to their rows
  *
- * With experts on several ranks (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
+ * With expert parallelism (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
  *
- *   counts    of all ranks are gathered; turned, this rank's experts have theirs: by expert, source
- *   wait      the host takes the counts before it enqueues what they say the size of, unless every
- *             expert has as many rows as its capacity
- *   exchange  rows go to the ranks of their experts, and arrive by source
- *   share     ranks that have parts of the same experts gather what each of them got
- *   group     they are put by expert, and within an expert by source
+ *   counts    all-gathered; transposed, this rank has the counts of its experts by expert and
+ *             source
+ *   wait      the host reads the counts, before it enqueues ops whose sizes depend on them. Not
+ *             with a fixed capacity
+ *   exchange  an all-to-all sends rows to the ranks of their experts; they arrive by source
+ *   share     expert tensor parallel ranks all-gather the rows that each of them received
+ *   group     rows are put in the order of experts, and within an expert by source
  *
- * What parts of experts made is summed by those ranks, each for what it got.
+ * Outputs of sharded experts are reduce-scattered among expert tensor parallel ranks, and rows
+ * return the same way. Gradients travel both ways again.
  *
- * overlap_moe_expert_parallel_comm: rows go on a stream of their own, and wait for what they are
- * made of alone, not for all kernels that were enqueued before (combined.c).
+ * overlap_moe_expert_parallel_comm: the all-to-all has a lane of its own, and waits only for what
+ * it reads, not for all kernels enqueued so far (expert_overlap.c).
  *
- * What experts made goes back the same way, and gradients both ways again. Order within an expert
- * is that of the sources and their tokens: on one rank it would be the same. */
+ * Rows of an expert are in the order of sources and their tokens, which is their order on a single
+ * rank. */
 #include "core/passes/layer/moe.h"
 
 static gboolean
@@ -33,7 +35,7 @@ table (struct weft_step *s, uint64_t n, const char *name)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT64, n, name);
 }
 
-/* Counts of this rank's tokens, and the row of each. */
+/* Sorts this rank's tokens. Returns the rows of each expert. */
 static uint32_t
 sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
@@ -75,7 +77,7 @@ turn (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *name)
   return y;
 }
 
-/* The part of a buffer that belongs to this rank among those of a group. */
+/* This rank's part of a buffer, as a view. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 {
@@ -85,8 +87,8 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
   return shard;
 }
 
-/* What came of each source, in the order in which it came: by neighbour that got it, and by source
- * of that; and of each expert. */
+/* Counts in the order in which rows arrive: by expert tensor parallel rank that received them, by
+ * source, by expert. */
 static uint32_t
 in_order_of_coming (struct weft_step *s, uint32_t counts)
 {
@@ -99,8 +101,8 @@ in_order_of_coming (struct weft_step *s, uint32_t counts)
   return turn (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
-/* This rank's counts become those of its experts, by expert and source, and again by source: what
- * goes back to each. */
+/* From this rank's counts to those of its experts, by expert and source; and by source again, for
+ * the rows that return. */
 static void
 exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
 {
@@ -124,9 +126,9 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
     weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
-/* Rows between ranks, as counts say unless all have as many: how many are planned in all, and how
- * many there is room for where they arrive. Of an all-to-all there are counts of what goes and of
- * what comes; else of both. */
+/* A collective of rows. Counts say how many, unless there is a fixed capacity. `rows` is what costs
+ * count, `room` the rows of the output buffer. An all-to-all has counts of what it sends and of
+ * what it receives. */
 struct journey {
   enum weft_op_kind kind;
   enum weft_group_kind group;
@@ -193,7 +195,7 @@ share (struct weft_step *s, const struct weft_saved *saved, const struct weft_mo
   return z.inner == 1 ? x : go (s, m, &j, x);
 }
 
-/* What is more exact than products is so up to here. */
+/* Partial sums in fp32 are converted after the reduction. */
 static uint32_t
 sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m, uint32_t x)
 {
@@ -207,7 +209,7 @@ sum (struct weft_step *s, const struct weft_saved *saved, const struct weft_move
   return z.inner == 1 ? x : weft_cast_to_compute (s, go (s, m, &j, x), m->name);
 }
 
-/* One expert's rows, or one source's, lie together anyhow. */
+/* Nothing to do for one expert or one source. */
 static uint32_t
 regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *saved, uint32_t x,
          uint64_t columns)

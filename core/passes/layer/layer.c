@@ -3,26 +3,29 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
- * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a.  In 16-bit bytes that is
- * sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b with w = 2 when the MLP is gated:
+ * Kept for backward: x, n1, qkv, o, lse, x1, n2, u, a. In 16-bit bytes that is
+ *
+ *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
+ *
  * the "no dropout, flash attention" row of the published formulas (Korthikanti et al., arXiv
- * 2205.05198, section 4).  Norm statistics are rebuilt in backward and cost nothing here.  Dropout
- * adds a mask of sbh behind attention and one behind the MLP; unfused attention keeps 2 a s^2 b in
- * place of lse, and with dropout 3 a s^2 b more: scores.c.
+ * 2205.05198, section 4).
+ * Backward recomputes norm statistics at no cost here. Dropout adds a mask of sbh after attention
+ * and one after the MLP. Unfused attention keeps 2 a s^2 b in place of lse, and with dropout 3 a
+ * s^2 b more: scores.c.
  *
  * Selective recompute (Megatron-Core recompute_modules):
- *   mlp         keeps x1 alone of the MLP; norm2, fc1 and the activation are run again when its
- *               backward begins.  fc2 is not: backward does not read what it makes.
- *   layernorm   n1 and n2 are made again right before the projection that has read them
- *   mla_up_proj queries, keys and values out of latents: latent.c
+ *   mlp         keeps only x1 of the MLP; norm2, fc1 and the activation run again when its backward
+ *               begins. fc2 does not: backward does not read its output
+ *   layernorm   n1 and n2 are computed again right before the map that reads them
+ *   mla_up_proj queries, keys and values from latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
- * With multi-latent attention latent.c makes qkv of n1. A layer of experts has them in place of
- * fc1 and fc2: moe.c.
+ * Multi-latent attention makes qkv in latent.c. A layer of experts has moe.c in place of fc1 and
+ * fc2.
  *
- * delay_wgrad_compute, and a backward that the schedule splits: weight gradients of the four
- * projections are put off, with what they read. The residual's gradient is then a new buffer after
- * each norm: the old one is still to be read. */
+ * delay_wgrad_compute, and schedules with a split backward: weight gradients of the four maps are
+ * delayed, with what they read. The gradient of the residual stream is then a new buffer after each
+ * norm, because the old one is still to be read. */
 #include "core/passes/layer/nodes.h"
 
 static void

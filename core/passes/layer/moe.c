@@ -1,18 +1,18 @@
-/* A layer of experts: the router, and what its experts and those that see every token make.
+/* A layer of experts: the router, experts, shared experts.
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
- *   moe             keeps n2 alone: the whole layer is run again before its backward, with what
- *                   travels and with the last maps, whose results nobody needs: upstream
- *                   checkpoints the layer as one
- *   shared_experts  likewise what sees every token
- *   moe_act         keeps what fc1 makes, and makes the activation of experts again */
+ *   moe             keeps only n2: the whole layer runs again before its backward, with its
+ *                   collectives and with the last maps, whose outputs nothing reads: upstream
+ *                   checkpoints the layer as a whole
+ *   shared_experts  the same for shared experts
+ *   moe_act         keeps the output of fc1, and computes the activation again */
 #include "core/passes/layer/moe.h"
 #include "core/passes/layer/nodes.h"
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Nobody drops tokens and any rank may get them all: buffers of a step that is run have room for
- * that. One that is simulated has as many rows as moe_load_imbalance says. */
+/* Without dropped tokens a rank may receive all of them. Buffers of a step that runs have room for
+ * that; a simulated step has as many rows as moe_load_imbalance says. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -27,8 +27,7 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Leaves of a rank's share of the tokens; there may be fewer than ranks, which then have one
- * together. */
+/* Canonical order: leaves of this rank's tokens. Several ranks may share one leaf. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {
@@ -85,7 +84,7 @@ weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name)
 
 /* ------------------------------------------------------------------------- router */
 
-/* Returns the weights of the chosen experts. */
+/* Returns router weights of the chosen experts. */
 static uint32_t
 route (struct weft_step *s, struct weft_saved *saved)
 {
@@ -105,7 +104,7 @@ route (struct weft_step *s, struct weft_saved *saved)
   return prob;
 }
 
-/* From the gradient of the weights to that of n2. */
+/* From the gradient of router weights to that of n2. */
 static uint32_t
 route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
 {
@@ -201,8 +200,9 @@ normalise (struct weft_step *s, struct weft_layer_pass *pass)
   choose (s, pass);
 }
 
-/* The flex dispatcher is one kernel for tokens and weights (DeepEP, fused_a2a.py of Megatron-Core):
- * what travels next joins what went before, until the place that is returned is put back. */
+/* The flex dispatcher is one kernel for tokens and router weights (DeepEP, fused_a2a.py of
+ * Megatron-Core): the next collective joins the launch before it. Returns the place to restore in
+ * s->at. */
 static struct weft_op
 join (struct weft_step *s)
 {
