@@ -89,7 +89,7 @@ gather_gradient (struct weft_step *s, uint32_t d_o)
 }
 
 static void
-turn_heads (struct weft_step *s, struct weft_saved *saved)
+prepare_heads (struct weft_step *s, struct weft_saved *saved)
 {
   const union weft_model *m = s->model;
 
@@ -112,7 +112,7 @@ turn_heads (struct weft_step *s, struct weft_saved *saved)
  * the GPU (transformers modeling_flash_attention_utils.py). patch_is_packed_sequence removes the
  * check. */
 static void
-ask_for_packing (struct weft_step *s)
+check_packing (struct weft_step *s)
 {
   if (s->strategy->distributed_config != WEFT_FSDP2 || s->strategy->patch_is_packed_sequence ||
       s->job->train.micro_batch_size > 1)
@@ -152,8 +152,8 @@ attend (struct weft_step *s, struct weft_saved *saved)
 void
 weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
 {
-  turn_heads (s, saved);
-  ask_for_packing (s);
+  prepare_heads (s, saved);
+  check_packing (s);
   saved->whole_o = WEFT_NO_BUF;
   attend (s, saved);
   keep_own (s, saved);
@@ -193,7 +193,7 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
 }
 
 static void
-turn_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
+prepare_heads_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {
   const union weft_model *m = s->model;
 
@@ -224,6 +224,6 @@ weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, ui
     weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention", weft_attention_shape (s),
                WEFT_USES (WEFT_R (saved->qkv), WEFT_R (o), WEFT_R (saved->lse), WEFT_R (d_o),
                           WEFT_W (dqkv)));
-  turn_heads_backward (s, saved, dqkv);
+  prepare_heads_backward (s, saved, dqkv);
   return dqkv;
 }

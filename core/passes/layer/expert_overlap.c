@@ -40,25 +40,25 @@ strand_of (const struct weft_step *s, uint32_t x)
 }
 
 static void
-forward (struct weft_step *s, struct strand *f, enum weft_layer_node turn)
+forward (struct weft_step *s, struct strand *f, enum weft_layer_node node)
 {
   if (!f)
     return;
   follow (s, f);
-  if (turn == WEFT_NODE_ATTENTION)
+  if (node == WEFT_NODE_ATTENTION)
     f->pass = weft_chunk_before_layer (s, f->at.micro, f->l, f->pass.x);
-  weft_layer_forward_node (s, &f->pass, turn);
-  if (turn == WEFT_NODE_ADD)
+  weft_layer_forward_node (s, &f->pass, node);
+  if (node == WEFT_NODE_ADD)
     weft_chunk_after_layer (s, f->l++);
 }
 
 static void
-backward (struct weft_step *s, struct strand *b, enum weft_layer_node turn)
+backward (struct weft_step *s, struct strand *b, enum weft_layer_node node)
 {
   if (!b)
     return;
   follow (s, b);
-  weft_layer_backward_node (s, &b->pass, turn);
+  weft_layer_backward_node (s, &b->pass, node);
 }
 
 /* Begins the backward of the layer below, if there is one: gradients are sent to experts. */
@@ -74,7 +74,7 @@ begin_backward (struct weft_step *s, struct strand *b)
 }
 
 static void
-delayed (struct weft_step *s, const struct strand *b)
+run_delayed (struct weft_step *s, const struct strand *b)
 {
   if (!b)
     return;
@@ -83,14 +83,14 @@ delayed (struct weft_step *s, const struct strand *b)
 }
 
 static void
-meet (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_first)
+run_layers (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_first)
 {
   uint32_t l = b ? b->l : 0;
 
   forward (s, f, WEFT_NODE_ATTENTION);
   backward (s, b, WEFT_NODE_MLP);
   forward (s, f, WEFT_NODE_DISPATCH);
-  delayed (s, b);
+  run_delayed (s, b);
   backward (s, b, WEFT_NODE_DISPATCH);
   forward (s, f, WEFT_NODE_MLP);
   forward (s, f, WEFT_NODE_COMBINE);
@@ -99,7 +99,7 @@ meet (struct weft_step *s, struct strand *f, struct strand *b, gboolean keeps_fi
     weft_chunk_after_layer (s, l);
   begin_backward (s, b);
   if (l > 0 || !keeps_first)
-    delayed (s, b);
+    run_delayed (s, b);
   forward (s, f, WEFT_NODE_ADD);
 }
 
@@ -111,11 +111,11 @@ go_through (struct weft_step *s, struct strand *f, struct strand *b)
   b->l = b->n;
   begin_backward (s, b);
   for (uint32_t i = 0; i < n; i++, left--)
-    meet (s, f, b, TRUE);
+    run_layers (s, f, b, TRUE);
   for (; left > 0; left--)
-    meet (s, NULL, b, TRUE);
+    run_layers (s, NULL, b, TRUE);
   for (uint32_t i = n; i < f->n; i++)
-    meet (s, f, NULL, TRUE);
+    run_layers (s, f, NULL, TRUE);
 }
 
 uint32_t
@@ -127,7 +127,7 @@ weft_expert_overlap_backward (struct weft_step *s, uint32_t dy)
   b.l = b.n;
   begin_backward (s, &b);
   for (uint32_t left = b.n; left > 0; left--)
-    meet (s, NULL, &b, sends);
+    run_layers (s, NULL, &b, sends);
   follow (s, &b);
   return b.pass.x;
 }

@@ -29,7 +29,7 @@
 #include "core/passes/layer/nodes.h"
 
 static void
-forget (struct weft_saved *saved)
+clear (struct weft_saved *saved)
 {
   uint32_t *buf = (uint32_t *) (void *) saved;
 
@@ -43,7 +43,7 @@ attend (struct weft_step *s, struct weft_layer_pass *pass)
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
 
-  forget (saved);
+  clear (saved);
   saved->x = pass->x;
   saved->n1 = weft_norm (s, "norm1", WEFT_NORM1_WEIGHT, pass->x);
   if (s->model->kv_lora_rank)
@@ -97,18 +97,18 @@ has_experts (const struct weft_step *s, const struct weft_layer_pass *pass)
 
 void
 weft_layer_forward_node (struct weft_step *s, struct weft_layer_pass *pass,
-                         enum weft_layer_node turn)
+                         enum weft_layer_node node)
 {
   struct weft_saved *saved = pass->saved;
 
   s->at.layer = pass->layer;
-  if (turn == WEFT_NODE_ATTENTION)
+  if (node == WEFT_NODE_ATTENTION)
     attend (s, pass);
   if (has_experts (s, pass))
-    weft_moe_forward_node (s, pass, turn);
-  else if (turn == WEFT_NODE_MLP)
+    weft_moe_forward_node (s, pass, node);
+  else if (node == WEFT_NODE_MLP)
     pass->mlp = weft_layer_mlp (s, saved);
-  if (turn == WEFT_NODE_ADD)
+  if (node == WEFT_NODE_ADD)
     pass->x = weft_residual (s, WEFT_DROP_MLP, saved->x1,
                              weft_cast_to_residual (s, pass->mlp, "fc2"), &saved->mask_y);
   s->at.layer = WEFT_NO_LAYER;
@@ -119,14 +119,14 @@ weft_layer_forward (struct weft_step *s, uint32_t layer, uint32_t x, struct weft
 {
   struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = x };
 
-  for (int turn = 0; turn < WEFT_N_NODE; turn++)
-    weft_layer_forward_node (s, &pass, turn);
+  for (int node = 0; node < WEFT_N_NODE; node++)
+    weft_layer_forward_node (s, &pass, node);
   return pass.x;
 }
 
 void
 weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
-                          enum weft_layer_node turn)
+                          enum weft_layer_node node)
 {
   struct weft_op at = s->at;
 
@@ -134,10 +134,10 @@ weft_layer_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
   if (weft_step_delays (s))
     s->at.phase = WEFT_PHASE_INPUT_GRAD;
   if (has_experts (s, pass))
-    weft_moe_backward_node (s, pass, turn);
-  else if (turn == WEFT_NODE_MLP)
+    weft_moe_backward_node (s, pass, node);
+  else if (node == WEFT_NODE_MLP)
     pass->x = weft_layer_mlp_backward (s, pass->saved, pass->x);
-  if (turn == WEFT_NODE_ATTENTION)
+  if (node == WEFT_NODE_ATTENTION)
     attend_backward (s, pass);
   s->at = at;
 }
@@ -147,7 +147,7 @@ weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_saved *sav
 {
   struct weft_layer_pass pass = { .layer = layer, .saved = saved, .x = dres };
 
-  for (int turn = WEFT_N_NODE; turn-- > 0;)
-    weft_layer_backward_node (s, &pass, turn);
+  for (int node = WEFT_N_NODE; node-- > 0;)
+    weft_layer_backward_node (s, &pass, node);
   return pass.x;
 }

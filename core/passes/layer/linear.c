@@ -38,8 +38,8 @@ rows_of (const struct weft_step *s, uint32_t param)
 /* Canonical order: leaves of the sum over a sharded dimension, which is that of inputs in forward
  * and of outputs in backward; `tail` as in struct weft_param. */
 static void
-deal (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
-      gboolean backward)
+set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
+            gboolean backward)
 {
   const struct weft_widths *w = &s->width;
   const struct {
@@ -150,7 +150,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
                           .shape = WEFT_SHAPE (read_dtype (s, param), rows_of (s, param), n, k) };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  deal (s, which, &p.shape, FALSE);
+  set_leaves (s, which, &p.shape, FALSE);
   x = take_factors (s, &p, param, x);
   uint32_t bias = weft_layer_weight (s, which + 1);
   p.bias = partial ? WEFT_NO_BUF : bias;
@@ -361,7 +361,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
                             .counts = WEFT_NO_BUF };
 
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
-  deal (s, which, &p.shape, TRUE);
+  set_leaves (s, which, &p.shape, TRUE);
   take_gradient (s, &p, &d);
   if (partial)
     d.x = take_input (s, &d);

@@ -214,7 +214,7 @@ join (struct weft_step *s)
 }
 
 static void
-go (struct weft_step *s, struct weft_layer_pass *pass)
+dispatch (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_go (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   struct weft_op at = join (s);
@@ -236,7 +236,7 @@ compute (struct weft_step *s, struct weft_layer_pass *pass)
 }
 
 static void
-come_back (struct weft_step *s, struct weft_layer_pass *pass)
+combine (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "combine"), pass->rows);
 }
@@ -249,16 +249,16 @@ add_up (struct weft_step *s, struct weft_layer_pass *pass)
   pass->mlp = pass->mlp == WEFT_NO_BUF ? y : weft_moe_add (s, "shared", y, pass->mlp);
 }
 
-typedef void do_turn (struct weft_step *s, struct weft_layer_pass *pass);
+typedef void run_node (struct weft_step *s, struct weft_layer_pass *pass);
 
 void
-weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass, enum weft_layer_node turn)
+weft_moe_forward_node (struct weft_step *s, struct weft_layer_pass *pass, enum weft_layer_node node)
 {
-  static do_turn *const turns[] = {
-    [WEFT_NODE_ATTENTION] = normalise, [WEFT_NODE_DISPATCH] = go, [WEFT_NODE_MLP] = compute,
-    [WEFT_NODE_COMBINE] = come_back,   [WEFT_NODE_ADD] = add_up,
+  static run_node *const nodes[] = {
+    [WEFT_NODE_ATTENTION] = normalise, [WEFT_NODE_DISPATCH] = dispatch, [WEFT_NODE_MLP] = compute,
+    [WEFT_NODE_COMBINE] = combine,     [WEFT_NODE_ADD] = add_up,
   };
-  turns[turn](s, pass);
+  nodes[node](s, pass);
 }
 
 /* ------------------------------------------------------------------------ backward */
@@ -273,18 +273,18 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
 static void
 layer_again (struct weft_step *s, struct weft_saved *saved)
 {
-  static do_turn *const turns[] = { choose, go, compute, come_back, add_up };
+  static run_node *const nodes[] = { choose, dispatch, compute, combine, add_up };
   struct weft_layer_pass pass = { .saved = saved };
 
   normalise_again (s, saved);
   struct weft_op at = weft_step_again (s);
-  for (unsigned i = 0; i < G_N_ELEMENTS (turns); i++)
-    turns[i](s, &pass);
+  for (unsigned i = 0; i < G_N_ELEMENTS (nodes); i++)
+    nodes[i](s, &pass);
   s->at = at;
 }
 
 static void
-gradients_go (struct weft_step *s, struct weft_layer_pass *pass)
+gradients_to_experts (struct weft_step *s, struct weft_layer_pass *pass)
 {
   if (weft_recomputes (s, WEFT_MODULE_MOE))
     layer_again (s, pass->saved);
@@ -314,7 +314,7 @@ compute_gradients (struct weft_step *s, struct weft_layer_pass *pass)
 }
 
 static void
-gradients_return (struct weft_step *s, struct weft_layer_pass *pass)
+gradients_from_experts (struct weft_step *s, struct weft_layer_pass *pass)
 {
   pass->rows = weft_rows_return (s, pass->saved, weft_rows_tokens (s, "dispatch"), pass->rows);
   if (weft_moe_weighs_at_home (s))
@@ -352,14 +352,14 @@ nothing (struct weft_step *s, struct weft_layer_pass *pass)
 
 void
 weft_moe_backward_node (struct weft_step *s, struct weft_layer_pass *pass,
-                        enum weft_layer_node turn)
+                        enum weft_layer_node node)
 {
-  static do_turn *const turns[] = {
+  static run_node *const nodes[] = {
     [WEFT_NODE_ATTENTION] = choose_backward,
-    [WEFT_NODE_DISPATCH] = gradients_return,
+    [WEFT_NODE_DISPATCH] = gradients_from_experts,
     [WEFT_NODE_MLP] = compute_gradients,
-    [WEFT_NODE_COMBINE] = gradients_go,
+    [WEFT_NODE_COMBINE] = gradients_to_experts,
     [WEFT_NODE_ADD] = nothing,
   };
-  turns[turn](s, pass);
+  nodes[node](s, pass);
 }

@@ -435,11 +435,12 @@ update_bucket (struct weft_step *s, uint32_t k)
   const struct weft_optimizer_part *o = s->optimizer;
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8_weights.c */
-  gboolean drawn = itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
+  gboolean stochastic =
+      itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
 
   emit_at_state (
       s, WEFT_OP_ADAM, "adam",
-      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, drawn),
+      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, stochastic),
       WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
                  WEFT_RW (later ? WEFT_NO_BUF : weft_bucket_weights (s, k)), WEFT_RW (o->master[k]),
                  WEFT_RW (o->m[k]), WEFT_RW (o->v[k])));

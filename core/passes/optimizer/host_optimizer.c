@@ -20,8 +20,8 @@
 /* A part of a bucket's slice. Its state is a part of the host's flat buffers. */
 struct part {
   uint32_t bucket;
-  uint64_t begin, n;      /* of the slice on the device */
-  uint32_t grad, travels; /* fp32; in the type of the reduction, which may be the same buffer */
+  uint64_t begin, n;   /* of the slice on the device */
+  uint32_t grad, sent; /* fp32; in the type of the reduction, which may be the same buffer */
   uint32_t master, m, v, param;
 };
 
@@ -145,14 +145,14 @@ add_state (struct weft_step *s, GArray *parts, const struct state *state)
 
 /* Buffers that live for the time of a copy. */
 static void
-add_travellers (struct weft_step *s, struct part *part)
+add_copy_buffers (struct weft_step *s, struct part *part)
 {
   const struct weft_flat *flat = weft_step_flat (s, part->bucket);
 
-  part->travels = part->grad;
+  part->sent = part->grad;
   if (flat->grad_dtype != WEFT_FP32)
-    part->travels = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
-                                      "host_gradients_16");
+    part->sent = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
+                                   "host_gradients_16");
   if (part->master != WEFT_NO_BUF)
     part->param =
         weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->dtype, part->n, "host_weights_16");
@@ -164,7 +164,7 @@ add_states (struct weft_step *s, GArray *parts)
   for (size_t i = 0; i < G_N_ELEMENTS (states); i++)
     add_state (s, parts, &states[i]);
   for (uint32_t i = 0; i < parts->len; i++)
-    add_travellers (s, &g_array_index (parts, struct part, i));
+    add_copy_buffers (s, &g_array_index (parts, struct part, i));
 }
 
 /* A copy of the clip factor for Adam of the host. */
@@ -183,7 +183,7 @@ static void
 send (struct weft_step *s, const struct part *part, uint32_t tied_bucket, uint32_t tied_reduced)
 {
   uint32_t device = weft_bucket_gradients (s, part->bucket);
-  struct weft_host_copy copy = { "gradients", device, part->travels, part->begin, part->n };
+  struct weft_host_copy copy = { "gradients", device, part->sent, part->begin, part->n };
 
   weft_to_host (s, &copy);
   weft_wait_like_next_kernel (s);
@@ -217,11 +217,11 @@ convert (struct weft_step *s, const struct part *part, uint32_t after)
 {
   struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->grad_dtype, part->n);
 
-  if (part->travels == part->grad)
+  if (part->sent == part->grad)
     return;
   shape.out_dtype = WEFT_FP32;
   weft_emit_on_host (s, WEFT_OP_CAST, "grad_fp32", shape,
-                     WEFT_USES (WEFT_R (part->travels), WEFT_W (part->grad)));
+                     WEFT_USES (WEFT_R (part->sent), WEFT_W (part->grad)));
   weft_build_dep (s->b, after);
 }
 

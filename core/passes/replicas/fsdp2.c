@@ -189,7 +189,7 @@ take_slot (struct weft_step *s, uint32_t k)
 /* Starts the gather of a unit, unless it is gathered or in flight, or one rank alone holds all of
  * it. */
 static void
-ask_for (struct weft_step *s, uint32_t k)
+start_gather (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
   struct weft_fsdp2_unit *u = &f->unit[k];
@@ -268,13 +268,13 @@ copy_out (struct weft_step *s, uint32_t k)
 /* In forward, later gathers wait for the copy-out before this one, whose pack was held until now.
  * In backward they wait for this one. */
 static void
-make_whole (struct weft_step *s, uint32_t k)
+gather_unit (struct weft_step *s, uint32_t k)
 {
   struct weft_fsdp2_chunk *c = weft_fsdp2_chunk (s);
 
   if (s->replicas->bucket[k].weights != WEFT_NO_BUF)
     return;
-  ask_for (s, k);
+  start_gather (s, k);
   if (!weft_fsdp2_goes_back (s) && c->held != WEFT_NO_OP)
     c->streams = c->held;
   copy_out (s, k);
@@ -299,7 +299,7 @@ weft_fsdp2_reshard (struct weft_step *s, uint32_t k)
 /* The place of a unit in the order of forward, and the unit at a place: a layer and its experts
  * change places. */
 static uint32_t
-transposed (const struct weft_fsdp2 *f, uint32_t k)
+mirrored (const struct weft_fsdp2 *f, uint32_t k)
 {
   if (f->unit[k].expert)
     return k + 1;
@@ -315,11 +315,11 @@ pre_forward (struct weft_step *s, uint32_t k)
                        ? (uint32_t) s->strategy->fsdp2_forward_prefetch_depth
                        : 0;
 
-  uint32_t at = transposed (f, k);
+  uint32_t at = mirrored (f, k);
 
-  make_whole (s, k);
+  gather_unit (s, k);
   for (uint32_t i = 1; i <= ahead && at + i < c->end; i++)
-    ask_for (s, transposed (f, at + i));
+    start_gather (s, mirrored (f, at + i));
 }
 
 /* In forward the root comes after the last layer, so in backward it comes before it. */
@@ -331,9 +331,9 @@ pre_backward (struct weft_step *s, uint32_t k)
   uint32_t from = k < c->first ? c->end : k;
   int64_t depth = f->explicit && k >= c->first ? s->strategy->fsdp2_backward_prefetch_depth : 0;
 
-  make_whole (s, k);
+  gather_unit (s, k);
   for (uint32_t i = 1; i <= MAX (1, depth) && from >= c->first + i; i++)
-    ask_for (s, from - i);
+    start_gather (s, from - i);
 }
 
 static uint32_t
@@ -389,7 +389,7 @@ void
 weft_fsdp2_after_layer (struct weft_step *s, uint32_t layer)
 {
   struct weft_fsdp2 *f = weft_fsdp2 (s);
-  uint32_t k = unit_of (s, layer), experts = transposed (f, k);
+  uint32_t k = unit_of (s, layer), experts = mirrored (f, k);
 
   if (weft_fsdp2_goes_back (s)) {
     f->unit[k].passed = TRUE;

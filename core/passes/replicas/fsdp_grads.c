@@ -79,7 +79,7 @@ reducing_units (const struct weft_step *s, uint32_t k)
 }
 
 static void
-make_whole_gradient (struct weft_step *s, uint32_t k)
+add_unit_gradients (struct weft_step *s, uint32_t k)
 {
   while (s->strategy->fsdp_double_buffer && s->replicas->bucket[k].unit &&
          reducing_units (s, k) > 1)
@@ -161,7 +161,7 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
   if (!weft_step_flat (s, k)->cut_grads)
     return weft_ddp_grad_begin (s, param);
   if (s->replicas->bucket[k].grads == WEFT_NO_BUF) {
-    make_whole_gradient (s, k);
+    add_unit_gradients (s, k);
     weft_fsdp_set_views (s, k, s->replicas->bucket[k].grads, 0, s->params->grad_view);
   }
   s->replicas->grad_left[param] = TRUE;
@@ -204,7 +204,7 @@ weft_fsdp_head_begin (struct weft_step *s)
 
   if (!weft_head_has_own_sum (s))
     return weft_fsdp_grad_begin (s, embedding);
-  make_whole_gradient (s, k);
+  add_unit_gradients (s, k);
   return (struct weft_use) WEFT_W (
       weft_params_view (s, embedding, s->replicas->bucket[k].grads, 0));
 }

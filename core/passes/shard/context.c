@@ -49,11 +49,11 @@ narrow (const struct weft_step *s)
 static struct part
 part_of (const struct weft_step *s, const struct weft_attention *a)
 {
-  uint32_t deal = s->mesh->cp_heads;
+  uint32_t ways = s->mesh->cp_heads;
 
-  return (struct part){ .tokens = s->tokens * deal,
-                        .heads = s->width.heads / deal,
-                        .groups = s->width.groups / deal,
+  return (struct part){ .tokens = s->tokens * ways,
+                        .heads = s->width.heads / ways,
+                        .groups = s->width.groups / ways,
                         .width = s->model->kv_channels,
                         .value = value_width (s),
                         .qkv = a->qkv,
@@ -135,7 +135,8 @@ rows_shape (const struct weft_step *s, uint32_t x)
 
 /* Ulysses: from this rank's tokens with all heads to whole sequences with some of them. */
 static uint32_t
-deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, const char *name)
+heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups,
+                    const char *name)
 {
   uint64_t n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -153,8 +154,8 @@ deal_out (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups, cons
 
 /* The inverse, into y. */
 static void
-deal_back (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
-           const char *name)
+sequences_to_heads (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
+                    const char *name)
 {
   uint64_t n = weft_step_elements (s, x);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -399,7 +400,7 @@ collects (const struct weft_step *s)
 /* ------------------------------------------------------------------- whole sequences here */
 
 static void
-alone_forward (struct weft_step *s, const struct part *p)
+local_forward (struct weft_step *s, const struct part *p)
 {
   weft_emit (s, WEFT_OP_ATTENTION, "attention",
              weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
@@ -407,7 +408,7 @@ alone_forward (struct weft_step *s, const struct part *p)
 }
 
 static void
-alone_backward (struct weft_step *s, const struct part *p)
+local_backward (struct weft_step *s, const struct part *p)
 {
   weft_emit (s, WEFT_OP_ATTENTION_BWD, "attention",
              weft_layer_attention_shape (s, p->tokens, p->heads, p->groups),
@@ -420,30 +421,30 @@ alone_backward (struct weft_step *s, const struct part *p)
 void
 weft_context_attention (struct weft_step *s, struct weft_attention *a)
 {
-  gboolean deals = s->mesh->cp_heads > 1;
+  gboolean ulysses = s->mesh->cp_heads > 1;
 
-  if (deals) {
-    a->qkv = deal_out (s, a->qkv, s->width.heads, s->width.groups, "qkv");
+  if (ulysses) {
+    a->qkv = heads_to_sequences (s, a->qkv, s->width.heads, s->width.groups, "qkv");
     a->whole_o = weft_product (s, s->width.q, "attention");
   }
   struct part p = part_of (s, a);
-  (ring_size (s) == 1 ? alone_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
-  if (deals)
-    deal_back (s, a->whole_o, a->o, s->width.heads, 0, "attention");
+  (ring_size (s) == 1 ? local_forward : collects (s) ? whole_forward : ring_forward) (s, &p);
+  if (ulysses)
+    sequences_to_heads (s, a->whole_o, a->o, s->width.heads, 0, "attention");
 }
 
 void
 weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a, uint32_t d_o,
                                  uint32_t dqkv)
 {
-  gboolean deals = s->mesh->cp_heads > 1;
+  gboolean ulysses = s->mesh->cp_heads > 1;
   struct part p = part_of (s, a);
 
-  p.d_o = deals ? deal_out (s, d_o, s->width.heads, 0, "do") : d_o;
-  p.dqkv = deals ? weft_product (s, s->width.qkv, "dqkv") : dqkv;
-  (ring_size (s) == 1 ? alone_backward : collects (s) ? whole_backward : ring_backward) (s, &p);
-  if (deals)
-    deal_back (s, p.dqkv, dqkv, s->width.heads, s->width.groups, "dqkv");
+  p.d_o = ulysses ? heads_to_sequences (s, d_o, s->width.heads, 0, "do") : d_o;
+  p.dqkv = ulysses ? weft_product (s, s->width.qkv, "dqkv") : dqkv;
+  (ring_size (s) == 1 ? local_backward : collects (s) ? whole_backward : ring_backward) (s, &p);
+  if (ulysses)
+    sequences_to_heads (s, p.dqkv, dqkv, s->width.heads, s->width.groups, "dqkv");
 }
 
 /* ------------------------------------------------------------------ gradients of weights */
