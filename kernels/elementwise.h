@@ -1,4 +1,5 @@
-/* elementwise.h - elementwise kernels: element i of every output depends only on element i of the inputs.
+/* elementwise.h - elementwise kernels: element i of every output depends only on element i of the
+ * inputs.
  *
  * Work is cut into stretches. `run` sees floats whatever the stored type; its results are rounded
  * when they are stored. */

@@ -38,8 +38,8 @@ struct weft_random_key {
   int64_t sequence; /* index in the global batch of the first sequence of the microbatch */
 };
 
-/* Where the elements of a call lie in a whole tensor, for stochastic rounding (stochastic.h): rows of
- * `columns` elements that lie `stride` apart in the tensor. */
+/* Where the elements of a call lie in a whole tensor, for stochastic rounding (stochastic.h): rows
+ * of `columns` elements that lie `stride` apart in the tensor. */
 struct weft_whole {
   uint64_t key; /* hash of the tensor's name */
   uint64_t start, columns, stride, offset;

@@ -1,9 +1,9 @@
-/* stochastic.h - stochastic rounding: a float is rounded to one of its two 16-bit neighbours, up with a
- * probability equal to its relative distance from the lower one, so the expected error is zero
- * (torchao's optimizers call it bf16_stochastic_round).
+/* stochastic.h - stochastic rounding: a float is rounded to one of its two 16-bit neighbours, up
+ * with a probability equal to its relative distance from the lower one, so the expected error is
+ * zero (torchao's optimizers call it bf16_stochastic_round).
  *
- * The random numbers come from a counter-based generator, as those of dropout (dropout.h): each is a
- * function of the seed, the step, the tensor and the index of the element in the whole tensor,
+ * The random numbers come from a counter-based generator, as those of dropout (dropout.h): each is
+ * a function of the seed, the step, the tensor and the index of the element in the whole tensor,
  * independent of sharding. */
 #pragma once
 #include "core/base/mix.h"

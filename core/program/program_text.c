@@ -1,5 +1,5 @@
-/* A program as text: one row per line, in the order names, shapes, buffers, parameters, ops, so that
- * a row refers only to rows above it. `#` begins a comment.
+/* A program as text: one row per line, in the order names, shapes, buffers, parameters, ops, so
+ * that a row refers only to rows above it. `#` begins a comment.
  *
  *   program 1 role 0 of 4
  *   name 0 "qkv"

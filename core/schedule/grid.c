@@ -2,7 +2,7 @@
 #include "core/base/error.h"
 #include "core/schedule/order.h"
 
-/* Colours hold dark text and stand out from white and from black. */
+/* Fill colours keep dark text readable and contrast with white and black pages. */
 const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
   [WEFT_PHASE_FORWARD] = { 1 << WEFT_WORK_FORWARD, '0', "#6ea8dc", "forward" },
   [WEFT_PHASE_BACKWARD] = { 1 << WEFT_WORK_INPUT | 1 << WEFT_WORK_WEIGHT, 'a', "#e59a4f",
@@ -11,7 +11,7 @@ const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
   [WEFT_PHASE_WEIGHT_GRAD] = { 1 << WEFT_WORK_WEIGHT, 'A', "#74bf8a", "weight gradient" },
 };
 
-/* ------------------------------------------------------------------ where stages are */
+/* --------------------------------------------------------------- placement of stages */
 
 static uint32_t
 stage_at (enum weft_grid_shape shape, uint32_t n_ranks, uint32_t rank, uint32_t chunk)

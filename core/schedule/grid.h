@@ -1,10 +1,10 @@
-/* grid.h - a schedule as data: for each pipeline rank its compute cells in order.
+/* grid.h - a pipeline schedule as data: for each pipeline rank its compute cells in order.
  *
- * A cell is stage, type and microbatch, written in PyTorch's grammar: 0F3 is the forward of
- * microbatch 3 on stage 0, 1B2 a full backward, 1I2 and 1W2 its input- and weight-gradient halves.
+ * A cell is stage, type and microbatch, in PyTorch's notation: 0F3 is the forward of microbatch 3
+ * on stage 0, 1B2 a full backward, 1I2 and 1W2 its input-gradient and weight-gradient halves.
  *
- * A rank holds n_chunks chunks of the model.  Each chunk is one stage of one copy of the model;
- * schedule.h says which.  A copy has every stage once, and a microbatch stays within a copy; only
+ * A rank holds n_chunks chunks of the model. Each chunk is one stage of one copy of the model, as
+ * schedule.h defines. A copy has every stage once, and a microbatch stays within a copy; only
  * DualPipe has two copies. */
 #pragma once
 #include "core/schedule/schedule.h"
@@ -28,8 +28,8 @@ typedef struct weft_grid {
   struct weft_cell **cell; /* by rank */
 } weft_grid;
 
-/* At least one rank and microbatch, at most UINT16_MAX microbatches.  Refused where the schedule
- * cannot be made of these counts. */
+/* At least one rank and microbatch, at most UINT16_MAX microbatches. An error if the schedule does
+ * not exist for these counts. */
 weft_grid *weft_grid_new (const struct weft_grid_spec *spec, GError **error);
 
 void weft_grid_free (weft_grid *grid);
@@ -37,66 +37,67 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_grid, weft_grid_free)
 
 uint32_t weft_grid_stage (const weft_grid *grid, uint32_t rank, uint32_t chunk);
 
-/* Which copy of the model a chunk belongs to, and which one a microbatch goes through. */
+/* The copy of the model that a chunk belongs to; the copy that a microbatch passes through. */
 uint32_t weft_grid_copy (const weft_grid *grid, uint32_t rank, uint32_t chunk);
 uint32_t weft_grid_micro_copy (const weft_grid *grid, uint32_t micro);
 
-/* The chunk that holds the stage after, or before, in the same copy: moves rank and chunk there.
- * FALSE where the chunk is the last (it has the loss), or the first (it has the embedding). */
+/* Moves rank and chunk to the next (or previous) stage of the same copy. FALSE if the chunk is the
+ * last stage (loss) or the first (embedding). */
 gboolean weft_grid_next (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk);
 
-/* Whether each rank hands on to the next, and the last to the first; whether any backward is split. */
+/* Whether each rank sends to the next and the last to the first; whether any backward is split. */
 gboolean weft_grid_is_ring (const weft_grid *grid);
 gboolean weft_grid_splits (const weft_grid *grid);
 
-/* Why programs cannot be made of a grid that lies like this, for a message; NULL: they can.  Caller
- * frees. */
+/* Why programs cannot be built for this placement of stages, for a message; NULL: they can. The
+ * caller frees it. */
 char *weft_grid_place_problem (const weft_grid *grid);
 
-/* Replays the grid: every F, then its B, on every stage exactly once, and no rank waits for ever.
- * A forward needs that of the stage before; a backward (or I) needs its own forward and the
- * backward of the stage after; W needs its I.  A pair is a forward and a backward, neither of which
- * waits for the other.  The error names the cell that is missing, done twice or never starts.
- * Everything below wants a grid that passes. */
+/* Replays the grid: every F and its B must occur exactly once on every stage, without deadlock. A
+ * forward needs the forward of the previous stage; a backward (or I) needs its own forward and the
+ * backward of the next stage; W needs its I. A pair is a forward and a backward, neither of which
+ * waits for the other. The error names the cell that is missing, duplicate or never starts. All
+ * functions below require a grid that passes. */
 gboolean weft_grid_check (const weft_grid *grid, GError **error);
 
-/* One line a rank: "0F0,0F1,0B0,..."; idle slots are not written, pairs are "(0F4;3B1)OVERLAP_F_B". */
+/* One line per rank: "0F0,0F1,0B0,..."; idle slots are left out; pairs are
+ * "(0F4;3B1)OVERLAP_F_B". */
 char *weft_grid_csv (const weft_grid *grid);
 
-/* The same back: text in PyTorch's grammar, from `where`.  Blank cells and actions that gather weights
- * or send tensors are passed over.  Checked. */
+/* Parses text in PyTorch's notation; `where` names it in errors. Blank cells and actions that
+ * gather weights or send tensors are skipped. The grid is checked. */
 weft_grid *weft_grid_read (const char *text, const char *where, GError **error);
 weft_grid *weft_grid_load (const char *path, GError **error);
 
-/* Text of one cell, e.g. "3F12".  Caller frees. */
+/* Text of one cell, "3F12". The caller frees it. */
 char *weft_cell_print (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell);
 
-/* How long the cells of one chunk take; a full backward takes input + weight.  A forward and a
- * backward that are paired start together and take `pair`, or, where that is 0, run one after the
- * other. */
+/* Durations of the cells of one chunk; a full backward takes input + weight. A paired forward and
+ * backward start together and take `pair`, or, if that is 0, run one after the other. */
 struct weft_cell_times {
   double forward, input, weight, pair;
 };
 
-/* Start times when communication is free: start[rank][cell]; returns the makespan.  The caller
- * brings the rows of `start`, or NULL.  Used by pictures and closed-form tests. */
+/* Start times without communication cost: start[rank][cell] (rows from the caller, or NULL);
+ * returns the makespan. For pictures and closed-form tests. */
 double weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, double **start);
 
-/* The makespan where chunks take different times, by rank * n_chunks + chunk, pairs none of their own,
- * and what a stage hands to the next has arrived `transfer` seconds later. */
+/* Makespan if chunks have different durations (by rank * n_chunks + chunk), pairs take the sum, and
+ * the output of a stage arrives `transfer` seconds later. */
 double weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *times,
                                 double transfer);
 
-/* Most chunk activations that a rank keeps at once: one from F to B; where the backward is split,
- * half of it goes with I and half with W. */
+/* Largest number of chunk activations that a rank keeps at once: one from F to B; if the backward
+ * is split, half is freed by I and half by W. */
 double weft_grid_in_flight (const weft_grid *grid, uint32_t rank);
 
-/* A picture for terminals: one row a rank, digits forward, letters backward, dots idle; 3 and d are
- * microbatch 3, 13, 23..., and weight gradients of a split backward are capitals.  A column is one
- * slot, a forward takes one and a backward two; where that exceeds `width`, a column shows what
- * runs in the middle of its share of the time. */
+/* A picture for terminals: one row per rank, digits forward, letters backward, dots idle; 3 and d
+ * are microbatch 3, 13, 23..., and weight gradients of a split backward are capitals. A column is
+ * one slot; a forward takes one and a backward two. If that exceeds `width`, a column shows what
+ * runs in the middle of its interval. */
 char *weft_grid_ascii (const weft_grid *grid, uint32_t width);
 
-/* The same in colour, with microbatch numbers where they fit; stands alone or inline in a page. */
+/* The same in colour as SVG, with microbatch numbers where they fit; for a file or inline in a
+ * page. */
 char *weft_grid_svg (const weft_grid *grid);

@@ -1,10 +1,10 @@
-/* Grids as text, in the grammar of torch.distributed.pipelining (schedules.py, _Action): one line a
- * rank, one cell an action: stage, type, microbatch.  Blank cells are idle slots.  Where weights are
- * gathered and tensors sent follows from the order here, so actions that say so are passed over.
+/* Grids as text, in the notation of torch.distributed.pipelining (schedules.py, _Action): one line
+ * per rank, one cell per action: stage, type, microbatch. Blank cells are idle slots. Gathers of
+ * weights and sends of tensors follow from the order here, so such actions are skipped.
  *
- * Chunks of a rank are numbered by copy and stage.  Where two ranks run one stage, each for other
- * microbatches, there are as many copies of the model; copies are numbered by the first microbatch
- * that goes through them. */
+ * Chunks of a rank are numbered by copy and stage. If several ranks run one stage, each for other
+ * microbatches, there are as many copies of the model; copies are numbered by their first
+ * microbatch. */
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/schedule/order.h"
@@ -34,7 +34,7 @@ weft_grid_csv (const weft_grid *grid)
 
 /* ------------------------------------------------------------------ cells */
 
-/* A cell as it stands in the text. */
+/* A cell as parsed. */
 struct action {
   uint32_t stage, micro;
   uint16_t phase, paired;
@@ -42,7 +42,7 @@ struct action {
 
 struct reader {
   const char *where;
-  uint32_t line, column;              /* of the cell that is read, from 1 */
+  uint32_t line, column;              /* of the current cell, from 1 */
   enum { ALONE, FIRST, SECOND } half; /* of a pair */
   GPtrArray *row;                     /* by rank: GArray of struct action */
   GError **error;
@@ -50,7 +50,7 @@ struct reader {
 
 static const char pair_word[] = "OVERLAP_F_B";
 
-/* What PyTorch adds when it lowers a schedule. */
+/* Actions that PyTorch adds when it lowers a schedule. */
 static const char *const passed_over[] = { "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F",
                                            "RECV_F",  "SEND_B",  "RECV_B" };
 
@@ -66,7 +66,7 @@ refuse (const struct reader *r, const char *cell)
       r->where, r->line, r->column, found, pair_word);
 }
 
-/* A number of at most five digits; -1: none there. */
+/* A number of at most five digits; -1: none. */
 static int64_t
 read_number (const char **at)
 {
@@ -160,9 +160,9 @@ read_line (struct reader *r, const char *line)
   return TRUE;
 }
 
-/* ------------------------------------------------------------------ where stages are */
+/* --------------------------------------------------------------- placement of stages */
 
-/* A stage on a rank, and the first of its microbatches. */
+/* A stage on a rank, and its first microbatch. */
 struct piece {
   uint32_t rank, stage, first_micro, copy;
 };
@@ -262,7 +262,7 @@ sort_pieces (struct plan *plan, GCompareFunc compare)
   }
 }
 
-/* Every stage is there, and as often as the others; so is every rank. */
+/* Checks that every stage occurs, all equally often, and every rank. */
 static gboolean
 count_pieces (struct plan *plan)
 {
@@ -295,7 +295,8 @@ count_pieces (struct plan *plan)
   return TRUE;
 }
 
-/* Which copy a microbatch goes through is where it enters; other stages follow their microbatches. */
+/* The copy of a microbatch is where it enters the pipeline; other stages follow their
+ * microbatches. */
 static gboolean
 find_copies (struct plan *plan)
 {
@@ -359,7 +360,7 @@ grid_of (struct plan *plan)
   return grid;
 }
 
-/* Sizes that the text is too short for are refused before anything is laid out by them. */
+/* Refuses sizes that the text is too short for before allocating by them. */
 static weft_grid *
 settle (const struct reader *r)
 {

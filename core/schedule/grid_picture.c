@@ -1,5 +1,5 @@
-/* Pictures: a forward of a chunk is one slot and a whole backward two, so every time is a whole
- * number.  Cells of a pair stand one after the other. */
+/* Pictures. A forward of a chunk takes one slot and a whole backward two, so all times are whole
+ * numbers. The cells of a pair are drawn one after the other. */
 #include "core/schedule/order.h"
 #include <string.h>
 
@@ -39,7 +39,7 @@ cell_glyph (const struct weft_cell *cell)
   return weft_cell_kinds[cell->phase].glyph + cell->micro % 10;
 }
 
-/* The row of one chunk: blank where the rank is busy with another. */
+/* The row of one chunk: blank while the rank runs another chunk. */
 static void
 draw_row (const struct picture *p, uint32_t place, uint32_t n_columns, GString *text)
 {
@@ -65,7 +65,7 @@ n_digits (uint32_t n)
   return n > 9 ? 1 + n_digits (n / 10) : 1;
 }
 
-/* "rank " or, where a rank holds several, "rank:stage ". */
+/* "rank ", or "rank:stage " if a rank holds several. */
 static void
 draw_label (const weft_grid *grid, uint32_t place, GString *text)
 {
@@ -113,11 +113,11 @@ enum {
 
 struct drawing {
   struct picture picture;
-  uint32_t slot; /* width of one */
+  uint32_t slot; /* width of a slot */
   GString *text;
 };
 
-/* A colour "#rrggbb" mixed with white, which keeps dark text readable on any background. */
+/* Mixes a colour "#rrggbb" with white, which keeps dark text readable. */
 static uint32_t
 paler (const char *colour, uint32_t percent)
 {
@@ -196,7 +196,7 @@ grid_has (const weft_grid *grid, uint8_t phase)
   return FALSE;
 }
 
-/* The bars of each phase that the grid has, and its line in the key below. */
+/* The bars of each phase in the grid, and its line in the key below. */
 static void
 svg_phases (const struct drawing *d)
 {
@@ -219,7 +219,7 @@ svg_phases (const struct drawing *d)
         d->text, "<text x=\"%u\" y=\"%u\" fill=\"#777\">paler: later chunks</text>\n", x, y + 11);
 }
 
-/* The lane of each rank: its name, and a bar that shows through where it is idle. */
+/* The lane of each rank: its name, and a bar that is visible while it is idle. */
 static void
 svg_lanes (const struct drawing *d)
 {

@@ -1,4 +1,4 @@
-/* Where the stages of a grid lie, as programs and rules ask. */
+/* Placement of the stages of a grid. */
 #include "core/schedule/grid.h"
 
 static uint32_t

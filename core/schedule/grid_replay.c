@@ -1,21 +1,21 @@
-/* Replay: every rank runs its cells in order, each as soon as what it needs has ended. */
+/* Replay: every rank runs its cells in order, each as soon as its inputs are ready. */
 #include "core/base/error.h"
 #include "core/schedule/order.h"
 
-/* A part of a cell: what others wait for. */
+/* A part of a cell that other cells wait for. */
 struct event {
   uint32_t part, place, micro;
 };
 
 struct replay {
   const weft_grid *grid;
-  const struct weft_cell_times *times; /* by place, `stride` apart: 0 where all take the same */
+  const struct weft_cell_times *times; /* by place, `stride` apart; stride 0: the same for all */
   uint32_t stride;
-  double transfer; /* seconds until what a stage hands on has arrived */
+  double transfer; /* seconds until the output of a stage has arrived */
   double **start;  /* or NULL */
   double *end;     /* by event; negative: not yet */
-  double *clock;   /* by rank: when its last cell ended */
-  uint32_t *next;  /* by rank: its cell that is to run */
+  double *clock;   /* by rank: end of its last cell */
+  uint32_t *next;  /* by rank: its next cell */
 };
 
 static size_t
@@ -24,7 +24,7 @@ event_index (const weft_grid *grid, struct event e)
   return ((size_t) e.place * grid->n_micro + e.micro) * WEFT_N_WORK + e.part;
 }
 
-/* What must end before the cell may start: at most two events. */
+/* Events that must end before the cell may start: at most two. */
 static uint32_t
 needs (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell, struct event need[2])
 {
@@ -53,7 +53,7 @@ duration (const struct replay *r, uint32_t rank, const struct weft_cell *cell)
          (weft_cell_does (cell, WEFT_WORK_WEIGHT) ? times->weight : 0);
 }
 
-/* When everything that the cell needs has ended, no earlier than `start`; negative: not yet. */
+/* When all inputs of the cell are ready, not before `start`; negative: not yet. */
 static double
 ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, double start)
 {
@@ -69,7 +69,7 @@ ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, doub
   return start;
 }
 
-/* Cells that start together. */
+/* Number of cells that start together: 2 for a pair. */
 static uint32_t
 n_together (const struct replay *r, uint32_t rank)
 {
@@ -89,7 +89,7 @@ end_cell (struct replay *r, uint32_t rank, uint32_t i, double start)
       r->end[event_index (r->grid, (struct event){ part, place, cell->micro })] = r->clock[rank];
 }
 
-/* Runs what is next on a rank, a cell or a pair; how many cells that was. */
+/* Runs the next cell or pair of a rank; returns the number of cells. */
 static uint32_t
 run_next (struct replay *r, uint32_t rank)
 {
@@ -107,7 +107,7 @@ run_next (struct replay *r, uint32_t rank)
   return n;
 }
 
-/* Runs a rank until it must wait; whether it moved at all. */
+/* Runs a rank until it must wait; returns whether it advanced. */
 static gboolean
 run_rank (struct replay *r, uint32_t rank)
 {
@@ -118,7 +118,7 @@ run_rank (struct replay *r, uint32_t rank)
   return r->next[rank] > from;
 }
 
-/* Ranks that have something to try, each once. */
+/* Ranks to try, each at most once. */
 struct queue {
   uint32_t *rank, n_ranks, head, n;
   gboolean *waits;
@@ -144,8 +144,8 @@ dequeue (struct queue *q)
   return rank;
 }
 
-/* Stages wait only for the stage before and after, so a rank that moved can free only those that
- * have a stage beside one of its own. */
+/* Stages wait only for their neighbours, so a rank that advanced can only release ranks with a
+ * neighbouring stage. */
 static void
 enqueue_neighbours (struct queue *q, const weft_grid *grid, uint32_t rank)
 {
@@ -225,7 +225,7 @@ weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *ti
   return makespan (&r, grid);
 }
 
-/* Check: every part once, then a replay that leaves nobody waiting. */
+/* Checks that every part occurs once; the replay then finds deadlocks. */
 
 static gboolean
 check_cell (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
@@ -302,7 +302,7 @@ check_once (const weft_grid *grid, GError **error)
   return TRUE;
 }
 
-/* The event for which a stuck rank waits. */
+/* The event for which a blocked rank waits. */
 static struct event
 waits_for (const struct replay *r, uint32_t rank)
 {
@@ -325,8 +325,8 @@ event_cell (const weft_grid *grid, struct event e)
   return cell;
 }
 
-/* Names one wait of the circle that a stuck rank's waits lead into.  Needs alone form no circle, so
- * some rank of it has another cell to run before the one that is wanted. */
+/* Names one wait of the cycle that a blocked rank's waits lead into. Inputs alone form no cycle, so
+ * some rank of it must run another cell before the one that is needed. */
 static gboolean
 blame (const struct replay *r, uint32_t rank, GError **error)
 {
@@ -348,7 +348,7 @@ blame (const struct replay *r, uint32_t rank, GError **error)
                          waiter, text, owner, blocker);
 }
 
-/* Whether the two halves of every pair can be had together. */
+/* Checks that the two halves of every pair can run together. */
 static gboolean
 check_pair (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
 {
@@ -389,8 +389,7 @@ blame_pair (const struct replay *r, GError **error)
                          first, second, rank);
 }
 
-/* A circle of waits in the plain order is blamed on one cell; one that only pairs close, on a pair.
- */
+/* A cycle in the plain order is reported for a cell; a cycle that only pairs cause, for a pair. */
 static gboolean
 check_waits (const weft_grid *grid, double pair, GError **error)
 {

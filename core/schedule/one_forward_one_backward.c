@@ -1,5 +1,5 @@
-/* The orders that can be written down at once, rank by rank: GPipe (Huang et al. 2019), 1F1B and
- * its interleaved form (Narayanan et al. 2021) as Megatron-Core runs it. */
+/* Schedules that can be written down rank by rank: GPipe (Huang et al. 2019), 1F1B and its
+ * interleaved form (Narayanan et al. 2021) as Megatron-Core runs it. */
 #include "core/schedule/order.h"
 
 void
@@ -10,8 +10,8 @@ weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t mic
   g_array_append_val (row, cell);
 }
 
-/* Microbatches of a rank in the order it meets them: groups of `group`, and within a group chunk by
- * chunk.  `k` counts cells; backwards go through the chunks from the last to the first. */
+/* Order of a rank's microbatches: in groups of `group`, and within a group chunk by chunk. `k`
+ * counts cells; backwards visit the chunks from last to first. */
 struct table {
   uint32_t n_chunks, n_micro, group;
 };
@@ -28,8 +28,8 @@ put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
   weft_order_put (row, phase, chunk, first + within % size);
 }
 
-/* `warm` forwards, then one forward and one backward in turn, or as a pair, then the backwards that
- * remain. */
+/* `warm` forwards, then one forward and one backward alternately (or as a pair), then the remaining
+ * backwards. */
 static void
 alternate (GArray *row, const struct table *t, uint32_t warm, gboolean paired)
 {
@@ -56,9 +56,9 @@ weft_order_gpipe (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
     alternate (row[rank], &t, grid->n_micro, FALSE);
 }
 
-/* A rank warms up until its first forward has come back as a gradient.  With chunks, a gradient
- * starts at the last chunk of the last rank, and forwards arrive a slot apart from gradients: two
- * slots for each rank in between, and a group on each chunk but the last. */
+/* Number of warm-up forwards: until the gradient of the rank's first forward arrives. With several
+ * chunks, gradients start at the last chunk of the last rank, and forwards and gradients arrive a
+ * slot apart: two slots per rank in between, and a group on each chunk but the last. */
 static uint32_t
 warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t group, uint32_t rank)
 {

@@ -1,14 +1,14 @@
-/* order.h - inside core/schedule: how a grid is filled and which work its cells do. */
+/* order.h - private to core/schedule: filling a grid, and the work of its cells. */
 #pragma once
 #include "core/schedule/grid.h"
 
 /* Work items of a microbatch on a stage, each done once; a full backward does both gradients. */
 enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WORK };
 
-/* The work of a phase and how pictures show it; a phase without work cannot be a cell. */
+/* Work of a phase, and its look in pictures; a phase without work cannot be a cell. */
 struct weft_cell_kind {
   uint8_t works; /* bits of enum weft_work */
-  char glyph;   /* of microbatch 0 */
+  char glyph;   /* for microbatch 0 */
   const char *colour, *name;
 };
 
@@ -38,34 +38,35 @@ weft_cell_stage (const weft_grid *grid, uint32_t rank, const struct weft_cell *c
   return grid->stage[weft_grid_place (grid, rank, cell->chunk)];
 }
 
-/* The place of the stage after (by = 1) or before (-1) in the same copy. */
+/* The place of the next (by = 1) or previous (-1) stage in the same copy. */
 #define WEFT_NO_PLACE UINT32_MAX
 uint32_t weft_grid_beside (const weft_grid *grid, uint32_t place, int by);
 
-/* A grid of these sizes without stages and cells; weft_grid_settle() gives each place its copy and
- * stage. */
+/* A grid of these sizes without stages and cells; weft_grid_settle() sets the copy and stage of
+ * each place. */
 weft_grid *weft_grid_alloc (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             uint32_t n_copies);
 void weft_grid_settle (weft_grid *grid, uint32_t place, uint32_t copy, uint32_t stage);
 
-/* A grid without cells: rows are empty.  Copies take the microbatches in equal runs. */
+/* A grid without cells: rows are empty. Copies get contiguous, equal runs of microbatches. */
 weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micro,
                             enum weft_grid_shape shape);
 
-/* The functions that rows of core/schedules.def name. */
+/* The functions named in core/schedules.def. */
 #define SCHEDULE(id, word, doc, fill, ...) weft_order_fill fill;
 #include "core/schedules.def"
 
 void weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro);
 
-/* What to search for: an order of two chunks in a V in which no rank keeps more than `most` (2 or more)
- * activations of chunks. */
+/* Goal of a search: an order of two chunks in a V in which no rank keeps more than `most` (2 or
+ * more) chunk activations. */
 struct weft_v_spec {
   uint32_t n_ranks, n_micro, most;
-  uint32_t enough; /* idle slots of a rank beside the 6 of each microbatch that are worth no more looking */
-  uint32_t n_more; /* ranks at the turn that are there for the search only */
+  uint32_t enough; /* stop the search at this many idle slots per rank, beside the 6 slots of each
+                    * microbatch */
+  uint32_t n_more; /* additional ranks at the turn, for the search only */
 };
 
-/* Of the orders that were tried one with as few slots as that, or else with the fewest; among those
- * the one that loses least where passes take unequal times. */
+/* Of the orders tried, one with at most `enough` idle slots, or else with the fewest; among those,
+ * the one that loses least if cells have unequal durations. */
 weft_grid *weft_search_v (const struct weft_v_spec *spec);

@@ -1,9 +1,9 @@
-/* A search for the order of a V: greedy list scheduling in slots of one pass each, once for each of a
- * few ways to choose among the passes that could run.
+/* Search for the order of a V schedule: greedy list scheduling in slots of one pass each, run once
+ * for each of several priority rules.
  *
- * A microbatch makes four passes through all ranks, one after the other: forward down the ranks on
- * chunk a and up again on chunk b, then its input gradients the same way.  Passes of one place are run
- * in the order of microbatches, so how many have been done at each place says which may come next. */
+ * A microbatch makes four passes through all ranks in sequence: forward down the ranks on chunk a,
+ * forward up on chunk b, then its input gradients the same way. Passes at one place run in the
+ * order of microbatches, so the number done at each place determines which may run next. */
 #include "core/schedule/order.h"
 
 enum pass { DOWN, UP, GRADIENT_DOWN, GRADIENT_UP, N_PASS, WEIGHT = N_PASS, IDLE };
@@ -17,13 +17,13 @@ static const struct {
   [GRADIENT_UP] = { WEFT_PHASE_INPUT_GRAD, 0 },
 };
 
-enum { CELLS = 6 }; /* of a microbatch on a rank: three for each chunk */
+enum { CELLS = 6 }; /* of a microbatch on a rank: three per chunk */
 
-/* One way to choose.  A rank runs the first of `urgent` that may run, or else the oldest weight gradient
- * that waits.  Forwards on chunk a leave room for those on chunk b, which come the sooner the farther
- * down a rank is: `back` activations, and `slope` 24ths of one more for each rank above.  After the
- * first `thirds` p / 3 microbatches a rank lets a slot pass before it goes on with a forward on chunk a
- * that the rank above has ended. */
+/* A priority rule. A rank runs the first pass of `urgent` that may run, else the oldest waiting
+ * weight gradient. Forwards on chunk a leave room for those on chunk b, which come sooner on later
+ * ranks: `back` activations, plus `slope` 24ths of an activation for each rank above. After the
+ * first `thirds` p / 3 microbatches, a rank waits one slot before it continues with a forward on
+ * chunk a that the rank above has finished. */
 struct way {
   uint8_t urgent[N_PASS];
   uint8_t back, slope, thirds;
@@ -31,9 +31,9 @@ struct way {
 
 #define NEVER UINT8_MAX
 
-/* Out of all orders of urgency and a grid of the other numbers, tried with 2 to 64 ranks.  Those that
- * never let a slot pass have the fewest slots; the others nearly as few, and lose less where gradients
- * take longer than forwards, because a rank that is late has not at once the next one waiting. */
+/* Chosen from all orders of urgency and a grid of the other numbers, tried with 2 to 64 ranks.
+ * Rules without waiting have the fewest slots; the others need slightly more, but lose less if
+ * gradients take longer than forwards, because a late rank does not immediately delay the next. */
 static const struct way ways[] = {
   { { UP, GRADIENT_UP, DOWN, GRADIENT_DOWN }, 0, 12, NEVER },
   { { UP, DOWN, GRADIENT_UP, GRADIENT_DOWN }, 0, 12, 3 },
@@ -44,23 +44,23 @@ static const struct way ways[] = {
 
 struct rank {
   struct weft_cell *cell;
-  uint32_t n;       /* of `cell` so far */
-  uint32_t weight;  /* no weight gradient waits of the cells before this one */
-  uint32_t waiting; /* weight gradients */
+  uint32_t n;       /* cells so far */
+  uint32_t weight;  /* no weight gradient of a cell before this one is waiting */
+  uint32_t waiting; /* waiting weight gradients */
   uint32_t room;    /* for forwards on chunk a */
   uint32_t down;    /* of those, how many have no gradient yet */
-  uint32_t halves;  /* of activations that are kept: one goes with each gradient */
+  uint32_t halves;  /* half activations kept: each gradient frees one */
   enum pass now;
 };
 
 struct search {
   const struct weft_v_spec *spec;
-  uint32_t n_ranks, n_micro, unpaced; /* microbatches before the first that is let wait */
-  uint32_t *done, *earlier;           /* by place on the way of a microbatch, now and a slot ago */
+  uint32_t n_ranks, n_micro, unpaced; /* unpaced: microbatches before the first that waits a slot */
+  uint32_t *done, *earlier;           /* by place on a microbatch's way, now and one slot earlier */
   struct rank *rank;
 };
 
-/* Every other of the four passes goes up the ranks. */
+/* Every second of the four passes goes up the ranks. */
 static uint32_t
 place (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -75,7 +75,7 @@ has_come (const struct search *s, enum pass pass, uint32_t at)
   return (at ? done[at - 1] : s->n_micro) > s->done[at];
 }
 
-/* Chunk b always has room for one, or nobody would ever go on. */
+/* Chunk b always has room for one forward, otherwise no rank could continue. */
 static gboolean
 may_run (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -143,7 +143,7 @@ start (struct search *s, const struct way *way)
   }
 }
 
-/* All ranks choose by what was done before the slot. */
+/* All ranks choose by the state before the slot. */
 static void
 run (struct search *s, const struct way *way)
 {
@@ -162,7 +162,7 @@ run (struct search *s, const struct way *way)
   }
 }
 
-/* What one way makes of the first microbatches; ranks that only the search has are left out. */
+/* Runs one rule for the first microbatches; ranks of the search only are left out. */
 static weft_grid *
 try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro)
 {
@@ -190,8 +190,8 @@ try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro
   return grid;
 }
 
-/* Less is better: first the slots above `enough`, then the time where gradients of inputs take half as
- * long again as the rest, which is about what attention makes of them. */
+/* Lower is better: first the slots above `enough`, then the time if input gradients take half as
+ * long again as the other passes, which is about the effect of attention. */
 static double
 score (const weft_grid *grid, uint32_t enough)
 {
@@ -202,7 +202,7 @@ score (const weft_grid *grid, uint32_t enough)
   return MAX (slots - CELLS * grid->n_micro - enough, 0) + uneven / (uneven + work);
 }
 
-/* Ways are compared on as many microbatches as fill the ranks and empty them again: what is between
+/* Rules are compared on as many microbatches as fill and drain the pipeline: the part in between
  * repeats. */
 weft_grid *
 weft_search_v (const struct weft_v_spec *spec)

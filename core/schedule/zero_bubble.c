@@ -1,20 +1,20 @@
-/* Schedules that split the backward: the gradient of a stage's input at once, because the stage
- * before waits for it, and the gradient of its weights when there is nothing better to do.
+/* Schedules that split the backward: the input gradient runs first, because the previous stage
+ * waits for it; the weight gradient runs when the rank would otherwise be idle.
  *
- * ZB-H1 and ZB-H2: Qi et al. 2023, "Zero Bubble Pipeline Parallelism".  ZB-V: the same paper.
- * V-Half and V-Min: Qi et al. 2024, "Pipeline Parallelism with Controllable Memory".  DualPipe:
- * DeepSeek-AI 2024, "DeepSeek-V3 Technical Report"; DualPipeV is its half, folded. */
+ * ZB-H1 and ZB-H2: Qi et al. 2023, "Zero Bubble Pipeline Parallelism". ZB-V: the same paper. V-Half
+ * and V-Min: Qi et al. 2024, "Pipeline Parallelism with Controllable Memory". DualPipe: DeepSeek-AI
+ * 2024, "DeepSeek-V3 Technical Report"; DualPipeV is one half of it, folded. */
 #include "core/schedule/order.h"
 
-/* Writes one rank.  Patterns are made of F, I, B and the letter of a chunk: "Fa" is the next forward
- * of chunk a, "Fa&Bb" a forward and a backward that run together.  "w" is the oldest weight gradient
- * that waits.  What would be beyond the last microbatch is left out. */
+/* Writes the cells of one rank. Patterns consist of F, I, B and the letter of a chunk: "Fa" is the
+ * next forward of chunk a, "Fa&Bb" a forward and a backward that run together, "w" the oldest
+ * waiting weight gradient. Cells beyond the last microbatch are left out. */
 struct writer {
   GArray *row;
   uint32_t n_micro;           /* of a chunk */
-  uint32_t chunk[2], base[2]; /* by letter: the chunk, its first microbatch */
+  uint32_t chunk[2], base[2]; /* by letter: chunk, first microbatch */
   uint32_t n_forward[2], n_backward[2];
-  GQueue waiting; /* of weight gradients: microbatch * 2 + letter */
+  GQueue waiting; /* weight gradients: microbatch * 2 + letter */
 };
 
 static void
@@ -73,7 +73,7 @@ start (GArray *row, uint32_t n_micro)
 
 /* ------------------------------------------------------------------ one chunk */
 
-/* 1F1B that runs `warm` forwards ahead and lets at most `most` weight gradients wait. */
+/* 1F1B with `warm` warm-up forwards and at most `most` waiting weight gradients. */
 static void
 zero_bubble (struct writer *w, uint32_t warm, uint32_t most)
 {
@@ -83,7 +83,7 @@ zero_bubble (struct writer *w, uint32_t warm, uint32_t most)
   repeat (w, g_queue_get_length (&w->waiting), "w");
 }
 
-/* `ahead` ranks' worth of forwards: what 1F1B keeps, or twice that. */
+/* `ahead` warm-up forwards per rank: 1 as in 1F1B, or 2. */
 static void
 fill_zero_bubble (const weft_grid *grid, GArray **row, uint32_t ahead)
 {
@@ -118,8 +118,8 @@ put_found (const struct weft_v_spec *spec, GArray **row)
     g_array_append_vals (row[rank], found->cell[rank], found->n_cell[rank]);
 }
 
-/* Before its first gradient a rank waits for microbatch 0 to go down and up and down again, and after its
- * last one the gradients still go up: no order of few microbatches has fewer idle slots. */
+/* Before its first gradient a rank waits for microbatch 0 to go down, up and down again, and after
+ * its last one gradients still go up: no order of few microbatches has fewer idle slots. */
 static uint32_t
 least_idle (uint32_t p, uint32_t m)
 {
@@ -129,9 +129,9 @@ least_idle (uint32_t p, uint32_t m)
   return MAX (full, MAX (few, fewest));
 }
 
-/* A microbatch comes down through chunks a and up through chunks b.  A rank fills up with as many
- * forwards as come back to the same slot, then every six slots hold the whole work of one
- * microbatch on its two chunks.  Where there are too few for that a search finds a shorter order. */
+/* A microbatch goes down through chunks a and up through chunks b. A rank warms up with as many
+ * forwards as return to the same slot; then every six slots hold the whole work of one microbatch
+ * on its two chunks. With too few microbatches for that, a search finds a shorter order. */
 void
 weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -157,9 +157,9 @@ weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArra
   }
 }
 
-/* Orders that keep one rhythm throughout idle 7 / 12 of 1F1B's bubble where they keep half of its
- * activations; one that is searched for idles half of it.  With an even number of ranks passes down
- * and up meet in the same slots; an order for one rank more has none of that. */
+/* Strictly periodic orders that keep half of 1F1B's activations idle 7 / 12 of its bubble; a
+ * searched order idles half of it. With an even number of ranks, passes down and up conflict in the
+ * same slots; an order for one rank more avoids that. */
 void
 weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -174,9 +174,9 @@ weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GAr
              row);
 }
 
-/* A microbatch every PERIOD slots: first slot of its four passes on a rank, Fa, Fb, Ib and Ia, for
- * microbatch 0; weight gradients take the slots that are left.  Which slots the passes have decides
- * how long an activation lives, and so how many a rank keeps. */
+/* One microbatch every PERIOD slots: the first slots of its four passes on a rank, Fa, Fb, Ib and
+ * Ia, for microbatch 0; weight gradients take the remaining slots. The slots of the passes
+ * determine how long an activation lives, and so how many a rank keeps. */
 enum { PERIOD = 6, N_PASS = 4 };
 
 static const char *
@@ -205,8 +205,9 @@ put_by_slot (GArray *row, uint32_t n_micro, const uint32_t first[N_PASS])
   }
 }
 
-/* Every pass goes on at once, so that activations live as short as they can.  Where p is a multiple of
- * 3 that would put two passes into one slot, and microbatches wait at both turns of rank p - 1. */
+/* Every pass continues without delay, so that activations live as short as possible. If p is a
+ * multiple of 3, two passes would fall into one slot, so microbatches wait at both turns of rank p
+ * - 1. */
 void
 weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -221,8 +222,8 @@ weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
 
 /* ------------------------------------------------------------------ from both ends */
 
-/* `depth` ranks from an end to the middle, this one `near` ranks from its end.  Chunk a is that of
- * microbatches which enter at the near end, b that of those which have been to the middle. */
+/* `depth` ranks from one end to the middle; this rank is `near` ranks from its end. Chunk a serves
+ * microbatches that enter at the near end, chunk b those that come back from the middle. */
 static void
 dual (struct writer *w, uint32_t depth, uint32_t near)
 {
@@ -231,7 +232,7 @@ dual (struct writer *w, uint32_t depth, uint32_t near)
   repeat (w, 2 * far, "Fa");
   repeat (w, near + 1, "FaFb");
   repeat (w, far, "IbwFb");
-  repeat (w, far == 0, "FaBbFb&Ba"); /* the middle has nothing to hide behind the first pair */
+  repeat (w, far == 0, "FaBbFb&Ba"); /* the middle has nothing to overlap the first pair with */
   repeat (w, both - (far == 0), "Fa&BbFb&Ba");
   repeat (w, far, "BbFb&Ba");
   for (uint32_t i = 0; i < 2 * (near + 1); i++)

@@ -12,8 +12,8 @@ enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
 enum { MOST_THREADS = 1024 /* of a block */ };
 
 /* MOST_KEPT: bytes of a row kept in shared memory, if the device has that much besides ROOM.
- * SHARED_BY_TWO: up to this size two blocks fit on a multiprocessor of sm_90 with its 227 KB; beyond
- * it a block is alone and has twice the threads. */
+ * SHARED_BY_TWO: up to this size two blocks fit on a multiprocessor of sm_90 with its 227 KB;
+ * beyond it a block is alone and has twice the threads. */
 enum { MOST_KEPT = 160 * 1024, SHARED_BY_TWO = 112 * 1024, ROOM = 32 * sizeof (float) };
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };

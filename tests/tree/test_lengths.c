@@ -81,7 +81,6 @@ static const char *const still_long[] = {
   "core/exec",
   "core/passes/shard",
   "core/report",
-  "core/schedule",
   "exec_cpu",
   "exec_cuda",
   "exec_cuda/module",
