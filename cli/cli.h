@@ -93,13 +93,6 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 
-/* The simulator that --executor names, sim when it is NULL. */
-const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
-
-/* What really computes, likewise: cpu when it is NULL or auto.  That a driver or a GPU is missing is told
- * here, before anything is planned. */
-const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
-
 /* --graph, of commands that predict a step. */
 struct weft_cli_flag weft_cli_graph (struct weft_exec_options *options);
 

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "cli/launch.h"
 #include "cli/progress.h"
 #include "core/base/error.h"
@@ -199,25 +200,6 @@ read_data (struct train_ask *ask, GError **error)
   if (is_given (ask, SAVE_INTERVAL) && !o->save)
     return weft_bad_input (error, "found --save-interval without --save DIR, wanted both");
   return TRUE;
-}
-
-static const struct executor {
-  const char *name;
-  const struct weft_exec_ops *ops;
-} executors[] = { { "auto", &weft_exec_cpu },
-                  { "cpu", &weft_exec_cpu },
-                  { "cuda", &weft_exec_cuda } };
-
-const struct weft_exec_ops *
-weft_cli_real_executor (const char *name, GError **error)
-{
-  for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
-    const struct weft_exec_ops *ops = executors[i].ops;
-    if (!name || strcmp (name, executors[i].name) == 0)
-      return ops != &weft_exec_cuda || weft_cuda_load (error) ? ops : NULL;
-  }
-  weft_bad_input (error, "--executor: found \"%s\", wanted cpu, cuda or auto", name);
-  return NULL;
 }
 
 /* What one executor has and the other has not. */
@@ -430,7 +412,7 @@ static const char doc[] =
   X ("times", "events|cupti", times,                                                               \
      "executor cuda: how --timeline and --trace know them: events around ops, or what CUPTI says " \
      "of each kernel [events]")                                                                    \
-  X ("executor", "cpu|cuda|auto", executor, "what runs it [auto]")                                 \
+  X ("executor", weft_cli_real_executor_names (), executor, "what runs it [auto]")                                 \
   X ("ranks-per-process", "N|all", ranks_per_process,                                              \
      "accepted for scripts: what the launcher says")                                               \
   X ("launcher", "WORD", launcher,                                                                 \

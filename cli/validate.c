@@ -1,6 +1,7 @@
 /* weft validate: predicts every row of a table of published measurements and says how far off it is. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
@@ -434,7 +435,7 @@ weft_cli_validate (int argc, char **argv)
       &ask.explain },
     { "verbose", NULL, "a line for each row", &ask.verbose, NULL },
     { "jobs", "N", "threads that make plans (one for each processor)", NULL, &ask.jobs },
-    { "executor", "sim|clock", "SimGrid with contention (default), or closed formulas without",
+    { "executor", weft_cli_executor_names (), "SimGrid with contention (default), or closed formulas without",
       NULL, &ask.executor },
     { "assumptions", "FILE", "another file than validation/assumptions.ini", NULL,
       &ask.assumptions },
