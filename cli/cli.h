@@ -95,13 +95,6 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 
-/* The simulating executor of that name; NULL: sim. */
-const struct weft_exec_ops *weft_cli_executor (const char *name, GError **error);
-
-/* The computing executor of that name; NULL or "auto": cpu.  A missing driver or GPU is an error
- * here, before anything is planned. */
-const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **error);
-
 /* The flag --graph of commands that predict a step. */
 struct weft_cli_flag weft_cli_graph (struct weft_exec_options *options);
 

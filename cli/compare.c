@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "core/report/compare.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "exec_cpu/exec_cpu.h"

@@ -64,10 +64,18 @@ optimizer_word (const union weft_strategy *s)
                                       : weft_sharding_words[WEFT_NO_SHARD];
 }
 
-static const char *
-overlap_word (const union weft_strategy *s)
+/* Knobs that hide communication and are on: "grad+param". */
+static char *
+overlap_text (const union weft_strategy *s)
 {
-  return s->overlap_param_gather ? "grad+param" : s->overlap_grad_reduce ? "grad" : "none";
+  GString *text = g_string_new (NULL);
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++)
+    if (weft_knob_traits[i].overlap && s->at[i].i)
+      g_string_append_printf (text, "%s%s", text->len ? "+" : "", weft_knob_traits[i].overlap);
+  if (text->len == 0)
+    g_string_append (text, "none");
+  return g_string_free (text, FALSE);
 }
 
 static char *
@@ -106,7 +114,7 @@ schedule_word (const union weft_strategy *s)
   X (" schedule", -9, g_strconcat (" ", schedule_word (s), NULL))                                  \
   X (" recompute", -15, g_strconcat (" ", recompute, NULL))                                        \
   X ("shards", -18, g_strdup (optimizer_word (s)))                                                 \
-  X ("overlap", -10, g_strdup (overlap_word (s)))
+  X ("overlap", -10, overlap_text (s))
 
 static void
 print_strategy (const struct weft_job *job)

@@ -2,7 +2,9 @@
 #include "cli/cli.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/job/pipeline.h"
+#include "core/plan/check.h"
 #include "core/plan/plan.h"
 #include "core/program/program_json.h"
 #include "core/passes/step.h"
@@ -178,7 +180,7 @@ print_svg (const weft_grid *grid, const char *path)
 /* ------------------------------------------------------------------- the command */
 
 struct request {
-  const char *role, *rank, *svg;
+  const char *role, *rank, *svg, *read;
   gboolean dot, schedule, csv, json, init;
 };
 
@@ -250,6 +252,73 @@ print_program (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
+/* A program in text form can have some 10 million ops in so many bytes. */
+#define MOST_TEXT ((gsize) 1 << 31)
+
+static weft_program *
+load_program (const char *path, GError **error)
+{
+  gsize length;
+  g_autofree char *text = weft_file_read (path, MOST_TEXT, &length, error);
+
+  if (!text || !weft_file_check_text (text, length, path, error))
+    return NULL;
+  g_autoptr (weft_program) p = weft_program_parse (text, path, error);
+  if (!p)
+    return NULL;
+  if (weft_check_program (p, error) && weft_check_addresses (p, error))
+    return g_steal_pointer (&p);
+  g_prefix_error (error, "%s: ", path);
+  return NULL;
+}
+
+/* The program of a file, checked and printed again. */
+static int
+reprint (const struct request *request)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_program) p = load_program (request->read, &error);
+
+  if (!p)
+    return weft_cli_fail (error);
+  if (request->json) {
+    weft_program_write_json (p, print_piece, NULL);
+  } else if (request->dot) {
+    print_dot (p);
+  } else {
+    g_autofree char *text = weft_program_print (p);
+    fputs (text, stdout);
+  }
+  return 0;
+}
+
+/* The sections of a job that flags or a file can set. */
+static gboolean
+names_a_job (const weft_cli_input *input)
+{
+  static const char *const sections[] = { "model", "cluster", "train", "stack", "strategy" };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (sections); i++)
+    if (weft_settings_touch (input->settings, sections[i]))
+      return TRUE;
+  return input->operand != NULL;
+}
+
+static gboolean
+check_read (const struct request *r, const weft_cli_input *input, GError **error)
+{
+  const char *flag = r->schedule ? "--schedule"
+                     : r->role   ? "--role"
+                     : r->rank   ? "--rank"
+                     : r->init   ? "--init"
+                                 : NULL;
+
+  if (!r->read || (!flag && !names_a_job (input)))
+    return TRUE;
+  return weft_bad_input (error, "found --read and %s, wanted one of them: the file is the program",
+                         flag ? flag : "a job");
+}
+
 /* Refuses flags that ask for two answers at once. */
 static gboolean
 check_request (const struct request *r, GError **error)
@@ -285,17 +354,20 @@ weft_cli_program (int argc, char **argv)
     { "schedule", NULL, "print the pipeline schedule of all ranks as a grid", &r.schedule, NULL },
     { "csv", NULL, "print the schedule in PyTorch's pipeline grammar", &r.csv, NULL },
     { "svg", "FILE", "write the schedule to FILE as a picture", NULL, &r.svg },
+    { "read", "FILE", "check a program in text form and print it again", NULL, &r.read },
   };
   const struct weft_cli_page page = {
     .usage = "weft program [JOB] [--role N | --rank N] [--json | --dot]\n"
-             "       weft program [JOB] --schedule [--json | --csv | --svg FILE]",
+             "       weft program [JOB] --schedule [--json | --csv | --svg FILE]\n"
+             "       weft program --read FILE [--json | --dot]",
     .doc =
         "Prints the program of one pipeline stage, which all its ranks run in a step: names, "
         "shapes, buffers, parameters, then the ops in order, each with the buffers it uses and the "
         "ops it depends on.",
     .examples = "  weft program --model llama-nano --topology cpu --gpus 8\n"
                 "  weft program job.ini --role 1 --dot | dot -Tsvg > role1.svg\n"
-                "  weft program job.ini --schedule\n",
+                "  weft program job.ini --schedule\n"
+                "  weft program --read role1.txt --json\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,
@@ -308,7 +380,11 @@ weft_cli_program (int argc, char **argv)
   if (status != WEFT_CLI_GO_ON)
     return status;
   r.json = input.json;
-  if (!check_request (&r, &error) || !weft_cli_job (&input, &job, &error))
+  if (!check_request (&r, &error) || !check_read (&r, &input, &error))
+    return weft_cli_fail (error);
+  if (r.read)
+    return reprint (&r);
+  if (!weft_cli_job (&input, &job, &error))
     return weft_cli_fail (error);
   return r.schedule ? print_schedule (&r, &job) : print_program (&r, &job);
 }

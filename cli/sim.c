@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "cli/html.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
@@ -7,7 +8,6 @@
 #include "core/passes/step.h"
 #include "core/exec/timeline_file.h"
 #include "core/report/trace.h"
-#include "exec_sim/exec_sim.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -22,19 +22,6 @@ struct sim_ask {
   const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
 };
-
-static const char *const executor_names[] = { "sim", "clock", NULL };
-static const struct weft_exec_ops *const executors[] = { &weft_exec_sim, &weft_exec_clock };
-
-const struct weft_exec_ops *
-weft_cli_executor (const char *name, GError **error)
-{
-  for (unsigned i = 0; executor_names[i]; i++)
-    if (!name || strcmp (name, executor_names[i]) == 0)
-      return executors[i];
-  weft_bad_input (error, "--executor: found \"%s\", wanted sim or clock", name);
-  return NULL;
-}
 
 struct weft_cli_flag
 weft_cli_graph (struct weft_exec_options *options)
@@ -137,7 +124,7 @@ weft_cli_sim (int argc, char **argv)
   struct sim_ask ask = { 0 };
   const struct weft_cli_flag flags[] = {
     { .name = "executor",
-      .value = "sim|clock",
+      .value = weft_cli_executor_names (),
       .text = &ask.executor,
       .doc = "SimGrid with contention, or closed formulas without [sim]" },
     { .name = "unfolded",

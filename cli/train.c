@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "cli/launch.h"
 #include "cli/progress.h"
 #include "core/base/error.h"
@@ -198,25 +199,6 @@ read_data (struct train_ask *ask, GError **error)
   if (is_given (ask, SAVE_INTERVAL) && !o->save)
     return weft_bad_input (error, "--save-interval needs --save DIR");
   return TRUE;
-}
-
-static const struct executor {
-  const char *name;
-  const struct weft_exec_ops *ops;
-} executors[] = { { "auto", &weft_exec_cpu },
-                  { "cpu", &weft_exec_cpu },
-                  { "cuda", &weft_exec_cuda } };
-
-const struct weft_exec_ops *
-weft_cli_real_executor (const char *name, GError **error)
-{
-  for (unsigned i = 0; i < G_N_ELEMENTS (executors); i++) {
-    const struct weft_exec_ops *ops = executors[i].ops;
-    if (!name || strcmp (name, executors[i].name) == 0)
-      return ops != &weft_exec_cuda || weft_cuda_load (error) ? ops : NULL;
-  }
-  weft_bad_input (error, "--executor: found \"%s\", wanted cpu, cuda or auto", name);
-  return NULL;
 }
 
 /* Refuses flags that the chosen executor does not have. */
@@ -425,7 +407,7 @@ static const char doc[] =
   X ("times", "events|cupti", times,                                                               \
      "executor cuda: source of the times for --timeline and --trace: events around ops, or CUPTI " \
      "records of every kernel [events]")                                                           \
-  X ("executor", "cpu|cuda|auto", executor, "what runs the ops; auto is cpu [auto]")               \
+  X ("executor", weft_cli_real_executor_names (), executor, "what runs the ops; auto is cpu [auto]") \
   X ("ranks-per-process", "N|all", ranks_per_process,                                              \
      "accepted for scripts; must agree with the launcher")                                         \
   X ("launcher", "WORD", launcher,                                                                 \

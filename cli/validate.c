@@ -1,6 +1,7 @@
 /* weft validate: predicts every row of a table of published measurements and prints the errors. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/executors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
@@ -436,7 +437,8 @@ weft_cli_validate (int argc, char **argv)
       &ask.explain },
     { "verbose", NULL, "print one line per row", &ask.verbose, NULL },
     { "jobs", "N", "threads that build plans [one per processor]", NULL, &ask.jobs },
-    { "executor", "sim|clock", "SimGrid with contention, or closed formulas without [sim]",
+    { "executor", weft_cli_executor_names (),
+      "SimGrid with contention, or closed formulas without [sim]",
       NULL, &ask.executor },
     { "assumptions", "FILE", "use FILE instead of validation/assumptions.ini", NULL,
       &ask.assumptions },

@@ -82,7 +82,7 @@ struct chunk {
 
 /* Of a chunk and one microbatch, or summed. */
 struct pass {
-  double way[WEFT_N_PASS], kept;
+  double way[WEFT_N_SEGMENT_PASS], kept;
 };
 
 static const struct weft_segments *
@@ -111,12 +111,12 @@ measure_chunk (const struct chunk *c)
   for (uint32_t s = c->first; s < c->end; s++) {
     const struct weft_segment *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
-    sum.way[WEFT_PASS_FORWARD] +=
-        fmax (0, it->way[WEFT_PASS_FORWARD] - before * it->first[WEFT_PASS_FORWARD] -
-                     after * it->last[WEFT_PASS_FORWARD]);
-    sum.way[WEFT_PASS_BACKWARD] +=
-        fmax (0, it->way[WEFT_PASS_BACKWARD] - after * it->first[WEFT_PASS_BACKWARD] -
-                     before * it->last[WEFT_PASS_BACKWARD]);
+    sum.way[WEFT_SEGMENT_FORWARD] +=
+        fmax (0, it->way[WEFT_SEGMENT_FORWARD] - before * it->first[WEFT_SEGMENT_FORWARD] -
+                     after * it->last[WEFT_SEGMENT_FORWARD]);
+    sum.way[WEFT_SEGMENT_BACKWARD] +=
+        fmax (0, it->way[WEFT_SEGMENT_BACKWARD] - after * it->first[WEFT_SEGMENT_BACKWARD] -
+                     before * it->last[WEFT_SEGMENT_BACKWARD]);
     sum.kept += it->own + (after ? 0 : it->handed);
   }
   return sum;
@@ -212,7 +212,7 @@ bound_ranks (const struct asked *a)
     for (uint32_t i = 0; i < a->n_chunks; i++) {
       struct chunk c = chunk_of (a, i * a->n_ranks + r);
       struct pass pass = measure_chunk (&c);
-      double both = pass.way[WEFT_PASS_FORWARD] + pass.way[WEFT_PASS_BACKWARD];
+      double both = pass.way[WEFT_SEGMENT_FORWARD] + pass.way[WEFT_SEGMENT_BACKWARD];
       end = i == 0 ? both : end;
       seconds += both;
       bytes += in_flight (a, r, i) * pass.kept + state_bytes (a, &c);
@@ -226,39 +226,37 @@ bound_ranks (const struct asked *a)
 
 /* Full recompute of all layers, or of none: where some are recomputed, both are looked at. */
 static void
-find_both (weft_looks *looks, const struct weft_job *job, struct asked *a)
+find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
   struct weft_job all = *job, none = *job;
 
   if (job->strategy.recompute_granularity != WEFT_RECOMPUTE_FULL ||
       job->strategy.recompute_method != WEFT_RECOMPUTE_BLOCK) {
-    a->recomputed = a->other = weft_looks_find (looks, job);
+    a->recomputed = a->other = weft_segment_cache_get (cache, job);
     return;
   }
   all.strategy.recompute_method = WEFT_RECOMPUTE_UNIFORM;
   all.strategy.recompute_num_layers = 1;
   none.strategy.recompute_granularity = WEFT_RECOMPUTE_NONE;
   none.strategy.recompute_method = none.strategy.recompute_num_layers = WEFT_NONE;
-  a->recomputed = weft_looks_find (looks, &all);
-  a->other = weft_looks_find (looks, &none);
+  a->recomputed = weft_segment_cache_get (cache, &all);
+  a->other = weft_segment_cache_get (cache, &none);
 }
 
-/* Every microbatch has the same kernels, and those of a pass are enqueued in one piece. */
+/* Whether every microbatch has the same kernels, and those of a pass are enqueued in one piece. */
 static gboolean
 passes_are_alike (const struct weft_job *job)
 {
-  const union weft_strategy *k = &job->strategy;
-
-  return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0 &&
-         !k->fp8_param_gather &&
-         k->num_microbatches_with_partial_activation_checkpoints == WEFT_NONE &&
-         !k->delay_wgrad_compute && !k->defer_embedding_wgrad_compute &&
-         !k->overlap_moe_expert_parallel_comm;
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++)
+    if (weft_knob_traits[i].unlike &&
+        !weft_field_is_default (&weft_strategy_table.field[i], job->strategy.at[i]))
+      return FALSE;
+  return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0;
 }
 
 /* FALSE where nothing is known. */
 static gboolean
-ask (weft_looks *looks, const struct weft_job *job, struct asked *a)
+ask (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
   *a = (struct asked){ .job = job,
                        .n_ranks = (uint32_t) job->strategy.pipeline_model_parallel_size,
@@ -266,7 +264,7 @@ ask (weft_looks *looks, const struct weft_job *job, struct asked *a)
                        .m = (uint32_t) weft_job_microbatches (job) };
   if (!passes_are_alike (job))
     return FALSE;
-  find_both (looks, job, a);
+  find_both (cache, job, a);
   if (a->recomputed->n == 0 || a->other->n == 0)
     return FALSE;
   g_autofree uint32_t *rank = g_new (uint32_t, a->n_ranks * a->n_chunks);
@@ -277,11 +275,11 @@ ask (weft_looks *looks, const struct weft_job *job, struct asked *a)
 }
 
 struct weft_bound
-weft_bound_passes (weft_looks *looks, const struct weft_job *job)
+weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job)
 {
   struct asked a;
 
-  if (!ask (looks, job, &a))
+  if (!ask (cache, job, &a))
     return (struct weft_bound){ 0, 0 };
   struct weft_bound bound = bound_ranks (&a);
   g_free (a.layers);
@@ -316,11 +314,11 @@ transfer_seconds (const struct asked *a)
 enum { MOST_CELLS = 1 << 22 };
 
 double
-weft_bound_schedule (weft_looks *looks, const struct weft_job *job)
+weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job)
 {
   struct asked a;
 
-  if (!ask (looks, job, &a))
+  if (!ask (cache, job, &a))
     return 0;
   g_autofree uint32_t *layers = a.layers;
   g_autoptr (weft_grid) grid = a.n_ranks > 1 && 2ull * a.m * a.n_chunks * a.n_ranks <= MOST_CELLS
@@ -334,8 +332,8 @@ weft_bound_schedule (weft_looks *looks, const struct weft_job *job)
     struct chunk c = chunk_of (&a, stage);
     struct pass pass = measure_chunk (&c);
     times[stage % a.n_ranks * a.n_chunks + stage / a.n_ranks] =
-        (struct weft_cell_times){ .forward = pass.way[WEFT_PASS_FORWARD],
-                                  .input = pass.way[WEFT_PASS_BACKWARD] };
+        (struct weft_cell_times){ .forward = pass.way[WEFT_SEGMENT_FORWARD],
+                                  .input = pass.way[WEFT_SEGMENT_BACKWARD] };
   }
   return weft_grid_replay_uneven (grid, times, transfer_seconds (&a)) * ROUNDING;
 }

@@ -31,8 +31,8 @@ struct weft_bound {
 double weft_bound_flops (const struct weft_job *job);
 
 /* The job has passed its rules. */
-struct weft_bound weft_bound_passes (weft_looks *looks, const struct weft_job *job);
+struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job);
 
 /* Seconds, closer: the schedule replayed with these passes, and between stages the time that their
  * output takes to the next with no other transfer beside it. */
-double weft_bound_schedule (weft_looks *looks, const struct weft_job *job);
+double weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job);

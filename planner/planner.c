@@ -15,7 +15,7 @@ struct searcher {
   struct weft_candidate *all;
   uint32_t n;
   GSequence *open; /* what may be better than all that is known, in the order of comes_before() */
-  weft_looks *looks;
+  weft_segment_cache *segments;
   double best_clock;   /* of what fits */
   double nearest_miss; /* clock of the quickest that does not */
   double last_clock;   /* of those listed, if the list is full: what is slower has no place in it */
@@ -136,7 +136,7 @@ begin_all (struct searcher *s, GError **error)
 static void
 look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_candidate *c)
 {
-  struct weft_bound bound = weft_bound_passes (s->looks, job);
+  struct weft_bound bound = weft_bound_passes (s->segments, job);
 
   c->bound = fmax (c->bound, bound.seconds);
   if (bound.bytes > job->cluster.f.gpu_memory) {
@@ -173,7 +173,7 @@ approach (struct searcher *s, struct weft_candidate *c, GError **error)
     look_at_passes (s, &job, c);
     break;
   case WEFT_PASSES:
-    c->bound = fmax (c->bound, weft_bound_schedule (s->looks, &job));
+    c->bound = fmax (c->bound, weft_bound_schedule (s->segments, &job));
     break;
   case WEFT_SCHEDULE:
     if (!look_at_program (s, &job, c, error))
@@ -489,7 +489,7 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
 {
   struct searcher s = { .options = options,
                         .job = job,
-                        .looks = weft_looks_new (),
+                        .segments = weft_segment_cache_new (),
                         .best_clock = INFINITY,
                         .nearest_miss = INFINITY,
                         .last_clock = INFINITY };
@@ -500,7 +500,7 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   gboolean ok = search_all (&s, &gap, error);
   weft_search *search = collect (&s);
   search->gap = search->by_fate[WEFT_FATE_SIMULATED] ? gap : 0;
-  weft_looks_free (s.looks);
+  weft_segment_cache_free (s.segments);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
     g_propagate_error (error, g_steal_pointer (&s.refused));

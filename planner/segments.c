@@ -3,14 +3,14 @@
 #include <math.h>
 #include <string.h>
 
-/* -------------------------------------------------------------------------- looks */
+/* -------------------------------------------------------------------------- cache */
 
 /* What changes the kernels of a layer. */
 struct key {
   int64_t tensor, sequence, context, expert_tensor, expert, micro_batch, recompute;
 };
 
-struct weft_looks {
+struct weft_segment_cache {
   GHashTable *known; /* struct weft_segments, by struct key */
 };
 
@@ -41,20 +41,20 @@ forget (gpointer value)
   g_free (known);
 }
 
-weft_looks *
-weft_looks_new (void)
+weft_segment_cache *
+weft_segment_cache_new (void)
 {
-  weft_looks *looks = g_new0 (weft_looks, 1);
+  weft_segment_cache *cache = g_new0 (weft_segment_cache, 1);
 
-  looks->known = g_hash_table_new_full (hash, equal, g_free, forget);
-  return looks;
+  cache->known = g_hash_table_new_full (hash, equal, g_free, forget);
+  return cache;
 }
 
 void
-weft_looks_free (weft_looks *looks)
+weft_segment_cache_free (weft_segment_cache *cache)
 {
-  g_hash_table_unref (looks->known);
-  g_free (looks);
+  g_hash_table_unref (cache->known);
+  g_free (cache);
 }
 
 /* Layers count from one; what has none precedes the first or follows the last. */
@@ -70,7 +70,7 @@ static gboolean
 is_of (const struct weft_op *row, int pass)
 {
   return row->micro != WEFT_NO_MICRO &&
-         (pass == WEFT_PASS_FORWARD
+         (pass == WEFT_SEGMENT_FORWARD
               ? row->phase == WEFT_PHASE_FORWARD
               : row->phase == WEFT_PHASE_BACKWARD || row->phase == WEFT_PHASE_RECOMPUTE);
 }
@@ -87,10 +87,10 @@ find_starts (const weft_program *p, const struct weft_segments *known, int pass,
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (p->op[op].lane != WEFT_LANE_GPU || !is_of (&p->op[op], pass))
       continue;
-    gboolean seen = pass == WEFT_PASS_FORWARD ? at > 0 : at + 1 >= (int64_t) n - 1;
+    gboolean seen = pass == WEFT_SEGMENT_FORWARD ? at > 0 : at + 1 >= (int64_t) n - 1;
     uint32_t segment =
-        segment_of (known, p->op[op].layer, pass == WEFT_PASS_FORWARD ? seen : !seen);
-    uint32_t place = pass == WEFT_PASS_FORWARD ? segment : n - 1 - segment;
+        segment_of (known, p->op[op].layer, pass == WEFT_SEGMENT_FORWARD ? seen : !seen);
+    uint32_t place = pass == WEFT_SEGMENT_FORWARD ? segment : n - 1 - segment;
     if ((int64_t) place == at + 1)
       start[++at] = op;
     else if ((int64_t) place != at)
@@ -171,12 +171,12 @@ measure_ways (const weft_program *p, const double *seconds, struct weft_segments
 {
   g_autofree uint32_t *start = g_new (uint32_t, known->n + 1);
 
-  for (int pass = 0; pass < WEFT_N_PASS; pass++) {
+  for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++) {
     if (!find_starts (p, known, pass, start))
       return FALSE;
     for (uint32_t i = 0; i < known->n; i++)
       measure_way (p, seconds, pass, start[i], start[i + 1], start[known->n],
-                   &known->segment[pass == WEFT_PASS_FORWARD ? i : known->n - 1 - i]);
+                   &known->segment[pass == WEFT_SEGMENT_FORWARD ? i : known->n - 1 - i]);
   }
   return TRUE;
 }
@@ -188,7 +188,8 @@ is_kept (const weft_program *p, const struct weft_buf *b)
 {
   return b->base == WEFT_NO_BUF && !b->permanent && b->kind == WEFT_BUF_ACTIVATIONS &&
          b->pool == WEFT_POOL_DEVICE && b->micro != WEFT_NO_MICRO && b->first != WEFT_NO_OP &&
-         is_of (&p->op[b->first], WEFT_PASS_FORWARD) && is_of (&p->op[b->last], WEFT_PASS_BACKWARD);
+         is_of (&p->op[b->first], WEFT_SEGMENT_FORWARD) &&
+         is_of (&p->op[b->last], WEFT_SEGMENT_BACKWARD);
 }
 
 /* What a layer hands to the next is that one's input, which a stage may have received. */
@@ -247,31 +248,25 @@ measure_state (const weft_program *p, struct weft_segments *known)
 
 /* ---------------------------------------------------------------------- one stage */
 
-/* One microbatch through one stage, in a data parallel wrapper that splits nothing. */
+/* One microbatch through one stage; Megatron-Core's replicas share no state. */
 static struct weft_job
-simplest (const struct weft_job *job)
+one_microbatch (const struct weft_job *job)
 {
   struct weft_job one = *job;
-  union weft_strategy *k = &one.strategy;
+  union weft_strategy defaults;
 
-  k->pipeline_model_parallel_size = 1;
-  k->pipeline_schedule = WEFT_SCHEDULE_1F1B;
-  k->virtual_pipeline_model_parallel_size = k->microbatch_group_size_per_vp_stage = WEFT_NONE;
-  k->decoder_first_pipeline_num_layers = k->decoder_last_pipeline_num_layers = WEFT_NONE;
-  k->account_for_embedding_in_pipeline_split = k->account_for_loss_in_pipeline_split = FALSE;
-  k->overlap_p2p_comm = k->overlap_p2p_comm_warmup_flush = FALSE;
-  if (!weft_job_is_torch (job)) {
-    k->use_megatron_fsdp = k->use_distributed_optimizer = FALSE;
-    k->data_parallel_sharding_strategy = WEFT_NO_SHARD;
-    k->overlap_grad_reduce = k->overlap_param_gather = FALSE;
-  }
+  weft_table_defaults (&weft_strategy_table, defaults.at);
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++)
+    if (weft_knob_traits[i].of_stages ||
+        (weft_knob_traits[i].of_replicas && !weft_job_is_torch (job)))
+      one.strategy.at[i] = defaults.at[i];
   return weft_shorten_to (&one, 1);
 }
 
 static void
 look (const struct weft_job *job, struct weft_segments *known)
 {
-  struct weft_job one = simplest (job);
+  struct weft_job one = one_microbatch (job);
 
   if (!weft_job_check (&one, NULL))
     return;
@@ -291,7 +286,7 @@ look (const struct weft_job *job, struct weft_segments *known)
 }
 
 const struct weft_segments *
-weft_looks_find (weft_looks *looks, const struct weft_job *job)
+weft_segment_cache_get (weft_segment_cache *cache, const struct weft_job *job)
 {
   const union weft_strategy *k = &job->strategy;
   const struct key key = { .tensor = k->tensor_model_parallel_size,
@@ -301,12 +296,12 @@ weft_looks_find (weft_looks *looks, const struct weft_job *job)
                            .expert = k->expert_model_parallel_size,
                            .micro_batch = job->train.micro_batch_size,
                            .recompute = k->recompute_granularity };
-  struct weft_segments *known = g_hash_table_lookup (looks->known, &key);
+  struct weft_segments *known = g_hash_table_lookup (cache->known, &key);
 
   if (known)
     return known;
   known = g_new0 (struct weft_segments, 1);
   look (job, known);
-  g_hash_table_insert (looks->known, g_memdup2 (&key, sizeof key), known);
+  g_hash_table_insert (cache->known, g_memdup2 (&key, sizeof key), known);
   return known;
 }

@@ -221,7 +221,7 @@ has_chunks (const struct weft_job *job)
 static uint32_t
 if_chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  return only (has_chunks (job), out);
+  return only (has_chunks (job) && weft_job_interleaves (job), out);
 }
 
 static uint32_t

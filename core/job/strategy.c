@@ -2,7 +2,7 @@
 #include "core/base/error.h"
 
 static const struct weft_field knobs[] = {
-#define KNOB_INT(id, def_, lo_, hi_, source_, affects_, aliases_, doc_)                            \
+#define KNOB_INT(id, def_, lo_, hi_, source_, affects_, aliases_, doc_, ...)                       \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_INT,                                                                         \
     .def = def_,                                                                                   \
@@ -13,7 +13,7 @@ static const struct weft_field knobs[] = {
     .affects = affects_,                                                                           \
     .aliases = aliases_,                                                                           \
     .doc = doc_ },
-#define KNOB_REAL(id, def_, lo_, hi_, source_, affects_, aliases_, doc_)                           \
+#define KNOB_REAL(id, def_, lo_, hi_, source_, affects_, aliases_, doc_, ...)                      \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_REAL,                                                                        \
     .def = def_,                                                                                   \
@@ -24,7 +24,7 @@ static const struct weft_field knobs[] = {
     .affects = affects_,                                                                           \
     .aliases = aliases_,                                                                           \
     .doc = doc_ },
-#define KNOB_BOOL(id, def_, source_, affects_, aliases_, doc_)                                     \
+#define KNOB_BOOL(id, def_, source_, affects_, aliases_, doc_, ...)                                \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_BOOL,                                                                        \
     .def = def_,                                                                                   \
@@ -33,7 +33,7 @@ static const struct weft_field knobs[] = {
     .affects = affects_,                                                                           \
     .aliases = aliases_,                                                                           \
     .doc = doc_ },
-#define KNOB_WORD(id, def_, words_, source_, affects_, aliases_, doc_)                             \
+#define KNOB_WORD(id, def_, words_, source_, affects_, aliases_, doc_, ...)                        \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_WORD,                                                                        \
     .def = def_,                                                                                   \
@@ -43,7 +43,7 @@ static const struct weft_field knobs[] = {
     .affects = affects_,                                                                           \
     .aliases = aliases_,                                                                           \
     .doc = doc_ },
-#define KNOB_TEXT(id, def_, source_, affects_, aliases_, doc_)                                     \
+#define KNOB_TEXT(id, def_, source_, affects_, aliases_, doc_, ...)                                \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_TEXT,                                                                        \
     .def = def_,                                                                                   \
@@ -52,7 +52,7 @@ static const struct weft_field knobs[] = {
     .affects = affects_,                                                                           \
     .aliases = aliases_,                                                                           \
     .doc = doc_ },
-#define KNOB_METHOD(id, source_, affects_, aliases_, doc_)                                         \
+#define KNOB_METHOD(id, source_, affects_, aliases_, doc_, ...)                                    \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_METHOD,                                                                      \
     .def = "",                                                                                     \
@@ -61,6 +61,19 @@ static const struct weft_field knobs[] = {
     .affects = affects_,                                                                           \
     .aliases = aliases_,                                                                           \
     .doc = doc_ },
+#include "core/strategy.def"
+};
+
+const struct weft_knob_traits weft_knob_traits[WEFT_N_KNOB] = {
+#define KNOB_INT(id, def, lo, hi, source, affects, aliases, doc, ...)                              \
+  [WEFT_KNOB_##id] = { __VA_ARGS__ },
+#define KNOB_REAL(id, def, lo, hi, source, affects, aliases, doc, ...)                             \
+  [WEFT_KNOB_##id] = { __VA_ARGS__ },
+#define KNOB_BOOL(id, def, source, affects, aliases, doc, ...) [WEFT_KNOB_##id] = { __VA_ARGS__ },
+#define KNOB_WORD(id, def, words, source, affects, aliases, doc, ...)                              \
+  [WEFT_KNOB_##id] = { __VA_ARGS__ },
+#define KNOB_TEXT(id, def, source, affects, aliases, doc, ...) [WEFT_KNOB_##id] = { __VA_ARGS__ },
+#define KNOB_METHOD(id, source, affects, aliases, doc, ...) [WEFT_KNOB_##id] = { __VA_ARGS__ },
 #include "core/strategy.def"
 };
 

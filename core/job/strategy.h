@@ -34,5 +34,16 @@ _Static_assert (sizeof (union weft_strategy) == 8 * WEFT_N_KNOB, "every knob is 
 
 extern const struct weft_table weft_strategy_table;
 
-/* Refuses a pending knob away from its default, by name. */
+/* What other code must know of a knob without naming it. */
+struct weft_knob_traits {
+  gboolean of_stages;   /* places layers on pipeline ranks, or says how stages exchange tensors: the
+                           kernels of a layer do not depend on it */
+  gboolean of_replicas; /* likewise of Megatron-Core's replicas: how they share state, and overlap */
+  gboolean unlike;      /* away from its default, microbatches differ in their kernels: the planner
+                           has no lower bound then */
+  const char *overlap;  /* of a knob that hides communication: its word in the table of weft plan */
+};
+extern const struct weft_knob_traits weft_knob_traits[WEFT_N_KNOB];
+
+/* Refuses pending knobs that were moved from their default, naming the knob. */
 gboolean weft_strategy_check (const union weft_strategy *strategy, GError **error);

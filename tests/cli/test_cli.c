@@ -53,6 +53,61 @@ without_a_command_the_commands_are_listed (void **state)
   accepted ("--version", "weft ");
 }
 
+/* ------------------------------------------------------------------------- programs */
+
+/* What `weft program` prints, comments left out, is what --read prints. */
+static void
+a_printed_program_is_read_checked_and_printed_again (void **state)
+{
+  g_autofree char *path = g_build_filename (g_get_tmp_dir (), "weft-read-XXXXXX", NULL);
+  g_autofree char *words = NULL, *text = NULL;
+
+  (void) state;
+  g_close (g_mkstemp (path), NULL);
+  struct answer first = weft_test_answer ("program " NANO
+                                          "--gpus 2 --pipeline-model-parallel-size 2 --role 1");
+  assert_true (g_file_set_contents (path, first.out, -1, NULL));
+  words = g_strdup_printf ("program --read %s", path);
+  struct answer again = weft_test_answer (words);
+  assert_int_equal (again.status, 0);
+  const char *body = first.out;
+  while (*body == '#')
+    body = strchr (body, '\n') + 1;
+  assert_string_equal (again.out, body);
+
+  char *end = strstr (again.out, "\nend");
+  assert_non_null (end);
+  text = g_strdup_printf ("%.*s\nnonsense\nend\n", (int) (end - again.out), again.out);
+  assert_true (g_file_set_contents (path, text, -1, NULL));
+  struct answer broken = weft_test_answer (words);
+  g_autofree char *place = g_strdup_printf ("weft: %s:", path);
+  assert_int_equal (broken.status, 2);
+  assert_non_null (strstr (broken.err, place));
+  weft_test_answer_free (&first);
+  weft_test_answer_free (&again);
+  weft_test_answer_free (&broken);
+  g_unlink (path);
+}
+
+static void
+reading_a_program_takes_no_job_and_no_schedule (void **state)
+{
+  static const char *const wrong[][2] = {
+    { "program --read x.txt --schedule", "found --read and --schedule, wanted one of them" },
+    { "program --read x.txt --role 1", "found --read and --role, wanted one of them" },
+    { "program --read x.txt --model gpt2", "found --read and a job, wanted one of them" },
+    { "program --read no-such-file.txt", "no-such-file.txt" },
+  };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (wrong); i++) {
+    struct answer a = weft_test_answer (wrong[i][0]);
+    if (a.status != 2 || !strstr (a.err, wrong[i][1]))
+      fail_msg ("weft %s: status %d, %s", wrong[i][0], a.status, a.err);
+    weft_test_answer_free (&a);
+  }
+}
+
 #define NAME(id, doc, example) #id,
 static const char *const commands[] = { WEFT_CLI_COMMAND_LIST (NAME) };
 
@@ -457,6 +512,8 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (a_printed_program_is_read_checked_and_printed_again),
+  cmocka_unit_test (reading_a_program_takes_no_job_and_no_schedule),
   cmocka_unit_test (without_a_command_the_commands_are_listed),
   cmocka_unit_test (every_command_has_help_with_examples),
   cmocka_unit_test (the_examples_of_the_list_work),

@@ -530,6 +530,41 @@ neighbours_of_a_stage_are_found_either_way (void **state)
   g_rand_free (random);
 }
 
+/* ------------------------------------------------------------------ breadth first */
+
+static weft_grid *
+breadth_first (uint32_t p, uint32_t v, uint32_t m)
+{
+  return schedule_made (&(struct weft_grid_spec){
+      .schedule = WEFT_SCHEDULE_BREADTH_FIRST, .n_ranks = p, .n_chunks = v, .n_micro = m });
+}
+
+static void
+breadth_first_runs_a_chunk_for_all_microbatches_before_the_next (void **state)
+{
+  (void) state;
+  g_autoptr (weft_grid) grid = breadth_first (2, 2, 3);
+
+  for (uint32_t rank = 0; rank < 2; rank++)
+    assert_row (grid, rank, "F0a F1a F2a F0b F1b F2b B0b B1b B2b B0a B1a B2a");
+}
+
+/* Lamy-Poirier 2023, section 3: the bubble of gpipe over the number of chunks. */
+static void
+breadth_first_idles_as_gpipe_over_its_chunks_and_keeps_every_microbatch (void **state)
+{
+  (void) state;
+  for (uint32_t p = 2; p <= 8; p++)
+    for (uint32_t v = 1; v <= 4; v++)
+      for (uint32_t m = p; m <= 2 * p; m++) {
+        g_autoptr (weft_grid) grid = breadth_first (p, v, m);
+        double seconds = weft_grid_replay (grid, (struct weft_cell_times){ 1, 1, 1, 0 }, NULL);
+        assert_true (seconds == 3.0 * (m * v + p - 1));
+        for (uint32_t rank = 0; rank < p; rank++)
+          assert_true (weft_grid_in_flight (grid, rank) == m * v);
+      }
+}
+
 /* ------------------------------------------------------------------ traits of rows */
 
 static uint32_t
@@ -700,6 +735,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (dualpipe_rows_of_four_ranks),
   cmocka_unit_test (dualpipev_is_that_of_pytorch),
   cmocka_unit_test (neighbours_of_a_stage_are_found_either_way),
+  cmocka_unit_test (breadth_first_runs_a_chunk_for_all_microbatches_before_the_next),
+  cmocka_unit_test (breadth_first_idles_as_gpipe_over_its_chunks_and_keeps_every_microbatch),
   cmocka_unit_test (cells_of_every_schedule_are_what_its_row_says),
   cmocka_unit_test (steady_schedules_grow_by_equal_times_and_keep_as_much),
   cmocka_unit_test (counts_that_do_not_fit_are_refused_by_name),

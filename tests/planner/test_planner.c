@@ -345,15 +345,15 @@ search_with (const struct weft_job *job, gboolean exhaustive)
 static void
 bounds_hold (const struct weft_job *job, const weft_search *all)
 {
-  g_autoptr (weft_looks) looks = weft_looks_new ();
+  g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
 
   for (uint32_t i = 0; i < all->n; i++) {
     const struct weft_candidate *c = &all->candidate[i];
     if (c->fate == WEFT_FATE_RULE)
       continue;
     struct weft_job one = weft_space_job (job, &c->choice);
-    struct weft_bound bound = weft_bound_passes (looks, &one);
-    bound.seconds = fmax (bound.seconds, weft_bound_schedule (looks, &one));
+    struct weft_bound bound = weft_bound_passes (cache, &one);
+    bound.seconds = fmax (bound.seconds, weft_bound_schedule (cache, &one));
     if (bound.seconds > c->clock || bound.bytes > (double) c->bytes) {
       g_autoptr (GString) text = g_string_new (NULL);
       weft_report_print_job (&one, text);
