@@ -1,5 +1,5 @@
-/* `./weft test NAME FUNCTION`: which tests a name means, and what is said of a name that means none.
- * Nothing is built here. */
+/* `./weft test NAME FUNCTION`: which tests a name means, and what is said of a name that means
+ * none. Nothing is built here. */
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <string.h>

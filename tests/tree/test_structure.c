@@ -188,8 +188,8 @@ compile (const char *words)
   return status;
 }
 
-/* Most of the time would go into GLib's own headers: those that reach them anyhow get them compiled,
- * the others get nothing. */
+/* Most of the time would go into GLib's own headers: those that reach them anyhow get them
+ * compiled, the others get nothing. */
 static void
 every_header_compiles_alone (void **state)
 {
