@@ -209,8 +209,9 @@ every_header_compiles_alone (void **state)
   }
   assert_true (g_file_set_contents (glib, "#include <glib.h>\n", -1, NULL));
   assert_int_equal (compile (precompile), 0);
-  assert_int_equal (compile (plain->str), 0);
-  assert_int_equal (compile (with_glib->str), 0);
+  int wrong = compile (plain->str);
+  wrong |= compile (with_glib->str);
+  assert_int_equal (wrong, 0);
 }
 
 static const struct CMUnitTest tests[] = {
