@@ -532,4 +532,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (colour_is_for_terminals_and_no_color_forbids_it),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 9)

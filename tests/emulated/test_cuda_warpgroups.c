@@ -58,4 +58,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (steps_without_them_are_so_too),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 5)

@@ -181,4 +181,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (evaluation_finds_the_loss_of_the_step),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 5)

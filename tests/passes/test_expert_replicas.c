@@ -515,4 +515,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (defer_fsdp_grad_sync_reduces_experts_once),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 15)

@@ -4,6 +4,7 @@
  *
  *   WEFT_TESTS (tests)
  *   WEFT_TESTS (tests, .set_up = make_folder, .tear_down = remove_folder)
+ *   WEFT_TESTS (tests, .seconds = 40)
  *
  * All files of a room form one executable, whose main() is runner.c: `test_ROOM NAME` runs one
  * file, `test_ROOM NAME FUNCTION` one test. */
@@ -25,6 +26,9 @@ struct weft_tests {
    * start themselves as another process or take a seed. Returns WEFT_TESTS_RUN to continue with the
    * table, or an exit status. May be NULL. */
   int (*begin) (int argc, char **argv);
+  /* Processor time of a long file, roughly: tests/CMakeLists.txt reads it, and ctest starts the
+   * longest files first, so that no core is idle at the end. */
+  unsigned seconds;
   struct weft_tests *next;
 };
 

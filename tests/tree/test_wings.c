@@ -1,6 +1,7 @@
 /* The wings of core/passes: the table of core/README.md gives them floors, and every header to one
  * wing. Includes and calls go down, and private headers stay in their wing. */
 #include "tests/runner/runner.h"
+#include "tests/tree/source_files.h"
 #include <glib.h>
 #include <string.h>
 
@@ -12,17 +13,6 @@ struct wing {
   char *folder;        /* "emit/"; of the roof "" */
   char *open, *closed; /* its headers for others, and those for its own files: "`a.h`, `b.h`" */
 };
-
-static char *
-read_file (const char *path)
-{
-  g_autofree char *full = g_build_filename (WEFT_SOURCE_DIR, path, NULL);
-  char *text = NULL;
-
-  if (!g_file_get_contents (full, &text, NULL, NULL))
-    fail_msg ("cannot read %s", path);
-  return text;
-}
 
 static void
 free_wing (gpointer wing)
@@ -39,7 +29,7 @@ static GPtrArray *
 read_wings (void)
 {
   GPtrArray *wings = g_ptr_array_new_with_free_func (free_wing);
-  g_autofree char *page = read_file ("core/README.md");
+  g_autofree char *page = source_text ("core/README.md");
   g_auto (GStrv) lines = g_strsplit (page, "\n", -1);
 
   for (unsigned l = 0; lines[l]; l++) {
@@ -79,32 +69,19 @@ lists (const char *headers, const char *path)
   return strstr (headers, name) != NULL;
 }
 
-/* Files of C below a folder of the tree. */
-static void
-collect (GPtrArray *paths, const char *folder)
-{
-  g_autofree char *full = g_build_filename (WEFT_SOURCE_DIR, folder, NULL);
-  g_autoptr (GDir) dir = g_dir_open (full, 0, NULL);
-  const char *name;
-
-  while (dir && (name = g_dir_read_name (dir))) {
-    g_autofree char *path = *folder ? g_build_filename (folder, name, NULL) : g_strdup (name);
-    g_autofree char *here = g_build_filename (WEFT_SOURCE_DIR, path, NULL);
-    if (name[0] == '.' || g_str_has_prefix (path, "build"))
-      continue;
-    if (g_file_test (here, G_FILE_TEST_IS_DIR))
-      collect (paths, path);
-    else if (g_str_has_suffix (path, ".c") || g_str_has_suffix (path, ".h"))
-      g_ptr_array_add (paths, g_steal_pointer (&path));
-  }
-}
-
+/* Files of C whose paths begin so. */
 static GPtrArray *
 files_of (const char *folder)
 {
+  g_autoptr (GPtrArray) all = source_files ();
   GPtrArray *paths = g_ptr_array_new_with_free_func (g_free);
 
-  collect (paths, folder);
+  for (unsigned i = 0; i < all->len; i++) {
+    const char *path = g_ptr_array_index (all, i);
+    if (g_str_has_prefix (path, folder) &&
+        (g_str_has_suffix (path, ".c") || g_str_has_suffix (path, ".h")))
+      g_ptr_array_add (paths, g_strdup (path));
+  }
   assert_true (paths->len > 50);
   return paths;
 }
@@ -112,7 +89,7 @@ files_of (const char *folder)
 static void
 every_file_is_in_a_wing_and_every_header_in_the_table (void **state)
 {
-  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of ("core/passes");
+  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of (PASSES);
 
   (void) state;
   for (unsigned i = 0; i < paths->len; i++) {
@@ -148,7 +125,7 @@ objection (const GPtrArray *wings, const char *path, const char *file)
 static int
 count_wrong_includes (const GPtrArray *wings, const char *path)
 {
-  g_autofree char *text = read_file (path);
+  g_autofree char *text = source_text (path);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
   const char *start = "#include \"";
   int wrong = 0;
@@ -186,7 +163,7 @@ includes_of_wings_point_down_and_private_headers_stay_inside (void **state)
 static char *
 code_of (const char *path)
 {
-  g_autofree char *text = read_file (path);
+  g_autofree char *text = source_text (path);
   g_autoptr (GRegex) regex =
       g_regex_new ("/\\*.*?\\*/|\"(\\\\.|[^\"\\\\\\n])*\"", G_REGEX_DOTALL, 0, NULL);
   return g_regex_replace_literal (regex, text, -1, 0, " ", 0, NULL);
@@ -242,7 +219,7 @@ is_upward (const char *path, const char *name, gpointer data)
 static void
 calls_between_wings_point_down (void **state)
 {
-  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of ("core/passes");
+  g_autoptr (GPtrArray) wings = read_wings (), paths = files_of (PASSES);
   g_autoptr (GHashTable) defined = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
   struct calls calls = { wings, defined };
   int wrong = 0, n = 0;
