@@ -2,10 +2,13 @@
 #include "core/base/conf.h"
 #include "core/base/sheet.h"
 
+/* All but the name is optional: a file may state only what it knows better than stack.def. */
 static const struct weft_field fields[] = {
 #define FIELD_TEXT WEFT_ROW_TEXT
-#define FIELD_INT WEFT_ROW_INT
-#define FIELD_REAL WEFT_ROW_REAL
+#define FIELD_INT(id, def_, lo_, hi_, doc_)                                                        \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_INT, def_, lo_, hi_, "", doc_, .optional = TRUE)
+#define FIELD_REAL(id, def_, lo_, hi_, unit_, doc_)                                                \
+  WEFT_ROW_NUMBER (id, WEFT_TYPE_REAL, def_, lo_, hi_, unit_, doc_, .optional = TRUE)
 #include "core/stack.def"
 };
 
@@ -13,20 +16,10 @@ const struct weft_table weft_stack_table = { "stack field", fields, G_N_ELEMENTS
 
 static const char *const sections[] = { "stack", NULL };
 
-/* All but the name: a file may state only what it knows better than stack.def. */
-static const unsigned optional[] = {
-#define FIELD_TEXT(id, ...)
-#define FIELD_INT(id, ...) WEFT_STACK_##id,
-#define FIELD_REAL(id, ...) WEFT_STACK_##id,
-#include "core/stack.def"
-};
-
 const struct weft_sheet weft_stack_sheet = {
   .table = &weft_stack_table,
   .folder = "stacks",
   .sections = sections,
-  .optional = optional,
-  .n_optional = G_N_ELEMENTS (optional),
 };
 
 gboolean

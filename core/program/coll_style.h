@@ -30,7 +30,7 @@ struct weft_coll_style {
                                                           enum weft_coll_choice choice);
 };
 
-extern const struct weft_coll_style weft_coll_tiers;
+extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
 
 /* A ring over n ranks sends this share of the tensor from each rank to the next; -1 for an op that
  * has no ring. */
