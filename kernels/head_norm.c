@@ -1,5 +1,6 @@
-/* A row of qkv is [query heads | key heads | value heads], one key and one value head for each
- * group.  Queries and keys have each their own weight; raw has their heads alone. */
+/* Norms of query and key heads. A row of qkv is [query heads | key heads | value heads], with one
+ * key and one value head per group. Queries and keys each have a weight of their own; `raw` holds
+ * the query and key heads only. */
 #include "kernels/float.h"
 #include "kernels/part.h"
 #include "kernels/row.h"
@@ -13,7 +14,7 @@ enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
 enum { DQKV, BWD_RAW, BWD_Q_WEIGHT, BWD_K_WEIGHT, DQ_WEIGHT, DK_WEIGHT };
 enum { WGRAD_DQKV, WGRAD_RAW, WGRAD_DQ, WGRAD_DK };
 
-/* Heads that are normalised, of one token. */
+/* Heads per token that are normalised. */
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
@@ -26,7 +27,7 @@ is_key (const struct weft_kernel *k, uint64_t row)
   return row % token_heads (k) >= weft_kernel_heads (k);
 }
 
-/* Where a row, a head of a token, begins in qkv. */
+/* First element in qkv of a row, which is one head of one token. */
 static uint64_t
 place (const struct weft_kernel *k, uint64_t row)
 {
@@ -95,7 +96,8 @@ weft_cpu_head_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* One head of one token: of its gradient and input where they are, of the rank whose head it is. */
+/* Operands of the gradient of one head of one token; gradient and input may be in the arrays of
+ * another rank. */
 static struct weft_row_gradient
 head_gradient (const struct weft_kernel *k, uint64_t row)
 {
@@ -111,15 +113,15 @@ head_gradient (const struct weft_kernel *k, uint64_t row)
   return g;
 }
 
-/* How the sums are taken: over tokens, and over the heads of a token; of several ranks' arrays, which
- * lie one after the other, rank by rank, and so many of which are alike. */
+/* How weight gradients are summed: over tokens and over the heads of a token, from the arrays of
+ * several ranks, which lie one after the other; some of the ranks hold replicas. */
 struct heads {
   const struct weft_kernel *k; /* head_norm_bwd */
   uint64_t ranks, alike;
-  gboolean inputs; /* gradients of heads too, of one rank */
+  gboolean inputs; /* also compute gradients of the heads, those of one rank */
 };
 
-/* Where a token's head of `ranks` ranks is found: a row of all their arrays. */
+/* Row, in the arrays of all ranks, of a head of a token on a rank. */
 static uint64_t
 row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t head)
 {
@@ -127,7 +129,7 @@ row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t head)
   return (rank * tokens + token) * token_heads (h->k) + head;
 }
 
-/* Queries or keys of one token, whose weight's gradient is one sum. */
+/* Adds the heads of one token that share a weight (queries or keys). */
 static void
 sum_token (const struct heads *h, uint64_t token, struct weft_range columns,
            float *const dweight[2])
@@ -203,7 +205,7 @@ weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
   }
 }
 
-/* The same op with gradients of weights alone. */
+/* The same op with weight gradients only. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -253,7 +255,7 @@ weft_ref_head_norm (const struct weft_kernel *k)
   }
 }
 
-/* One head; what is not wanted is NULL. */
+/* One head; unwanted outputs are NULL. */
 static void
 ref_head (const struct weft_kernel *k, uint64_t r, const double *weight, double *dweight)
 {

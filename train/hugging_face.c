@@ -1,27 +1,29 @@
-/* Names: one row for each of their tensors.  The import and export that follow them are in
+/* The name table: one row per Hugging Face tensor. Import and export loop over it in
  * hugging_face_file.c. */
 #include "train/hugging_face.h"
 #include "core/base/error.h"
 #include <string.h>
 
-/* Which rows of ours one of theirs is. */
+/* Which rows of the Weft tensor the Hugging Face tensor holds. */
 enum share { ALL, QUERY, KEY, VALUE, GATE, UP };
 
-/* Which rows, of those that turn with the position, stand in other places in theirs: the last of
- * every head, or of the tensor. */
-enum turned { NONE, OF_HEADS, LAST };
+/* Which rows have rotary pairs in another order in the Hugging Face tensor: none, the last rows of
+ * each head, or the last rows of the tensor. */
+enum rope_rows { NONE, OF_EACH_HEAD, LAST_OF_TENSOR };
 
-/* Whether queries come from a latent: their last map has a name of its own then. */
+/* Whether the row applies to any model, to models without a query latent, or to models with one
+ * (q_lora_rank): the last query projection has another name with a latent. */
 enum queries { ANY, WHOLE, LATENT };
 
-/* '#' is the number of the layer, '@' that of an expert, whose rows stand together.  Rows of one of our tensors stand in the order of its rows. */
+/* '#' stands for the layer number, '@' for the expert number (rows of experts are stacked in the
+ * Weft tensor). Rows for the same Weft tensor are listed in the order of its rows. */
 struct row {
-  const char *families; /* space separated */
+  const char *families; /* separated by spaces */
   const char *param, *theirs;
   enum share share;
   gboolean transposed;
   float shift;
-  enum turned turned;
+  enum rope_rows rope;
   enum queries queries;
 };
 
@@ -36,11 +38,11 @@ struct row {
 
 /* Sources: huggingface/transformers modeling_gpt2.py, modeling_llama.py, modeling_qwen2.py,
  * modeling_qwen3.py, modeling_mixtral.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py,
- * modeling_deepseek_v2.py, modeling_deepseek_v3.py (both turn pairs of neighbours; rope_interleave) and
- * modeling_nemotron.py (whose NemotronLayerNorm1P adds one to its weight); names of prediction
- * layers, which transformers skips: README_WEIGHTS.md of deepseek-ai/DeepSeek-V3.
- * mistral is llama to us and has llama's names.  The biases of llama's projections come with
- * attention_bias and mlp_bias. */
+ * modeling_deepseek_v2.py and modeling_deepseek_v3.py (both rotate pairs of neighbours:
+ * rope_interleave), and modeling_nemotron.py (NemotronLayerNorm1P adds one to its weight). Names of
+ * multi-token prediction layers, which transformers ignores: README_WEIGHTS.md of
+ * deepseek-ai/DeepSeek-V3. Weft reads mistral as llama, which has the same names. The biases of
+ * llama's projections exist with attention_bias and mlp_bias. */
 static const struct row rows[] = {
   { "gpt2", "embedding.weight", "transformer.wte.weight" },
   { "gpt2", "position.weight", "transformer.wpe.weight" },
@@ -107,12 +109,12 @@ static const struct row rows[] = {
 
   { DEEPSEEK, "q_down.weight", "model.layers.#.self_attn.q_a_proj.weight" },
   { DEEPSEEK, "q_latent_norm.weight", "model.layers.#.self_attn.q_a_layernorm.weight" },
-  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_b_proj.weight", .turned = OF_HEADS,
+  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_b_proj.weight", .rope = OF_EACH_HEAD,
     .queries = LATENT },
-  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_proj.weight", .turned = OF_HEADS,
+  { DEEPSEEK, "q_up.weight", "model.layers.#.self_attn.q_proj.weight", .rope = OF_EACH_HEAD,
     .queries = WHOLE },
   { DEEPSEEK, "kv_down.weight", "model.layers.#.self_attn.kv_a_proj_with_mqa.weight",
-    .turned = LAST },
+    .rope = LAST_OF_TENSOR },
   { DEEPSEEK, "kv_latent_norm.weight", "model.layers.#.self_attn.kv_a_layernorm.weight" },
   { DEEPSEEK, "kv_up.weight", "model.layers.#.self_attn.kv_b_proj.weight" },
 
@@ -131,7 +133,7 @@ is_among (const char *word, const char *words)
   return g_strv_contains ((const char *const *) list, word);
 }
 
-/* A mark becomes a number. */
+/* Replaces a placeholder by a number. */
 static char *
 with_number (const char *pattern, char sign, uint32_t number)
 {
@@ -142,7 +144,7 @@ with_number (const char *pattern, char sign, uint32_t number)
   return g_strdup_printf ("%.*s%u%s", (int) (mark - pattern), pattern, number, mark + 1);
 }
 
-/* "q_proj" of layer 3. */
+/* The Hugging Face name for one layer and expert: "model.layers.3.self_attn.q_proj.weight". */
 static char *
 their_name (const char *pattern, uint32_t layer, uint32_t expert)
 {
@@ -151,14 +153,14 @@ their_name (const char *pattern, uint32_t layer, uint32_t expert)
   return with_number (of_layer, '@', expert);
 }
 
-/* Experts whose rows a tensor of ours has one after the other. */
+/* Number of experts whose rows are stacked in a Weft tensor; 1 outside experts. */
 static uint32_t
 n_experts (const union weft_model *m, const struct weft_state_tensor *tensor)
 {
   return g_str_has_prefix (tensor->param, "experts.") ? (uint32_t) m->num_moe_experts : 1;
 }
 
-/* Of the MLP that a tensor of ours belongs to. */
+/* Intermediate width of the MLP that a tensor belongs to. */
 static uint64_t
 mlp_width (const union weft_model *m, const char *param)
 {
@@ -183,14 +185,14 @@ set_rows (const union weft_model *m, const struct weft_state_tensor *tensor, enu
 }
 
 static void
-set_turned (const union weft_model *m, enum turned turned, struct weft_hf_piece *piece)
+set_rope (const union weft_model *m, enum rope_rows rope, struct weft_hf_piece *piece)
 {
-  const uint64_t plain[] = {
-    [OF_HEADS] = (uint64_t) m->qk_head_dim, [LAST] = (uint64_t) m->kv_lora_rank
+  const uint64_t offset[] = {
+    [OF_EACH_HEAD] = (uint64_t) m->qk_head_dim, [LAST_OF_TENSOR] = (uint64_t) m->kv_lora_rank
   };
 
-  piece->plain = turned == NONE ? 0 : plain[turned];
-  piece->turned = turned == NONE ? 0 : (uint64_t) m->qk_pos_emb_head_dim;
+  piece->rope_offset = rope == NONE ? 0 : offset[rope];
+  piece->rope_rows = rope == NONE ? 0 : (uint64_t) m->qk_pos_emb_head_dim;
 }
 
 static void
@@ -210,7 +212,7 @@ add_piece (GArray *pieces, const struct row *row, const union weft_model *model,
                                  .shift = row->shift };
 
   set_rows (model, tensor, row->share, &piece);
-  set_turned (model, row->turned, &piece);
+  set_rope (model, row->rope, &piece);
   piece.first_row += expert * (tensor->rows / n_experts (model, tensor));
   g_array_append_val (pieces, piece);
 }
@@ -225,22 +227,22 @@ is_of (const struct row *row, const char *param, const union weft_model *model)
          (row->queries == ANY || row->queries == queries);
 }
 
-/* Which of its head's turned rows this is; FALSE: it is none. */
+/* Whether a row gets rotary embedding; `j` is its number among the rotary rows of its head. */
 static gboolean
-is_turned (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
+is_rope_row (const struct weft_hf_piece *piece, uint64_t row, uint64_t *j)
 {
-  uint64_t at = piece->turned > 0 ? row % (piece->plain + piece->turned) : 0;
+  uint64_t at = piece->rope_rows > 0 ? row % (piece->rope_offset + piece->rope_rows) : 0;
 
-  *j = at - piece->plain;
-  return piece->turned > 0 && at >= piece->plain;
+  *j = at - piece->rope_offset;
+  return piece->rope_rows > 0 && at >= piece->rope_offset;
 }
 
 uint64_t
 weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)
 {
-  uint64_t half = piece->turned / 2, j;
+  uint64_t half = piece->rope_rows / 2, j;
 
-  if (!is_turned (piece, row, &j))
+  if (!is_rope_row (piece, row, &j))
     return row;
   return row - j + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
@@ -250,10 +252,11 @@ weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
 {
   uint64_t j;
 
-  return is_turned (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->turned / 2) : row;
+  return is_rope_row (piece, row, &j) ? row - j + j / 2 + j % 2 * (piece->rope_rows / 2) : row;
 }
 
-/* Each row of ours is in one piece: an MLP without a gate, for one, does not fit llama's names. */
+/* Checks that each row of the tensor is in exactly one piece: an MLP without a gate, for example,
+ * does not match llama's names. */
 static gboolean
 check_rows (const GArray *pieces, const char *family, const struct weft_state_tensor *tensor,
             GError **error)
