@@ -117,10 +117,16 @@ weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes, 
   struct weft_cluster sized = *cluster;
   sized.n_gpus = gpus ? gpus : nodes > 1 ? nodes * node_gpus : default_gpus (cluster);
   sized.n_nodes = nodes ? nodes : nodes_of (cluster, sized.n_gpus);
-  if (!weft_fabric_check (&sized, error))
+  if (!check_nodes (&sized, sized.n_nodes, error) || !weft_fabric_check (&sized, error))
     return FALSE;
   *cluster = sized;
   return TRUE;
+}
+
+gboolean
+weft_cluster_settle (struct weft_cluster *cluster, GError **error)
+{
+  return !weft_fabric_ops (cluster)->default_gpus || weft_cluster_resize (cluster, 0, 0, error);
 }
 
 gboolean

@@ -1,5 +1,4 @@
 #include "core/job/job.h"
-#include "core/cluster/fabric.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
 #include "core/base/error.h"
@@ -453,7 +452,7 @@ resize_cluster (const weft_settings *settings, struct weft_job *job, GError **er
   if (!parse_size (by_gpus, &gpus, error) || !parse_size (by_nodes, &nodes, error))
     return FALSE;
   if (!by_gpus && !by_nodes)
-    return weft_fabric_check (&job->cluster, error);
+    return weft_cluster_settle (&job->cluster, error);
   if (!weft_cluster_resize (&job->cluster, gpus, nodes, error))
     return blame (by_gpus ? by_gpus : by_nodes, error);
   return TRUE;

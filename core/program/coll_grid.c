@@ -74,8 +74,7 @@ outline (struct weft_coll_shape *s, const struct weft_fabric *f)
     s->stride[axis] = block;
     s->side[axis] =
         axis < f->ops->n_axis ? run_along (f, &s->group, axis, block, s->n, &step[axis]) : 1;
-    s->ring[axis] =
-        f->wraps && s->side[axis] > 1 && s->side[axis] * step[axis] == f->side[axis];
+    s->ring[axis] = f->wraps && s->side[axis] > 1 && s->side[axis] * step[axis] == f->side[axis];
     block *= s->side[axis];
   }
   s->uniform = block == s->n && fills_box (s, f, step);
@@ -163,8 +162,7 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   if (!s->uniform)
     steps[0] = weft_coll_phases (kind) * (s->n - 1);
   for (int axis = 0; axis < WEFT_MAX_AXES && s->uniform; axis++)
-    steps[axis] =
-        weft_coll_phases (kind) * (s->ring[axis] ? s->side[axis] / 2 : s->side[axis] - 1);
+    steps[axis] = weft_coll_phases (kind) * (s->ring[axis] ? s->side[axis] / 2 : s->side[axis] - 1);
 }
 
 /* Round a plain ring a piece has n/2 links to go on average. */
@@ -194,8 +192,9 @@ static const struct weft_coll_algorithm rings = { "rings", ring_bytes, ring_step
 static const struct weft_coll_algorithm *const *
 algorithms (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
-  static const struct weft_coll_algorithm *const in_rings[] = { &rings, NULL },
-                                                *const at_once[] = { &direct, NULL };
+  static const struct weft_coll_algorithm *const in_rings[] = { &rings, NULL }, *const at_once[] = {
+    &direct, NULL
+  };
 
   return weft_op_swaps (kind) || weft_coll_sums_at_owner (kind, choice) ? at_once : in_rings;
 }
